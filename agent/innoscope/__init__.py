@@ -1,0 +1,3 @@
+"""Innoscope: see inside a live MySQL or MariaDB server without stopping it."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,109 @@
+"""The Rust core (agent/native): copies, unwinds and names the stacks of a live process.
+
+Every call releases the GIL while it works. Addresses are virtual addresses of the looked-at process unless
+said otherwise; times are nanoseconds; sizes are bytes. Failures of the operating system are raised as
+``OSError`` with errno set; everything else as ``NativeError``, whose ``args`` are ``(kind, detail)``.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import final
+
+class NativeError(Exception):
+    """``args = (kind, detail)``. Kinds: ``gone`` (the process ended), ``rights`` (EPERM/EACCES from the kernel),
+    ``bpf`` (this kernel cannot run the snapshot program), ``elf`` (a file is not a usable ELF object),
+    ``arch`` (another CPU architecture), ``internal``."""
+
+#: ``(function, module, offset, inlined, kernel)``; function is None where no symbol covers the address,
+#: module is the file's base name, offset is the address within the module (ELF virtual address).
+RawFrame = tuple[str | None, str, int, bool, bool]
+
+#: ``(tid, ns_tid, comm, state, trust, stack_id, syscall, arg0)``: ns_tid is the id inside the process's own pid
+#: namespace; state is the letter of /proc/PID/stat (R, S, D, T, t, ...); trust is one of exact, on_cpu, stale,
+#: torn, truncated, incomplete; syscall is the number of the system call the thread is in or -1; arg0 its first argument.
+RawThread = tuple[int, int, str, str, str, int, int, int]
+
+@final
+class Look:
+    """One look at all threads of a process."""
+
+    threads: list[RawThread]
+    #: Frames, innermost first, of the stack ids that occur here.
+    stacks: dict[int, list[RawFrame]]
+    method: str  # "bpf" or "ptrace"
+    copy_ns: int  # first thread's copy to the last one's, retries included
+    unwind_ns: int
+    symbolise_ns: int
+    retried: int  # threads that had to be copied again
+    sampled: int  # threads taken from a perf event sample because they were on a CPU
+    notes: list[str]  # what was degraded, in words for a person
+
+@final
+class ModuleInfo:
+    """One ELF file mapped executable into the process."""
+
+    path: str  # as the process's maps name it, " (deleted)" removed
+    deleted: bool
+    start: int  # lowest mapped address
+    build_id: str | None  # lower-case hex
+    symbols_from: str  # symtab, debug-file, debugdata, dynsym, vdso or none
+    symbols_path: str | None  # the separate debug file, if any
+    problem: str | None  # why symbols or unwind tables could not be used, if so
+
+@final
+class Process:
+    """A process to look at, with its modules and symbols kept between looks. Not thread-safe."""
+
+    def __init__(
+        self,
+        pid: int,
+        *,
+        method: str = "auto",  # auto | bpf | ptrace
+        debug_dirs: Sequence[str] = ("/usr/lib/debug",),
+        debug_files: Mapping[str, str] | None = None,  # build-id -> path of a debug file fetched before
+        inlines: bool = False,
+        kernel: bool = False,
+    ) -> None: ...
+    method: str  # the method in use: bpf or ptrace
+    method_reason: str | None  # why ptrace was taken, when auto chose it
+    def look(self) -> Look: ...
+    def modules(self) -> list[ModuleInfo]: ...
+
+@final
+class ElfInfo:
+    """What one ELF file carries."""
+
+    machine: str  # x86_64, aarch64, ...
+    build_id: str | None
+    has_symtab: bool
+    has_dynsym: bool
+    has_debug_info: bool
+    has_debugdata: bool
+    debuglink: str | None  # file name in .gnu_debuglink
+
+def elf_info(path: str) -> ElfInfo: ...
+def find_debug_file(path: str, debug_dirs: Sequence[str]) -> str | None:
+    """The separate debug file of an ELF file by build-id or .gnu_debuglink (CRC checked), or None."""
+
+def symbol_in_file(path: str, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """``{name: (ELF virtual address, size)}`` of the named symbols (.symtab, else .dynsym) that are defined."""
+
+def symbol_in_process(pid: int, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """``{name: (address in the process, size)}``, from the main executable, relocated by its load address."""
+
+def read_memory(pid: int, address: int, size: int) -> bytes:
+    """process_vm_readv; short reads raise OSError(EFAULT)."""
+
+def probe_bpf() -> tuple[bool, str]:
+    """Load and run the snapshot program on this very process: (works, what was tried or the kernel's reason)."""
+
+def probe_perf() -> tuple[bool, str]:
+    """Take one perf event sample with user registers and stack of this very process."""
+
+def probe_ptrace() -> tuple[bool, str]:
+    """SEIZE, INTERRUPT and detach a child of ours."""
+
+def pprof(samples: Sequence[tuple[Sequence[RawFrame], int, Mapping[str, str]]], *, taken_at_ns: int, duration_ns: int) -> bytes:
+    """A gzip-less profile.proto; samples are (frames innermost first, count, labels); sample type threads/count."""
+
+def flamegraph(folded: Sequence[str], *, title: str, subtitle: str, count_name: str) -> str:
+    """An interactive SVG (inferno) of folded lines ``root;...;leaf count``."""

@@ -1,0 +1,59 @@
+"""Errors a person meets: what failed, on what, why, and the next command to type."""
+
+from __future__ import annotations
+
+
+class InnoscopeError(Exception):
+    """Base of all errors that end a command with one clear line.
+
+    ``exit_code`` differs by cause so that scripts can tell them apart; docs/cli.md lists the codes.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, remedy: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.remedy = remedy
+
+
+class NoTarget(InnoscopeError):
+    """No running server matches, or several do and none was named."""
+
+    exit_code = 3
+
+
+class NoSuchProcess(InnoscopeError):
+    """The pid does not exist, ended while we looked, or now belongs to another process."""
+
+    exit_code = 4
+
+
+class NotAServer(InnoscopeError):
+    """The process is there and is not a mysqld or mariadbd."""
+
+    exit_code = 5
+
+
+class NoRights(InnoscopeError):
+    """The kernel refused us: not root, or a capability is missing."""
+
+    exit_code = 6
+
+
+class KernelUnable(InnoscopeError):
+    """This kernel cannot do what the chosen method needs."""
+
+    exit_code = 7
+
+
+class SqlFailed(InnoscopeError):
+    """The server did not answer over SQL in time, or refused the account."""
+
+    exit_code = 8
+
+
+class BadFile(InnoscopeError):
+    """A file we were given or have to read is damaged or is not what it should be."""
+
+    exit_code = 9

@@ -1,0 +1,1 @@
+"""The stack dump that does not stop the server: snapshot, fold, classify, render."""

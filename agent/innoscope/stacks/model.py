@@ -1,0 +1,90 @@
+"""The plain records of a stack dump, the same for every renderer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from innoscope.target.model import Target
+
+
+class Trust(StrEnum):
+    """How far one thread's stack can be believed (docs/architecture.md, "Trust")."""
+
+    EXACT = "exact"  # did not run while it was copied
+    ON_CPU = "on_cpu"  # was running: a fresh sample of registers and stack taken by a perf event
+    STALE = "stale"  # was running and no sample came: registers of its last kernel entry
+    TORN = "torn"  # ran while it was copied, at every try
+    TRUNCATED = "truncated"  # deeper than what could be copied
+    INCOMPLETE = "incomplete"  # the outermost frame is not the start of a thread
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One function on a stack. ``offset`` is the ELF virtual address within ``module``."""
+
+    function: str | None
+    module: str
+    offset: int
+    inlined: bool = False
+    kernel: bool = False
+
+    @property
+    def label(self) -> str:
+        """The demangled function, or ``module+0x…`` where no symbol covers the address."""
+        return self.function or f"{self.module}+0x{self.offset:x}"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What the server says of a thread over SQL. ``digest_text`` has no literals in it."""
+
+    connection_id: int
+    user: str | None
+    host: str | None
+    db: str | None
+    command: str | None
+    state: str | None
+    seconds: int | None
+    digest_text: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """One thread at one look. Frames are innermost first."""
+
+    tid: int
+    ns_tid: int
+    comm: str
+    state: str
+    trust: Trust
+    wait: str
+    frames: tuple[Frame, ...]
+    syscall: int | None = None
+    query: Query | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """All threads of one server at one look. ``taken_at`` is Unix time in seconds, ``*_ms`` are milliseconds."""
+
+    target: Target
+    method: str
+    taken_at: float
+    duration_ms: float
+    threads: tuple[Thread, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def tally(self) -> dict[str, int]:
+        """``{"threads": n, "exact": n, …}`` with every trust level present."""
+        by_trust = Counter(thread.trust for thread in self.threads)
+        return {"threads": len(self.threads)} | {trust.value: by_trust[trust] for trust in Trust}
+
+    @property
+    def waits(self) -> dict[str, int]:
+        """Threads per wait class, most first."""
+        return dict(Counter(thread.wait for thread in self.threads).most_common())

@@ -1,0 +1,35 @@
+"""The identity of one server process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One running mysqld or mariadbd.
+
+    ``start_time`` is field 22 of /proc/PID/stat (clock ticks since boot): with the pid it names the process for
+    good. Paths are as the server sees them; ``root`` prefixes them to what we see (``/proc/PID/root``).
+    """
+
+    pid: int
+    start_time: int
+    flavour: str  # mysql or mariadb
+    version: tuple[int, ...]  # () when it could not be learnt
+    version_text: str
+    version_from: str  # memory, binary, sql or unknown
+    executable: str
+    deleted: bool  # an upgrade replaced the file under the running server
+    build_id: str | None
+    socket: str | None
+    port: int | None
+    datadir: str | None
+    threads: int
+    root: str  # "/" or the chroot as seen from here
+    container: str | None  # short container id or the namespaces that differ from ours ("mnt,pid,user")
+    symbols: str  # symtab, debug-file, debugdata, dynsym or none: where names will come from
+
+    def inside(self, path: str) -> str:
+        """A path of the server's own file system, as we can open it from here."""
+        return f"/proc/{self.pid}/root{path}"

@@ -1,0 +1,194 @@
+//! The ELF files that are mapped into a process, with what unwinding and naming need of each.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::maps::{self, Mapping};
+use crate::memory;
+use crate::symbols::{self, DebugSearch, ElfFile, Inlines, SymbolTable};
+
+/// One ELF file mapped into the process.
+pub struct Module {
+    /// Path as the process sees it, or `[vdso]`.
+    pub path: String,
+    /// The file was replaced under the running process.
+    pub deleted: bool,
+    /// Mapped executable addresses.
+    pub start: u64,
+    /// Address after the last executable one.
+    pub end: u64,
+    /// What to add to an address of the file to get the address in the process.
+    pub bias: u64,
+    /// The file, where it could be opened.
+    pub elf: Option<Arc<ElfFile>>,
+    /// Its names.
+    pub symbols: SymbolTable,
+    /// Why the file or its names could not be used.
+    pub problem: Option<String>,
+    /// Some(None) when there is no debug info.
+    inlines: Option<Option<Inlines>>,
+    inode: u64,
+}
+
+impl Module {
+    /// The base name of the path, for people.
+    pub fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or(&self.path)
+    }
+
+    /// The address in the file's own terms.
+    pub fn svma(&self, address: u64) -> u64 {
+        address.wrapping_sub(self.bias)
+    }
+
+    /// The functions inlined at an address of the file, innermost first; opens the debug info at the first call.
+    fn inlined(&mut self, svma: u64, search: &DebugSearch) -> Vec<String> {
+        let inlines = self.inlines.get_or_insert_with(|| {
+            let elf = symbols::find_dwarf(self.elf.as_ref()?, Path::new(&self.path), search)?;
+            Inlines::new(&elf).ok()
+        });
+        inlines.as_ref().map(|inlines| inlines.frames(svma)).unwrap_or_default()
+    }
+
+    /// Whether the address is in the program's entry function (`_start`), which has no caller. Old ones carry
+    /// no unwind information that says so.
+    pub fn is_entry(&self, address: u64) -> bool {
+        const ENTRY_BYTES: u64 = 48;
+        self.elf.as_ref().is_some_and(|elf| {
+            let entry = elf.entry();
+            entry != 0 && (entry..entry + ENTRY_BYTES).contains(&self.svma(address))
+        })
+    }
+}
+
+/// All modules of a process, read anew when an address is met that none of them covers.
+pub struct Modules {
+    pid: u32,
+    search: DebugSearch,
+    mappings: Vec<Mapping>,
+    modules: Vec<Module>,
+}
+
+impl Modules {
+    /// Opens what is mapped now.
+    pub fn new(pid: u32, search: DebugSearch) -> Result<Self> {
+        let mut modules = Self { pid, search, mappings: Vec::new(), modules: Vec::new() };
+        modules.refresh()?;
+        Ok(modules)
+    }
+
+    /// Reads the maps again. True when something changed; what is still mapped is kept as it is.
+    pub fn refresh(&mut self) -> Result<bool> {
+        let mappings = maps::executable(self.pid)?;
+        if mappings == self.mappings {
+            return Ok(false);
+        }
+        let mut known = std::mem::take(&mut self.modules);
+        for group in mappings.chunk_by(|a, b| a.path == b.path && a.inode == b.inode) {
+            let (start, end) = (group[0].start, group[group.len() - 1].end);
+            let same = |module: &Module| {
+                module.start == start && module.end == end && module.inode == group[0].inode && module.path == group[0].path
+            };
+            let module = match known.iter().position(same) {
+                Some(index) => known.swap_remove(index),
+                None => self.open(group, start, end),
+            };
+            self.modules.push(module);
+        }
+        self.mappings = mappings;
+        Ok(true)
+    }
+
+    /// The module that covers the address.
+    pub fn at(&self, address: u64) -> Option<usize> {
+        let index = self.modules.partition_point(|module| module.start <= address).checked_sub(1)?;
+        (address < self.modules[index].end).then_some(index)
+    }
+
+    /// All modules, lowest address first.
+    pub fn all(&self) -> &[Module] {
+        &self.modules
+    }
+
+    /// The functions inlined at an address of a module, innermost first.
+    pub fn inlined(&mut self, index: usize, svma: u64) -> Vec<String> {
+        self.modules[index].inlined(svma, &self.search)
+    }
+
+    fn open(&self, group: &[Mapping], start: u64, end: u64) -> Module {
+        let first = &group[0];
+        let mut module = Module {
+            path: first.path.clone(),
+            deleted: first.deleted,
+            start,
+            end,
+            bias: 0,
+            elf: None,
+            symbols: SymbolTable::default(),
+            problem: None,
+            inlines: None,
+            inode: first.inode,
+        };
+        match open_elf(self.pid, first) {
+            Ok(elf) => match bias(&elf, first) {
+                Some(bias) => {
+                    module.bias = bias;
+                    module.symbols = symbols::load(&elf, Path::new(&first.path), &self.search);
+                    module.problem = module.symbols.problem.clone();
+                    module.elf = Some(elf);
+                }
+                None => module.problem = Some(format!("{}: no segment of the file is mapped here", first.path)),
+            },
+            Err(problem) => module.problem = Some(problem.to_string()),
+        }
+        module
+    }
+}
+
+/// Load address minus link address, from the segment that the mapping shows.
+pub fn bias(elf: &ElfFile, mapping: &Mapping) -> Option<u64> {
+    let page = !0xfff_u64;
+    let segment = elf.load_segments().iter().find(|segment| {
+        segment.executable
+            && segment.offset & page <= mapping.offset
+            && mapping.offset < segment.offset.saturating_add(segment.filesz)
+    })?;
+    Some(mapping.start.wrapping_sub(mapping.offset).wrapping_sub(segment.vaddr.wrapping_sub(segment.offset)))
+}
+
+/// The mapped file.
+///
+/// /proc/PID/map_files is the file that runs, in whatever mount namespace and even after an upgrade replaced
+/// it; without the right to it (CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE) the path is taken if its inode fits.
+pub fn open_elf(pid: u32, mapping: &Mapping) -> Result<Arc<ElfFile>> {
+    let display = PathBuf::from(&mapping.path);
+    if mapping.path == "[vdso]" {
+        let image = memory::read(pid, mapping.start, (mapping.end - mapping.start) as usize)?;
+        let elf = ElfFile::from_bytes(image, &display).map_err(|error| elf_error(&error))?;
+        return Ok(elf);
+    }
+    let mapped = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end));
+    let by_path = PathBuf::from(format!("/proc/{pid}/root{}", mapping.path));
+    let file = File::open(&mapped).or_else(|_| open_same_inode(&by_path, mapping))?;
+    let elf = ElfFile::from_file(&file, &display).map_err(|error| elf_error(&error))?;
+    Ok(elf)
+}
+
+fn elf_error(error: &symbols::ElfError) -> Error {
+    Error::new(crate::error::Kind::Elf, error.to_string())
+}
+
+fn open_same_inode(path: &Path, mapping: &Mapping) -> Result<File> {
+    let failed = |error: std::io::Error| {
+        Error::from_os(&error, &format!("opening {}", mapping.path), crate::error::Kind::Elf)
+    };
+    let file = File::open(path).map_err(failed)?;
+    if file.metadata().map_err(failed)?.ino() != mapping.inode {
+        let detail = format!("{} was replaced on disk, and reading the mapped file needs CAP_CHECKPOINT_RESTORE", mapping.path);
+        return Err(Error::new(crate::error::Kind::Rights, detail));
+    }
+    Ok(file)
+}

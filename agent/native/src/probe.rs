@@ -1,0 +1,67 @@
+//! Does a method work here? Tried for real, on this very process or a child of ours.
+
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::snapshot::bpf::BpfSource;
+use crate::snapshot::perf;
+use crate::snapshot::ptrace::PtraceSource;
+use crate::snapshot::{Motion, Source};
+
+/// Loads and runs the snapshot program on this process: whether it works, and the evidence.
+pub fn bpf() -> (bool, String) {
+    let tried = BpfSource::new(std::process::id(), false).and_then(|mut source| source.copy_all());
+    describe(tried.map(|threads| {
+        let copied: usize = threads.iter().map(|thread| thread.stack.len()).sum();
+        (copied > 0, format!("copied {copied} bytes of stack of {} threads of this process", threads.len()))
+    }))
+}
+
+/// Samples a running thread of this process.
+pub fn perf() -> (bool, String) {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (send, receive) = mpsc::channel();
+        let stop = &stop;
+        scope.spawn(move || {
+            // SAFETY: gettid takes and touches nothing.
+            let _ = send.send(unsafe { libc::gettid() } as u32);
+            while !stop.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        let tid = receive.recv().unwrap_or_default();
+        let sampled = perf::sample(&[tid], Duration::from_millis(500));
+        stop.store(true, Ordering::Relaxed);
+        match sampled.as_deref() {
+            Ok([sample]) => (true, format!("sampled a running thread with {} bytes of stack", sample.stack.len())),
+            Ok(_) => (false, "the event was opened, but no sample came in 500 ms".to_owned()),
+            Err(error) => (false, format!("perf_event_open: {error}")),
+        }
+    })
+}
+
+/// Seizes, interrupts and lets go a child of ours.
+pub fn ptrace() -> (bool, String) {
+    let child = Command::new("sleep").arg("10").stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+    let mut child = match child {
+        Ok(child) => child,
+        Err(error) => return (false, format!("cannot start a child to try it on: {error}")),
+    };
+    let tried = PtraceSource::new(child.id()).copy_all();
+    // Ours, and of no further use.
+    let _ = child.kill();
+    let _ = child.wait();
+    describe(tried.map(|threads| {
+        let held = threads.iter().filter(|thread| thread.motion == Motion::Still).count();
+        (held > 0, "held a child process and let it go".to_owned())
+    }))
+}
+
+fn describe(tried: Result<(bool, String)>) -> (bool, String) {
+    tried.unwrap_or_else(|error| (false, error.detail))
+}

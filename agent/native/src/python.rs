@@ -1,0 +1,314 @@
+//! The Python face of the core; agent/innoscope/_native.pyi documents it.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::create_exception;
+use pyo3::exceptions::{PyException, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use rustc_hash::FxHashMap;
+
+use crate::error::{Error, Kind};
+use crate::process::{self, Frame, Method};
+use crate::symbols::{self, DebugSearch, ElfFile, SymbolTable};
+use crate::{flamegraph, maps, memory, modules, pprof, probe};
+
+create_exception!(_native, NativeError, PyException);
+
+impl From<Error> for PyErr {
+    fn from(error: Error) -> Self {
+        NativeError::new_err((error.kind.as_str(), error.detail))
+    }
+}
+
+type PyFrame = (Option<String>, String, u64, bool, bool);
+
+fn py_frame(frame: &Frame) -> PyFrame {
+    (frame.function.clone(), frame.module.to_string(), frame.offset, frame.inlined, frame.kernel)
+}
+
+#[pyclass(frozen, get_all)]
+struct Look {
+    threads: Py<PyList>,
+    stacks: Py<PyDict>,
+    method: &'static str,
+    copy_ns: u64,
+    unwind_ns: u64,
+    symbolise_ns: u64,
+    retried: usize,
+    sampled: usize,
+    notes: Vec<String>,
+}
+
+#[pyclass(frozen, get_all)]
+struct ModuleInfo {
+    path: String,
+    deleted: bool,
+    start: u64,
+    build_id: Option<String>,
+    symbols_from: &'static str,
+    symbols_path: Option<PathBuf>,
+    problem: Option<String>,
+}
+
+#[pyclass]
+struct Process {
+    /// One look at a time: the snapshot program has one scratch buffer.
+    inner: Mutex<process::Process>,
+    /// Python's form of the stacks, made once each.
+    stacks: FxHashMap<u32, Py<PyList>>,
+    #[pyo3(get)]
+    method: &'static str,
+    #[pyo3(get)]
+    method_reason: Option<String>,
+}
+
+#[pymethods]
+impl Process {
+    #[new]
+    #[pyo3(signature = (pid, *, method = "auto", debug_dirs = None, debug_files = None, inlines = false, kernel = false))]
+    fn new(
+        py: Python<'_>,
+        pid: u32,
+        method: &str,
+        debug_dirs: Option<Vec<PathBuf>>,
+        debug_files: Option<HashMap<String, PathBuf>>,
+        inlines: bool,
+        kernel: bool,
+    ) -> PyResult<Self> {
+        let method = match method {
+            "auto" => Method::Auto,
+            "bpf" => Method::Bpf,
+            "ptrace" => Method::Ptrace,
+            other => return Err(PyValueError::new_err(format!("method is auto, bpf or ptrace, not {other}"))),
+        };
+        let search = DebugSearch {
+            dirs: debug_dirs.unwrap_or_else(|| vec![PathBuf::from("/usr/lib/debug")]),
+            fetched: debug_files.unwrap_or_default(),
+            root: Some(PathBuf::from(format!("/proc/{pid}/root"))),
+        };
+        let inner = py.detach(|| process::Process::new(pid, method, search, inlines, kernel))?;
+        Ok(Self {
+            method: inner.method(),
+            method_reason: inner.method_reason.clone(),
+            inner: Mutex::new(inner),
+            stacks: FxHashMap::default(),
+        })
+    }
+
+    fn look(&mut self, py: Python<'_>) -> PyResult<Look> {
+        let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let look = py.detach(|| inner.look())?;
+        let stacks = PyDict::new(py);
+        let mut present = FxHashMap::default();
+        for thread in &look.threads {
+            if !present.contains_key(&thread.stack) {
+                let frames = self.stack(py, thread.stack)?;
+                stacks.set_item(thread.stack, &frames)?;
+                present.insert(thread.stack, frames);
+            }
+        }
+        if self.stacks.len() > 2 * present.len() + 1024 {
+            self.stacks = present;
+        }
+        let threads = look.threads.iter().map(|thread| {
+            let raw = &thread.raw;
+            (raw.tid, raw.ns_tid, raw.comm.as_str(), raw.state, thread.trust.as_str(), thread.stack, raw.syscall, raw.arg0)
+        });
+        let threads = threads.map(|fields| fields.into_pyobject(py)).collect::<PyResult<Vec<Bound<'_, PyTuple>>>>()?;
+        Ok(Look {
+            threads: PyList::new(py, threads)?.unbind(),
+            stacks: stacks.unbind(),
+            method: self.method,
+            copy_ns: look.copy.as_nanos() as u64,
+            unwind_ns: look.unwind.as_nanos() as u64,
+            symbolise_ns: look.symbolise.as_nanos() as u64,
+            retried: look.retried,
+            sampled: look.sampled,
+            notes: look.notes,
+        })
+    }
+
+    fn modules(&mut self) -> Vec<ModuleInfo> {
+        let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
+        inner.modules().all().iter().map(module_info).collect()
+    }
+}
+
+impl Process {
+    fn stack(&mut self, py: Python<'_>, id: u32) -> PyResult<Py<PyList>> {
+        if let Some(known) = self.stacks.get(&id) {
+            return Ok(known.clone_ref(py));
+        }
+        let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let frames = inner.frames(id).map(|frames| frames.iter().map(py_frame).collect::<Vec<_>>());
+        let list = PyList::new(py, frames.unwrap_or_default())?.unbind();
+        self.stacks.insert(id, list.clone_ref(py));
+        Ok(list)
+    }
+}
+
+fn module_info(module: &modules::Module) -> ModuleInfo {
+    ModuleInfo {
+        path: module.path.clone(),
+        deleted: module.deleted,
+        start: module.start,
+        build_id: module.elf.as_ref().and_then(|elf| elf.build_id()),
+        symbols_from: module.symbols.source.as_str(),
+        symbols_path: module.symbols.path.clone(),
+        problem: module.problem.clone(),
+    }
+}
+
+#[pyclass(frozen, get_all)]
+struct ElfInfo {
+    machine: &'static str,
+    build_id: Option<String>,
+    has_symtab: bool,
+    has_dynsym: bool,
+    has_debug_info: bool,
+    has_debugdata: bool,
+    debuglink: Option<String>,
+}
+
+fn open_elf(path: &Path) -> PyResult<std::sync::Arc<ElfFile>> {
+    Ok(ElfFile::open(path).map_err(|error| Error::new(Kind::Elf, error.to_string()))?)
+}
+
+#[pyfunction]
+fn elf_info(py: Python<'_>, path: PathBuf) -> PyResult<ElfInfo> {
+    py.detach(|| {
+        let elf = open_elf(&path)?;
+        Ok(ElfInfo {
+            machine: elf.machine(),
+            build_id: elf.build_id(),
+            has_symtab: elf.has_symtab(),
+            has_dynsym: elf.has_dynsym(),
+            has_debug_info: elf.has_debug_info(),
+            has_debugdata: elf.has_debugdata(),
+            debuglink: elf.debuglink().map(|(name, _crc)| name),
+        })
+    })
+}
+
+#[pyfunction]
+fn find_debug_file(py: Python<'_>, path: PathBuf, debug_dirs: Vec<PathBuf>) -> PyResult<Option<PathBuf>> {
+    py.detach(|| {
+        let elf = open_elf(&path)?;
+        let search = DebugSearch { dirs: debug_dirs, fetched: HashMap::default(), root: None };
+        Ok(symbols::find_debug_file(&elf, &path, &search))
+    })
+}
+
+#[pyfunction]
+fn symbol_in_file(py: Python<'_>, path: PathBuf, names: Vec<String>) -> PyResult<HashMap<String, (u64, u64)>> {
+    py.detach(|| {
+        let elf = open_elf(&path)?;
+        Ok(find_all(&symbols::load_own(&elf), names, 0))
+    })
+}
+
+#[pyfunction]
+fn symbol_in_process(py: Python<'_>, pid: u32, names: Vec<String>) -> PyResult<HashMap<String, (u64, u64)>> {
+    py.detach(|| {
+        let mapping = maps::main_executable(pid)?;
+        let elf = modules::open_elf(pid, &mapping)?;
+        let bias = modules::bias(&elf, &mapping)
+            .ok_or_else(|| Error::new(Kind::Elf, format!("{}: no segment of the file is mapped", mapping.path)))?;
+        Ok(find_all(&symbols::load_own(&elf), names, bias))
+    })
+}
+
+fn find_all(table: &SymbolTable, names: Vec<String>, bias: u64) -> HashMap<String, (u64, u64)> {
+    names
+        .into_iter()
+        .filter_map(|name| {
+            let (address, size) = table.find(&name)?;
+            Some((name, (address.wrapping_add(bias), size)))
+        })
+        .collect()
+}
+
+#[pyfunction]
+fn read_memory(py: Python<'_>, pid: u32, address: u64, size: usize) -> PyResult<Bound<'_, PyBytes>> {
+    let bytes = py.detach(|| memory::read(pid, address, size))?;
+    Ok(PyBytes::new(py, &bytes))
+}
+
+#[pyfunction]
+fn probe_bpf(py: Python<'_>) -> (bool, String) {
+    py.detach(probe::bpf)
+}
+
+#[pyfunction]
+fn probe_perf(py: Python<'_>) -> (bool, String) {
+    py.detach(probe::perf)
+}
+
+#[pyfunction]
+fn probe_ptrace(py: Python<'_>) -> (bool, String) {
+    py.detach(probe::ptrace)
+}
+
+#[pyfunction]
+#[pyo3(name = "pprof", signature = (samples, *, taken_at_ns, duration_ns))]
+fn encode_pprof(
+    py: Python<'_>,
+    samples: Vec<(Vec<PyFrame>, i64, HashMap<String, String>)>,
+    taken_at_ns: i64,
+    duration_ns: i64,
+) -> Bound<'_, PyBytes> {
+    let samples = samples
+        .into_iter()
+        .map(|(frames, count, labels)| pprof::Sample {
+            frames: frames
+                .into_iter()
+                .map(|(function, module, offset, inlined, kernel)| Frame {
+                    function,
+                    module: module.into(),
+                    offset,
+                    inlined,
+                    kernel,
+                })
+                .collect(),
+            count,
+            labels: labels.into_iter().collect(),
+        })
+        .collect();
+    PyBytes::new(py, &py.detach(|| pprof::encode(samples, taken_at_ns, duration_ns)))
+}
+
+#[pyfunction]
+#[pyo3(name = "flamegraph", signature = (folded, *, title, subtitle, count_name))]
+fn draw_flamegraph(
+    py: Python<'_>,
+    folded: Vec<String>,
+    title: String,
+    subtitle: String,
+    count_name: String,
+) -> PyResult<String> {
+    Ok(py.detach(|| flamegraph::draw(&folded, title, subtitle, count_name))?)
+}
+
+/// The module that Python imports as `innoscope._native`.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("NativeError", module.py().get_type::<NativeError>())?;
+    module.add_class::<Process>()?;
+    module.add_class::<Look>()?;
+    module.add_class::<ModuleInfo>()?;
+    module.add_class::<ElfInfo>()?;
+    module.add_function(wrap_pyfunction!(elf_info, module)?)?;
+    module.add_function(wrap_pyfunction!(find_debug_file, module)?)?;
+    module.add_function(wrap_pyfunction!(symbol_in_file, module)?)?;
+    module.add_function(wrap_pyfunction!(symbol_in_process, module)?)?;
+    module.add_function(wrap_pyfunction!(read_memory, module)?)?;
+    module.add_function(wrap_pyfunction!(probe_bpf, module)?)?;
+    module.add_function(wrap_pyfunction!(probe_perf, module)?)?;
+    module.add_function(wrap_pyfunction!(probe_ptrace, module)?)?;
+    module.add_function(wrap_pyfunction!(encode_pprof, module)?)?;
+    module.add_function(wrap_pyfunction!(draw_flamegraph, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,197 @@
+//! The source that stops nothing: a sleepable BPF task iterator (kernel >= 5.18).
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use libbpf_rs::{MapCore, MapFlags, ObjectBuilder};
+
+use super::record::parse_all;
+use super::{RawThread, Source};
+use crate::error::{Error, Kind, Result};
+
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/snapshot.bpf.o"));
+
+/// Pages of stack that the program copies at most (`MAX_PAGES` there).
+const PAGES: u32 = 5;
+/// One read() returns at most the seq_file's buffer, 8 pages.
+const READ_BYTES: usize = 64 * 1024;
+
+/// `struct config` of the program.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Config {
+    tgid: u32,
+    tid: u32,
+    pages: u32,
+}
+
+/// Copies the threads of one process with the task iterator.
+pub struct BpfSource {
+    object: libbpf_rs::Object,
+    pid: u32,
+    link: OwnedFd,
+    /// Whether the kernel lets a link visit one process only (>= 6.1); else the program filters.
+    narrow: bool,
+    /// Kept between looks: 14 MB fresh from the kernel cost more than the copy itself.
+    buffer: Arc<Vec<u8>>,
+}
+
+impl BpfSource {
+    /// Loads the program for process `pid`. `kernel_stacks` also copies the kernel's part of each stack.
+    ///
+    /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` where the kernel lacks sleepable
+    /// iterators or BTF, with the verifier's last words.
+    pub fn new(pid: u32, kernel_stacks: bool) -> Result<Self> {
+        let object = load(kernel_stacks)?;
+        let program = program_fd(&object)?;
+        let (link, narrow) = match attach(program, Some(LinkTask { tid: 0, pid })) {
+            Ok(link) => (link, true),
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+                return Err(Error::new(Kind::Gone, format!("process {pid} does not exist")));
+            }
+            Err(_) => {
+                let link = attach(program, None)
+                    .map_err(|error| Error::from_os(&error, "attaching the task iterator", Kind::Bpf))?;
+                (link, false)
+            }
+        };
+        Ok(Self { object, pid, link, narrow, buffer: Arc::default() })
+    }
+
+    fn configure(&self, tid: u32, pages: u32) -> Result<()> {
+        let config = Config { tgid: if self.narrow { 0 } else { self.pid }, tid, pages };
+        let map = self
+            .object
+            .maps()
+            .find(|map| map.name() == "config")
+            .ok_or_else(|| Error::new(Kind::Internal, "the snapshot program has no map named config"))?;
+        let mut value = Vec::with_capacity(size_of::<Config>());
+        for word in [config.tgid, config.tid, config.pages] {
+            value.extend_from_slice(&word.to_ne_bytes());
+        }
+        map.update(&0u32.to_ne_bytes(), &value, MapFlags::ANY)
+            .map_err(|error| Error::new(Kind::Internal, format!("configuring the snapshot program: {error}")))
+    }
+
+    /// Runs the iterator behind `link` to its end, into `buffer` where nobody else holds it any more.
+    fn run(link: RawFd, mut buffer: Arc<Vec<u8>>) -> Result<(Vec<RawThread>, Arc<Vec<u8>>)> {
+        let failed = |error: io::Error| Error::from_os(&error, "running the task iterator", Kind::Bpf);
+        if Arc::get_mut(&mut buffer).is_none() {
+            buffer = Arc::default();
+        }
+        let bytes = Arc::get_mut(&mut buffer).expect("just made or shown to be ours");
+        // SAFETY: link is an open descriptor; the call returns a new one or an error.
+        let iterator = owned(unsafe { libbpf_sys::bpf_iter_create(link) }).map_err(failed)?;
+        let mut iterator = File::from(iterator);
+        let mut filled = 0;
+        loop {
+            if bytes.len() < filled + READ_BYTES {
+                bytes.resize(filled + READ_BYTES, 0);
+            }
+            match iterator.read(&mut bytes[filled..]) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Ok((parse_all(&buffer, filled), buffer))
+    }
+
+    fn visit_one(&mut self, tid: u32, pages: u32) -> Result<Option<RawThread>> {
+        self.configure(tid, pages)?;
+        let threads = if self.narrow {
+            match attach(program_fd(&self.object)?, Some(LinkTask { tid, pid: 0 })) {
+                Ok(link) => Self::run(link.as_raw_fd(), Arc::default())?.0,
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Vec::new(),
+                Err(error) => return Err(Error::from_os(&error, "attaching to one thread", Kind::Bpf)),
+            }
+        } else {
+            Self::run(self.link.as_raw_fd(), Arc::default())?.0
+        };
+        Ok(threads.into_iter().find(|thread| thread.tid == tid))
+    }
+}
+
+impl Source for BpfSource {
+    fn copy_all(&mut self) -> Result<Vec<RawThread>> {
+        self.configure(0, PAGES)?;
+        let (threads, buffer) = Self::run(self.link.as_raw_fd(), std::mem::take(&mut self.buffer))?;
+        self.buffer = buffer;
+        Ok(threads)
+    }
+
+    fn copy_one(&mut self, tid: u32) -> Result<Option<RawThread>> {
+        self.visit_one(tid, PAGES)
+    }
+
+    fn glance(&mut self, tid: u32) -> Result<Option<RawThread>> {
+        self.visit_one(tid, 0)
+    }
+
+    fn name(&self) -> &'static str {
+        "bpf"
+    }
+}
+
+struct LinkTask {
+    tid: u32,
+    pid: u32,
+}
+
+fn load(kernel_stacks: bool) -> Result<libbpf_rs::Object> {
+    // libbpf prints to stderr by default; what matters reaches the caller in the error.
+    libbpf_rs::set_print(None);
+    let failed = |error: libbpf_rs::Error| {
+        let kind = match error.kind() {
+            libbpf_rs::ErrorKind::PermissionDenied => Kind::Rights,
+            _ => Kind::Bpf,
+        };
+        Error::new(kind, format!("loading the snapshot program: {error}"))
+    };
+    let mut open = ObjectBuilder::default().open_memory(OBJECT).map_err(failed)?;
+    if kernel_stacks {
+        let mut rodata = open
+            .maps_mut()
+            .find(|map| map.name().to_string_lossy().ends_with(".rodata"))
+            .ok_or_else(|| Error::new(Kind::Internal, "the snapshot program has no .rodata"))?;
+        rodata.set_initial_value(&[1]).map_err(failed)?;
+    }
+    open.load().map_err(failed)
+}
+
+fn program_fd(object: &libbpf_rs::Object) -> Result<RawFd> {
+    object
+        .progs()
+        .find(|program| program.name() == "snapshot")
+        .map(|program| program.as_fd().as_raw_fd())
+        .ok_or_else(|| Error::new(Kind::Internal, "the object has no program named snapshot"))
+}
+
+/// libbpf-rs has no options for task iterators, so the link is made with the call below it.
+fn attach(program: RawFd, task: Option<LinkTask>) -> io::Result<OwnedFd> {
+    let mut info = libbpf_sys::bpf_iter_link_info::default();
+    let mut options = libbpf_sys::bpf_link_create_opts {
+        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    if let Some(LinkTask { tid, pid }) = task {
+        info.task = libbpf_sys::bpf_iter_link_info__bindgen_ty_3 { tid, pid, pid_fd: 0 };
+        options.iter_info = &raw mut info;
+        options.iter_info_len = size_of::<libbpf_sys::bpf_iter_link_info>() as u32;
+    }
+    // SAFETY: options and what it points to outlive the call.
+    owned(unsafe { libbpf_sys::bpf_link_create(program, 0, libbpf_sys::BPF_TRACE_ITER, &raw const options) })
+}
+
+/// Takes a descriptor that libbpf returned, where negative values are -errno.
+fn owned(descriptor: RawFd) -> io::Result<OwnedFd> {
+    if descriptor < 0 {
+        return Err(io::Error::from_raw_os_error(-descriptor));
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}

@@ -1,0 +1,173 @@
+//! The fallback for hosts without the task iterator: one thread at a time is held for some microseconds.
+//!
+//! `PTRACE_SEIZE` sends no signal and leaves nothing behind: when the tracer dies, at whatever moment, the
+//! kernel detaches the thread and lets it run. The tracer of a thread is a *thread*, so a look runs on one of
+//! its own that ends with the look.
+
+use std::fs;
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::ptrace;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use super::{Motion, RawThread, Registers, Source};
+use crate::error::{Error, Kind, Result};
+use crate::memory;
+
+/// Stack bytes copied while a thread is held.
+const STACK_BYTES: usize = 64 * 1024;
+/// How long a thread may take to stop. One in an uninterruptible sleep stops only at its end: it is let go.
+const STOP_DEADLINE: Duration = Duration::from_millis(20);
+
+/// Copies the threads of one process one after the other.
+pub struct PtraceSource {
+    pid: u32,
+}
+
+impl PtraceSource {
+    /// For process `pid`; nothing is attached before the first look.
+    pub fn new(pid: u32) -> Self {
+        Self { pid }
+    }
+
+    fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        thread::scope(|scope| {
+            scope
+                .spawn(work)
+                .join()
+                .unwrap_or_else(|_| Err(Error::new(Kind::Internal, "the tracing thread panicked")))
+        })
+    }
+}
+
+impl Source for PtraceSource {
+    fn copy_all(&mut self) -> Result<Vec<RawThread>> {
+        let pid = self.pid;
+        Self::on_own_thread(move || {
+            let mut threads = Vec::new();
+            for tid in thread_ids(pid)? {
+                if let Some(thread) = hold_and_copy(pid, tid)? {
+                    threads.push(thread);
+                }
+            }
+            Ok(threads)
+        })
+    }
+
+    fn copy_one(&mut self, tid: u32) -> Result<Option<RawThread>> {
+        let pid = self.pid;
+        Self::on_own_thread(move || hold_and_copy(pid, tid))
+    }
+
+    fn glance(&mut self, tid: u32) -> Result<Option<RawThread>> {
+        Ok(describe(self.pid, tid))
+    }
+
+    fn name(&self) -> &'static str {
+        "ptrace"
+    }
+}
+
+fn thread_ids(pid: u32) -> Result<Vec<u32>> {
+    let path = format!("/proc/{pid}/task");
+    let entries =
+        fs::read_dir(&path).map_err(|error| Error::from_os(&error, &format!("reading {path}"), Kind::Internal))?;
+    Ok(entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect())
+}
+
+/// None when the thread ended meanwhile.
+fn hold_and_copy(pid: u32, tid: u32) -> Result<Option<RawThread>> {
+    let Some(mut thread) = describe(pid, tid) else {
+        return Ok(None);
+    };
+    if matches!(thread.state, 'Z' | 'X') {
+        return Ok(None);
+    }
+    if thread.state == 'D' {
+        // It would stop only when its system call ends, in our absence perhaps: leave it alone.
+        thread.motion = Motion::Running;
+        return Ok(Some(thread));
+    }
+    let Some(_held) = Held::seize(pid, tid)? else {
+        return Ok(Some(thread).filter(|_| describe(pid, tid).is_some()));
+    };
+    let Ok(registers) = ptrace::getregs(Pid::from_raw(tid as i32)) else {
+        return Ok(None);
+    };
+    thread.registers = Registers { ip: registers.rip, sp: registers.rsp, bp: registers.rbp };
+    thread.syscall = registers.orig_rax as i32;
+    thread.arg0 = registers.rdi;
+    thread.stack = memory::read_some(pid, registers.rsp, STACK_BYTES).unwrap_or_default().into();
+    thread.motion = Motion::Still;
+    Ok(Some(thread))
+}
+
+/// A thread that is stopped by us; let go when dropped.
+struct Held {
+    tid: Pid,
+    /// A signal that was about to be delivered when it stopped, and must be.
+    signal: Option<Signal>,
+}
+
+impl Held {
+    /// None when it ended, or did not stop in time and was let go.
+    fn seize(pid: u32, tid: u32) -> Result<Option<Self>> {
+        let doing = || format!("attaching to thread {tid} of process {pid}");
+        let tid = Pid::from_raw(tid as i32);
+        match ptrace::seize(tid, ptrace::Options::empty()) {
+            Ok(()) => {}
+            Err(Errno::ESRCH) => return Ok(None),
+            Err(error) => return Err(Error::from_os(&io::Error::from(error), &doing(), Kind::Internal)),
+        }
+        if ptrace::interrupt(tid).is_err() {
+            return Ok(None);
+        }
+        let deadline = Instant::now() + STOP_DEADLINE;
+        loop {
+            match waitpid(tid, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::StillAlive) if Instant::now() < deadline => thread::sleep(Duration::from_micros(20)),
+                Ok(WaitStatus::PtraceEvent(..)) => return Ok(Some(Self { tid, signal: None })),
+                Ok(WaitStatus::Stopped(_, signal)) => return Ok(Some(Self { tid, signal: Some(signal) })),
+                // Ended, or late: a seized thread that never stopped is let go when our tracing thread ends.
+                _ => return Ok(None),
+            }
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // ESRCH: it was killed meanwhile, and there is nobody to let go.
+        let _ = ptrace::detach(self.tid, self.signal);
+    }
+}
+
+/// What /proc says of the thread; None when it is not there.
+fn describe(pid: u32, tid: u32) -> Option<RawThread> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let count = |name: &str| field(name).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    let state = stat.rsplit_once(')')?.1.trim_start().chars().next()?;
+    let ns_tid = field("NSpid:").and_then(|ids| ids.split_whitespace().last()?.parse().ok()).unwrap_or(tid);
+    Some(RawThread {
+        tid,
+        ns_tid,
+        state,
+        comm: field("Name:").unwrap_or_default().to_owned(),
+        motion: if state == 'R' { Motion::Running } else { Motion::Still },
+        switches: count("voluntary_ctxt_switches:") + count("nonvoluntary_ctxt_switches:"),
+        registers: Registers::default(),
+        syscall: -1,
+        arg0: 0,
+        stack: Vec::new().into(),
+        kernel: Vec::new(),
+    })
+}

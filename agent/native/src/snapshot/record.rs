@@ -1,0 +1,79 @@
+//! The wire format of probes/snapshot/snapshot.bpf.c.
+
+use std::sync::Arc;
+
+use super::{Bytes, Motion, RawThread, Registers};
+
+/// Bytes of `struct record_header`.
+const HEADER_BYTES: usize = 104;
+
+/// All records in `buffer`, whose stacks stay in there. Bytes that end early end the list.
+pub(super) fn parse_all(buffer: &Arc<Vec<u8>>, filled: usize) -> Vec<RawThread> {
+    let mut threads = Vec::new();
+    let mut at = 0;
+    while let Some((thread, end)) = parse(buffer, at, filled) {
+        threads.push(thread);
+        at = end;
+    }
+    threads
+}
+
+/// The record at `at` and where the next one begins.
+fn parse(buffer: &Arc<Vec<u8>>, at: usize, filled: usize) -> Option<(RawThread, usize)> {
+    let header = buffer.get(at..filled)?.get(..HEADER_BYTES)?;
+    let word = |offset: usize| u32::from_le_bytes(header[offset..offset + 4].try_into().expect("4 bytes"));
+    let long = |offset: usize| u64::from_le_bytes(header[offset..offset + 8].try_into().expect("8 bytes"));
+    let stack = at + HEADER_BYTES..at + HEADER_BYTES + word(20) as usize;
+    let kernel = stack.end..stack.end + word(24) as usize;
+    let kernel_bytes = buffer.get(..filled)?.get(kernel.clone())?;
+    let switches = long(32);
+    let motion = if word(12) != 0 || word(16) != 0 {
+        Motion::Running
+    } else if switches != long(40) {
+        Motion::Moved
+    } else {
+        Motion::Still
+    };
+    let thread = RawThread {
+        tid: word(0),
+        ns_tid: word(4),
+        state: state_letter(word(8), motion),
+        comm: comm(&header[88..104]),
+        motion,
+        switches,
+        registers: Registers { ip: long(48), sp: long(56), bp: long(64) },
+        syscall: long(72) as i32,
+        arg0: long(80),
+        stack: Bytes::new(Arc::clone(buffer), stack),
+        kernel: kernel_bytes
+            .chunks_exact(8)
+            .map(|bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
+            .collect(),
+    };
+    Some((thread, kernel.end))
+}
+
+fn comm(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+/// The letter of a `task_struct::__state` (include/linux/sched.h): its low bits are the same since 2.6, and
+/// TASK_IDLE is an uninterruptible sleep with TASK_NOLOAD.
+fn state_letter(state: u32, motion: Motion) -> char {
+    const NOLOAD: u32 = 0x400;
+    match state {
+        _ if motion == Motion::Running => 'R',
+        state if state & 0x4 != 0 => 'T',
+        state if state & 0x8 != 0 => 't',
+        state if state & 0x2 != 0 => {
+            if state & NOLOAD != 0 {
+                'I'
+            } else {
+                'D'
+            }
+        }
+        state if state & 0x1 != 0 => 'S',
+        _ => 'R',
+    }
+}

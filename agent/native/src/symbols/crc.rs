@@ -1,0 +1,57 @@
+//! The CRC32 of `.gnu_debuglink` (the one of zlib), eight bytes at a step.
+
+const POLYNOMIAL: u32 = 0xedb8_8320;
+
+static TABLES: [[u32; 256]; 8] = tables();
+
+const fn tables() -> [[u32; 256]; 8] {
+    let mut tables = [[0; 256]; 8];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = byte as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = (crc >> 1) ^ (POLYNOMIAL & (crc & 1).wrapping_neg());
+            bit += 1;
+        }
+        tables[0][byte] = crc;
+        byte += 1;
+    }
+    let mut row = 1;
+    while row < 8 {
+        let mut byte = 0;
+        while byte < 256 {
+            let shorter = tables[row - 1][byte];
+            tables[row][byte] = (shorter >> 8) ^ tables[0][(shorter & 0xff) as usize];
+            byte += 1;
+        }
+        row += 1;
+    }
+    tables
+}
+
+/// The CRC32 of `data`.
+pub(super) fn crc32(data: &[u8]) -> u32 {
+    let (chunks, rest) = data.as_chunks::<8>();
+    let crc = chunks.iter().fold(u32::MAX, |crc, chunk| {
+        let word = u64::from_le_bytes(*chunk) ^ u64::from(crc);
+        let bytes = word.to_le_bytes();
+        (0..8).fold(0, |sum, i| sum ^ TABLES[7 - i][usize::from(bytes[i])])
+    });
+    let crc = rest.iter().fold(crc, |crc, byte| {
+        (crc >> 8) ^ TABLES[0][usize::from(crc as u8 ^ byte)]
+    });
+    !crc
+}
+
+#[cfg(test)]
+mod tests {
+    use super::crc32;
+
+    #[test]
+    fn agrees_with_the_published_values() {
+        assert_eq!(crc32(b""), 0);
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+        assert_eq!(crc32(b"The quick brown fox jumps over the lazy dog"), 0x414f_a339);
+    }
+}

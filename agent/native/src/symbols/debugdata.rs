@@ -1,0 +1,112 @@
+//! `.gnu_debugdata`: a small ELF file with the names of all functions, compressed with xz ("`MiniDebugInfo`").
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::elf::ElfFile;
+
+/// No server's names are larger than this (bytes); mysqld's are some 10 MiB.
+const MAX_UNPACKED: u64 = 64 << 20;
+const STREAM_HEADER: usize = 12;
+
+/// The ELF file inside `.gnu_debugdata`; `None` if there is none, an error in words if it is damaged.
+pub(super) fn inner(elf: &ElfFile) -> Option<Result<Arc<ElfFile>, String>> {
+    let section = elf.section(".gnu_debugdata")?;
+    let unpacked = unpack(&section.data);
+    Some(unpacked.and_then(|data| {
+        let name = format!("{}(.gnu_debugdata)", elf.path().display());
+        ElfFile::from_bytes(data, Path::new(&name)).map_err(|error| error.reason)
+    }))
+}
+
+fn unpack(xz: &[u8]) -> Result<Vec<u8>, String> {
+    let size = unpacked_size(xz).ok_or("not a whole xz stream")?;
+    if size > MAX_UNPACKED {
+        return Err(format!("it would take {size} bytes"));
+    }
+    let mut data = Vec::with_capacity(size as usize);
+    let mut input = xz;
+    lzma_rs::xz_decompress(&mut input, &mut data).map_err(|error| error.to_string())?;
+    Ok(data)
+}
+
+/// Adds up the sizes of all chunks. Done before decompression because the decompressor has no limit of its own,
+/// and from the chunks because these, unlike the index, are what it goes by.
+fn unpacked_size(xz: &[u8]) -> Option<u64> {
+    let header = xz.get(..STREAM_HEADER)?;
+    let check_size = match header.strip_prefix(b"\xfd7zXZ\0")?.get(1)? {
+        0 => 0,
+        1 => 4,
+        4 => 8,
+        10 => 32,
+        _ => return None,
+    };
+    let mut at = STREAM_HEADER;
+    let mut total = 0;
+    loop {
+        // A zero where the size of a block header would be is the beginning of the index.
+        let words = usize::from(*xz.get(at)?);
+        if words == 0 {
+            return Some(total);
+        }
+        at += (words + 1) * 4;
+        let (size, end) = block_size(xz, at)?;
+        total += size;
+        at = end.next_multiple_of(4) + check_size;
+    }
+}
+
+/// The unpacked size of the LZMA2 data that begins at `at`, and where it ends.
+fn block_size(xz: &[u8], mut at: usize) -> Option<(u64, usize)> {
+    let mut total = 0;
+    loop {
+        let control = *xz.get(at)?;
+        if control == 0 {
+            return Some((total, at + 1));
+        }
+        let word = |skip: usize| {
+            let bytes = xz.get(at + skip..)?.first_chunk()?;
+            Some(usize::from(u16::from_be_bytes(*bytes)) + 1)
+        };
+        let (header, unpacked, packed) = match control {
+            1 | 2 => (3, word(1)?, word(1)?),
+            0x80.. => {
+                let new_properties = usize::from(control >= 0xc0);
+                let high = usize::from(control & 0x1f) << 16;
+                (5 + new_properties, high + word(1)?, word(3)?)
+            }
+            _ => return None,
+        };
+        total += unpacked as u64;
+        at += header + packed;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn xz(data: &[u8]) -> Vec<u8> {
+        let mut packed = Vec::new();
+        lzma_rs::xz_compress(&mut &*data, &mut packed).unwrap();
+        packed
+    }
+
+    #[test]
+    fn knows_the_size_before_unpacking() {
+        for size in [1, 65_535, 65_536, 65_537, 300_000] {
+            let data = vec![7; size];
+            let packed = xz(&data);
+            assert_eq!(unpacked_size(&packed), Some(size as u64));
+            assert_eq!(unpack(&packed).unwrap(), data);
+            assert!(unpack(&packed[..packed.len() / 2]).is_err());
+        }
+    }
+
+    #[test]
+    fn refuses_a_bomb() {
+        let packed = xz(&vec![0; (MAX_UNPACKED + 1) as usize]);
+        let reason = unpack(&packed).unwrap_err();
+        assert_eq!(reason, "it would take 67108865 bytes");
+    }
+}

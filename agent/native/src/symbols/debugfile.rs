@@ -1,0 +1,146 @@
+//! Where the separate debug file of an ELF file is.
+
+use std::collections::HashMap;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use super::crc::crc32;
+use super::elf::ElfFile;
+
+/// Where to look for debug files.
+#[derive(Clone, Debug, Default)]
+pub struct DebugSearch {
+    /// Folders laid out as `/usr/lib/debug` is, in order of preference.
+    pub dirs: Vec<PathBuf>,
+    /// Files that were fetched before, by build-id (lower-case hex).
+    pub fetched: HashMap<String, PathBuf>,
+    /// The root folder of the looked-at process (`/proc/PID/root`) if it lives in another mount namespace or a
+    /// chroot: looked at after our own file system.
+    pub root: Option<PathBuf>,
+}
+
+/// The separate debug file of `elf`, or `None`.
+///
+/// `opened_as` is the path of `elf` as the looked-at process names it. Tried in this order, each in our own file
+/// system and then under [`DebugSearch::root`]: `<dir>/.build-id/xx/yyyy.debug`; the name in `.gnu_debuglink` in
+/// the folder of `elf`, in its `.debug` subfolder and in `<dir>/<folder>`; and then the files fetched before.
+/// A file is taken only if it has the same build-id, or, where either has none, the CRC32 of `.gnu_debuglink`.
+pub fn find(elf: &ElfFile, opened_as: &Path, search: &DebugSearch) -> Option<PathBuf> {
+    find_open(elf, opened_as, search).map(|file| file.path().to_owned())
+}
+
+/// As [`find`], mapped.
+pub(super) fn find_open(
+    elf: &ElfFile,
+    opened_as: &Path,
+    search: &DebugSearch,
+) -> Option<Arc<ElfFile>> {
+    let id = elf.build_id();
+    let by_id = id.iter().flat_map(|id| by_build_id(id, search));
+    let link = elf.debuglink().filter(|(name, _)| is_file_name(name));
+    let by_link = link.iter().flat_map(|(name, _)| by_link(name, opened_as, search));
+    let wanted = Wanted {
+        elf,
+        id: id.as_deref(),
+        crc: None,
+    };
+    let linked = Wanted {
+        crc: link.as_ref().map(|(_, crc)| *crc),
+        ..wanted
+    };
+    let mut by_id = by_id.flat_map(|path| on_host_and_in_root(path, search));
+    let mut by_link = by_link.flat_map(|path| on_host_and_in_root(path, search));
+    by_id
+        .find_map(|path| wanted.open(&path))
+        .or_else(|| by_link.find_map(|path| linked.open(&path)))
+        .or_else(|| wanted.open(search.fetched.get(id.as_deref()?)?))
+}
+
+fn by_build_id(id: &str, search: &DebugSearch) -> impl Iterator<Item = PathBuf> {
+    let (folder, file) = id.split_at_checked(2).unwrap_or((id, ""));
+    let relative = format!(".build-id/{folder}/{file}.debug");
+    search.dirs.iter().map(move |dir| dir.join(&relative))
+}
+
+fn by_link(name: &str, opened_as: &Path, search: &DebugSearch) -> impl Iterator<Item = PathBuf> {
+    let folder = opened_as.parent().unwrap_or(Path::new("/"));
+    let below = folder.strip_prefix("/").unwrap_or(folder);
+    let near = [folder.join(name), folder.join(".debug").join(name)];
+    let far = search.dirs.iter();
+    near.into_iter()
+        .chain(far.map(move |dir| dir.join(below).join(name)))
+}
+
+/// The link comes from the file: it must not lead out of the folders.
+fn is_file_name(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None))
+}
+
+fn on_host_and_in_root(path: PathBuf, search: &DebugSearch) -> impl Iterator<Item = PathBuf> {
+    let relative = path.strip_prefix("/").unwrap_or(&path);
+    let in_root = search.root.as_ref().map(|root| root.join(relative));
+    [Some(path), in_root].into_iter().flatten()
+}
+
+/// What a debug file must be.
+#[derive(Clone, Copy)]
+struct Wanted<'elf> {
+    elf: &'elf ElfFile,
+    id: Option<&'elf str>,
+    crc: Option<u32>,
+}
+
+impl Wanted<'_> {
+    fn open(&self, path: &Path) -> Option<Arc<ElfFile>> {
+        let file = ElfFile::open(path).ok()?;
+        (self.has_more(&file) && self.belongs(&file)).then_some(file)
+    }
+
+    /// A link may lead to the file itself, or to a copy that was stripped too.
+    fn has_more(&self, file: &ElfFile) -> bool {
+        (file.has_symtab() && !self.elf.has_symtab())
+            || (file.has_debug_info() && !self.elf.has_debug_info())
+    }
+
+    fn belongs(&self, file: &ElfFile) -> bool {
+        match (self.id, file.build_id(), self.crc) {
+            (Some(ours), Some(theirs), _) => ours == theirs,
+            (_, _, Some(crc)) => crc32(file.bytes()) == crc,
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_must_be_a_plain_name() {
+        assert!(is_file_name("mariadbd.debug"));
+        for bad in ["", "/etc/passwd", "../x", "a/b", "."] {
+            assert!(!is_file_name(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn looks_on_the_host_before_the_other_root() {
+        let search = DebugSearch {
+            dirs: vec!["/usr/lib/debug".into()],
+            root: Some("/proc/7/root".into()),
+            ..DebugSearch::default()
+        };
+        let paths = by_link("d.debug", Path::new("/usr/sbin/d"), &search);
+        let paths: Vec<_> = paths.flat_map(|p| on_host_and_in_root(p, &search)).collect();
+        let expected = [
+            "/usr/sbin/d.debug",
+            "/proc/7/root/usr/sbin/d.debug",
+            "/usr/sbin/.debug/d.debug",
+            "/proc/7/root/usr/sbin/.debug/d.debug",
+            "/usr/lib/debug/usr/sbin/d.debug",
+            "/proc/7/root/usr/lib/debug/usr/sbin/d.debug",
+        ];
+        assert_eq!(paths, expected.map(PathBuf::from));
+    }
+}

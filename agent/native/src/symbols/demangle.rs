@@ -1,0 +1,164 @@
+//! C++ names as a person reads them.
+
+use std::fmt;
+
+use cpp_demangle::{DemangleNodeType, DemangleOptions, DemangleWrite, ParseOptions, Symbol};
+
+/// Longer mangled names are shown as they are (bytes).
+const MAX_MANGLED: usize = 4096;
+/// A name that would grow past this while it is demangled is shown as it is (bytes written).
+const MAX_WRITTEN: usize = 32 << 10;
+/// Template arguments that take more than this are shown as `<...>` (bytes).
+const MAX_ARGUMENTS: usize = 40;
+/// The deepest nesting that is followed; the parser backtracks, which costs time that grows with the depth.
+const MAX_DEPTH: u32 = 64;
+
+/// A name without parameter list and return type: `handle_one_connection`, `THD::enter_cond`.
+///
+/// Template arguments are kept if they are short (`ut::vector<int>`), else written as `<...>`, innermost first.
+/// What the compiler split off or specialised stays visible as in `c++filt`: `foo [clone .part.3]`. Names that are
+/// not C++, are damaged, longer than 4 KiB, or made to cost time, come back as they are.
+pub fn demangle(name: &str) -> String {
+    if !name.starts_with("_Z") || name.len() > MAX_MANGLED {
+        return name.to_owned();
+    }
+    let (mangled, clones) = name.split_at(name.find('.').unwrap_or(name.len()));
+    let (prefix, mangled) = thunk(mangled);
+    let Some(plain) = demangle_plain(&mangled) else {
+        return name.to_owned();
+    };
+    let clones = split_clones(clones).map(|clone| format!(" [clone {clone}]"));
+    format!("{prefix}{plain}{}", clones.collect::<String>())
+}
+
+fn demangle_plain(mangled: &str) -> Option<String> {
+    let parse = ParseOptions::default().recursion_limit(MAX_DEPTH);
+    let symbol = Symbol::new_with_options(mangled, &parse).ok()?;
+    let options = DemangleOptions::new()
+        .no_params()
+        .no_return_type()
+        .hide_expression_literal_types()
+        .recursion_limit(MAX_DEPTH);
+    let mut out = Compact::default();
+    symbol.structured_demangle(&mut out, &options).ok()?;
+    Some(out.text)
+}
+
+/// `_ZThn16_N3Foo3barEv` is a jump to `_ZN3Foo3barEv`.
+fn thunk(mangled: &str) -> (&'static str, String) {
+    let virtual_thunk = mangled.strip_prefix("_ZTv").and_then(after_offset);
+    if let Some(target) = virtual_thunk.and_then(after_offset) {
+        return ("virtual thunk to ", format!("_Z{target}"));
+    }
+    if let Some(target) = mangled.strip_prefix("_ZTh").and_then(after_offset) {
+        return ("non-virtual thunk to ", format!("_Z{target}"));
+    }
+    ("", mangled.to_owned())
+}
+
+/// Skips a number, with `n` for minus, and the underscore that ends it.
+fn after_offset(text: &str) -> Option<&str> {
+    let digits = text.strip_prefix('n').unwrap_or(text);
+    digits
+        .trim_start_matches(|c: char| c.is_ascii_digit())
+        .strip_prefix('_')
+}
+
+/// `.isra.0.cold` is `.isra.0` and `.cold`: each begins with a dot that no digit follows.
+fn split_clones(mut rest: &str) -> impl Iterator<Item = &str> {
+    std::iter::from_fn(move || {
+        let next = rest.as_bytes().windows(2).skip(1);
+        let mut next = next.map(|pair| pair[0] == b'.' && !pair[1].is_ascii_digit());
+        let end = next.position(|begins| begins).map_or(rest.len(), |at| at + 1);
+        let (clone, tail) = rest.split_at_checked(end)?;
+        rest = tail;
+        (!clone.is_empty()).then_some(clone)
+    })
+}
+
+/// Collects the text and shortens template arguments as they end.
+#[derive(Default)]
+struct Compact {
+    text: String,
+    written: usize,
+    /// Where each open part of the name begins in `text`; `None` for parts other than template arguments.
+    open: Vec<Option<usize>>,
+}
+
+impl DemangleWrite for Compact {
+    fn push_demangle_node(&mut self, kind: DemangleNodeType) {
+        let is_arguments = kind == DemangleNodeType::TemplateArgs;
+        self.open.push(is_arguments.then_some(self.text.len()));
+    }
+
+    fn write_string(&mut self, text: &str) -> fmt::Result {
+        // Also counts calls: a hostile name can take many steps that write nothing.
+        self.written += text.len() + 1;
+        if self.written > MAX_WRITTEN {
+            return Err(fmt::Error);
+        }
+        self.text.push_str(text);
+        Ok(())
+    }
+
+    fn pop_demangle_node(&mut self) {
+        let Some(Some(start)) = self.open.pop() else {
+            return;
+        };
+        if self.text.len() > start + MAX_ARGUMENTS {
+            self.text.truncate(start);
+            self.text.push_str("<...>");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_parameters_and_keeps_the_class() {
+        let cases = [
+            ("_Z21handle_one_connectionPv", "handle_one_connection"),
+            ("_ZN3THD10enter_condEP4cond", "THD::enter_cond"),
+            ("_ZN1N12_GLOBAL__N_11AlsEi", "N::(anonymous namespace)::A::operator<<"),
+            ("_ZNK1N12_GLOBAL__N_11AclEi", "N::(anonymous namespace)::A::operator()"),
+            ("_ZN1N4tmplIlLi7EEET_S1_St8functionIFviS1_EE", "N::tmpl<long, 7>"),
+            ("_ZNKSt6vectorIiSaIiEE4sizeEv", "std::vector<int, std::allocator<int> >::size"),
+            ("_ZThn16_N3Foo3barEv", "non-virtual thunk to Foo::bar"),
+            ("_ZTv0_n24_N3Foo3barEv", "virtual thunk to Foo::bar"),
+        ];
+        for (mangled, expected) in cases {
+            assert_eq!(demangle(mangled), expected);
+        }
+    }
+
+    #[test]
+    fn shortens_long_template_arguments() {
+        let name = "_ZNKSt4lessINSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEEclERKS5_S8_";
+        let compact = demangle(name);
+        assert_eq!(compact, "std::less<std::__cxx11::basic_string<...> >::operator()");
+    }
+
+    #[test]
+    fn shows_clones() {
+        let cases = [
+            ("_Z3foov.part.3", "foo [clone .part.3]"),
+            ("_Z3foov.isra.0.cold", "foo [clone .isra.0] [clone .cold]"),
+            ("_ZL3foov.constprop.0.isra.1", "foo [clone .constprop.0] [clone .isra.1]"),
+            ("_Z3foov.llvm.123.4", "foo [clone .llvm.123.4]"),
+            ("_Z3foov.", "foo [clone .]"),
+        ];
+        for (mangled, expected) in cases {
+            assert_eq!(demangle(mangled), expected);
+        }
+    }
+
+    #[test]
+    fn leaves_other_names_alone() {
+        let long = format!("_Z{}", "3foo".repeat(2000));
+        for name in ["", "main", "futex_wait.part.0", "_Z", "_ZN", "_Zé", long.as_str()] {
+            assert_eq!(demangle(name), name);
+        }
+    }
+}

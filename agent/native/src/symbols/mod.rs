@@ -1,0 +1,126 @@
+//! From ELF virtual addresses to names: ELF files, symbol tables, debug files, inlined calls, the kernel's symbols.
+//!
+//! Nothing here trusts its input. A damaged file gives fewer names and a [`SymbolTable::problem`], never a panic.
+
+mod bytes;
+mod crc;
+mod debugdata;
+mod debugfile;
+mod demangle;
+mod elf;
+mod headers;
+mod inlines;
+mod kallsyms;
+mod rawtable;
+mod sections;
+mod table;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use object::elf::{SHT_DYNSYM, SHT_SYMTAB, SectionType};
+
+pub use bytes::Bytes;
+pub use debugfile::{DebugSearch, find as find_debug_file};
+pub use demangle::demangle;
+pub use elf::{ElfError, ElfFile, Section};
+pub use headers::Segment;
+pub use inlines::Inlines;
+pub use kallsyms::Kallsyms;
+pub use table::{Found, Source, Symbol, SymbolTable};
+
+use rawtable::RawTable;
+
+/// The symbols of a module from the best source there is: its `.symtab`, that of its debug file, `.gnu_debugdata`
+/// with `.dynsym`, `.dynsym`.
+///
+/// `opened_as` is the path as the looked-at process names it. A damaged source is skipped and named in
+/// [`SymbolTable::problem`]. Costs some ms for a server.
+pub fn load(elf: &Arc<ElfFile>, opened_as: &Path, search: &DebugSearch) -> SymbolTable {
+    let mut problems = Vec::new();
+    problems.extend(elf.problem().map(str::to_owned));
+    let table = own_symtab(elf, &mut problems)
+        .or_else(|| debug_file(elf, opened_as, search, &mut problems))
+        .unwrap_or_else(|| small_tables(elf, &mut problems));
+    with_problems(table, &problems)
+}
+
+/// As [`load`], of the file alone: no other file is looked at.
+pub fn load_own(elf: &Arc<ElfFile>) -> SymbolTable {
+    let mut problems = Vec::new();
+    problems.extend(elf.problem().map(str::to_owned));
+    let table = own_symtab(elf, &mut problems).unwrap_or_else(|| small_tables(elf, &mut problems));
+    with_problems(table, &problems)
+}
+
+fn with_problems(mut table: SymbolTable, problems: &[String]) -> SymbolTable {
+    table.problem = (!problems.is_empty()).then(|| problems.join("; "));
+    table
+}
+
+/// The file that has the DWARF of a module: itself, or its debug file.
+pub fn find_dwarf(
+    elf: &Arc<ElfFile>,
+    opened_as: &Path,
+    search: &DebugSearch,
+) -> Option<Arc<ElfFile>> {
+    if elf.has_debug_info() {
+        return Some(Arc::clone(elf));
+    }
+    debugfile::find_open(elf, opened_as, search).filter(|file| file.has_debug_info())
+}
+
+fn own_symtab(elf: &ElfFile, problems: &mut Vec<String>) -> Option<SymbolTable> {
+    let table = read(elf, SHT_SYMTAB, problems)?;
+    not_empty(SymbolTable::new(Source::Symtab, vec![table]))
+}
+
+fn debug_file(
+    elf: &ElfFile,
+    opened_as: &Path,
+    search: &DebugSearch,
+    problems: &mut Vec<String>,
+) -> Option<SymbolTable> {
+    if elf.is_in_memory() {
+        return None;
+    }
+    let file = debugfile::find_open(elf, opened_as, search)?;
+    let table = read(&file, SHT_SYMTAB, problems)?;
+    let mut table = not_empty(SymbolTable::new(Source::DebugFile, vec![table]))?;
+    table.path = Some(file.path().to_owned());
+    Some(table)
+}
+
+fn small_tables(elf: &ElfFile, problems: &mut Vec<String>) -> SymbolTable {
+    let inner = match debugdata::inner(elf) {
+        Some(Ok(inner)) => read(&inner, SHT_SYMTAB, problems),
+        Some(Err(reason)) => {
+            problems.push(format!("{}: .gnu_debugdata: {reason}", elf.path().display()));
+            None
+        }
+        None => None,
+    };
+    let dynsym = read(elf, SHT_DYNSYM, problems);
+    let source = match (&inner, &dynsym, elf.is_in_memory()) {
+        (Some(_), _, _) => Source::Debugdata,
+        (None, Some(_), true) => Source::Vdso,
+        (None, Some(_), false) => Source::Dynsym,
+        (None, None, _) => Source::None,
+    };
+    let tables = inner.into_iter().chain(dynsym).collect();
+    not_empty(SymbolTable::new(source, tables)).unwrap_or_default()
+}
+
+fn read(elf: &ElfFile, kind: SectionType, problems: &mut Vec<String>) -> Option<RawTable> {
+    match RawTable::read(elf, kind) {
+        Ok(table) => table,
+        Err(reason) => {
+            problems.push(format!("{}: {reason}", elf.path().display()));
+            None
+        }
+    }
+}
+
+fn not_empty(table: SymbolTable) -> Option<SymbolTable> {
+    (!table.is_empty()).then_some(table)
+}

@@ -1,0 +1,165 @@
+//! One ELF symbol table as it lies in the mapped file.
+
+use std::ffi::CStr;
+
+use object::elf;
+
+use super::bytes::Bytes;
+use super::elf::ElfFile;
+
+/// `sizeof(Elf64_Sym)`
+const ENTRY: usize = 24;
+const SHN_UNDEF: u16 = 0;
+const SHN_ABS: u16 = 0xfff1;
+const VERSION_HIDDEN: u16 = 0x8000;
+
+/// The fields of one symbol, of a file whose class is 64 bit and little-endian.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RawSymbol {
+    pub name: u32,
+    pub info: u8,
+    pub section: u16,
+    pub address: u64,
+    pub size: u64,
+}
+
+/// How visible a symbol is to the linker; the order is the order of preference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Binding {
+    Global,
+    Weak,
+    Local,
+}
+
+impl RawSymbol {
+    fn parse(entry: &[u8; ENTRY]) -> Self {
+        let [n0, n1, n2, n3, info, _, s0, s1, value @ ..] = *entry;
+        let word = |at: usize| u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| value[at + i]));
+        Self {
+            name: u32::from_le_bytes([n0, n1, n2, n3]),
+            info,
+            section: u16::from_le_bytes([s0, s1]),
+            address: word(0),
+            size: word(8),
+        }
+    }
+
+    fn kind(self) -> elf::SymbolType {
+        elf::SymbolType(self.info & 0xf)
+    }
+
+    pub fn binding(self) -> Binding {
+        match elf::SymbolBind(self.info >> 4) {
+            elf::STB_LOCAL => Binding::Local,
+            elf::STB_WEAK => Binding::Weak,
+            _ => Binding::Global,
+        }
+    }
+
+    fn is_defined(self) -> bool {
+        self.section != SHN_UNDEF && self.section != SHN_ABS
+    }
+}
+
+/// A symbol table and its strings; nothing is copied.
+#[derive(Debug)]
+pub(super) struct RawTable {
+    symbols: Bytes,
+    strings: Bytes,
+    versions: Option<Bytes>,
+    /// By section number, whether it holds code.
+    code: Vec<bool>,
+}
+
+impl RawTable {
+    /// The `.symtab` or `.dynsym` of a file; `Ok(None)` if it has none, an error if it is damaged.
+    pub fn read(elf: &ElfFile, kind: elf::SectionType) -> Result<Option<Self>, String> {
+        let headers = elf.headers();
+        let Some(section) = headers.find_kind(kind) else {
+            return Ok(None);
+        };
+        if !headers.plain {
+            return Err("its symbols are not 64 bit and little-endian".to_owned());
+        }
+        if section.entry_size != ENTRY as u64 {
+            return Err("its symbol table is damaged (size of an entry)".to_owned());
+        }
+        let strings = headers.sections.get(section.link as usize);
+        let strings = strings.filter(|s| s.kind == elf::SHT_STRTAB.0);
+        let code = headers.sections.iter();
+        Ok(Some(Self {
+            symbols: elf.raw(section).ok_or("its symbol table is cut off")?,
+            strings: strings
+                .and_then(|s| elf.raw(s))
+                .ok_or("the strings of its symbol table are damaged or cut off")?,
+            versions: (kind == elf::SHT_DYNSYM)
+                .then(|| headers.find_kind(elf::SHT_GNU_VERSYM))
+                .flatten()
+                .and_then(|s| elf.raw(s)),
+            code: code.map(|s| s.has_flag(elf::SHF_EXECINSTR)).collect(),
+        }))
+    }
+
+    /// All symbols in file order, numbered.
+    pub fn symbols(&self) -> impl Iterator<Item = (u32, RawSymbol)> {
+        let (entries, _) = self.symbols.as_chunks::<ENTRY>();
+        (0..).zip(entries.iter().map(RawSymbol::parse))
+    }
+
+    /// The symbol of this number.
+    pub fn symbol(&self, index: u32) -> Option<RawSymbol> {
+        let (entries, _) = self.symbols.as_chunks::<ENTRY>();
+        entries.get(index as usize).map(RawSymbol::parse)
+    }
+
+    /// The most symbols there can be.
+    pub fn len(&self) -> usize {
+        self.symbols.len() / ENTRY
+    }
+
+    /// Whether the symbol is code of this file. Symbols without a type need a size and a section of code.
+    pub fn is_function(&self, symbol: RawSymbol) -> bool {
+        let in_code = || self.code.get(usize::from(symbol.section)) == Some(&true);
+        symbol.is_defined()
+            && match symbol.kind() {
+                elf::STT_FUNC | elf::STT_GNU_IFUNC => true,
+                elf::STT_NOTYPE => symbol.size > 0 && in_code(),
+                _ => false,
+            }
+    }
+
+    /// Whether the symbol is a function or a variable (not a thread-local one) of this file.
+    pub fn is_definition(&self, symbol: RawSymbol) -> bool {
+        symbol.is_defined()
+            && match symbol.kind() {
+                elf::STT_FUNC | elf::STT_GNU_IFUNC | elf::STT_OBJECT => true,
+                elf::STT_NOTYPE => symbol.size > 0,
+                _ => false,
+            }
+    }
+
+    /// The name without its version (`@GLIBC_2.2.5`); `None` if empty or damaged.
+    pub fn name(&self, symbol: RawSymbol) -> Option<&str> {
+        let name = self.full_name(symbol)?;
+        let end = name.find('@').unwrap_or(name.len());
+        (end > 0).then(|| &name[..end])
+    }
+
+    fn full_name(&self, symbol: RawSymbol) -> Option<&str> {
+        let tail = self.strings.get(symbol.name as usize..)?;
+        CStr::from_bytes_until_nul(tail).ok()?.to_str().ok()
+    }
+
+    /// Whether the linker gives this name to no new program: an old version (`@`, not `@@`).
+    pub fn is_old_version(&self, index: u32, symbol: RawSymbol) -> bool {
+        let version = self.versions.as_deref().and_then(|all| {
+            let (words, _) = all.as_chunks::<2>();
+            words.get(index as usize).map(|w| u16::from_le_bytes(*w))
+        });
+        if let Some(version) = version {
+            return version & VERSION_HIDDEN != 0;
+        }
+        let name = self.full_name(symbol).unwrap_or_default();
+        name.contains('@') && !name.contains("@@")
+    }
+}

@@ -1,0 +1,154 @@
+//! Finding the bytes of a section: by its header, compressed or not, or else by the program headers.
+
+use std::ops::Range;
+
+use object::elf;
+use object::read::{CompressedData, CompressionFormat};
+
+use super::bytes::Bytes;
+use super::elf::Section;
+use super::headers::{Headers, SectionRecord, Special};
+
+/// A section that says it is larger than this after decompression is not believed (bytes).
+const MAX_DECOMPRESSED: u64 = 2 << 30;
+
+/// `DW_EH_PE_pcrel | DW_EH_PE_sdata4`, the only encoding linkers use for the pointer to `.eh_frame`.
+const PCREL_SDATA4: u8 = 0x1b;
+
+/// The section with this name in the section headers.
+pub(super) fn by_name(headers: &Headers, file: &Bytes, name: &str) -> Option<Section> {
+    if let Some(record) = headers.find(name) {
+        return read(record, file);
+    }
+    let old_style = name.strip_prefix(".debug_")?;
+    let record = headers.find(&format!(".zdebug_{old_style}"))?;
+    let raw = file.part(record.offset, record.size)?;
+    Some(Section {
+        svma: 0..0,
+        data: decompress_zdebug(&raw)?,
+    })
+}
+
+fn read(record: &SectionRecord, file: &Bytes) -> Option<Section> {
+    let raw = file.part(record.offset, record.size)?;
+    let data = if record.has_flag(elf::SHF_COMPRESSED) {
+        decompress(&raw)?
+    } else {
+        raw
+    };
+    let end = record.address.checked_add(record.size)?;
+    let svma = if record.address == 0 {
+        0..0
+    } else {
+        record.address..end
+    };
+    Some(Section { svma, data })
+}
+
+/// `Elf64_Chdr`: u32 type, u32 reserved, u64 size, u64 alignment; then the data.
+fn decompress(raw: &[u8]) -> Option<Bytes> {
+    let kind = u32::from_le_bytes(*raw.first_chunk()?);
+    let size = u64::from_le_bytes(*raw.get(8..)?.first_chunk()?);
+    let format = match kind {
+        1 => CompressionFormat::Zlib,
+        2 => CompressionFormat::Zstandard,
+        _ => return None,
+    };
+    inflate(format, raw.get(24..)?, size)
+}
+
+/// The style before `SHF_COMPRESSED`: "ZLIB", the size as a big-endian u64, then the data.
+fn decompress_zdebug(raw: &[u8]) -> Option<Bytes> {
+    let rest = raw.strip_prefix(b"ZLIB")?;
+    let size = u64::from_be_bytes(*rest.first_chunk()?);
+    inflate(CompressionFormat::Zlib, rest.get(8..)?, size)
+}
+
+fn inflate(format: CompressionFormat, data: &[u8], uncompressed_size: u64) -> Option<Bytes> {
+    if uncompressed_size > MAX_DECOMPRESSED {
+        return None;
+    }
+    let compressed = CompressedData {
+        format,
+        data,
+        uncompressed_size,
+    };
+    let data = compressed.decompress().ok()?.into_owned();
+    Some(Bytes::from(data))
+}
+
+/// What the program headers know of a section that is needed for unwinding.
+pub(super) fn by_segment(headers: &Headers, file: &Bytes, name: &str) -> Option<Section> {
+    match name {
+        ".eh_frame_hdr" => eh_frame_hdr(headers, file),
+        ".eh_frame" => eh_frame(headers, file),
+        ".text" => {
+            let segment = headers.segments.iter().find(|s| s.executable)?;
+            Some(Section {
+                svma: segment.svma(),
+                data: file.part(segment.offset, segment.filesz)?,
+            })
+        }
+        _ => None,
+    }
+}
+
+fn eh_frame_hdr(headers: &Headers, file: &Bytes) -> Option<Section> {
+    let Special {
+        vaddr,
+        offset,
+        size,
+    } = headers.eh_frame_hdr?;
+    Some(Section {
+        svma: vaddr..vaddr.checked_add(size)?,
+        data: file.part(offset, size)?,
+    })
+}
+
+/// `.eh_frame` begins where `.eh_frame_hdr` points; its end is not known, a zero length terminates it.
+fn eh_frame(headers: &Headers, file: &Bytes) -> Option<Section> {
+    let header = eh_frame_hdr(headers, file)?;
+    let (&[version, encoding, _, _], rest) = header.data.split_first_chunk()?;
+    if version != 1 || encoding != PCREL_SDATA4 {
+        return None;
+    }
+    let relative = i32::from_le_bytes(*rest.first_chunk()?);
+    let start = (header.svma.start.checked_add(4)?).checked_add_signed(relative.into())?;
+    let segment = headers.segments.iter().find(|s| s.svma().contains(&start))?;
+    let skipped = start - segment.vaddr;
+    let size = segment.filesz.checked_sub(skipped)?;
+    Some(Section {
+        svma: start..start.checked_add(size)?,
+        data: file.part(segment.offset.checked_add(skipped)?, size)?,
+    })
+}
+
+/// The raw build-id, from the note sections or else the note segments.
+///
+/// Sections first: the segments of a debug file may still describe the file it was split from.
+pub(super) fn build_id(headers: &Headers, file: &Bytes) -> Option<Vec<u8>> {
+    let sections = headers.sections.iter();
+    let sections = sections.filter(|s| s.kind == elf::SHT_NOTE.0);
+    let sections = sections.map(|s| (s.offset, s.size));
+    let segments = headers.notes.iter().map(|s| (s.offset, s.size));
+    sections
+        .chain(segments)
+        .filter_map(|(offset, size)| file.part(offset, size))
+        .find_map(|notes| build_id_in(&notes).map(<[u8]>::to_vec))
+}
+
+/// Looks for the note `GNU`, type 3, with at most 64 bytes.
+fn build_id_in(mut notes: &[u8]) -> Option<&[u8]> {
+    loop {
+        let header = notes.first_chunk::<12>()?;
+        let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| header[at + i])) as usize;
+        let (name_size, size, kind) = (word(0), word(4), word(8));
+        let name: Range<usize> = 12..12_usize.checked_add(name_size)?;
+        let start = name.end.checked_next_multiple_of(4)?;
+        let value = start..start.checked_add(size)?;
+        if kind == 3 && notes.get(name)? == b"GNU\0" && (1..=64).contains(&size) {
+            return notes.get(value);
+        }
+        notes = notes.get(value.end.checked_next_multiple_of(4)?..)?;
+    }
+}

@@ -1,0 +1,313 @@
+//! The functions of one module: which one covers an address, and where is the one with this name.
+
+use std::cmp::Reverse;
+use std::path::PathBuf;
+
+use rustc_hash::FxHashMap;
+
+use super::rawtable::{Binding, RawSymbol, RawTable};
+
+/// Where the names came from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Source {
+    /// `.symtab` of the file itself.
+    Symtab,
+    /// `.symtab` of its separate debug file.
+    DebugFile,
+    /// `.gnu_debugdata`, together with `.dynsym`.
+    Debugdata,
+    /// `.dynsym` of the file itself: exported functions only.
+    Dynsym,
+    /// `.dynsym` of the vdso.
+    Vdso,
+    /// There are no names.
+    #[default]
+    None,
+}
+
+impl Source {
+    /// The word for it in results: `symtab`, `debug-file`, `debugdata`, `dynsym`, `vdso` or `none`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Symtab => "symtab",
+            Self::DebugFile => "debug-file",
+            Self::Debugdata => "debugdata",
+            Self::Dynsym => "dynsym",
+            Self::Vdso => "vdso",
+            Self::None => "none",
+        }
+    }
+}
+
+/// A function that covers an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Symbol<'table> {
+    /// The name as it is in the file (mangled), without a symbol version.
+    pub name: &'table str,
+    /// ELF virtual address of the function.
+    pub address: u64,
+    /// Bytes; 0 for hand-written assembler that does not say.
+    pub size: u64,
+}
+
+/// One function, small: everything else is read from the mapped table when it is asked for.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    address: u64,
+    size: u32,
+    /// Number of the symbol in its table; the top bit says which table.
+    symbol: u32,
+}
+
+const SECOND_TABLE: u32 = 1 << 31;
+const NO_OUTER: u32 = u32::MAX;
+
+impl Entry {
+    fn end(self) -> u64 {
+        self.address.saturating_add(self.size.into())
+    }
+
+    fn table(self) -> usize {
+        usize::from(self.symbol & SECOND_TABLE != 0)
+    }
+
+    fn index(self) -> u32 {
+        self.symbol & !SECOND_TABLE
+    }
+}
+
+/// The symbols of one module. Holds the mapped files that the names lie in.
+#[derive(Debug, Default)]
+pub struct SymbolTable {
+    /// Where the names came from.
+    pub source: Source,
+    /// The separate debug file, where one was used.
+    pub path: Option<PathBuf>,
+    /// Why a better source could not be used, in words.
+    pub problem: Option<String>,
+    tables: Vec<RawTable>,
+    /// By address.
+    entries: Vec<Entry>,
+    /// For each entry the nearest one before it that ends after it, to step out of nested functions.
+    outer: Vec<u32>,
+}
+
+impl SymbolTable {
+    /// At most two tables: the second completes the first.
+    pub(super) fn new(source: Source, mut tables: Vec<RawTable>) -> Self {
+        tables.truncate(2);
+        let mut entries = Vec::with_capacity(tables.iter().map(RawTable::len).sum());
+        for (table, flag) in tables.iter().zip([0, SECOND_TABLE]) {
+            let functions = table.symbols().filter(|(_, s)| table.is_function(*s));
+            entries.extend(functions.map(|(index, symbol)| Entry {
+                address: symbol.address,
+                size: u32::try_from(symbol.size).unwrap_or(u32::MAX),
+                symbol: (index & !SECOND_TABLE) | flag,
+            }));
+        }
+        entries.shrink_to_fit();
+        entries.sort_unstable_by_key(|entry| entry.address);
+        let outer = outer_entries(&entries);
+        Self {
+            source,
+            path: None,
+            problem: None,
+            tables,
+            entries,
+            outer,
+        }
+    }
+
+    /// Functions, aliases counted.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are no functions.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The innermost function that covers this ELF virtual address, never merely the nearest one.
+    ///
+    /// A function without a size covers its first byte only. Of several names at one address: exported before
+    /// local, then the fewest leading underscores, then global before weak, then the shortest, then by alphabet
+    /// (`poll`, not `__poll` or `__GI___poll`), so that a name does not depend on how the file was stripped.
+    pub fn lookup(&self, svma: u64) -> Option<Symbol<'_>> {
+        let after = self.entries.partition_point(|e| e.address <= svma);
+        let last = after.checked_sub(1)?;
+        self.innermost(last, svma)
+            .or_else(|| self.sizeless(last, svma))
+    }
+
+    /// Steps outwards from the last entry that begins at or before the address.
+    fn innermost(&self, last: usize, svma: u64) -> Option<Symbol<'_>> {
+        let mut at = last;
+        loop {
+            let entry = *self.entries.get(at)?;
+            if svma < entry.end() {
+                let named = self.best_alias(at, |e| svma < e.end());
+                if named.is_some() {
+                    return named;
+                }
+            }
+            at = *self.outer.get(at)? as usize;
+        }
+    }
+
+    fn sizeless(&self, last: usize, svma: u64) -> Option<Symbol<'_>> {
+        let entry = self.entries.get(last)?;
+        (entry.address == svma)
+            .then(|| self.best_alias(last, |e| e.size == 0))
+            .flatten()
+    }
+
+    /// The best name among the entries with the address of entry `at` that pass `fits`; the smallest come first.
+    fn best_alias(&self, at: usize, fits: impl Fn(&Entry) -> bool) -> Option<Symbol<'_>> {
+        let address = self.entries.get(at)?.address;
+        let same = |entry: &&Entry| entry.address == address;
+        let before = self.entries.get(..at)?.iter().rev().take_while(same);
+        let after = self.entries.get(at..)?.iter().take_while(same);
+        let mut best: Option<(Rank<'_>, u64)> = None;
+        for entry in before.chain(after).filter(|e| fits(e)) {
+            let Some((rank, size)) = self.rank(*entry) else {
+                continue;
+            };
+            if best.as_ref().is_none_or(|(other, _)| rank < *other) {
+                best = Some((rank, size));
+            }
+        }
+        best.map(|(rank, size)| Symbol {
+            name: rank.name,
+            address,
+            size,
+        })
+    }
+
+    fn rank(&self, entry: Entry) -> Option<(Rank<'_>, u64)> {
+        let table = self.tables.get(entry.table())?;
+        let symbol = table.symbol(entry.index())?;
+        let name = table.name(symbol)?;
+        let binding = symbol.binding();
+        let rank = Rank {
+            size: entry.size,
+            local: binding == Binding::Local,
+            underscores: leading_underscores(name),
+            binding,
+            length: name.len(),
+            name,
+        };
+        Some((rank, symbol.size))
+    }
+
+    /// ELF virtual address and size in bytes of the function or variable with this (mangled) name.
+    ///
+    /// `None` also where several local ones have the name and none is exported: see [`SymbolTable::find_many`].
+    pub fn find(&self, name: &str) -> Option<(u64, u64)> {
+        match self.find_many(&[name]).remove(name) {
+            Some(Found::One { address, size }) => Some((address, size)),
+            _ => None,
+        }
+    }
+
+    /// Finds many names in one pass over the table (a few ms for a server). Names that are not there are left out.
+    pub fn find_many<'name>(&self, names: &[&'name str]) -> FxHashMap<&'name str, Found> {
+        let wanted: FxHashMap<&str, &'name str> = names.iter().map(|n| (*n, *n)).collect();
+        let mut best: FxHashMap<&'name str, (Reverse<Claim>, Found)> = FxHashMap::default();
+        for table in &self.tables {
+            for (index, symbol) in table.symbols() {
+                if !table.is_definition(symbol) {
+                    continue;
+                }
+                let name = table.name(symbol).and_then(|n| wanted.get(n));
+                if let Some(name) = name {
+                    let claim = Claim::of(table, index, symbol);
+                    let offered = Found::of(symbol);
+                    best.entry(name)
+                        .and_modify(|(c, f)| take_better(c, f, claim, offered))
+                        .or_insert((Reverse(claim), offered));
+                }
+            }
+        }
+        best.into_iter().map(|(k, (_, found))| (k, found)).collect()
+    }
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// One function or variable: its ELF virtual address and its size in bytes.
+    One {
+        /// ELF virtual address.
+        address: u64,
+        /// Bytes.
+        size: u64,
+    },
+    /// Several local functions or variables of different source files have this name.
+    Ambiguous,
+}
+
+impl Found {
+    fn of(symbol: RawSymbol) -> Self {
+        Self::One {
+            address: symbol.address,
+            size: symbol.size,
+        }
+    }
+}
+
+/// How good a claim to a name is; less is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Claim {
+    old_version: bool,
+    binding: Binding,
+}
+
+impl Claim {
+    fn of(table: &RawTable, index: u32, symbol: RawSymbol) -> Self {
+        Self {
+            old_version: table.is_old_version(index, symbol),
+            binding: symbol.binding(),
+        }
+    }
+}
+
+fn take_better(claim: &mut Reverse<Claim>, found: &mut Found, other: Claim, offered: Found) {
+    if Reverse(other) > *claim {
+        (*claim, *found) = (Reverse(other), offered);
+    } else if other == claim.0 && *found != offered {
+        *found = Found::Ambiguous;
+    }
+}
+
+/// Order of preference among the names of one address; less is better.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank<'table> {
+    size: u32,
+    local: bool,
+    underscores: usize,
+    binding: Binding,
+    length: usize,
+    name: &'table str,
+}
+
+fn leading_underscores(name: &str) -> usize {
+    if name.starts_with("_Z") {
+        return 0;
+    }
+    name.bytes().take_while(|byte| *byte == b'_').count()
+}
+
+fn outer_entries(entries: &[Entry]) -> Vec<u32> {
+    let mut outer = Vec::with_capacity(entries.len());
+    let mut open: Vec<u32> = Vec::new();
+    for (at, entry) in entries.iter().enumerate() {
+        let ends_before = |other: &u32| entries[*other as usize].end() <= entry.end();
+        while open.last().is_some_and(ends_before) {
+            open.pop();
+        }
+        outer.push(open.last().copied().unwrap_or(NO_OUTER));
+        open.push(at as u32);
+    }
+    outer
+}

@@ -1,0 +1,1 @@
+"""What is known of each server generation, as data."""

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+#pragma once
+
+/*
+ * The few kernel types the snapshot reads. Only the names matter: libbpf relocates every field against the
+ * running kernel's BTF (CO-RE), so no vmlinux.h of some other kernel is carried along.
+ */
+
+typedef unsigned char __u8;
+typedef unsigned short __u16;
+typedef unsigned int __u32;
+typedef unsigned long long __u64;
+typedef signed char __s8;
+typedef short __s16;
+typedef int __s32;
+typedef long long __s64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u32 __wsum;
+
+enum bpf_map_type {
+	BPF_MAP_TYPE_ARRAY = 2,
+};
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct upid {
+	int nr;
+};
+
+struct pid {
+	unsigned int level;
+	struct upid numbers[1];
+};
+
+struct task_struct {
+	unsigned int __state;
+	unsigned int flags;
+	int on_cpu;
+	int pid;
+	int tgid;
+	struct pid *thread_pid;
+	unsigned long nvcsw;
+	unsigned long nivcsw;
+	char comm[16];
+};
+
+/* User registers as saved on kernel entry: x86_64 here; arm64 has user_pt_regs at the same place. */
+struct pt_regs {
+	unsigned long bp;
+	unsigned long di;
+	unsigned long orig_ax;
+	unsigned long ip;
+	unsigned long sp;
+};
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+struct bpf_iter__task {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+};
+
+#pragma clang attribute pop

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * Copies registers and the top of the stack of every thread of one process, without stopping any of them.
+ *
+ * A sleepable task iterator (kernel >= 5.18) visits each thread; one record a thread goes out through read():
+ * struct record_header, then stack_len bytes from the stack pointer upwards, then kernel_len bytes of kernel
+ * return addresses. agent/native/src/snapshot/record.rs mirrors the layout.
+ */
+#include "kernel_types.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+#define PAGE_BYTES 4096
+/* 20 KiB and not more: a record over 32 KiB, the seq_file's buffer, makes read() fail with E2BIG. */
+#define MAX_PAGES 5
+#define MAX_KERNEL_FRAMES 63
+/* Every verifier understands a mask; the buffers are as large as what the masks let through. */
+#define STACK_MASK 0x7fffull
+#define KERNEL_MASK 0x1ffull
+#define PF_EXITING 0x00000004
+#define PF_KTHREAD 0x00200000
+
+struct record_header {
+	__u32 tid;
+	__u32 ns_tid; /* in the process's own pid namespace */
+	__u32 state;
+	__u32 on_cpu_before;
+	__u32 on_cpu_after;
+	__u32 stack_len;
+	__u32 kernel_len;
+	__u32 has_regs;
+	__u64 switches_before; /* nvcsw + nivcsw: the thread ran in between if it moved */
+	__u64 switches_after;
+	__u64 ip;
+	__u64 sp;
+	__u64 bp;
+	__u64 syscall; /* -1 when it entered the kernel by an interrupt or a fault */
+	__u64 arg0;
+	char comm[16];
+};
+
+struct record {
+	struct record_header header;
+	/* sent from the stack pointer on, while the copy starts at its page */
+	__u8 stack[PAGE_BYTES + STACK_MASK + 1];
+	__u64 kernel[MAX_KERNEL_FRAMES + 1];
+};
+
+struct config {
+	__u32 tgid; /* 0: the iterator's link already visits one process only (kernel >= 6.1) */
+	__u32 tid; /* 0: every thread */
+	__u32 pages; /* of stack to copy, 0..MAX_PAGES */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct config);
+} config SEC(".maps");
+
+/* Too large for the BPF stack. One reader at a time: the agent holds a lock over a look. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct record);
+} scratch SEC(".maps");
+
+/* Set before loading; when false the verifier drops the code. */
+const volatile _Bool with_kernel_stack = 0;
+
+static __u64 context_switches(struct task_struct *task)
+{
+	return BPF_CORE_READ(task, nvcsw) + BPF_CORE_READ(task, nivcsw);
+}
+
+static __u32 thread_id_in_namespace(struct task_struct *task)
+{
+	struct pid *pid = BPF_CORE_READ(task, thread_pid);
+	struct upid innermost = {};
+	__u32 level = BPF_CORE_READ(pid, level);
+
+	bpf_core_read(&innermost, sizeof(innermost), &pid->numbers[0]);
+	if (level > 0) {
+		/* numbers[] is a flexible array whose element size is the running kernel's, not ours */
+		__u64 size = bpf_core_type_size(struct upid);
+		const char *first = (const char *)__builtin_preserve_access_index(&pid->numbers[0]);
+
+		bpf_probe_read_kernel(&innermost.nr, sizeof(innermost.nr), first + level * size);
+	}
+	return innermost.nr;
+}
+
+static void read_registers(struct task_struct *task, struct record_header *header)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+
+	header->ip = BPF_CORE_READ(regs, ip);
+	header->sp = BPF_CORE_READ(regs, sp);
+	header->bp = BPF_CORE_READ(regs, bp);
+	header->syscall = BPF_CORE_READ(regs, orig_ax);
+	header->arg0 = BPF_CORE_READ(regs, di);
+	header->has_regs = 1;
+}
+
+/* Bytes copied from the start of the stack pointer's page; stops at the mapping's end. */
+static __u64 copy_stack(struct task_struct *task, struct record *record, __u32 pages)
+{
+	__u64 first_page = record->header.sp & ~(__u64)(PAGE_BYTES - 1);
+	__u64 copied = 0;
+
+	for (int i = 0; i < MAX_PAGES; i++) {
+		if (i >= pages)
+			break;
+		if (bpf_copy_from_user_task(&record->stack[i * PAGE_BYTES], PAGE_BYTES,
+					    (void *)(first_page + (__u64)i * PAGE_BYTES), task, 0))
+			break;
+		copied = (i + 1) * PAGE_BYTES;
+	}
+	return copied;
+}
+
+SEC("iter.s/task")
+int snapshot(struct bpf_iter__task *ctx)
+{
+	struct seq_file *seq = ctx->meta->seq;
+	struct task_struct *task = ctx->task;
+	__u32 zero = 0;
+
+	if (!task)
+		return 0;
+
+	struct config *wanted = bpf_map_lookup_elem(&config, &zero);
+	struct record *record = bpf_map_lookup_elem(&scratch, &zero);
+
+	if (!wanted || !record)
+		return 0;
+	if (wanted->tgid && task->tgid != wanted->tgid)
+		return 0;
+	if (wanted->tid && task->pid != wanted->tid)
+		return 0;
+	if (task->flags & (PF_EXITING | PF_KTHREAD))
+		return 0;
+
+	struct record_header *header = &record->header;
+
+	__builtin_memset(header, 0, sizeof(*header));
+	header->tid = task->pid;
+	header->ns_tid = thread_id_in_namespace(task);
+	bpf_probe_read_kernel_str(header->comm, sizeof(header->comm), task->comm);
+
+	header->switches_before = context_switches(task);
+	header->on_cpu_before = BPF_CORE_READ(task, on_cpu);
+	header->state = BPF_CORE_READ(task, __state);
+	read_registers(task, header);
+
+	__u64 copied = copy_stack(task, record, wanted->pages);
+
+	if (with_kernel_stack) {
+		long bytes = bpf_get_task_stack(task, record->kernel, MAX_KERNEL_FRAMES * 8, 0);
+
+		header->kernel_len = bytes > 0 ? bytes : 0;
+	}
+	header->on_cpu_after = BPF_CORE_READ(task, on_cpu);
+	header->switches_after = context_switches(task);
+
+	__u64 below = header->sp & (PAGE_BYTES - 1);
+
+	__u64 length = copied > below ? (copied - below) & STACK_MASK : 0;
+
+	header->stack_len = length;
+	bpf_seq_write(seq, header, sizeof(*header));
+	if (length)
+		bpf_seq_write(seq, &record->stack[below], length);
+	if (with_kernel_stack) {
+		length = header->kernel_len & KERNEL_MASK;
+		if (length)
+			bpf_seq_write(seq, record->kernel, length);
+	}
+	return 0;
+}
