@@ -33,6 +33,10 @@ struct pid {
 	struct upid numbers[1];
 };
 
+struct thread_struct {
+	unsigned long fsbase;
+};
+
 struct task_struct {
 	unsigned int __state;
 	unsigned int flags;
@@ -43,6 +47,7 @@ struct task_struct {
 	unsigned long nvcsw;
 	unsigned long nivcsw;
 	char comm[16];
+	struct thread_struct thread;
 };
 
 /* User registers as saved on kernel entry: x86_64 here; arm64 has user_pt_regs at the same place. */

@@ -30,7 +30,7 @@ struct record_header {
 	__u32 on_cpu_after;
 	__u32 stack_len;
 	__u32 kernel_len;
-	__u32 has_regs;
+	__u32 reserved;
 	__u64 switches_before; /* nvcsw + nivcsw: the thread ran in between if it moved */
 	__u64 switches_after;
 	__u64 ip;
@@ -43,15 +43,14 @@ struct record_header {
 
 struct record {
 	struct record_header header;
-	/* sent from the stack pointer on, while the copy starts at its page */
-	__u8 stack[PAGE_BYTES + STACK_MASK + 1];
+	__u8 stack[STACK_MASK + 1];
 	__u64 kernel[MAX_KERNEL_FRAMES + 1];
 };
 
 struct config {
 	__u32 tgid; /* 0: the iterator's link already visits one process only (kernel >= 6.1) */
 	__u32 tid; /* 0: every thread */
-	__u32 pages; /* of stack to copy, 0..MAX_PAGES */
+	__u32 stacks; /* 0: headers only */
 };
 
 struct {
@@ -103,22 +102,39 @@ static void read_registers(struct task_struct *task, struct record_header *heade
 	header->bp = BPF_CORE_READ(regs, bp);
 	header->syscall = BPF_CORE_READ(regs, orig_ax);
 	header->arg0 = BPF_CORE_READ(regs, di);
-	header->has_regs = 1;
 }
 
-/* Bytes copied from the start of the stack pointer's page; stops at the mapping's end. */
-static __u64 copy_stack(struct task_struct *task, struct record *record, __u32 pages)
+static __u64 thread_pointer(struct task_struct *task)
 {
-	__u64 first_page = record->header.sp & ~(__u64)(PAGE_BYTES - 1);
-	__u64 copied = 0;
+#ifdef __TARGET_ARCH_x86
+	return BPF_CORE_READ(task, thread.fsbase);
+#else
+	return 0;
+#endif
+}
 
-	for (int i = 0; i < MAX_PAGES; i++) {
-		if (i >= pages)
+/*
+ * Bytes copied from the stack pointer up. The C library keeps a thread's descriptor at the end of its stack,
+ * and the thread pointer points to it: so far one call is enough. Else page by page, up to the mapping's end.
+ */
+static __u64 copy_stack(struct task_struct *task, struct record *record, __u32 wanted)
+{
+	__u64 sp = record->header.sp;
+	__u64 above = thread_pointer(task) - sp;
+	__u64 copied = PAGE_BYTES - (sp & (PAGE_BYTES - 1));
+
+	if (!wanted)
+		return 0;
+	if (above <= MAX_PAGES * PAGE_BYTES &&
+	    !bpf_copy_from_user_task(record->stack, above & STACK_MASK, (void *)sp, task, 0))
+		return above;
+	if (bpf_copy_from_user_task(record->stack, copied, (void *)sp, task, 0))
+		return 0;
+	for (int i = 1; i < MAX_PAGES; i++) {
+		if (bpf_copy_from_user_task(&record->stack[copied], PAGE_BYTES, (void *)(sp + copied), task,
+					    0))
 			break;
-		if (bpf_copy_from_user_task(&record->stack[i * PAGE_BYTES], PAGE_BYTES,
-					    (void *)(first_page + (__u64)i * PAGE_BYTES), task, 0))
-			break;
-		copied = (i + 1) * PAGE_BYTES;
+		copied += PAGE_BYTES;
 	}
 	return copied;
 }
@@ -157,7 +173,7 @@ int snapshot(struct bpf_iter__task *ctx)
 	header->state = BPF_CORE_READ(task, __state);
 	read_registers(task, header);
 
-	__u64 copied = copy_stack(task, record, wanted->pages);
+	__u64 copied = copy_stack(task, record, wanted->stacks);
 
 	if (with_kernel_stack) {
 		long bytes = bpf_get_task_stack(task, record->kernel, MAX_KERNEL_FRAMES * 8, 0);
@@ -167,14 +183,12 @@ int snapshot(struct bpf_iter__task *ctx)
 	header->on_cpu_after = BPF_CORE_READ(task, on_cpu);
 	header->switches_after = context_switches(task);
 
-	__u64 below = header->sp & (PAGE_BYTES - 1);
-
-	__u64 length = copied > below ? (copied - below) & STACK_MASK : 0;
+	__u64 length = copied & STACK_MASK;
 
 	header->stack_len = length;
 	bpf_seq_write(seq, header, sizeof(*header));
 	if (length)
-		bpf_seq_write(seq, &record->stack[below], length);
+		bpf_seq_write(seq, record->stack, length);
 	if (with_kernel_stack) {
 		length = header->kernel_len & KERNEL_MASK;
 		if (length)

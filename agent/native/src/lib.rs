@@ -12,6 +12,7 @@ pub mod modules;
 pub mod pprof;
 pub mod probe;
 pub mod process;
+#[cfg(feature = "python")]
 mod python;
 pub mod snapshot;
 pub mod symbols;

@@ -80,6 +80,24 @@ impl Modules {
         Ok(modules)
     }
 
+    /// A fixed set of files that belongs to no process: for fuzzing the unwinder.
+    pub fn fixed(files: Vec<(Arc<ElfFile>, u64)>) -> Self {
+        let modules = files
+            .into_iter()
+            .map(|(elf, bias)| {
+                let code = elf.load_segments().iter().filter(|segment| segment.executable);
+                let start = code.clone().map(|segment| segment.vaddr).min().unwrap_or(0).wrapping_add(bias);
+                let end = code.map(|segment| segment.vaddr.saturating_add(segment.memsz)).max().unwrap_or(0);
+                let path = elf.path().display().to_string();
+                let symbols = symbols::load_own(&elf);
+                let end = end.wrapping_add(bias);
+                let elf = Some(elf);
+                Module { path, deleted: false, start, end, bias, elf, symbols, problem: None, inlines: None, inode: 0 }
+            })
+            .collect();
+        Self { pid: 0, search: DebugSearch::default(), mappings: Vec::new(), modules }
+    }
+
     /// Reads the maps again. True when something changed; what is still mapped is kept as it is.
     pub fn refresh(&mut self) -> Result<bool> {
         let mappings = maps::executable(self.pid)?;

@@ -384,7 +384,10 @@ fn name(modules: &mut Modules, address: u64, lookup: u64, inlines: bool) -> Vec<
     let offset = module.svma(address);
     let frame = |function, inlined| Frame { function, module: Arc::clone(&shared), offset, inlined, kernel: false };
     let mut frames: Vec<Frame> = inlined.into_iter().map(|function| frame(Some(function), true)).collect();
-    frames.push(frame(module.symbols.lookup(svma).map(|symbol| demangle(symbol.name)), false));
+    let symbol = module.symbols.lookup(svma).map(|symbol| demangle(symbol.name));
+    // Old C libraries give their entry function no size.
+    let function = symbol.or_else(|| module.is_entry(lookup).then(|| "_start".to_owned()));
+    frames.push(frame(function, false));
     frames
 }
 

@@ -14,8 +14,6 @@ use crate::error::{Error, Kind, Result};
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/snapshot.bpf.o"));
 
-/// Pages of stack that the program copies at most (`MAX_PAGES` there).
-const PAGES: u32 = 5;
 /// One read() returns at most the seq_file's buffer, 8 pages.
 const READ_BYTES: usize = 64 * 1024;
 
@@ -25,7 +23,7 @@ const READ_BYTES: usize = 64 * 1024;
 struct Config {
     tgid: u32,
     tid: u32,
-    pages: u32,
+    stacks: u32,
 }
 
 /// Copies the threads of one process with the task iterator.
@@ -61,15 +59,15 @@ impl BpfSource {
         Ok(Self { object, pid, link, narrow, buffer: Arc::default() })
     }
 
-    fn configure(&self, tid: u32, pages: u32) -> Result<()> {
-        let config = Config { tgid: if self.narrow { 0 } else { self.pid }, tid, pages };
+    fn configure(&self, tid: u32, stacks: bool) -> Result<()> {
+        let config = Config { tgid: if self.narrow { 0 } else { self.pid }, tid, stacks: stacks.into() };
         let map = self
             .object
             .maps()
             .find(|map| map.name() == "config")
             .ok_or_else(|| Error::new(Kind::Internal, "the snapshot program has no map named config"))?;
         let mut value = Vec::with_capacity(size_of::<Config>());
-        for word in [config.tgid, config.tid, config.pages] {
+        for word in [config.tgid, config.tid, config.stacks] {
             value.extend_from_slice(&word.to_ne_bytes());
         }
         map.update(&0u32.to_ne_bytes(), &value, MapFlags::ANY)
@@ -101,8 +99,8 @@ impl BpfSource {
         Ok((parse_all(&buffer, filled), buffer))
     }
 
-    fn visit_one(&mut self, tid: u32, pages: u32) -> Result<Option<RawThread>> {
-        self.configure(tid, pages)?;
+    fn visit_one(&mut self, tid: u32, stacks: bool) -> Result<Option<RawThread>> {
+        self.configure(tid, stacks)?;
         let threads = if self.narrow {
             match attach(program_fd(&self.object)?, Some(LinkTask { tid, pid: 0 })) {
                 Ok(link) => Self::run(link.as_raw_fd(), Arc::default())?.0,
@@ -118,18 +116,18 @@ impl BpfSource {
 
 impl Source for BpfSource {
     fn copy_all(&mut self) -> Result<Vec<RawThread>> {
-        self.configure(0, PAGES)?;
+        self.configure(0, true)?;
         let (threads, buffer) = Self::run(self.link.as_raw_fd(), std::mem::take(&mut self.buffer))?;
         self.buffer = buffer;
         Ok(threads)
     }
 
     fn copy_one(&mut self, tid: u32) -> Result<Option<RawThread>> {
-        self.visit_one(tid, PAGES)
+        self.visit_one(tid, true)
     }
 
     fn glance(&mut self, tid: u32) -> Result<Option<RawThread>> {
-        self.visit_one(tid, 0)
+        self.visit_one(tid, false)
     }
 
     fn name(&self) -> &'static str {

@@ -5,19 +5,19 @@ use std::fmt;
 use cpp_demangle::{DemangleNodeType, DemangleOptions, DemangleWrite, ParseOptions, Symbol};
 
 /// Longer mangled names are shown as they are (bytes).
-const MAX_MANGLED: usize = 4096;
+const MAX_MANGLED: usize = 2048;
 /// A name that would grow past this while it is demangled is shown as it is (bytes written).
 const MAX_WRITTEN: usize = 32 << 10;
-/// Template arguments that take more than this are shown as `<...>` (bytes).
+/// Template arguments that take more than this between `<` and `>` are shown as `<...>` (bytes).
 const MAX_ARGUMENTS: usize = 40;
 /// The deepest nesting that is followed; the parser backtracks, which costs time that grows with the depth.
-const MAX_DEPTH: u32 = 64;
+const MAX_DEPTH: u32 = 56;
 
 /// A name without parameter list and return type: `handle_one_connection`, `THD::enter_cond`.
 ///
 /// Template arguments are kept if they are short (`ut::vector<int>`), else written as `<...>`, innermost first.
 /// What the compiler split off or specialised stays visible as in `c++filt`: `foo [clone .part.3]`. Names that are
-/// not C++, are damaged, longer than 4 KiB, or made to cost time, come back as they are.
+/// not C++, are damaged, longer than 2 KiB, or made to cost time, come back as they are.
 pub fn demangle(name: &str) -> String {
     if !name.starts_with("_Z") || name.len() > MAX_MANGLED {
         return name.to_owned();
@@ -32,8 +32,14 @@ pub fn demangle(name: &str) -> String {
 }
 
 fn demangle_plain(mangled: &str) -> Option<String> {
-    let parse = ParseOptions::default().recursion_limit(MAX_DEPTH);
-    let symbol = Symbol::new_with_options(mangled, &parse).ok()?;
+    let parse = |text: &[u8]| {
+        let options = ParseOptions::default().recursion_limit(MAX_DEPTH);
+        Symbol::new_with_options(text.to_vec(), &options)
+    };
+    // GCC before 12 left out the underscore in template arguments that name a variable (`-fabi-version` 11 and 12).
+    let symbol = parse(mangled.as_bytes())
+        .or_else(|_| parse(mangled.replace("LZ", "L_Z").as_bytes()))
+        .ok()?;
     let options = DemangleOptions::new()
         .no_params()
         .no_return_type()
@@ -107,7 +113,7 @@ impl DemangleWrite for Compact {
         };
         if self.text.len() > start + MAX_ARGUMENTS {
             self.text.truncate(start);
-            self.text.push_str("<...>");
+            self.text.push_str("...");
         }
     }
 }

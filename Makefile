@@ -1,0 +1,46 @@
+# Innoscope's workshop. `make help` lists what there is.
+
+SHELL := /bin/bash
+PYTHON := .venv/bin/python
+SETUP_INPUTS := pyproject.toml packaging/setup.sh agent/native/Cargo.toml agent/native/Cargo.lock agent/native/build.rs \
+	$(shell find agent/native/src probes/snapshot -type f 2>/dev/null)
+NAME ?= mysql-5.6.24
+WORKLOAD ?= idle
+
+.PHONY: help setup run test lint format bench server clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/.ready ## build everything into .venv (.venv/bin/innoscope)
+
+.venv/.ready: $(SETUP_INPUTS)
+	packaging/setup.sh
+	@touch $@
+
+.venv/.ready-dev: .venv/.ready
+	packaging/setup.sh test,lint
+	@touch $@
+
+run: .venv/.ready-dev ## first stack dump of the server on this host, or of a throw-away one
+	PYTHONPATH=tests $(PYTHON) -m demo
+
+test: .venv/.ready-dev ## all tests, on five real servers
+	tests/run.sh
+
+lint: .venv/.ready-dev ## ruff, mypy --strict, rustfmt, clippy, clang-format
+	packaging/lint.sh
+
+format: .venv/.ready-dev ## let the formatters write
+	.venv/bin/ruff check --fix-only --quiet agent tests
+	cd agent/native && cargo fmt
+	clang-format -i probes/snapshot/*.[ch]
+
+bench: .venv/.ready-dev ## the tables of docs/performance.md, measured here
+	PYTHONPATH=tests $(PYTHON) -m bench
+
+server: .venv/.ready-dev ## run a test server: make server NAME=mysql-5.6.24 WORKLOAD=row_lock
+	PYTHONPATH=tests $(PYTHON) -m servers start $(NAME) --workload $(WORKLOAD)
+
+clean: ## remove what was built (downloads stay)
+	rm -rf .venv build dist agent/native/target agent/innoscope/*.so agent/innoscope.egg-info

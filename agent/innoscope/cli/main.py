@@ -1,0 +1,148 @@
+"""The command ``innoscope``: finds the subcommand, and is the only place where errors become exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from innoscope import __version__
+from innoscope.errors import InnoscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+BROKEN_PIPE = 141  # 128 + SIGPIPE
+UNEXPECTED = 1
+
+_COMPLETION = "_INNOSCOPE_COMPLETE"  # set by the completion that click writes for shells
+
+#: Command → its line in ``--help``. Its module is imported when it is used, since start-up must be quick.
+COMMANDS = {
+    "targets": "List the MySQL and MariaDB servers on this host.",
+    "doctor": "Check what works on this host and server, and what to do about the rest.",
+    "stacks": "Show where every thread of a server is, without stopping it.",
+    "top": "Watch a server's waits live, once a second.",
+    "replay": "Look again at what `top --record` wrote.",
+}
+
+_EPILOG = """\b
+Examples:
+  innoscope targets                       which servers run here
+  sudo innoscope stacks                   all threads of the only server, most frequent stack first
+  sudo innoscope stacks --pid 4242 --by wait --queries
+  sudo innoscope doctor                   why names or stacks are missing, and the remedy
+"""
+
+
+@dataclass
+class Settings:
+    """What holds for every command."""
+
+    debug: bool = False
+
+
+class LazyGroup(click.Group):
+    """A group that imports the module of a command only when the command is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order in which a person meets them."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The ``command`` of module ``innoscope.cli.<name>``; None for an unknown name."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"innoscope.cli.{cmd_name}").command
+        return command if isinstance(command, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in ``--help``, without importing any command."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(
+    cls=LazyGroup,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(__version__, prog_name="innoscope")
+@click.option("--debug", is_flag=True, help="On an error, print the traceback too.")
+@click.pass_obj
+def cli(settings: Settings, debug: bool) -> None:
+    """See inside a live MySQL or MariaDB server without stopping it."""
+    settings.debug = debug
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """The entry point of the console script: runs a command and exits with its code."""
+    sys.exit(main(arguments))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; returns the exit code (docs/cli.md lists them) and never raises."""
+    settings = Settings()
+    try:
+        code = _invoke(arguments, settings)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:
+        _drop_output()
+        return BROKEN_PIPE
+    except InnoscopeError as error:
+        _complain(error.what, error.remedy, settings)
+        return error.exit_code
+    except Exception as error:  # the last line of defence: no traceback at 3 a.m.
+        remedy = None if settings.debug else "run with --debug for the traceback: innoscope --debug …"
+        _complain(f"unexpected {type(error).__name__}: {error}", remedy, settings)
+        return UNEXPECTED
+    return code
+
+
+def _invoke(arguments: Sequence[str] | None, settings: Settings) -> int:
+    """The command's exit code; what it raises comes through as it is, which ``cli.main`` would not let it."""
+    if _COMPLETION in os.environ:
+        cli.main(prog_name="innoscope")
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        with cli.make_context("innoscope", given, obj=settings) as context:
+            result = cli.invoke(context)
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    return result if isinstance(result, int) else 0
+
+
+def _complain(what: str, remedy: str | None, settings: Settings) -> None:
+    """``innoscope: <what>`` and the remedy below it, on stderr."""
+    click.echo(f"innoscope: {what}", err=True)
+    for line in (remedy or "").splitlines():
+        click.echo(f"  {line}", err=True)
+    if settings.debug:
+        traceback.print_exc()
+
+
+def _drop_output() -> None:
+    """Let the interpreter flush into nothing at exit instead of complaining about the closed pipe."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.__stdout__, sys.__stderr__):
+        if stream is not None:
+            os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+if __name__ == "__main__":
+    run()

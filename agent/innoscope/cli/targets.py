@@ -1,0 +1,73 @@
+"""``innoscope targets``: the servers on this host."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from innoscope.cli.common import json_option, table, terminal_width
+from innoscope.errors import NoTarget
+
+if TYPE_CHECKING:
+    from innoscope.target.model import Target
+
+_HEADINGS = ("PID", "SERVER", "THREADS", "SOCKET", "PORT", "DATADIR", "SYMBOLS", "NOTES")
+_RIGHT = frozenset({"PID", "THREADS", "PORT"})
+
+
+@click.command("targets")
+@json_option
+def command(as_json: bool) -> None:
+    """List the MySQL and MariaDB servers on this host, those in containers and chroots included.
+
+    SYMBOLS says where function names will come from: symtab (the server's own), debug-file, debugdata, dynsym
+    (exported names only) or none.
+    """
+    from innoscope.target.discover import find_all
+
+    targets = find_all()
+    if as_json:
+        click.echo(json.dumps([asdict(target) for target in targets], indent=2))
+    else:
+        for line in table(
+            _HEADINGS, [_row(target) for target in targets], right=_RIGHT, width=terminal_width()
+        ):
+            click.echo(line)
+    if not targets:
+        raise NoTarget(
+            "no mysqld or mariadbd is running on this host",
+            remedy="start one; a server of another host must be looked at there",
+        )
+
+
+def _row(target: Target) -> tuple[str, ...]:
+    number = ".".join(map(str, target.version)) or "?"
+    return (
+        str(target.pid),
+        f"{target.flavour} {number}",
+        str(target.threads),
+        target.socket or "",
+        str(target.port or ""),
+        target.datadir or "",
+        target.symbols,
+        "; ".join(notes(target)),
+    )
+
+
+def notes(target: Target) -> list[str]:
+    """What is special about a server, in words for a person."""
+    found = []
+    if target.deleted:
+        found.append("executable was replaced")
+    if target.container and "," not in target.container and len(target.container) == 12:
+        found.append(f"container {target.container}")
+    elif target.container:
+        found.append(f"own namespaces: {target.container}")
+    if target.root != "/":
+        found.append(f"chroot {target.root}")
+    if target.build_id is None and target.version_from == "unknown":
+        found.append("another user's: run as root for version and symbols")
+    return found

@@ -1,0 +1,196 @@
+"""Checks of the host: rights, kernel features, policies. Features are tried, not guessed from the version."""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from innoscope.doctor.model import Check, fail, ok, warn
+from innoscope.errors import InnoscopeError
+from innoscope.target.native_errors import RUN_AS_ROOT, require_native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+#: Bits of CapEff, include/uapi/linux/capability.h.
+_CAPABILITIES = {
+    "CAP_SYS_PTRACE": 19,
+    "CAP_SYS_ADMIN": 21,
+    "CAP_PERFMON": 38,
+    "CAP_BPF": 39,
+    "CAP_CHECKPOINT_RESTORE": 40,
+}
+#: CAP_SYS_ADMIN stands in for these.
+_COVERED_BY_ADMIN = {"CAP_PERFMON", "CAP_BPF", "CAP_CHECKPOINT_RESTORE"}
+_MEMLOCK_COUNTED_BEFORE = (5, 11)  # since then BPF memory is charged to the cgroup, not to RLIMIT_MEMLOCK
+
+
+@dataclass(frozen=True)
+class Host:
+    """The host as the checks see it; tests give it a made-up root and environment."""
+
+    root: Path = Path("/")
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+    def read(self, path: str) -> str | None:
+        """The stripped text of a file like ``proc/sys/…``, or None when it is not there or not readable."""
+        try:
+            return (self.root / path).read_text(errors="replace").strip()
+        except OSError:
+            return None
+
+
+def rights(host: Host) -> Check:
+    """The capabilities in /proc/self/status CapEff."""
+    text = host.read("proc/self/status") or ""
+    line = next((line for line in text.splitlines() if line.startswith("CapEff:")), "CapEff: 0")
+    effective = int(line.split()[1], 16)
+    held = {name for name, bit in _CAPABILITIES.items() if effective >> bit & 1}
+    if "CAP_SYS_ADMIN" in held:
+        held |= _COVERED_BY_ADMIN
+    missing = [name for name in _CAPABILITIES if name not in held and name != "CAP_SYS_ADMIN"]
+    if missing:
+        return fail("rights", "missing " + ", ".join(missing), RUN_AS_ROOT)
+    return ok("rights", "all capabilities that stacks need")
+
+
+def kernel(host: Host) -> Check:
+    """The release, for information: what it can do is tried below."""
+    return ok("kernel", host.read("proc/sys/kernel/osrelease") or "unknown release")
+
+
+def btf(host: Host) -> Check:
+    """The kernel's own type information, which the snapshot program is fitted to. CONFIG_DEBUG_INFO_BTF."""
+    if (host.root / "sys/kernel/btf/vmlinux").exists():
+        return ok("BTF", "/sys/kernel/btf/vmlinux")
+    return fail(
+        "BTF", "/sys/kernel/btf/vmlinux is missing", "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y"
+    )
+
+
+def lockdown(host: Host) -> Check:
+    """Kernel lockdown (securityfs): ``confidentiality`` forbids BPF to read kernel memory."""
+    text = host.read("sys/kernel/security/lockdown")
+    if text is None or "[none]" in text:
+        return ok("lockdown", "off")
+    mode = text.partition("[")[2].partition("]")[0]
+    if mode == "confidentiality":
+        return fail(
+            "lockdown", mode, "boot with lockdown=integrity (Secure Boot alone does not ask for more)"
+        )
+    return ok("lockdown", mode)
+
+
+def map_files(host: Host) -> Check:
+    """Whether mapped files can be opened by mapping: right also after an upgrade or in a container."""
+    folder = host.root / "proc/self/map_files"
+    try:
+        entry = next(folder.iterdir())
+        entry.open("rb").close()
+    except StopIteration:
+        return warn("map_files", "empty", None)
+    except OSError as error:
+        return warn(
+            "map_files",
+            f"{error.strerror}: files are opened by name, which is wrong for a replaced executable",
+            RUN_AS_ROOT,
+        )
+    return ok("map_files", "mapped files can be opened")
+
+
+def memlock(host: Host) -> Check | None:
+    """RLIMIT_MEMLOCK, only where BPF memory still counts against it."""
+    release = host.read("proc/sys/kernel/osrelease") or ""
+    digits = release.split("-")[0].split(".")[:2]
+    if not all(part.isdecimal() for part in digits) or tuple(map(int, digits)) >= _MEMLOCK_COUNTED_BEFORE:
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if soft == resource.RLIM_INFINITY or soft >= 64 << 20:
+        return ok("memlock", "enough")
+    return warn("memlock", f"limit of {soft >> 10} KiB", "ulimit -l unlimited")
+
+
+def debug_folder(host: Host) -> Check:
+    """Whether any separate debug files are installed."""
+    folder = host.root / "usr/lib/debug"
+    if folder.is_dir() and any(folder.iterdir()):
+        return ok("debug files", "/usr/lib/debug")
+    return ok("debug files", "none installed; only needed for servers without symbols of their own")
+
+
+def debuginfod(host: Host) -> Check:
+    """Whether names may be fetched over the network; never done without DEBUGINFOD_URLS."""
+    urls = host.environment.get("DEBUGINFOD_URLS", "").strip()
+    return ok(
+        "debuginfod", urls if urls else "DEBUGINFOD_URLS is not set: nothing is fetched over the network"
+    )
+
+
+def bpf(host: Host) -> Check:
+    """The snapshot program, run on this very process."""
+    works, detail = _try("probe_bpf")
+    if works:
+        return ok("bpf snapshot", detail)
+    return fail(
+        "bpf snapshot", detail, "see rights, BTF and lockdown; else --method ptrace, or a kernel ≥ 5.18"
+    )
+
+
+def perf(host: Host) -> Check:
+    """A perf event sample with registers and stack: how threads that are on a CPU are seen."""
+    works, detail = _try("probe_perf")
+    if works:
+        return ok("perf events", detail)
+    paranoid = host.read("proc/sys/kernel/perf_event_paranoid")
+    return warn(
+        "perf events",
+        f"{detail} (perf_event_paranoid = {paranoid}): threads on a CPU are shown as stale",
+        RUN_AS_ROOT,
+    )
+
+
+def ptrace(host: Host) -> Check:
+    """The fallback, on a child of ours."""
+    works, detail = _try("probe_ptrace")
+    if works:
+        return ok("ptrace fallback", detail)
+    scope = host.read("proc/sys/kernel/yama/ptrace_scope")
+    policy = f" (kernel.yama.ptrace_scope = {scope})" if scope is not None else ""
+    return warn(
+        "ptrace fallback",
+        detail + policy,
+        "sysctl kernel.yama.ptrace_scope=1" if scope == "3" else RUN_AS_ROOT,
+    )
+
+
+def _try(probe: str) -> tuple[bool, str]:
+    """Call a probe of the Rust core; a core that cannot be loaded is a probe that failed."""
+    try:
+        native_error = require_native()
+        from innoscope import _native
+
+        probes = {
+            "probe_bpf": _native.probe_bpf,
+            "probe_perf": _native.probe_perf,
+            "probe_ptrace": _native.probe_ptrace,
+        }
+        try:
+            return probes[probe]()
+        except (OSError, native_error) as error:
+            return False, str(error)
+    except InnoscopeError as error:
+        return False, f"{error.what}; {error.remedy}"
+
+
+#: In the order in which they are shown.
+CHECKS: tuple[Callable[[Host], Check | None], ...] = (
+    rights, kernel, btf, lockdown, bpf, perf, ptrace, map_files, memlock, debug_folder, debuginfod,
+)  # fmt: skip
+
+
+def examine(host: Host) -> list[Check]:
+    """All checks that apply."""
+    return [check for check in (function(host) for function in CHECKS) if check is not None]

@@ -1,0 +1,48 @@
+"""The outcome of one check, and of all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+
+class Status(StrEnum):
+    """``warn``: something is missing and the rest works; ``fail``: this is why stacks will be missing."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+class Verdict(IntEnum):
+    """The exit code of ``innoscope doctor``."""
+
+    WORKS = 0  # stacks of every server that was checked, nothing stopped
+    NO_SERVER = 3  # the host was checked, no server is running
+    FALLBACK = 10  # only --method ptrace: each thread is held for microseconds
+    NOTHING = 11  # no method works, or not for every server
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at. ``remedy`` is the next command to type, if there is any."""
+
+    name: str
+    status: Status
+    detail: str
+    remedy: str | None = None
+
+
+def ok(name: str, detail: str) -> Check:
+    """A check that passed."""
+    return Check(name, Status.OK, detail)
+
+
+def warn(name: str, detail: str, remedy: str | None = None) -> Check:
+    """A check that found something missing which is not needed for stacks."""
+    return Check(name, Status.WARN, detail, remedy)
+
+
+def fail(name: str, detail: str, remedy: str | None = None) -> Check:
+    """A check that found out why something will not work."""
+    return Check(name, Status.FAIL, detail, remedy)

@@ -1,0 +1,95 @@
+"""Which package or command would bring the names of a stripped file."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_TIMEOUT = 3.0  # seconds; a package database may be locked by an upgrade that runs
+_DEBUGINFOD = "set DEBUGINFOD_URLS to your distribution's or your own debuginfod server"
+
+
+@dataclass(frozen=True, slots=True)
+class Stripped:
+    """A file without names: ``path`` as its process sees it, ``root`` the folder through which we see it."""
+
+    path: str
+    build_id: str | None
+    root: Path
+    ours: bool  # the process sees the same files as we do, so our package manager knows them
+
+
+def remedy(file: Stripped) -> str:
+    """The commands that bring names, the likeliest first."""
+    family = distribution(file.root)
+    package = owner(file.path, family) if file.ours else None
+    ways = []
+    if family == "debian" and package:
+        ways.append(f"apt install {debian_debug_package(package)}")
+    elif family == "redhat":
+        ways.append(f"dnf debuginfo-install {package or file.path}")
+    elif family == "suse" and package:
+        ways.append(f"zypper install {package}-debuginfo")
+    ways.append(_DEBUGINFOD)
+    if file.build_id:
+        ways.append(f"put its debug file at {build_id_path(file.build_id)}")
+    return "; or ".join(ways)
+
+
+def build_id_path(build_id: str) -> str:
+    """Where every debugger looks for the debug file of a build-id."""
+    return f"/usr/lib/debug/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
+
+
+def debian_debug_package(package: str) -> str:
+    """``libc6`` has a debug package of the old kind; all others are built automatically."""
+    return "libc6-dbg" if package == "libc6" else f"{package}-dbgsym"
+
+
+def distribution(root: Path) -> str | None:
+    """``debian``, ``redhat`` or ``suse`` by ID and ID_LIKE of etc/os-release; None for any other."""
+    try:
+        text = (root / "etc/os-release").read_text(errors="replace")
+    except OSError:
+        return None
+    pairs = (line.partition("=") for line in text.splitlines())
+    values = {name: value.strip("\"'") for name, _, value in pairs}
+    words = {values.get("ID", ""), *values.get("ID_LIKE", "").split()}
+    for family, names in (
+        ("debian", {"debian", "ubuntu"}),
+        ("redhat", {"rhel", "fedora", "centos"}),
+        ("suse", {"suse", "sles"}),
+    ):
+        if words & names:
+            return family
+    return None
+
+
+def owner(path: str, family: str | None) -> str | None:
+    """The package that installed a file of ours, without its architecture; None when none did."""
+    if family == "debian":
+        for candidate in _usrmerge(path):
+            answer = _ask(["dpkg-query", "-S", candidate])
+            if answer:
+                return answer.splitlines()[-1].split(":")[0].split(",")[0]
+        return None
+    if family in ("redhat", "suse"):
+        return _ask(["rpm", "-qf", "--qf", "%{NAME}", path])
+    return None
+
+
+def _usrmerge(path: str) -> list[str]:
+    """dpkg knows /lib/… under the name it was packaged with, while maps show /usr/lib/…"""
+    return [path, path.removeprefix("/usr")] if path.startswith("/usr/") else [path]
+
+
+def _ask(command: list[str]) -> str | None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

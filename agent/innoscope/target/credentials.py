@@ -1,0 +1,92 @@
+"""Who we are to the server: the accounts in option files, as the mysql client reads them.
+
+Passwords come from option files only; none is ever taken from a command line or put on one.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from innoscope.errors import BadFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+#: Read in this order, later ones win. ``!include`` is not followed.
+DEFAULT_FILES = (Path("/etc/my.cnf"), Path("/etc/mysql/my.cnf"), Path("~/.my.cnf"))
+#: Groups that count, later ones win within one file.
+GROUPS = ("client", "client-innoscope")
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """An account. The password never appears in ``repr``."""
+
+    user: str
+    password: str = field(repr=False, default="")
+
+
+def find(options_file: str | None = None, user: str | None = None) -> Credentials:
+    """The account to use: from ``options_file``, else from the default files; else the system user.
+
+    Raises BadFile when the named file cannot be read, or when everybody may write to it.
+    """
+    values: dict[str, str] = {}
+    for path in _files(options_file):
+        groups = _parse(path)
+        for group in GROUPS:
+            values |= groups.get(group, {})
+    return Credentials(user or values.get("user") or _system_user(), values.get("password", ""))
+
+
+def _files(options_file: str | None) -> Iterable[Path]:
+    if options_file is not None:
+        path = Path(options_file).expanduser()
+        if not os.path.lexists(path):
+            raise BadFile(
+                f"no such option file: {path}", remedy="printf '[client]\\nuser=…\\npassword=…\\n' > FILE"
+            )
+        return (path,)
+    return [path.expanduser() for path in DEFAULT_FILES if os.access(path.expanduser(), os.R_OK)]
+
+
+def _parse(path: Path) -> dict[str, dict[str, str]]:
+    """``{group: {option: value}}`` of an option file; raises BadFile."""
+    try:
+        if path.stat().st_mode & stat.S_IWOTH:
+            raise BadFile(f"everybody may write to {path}, so it is not trusted", remedy=f"chmod 600 {path}")
+        text = path.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise BadFile(
+            f"cannot read the option file {path}: {error.strerror}", remedy=f"ls -l {path}"
+        ) from error
+    groups: dict[str, dict[str, str]] = {}
+    for group, name, value in _options(text):
+        groups.setdefault(group, {})[name] = value
+    return groups
+
+
+def _options(text: str) -> Iterator[tuple[str, str, str]]:
+    """``(group, option, value)`` in file order; quotes around values removed, as mysql does."""
+    group = ""
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("[") and line.endswith("]"):
+            group = line[1:-1].strip()
+        elif line and line[0] not in "#;!":
+            name, _, value = line.partition("=")
+            value = value.strip()
+            if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
+                value = value[1:-1]
+            yield group, name.strip().replace("_", "-"), value
+
+
+def _system_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a uid without a name
+        return "root"

@@ -1,0 +1,219 @@
+"""Finds the servers on this host and says which one was meant."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from innoscope.errors import NoSuchProcess, NoTarget, NotAServer
+from innoscope.target import endpoints, executable, version
+from innoscope.target.container import container_of
+from innoscope.target.model import Target
+from innoscope.target.native_errors import gone, no_rights
+from innoscope.target.proc import ProcFs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: Base names of server executables: mysqld, mariadbd, mysqld-debug, … but not mysqld_safe or an exporter.
+_SERVER = re.compile(r"(?:mysqld|mariadbd)(?:[-.](?:debug|bin|max|opt|stripped|\d[\d.]*))?")
+_LIST_REMEDY = "innoscope targets"
+
+
+def is_server(proc: ProcFs, pid: int) -> bool:
+    """Whether it runs a server's executable; by its comm where the executable may not be read."""
+    try:
+        name = PurePosixPath(proc.exe(pid)[0]).name
+    except PermissionError:
+        name = proc.stat(pid).comm
+    return _SERVER.fullmatch(name) is not None
+
+
+def server_pids(proc: ProcFs) -> list[int]:
+    """The pids of all servers on this host, ascending, those in containers included."""
+    found = []
+    for pid in proc.pids():
+        try:
+            if is_server(proc, pid) and proc.stat(pid).state not in "ZX":
+                found.append(pid)
+        except (ProcessLookupError, PermissionError):  # ended in the meantime, or a kernel thread
+            continue
+    return found
+
+
+def identify(proc: ProcFs, pid: int) -> Target:
+    """All we can learn of one server without SQL; ProcessLookupError when it ends while we look.
+
+    What the kernel does not let us read stays empty, so an unprivileged user still gets a list.
+    """
+    stat = proc.stat(pid)
+    where = executable.locate(proc, pid)
+    arguments = proc.cmdline(pid)
+    listens = endpoints.find(proc, pid, arguments)
+    learnt = version.learn(proc, pid, where.path)
+    file = executable.describe(proc, pid, where)
+    if proc.stat(pid).start_time != stat.start_time:
+        raise ProcessLookupError(pid)
+    return Target(
+        pid=pid,
+        start_time=stat.start_time,
+        flavour=learnt.flavour,
+        version=learnt.number,
+        version_text=learnt.text,
+        version_from=learnt.source,
+        executable=where.path,
+        deleted=where.deleted,
+        build_id=file.build_id,
+        socket=listens.socket,
+        port=listens.port,
+        datadir=endpoints.datadir(proc, pid, arguments, where.root),
+        threads=stat.threads,
+        root=where.root,
+        container=container_of(proc, pid),
+        symbols=file.symbols,
+    )
+
+
+def find_all(proc: ProcFs | None = None) -> list[Target]:
+    """Every server on this host, by pid; an empty list when there is none."""
+    proc = proc or ProcFs()
+    return _identify_all(proc, server_pids(proc))
+
+
+def find_one(
+    pid: int | None = None,
+    socket: str | None = None,
+    port: int | None = None,
+    *,
+    proc: ProcFs | None = None,
+    readable: bool = True,
+) -> Target:
+    """The one server that is meant; nothing need be given when only one runs.
+
+    Raises NoTarget (none matches, or several do), NoSuchProcess, NotAServer, and NoRights where the kernel
+    does not let us look into it; with ``readable=False`` that one is returned with what could be learnt.
+    """
+    proc = proc or ProcFs()
+    target = _choose(proc, pid, socket, port)
+    if readable:
+        _must_be_readable(proc, target.pid)
+    return target
+
+
+def _choose(proc: ProcFs, pid: int | None, socket: str | None, port: int | None) -> Target:
+    if pid is not None:
+        target = _by_pid(proc, pid)
+        if not _matches(proc, target, socket, port):
+            raise NoTarget(f"process {pid} does not listen there: {_brief(target)}", remedy=_LIST_REMEDY)
+        return target
+    pids = server_pids(proc)
+    if len(pids) == 1 and socket is None and port is None:
+        return _by_pid(proc, pids[0])
+    found = _identify_all(proc, pids)
+    matching = [target for target in found if _matches(proc, target, socket, port)]
+    if len(matching) == 1:
+        return matching[0]
+    raise _none_or_several(found, matching, socket, port)
+
+
+def still_same(target: Target, proc: ProcFs | None = None) -> bool:
+    """Whether the pid still is the process it was: a reused pid has another start time."""
+    try:
+        stat = (proc or ProcFs()).stat(target.pid)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return stat.start_time == target.start_time and stat.state not in "ZX"
+
+
+def _identify_all(proc: ProcFs, pids: Iterable[int]) -> list[Target]:
+    found = []
+    for pid in pids:
+        try:
+            found.append(identify(proc, pid))
+        except (ProcessLookupError, PermissionError):
+            continue
+    return found
+
+
+def _by_pid(proc: ProcFs, pid: int) -> Target:
+    """The server with that pid. Raises NoSuchProcess, NotAServer or NoRights."""
+    try:
+        leader = int(proc.status(pid).get("Tgid") or pid)
+        if leader != pid:
+            raise NotAServer(f"{pid} is a thread of process {leader}", remedy=f"--pid {leader}")
+        if proc.stat(pid).state in "ZX":
+            raise NoSuchProcess(f"process {pid} has ended (zombie)", remedy=_LIST_REMEDY)
+        if not is_server(proc, pid):
+            raise _not_a_server(proc, pid)
+        return identify(proc, pid)
+    except ProcessLookupError as error:
+        if proc.exists(pid):  # there, and without an executable: a kernel thread
+            raise _not_a_server(proc, pid) from error
+        raise gone(pid) from error
+    except PermissionError as error:
+        raise no_rights(pid, error.strerror or "") from error
+
+
+def _must_be_readable(proc: ProcFs, pid: int) -> None:
+    """Raise NoRights if the kernel does not even tell us the executable: nothing else would work then."""
+    try:
+        proc.exe(pid)
+    except PermissionError as error:
+        raise no_rights(pid, "it belongs to another user") from error
+    except ProcessLookupError as error:
+        raise gone(pid) from error
+
+
+def _not_a_server(proc: ProcFs, pid: int) -> NotAServer:
+    try:
+        name = proc.stat(pid).comm
+    except (ProcessLookupError, PermissionError):
+        name = "?"
+    others = ", ".join(str(server) for server in server_pids(proc)) or "none is running"
+    return NotAServer(
+        f"process {pid} ({name}) is not a mysqld or mariadbd", remedy=f"servers on this host: {others}"
+    )
+
+
+def _matches(proc: ProcFs, target: Target, socket: str | None, port: int | None) -> bool:
+    """Whether the target listens on that socket (as the server or as we see it) and that port."""
+    if port is not None and target.port != port:
+        return False
+    return socket is None or (
+        target.socket is not None
+        and _same_file(socket, target.socket, proc.inside(target.pid, target.socket))
+    )
+
+
+def _same_file(wanted: str, named: str, seen: str) -> bool:
+    if wanted == named:
+        return True
+    try:
+        return Path(wanted).samefile(seen)
+    except OSError:
+        return False
+
+
+def _none_or_several(
+    found: list[Target], matching: list[Target], socket: str | None, port: int | None
+) -> NoTarget:
+    if not found:
+        return NoTarget(
+            "no mysqld or mariadbd is running on this host",
+            remedy="start one; a server of another host must be looked at there",
+        )
+    choices = [f"--pid {target.pid:<8} {_brief(target)}" for target in matching or found]
+    if matching:
+        what = f"{len(matching)} servers are running, say which one"
+    else:
+        wanted = f"socket {socket}" if socket is not None else f"port {port}"
+        what = f"no server listens on {wanted}; these are running"
+    return NoTarget(what, remedy="\n".join(choices))
+
+
+def _brief(target: Target) -> str:
+    """One line by which a person tells servers apart: flavour, version, socket or port, data directory."""
+    number = ".".join(map(str, target.version)) or "unknown version"
+    port = f"port {target.port}" if target.port else None
+    return "  ".join(filter(None, (target.flavour, number, target.socket or port, target.datadir)))

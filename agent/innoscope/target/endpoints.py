@@ -1,0 +1,100 @@
+"""Where a server listens and where its data is, from /proc and its command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from innoscope.target.proc import ProcFs
+
+_DEFAULT_PORT = 3306
+_OTHER_PORTS = {33060, 33062, 4567, 4568}  # X protocol, admin_port, Galera
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """The Unix socket (its path as the server sees it) and the TCP port; None when it has none."""
+
+    socket: str | None
+    port: int | None
+
+
+def option(arguments: Sequence[str], name: str, short: str) -> str | None:
+    """The value of ``--name=value``, ``--name value``, ``-Svalue`` or ``-S value``; the last one counts."""
+    value = None
+    for position, argument in enumerate(arguments[1:], start=1):
+        following = arguments[position + 1] if position + 1 < len(arguments) else None
+        if argument in (f"--{name}", short):
+            value = following
+        elif argument.startswith(f"--{name}="):
+            value = argument.partition("=")[2]
+        elif argument.startswith(short) and not argument.startswith("--"):
+            value = argument.removeprefix(short)
+    return value
+
+
+def find(proc: ProcFs, pid: int, arguments: Sequence[str]) -> Endpoints:
+    """Socket and port: what the process really listens on, else what its command line says."""
+    named = option(arguments, "socket", "-S")
+    number = option(arguments, "port", "-P")
+    named_port = int(number) if number and number.isdecimal() else None
+    try:
+        inodes = proc.socket_inodes(pid)
+        paths = [path for inode, path in proc.unix_listeners(pid).items() if inode in inodes]
+        port = _port(proc, pid, inodes, named_port)
+    except PermissionError:
+        return Endpoints(named, named_port)
+    socket = _choose_socket(paths, named) or named
+    return Endpoints(_absolute(proc, pid, socket), port)
+
+
+def _choose_socket(paths: Sequence[str], named: str | None) -> str | None:
+    """The classic protocol's socket of those that listen: not the X protocol's (mysqlx.sock)."""
+    if named in paths:
+        return named
+    candidates = sorted(path for path in paths if not path.startswith("@") and "mysqlx" not in path)
+    return candidates[0] if candidates else None
+
+
+def _port(proc: ProcFs, pid: int, inodes: set[int], named: int | None) -> int | None:
+    """The classic protocol's port; None with --skip-networking or before it listens."""
+    ports = set()
+    for inode, port in proc.tcp_listeners(pid):
+        if inode in inodes:
+            if port == (named or _DEFAULT_PORT):
+                return port
+            ports.add(port)
+    if _DEFAULT_PORT in ports:
+        return _DEFAULT_PORT
+    return min(ports - _OTHER_PORTS, default=None)
+
+
+def _absolute(proc: ProcFs, pid: int, path: str | None) -> str | None:
+    """A relative ``--socket`` is relative to the data directory, where the server has changed to."""
+    if path is None or path.startswith("/"):
+        return path
+    try:
+        return f"{strip_root(proc.cwd(pid), proc.root_of(pid)).rstrip('/')}/{path}"
+    except (PermissionError, ProcessLookupError):
+        return path
+
+
+def datadir(proc: ProcFs, pid: int, arguments: Sequence[str], root: str) -> str | None:
+    """The data directory as the server sees it: ``--datadir``, else its current one, where it changes to."""
+    named = option(arguments, "datadir", "-h")
+    if named is not None and named.startswith("/"):
+        return named.rstrip("/") or "/"
+    try:
+        return strip_root(proc.cwd(pid).removesuffix(" (deleted)"), root)
+    except (PermissionError, ProcessLookupError):
+        return named
+
+
+def strip_root(path: str, root: str) -> str:
+    """A path as we see it, as a process with that root directory sees it."""
+    if root != "/" and (path + "/").startswith(root + "/"):
+        return path.removeprefix(root) or "/"
+    return path

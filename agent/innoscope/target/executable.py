@@ -1,0 +1,85 @@
+"""The file a server runs: where it is, whether it was replaced, and where names will come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from innoscope.errors import InnoscopeError
+from innoscope.target.endpoints import strip_root
+from innoscope.target.native_errors import translating
+
+if TYPE_CHECKING:
+    from innoscope.target.proc import ProcFs
+
+#: Where distributions put separate debug files.
+DEBUG_DIR = "/usr/lib/debug"
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """``path`` as the server sees it, ``deleted`` when the file was replaced, ``root`` as we see it."""
+
+    path: str
+    deleted: bool
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """``symbols`` is symtab, debug-file, debugdata, dynsym or none."""
+
+    build_id: str | None
+    symbols: str
+
+
+def locate(proc: ProcFs, pid: int) -> Location:
+    """Where the executable is; from the command line when /proc/PID/exe may not be read."""
+    try:
+        root = proc.root_of(pid)
+        path, deleted = proc.exe(pid)
+    except PermissionError:
+        arguments = proc.cmdline(pid)
+        return Location(arguments[0] if arguments else "", False, "/")
+    return Location(strip_root(path, root), deleted, root)
+
+
+def openable(proc: ProcFs, pid: int, where: Location) -> str:
+    """A path that opens the very file that runs: its own name if that still is it, else /proc/PID/exe.
+
+    A search by ``.gnu_debuglink`` needs the folder, which the link has not.
+    """
+    link, named = proc.path(pid, "exe"), proc.inside(pid, where.path)
+    try:
+        return named if Path(link).samefile(named) else link
+    except OSError:
+        return link
+
+
+def debug_dirs(proc: ProcFs, pid: int, root: str, container: str | None) -> list[str]:
+    """Folders to search for debug files: ours, and the server's own if it sees another file system."""
+    own = [DEBUG_DIR]
+    if root != "/" or container:
+        own.append(proc.inside(pid, DEBUG_DIR))
+    return own
+
+
+def describe(proc: ProcFs, pid: int, where: Location) -> Description:
+    """Build-id and source of symbols of the executable, in the order in which the Rust core takes them."""
+    path = openable(proc, pid, where)
+    try:
+        with translating(pid):
+            from innoscope import _native
+
+            info = _native.elf_info(path)
+            if info.has_symtab:
+                return Description(info.build_id, "symtab")
+            debug = _native.find_debug_file(path, [DEBUG_DIR, proc.inside(pid, DEBUG_DIR)])
+    except InnoscopeError:
+        return Description(None, "none")
+    if debug is not None:
+        return Description(info.build_id, "debug-file")
+    if info.has_debugdata:
+        return Description(info.build_id, "debugdata")
+    return Description(info.build_id, "dynsym" if info.has_dynsym else "none")

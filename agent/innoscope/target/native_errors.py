@@ -1,0 +1,85 @@
+"""Failures of the Rust core, turned into errors a person can act on."""
+
+from __future__ import annotations
+
+import errno
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from innoscope.errors import BadFile, InnoscopeError, KernelUnable, NoRights, NoSuchProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RUN_AS_ROOT = (
+    "run it as root: sudo innoscope …; or with CAP_BPF, CAP_PERFMON, "
+    "CAP_SYS_PTRACE and CAP_CHECKPOINT_RESTORE"
+)
+
+
+class NativeMissing(InnoscopeError):
+    """The Rust core is not built or is built for another Python or CPU."""
+
+
+def require_native() -> type[Exception]:
+    """Import ``innoscope._native`` and return its NativeError; raises NativeMissing."""
+    try:
+        from innoscope import _native
+    except ImportError as error:
+        raise NativeMissing(f"the native core cannot be loaded: {error}", remedy="make setup") from error
+    return _native.NativeError
+
+
+def no_rights(pid: int, detail: str) -> NoRights:
+    """The error for a process that the kernel does not let us look into."""
+    return NoRights(f"no right to look into process {pid}: {detail}", remedy=RUN_AS_ROOT)
+
+
+def gone(pid: int) -> NoSuchProcess:
+    """The error for a process that is not there any more."""
+    return NoSuchProcess(f"process {pid} does not exist or has ended", remedy="innoscope targets")
+
+
+def explain(pid: int, kind: str, detail: str) -> InnoscopeError:
+    """The error for one ``NativeError``; kinds are listed in ``_native.pyi``."""
+    if kind == "gone":
+        return gone(pid)
+    if kind == "rights":
+        return no_rights(pid, detail)
+    if kind == "bpf":
+        return KernelUnable(
+            f"this kernel cannot run the stack snapshot: {detail}",
+            remedy="innoscope doctor says why; --method ptrace works, but stops each thread for microseconds",
+        )
+    if kind == "elf":
+        return BadFile(f"not a usable ELF file: {detail}", remedy="reinstall the package the file came from")
+    if kind == "arch":
+        return KernelUnable(
+            f"process {pid} is of another CPU architecture: {detail}",
+            remedy="use an innoscope that was built for that architecture",
+        )
+    return InnoscopeError(
+        f"internal error in the native core: {detail}", remedy="please report it with the output of --debug"
+    )
+
+
+def explain_os_error(pid: int, error: OSError) -> InnoscopeError:
+    """The error for an ``OSError`` met while looking into a process."""
+    if error.errno in (errno.ESRCH, errno.ENOENT):
+        return gone(pid)
+    if error.errno in (errno.EPERM, errno.EACCES):
+        return no_rights(pid, error.strerror or str(error))
+    return InnoscopeError(f"cannot look into process {pid}: {error}", remedy="innoscope doctor")
+
+
+@contextmanager
+def translating(pid: int) -> Iterator[None]:
+    """Around calls of the Rust core on process ``pid``: what goes wrong there becomes an InnoscopeError."""
+    native_error = require_native()
+    try:
+        yield
+    except OSError as error:
+        raise explain_os_error(pid, error) from error
+    except native_error as error:
+        kind, detail = (*error.args, "internal", "")[:2] if len(error.args) >= 2 else ("internal", str(error))
+        raise explain(pid, str(kind), str(detail)) from error

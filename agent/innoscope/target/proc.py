@@ -1,0 +1,178 @@
+"""Reads /proc: which processes there are, what they run, and what they listen on.
+
+Every reader takes the root as a parameter, so tests can hand it a made-up tree. A process that ends while it
+is being read is ``ProcessLookupError``, a refusal of the kernel ``PermissionError``; nothing else is raised.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Namespaces in which a server can differ from us in a way that matters for looking at it.
+NAMESPACES = ("mnt", "pid", "user", "net")
+
+_GONE = {errno.ENOENT, errno.ESRCH, errno.ENOTDIR, errno.EINVAL}
+_REFUSED = {errno.EACCES, errno.EPERM}
+_ACCEPTS = 0x10000  # __SO_ACCEPTCON in include/uapi/linux/net.h: the socket listens
+_TCP_LISTEN = "0A"
+_TCP_LINE = 150  # bytes, padded (TMPSZ in net/ipv4/tcp_ipv4.c): so the kernel does not look ahead
+_TCP_BEFORE_ESTABLISHED = {_TCP_LISTEN, "03"}  # before Linux 4.4 half-open ones stand between the listeners
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """The fields of /proc/PID/stat that we use; ``start_time`` is clock ticks since boot."""
+
+    comm: str
+    state: str
+    threads: int
+    start_time: int
+
+
+@contextmanager
+def _gone_or_refused(pid: int) -> Iterator[None]:
+    """Turn what /proc says of a process that just ended into ProcessLookupError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _REFUSED:
+            raise PermissionError(error.errno, f"/proc/{pid}: {error.strerror}") from error
+        if error.errno in _GONE:
+            raise ProcessLookupError(errno.ESRCH, f"process {pid} is gone") from error
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class ProcFs:
+    """A /proc file system, by default our own."""
+
+    root: Path = Path("/proc")
+
+    def pids(self) -> list[int]:
+        """All process ids (thread group leaders), ascending. Directory entries of /proc."""
+        return sorted(int(entry.name) for entry in os.scandir(self.root) if entry.name.isdecimal())
+
+    def path(self, pid: int, *parts: str) -> str:
+        """The path of a file of one process, as a string that can be opened."""
+        return "/".join((str(self.root), str(pid), *parts))
+
+    def inside(self, pid: int, path: str) -> str:
+        """A path of the process's own file system, as it can be opened from here (/proc/PID/root)."""
+        return self.path(pid, "root") + path
+
+    def exists(self, pid: int) -> bool:
+        """Whether the pid is a process or a thread right now."""
+        return Path(self.path(pid)).is_dir()
+
+    def stat(self, pid: int) -> Stat:
+        """/proc/PID/stat. The comm stands in parentheses and may itself hold spaces and parentheses."""
+        text = self._read(pid, "stat").decode(errors="replace")
+        head, _, tail = text.rpartition(")")
+        fields = tail.split()
+        try:
+            return Stat(head.partition("(")[2], fields[0], int(fields[17]), int(fields[19]))
+        except (IndexError, ValueError) as error:
+            raise ProcessLookupError(errno.ESRCH, f"process {pid} is gone") from error
+
+    def status(self, pid: int) -> dict[str, str]:
+        """/proc/PID/status as ``{"State": "S (sleeping)", "TracerPid": "0", …}``."""
+        lines = self._read(pid, "status").decode(errors="replace").splitlines()
+        pairs = (line.partition(":") for line in lines)
+        return {name: value.strip() for name, _, value in pairs}
+
+    def cmdline(self, pid: int) -> list[str]:
+        """The arguments; an empty list for a kernel thread or a zombie. /proc/PID/cmdline."""
+        raw = self._read(pid, "cmdline").decode(errors="surrogateescape")
+        return raw.rstrip("\0").split("\0") if raw else []
+
+    def exe(self, pid: int) -> tuple[str, bool]:
+        """``(path, deleted)`` of the executable. Kernel threads and zombies have none: ProcessLookupError."""
+        path = self._link(pid, "exe")
+        return path.removesuffix(" (deleted)"), path.endswith(" (deleted)")
+
+    def cwd(self, pid: int) -> str:
+        """The current directory, as seen from here. /proc/PID/cwd."""
+        return self._link(pid, "cwd")
+
+    def root_of(self, pid: int) -> str:
+        """The root directory as seen from here: ``/``, or a chroot. /proc/PID/root."""
+        return self._link(pid, "root")
+
+    def namespaces(self, pid: int | str) -> dict[str, str]:
+        """``{"mnt": "mnt:[4026531841]", …}``; ``"self"`` for our own. /proc/PID/ns."""
+        who = int(pid) if str(pid).isdecimal() else 0
+        found = {}
+        for name in NAMESPACES:
+            with _gone_or_refused(who):
+                found[name] = str(Path(f"{self.root}/{pid}/ns/{name}").readlink())
+        return found
+
+    def cgroup(self, pid: int) -> str:
+        """/proc/PID/cgroup, in which container engines leave the container's id."""
+        return self._read(pid, "cgroup").decode(errors="replace")
+
+    def socket_inodes(self, pid: int) -> set[int]:
+        """Inodes of all sockets the process has open. Links of /proc/PID/fd."""
+        with _gone_or_refused(pid):
+            descriptors = [entry.path for entry in os.scandir(self.path(pid, "fd"))]
+        inodes = set()
+        for descriptor in descriptors:
+            try:
+                target = os.readlink(descriptor)  # noqa: PTH115, thousands of them
+            except OSError:  # closed in the meantime
+                continue
+            if target.startswith("socket:["):
+                inodes.add(int(target[8:-1]))
+        return inodes
+
+    def unix_listeners(self, pid: int) -> dict[int, str]:
+        """``{inode: path}`` of the listening Unix sockets in the process's network namespace. net/unix."""
+        found = {}
+        for line in self._lines(pid, "net/unix"):
+            fields = line.rstrip("\n").split(maxsplit=7)
+            if len(fields) == 8 and int(fields[3], 16) & _ACCEPTS:
+                found[int(fields[6])] = fields[7]
+        return found
+
+    def tcp_listeners(self, pid: int) -> Iterator[tuple[int, int]]:
+        """``(inode, port)`` of each listening TCP socket in its network namespace. net/tcp, net/tcp6.
+
+        Lazy, so stop when you know enough: listeners come first, and to find a connection behind them the
+        kernel walks a hash table of up to 10⁶ buckets, for milliseconds. We stop at the first connection.
+        """
+        for name in ("net/tcp", "net/tcp6"):
+            try:
+                yield from self._tcp_listeners(pid, name)
+            except ProcessLookupError:  # a kernel without IPv6 has no tcp6
+                continue
+
+    def _tcp_listeners(self, pid: int, name: str) -> Iterator[tuple[int, int]]:
+        for line in self._lines(pid, name, _TCP_LINE):
+            fields = line.split()
+            if fields[3] not in _TCP_BEFORE_ESTABLISHED:
+                return
+            if fields[3] == _TCP_LISTEN:
+                yield int(fields[9]), int(fields[1].rpartition(":")[2], 16)
+
+    def _read(self, pid: int, name: str) -> bytes:
+        with _gone_or_refused(pid):
+            return Path(self.path(pid, name)).read_bytes()
+
+    def _link(self, pid: int, name: str) -> str:
+        with _gone_or_refused(pid):
+            return str(Path(self.path(pid, name)).readlink())
+
+    def _lines(self, pid: int, name: str, at_once: int = 1 << 16) -> Iterator[str]:
+        """The lines of a table after its heading, read in pieces of so many bytes."""
+        with _gone_or_refused(pid), Path(self.path(pid, name)).open("rb", buffering=at_once) as table:
+            next(table, None)
+            for line in table:
+                yield line.decode(errors="surrogateescape")

@@ -1,0 +1,63 @@
+"""What PyMySQL raises, turned into one clear line with a remedy."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from innoscope.errors import SqlFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+GRANT = "GRANT PROCESS ON *.* TO '{user}'@'localhost'"
+GRANT_SCHEMA = "GRANT SELECT ON performance_schema.* TO '{user}'@'localhost'"
+
+#: Server and client error numbers → what to say and to do. ``{user}`` and ``{where}`` are filled in.
+_FAILURES: Mapping[int, tuple[str, str]] = {
+    1040: ("too many connections", "stacks work without SQL: leave out --queries"),
+    1044: ("access denied to {user}", GRANT_SCHEMA),
+    1045: (
+        "access denied for {user}",
+        "put user and password into ~/.my.cnf under [client-innoscope]; then " + GRANT,
+    ),
+    1053: ("the server is shutting down", "stacks work without SQL: leave out --queries"),
+    1129: ("this host is blocked after many connection errors", "FLUSH HOSTS on the server"),
+    1130: ("this host may not connect over TCP", "--socket, or an account for 127.0.0.1"),
+    1142: ("{user} may not read performance_schema", GRANT_SCHEMA),
+    1227: ("{user} lacks a privilege", GRANT),
+    1698: (
+        "access denied for {user}",
+        "run as the system user of that account, or put another one into ~/.my.cnf",
+    ),
+    2002: ("nobody answers at {where}", "innoscope targets shows where the server listens"),
+    2003: ("nobody answers at {where}", "innoscope targets shows where the server listens"),
+    2006: ("the server at {where} closed the connection", "stacks work without SQL: leave out --queries"),
+    2013: ("the server at {where} did not answer in time", "stacks work without SQL: leave out --queries"),
+    2059: (
+        "{user} needs an authentication that we do not speak",
+        "an account with a password, or over the socket",
+    ),
+}
+
+
+@contextmanager
+def explaining(user: str, where: str) -> Iterator[None]:
+    """Turn what PyMySQL raises into SqlFailed with a remedy."""
+    import pymysql
+
+    try:
+        yield
+    except RuntimeError as error:  # an authentication that needs the package `cryptography`
+        raise _failure(2059, str(error), user, where) from error
+    except pymysql.MySQLError as error:
+        code = error.args[0] if error.args else None
+        words = str(error.args[-1]) if error.args else type(error).__name__
+        raise _failure(code, words, user, where) from error
+
+
+def _failure(code: object, words: str, user: str, where: str) -> SqlFailed:
+    if not isinstance(code, int) or code not in _FAILURES:
+        return SqlFailed(f"no SQL: the server at {where} answered: {words}", remedy="innoscope doctor")
+    what, remedy = (text.format(user=user, where=where) for text in _FAILURES[code])
+    return SqlFailed(f"no SQL: {what}", remedy=remedy)

@@ -1,0 +1,108 @@
+"""Which server and version a process is, learnt without SQL.
+
+A server that starts, hangs or refuses connections still tells its version: in memory as the global
+``server_version`` (a char array in MySQL and in MariaDB), and in the read-only data of its executable.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from innoscope.errors import InnoscopeError
+from innoscope.target.native_errors import translating
+from innoscope.target.proc import ProcFs
+
+_SYMBOL = "server_version"
+_SYMBOL_SIZE = 60  # SERVER_VERSION_LENGTH in include/mysql_com.h, unchanged from 4.1 to 9.7
+_SANE = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{1,3})(?![\d.])[\w.+~:-]*$")
+_WIRE_PREFIX = "5.5.5-"  # MariaDB ≥ 10 greets with it so that old replicas accept the number
+_NUMBER = rb"\d{1,2}\.\d{1,2}\.\d{1,3}"
+_BINARY_LIMIT = 512 << 20  # bytes searched: allocated sections come first, debug info after them
+
+#: What to look for in an executable, in this order: a literal to find quickly, and the string around it.
+_MARKS: tuple[tuple[bytes, re.Pattern[bytes]], ...] = (
+    (b"-MariaDB", re.compile(rb"\0(" + _NUMBER + rb"-MariaDB[\w.+~:-]*)\0")),
+    (b"\0MySQL ", re.compile(rb"\0MySQL (" + _NUMBER + rb")\0")),  # who wrote the redo log, from 5.7 on
+    (b"mysqld-", re.compile(rb"\bmysqld-(" + _NUMBER + rb"[\w.+~-]*)\0")),
+    (b"mysql-", re.compile(rb"/mysql-(?:\w+-)*(" + _NUMBER + rb")(?:-[\w.]+)?/")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """``number`` is a tuple of int, so (10, 11) > (10, 5); () with ``source`` "unknown" when not learnt."""
+
+    flavour: str
+    number: tuple[int, ...]
+    text: str
+    source: str
+
+
+def parse(text: str) -> tuple[int, ...]:
+    """``"10.11.19-MariaDB-log"`` → (10, 11, 19); () when the text is not a server version."""
+    match = _SANE.match(text.removeprefix(_WIRE_PREFIX) if "MariaDB" in text else text)
+    return tuple(int(part) for part in match.groups()) if match else ()
+
+
+def flavour_of(text: str, executable: str) -> str:
+    """``mariadb`` or ``mysql``: by the version's text, else by the name of the executable."""
+    name = PurePosixPath(executable).name
+    return "mariadb" if "mariadb" in text.lower() or name.startswith("mariadb") else "mysql"
+
+
+def learn(proc: ProcFs, pid: int, executable: str) -> Version:
+    """The version of a running server, from its memory, else from its executable. Never raises."""
+    for source, read in (("memory", from_memory), ("binary", from_binary)):
+        text = read(proc, pid)
+        if text is not None:
+            return Version(flavour_of(text, executable), parse(text), text, source)
+    return Version(flavour_of("", executable), (), "", "unknown")
+
+
+def from_memory(proc: ProcFs, pid: int) -> str | None:
+    """The variable ``server_version`` of the process; None without the symbol, the right or a sane value."""
+    if proc != ProcFs():  # the Rust core reads the real /proc
+        return None
+    try:
+        with translating(pid):
+            from innoscope import _native
+
+            found = _native.symbol_in_process(pid, [_SYMBOL])
+            if _SYMBOL not in found:
+                return None
+            address, size = found[_SYMBOL]
+            raw = _native.read_memory(pid, address, min(size or _SYMBOL_SIZE, _SYMBOL_SIZE))
+    except InnoscopeError:
+        return None
+    text = raw.split(b"\0", 1)[0].decode("ascii", errors="replace")
+    return text if parse(text) else None
+
+
+def from_binary(proc: ProcFs, pid: int) -> str | None:
+    """The version that was compiled into the executable, or None. /proc/PID/exe, also when it was deleted."""
+    try:
+        with Path(proc.path(pid, "exe")).open("rb") as file:
+            size = min(os.fstat(file.fileno()).st_size, _BINARY_LIMIT)
+            if size == 0:
+                return None
+            with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as image:
+                return search(image)
+    except (OSError, ValueError):
+        return None
+
+
+def search(image: mmap.mmap | bytes) -> str | None:
+    """The server's version in the bytes of an executable; those of OpenSSL, libc and so on are not taken."""
+    for literal, whole in _MARKS:
+        position = image.find(literal)
+        while position >= 0:
+            start = max(0, position - 16)
+            match = whole.search(image[start : position + 96])
+            if match and parse(text := match.group(1).decode("ascii")):
+                return text
+            position = image.find(literal, position + 1)
+    return None

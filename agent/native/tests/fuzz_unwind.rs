@@ -1,0 +1,101 @@
+//! Registers, stacks and unwind tables that lie: no panic, no walk over 50 ms.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use _native::modules::Modules;
+use _native::snapshot::Registers;
+use _native::symbols::ElfFile;
+use _native::unwind::{End, Unwinder};
+
+const PATIENCE: Duration = Duration::from_millis(50);
+const BIAS: u64 = 0x7f00_0000_0000;
+const STACK_BASE: u64 = 0x7ffd_0000_1000;
+
+/// xorshift64*: the same lies in each run.
+struct Lies(u64);
+
+impl Lies {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+}
+
+fn libc_path() -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("own maps");
+    let line = maps.lines().find(|line| line.contains("/libc.so") || line.contains("/libc-")).expect("libc is mapped");
+    line[line.find('/').expect("a path")..].to_owned()
+}
+
+/// Words that look like code, like the stack, or like nothing.
+fn lie(lies: &mut Lies, code: &std::ops::Range<u64>) -> u64 {
+    match lies.below(4) {
+        0 => lies.next(),
+        1 => STACK_BASE + lies.below(8192),
+        _ => code.start + lies.below(code.end - code.start),
+    }
+}
+
+fn walk_lies(modules: &Modules, rounds: usize, lies: &mut Lies) -> usize {
+    let mut unwinder = Unwinder::new(modules);
+    let module = &modules.all()[0];
+    let code = module.start..module.end;
+    let mut roots = 0;
+    for _ in 0..rounds {
+        let registers = Registers {
+            ip: lie(lies, &code),
+            sp: if lies.below(8) == 0 { lies.next() } else { STACK_BASE },
+            bp: lie(lies, &code),
+        };
+        let words = lies.below(64) as usize;
+        let stack: Vec<u8> = (0..words).flat_map(|_| lie(lies, &code).to_le_bytes()).collect();
+        let started = Instant::now();
+        let walk = unwinder.walk(modules, registers, &stack);
+        let took = started.elapsed();
+        assert!(took < PATIENCE, "{took:?} for {registers:x?} over {} bytes", stack.len());
+        roots += usize::from(walk.end == End::Root);
+    }
+    roots
+}
+
+#[test]
+fn a_million_random_registers_and_stacks() {
+    let elf = ElfFile::open(Path::new(&libc_path())).expect("libc");
+    let modules = Modules::fixed(vec![(elf, BIAS)]);
+    walk_lies(&modules, 1_000_000, &mut Lies(0x1234_5678_9abc_def1));
+}
+
+#[test]
+fn mutated_unwind_tables() {
+    let image = std::fs::read(libc_path()).expect("libc");
+    let whole = ElfFile::from_bytes(image.clone(), Path::new("libc")).expect("libc");
+    let mut lies = Lies(0xfeed_beef_1234_0001);
+    for _ in 0..200 {
+        let mut mutated = image.clone();
+        for name in [".eh_frame", ".eh_frame_hdr"] {
+            let section = whole.section(name).expect("libc has unwind tables");
+            let at = offset_of(&image, &section.data);
+            for _ in 0..lies.below(400) {
+                let index = at + lies.below(section.data.len() as u64) as usize;
+                mutated[index] = lies.next() as u8;
+            }
+        }
+        let elf: Arc<ElfFile> = ElfFile::from_bytes(mutated, Path::new("libc")).expect("headers are as they were");
+        let modules = Modules::fixed(vec![(elf, BIAS)]);
+        walk_lies(&modules, 1_000, &mut lies);
+    }
+}
+
+/// Where a section's bytes are in the image: they are a copy, so by content.
+fn offset_of(image: &[u8], part: &[u8]) -> usize {
+    let head = &part[..part.len().min(256)];
+    image.windows(head.len()).position(|window| window == head).expect("part of the image")
+}

@@ -1,0 +1,228 @@
+"""The doctor's checks on made-up hosts, and its verdicts."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from innoscope.cli import main as cli_main
+from innoscope.doctor import host, packages, report, server
+from innoscope.doctor.model import Check, Status, Verdict, fail, ok, warn
+from innoscope.errors import NoRights, SqlFailed
+from innoscope.target import discover, sql
+from innoscope.target.model import Target
+from innoscope.target.proc import ProcFs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+TARGET = Target(
+    42, 1, "mysql", (9, 7, 4), "9.7.4", "memory", "/usr/sbin/mysqld", False, "abcdef", "/run/my.sock", 3306,
+    "/data", 12, "/", None, "dynsym",
+)  # fmt: skip
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., host.Host]:
+    """Make a host from ``path=text``."""
+
+    def make(files: dict[str, str], **environment: str) -> host.Host:
+        for path, text in files.items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(text)
+        return host.Host(tmp_path, environment)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("effective", "status", "words"),
+    [
+        ("000001ffffffffff", Status.OK, "all"),
+        ("0000000000000000", Status.FAIL, "CAP_SYS_PTRACE, CAP_PERFMON, CAP_BPF, CAP_CHECKPOINT_RESTORE"),
+        (f"{1 << 21 | 1 << 19:016x}", Status.OK, "all"),
+        (f"{1 << 38 | 1 << 39 | 1 << 40:016x}", Status.FAIL, "missing CAP_SYS_PTRACE"),
+    ],
+)
+def test_rights(write: Callable[..., host.Host], effective: str, status: Status, words: str) -> None:
+    check = host.rights(write({"proc/self/status": f"Name:\tx\nCapEff:\t{effective}\n"}))
+    assert check.status is status
+    assert words in check.detail
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        (None, Status.OK),
+        ("[none] integrity confidentiality", Status.OK),
+        ("none [integrity] confidentiality", Status.OK),
+        ("none integrity [confidentiality]", Status.FAIL),
+    ],
+)
+def test_lockdown(write: Callable[..., host.Host], text: str | None, status: Status) -> None:
+    files = {} if text is None else {"sys/kernel/security/lockdown": text}
+    assert host.lockdown(write(files)).status is status
+
+
+def test_a_host_without_anything_has_a_remedy_for_each_failure(
+    write: Callable[..., host.Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "_try", lambda _probe: (False, "EPERM"))
+    checks = host.examine(write({"proc/sys/kernel/yama/ptrace_scope": "3"}))
+    failed = [check for check in checks if check.status is not Status.OK]
+    assert {check.name for check in failed} >= {
+        "rights",
+        "BTF",
+        "bpf snapshot",
+        "ptrace fallback",
+        "map_files",
+    }
+    assert all(check.remedy for check in failed)
+    assert any("ptrace_scope = 3" in check.detail for check in failed)
+
+
+def test_memlock_matters_only_where_bpf_counts_against_it(write: Callable[..., host.Host]) -> None:
+    assert host.memlock(write({"proc/sys/kernel/osrelease": "6.1.0-18-amd64"})) is None
+    assert host.memlock(write({"proc/sys/kernel/osrelease": "5.4.0-150-generic"})) is not None
+
+
+def test_debuginfod_is_off_unless_it_is_set(write: Callable[..., host.Host]) -> None:
+    assert "not set" in host.debuginfod(write({})).detail
+    assert host.debuginfod(write({}, DEBUGINFOD_URLS="https://x")).detail == "https://x"
+
+
+@pytest.mark.parametrize(
+    ("release", "family", "package", "expected"),
+    [
+        ("ID=debian\n", "debian", "libc6", "apt install libc6-dbg"),
+        (
+            'ID=ubuntu\nID_LIKE="debian"\n',
+            "debian",
+            "mariadb-server-core",
+            "apt install mariadb-server-core-dbgsym",
+        ),
+        (
+            'ID="rocky"\nID_LIKE="rhel centos fedora"\n',
+            "redhat",
+            "mysql-server",
+            "dnf debuginfo-install mysql-server",
+        ),
+        (
+            'ID="opensuse-leap"\nID_LIKE="suse opensuse"\n',
+            "suse",
+            "mariadb",
+            "zypper install mariadb-debuginfo",
+        ),
+        ("ID=arch\n", None, None, "set DEBUGINFOD_URLS"),
+    ],
+)
+def test_the_package_that_brings_names(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    release: str,
+    family: str | None,
+    package: str | None,
+    expected: str,
+) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "os-release").write_text(release)
+    monkeypatch.setattr(packages, "owner", lambda _path, _family: package)
+    assert packages.distribution(tmp_path) == family
+    remedy = packages.remedy(packages.Stripped("/usr/sbin/mysqld", "abcdef", tmp_path, True))
+    assert remedy.startswith(expected)
+    assert "/usr/lib/debug/.build-id/ab/cdef.debug" in remedy
+
+
+def test_dpkg_is_asked_with_both_names_of_merged_usr(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def ask(command: list[str]) -> str | None:
+        asked.append(command[-1])
+        known = command[-1] == "/lib/x86_64-linux-gnu/libc.so.6"
+        return "libc6:amd64: /lib/x86_64-linux-gnu/libc.so.6" if known else None
+
+    monkeypatch.setattr(packages, "_ask", ask)
+    assert packages.owner("/usr/lib/x86_64-linux-gnu/libc.so.6", "debian") == "libc6"
+    assert asked == ["/usr/lib/x86_64-linux-gnu/libc.so.6", "/lib/x86_64-linux-gnu/libc.so.6"]
+
+
+@pytest.mark.parametrize(
+    ("state", "tracer", "status", "words", "remedy"),
+    [
+        ("S (sleeping)", "0", Status.OK, "not traced", None),
+        ("T (stopped)", "0", Status.WARN, "stopped", "kill -CONT 42"),
+        ("t (tracing stop)", "43", Status.WARN, "traced by process 43 (gdb)", "kill 43"),
+    ],
+)
+def test_a_stopped_or_traced_server_is_said(
+    tmp_path: Path, state: str, tracer: str, status: Status, words: str, remedy: str | None
+) -> None:
+    for pid in ("42", "43"):
+        (tmp_path / pid).mkdir()
+    (tmp_path / "42" / "status").write_text(f"State:\t{state}\nTracerPid:\t{tracer}\n")
+    (tmp_path / "43" / "stat").write_text(f"43 (gdb) S {' '.join(['1'] * 30)}")
+    check = server._state(ProcFs(tmp_path), TARGET)
+    assert check.status is status
+    assert words in check.detail
+    assert remedy is None or remedy in (check.remedy or "")
+
+
+def test_a_server_that_we_may_not_read_still_gets_its_other_checks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> Any:
+        raise NoRights("no right", remedy="sudo")
+
+    def silent(*_: object, **__: object) -> Any:
+        raise SqlFailed("no SQL: nobody answers", remedy="look")
+
+    monkeypatch.setattr(server, "_modules", refuse)
+    monkeypatch.setattr(sql, "connect", silent)
+    found = {check.name: check.status for check in server.examine(TARGET, server.Account(), ProcFs(tmp_path))}
+    assert found[server.ACCESS] is Status.FAIL
+    assert found["SQL (for --queries)"] is Status.WARN
+
+
+def _report(bpf: Check, ptrace: Check, access: Check | None) -> report.Report:
+    servers = [] if access is None else [[access]]
+    return report.Report([bpf, ptrace], [] if access is None else [TARGET], servers)
+
+
+WORKS, BROKEN = ok("bpf snapshot", "x"), fail("bpf snapshot", "x", "y")
+HOLDS, HELD_BACK = ok("ptrace fallback", "x"), warn("ptrace fallback", "x", "y")
+READ, UNREAD = ok(server.ACCESS, "x"), fail(server.ACCESS, "x", "y")
+
+
+@pytest.mark.parametrize(
+    ("made", "verdict"),
+    [
+        (_report(WORKS, HOLDS, READ), Verdict.WORKS),
+        (_report(WORKS, HELD_BACK, READ), Verdict.WORKS),
+        (_report(BROKEN, HOLDS, READ), Verdict.FALLBACK),
+        (_report(BROKEN, HELD_BACK, READ), Verdict.NOTHING),
+        (_report(WORKS, HOLDS, UNREAD), Verdict.NOTHING),
+        (_report(WORKS, HOLDS, None), Verdict.NO_SERVER),
+    ],
+)
+def test_verdicts(made: report.Report, verdict: Verdict) -> None:
+    assert made.verdict is verdict
+    assert json.loads(report.as_json(made))["exit_code"] == verdict
+
+
+def test_each_line_that_is_not_ok_is_followed_by_its_remedy() -> None:
+    lines = list(report.text(_report(BROKEN, HOLDS, READ)))
+    broken = next(index for index, line in enumerate(lines) if "FAIL" in line)
+    assert lines[broken + 1].strip() == "→ y"
+    assert lines[-1].startswith("Stacks work only with --method ptrace")
+
+
+def test_the_command_prints_the_host_when_no_server_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(discover, "find_all", list)
+    monkeypatch.setattr(host, "_try", lambda _probe: (True, "works"))
+    assert cli_main.main(["doctor"]) == 3
+    assert capsys.readouterr().out.startswith("Host\n")

@@ -1,0 +1,206 @@
+"""Accounts, statements without literals, and what a server says of its threads; no server is needed."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pymysql
+import pytest
+
+from innoscope.errors import BadFile, SqlFailed
+from innoscope.target import credentials, sql
+from innoscope.target.fingerprint import fingerprint
+from innoscope.target.model import Target
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def target(**changes: Any) -> Target:
+    fields: dict[str, Any] = {
+        "pid": os.getpid(), "start_time": 1, "flavour": "mysql", "version": (9, 7, 4),
+        "version_text": "9.7.4",
+        "version_from": "memory", "executable": "/usr/sbin/mysqld", "deleted": False, "build_id": None,
+        "socket": None, "port": None, "datadir": None, "threads": 1, "root": "/", "container": None,
+        "symbols": "symtab",
+    }  # fmt: skip
+    return Target(**(fields | changes))
+
+
+class Cursor:
+    """Answers every statement with the same rows, or with an error."""
+
+    def __init__(self, answer: list[tuple[Any, ...]] | Exception) -> None:
+        self.answer = answer
+
+    def __enter__(self) -> Cursor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def execute(self, _statement: str) -> None:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        assert not isinstance(self.answer, Exception)
+        return self.answer
+
+    def fetchone(self) -> tuple[str, str]:
+        return ("Threads_connected", "30")
+
+
+class Connection:
+    user = b"dba"
+    server_version = "9.7.4"
+
+    def thread_id(self) -> int:
+        return 99
+
+    def __init__(self, answer: list[tuple[Any, ...]] | Exception) -> None:
+        self.answer = answer
+
+    def cursor(self) -> Cursor:
+        return Cursor(self.answer)
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("SELECT * FROM t1 WHERE a='x' and b=1e5 -- y", "SELECT * FROM t1 WHERE a=? and b=?"),
+        ("insert into t values (1,'a'),(2,'b'),(3,NULL)", "insert into t values (…)"),
+        ("insert into t values (1),(2)", "insert into t values (?)"),
+        ("select 0x1F, x'ab', _utf8'abc', N'q', t1.c2, `we'ird`", "select ?, ?, ?, ?, t1.c2, `we'ird`"),
+        ("select b'01', 0b0101, .5, 5., -5", "select ?, ?, ?, ?, -?"),
+        ("select \"a\"\"b\", 'it''s', 5", "select ?, ?, ?"),
+        ("select 'open and cut", "select ?"),
+        ("select 'cut after a backslash\\", "select ?"),
+        ("select 1 /* secret", "select ?"),
+        ("/* a 'b */ select # c\n 1 -- d", "select ?"),
+        ("select 1--2", "select ?--?"),
+        ("where a in (1,2,3) and b in ('x')", "where a in (…) and b in (?)"),
+        ("ALTER USER u@'h' IDENTIFIED BY 'pw'", "ALTER USER u@? IDENTIFIED BY ?"),
+        ("select @v, @@global.x, `a``b`, größe", "select @v, @@global.x, `a``b`, größe"),
+        ("", ""),
+    ],
+)
+def test_fingerprints_have_no_literals(statement: str, expected: str) -> None:
+    assert fingerprint(statement) == expected
+
+
+def test_after_an_escaped_quote_nothing_is_guessed() -> None:
+    assert fingerprint("select 'a\\', secret, 'b'") == "select ? …"
+
+
+def test_fingerprints_take_linear_time_and_are_bounded() -> None:
+    for part in ("'", "(", "(1,", "_a ", '"\\', "/*", "(?),", "`", "1e"):
+        assert len(fingerprint(part * 4000)) <= 2048
+
+
+def test_the_account_comes_from_the_option_file(tmp_path: Path) -> None:
+    file = tmp_path / "my.cnf"
+    file.write_text(
+        '# c\n[mysqld]\nuser=mysql\n[client]\nuser = app\npassword="p#1"\n'
+        "[client-innoscope]\nuser=innoscope\n!include x\n"
+    )
+    found = credentials.find(str(file))
+    assert (found.user, found.password) == ("innoscope", "p#1")
+    assert "p#1" not in repr(found)
+    assert credentials.find(str(file), "other").user == "other"
+
+
+def test_the_default_account_is_the_system_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(credentials, "DEFAULT_FILES", (tmp_path / "none",))
+    monkeypatch.setattr("getpass.getuser", lambda: "ann")
+    assert credentials.find() == credentials.Credentials("ann", "")
+
+
+def test_an_option_file_that_anybody_may_write_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "my.cnf"
+    file.write_text("[client]\npassword=x\n")
+    file.chmod(0o666)
+    with pytest.raises(BadFile) as caught:
+        credentials.find(str(file))
+    assert caught.value.remedy == f"chmod 600 {file}"
+    with pytest.raises(BadFile, match="no such option file"):
+        credentials.find(str(tmp_path / "none"))
+
+
+def test_each_generation_has_its_statement() -> None:
+    assert "THREAD_OS_ID" in sql.source_for("mysql", (5, 7, 0)).statement
+    assert "TID" in sql.source_for("mysql", (5, 6, 24)).statement
+    assert "TID" in sql.source_for("mariadb", (10, 11, 19)).statement
+    assert "TID" in sql.source_for("mariadb", ()).statement
+
+
+def test_digests_are_preferred_and_the_innermost_statement_wins() -> None:
+    rows = [
+        (70, 7, "app", "h", "db", "Query", "", 3, "CALL `p` ( ? )", "call p(1)"),
+        (70, 7, "app", "h", "db", "Query", "updating", 3, "UPDATE `t` SET ...", None),
+        (80, 8, "app", "h", None, "Query", None, 0, None, "select 'secret'"),
+        (90, 9, b"root", "h", None, "Sleep", None, 60, None, None),
+    ]
+    found = sql.queries(target(), Connection(rows))  # type: ignore[arg-type]
+    assert found[70].digest_text == "UPDATE `t` SET ..."
+    assert found[70].state == "updating"
+    assert found[80].digest_text == "select ?"
+    assert (found[90].user, found[90].digest_text, found[90].seconds) == ("root", None, 60)
+
+
+def test_a_server_without_thread_ids_is_a_note() -> None:
+    unknown = pymysql.err.OperationalError(1054, "Unknown column 'TID' in 'field list'")
+    with pytest.raises(SqlFailed, match=r"this server \(5\.6\.24\) does not tell OS thread ids"):
+        sql.queries(target(version=(5, 6, 24)), Connection(unknown))  # type: ignore[arg-type]
+
+
+def test_an_empty_answer_names_the_privilege() -> None:
+    with pytest.raises(SqlFailed) as caught:
+        sql.queries(target(), Connection([]))  # type: ignore[arg-type]
+    assert "GRANT SELECT ON performance_schema.* TO 'dba'" in (caught.value.remedy or "")
+
+
+def test_an_account_that_sees_only_itself_is_told_so() -> None:
+    rows = [(70, 99, "app", "h", "db", "Query", "", 0, None, None)]
+    with pytest.raises(SqlFailed, match="dba sees no thread but its own") as caught:
+        sql.queries(target(flavour="mariadb"), Connection(rows))  # type: ignore[arg-type]
+    assert caught.value.remedy == "GRANT PROCESS ON *.* TO 'dba'@'localhost'"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (1040, "too many connections"),
+        (1045, "access denied for ann"),
+        (2013, "did not answer in time"),
+        (9999, "answered: server's {words}"),
+    ],
+)
+def test_failures_are_one_line_with_a_remedy(monkeypatch: pytest.MonkeyPatch, code: int, words: str) -> None:
+    def refuse(**_: object) -> None:
+        raise pymysql.err.OperationalError(code, "server's {words}")
+
+    monkeypatch.setattr(pymysql, "connect", refuse)
+    with pytest.raises(SqlFailed, match=words) as caught:
+        sql.connect(target(socket="/run/x.sock"), user="ann")
+    assert "\n" not in caught.value.what
+    assert caught.value.remedy
+
+
+def test_a_server_that_listens_nowhere() -> None:
+    with pytest.raises(SqlFailed, match="listens on no socket"):
+        sql.connect(target())
+
+
+def test_a_server_that_accepts_and_says_nothing_is_given_up(tmp_path: Path) -> None:
+    path = tmp_path / ("long" * 30) / "my.sock"  # longer than sun_path: goes through a descriptor
+    path.parent.mkdir()
+    with closing(socket.socket(socket.AF_UNIX)) as listener, sql._short(str(path)) as reachable:
+        assert len(str(path)) > 107 > len(reachable)
+        listener.bind(reachable)
+        listener.listen()
+        with pytest.raises(SqlFailed, match=r"did not answer in time|nobody answers|closed"):
+            sql.connect(target(socket=str(path)), timeout=0.1)
