@@ -23,30 +23,21 @@ impl Bytes {
     /// The whole of a mapped file.
     pub(super) fn from_map(map: Mmap) -> Self {
         let range = 0..map.len();
-        Self {
-            backing: Arc::new(Backing::Map(map)),
-            range,
-        }
+        Self { backing: Arc::new(Backing::Map(map)), range }
     }
 
     /// The part at `offset` of `size` bytes, or `None` where these bytes do not have it.
     pub fn part(&self, offset: u64, size: u64) -> Option<Self> {
         let start = self.range.start.checked_add(usize::try_from(offset).ok()?)?;
         let end = start.checked_add(usize::try_from(size).ok()?)?;
-        (end <= self.range.end).then(|| Self {
-            backing: Arc::clone(&self.backing),
-            range: start..end,
-        })
+        (end <= self.range.end).then(|| Self { backing: Arc::clone(&self.backing), range: start..end })
     }
 }
 
 impl From<Vec<u8>> for Bytes {
     fn from(data: Vec<u8>) -> Self {
         let range = 0..data.len();
-        Self {
-            backing: Arc::new(Backing::Heap(data)),
-            range,
-        }
+        Self { backing: Arc::new(Backing::Heap(data)), range }
     }
 }
 

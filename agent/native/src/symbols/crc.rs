@@ -38,9 +38,7 @@ pub(super) fn crc32(data: &[u8]) -> u32 {
         let bytes = word.to_le_bytes();
         (0..8).fold(0, |sum, i| sum ^ TABLES[7 - i][usize::from(bytes[i])])
     });
-    let crc = rest.iter().fold(crc, |crc, byte| {
-        (crc >> 8) ^ TABLES[0][usize::from(crc as u8 ^ byte)]
-    });
+    let crc = rest.iter().fold(crc, |crc, byte| (crc >> 8) ^ TABLES[0][usize::from(crc as u8 ^ byte)]);
     !crc
 }
 

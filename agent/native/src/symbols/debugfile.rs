@@ -30,24 +30,13 @@ pub fn find(elf: &ElfFile, opened_as: &Path, search: &DebugSearch) -> Option<Pat
 }
 
 /// As [`find`], mapped.
-pub(super) fn find_open(
-    elf: &ElfFile,
-    opened_as: &Path,
-    search: &DebugSearch,
-) -> Option<Arc<ElfFile>> {
+pub(super) fn find_open(elf: &ElfFile, opened_as: &Path, search: &DebugSearch) -> Option<Arc<ElfFile>> {
     let id = elf.build_id();
     let by_id = id.iter().flat_map(|id| by_build_id(id, search));
     let link = elf.debuglink().filter(|(name, _)| is_file_name(name));
     let by_link = link.iter().flat_map(|(name, _)| by_link(name, opened_as, search));
-    let wanted = Wanted {
-        elf,
-        id: id.as_deref(),
-        crc: None,
-    };
-    let linked = Wanted {
-        crc: link.as_ref().map(|(_, crc)| *crc),
-        ..wanted
-    };
+    let wanted = Wanted { elf, id: id.as_deref(), crc: None };
+    let linked = Wanted { crc: link.as_ref().map(|(_, crc)| *crc), ..wanted };
     let mut by_id = by_id.flat_map(|path| on_host_and_in_root(path, search));
     let mut by_link = by_link.flat_map(|path| on_host_and_in_root(path, search));
     by_id
@@ -67,8 +56,7 @@ fn by_link(name: &str, opened_as: &Path, search: &DebugSearch) -> impl Iterator<
     let below = folder.strip_prefix("/").unwrap_or(folder);
     let near = [folder.join(name), folder.join(".debug").join(name)];
     let far = search.dirs.iter();
-    near.into_iter()
-        .chain(far.map(move |dir| dir.join(below).join(name)))
+    near.into_iter().chain(far.map(move |dir| dir.join(below).join(name)))
 }
 
 /// The link comes from the file: it must not lead out of the folders.
@@ -99,8 +87,7 @@ impl Wanted<'_> {
 
     /// A link may lead to the file itself, or to a copy that was stripped too.
     fn has_more(&self, file: &ElfFile) -> bool {
-        (file.has_symtab() && !self.elf.has_symtab())
-            || (file.has_debug_info() && !self.elf.has_debug_info())
+        (file.has_symtab() && !self.elf.has_symtab()) || (file.has_debug_info() && !self.elf.has_debug_info())
     }
 
     fn belongs(&self, file: &ElfFile) -> bool {

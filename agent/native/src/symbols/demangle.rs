@@ -11,7 +11,7 @@ const MAX_WRITTEN: usize = 32 << 10;
 /// Template arguments that take more than this between `<` and `>` are shown as `<...>` (bytes).
 const MAX_ARGUMENTS: usize = 40;
 /// The deepest nesting that is followed; the parser backtracks, which costs time that grows with the depth.
-const MAX_DEPTH: u32 = 56;
+const MAX_DEPTH: u32 = 44;
 
 /// A name without parameter list and return type: `handle_one_connection`, `THD::enter_cond`.
 ///
@@ -37,9 +37,8 @@ fn demangle_plain(mangled: &str) -> Option<String> {
         Symbol::new_with_options(text.to_vec(), &options)
     };
     // GCC before 12 left out the underscore in template arguments that name a variable (`-fabi-version` 11 and 12).
-    let symbol = parse(mangled.as_bytes())
-        .or_else(|_| parse(mangled.replace("LZ", "L_Z").as_bytes()))
-        .ok()?;
+    let symbol =
+        parse(mangled.as_bytes()).or_else(|_| parse(mangled.replace("LZ", "L_Z").as_bytes())).ok()?;
     let options = DemangleOptions::new()
         .no_params()
         .no_return_type()
@@ -65,9 +64,7 @@ fn thunk(mangled: &str) -> (&'static str, String) {
 /// Skips a number, with `n` for minus, and the underscore that ends it.
 fn after_offset(text: &str) -> Option<&str> {
     let digits = text.strip_prefix('n').unwrap_or(text);
-    digits
-        .trim_start_matches(|c: char| c.is_ascii_digit())
-        .strip_prefix('_')
+    digits.trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix('_')
 }
 
 /// `.isra.0.cold` is `.isra.0` and `.cold`: each begins with a dot that no digit follows.

@@ -28,19 +28,11 @@ pub struct ElfError {
 
 impl ElfError {
     fn content(path: &Path, reason: impl Into<String>) -> Self {
-        Self {
-            path: path.to_owned(),
-            reason: reason.into(),
-            errno: None,
-        }
+        Self { path: path.to_owned(), reason: reason.into(), errno: None }
     }
 
     fn system(path: &Path, error: &io::Error) -> Self {
-        Self {
-            path: path.to_owned(),
-            reason: error.to_string(),
-            errno: error.raw_os_error(),
-        }
+        Self { path: path.to_owned(), reason: error.to_string(), errno: error.raw_os_error() }
     }
 }
 
@@ -114,14 +106,8 @@ impl ElfFile {
     }
 
     fn new(data: Bytes, display: &Path, in_memory: bool) -> Result<Arc<Self>, ElfError> {
-        let headers =
-            Headers::read(&data).map_err(|reason| ElfError::content(display, reason))?;
-        Ok(Arc::new(Self {
-            path: display.to_owned(),
-            data,
-            headers,
-            in_memory,
-        }))
+        let headers = Headers::read(&data).map_err(|reason| ElfError::content(display, reason))?;
+        Ok(Arc::new(Self { path: display.to_owned(), data, headers, in_memory }))
     }
 
     /// The name it was opened as.
@@ -161,12 +147,7 @@ impl ElfFile {
 
     /// The GNU build-id in lower-case hex.
     pub fn build_id(&self) -> Option<String> {
-        let id = sections::build_id(&self.headers, &self.data)?;
-        Some(id.iter().fold(String::new(), |mut text, byte| {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        }))
+        sections::build_id(&self.headers, &self.data).map(|id| hex(&id))
     }
 
     /// The section of this name, or `None` if it has no bytes in this file (as most have none in a debug file).
@@ -223,6 +204,15 @@ impl ElfFile {
     pub(super) fn raw(&self, section: &SectionRecord) -> Option<Bytes> {
         self.data.part(section.offset, section.size)
     }
+}
+
+/// Lower-case hex digits.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 #[cfg(test)]

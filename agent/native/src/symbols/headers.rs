@@ -45,7 +45,7 @@ pub(super) struct SectionRecord {
 
 impl SectionRecord {
     pub fn has_flag(&self, flag: elf::SectionFlags) -> bool {
-        self.flags & u64::from(flag.0) != 0
+        self.flags & flag.0 != 0
     }
 }
 
@@ -93,9 +93,13 @@ impl Headers {
 
     /// The first section of this name that has bytes in the file.
     pub fn find(&self, name: &str) -> Option<&SectionRecord> {
-        self.sections
-            .iter()
-            .find(|s| s.kind != elf::SHT_NOBITS.0 && self.name_of(s) == name.as_bytes())
+        self.sections.iter().find(|s| s.kind != elf::SHT_NOBITS.0 && self.name_of(s) == name.as_bytes())
+    }
+
+    /// Whether a section of this name was left out of the file, as most are of a debug file.
+    pub fn is_left_out(&self, name: &str) -> bool {
+        let mut left_out = self.sections.iter().filter(|s| s.kind == elf::SHT_NOBITS.0);
+        left_out.any(|s| self.name_of(s) == name.as_bytes())
     }
 
     /// The first section of this type.
@@ -138,11 +142,7 @@ fn read_segments<E: FileHeader<Endian = Endianness>>(
     for raw in list {
         let (vaddr, memsz) = (raw.p_vaddr(endian).into(), raw.p_memsz(endian).into());
         let (offset, size) = (raw.p_offset(endian).into(), raw.p_filesz(endian).into());
-        let special = Special {
-            vaddr,
-            offset,
-            size,
-        };
+        let special = Special { vaddr, offset, size };
         match raw.p_type(endian) {
             elf::PT_LOAD => headers.segments.push(Segment {
                 vaddr,
@@ -170,7 +170,7 @@ fn read_sections<E: FileHeader<Endian = Endianness>>(
         .map(|raw| SectionRecord {
             name: raw.sh_name(endian),
             kind: raw.sh_type(endian).0,
-            flags: raw.sh_flags(endian).0.into(),
+            flags: raw.sh_flags(endian).0,
             address: raw.sh_addr(endian).into(),
             offset: raw.sh_offset(endian).into(),
             size: raw.sh_size(endian).into(),

@@ -9,7 +9,7 @@ use gimli::{Dwarf, EndianReader, LittleEndian, SectionId};
 
 use super::bytes::Bytes;
 use super::demangle::demangle;
-use super::elf::ElfFile;
+use super::elf::{ElfFile, hex};
 
 type Reader = EndianReader<LittleEndian, Bytes>;
 
@@ -41,7 +41,8 @@ impl Inlines {
     }
 
     /// The demangled names of the inlined calls at this ELF virtual address, innermost first, without the real
-    /// function that they were inlined into. Empty where nothing was inlined or the DWARF is damaged.
+    /// function that they were inlined into. Empty where nothing was inlined or the DWARF is damaged. GCC gives
+    /// functions that were inlined everywhere no mangled name: these come without their class or namespace.
     ///
     /// The first address asked for in a compilation unit costs about a ms, the next ones microseconds.
     pub fn frames(&self, svma: u64) -> Vec<String> {
@@ -76,6 +77,5 @@ fn shared_debug_file(elf: &ElfFile) -> Option<Arc<ElfFile>> {
     let folder = elf.path().parent().unwrap_or(Path::new("/"));
     let path: PathBuf = folder.join(path);
     let shared = ElfFile::open(&path).ok()?;
-    let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
-    (shared.build_id() == Some(id)).then_some(shared)
+    (shared.build_id() == Some(hex(&id))).then_some(shared)
 }

@@ -14,6 +14,8 @@ mod kallsyms;
 mod rawtable;
 mod sections;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -59,11 +61,7 @@ fn with_problems(mut table: SymbolTable, problems: &[String]) -> SymbolTable {
 }
 
 /// The file that has the DWARF of a module: itself, or its debug file.
-pub fn find_dwarf(
-    elf: &Arc<ElfFile>,
-    opened_as: &Path,
-    search: &DebugSearch,
-) -> Option<Arc<ElfFile>> {
+pub fn find_dwarf(elf: &Arc<ElfFile>, opened_as: &Path, search: &DebugSearch) -> Option<Arc<ElfFile>> {
     if elf.has_debug_info() {
         return Some(Arc::clone(elf));
     }

@@ -59,6 +59,16 @@ impl RawSymbol {
     fn is_defined(self) -> bool {
         self.section != SHN_UNDEF && self.section != SHN_ABS
     }
+
+    /// Whether it is a function or a variable (not a thread-local one) of this file.
+    pub fn is_definition(self) -> bool {
+        self.is_defined()
+            && match self.kind() {
+                elf::STT_FUNC | elf::STT_GNU_IFUNC | elf::STT_OBJECT => true,
+                elf::STT_NOTYPE => self.size > 0,
+                _ => false,
+            }
+    }
 }
 
 /// A symbol table and its strings; nothing is copied.
@@ -124,16 +134,6 @@ impl RawTable {
             && match symbol.kind() {
                 elf::STT_FUNC | elf::STT_GNU_IFUNC => true,
                 elf::STT_NOTYPE => symbol.size > 0 && in_code(),
-                _ => false,
-            }
-    }
-
-    /// Whether the symbol is a function or a variable (not a thread-local one) of this file.
-    pub fn is_definition(&self, symbol: RawSymbol) -> bool {
-        symbol.is_defined()
-            && match symbol.kind() {
-                elf::STT_FUNC | elf::STT_GNU_IFUNC | elf::STT_OBJECT => true,
-                elf::STT_NOTYPE => symbol.size > 0,
                 _ => false,
             }
     }

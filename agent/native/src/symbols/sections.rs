@@ -23,25 +23,14 @@ pub(super) fn by_name(headers: &Headers, file: &Bytes, name: &str) -> Option<Sec
     let old_style = name.strip_prefix(".debug_")?;
     let record = headers.find(&format!(".zdebug_{old_style}"))?;
     let raw = file.part(record.offset, record.size)?;
-    Some(Section {
-        svma: 0..0,
-        data: decompress_zdebug(&raw)?,
-    })
+    Some(Section { svma: 0..0, data: decompress_zdebug(&raw)? })
 }
 
 fn read(record: &SectionRecord, file: &Bytes) -> Option<Section> {
     let raw = file.part(record.offset, record.size)?;
-    let data = if record.has_flag(elf::SHF_COMPRESSED) {
-        decompress(&raw)?
-    } else {
-        raw
-    };
+    let data = if record.has_flag(elf::SHF_COMPRESSED) { decompress(&raw)? } else { raw };
     let end = record.address.checked_add(record.size)?;
-    let svma = if record.address == 0 {
-        0..0
-    } else {
-        record.address..end
-    };
+    let svma = if record.address == 0 { 0..0 } else { record.address..end };
     Some(Section { svma, data })
 }
 
@@ -68,41 +57,32 @@ fn inflate(format: CompressionFormat, data: &[u8], uncompressed_size: u64) -> Op
     if uncompressed_size > MAX_DECOMPRESSED {
         return None;
     }
-    let compressed = CompressedData {
-        format,
-        data,
-        uncompressed_size,
-    };
+    let compressed = CompressedData { format, data, uncompressed_size };
     let data = compressed.decompress().ok()?.into_owned();
     Some(Bytes::from(data))
 }
 
 /// What the program headers know of a section that is needed for unwinding.
+///
+/// Not for a debug file, whose program headers still describe the file it was split from.
 pub(super) fn by_segment(headers: &Headers, file: &Bytes, name: &str) -> Option<Section> {
+    if headers.is_left_out(name) {
+        return None;
+    }
     match name {
         ".eh_frame_hdr" => eh_frame_hdr(headers, file),
         ".eh_frame" => eh_frame(headers, file),
         ".text" => {
             let segment = headers.segments.iter().find(|s| s.executable)?;
-            Some(Section {
-                svma: segment.svma(),
-                data: file.part(segment.offset, segment.filesz)?,
-            })
+            Some(Section { svma: segment.svma(), data: file.part(segment.offset, segment.filesz)? })
         }
         _ => None,
     }
 }
 
 fn eh_frame_hdr(headers: &Headers, file: &Bytes) -> Option<Section> {
-    let Special {
-        vaddr,
-        offset,
-        size,
-    } = headers.eh_frame_hdr?;
-    Some(Section {
-        svma: vaddr..vaddr.checked_add(size)?,
-        data: file.part(offset, size)?,
-    })
+    let Special { vaddr, offset, size } = headers.eh_frame_hdr?;
+    Some(Section { svma: vaddr..vaddr.checked_add(size)?, data: file.part(offset, size)? })
 }
 
 /// `.eh_frame` begins where `.eh_frame_hdr` points; its end is not known, a zero length terminates it.

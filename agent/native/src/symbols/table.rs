@@ -108,14 +108,7 @@ impl SymbolTable {
         entries.shrink_to_fit();
         entries.sort_unstable_by_key(|entry| entry.address);
         let outer = outer_entries(&entries);
-        Self {
-            source,
-            path: None,
-            problem: None,
-            tables,
-            entries,
-            outer,
-        }
+        Self { source, path: None, problem: None, tables, entries, outer }
     }
 
     /// Functions, aliases counted.
@@ -136,8 +129,7 @@ impl SymbolTable {
     pub fn lookup(&self, svma: u64) -> Option<Symbol<'_>> {
         let after = self.entries.partition_point(|e| e.address <= svma);
         let last = after.checked_sub(1)?;
-        self.innermost(last, svma)
-            .or_else(|| self.sizeless(last, svma))
+        self.innermost(last, svma).or_else(|| self.sizeless(last, svma))
     }
 
     /// Steps outwards from the last entry that begins at or before the address.
@@ -157,9 +149,7 @@ impl SymbolTable {
 
     fn sizeless(&self, last: usize, svma: u64) -> Option<Symbol<'_>> {
         let entry = self.entries.get(last)?;
-        (entry.address == svma)
-            .then(|| self.best_alias(last, |e| e.size == 0))
-            .flatten()
+        (entry.address == svma).then(|| self.best_alias(last, |e| e.size == 0)).flatten()
     }
 
     /// The best name among the entries with the address of entry `at` that pass `fits`; the smallest come first.
@@ -177,11 +167,7 @@ impl SymbolTable {
                 best = Some((rank, size));
             }
         }
-        best.map(|(rank, size)| Symbol {
-            name: rank.name,
-            address,
-            size,
-        })
+        best.map(|(rank, size)| Symbol { name: rank.name, address, size })
     }
 
     fn rank(&self, entry: Entry) -> Option<(Rank<'_>, u64)> {
@@ -216,7 +202,7 @@ impl SymbolTable {
         let mut best: FxHashMap<&'name str, (Reverse<Claim>, Found)> = FxHashMap::default();
         for table in &self.tables {
             for (index, symbol) in table.symbols() {
-                if !table.is_definition(symbol) {
+                if !symbol.is_definition() {
                     continue;
                 }
                 let name = table.name(symbol).and_then(|n| wanted.get(n));
@@ -249,10 +235,7 @@ pub enum Found {
 
 impl Found {
     fn of(symbol: RawSymbol) -> Self {
-        Self::One {
-            address: symbol.address,
-            size: symbol.size,
-        }
+        Self::One { address: symbol.address, size: symbol.size }
     }
 }
 
@@ -265,10 +248,7 @@ struct Claim {
 
 impl Claim {
     fn of(table: &RawTable, index: u32, symbol: RawSymbol) -> Self {
-        Self {
-            old_version: table.is_old_version(index, symbol),
-            binding: symbol.binding(),
-        }
+        Self { old_version: table.is_old_version(index, symbol), binding: symbol.binding() }
     }
 }
 

@@ -1,0 +1,7 @@
+//! Tests on real files, compiled here.
+
+mod corrupt;
+mod fixture;
+mod inlined;
+mod lookup;
+mod sources;
