@@ -26,7 +26,8 @@ pub struct Mapping {
 /// Errors: `Gone`, `Rights` (reading another user's maps needs CAP_SYS_PTRACE).
 pub fn executable(pid: u32) -> Result<Vec<Mapping>> {
     let path = format!("/proc/{pid}/maps");
-    let text = fs::read(&path).map_err(|error| Error::from_os(&error, &format!("reading {path}"), Kind::Internal))?;
+    let text = fs::read(&path)
+        .map_err(|error| Error::from_os(&error, &format!("reading {path}"), Kind::Internal))?;
     Ok(String::from_utf8_lossy(&text).lines().filter_map(parse_executable).collect())
 }
 
@@ -35,8 +36,8 @@ pub fn executable(pid: u32) -> Result<Vec<Mapping>> {
 /// Errors: `Gone`, `Rights`, and `Elf` where the program is mapped under no name.
 pub fn main_executable(pid: u32) -> Result<Mapping> {
     let link = format!("/proc/{pid}/exe");
-    let metadata =
-        fs::metadata(&link).map_err(|error| Error::from_os(&error, &format!("reading {link}"), Kind::Internal))?;
+    let metadata = fs::metadata(&link)
+        .map_err(|error| Error::from_os(&error, &format!("reading {link}"), Kind::Internal))?;
     let inode = std::os::unix::fs::MetadataExt::ino(&metadata);
     executable(pid)?
         .into_iter()
@@ -77,12 +78,18 @@ mod tests {
 
     #[test]
     fn keeps_code_of_files_and_the_vdso() {
-        let line = "55e0c000-55e0d000 r-xp 00002000 fe:00 123                        /usr/sbin/my sqld (deleted)";
+        let line =
+            "55e0c000-55e0d000 r-xp 00002000 fe:00 123                        /usr/sbin/my sqld (deleted)";
         let mapping = parse_executable(line).expect("executable");
         assert_eq!(mapping.path, "/usr/sbin/my sqld");
         assert!(mapping.deleted);
-        assert_eq!((mapping.start, mapping.end, mapping.offset, mapping.inode), (0x55e0_c000, 0x55e0_d000, 0x2000, 123));
-        assert!(parse_executable("7ffd0000-7ffd2000 r-xp 00000000 00:00 0                  [vdso]").is_some());
+        assert_eq!(
+            (mapping.start, mapping.end, mapping.offset, mapping.inode),
+            (0x55e0_c000, 0x55e0_d000, 0x2000, 123)
+        );
+        assert!(
+            parse_executable("7ffd0000-7ffd2000 r-xp 00000000 00:00 0                  [vdso]").is_some()
+        );
     }
 
     #[test]

@@ -15,10 +15,15 @@ const PAGE: usize = 4096;
 /// not mapped.
 pub fn read(pid: u32, address: u64, size: usize) -> Result<Vec<u8>> {
     let bytes = read_some(pid, address, size).map_err(|error| {
-        Error::from_os(&error, &format!("reading {size} bytes at {address:#x} of process {pid}"), Kind::Internal)
+        Error::from_os(
+            &error,
+            &format!("reading {size} bytes at {address:#x} of process {pid}"),
+            Kind::Internal,
+        )
     })?;
     if bytes.len() < size {
-        let detail = format!("only {} of {size} bytes at {address:#x} of process {pid} are mapped", bytes.len());
+        let detail =
+            format!("only {} of {size} bytes at {address:#x} of process {pid} are mapped", bytes.len());
         return Err(Error::new(Kind::Internal, detail));
     }
     Ok(bytes)

@@ -1,5 +1,6 @@
 //! The ELF files that are mapped into a process, with what unwinding and naming need of each.
 
+use std::cell::OnceCell;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -28,8 +29,8 @@ pub struct Module {
     pub symbols: SymbolTable,
     /// Why the file or its names could not be used.
     pub problem: Option<String>,
-    /// Some(None) when there is no debug info.
-    inlines: Option<Option<Inlines>>,
+    /// Opened at the first use; None when there is no debug info.
+    inlines: OnceCell<Option<Inlines>>,
     inode: u64,
 }
 
@@ -45,8 +46,8 @@ impl Module {
     }
 
     /// The functions inlined at an address of the file, innermost first; opens the debug info at the first call.
-    fn inlined(&mut self, svma: u64, search: &DebugSearch) -> Vec<String> {
-        let inlines = self.inlines.get_or_insert_with(|| {
+    fn inlined(&self, svma: u64, search: &DebugSearch) -> Vec<String> {
+        let inlines = self.inlines.get_or_init(|| {
             let elf = symbols::find_dwarf(self.elf.as_ref()?, Path::new(&self.path), search)?;
             Inlines::new(&elf).ok()
         });
@@ -69,13 +70,13 @@ pub struct Modules {
     pid: u32,
     search: DebugSearch,
     mappings: Vec<Mapping>,
-    modules: Vec<Module>,
+    files: Vec<Module>,
 }
 
 impl Modules {
     /// Opens what is mapped now.
     pub fn new(pid: u32, search: DebugSearch) -> Result<Self> {
-        let mut modules = Self { pid, search, mappings: Vec::new(), modules: Vec::new() };
+        let mut modules = Self { pid, search, mappings: Vec::new(), files: Vec::new() };
         modules.refresh()?;
         Ok(modules)
     }
@@ -92,10 +93,21 @@ impl Modules {
                 let symbols = symbols::load_own(&elf);
                 let end = end.wrapping_add(bias);
                 let elf = Some(elf);
-                Module { path, deleted: false, start, end, bias, elf, symbols, problem: None, inlines: None, inode: 0 }
+                Module {
+                    path,
+                    deleted: false,
+                    start,
+                    end,
+                    bias,
+                    elf,
+                    symbols,
+                    problem: None,
+                    inlines: OnceCell::new(),
+                    inode: 0,
+                }
             })
             .collect();
-        Self { pid: 0, search: DebugSearch::default(), mappings: Vec::new(), modules }
+        Self { pid: 0, search: DebugSearch::default(), mappings: Vec::new(), files: modules }
     }
 
     /// Reads the maps again. True when something changed; what is still mapped is kept as it is.
@@ -104,17 +116,20 @@ impl Modules {
         if mappings == self.mappings {
             return Ok(false);
         }
-        let mut known = std::mem::take(&mut self.modules);
+        let mut known = std::mem::take(&mut self.files);
         for group in mappings.chunk_by(|a, b| a.path == b.path && a.inode == b.inode) {
             let (start, end) = (group[0].start, group[group.len() - 1].end);
             let same = |module: &Module| {
-                module.start == start && module.end == end && module.inode == group[0].inode && module.path == group[0].path
+                module.start == start
+                    && module.end == end
+                    && module.inode == group[0].inode
+                    && module.path == group[0].path
             };
             let module = match known.iter().position(same) {
                 Some(index) => known.swap_remove(index),
                 None => self.open(group, start, end),
             };
-            self.modules.push(module);
+            self.files.push(module);
         }
         self.mappings = mappings;
         Ok(true)
@@ -122,18 +137,18 @@ impl Modules {
 
     /// The module that covers the address.
     pub fn at(&self, address: u64) -> Option<usize> {
-        let index = self.modules.partition_point(|module| module.start <= address).checked_sub(1)?;
-        (address < self.modules[index].end).then_some(index)
+        let index = self.files.partition_point(|module| module.start <= address).checked_sub(1)?;
+        (address < self.files[index].end).then_some(index)
     }
 
     /// All modules, lowest address first.
     pub fn all(&self) -> &[Module] {
-        &self.modules
+        &self.files
     }
 
     /// The functions inlined at an address of a module, innermost first.
-    pub fn inlined(&mut self, index: usize, svma: u64) -> Vec<String> {
-        self.modules[index].inlined(svma, &self.search)
+    pub fn inlined(&self, index: usize, svma: u64) -> Vec<String> {
+        self.files[index].inlined(svma, &self.search)
     }
 
     fn open(&self, group: &[Mapping], start: u64, end: u64) -> Module {
@@ -147,7 +162,7 @@ impl Modules {
             elf: None,
             symbols: SymbolTable::default(),
             problem: None,
-            inlines: None,
+            inlines: OnceCell::new(),
             inode: first.inode,
         };
         match open_elf(self.pid, first) {
@@ -158,7 +173,9 @@ impl Modules {
                     module.problem = module.symbols.problem.clone();
                     module.elf = Some(elf);
                 }
-                None => module.problem = Some(format!("{}: no segment of the file is mapped here", first.path)),
+                None => {
+                    module.problem = Some(format!("{}: no segment of the file is mapped here", first.path));
+                }
             },
             Err(problem) => module.problem = Some(problem.to_string()),
         }
@@ -205,7 +222,10 @@ fn open_same_inode(path: &Path, mapping: &Mapping) -> Result<File> {
     };
     let file = File::open(path).map_err(failed)?;
     if file.metadata().map_err(failed)?.ino() != mapping.inode {
-        let detail = format!("{} was replaced on disk, and reading the mapped file needs CAP_CHECKPOINT_RESTORE", mapping.path);
+        let detail = format!(
+            "{} was replaced on disk, and reading the mapped file needs CAP_CHECKPOINT_RESTORE",
+            mapping.path
+        );
         return Err(Error::new(crate::error::Kind::Rights, detail));
     }
     Ok(file)

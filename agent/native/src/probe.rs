@@ -38,7 +38,9 @@ pub fn perf() -> (bool, String) {
         let sampled = perf::sample(&[tid], Duration::from_millis(500));
         stop.store(true, Ordering::Relaxed);
         match sampled.as_deref() {
-            Ok([sample]) => (true, format!("sampled a running thread with {} bytes of stack", sample.stack.len())),
+            Ok([sample]) => {
+                (true, format!("sampled a running thread with {} bytes of stack", sample.stack.len()))
+            }
             Ok(_) => (false, "the event was opened, but no sample came in 500 ms".to_owned()),
             Err(error) => (false, format!("perf_event_open: {error}")),
         }

@@ -134,7 +134,10 @@ impl Process {
     pub fn new(pid: u32, method: Method, search: DebugSearch, inlines: bool, kernel: bool) -> Result<Self> {
         let modules = Modules::new(pid, search)?;
         if modules.all().is_empty() {
-            return Err(Error::new(Kind::Gone, format!("process {pid} has no code mapped: it is ending, or a kernel thread")));
+            return Err(Error::new(
+                Kind::Gone,
+                format!("process {pid} has no code mapped: it is ending, or a kernel thread"),
+            ));
         }
         let (source, method_reason) = open_source(pid, method, kernel)?;
         let kallsyms = if kernel { Kallsyms::load().ok() } else { None };
@@ -220,7 +223,8 @@ impl Process {
 
     /// Reads the maps again when a thread is in code that was not there before (a plugin, for one).
     fn refresh_if_unknown(&mut self, raw: &[RawThread]) -> Result<()> {
-        let unknown = |thread: &RawThread| thread.registers.ip != 0 && self.modules.at(thread.registers.ip).is_none();
+        let unknown =
+            |thread: &RawThread| thread.registers.ip != 0 && self.modules.at(thread.registers.ip).is_none();
         if raw.iter().any(unknown) && self.modules.refresh()? {
             self.unwinder = Unwinder::new(&self.modules);
             self.forget_stacks();
@@ -240,7 +244,11 @@ impl Process {
 
     /// A stack that goes on above the copy: the rest is read at leisure, and counts only if the thread has
     /// not run since.
-    fn finish_deep(&mut self, thread: RawThread, short: Walk) -> Result<std::result::Result<Finished, RawThread>> {
+    fn finish_deep(
+        &mut self,
+        thread: RawThread,
+        short: Walk,
+    ) -> Result<std::result::Result<Finished, RawThread>> {
         let Registers { sp, .. } = thread.registers;
         let stack = memory::read_some(self.pid, sp, DEEP_BYTES).unwrap_or_default();
         if stack.len() <= thread.stack.len() {
@@ -300,7 +308,9 @@ impl Process {
         let samples = match perf::sample(&running, PATIENCE) {
             Ok(samples) => samples,
             Err(error) => {
-                let note = format!("threads on a CPU could not be sampled (perf_event_open: {error}); their stacks are stale");
+                let note = format!(
+                    "threads on a CPU could not be sampled (perf_event_open: {error}); their stacks are stale"
+                );
                 if !look.notes.contains(&note) {
                     look.notes.push(note);
                 }
@@ -346,7 +356,7 @@ impl Process {
                     let named = self
                         .frames
                         .entry(lookup)
-                        .or_insert_with(|| Arc::new(name(&mut self.modules, *address, lookup, self.inlines)));
+                        .or_insert_with(|| Arc::new(name(&self.modules, *address, lookup, self.inlines)));
                     frames.extend(named.iter().cloned());
                 }
                 entry.insert(id);
@@ -373,17 +383,24 @@ fn open_source(pid: u32, method: Method, kernel: bool) -> Result<(Box<dyn Source
 }
 
 /// The frames of one address: inlined functions first, then the function that is really there.
-fn name(modules: &mut Modules, address: u64, lookup: u64, inlines: bool) -> Vec<Frame> {
+fn name(modules: &Modules, address: u64, lookup: u64, inlines: bool) -> Vec<Frame> {
     let Some(index) = modules.at(lookup) else {
-        return vec![Frame { function: None, module: "?".into(), offset: address, inlined: false, kernel: false }];
+        return vec![Frame {
+            function: None,
+            module: "?".into(),
+            offset: address,
+            inlined: false,
+            kernel: false,
+        }];
     };
     let svma = modules.all()[index].svma(lookup);
-    let inlined = if inlines { modules.inlined(index, svma) } else { Vec::new() };
+    let calls = if inlines { modules.inlined(index, svma) } else { Vec::new() };
     let module = &modules.all()[index];
     let shared: Arc<str> = module.name().into();
     let offset = module.svma(address);
-    let frame = |function, inlined| Frame { function, module: Arc::clone(&shared), offset, inlined, kernel: false };
-    let mut frames: Vec<Frame> = inlined.into_iter().map(|function| frame(Some(function), true)).collect();
+    let frame =
+        |function, inlined| Frame { function, module: Arc::clone(&shared), offset, inlined, kernel: false };
+    let mut frames: Vec<Frame> = calls.into_iter().map(|function| frame(Some(function), true)).collect();
     let symbol = module.symbols.lookup(svma).map(|symbol| demangle(symbol.name));
     // Old C libraries give their entry function no size.
     let function = symbol.or_else(|| module.is_entry(lookup).then(|| "_start".to_owned()));

@@ -1,6 +1,10 @@
 //! The Python face of the core; agent/innoscope/_native.pyi documents it.
 
+// What Python hands over is converted and so ours; ElfInfo's flags are a list of facts.
+#![allow(clippy::needless_pass_by_value, clippy::struct_excessive_bools)]
+
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -82,7 +86,9 @@ impl Process {
             "auto" => Method::Auto,
             "bpf" => Method::Bpf,
             "ptrace" => Method::Ptrace,
-            other => return Err(PyValueError::new_err(format!("method is auto, bpf or ptrace, not {other}"))),
+            other => {
+                return Err(PyValueError::new_err(format!("method is auto, bpf or ptrace, not {other}")));
+            }
         };
         let search = DebugSearch {
             dirs: debug_dirs.unwrap_or_else(|| vec![PathBuf::from("/usr/lib/debug")]),
@@ -104,10 +110,10 @@ impl Process {
         let stacks = PyDict::new(py);
         let mut present = FxHashMap::default();
         for thread in &look.threads {
-            if !present.contains_key(&thread.stack) {
+            if let Entry::Vacant(entry) = present.entry(thread.stack) {
                 let frames = self.stack(py, thread.stack)?;
                 stacks.set_item(thread.stack, &frames)?;
-                present.insert(thread.stack, frames);
+                entry.insert(frames);
             }
         }
         if self.stacks.len() > 2 * present.len() + 1024 {
@@ -115,9 +121,19 @@ impl Process {
         }
         let threads = look.threads.iter().map(|thread| {
             let raw = &thread.raw;
-            (raw.tid, raw.ns_tid, raw.comm.as_str(), raw.state, thread.trust.as_str(), thread.stack, raw.syscall, raw.arg0)
+            (
+                raw.tid,
+                raw.ns_tid,
+                raw.comm.as_str(),
+                raw.state,
+                thread.trust.as_str(),
+                thread.stack,
+                raw.syscall,
+                raw.arg0,
+            )
         });
-        let threads = threads.map(|fields| fields.into_pyobject(py)).collect::<PyResult<Vec<Bound<'_, PyTuple>>>>()?;
+        let threads =
+            threads.map(|fields| fields.into_pyobject(py)).collect::<PyResult<Vec<Bound<'_, PyTuple>>>>()?;
         Ok(Look {
             threads: PyList::new(py, threads)?.unbind(),
             stacks: stacks.unbind(),
@@ -203,7 +219,11 @@ fn find_debug_file(py: Python<'_>, path: PathBuf, debug_dirs: Vec<PathBuf>) -> P
 }
 
 #[pyfunction]
-fn symbol_in_file(py: Python<'_>, path: PathBuf, names: Vec<String>) -> PyResult<HashMap<String, (u64, u64)>> {
+fn symbol_in_file(
+    py: Python<'_>,
+    path: PathBuf,
+    names: Vec<String>,
+) -> PyResult<HashMap<String, (u64, u64)>> {
     py.detach(|| {
         let elf = open_elf(&path)?;
         Ok(find_all(&symbols::load_own(&elf), names, 0))
@@ -215,8 +235,9 @@ fn symbol_in_process(py: Python<'_>, pid: u32, names: Vec<String>) -> PyResult<H
     py.detach(|| {
         let mapping = maps::main_executable(pid)?;
         let elf = modules::open_elf(pid, &mapping)?;
-        let bias = modules::bias(&elf, &mapping)
-            .ok_or_else(|| Error::new(Kind::Elf, format!("{}: no segment of the file is mapped", mapping.path)))?;
+        let bias = modules::bias(&elf, &mapping).ok_or_else(|| {
+            Error::new(Kind::Elf, format!("{}: no segment of the file is mapped", mapping.path))
+        })?;
         Ok(find_all(&symbols::load_own(&elf), names, bias))
     })
 }

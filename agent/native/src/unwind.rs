@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{Error as StepError, FrameAddress, Module as Code, ModuleSectionInfo, Unwinder as _};
-use gimli::{BaseAddresses, EhFrame, EhFrameHdr, LittleEndian, RegisterRule, UnwindContext, UnwindSection, X86_64};
+use gimli::{
+    BaseAddresses, EhFrame, EhFrameHdr, LittleEndian, RegisterRule, UnwindContext, UnwindSection, X86_64,
+};
 use rustc_hash::FxHashMap;
 
 use crate::modules::{Module, Modules};
@@ -63,7 +65,7 @@ impl Unwinder {
             let at = usize::try_from(address.checked_sub(sp).ok_or(())?).map_err(|_| ())?;
             let bytes = at.checked_add(8).and_then(|end| stack.get(at..end));
             beyond = bytes.is_none();
-            bytes.map(|bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes"))).ok_or(())
+            bytes.and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?))).ok_or(())
         };
         let mut registers = UnwindRegsX86_64::new(ip, sp, bp);
         let mut addresses = vec![ip];
@@ -108,7 +110,8 @@ impl Unwinder {
         }
         let root = modules.at(address).is_some_and(|index| {
             let module = &modules.all()[index];
-            module.is_entry(address) || return_address_undefined(module, module.svma(address)).unwrap_or(false)
+            module.is_entry(address)
+                || return_address_undefined(module, module.svma(address)).unwrap_or(false)
         });
         self.roots.insert(address, root);
         root
@@ -149,7 +152,8 @@ fn return_address_undefined(module: &Module, svma: u64) -> Option<bool> {
         Some(header) => {
             let bases = bases.clone().set_eh_frame_hdr(header.svma.start);
             let parsed = EhFrameHdr::new(&header.data, LittleEndian).parse(&bases, 8).ok()?;
-            let entry = parsed.table()?.fde_for_address(&section, &bases, svma, EhFrame::cie_from_offset).ok()?;
+            let entry =
+                parsed.table()?.fde_for_address(&section, &bases, svma, EhFrame::cie_from_offset).ok()?;
             entry.unwind_info_for_address(&section, &bases, &mut context, svma).ok()?.clone()
         }
         None => section

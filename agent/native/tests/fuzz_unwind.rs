@@ -31,7 +31,10 @@ impl Lies {
 
 fn libc_path() -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("own maps");
-    let line = maps.lines().find(|line| line.contains("/libc.so") || line.contains("/libc-")).expect("libc is mapped");
+    let line = maps
+        .lines()
+        .find(|line| line.contains("/libc.so") || line.contains("/libc-"))
+        .expect("libc is mapped");
     line[line.find('/').expect("a path")..].to_owned()
 }
 
@@ -88,7 +91,8 @@ fn mutated_unwind_tables() {
                 mutated[index] = lies.next() as u8;
             }
         }
-        let elf: Arc<ElfFile> = ElfFile::from_bytes(mutated, Path::new("libc")).expect("headers are as they were");
+        let elf: Arc<ElfFile> =
+            ElfFile::from_bytes(mutated, Path::new("libc")).expect("headers are as they were");
         let modules = Modules::fixed(vec![(elf, BIAS)]);
         walk_lies(&modules, 1_000, &mut lies);
     }

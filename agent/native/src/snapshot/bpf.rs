@@ -135,6 +135,7 @@ impl Source for BpfSource {
     }
 }
 
+#[derive(Clone, Copy)]
 struct LinkTask {
     tid: u32,
     pid: u32,

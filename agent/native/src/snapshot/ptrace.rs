@@ -75,11 +75,9 @@ impl Source for PtraceSource {
 
 fn thread_ids(pid: u32) -> Result<Vec<u32>> {
     let path = format!("/proc/{pid}/task");
-    let entries =
-        fs::read_dir(&path).map_err(|error| Error::from_os(&error, &format!("reading {path}"), Kind::Internal))?;
-    Ok(entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .collect())
+    let entries = fs::read_dir(&path)
+        .map_err(|error| Error::from_os(&error, &format!("reading {path}"), Kind::Internal))?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
 /// None when the thread ended meanwhile.
@@ -132,7 +130,9 @@ impl Held {
         let deadline = Instant::now() + STOP_DEADLINE;
         loop {
             match waitpid(tid, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::StillAlive) if Instant::now() < deadline => thread::sleep(Duration::from_micros(20)),
+                Ok(WaitStatus::StillAlive) if Instant::now() < deadline => {
+                    thread::sleep(Duration::from_micros(20));
+                }
                 Ok(WaitStatus::PtraceEvent(..)) => return Ok(Some(Self { tid, signal: None })),
                 Ok(WaitStatus::Stopped(_, signal)) => return Ok(Some(Self { tid, signal: Some(signal) })),
                 // Ended, or late: a seized thread that never stopped is let go when our tracing thread ends.

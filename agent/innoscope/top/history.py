@@ -1,0 +1,85 @@
+"""The last minute of each wait class, for the sparklines."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import pairwise
+from math import ceil
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+SPAN_S = 60.0
+_LEVELS = "▁▂▃▄▅▆▇█"
+
+
+class History:
+    """Threads per wait class at each look of the last minute."""
+
+    def __init__(self, span_s: float = SPAN_S) -> None:
+        self.span_s = span_s
+        self._looks: deque[tuple[float, Mapping[str, int]]] = deque()
+
+    def add(self, taken_at: float, counts: Mapping[str, int]) -> None:
+        """Note one look (Unix seconds). Looks older than the span fall out; going back starts afresh."""
+        if self._looks and taken_at < self._looks[-1][0]:
+            self._looks.clear()
+        self._looks.append((taken_at, counts))
+        while self._looks[0][0] <= taken_at - self.span_s:
+            self._looks.popleft()
+
+    def known(self) -> set[str]:
+        """Classes that occurred within the span."""
+        return {name for _, counts in self._looks for name, count in counts.items() if count}
+
+    def series(self, wait: str, columns: int) -> list[int | None]:
+        """The highest count in each of ``columns`` parts of the span, oldest first; None without a look."""
+        parts: list[int | None] = [None] * columns
+        if not self._looks or not columns:
+            return parts
+        start = self._looks[-1][0] - self.span_s
+        for taken_at, counts in self._looks:
+            part = max(0, ceil((taken_at - start) / self.span_s * columns) - 1)
+            parts[part] = max(parts[part] or 0, counts.get(wait, 0))
+        return _carried(parts, self._longest_gap(columns))
+
+    def _longest_gap(self, columns: int) -> int:
+        """How many empty parts two looks in a row can have between them, at the usual pace."""
+        times = [taken_at for taken_at, _ in self._looks]
+        gaps = sorted(after - before for before, after in pairwise(times))
+        if not gaps:
+            return 0
+        return int(1.5 * gaps[len(gaps) // 2] / self.span_s * columns)
+
+
+def _carried(parts: Sequence[int | None], longest: int) -> list[int | None]:
+    """Fill the parts between two looks of a slow pace with the earlier one: the line is not dotted."""
+    filled: list[int | None] = []
+    last: int | None = None
+    age = 0
+    for part in parts:
+        age = 0 if part is not None else age + 1
+        last = part if part is not None else last
+        filled.append(last if age <= longest else None)
+    return filled
+
+
+def sparkline(series: Sequence[int | None]) -> str:
+    """One character per value, scaled to the highest; a blank for no look, the lowest level only for 0."""
+    highest = max((value for value in series if value), default=0)
+    return "".join(" " if value is None else _LEVELS[_level(value, highest)] for value in series)
+
+
+def _level(value: int, highest: int) -> int:
+    if value == 0:
+        return 0
+    return max(1, round(value / highest * (len(_LEVELS) - 1)))
+
+
+def bar(value: int, highest: int, columns: int) -> str:
+    """A bar of up to ``columns`` characters, in eighths; never empty for a value above 0."""
+    if value <= 0 or highest <= 0:
+        return ""
+    eighths = max(1, round(value / highest * columns * 8))
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()

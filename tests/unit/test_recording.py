@@ -1,0 +1,229 @@
+"""Recordings: what is written comes back; a killed recorder, a full disk and damage are told apart."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from innoscope.errors import BadFile
+from innoscope.stacks.model import Dump, Frame, Query, Thread, Trust
+from innoscope.stacks.recording import Recorder, Recording
+from innoscope.stacks.render.json import document
+from innoscope.target.model import Target
+
+TARGET = Target(
+    pid=4242,
+    start_time=9,
+    flavour="mysql",
+    version=(5, 6, 24),
+    version_text="5.6.24",
+    version_from="memory",
+    executable="/usr/sbin/mysqld",
+    deleted=False,
+    build_id="ab" * 20,
+    socket="/run/m.sock",
+    port=3306,
+    datadir="/data",
+    threads=3,
+    root="/",
+    container=None,
+    symbols="symtab",
+)
+IDLE = (
+    Frame("poll", "libc.so.6", 0x10),
+    Frame("do_command(THD*)", "mysqld", 0x20),
+    Frame(None, "mysqld", 0x30),
+)
+LOCK = (
+    Frame("lock_wait_suspend_thread", "mysqld", 0x40, inlined=True),
+    Frame("futex", "kernel", 0, kernel=True),
+)
+QUERY = Query(
+    7, "app", "10.0.0.1", "shop", "Query", "updating", 3, 'UPDATE "t" SET `b` = ? -- "wait":"fake" ÿ☃'
+)
+
+
+def look(number: int) -> Dump:
+    threads = (
+        Thread(1, 1, "mysqld", "S", Trust.EXACT, "idle", IDLE, 7),
+        Thread(2, 12, "mysqld", "S", Trust.EXACT, "idle", IDLE, 7),
+        Thread(3, 3, "connection", "R", Trust.STALE, "row_lock", LOCK, None, QUERY),
+        Thread(4, 4, "empty", "D", Trust.INCOMPLETE, "other", ()),
+    )
+    return Dump(TARGET, "bpf", 1_700_000_000.5 + number, 4.25, threads, ("a note",))
+
+
+def record(path: Path, looks: int = 3) -> Path:
+    with Recorder(path, interval_s=1) as recorder:
+        for number in range(looks):
+            recorder.write(look(number))
+    return path
+
+
+def dumps(recording: Recording) -> list[Dump]:
+    return [recording.dump(number) for number in range(len(recording))]
+
+
+@pytest.fixture(params=["looks.rec", "looks.rec.gz"], ids=["plain", "gzip"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return tmp_path / str(request.param)
+
+
+def test_what_is_written_comes_back(path: Path) -> None:
+    recording = Recording(record(path))
+    assert dumps(recording) == [look(number) for number in range(3)]
+    assert recording.notes == ()
+    assert recording.header["interval_s"] == 1
+    assert recording.waits == [{"idle": 2, "row_lock": 1, "other": 1}] * 3
+    first, second = recording.dump(0).threads[:2]
+    assert first.frames is second.frames
+
+
+def test_each_line_is_the_json_document(path: Path) -> None:
+    record(path)
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    header, *lines = text.decode().splitlines()
+    assert json.loads(header)["innoscope_recording"] == 1
+    assert [json.loads(line) for line in lines] == [document(look(number)) for number in range(3)]
+
+
+def test_every_cut_off_end_is_readable(path: Path) -> None:
+    """However many bytes reached the disk: the looks up to there, and a note."""
+    whole = record(path, 2).read_bytes()
+    complete = 0
+    for size in {*range(0, len(whole), 23), *range(len(whole) - 30, len(whole))}:
+        path.write_bytes(whole[:size])
+        try:
+            recording = Recording(path)
+        except BadFile:
+            assert size < 200  # nothing but a part of the header
+            continue
+        assert dumps(recording) == [look(0), look(1)][: len(recording)]
+        complete += not recording.notes
+    assert complete <= 5  # the end of a line was hit
+
+
+def test_a_killed_recorder_leaves_a_readable_file(path: Path) -> None:
+    script = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        f"import pathlib, test_recording as t\n"
+        f"r = t.Recorder(pathlib.Path({str(path)!r}), interval_s=1)\n"
+        "for n in range(10**9): r.write(t.look(n))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script])
+    try:
+        deadline = time.monotonic() + 30
+        while (not path.exists() or path.stat().st_size < 20_000) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    recording = Recording(path)
+    assert len(recording) > 3
+    assert recording.dump(len(recording) - 1).target == TARGET
+
+
+def test_damage_names_the_line(tmp_path: Path) -> None:
+    path = record(tmp_path / "a.rec")
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + lines[1] + b"\x00\xffgarbage\n" + lines[3])
+    with pytest.raises(BadFile, match="line 3: damaged"):
+        Recording(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ((b'"threads":[', b'"threads":['), "missing"),
+        ((b'"exact"', b'"certain"'), "certain"),
+        ((b'"schema":1', b'"schema":9'), "schema 9"),
+        ((b'"tid":1,', b'"tid":"x",'), "x"),
+    ],
+    ids=["missing key", "unknown trust", "other schema", "not a number"],
+)
+def test_a_line_that_is_no_dump_names_the_line_when_it_is_asked_for(
+    tmp_path: Path, change: tuple[bytes, bytes], why: str
+) -> None:
+    path = record(tmp_path / "a.rec")
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[2] = lines[2].replace(*change) if change[0] != change[1] else lines[2].replace(b'"comm"', b'"name"')
+    path.write_bytes(b"".join(lines))
+    recording = Recording(path)
+    recording.dump(0)
+    with pytest.raises(BadFile, match=f"line 3: not a dump.*{why}"):
+        recording.dump(1)
+
+
+def test_damaged_compression_names_the_line(tmp_path: Path) -> None:
+    path = record(tmp_path / "a.rec.gz", 50)
+    data = bytearray(path.read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 40] = bytes(40)
+    path.write_bytes(data)
+    with pytest.raises(BadFile, match=r"line \d+"):
+        dumps(Recording(path))
+
+
+def test_a_gzip_file_of_another_tool_is_read(tmp_path: Path) -> None:
+    plain = record(tmp_path / "a.rec")
+    packed = tmp_path / "other-name"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert len(Recording(packed)) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "empty"),
+        (b"hello\n", "not an Innoscope recording"),
+        (b"{}\n", "not an Innoscope recording"),
+        (b"[" * 100_000, "cut off at once"),
+        (b'{"innoscope_recording":2}\n', "version 2"),
+        (b"\x1f\x8b", "cut off at once"),
+    ],
+    ids=["empty", "text", "other json", "deep json", "newer", "gzip magic only"],
+)
+def test_other_files_are_refused(tmp_path: Path, content: bytes, why: str) -> None:
+    path = tmp_path / "a.rec"
+    path.write_bytes(content)
+    with pytest.raises(BadFile, match=why):
+        Recording(path)
+
+
+def test_no_such_file_and_a_directory(tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match="No such file"):
+        Recording(tmp_path / "absent")
+    with pytest.raises(BadFile, match="directory"):
+        Recording(tmp_path)
+
+
+def test_an_earlier_recording_is_not_overwritten(path: Path) -> None:
+    before = record(path).read_bytes()
+    with pytest.raises(BadFile, match="is there already"):
+        Recorder(path, interval_s=1)
+    assert path.read_bytes() == before
+
+
+def test_only_the_owner_may_read_it(path: Path) -> None:
+    assert record(path).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")  # noqa: PTH110
+def test_a_full_disk_is_an_error_of_ours(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "a.rec", interval_s=1)
+    recorder._file = open("/dev/full", "wb")  # noqa: SIM115, PTH123
+    with pytest.raises(BadFile, match="No space left"):
+        recorder.write(look(0))
+
+
+def test_a_moment_finds_the_look_before_it(path: Path) -> None:
+    recording = Recording(record(path))
+    assert [recording.at(1_700_000_000.5 + offset) for offset in (-5, 0, 0.9, 1, 99)] == [0, 0, 0, 1, 2]

@@ -1,0 +1,193 @@
+"""The pure parts of the live view: folding, choosing, the last minute, lines of a given width."""
+
+from __future__ import annotations
+
+import pytest
+from rich.cells import cell_len
+
+from innoscope.stacks.model import Dump, Frame, Query, Thread, Trust
+from innoscope.target.model import Target
+from innoscope.top.history import History, bar, sparkline
+from innoscope.top.lines import Widths, fit, headline, leaf_first, short, stack_lines, wait_line, waits_head
+from innoscope.top.picture import Choice, Order, Picture, waits
+
+TARGET = Target(
+    pid=4242,
+    start_time=9,
+    flavour="mariadb",
+    version=(11, 4, 5),
+    version_text="11.4.5",
+    version_from="memory",
+    executable="/usr/sbin/mariadbd",
+    deleted=False,
+    build_id=None,
+    socket=None,
+    port=None,
+    datadir=None,
+    threads=3,
+    root="/",
+    container=None,
+    symbols="symtab",
+)
+
+
+def frames(*names: str) -> tuple[Frame, ...]:
+    return tuple(Frame(name, "libc.so.6" if name.startswith("__") else "mariadbd", 16) for name in names)
+
+
+IDLE = frames("__poll", "vio_io_wait", "do_command")
+LOCK = frames("__futex", "__pthread_cond_wait", "lock_wait_suspend_thread", "row_upd")
+
+
+def thread(
+    tid: int, wait: str, stack: tuple[Frame, ...], text: str | None = None, trust: str = "exact"
+) -> Thread:
+    query = Query(tid, "app", "web1", "shop", "Query", "", 1, text) if text else None
+    return Thread(tid, tid, "conn", "S", Trust(trust), wait, stack, None, query)
+
+
+def dump(*threads: Thread, at: float = 1000.0) -> Dump:
+    return Dump(TARGET, "bpf", at, 4.8, threads)
+
+
+def test_equal_stacks_are_one_row_and_changes_are_counted() -> None:
+    before = Picture(dump(thread(1, "idle", IDLE), thread(2, "idle", IDLE), thread(3, "row_lock", LOCK)))
+    other_objects = tuple(Frame(frame.function, frame.module, 99) for frame in IDLE)
+    after = Picture(
+        dump(thread(1, "idle", IDLE), thread(2, "idle", other_objects), thread(4, "idle", IDLE)), before
+    )
+    assert [(row.wait, row.count, row.change) for row in after.rows] == [("idle", 3, 1)]
+    assert all(row.change == 0 for row in before.rows)
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        (Choice(), ["idle", "row_lock", "fsync_redo"]),
+        (Choice(wait="row_lock"), ["row_lock"]),
+        (Choice(hide_idle=True), ["row_lock", "fsync_redo"]),
+        (Choice(text="SUSPEND"), ["row_lock"]),
+        (Choice(text="update t1"), ["row_lock"]),
+        (Choice(text="app@web1"), ["row_lock"]),
+        (Choice(text="nowhere"), []),
+        (Choice(order=Order.CLASS), ["fsync_redo", "idle", "row_lock"]),
+        (Choice(order=Order.FUNCTION), ["row_lock", "idle", "fsync_redo"]),
+        (Choice(order=Order.CHANGE), ["fsync_redo", "idle", "row_lock"]),
+    ],
+)
+def test_choosing_and_sorting(choice: Choice, expected: list[str]) -> None:
+    base = [thread(1, "idle", IDLE), thread(2, "idle", IDLE), thread(3, "idle", IDLE)]
+    locks = [thread(4, "row_lock", LOCK, "update t1 set a=?"), thread(5, "row_lock", LOCK)]
+    fsync = thread(6, "fsync_redo", frames("fsync_it"))
+    picture = Picture(dump(*base, *locks, fsync), Picture(dump(*base, *locks)))
+    assert [row.wait for row in picture.choose(choice)] == expected
+
+
+def test_orders_go_round() -> None:
+    order = Order.THREADS
+    assert [order := order.next for _ in Order][-1] is Order.THREADS
+
+
+def test_wait_classes_most_first() -> None:
+    counts = {"other": 1, "idle": 9, "row_lock": 1}
+    assert waits(counts, Choice()) == [("idle", 9), ("other", 1), ("row_lock", 1)]
+    assert waits(counts, Choice(hide_idle=True)) == [("other", 1), ("row_lock", 1)]
+
+
+def test_the_last_minute() -> None:
+    history = History(span_s=60)
+    for second in range(100):
+        history.add(1000 + second, {"idle": second})
+    assert history.series("idle", 60)[-3:] == [97, 98, 99]
+    assert history.series("idle", 30)[-2:] == [97, 99]
+    assert history.series("row_lock", 3) == [0, 0, 0]
+    assert history.known() == {"idle"}
+
+
+def test_a_gap_is_blank_and_a_slow_pace_is_not_dotted() -> None:
+    slow = History(span_s=60)
+    for second in (0, 5, 10, 15):
+        slow.add(1000 + second, {"idle": 3})
+    assert slow.series("idle", 60)[-16:] == [3] * 16
+    assert slow.series("idle", 60)[:40] == [None] * 40
+    gap = History(span_s=60)
+    for second in (0, 1, 2, 40, 41, 42):
+        gap.add(1000 + second, {"idle": 3})
+    assert gap.series("idle", 60)[25:50] == [None] * 25
+
+
+def test_going_back_in_time_starts_afresh() -> None:
+    history = History()
+    history.add(1000, {"idle": 1})
+    history.add(900, {"row_lock": 1})
+    assert history.known() == {"row_lock"}
+
+
+def test_sparkline_tells_zero_from_little() -> None:
+    assert sparkline([None, 0, 1, 500, 1000]) == " ▁▂▅█"
+    assert sparkline([0, 0]) == "▁▁"
+    assert sparkline([]) == ""
+
+
+def test_bars() -> None:
+    assert [bar(value, 16, 2) for value in (0, 1, 8, 9, 16)] == ["", "▏", "█", "█▏", "██"]
+    assert bar(1, 100_000, 10) == "▏"
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ("lock_wait_suspend_thread(que_thr_t*)", "lock_wait_suspend_thread"),
+        ("void std::vector<int, std::allocator<int> >::push_back(int const&)", "std::vector::push_back"),
+        ("(anonymous namespace)::f(int)", "f"),
+        ("pthread_cond_wait@@GLIBC_2.3.2", "pthread_cond_wait"),
+        ("log_write.isra.0", "log_write"),
+        ("foo(int) [clone .constprop.3]", "foo"),
+        ("Foo::operator()(int) const", "Foo::operator()(int) const"),
+        ("mysqld+0x1234", "mysqld+0x1234"),
+        ("Buf_fetch<Buf_fetch_normal>::single_page", "Buf_fetch::single_page"),
+    ],
+)
+def test_short_names(label: str, expected: str) -> None:
+    assert short(label) == expected
+
+
+def test_leaf_first_leaves_out_the_inside_of_libc() -> None:
+    assert leaf_first(LOCK) == "__pthread_cond_wait ← lock_wait_suspend_thread ← row_upd"
+    assert leaf_first(IDLE) == "__poll ← vio_io_wait ← do_command"
+    assert leaf_first(()) == "(no frames)"
+
+
+@pytest.mark.parametrize("columns", [20, 40, 77, 119, 157])
+def test_every_line_has_the_width_asked_for(columns: int) -> None:
+    wide = frames("漢字" * 60, "operator[]")
+    row = Picture(dump(*(thread(tid, "row_lock", wide, "select '漢字' from t") for tid in range(3)))).rows[0]
+    widths = Widths.of(columns, ["a class with a very long name indeed"])
+    texts = [
+        *stack_lines(row, "a class with a very long name indeed", widths),
+        headline(dump(), columns),
+        fit("漢" * 99, columns),
+    ]
+    assert [cell_len(text) for text in texts] == [columns] * len(texts)
+    if columns >= 40:
+        assert cell_len(waits_head(widths)) == columns
+        series = [1] * widths.spark
+        assert cell_len(wait_line("row lock", 99_999, 99_999, series, widths)) <= columns
+
+
+def test_terminal_commands_in_names_are_not_sent() -> None:
+    evil = frames("\x1b]0;owned\x07", "f\x9b2J")
+    row = Picture(dump(thread(1, "row_lock", evil, "select \x1b[2J\nfrom t"))).rows[0]
+    for line in stack_lines(row, "row lock", Widths.of(100, ["row lock"])):
+        assert line.isprintable()
+
+
+def test_doubtful_stacks_are_marked() -> None:
+    row = Picture(dump(thread(1, "other", IDLE, trust="stale"), thread(2, "other", IDLE))).rows[0]
+    assert "[1 of 2 stale]" in stack_lines(row, "other", Widths.of(100, ["other"]))[0]
+
+
+def test_statements_stand_below_their_stack() -> None:
+    picture = Picture(dump(thread(1, "x", IDLE, "a"), thread(2, "x", IDLE, "b"), thread(3, "x", IDLE, "b")))
+    second = stack_lines(picture.rows[0], "x", Widths.of(80, ["x"]))[1]
+    assert second.strip() == "└ 2× (and 1 more) b"

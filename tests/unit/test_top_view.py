@@ -1,0 +1,349 @@
+"""The live view driven by keys, over fake looks; SQL and the recorder beside it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from textual.widgets import Static
+
+from innoscope.errors import BadFile, InnoscopeError, NoSuchProcess, SqlFailed
+from innoscope.stacks.model import Dump, Frame, Query, Thread, Trust
+from innoscope.stacks.recording import Recorder, Recording
+from innoscope.target.model import Target
+from innoscope.top import headless
+from innoscope.top.detail import Page
+from innoscope.top.feed import QueryFeed
+from innoscope.top.listing import Listing
+from innoscope.top.live import TopApp
+from innoscope.top.looker import Looker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from textual.pilot import Pilot
+
+    from innoscope.top.view import StacksApp
+
+TARGET = Target(
+    pid=4242,
+    start_time=9,
+    flavour="mysql",
+    version=(5, 6, 24),
+    version_text="5.6.24",
+    version_from="memory",
+    executable="/usr/sbin/mysqld",
+    deleted=False,
+    build_id=None,
+    socket=None,
+    port=None,
+    datadir=None,
+    threads=3,
+    root="/",
+    container=None,
+    symbols="symtab",
+)
+IDLE = (Frame("poll", "libc.so.6", 1), Frame("my_net_read", "mysqld", 2))
+LOCK = (Frame("lock_wait_suspend_thread", "mysqld", 3), Frame("row_upd", "mysqld", 4))
+SQL = {tid: Query(tid, "app", "web1", "shop", "Query", "updating", 1, "UPDATE t1") for tid in range(100, 110)}
+
+
+class FakeEyes:
+    """Looks that are 20 idle threads and 10 row locks; ``errors`` are raised instead, one per look."""
+
+    def __init__(self, *errors: InnoscopeError | None, slow_s: float = 0.0) -> None:
+        self.looks = 0
+        self.at_once = 0
+        self.overlapped = False
+        self._errors = list(errors)
+        self._slow_s = slow_s
+
+    def look(self) -> Dump:
+        self.at_once += 1
+        self.overlapped |= self.at_once > 1
+        time.sleep(self._slow_s)
+        self.at_once -= 1
+        self.looks += 1
+        error = self._errors.pop(0) if self._errors else None
+        if error:
+            raise error
+        idle = [Thread(tid, tid, "mysqld", "S", Trust.EXACT, "idle", IDLE) for tid in range(20)]
+        locks = [Thread(tid, tid, "mysqld", "S", Trust.EXACT, "row_lock", LOCK) for tid in range(100, 110)]
+        return Dump(TARGET, "bpf", time.time(), 4.8, (*idle, *locks), ("names are missing", "and more"))
+
+
+def app_of(eyes: FakeEyes, *, interval_s: float = 60.0, feed: QueryFeed | None = None) -> TopApp:
+    return TopApp(Looker(eyes, feed=feed, patience_s=5), interval_s=interval_s)
+
+
+def text(app: StacksApp, selector: str) -> str:
+    return str(app.screen_stack[0].query_one(selector, Static).render())
+
+
+def lines(app: StacksApp, selector: str) -> list[str]:
+    listing = app.screen_stack[0].query_one(selector, Listing)
+    return [line for item in listing.items for line in item.lines]
+
+
+async def wait_for(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
+    """Up to 20 s: test machines are slow at times."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        await pilot.pause(0.02)
+
+
+async def until(pilot: Pilot[None], words: str, app: StacksApp, selector: str) -> None:
+    await wait_for(pilot, lambda: words in text(app, selector))
+
+
+@pytest.mark.asyncio
+async def test_the_picture() -> None:
+    app = app_of(FakeEyes())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "30 threads in 4.8 ms · bpf, not stopped", app, "#head")
+        assert "30 exact · every 60 s, none late · own CPU" in text(app, "#trust")
+        assert "note (+1, n shows all): names are missing" in text(app, "#messages")
+        idle, lock = lines(app, "#waits")
+        assert idle.split()[:2] == ["idle", "20"]
+        assert lock.split()[:3] == ["row", "lock", "10"]
+        assert lines(app, "#stacks")[1].rstrip().endswith("lock_wait_suspend_thread ← row_upd")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("size", [(80, 24), (160, 50), (40, 10), (300, 90)], ids=str)
+async def test_nothing_is_wider_than_the_terminal(size: tuple[int, int]) -> None:
+    app = app_of(FakeEyes())
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, "4242", app, "#head")
+        for selector in ("#waits", "#stacks"):
+            assert max(map(len, lines(app, selector))) <= size[0] - 2
+            assert not app.query_one(selector, Listing).show_horizontal_scrollbar
+        assert app.query_one("#stacks", Listing).size.height >= 1
+        assert app.query_one("#foot").region.y == size[1] - 1
+
+
+@pytest.mark.asyncio
+async def test_a_change_of_size_is_followed() -> None:
+    app = app_of(FakeEyes())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "4242", app, "#head")
+        await pilot.resize_terminal(140, 40)
+        await wait_for(pilot, lambda: max(map(len, lines(app, "#stacks"))) == 137)
+
+
+@pytest.mark.asyncio
+async def test_filters() -> None:
+    app = app_of(FakeEyes())
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, "4242", app, "#head")
+        await pilot.press("i")
+        assert [line.split()[0] for line in lines(app, "#stacks")] == ["10"]
+        await pilot.press("i", "down", "f")
+        assert [line.split()[0] for line in lines(app, "#stacks")] == ["10"]
+        assert "shown: class row lock (Esc: all)" in text(app, "#messages")
+        await pilot.press("escape")
+        assert len(lines(app, "#stacks")) == 2
+        await pilot.press("slash", *"net", "space", "q")
+        assert lines(app, "#stacks") == ["no stack matches; Esc shows all"]
+        await pilot.press("backspace", "backspace", "enter")
+        assert [line.split()[0] for line in lines(app, "#stacks")] == ["20"]
+        assert "text “net”" in text(app, "#messages")
+        await pilot.press("escape")
+        assert len(lines(app, "#stacks")) == 2
+
+
+@pytest.mark.asyncio
+async def test_enter_on_a_class_shows_only_that_class() -> None:
+    app = app_of(FakeEyes())
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, "4242", app, "#head")
+        await pilot.press("shift+tab", "down", "enter")
+        assert [line.split()[0] for line in lines(app, "#stacks")] == ["10"]
+        assert lines(app, "#waits")[1].startswith("▸ row lock")  # said with a mark, not only by colour
+        await pilot.press("enter")
+        assert len(lines(app, "#stacks")) == 2
+
+
+@pytest.mark.asyncio
+async def test_sorting() -> None:
+    app = app_of(FakeEyes())
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, "4242", app, "#head")
+        assert "by threads" in text(app, "#stacks-head")
+        await pilot.press("s", "s", "s")
+        assert "by function" in text(app, "#stacks-head")
+        assert "lock_wait" in lines(app, "#stacks")[0]
+
+
+@pytest.mark.asyncio
+async def test_a_stack_opens_and_closes() -> None:
+    app = app_of(FakeEyes(), feed=QueryFeed(lambda: SQL))
+    async with app.run_test(size=(100, 50)) as pilot:
+        await until(pilot, "4242", app, "#head")
+        assert lines(app, "#stacks")[2].split() == ["└", "10×", "UPDATE", "t1"]
+        await pilot.press("down", "enter")
+        assert isinstance(app.screen, Page)
+        page = str(app.screen.query_one("VerticalScroll Static", Static).render())
+        assert "   0  lock_wait_suspend_thread (mysqld+0x3)" in page
+        assert "    10×  UPDATE t1" in page
+        assert "#109 app@web1 db shop Query 1 s [updating]" in page
+        await pilot.press("escape")
+        assert not isinstance(app.screen, Page)
+        for key in ("question_mark", "n"):
+            await pilot.press(key)
+            assert isinstance(app.screen, Page)
+            await pilot.press("q")
+        assert app.is_running
+
+
+@pytest.mark.asyncio
+async def test_frozen_looks_go_on_behind() -> None:
+    eyes = FakeEyes()
+    app = app_of(eyes, interval_s=0.05)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, "4242", app, "#head")
+        await pilot.press("space")
+        held, looks = app.picture, eyes.looks
+        await wait_for(pilot, lambda: eyes.looks > looks + 2)
+        assert app.picture is held
+        assert "FROZEN" in text(app, "#messages")
+        await pilot.press("space")
+        assert app.picture is not held
+
+
+@pytest.mark.asyncio
+async def test_looks_never_overlap_and_late_ones_are_counted() -> None:
+    eyes = FakeEyes(slow_s=0.3)
+    app = app_of(eyes, interval_s=0.1)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await wait_for(pilot, lambda: app.late >= 4 and eyes.looks >= 3)
+        assert not eyes.overlapped
+        await wait_for(pilot, lambda: f"{app.late} late" in text(app, "#trust"))
+
+
+@pytest.mark.asyncio
+async def test_the_end_of_the_server_keeps_the_picture() -> None:
+    eyes = FakeEyes(None, NoSuchProcess("process 4242 ended", remedy="innoscope targets"))
+    app = app_of(eyes, interval_s=0.1)
+    async with app.run_test(size=(120, 30)) as pilot:
+        await until(pilot, "THE SERVER ENDED", app, "#messages")
+        assert "process 4242 ended (innoscope targets)" in text(app, "#messages")
+        assert len(lines(app, "#stacks")) == 2
+        await pilot.pause(0.4)
+        assert eyes.looks == 2
+        await pilot.press("q")
+    assert app.return_code == 0
+
+
+@pytest.mark.asyncio
+async def test_a_look_that_fails_is_said_and_tried_again() -> None:
+    app = app_of(FakeEyes(None, InnoscopeError("the kernel is busy")), interval_s=0.2)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, "LOOK FAILED: the kernel is busy", app, "#messages")
+        await until(pilot, "note", app, "#messages")
+        await wait_for(pilot, lambda: "LOOK FAILED" not in text(app, "#messages"))
+
+
+@pytest.mark.asyncio
+async def test_a_bug_of_ours_ends_the_view_and_is_raised() -> None:
+    class Broken(FakeEyes):
+        def look(self) -> Dump:
+            raise ZeroDivisionError("oops")
+
+    app = app_of(Broken())
+    with pytest.raises(Exception, match="oops"):
+        async with app.run_test() as pilot:
+            await wait_for(pilot, lambda: not app.is_running)
+
+
+def failing() -> Mapping[int, Query]:
+    raise SqlFailed("access denied for nobody", remedy="GRANT PROCESS")
+
+
+def odd() -> Mapping[int, Query]:
+    raise ValueError("odd")
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [(failing, "access denied for nobody (GRANT PROCESS)"), (odd, "no statements: ValueError: odd")],
+    ids=["error of ours", "any error"],
+)
+def test_sql_that_fails_leaves_a_word(ask: object, words: str) -> None:
+    looker = Looker(FakeEyes(), feed=QueryFeed(ask), patience_s=5)  # type: ignore[arg-type]
+    sight = looker.look()
+    assert sight.sql_problem == words
+    assert len(sight.dump.threads) == 30
+
+
+def test_sql_that_hangs_does_not_hold_the_look() -> None:
+    hold = threading.Event()
+
+    def hang() -> Mapping[int, Query]:
+        hold.wait(30)
+        return SQL
+
+    looker = Looker(FakeEyes(), feed=QueryFeed(hang), patience_s=0.05)
+    try:
+        begun = time.monotonic()
+        for _ in range(5):
+            looker.look()
+        assert time.monotonic() - begun < 2
+        time.sleep(1.1)
+        assert "has not answered SQL for" in str(looker.look().sql_problem)
+    finally:
+        hold.set()
+
+
+def test_a_failed_question_is_not_repeated_at_once() -> None:
+    asked = []
+
+    def ask() -> Mapping[int, Query]:
+        asked.append(1)
+        raise SqlFailed("no")
+
+    looker = Looker(FakeEyes(), feed=QueryFeed(ask, retry_s=30), patience_s=1)
+    for _ in range(5):
+        looker.look()
+    assert len(asked) == 1
+
+
+def test_a_recorder_that_fails_stops_recording_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(tmp_path / "a.rec", interval_s=1)
+    looker = Looker(FakeEyes(), recorder=recorder)
+    looker.look()
+
+    def full(_: Dump) -> None:
+        raise BadFile("cannot write a.rec: No space left on device")
+
+    monkeypatch.setattr(recorder, "write", full)
+    for _ in range(2):
+        problem = looker.look().record_problem
+        assert problem == "recording stopped after 1 looks: cannot write a.rec: No space left on device"
+
+
+def test_recording_without_a_screen(tmp_path: Path) -> None:
+    said: list[str] = []
+    with Recorder(tmp_path / "a.rec.gz", interval_s=0.1) as recorder:
+        looks = headless.record(
+            Looker(FakeEyes(), recorder=recorder), interval_s=0.1, duration_s=1.0, say=said.append
+        )
+    assert 1 <= looks <= 10
+    assert len(Recording(tmp_path / "a.rec.gz")) == looks
+    assert said[0] in ("names are missing", "and more")
+    assert said[-1].startswith(f"{looks} looks recorded")
+
+
+def test_recording_without_a_screen_ends_with_the_server(tmp_path: Path) -> None:
+    said: list[str] = []
+    eyes = FakeEyes(None, None, NoSuchProcess("process 4242 ended"))
+    with Recorder(tmp_path / "a.rec", interval_s=0.1) as recorder:
+        looks = headless.record(
+            Looker(eyes, recorder=recorder), interval_s=0.1, duration_s=None, say=said.append
+        )
+    assert looks == 2
+    assert "the server ended: process 4242 ended" in said
