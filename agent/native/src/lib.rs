@@ -1,14 +1,15 @@
 //! The core of Innoscope: copies the stacks of all threads of a live process without stopping it, unwinds
 //! them offline and names what they are in.
 //!
-//! `snapshot` copies, `modules` and `symbols` know the files that are mapped, `unwind` walks, `process` puts
-//! one look together, `python` is the face.
+//! `snapshot` copies, `modules` and `symbols` know the files that are mapped, `unwind` walks, `names`
+//! names, `process` puts one look together, `python` is the face.
 
 pub mod error;
 pub mod flamegraph;
 pub mod maps;
 pub mod memory;
 pub mod modules;
+pub mod names;
 pub mod pprof;
 pub mod probe;
 pub mod process;

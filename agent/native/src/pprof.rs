@@ -5,7 +5,7 @@
 use prost::Message;
 use rustc_hash::FxHashMap;
 
-use crate::process::Frame;
+use crate::names::Frame;
 
 #[derive(Clone, PartialEq, Message)]
 struct ValueType {

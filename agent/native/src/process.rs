@@ -1,18 +1,16 @@
 //! One look at all threads of a process: copy, unwind, mend what moved, name.
 
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-use rustc_hash::FxHashMap;
 
 use crate::error::{Error, Kind, Result};
 use crate::memory;
 use crate::modules::Modules;
+use crate::names::{Frame, StackNames};
 use crate::snapshot::bpf::BpfSource;
 use crate::snapshot::ptrace::PtraceSource;
 use crate::snapshot::{Motion, RawThread, Registers, Source, perf};
-use crate::symbols::{DebugSearch, Kallsyms, demangle};
+use crate::symbols::DebugSearch;
 use crate::unwind::{End, Unwinder, Walk};
 
 /// Rounds of sampling and copying again that a thread gets which moved or was on a CPU.
@@ -66,21 +64,6 @@ impl Trust {
     }
 }
 
-/// One function on a stack.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Frame {
-    /// Demangled, without parameters; None where no symbol covers the address.
-    pub function: Option<String>,
-    /// Base name of the file.
-    pub module: Arc<str>,
-    /// Address in the file's own terms.
-    pub offset: u64,
-    /// The compiler inlined it into the next frame.
-    pub inlined: bool,
-    /// Part of the kernel.
-    pub kernel: bool,
-}
-
 /// One thread of a look.
 #[derive(Debug, Clone)]
 pub struct Thread {
@@ -119,12 +102,7 @@ pub struct Process {
     pub method_reason: Option<String>,
     modules: Modules,
     unwinder: Unwinder,
-    inlines: bool,
-    kallsyms: Option<Kallsyms>,
-    stack_ids: FxHashMap<(Vec<u64>, Vec<u64>), u32>,
-    stacks: FxHashMap<u32, Arc<Vec<Frame>>>,
-    frames: FxHashMap<u64, Arc<Vec<Frame>>>,
-    next_id: u32,
+    names: StackNames,
 }
 
 impl Process {
@@ -139,22 +117,10 @@ impl Process {
                 format!("process {pid} has no code mapped: it is ending, or a kernel thread"),
             ));
         }
+        refuse_other_architecture(pid, &modules)?;
         let (source, method_reason) = open_source(pid, method, kernel)?;
-        let kallsyms = if kernel { Kallsyms::load().ok() } else { None };
         let unwinder = Unwinder::new(&modules);
-        Ok(Self {
-            pid,
-            source,
-            method_reason,
-            modules,
-            unwinder,
-            inlines,
-            kallsyms,
-            stack_ids: FxHashMap::default(),
-            stacks: FxHashMap::default(),
-            frames: FxHashMap::default(),
-            next_id: 0,
-        })
+        Ok(Self { pid, source, method_reason, modules, unwinder, names: StackNames::new(inlines, kernel) })
     }
 
     /// "bpf" or "ptrace".
@@ -169,15 +135,15 @@ impl Process {
 
     /// The frames of a stack of the last look.
     pub fn frames(&self, stack: u32) -> Option<&Arc<Vec<Frame>>> {
-        self.stacks.get(&stack)
+        self.names.get(stack)
     }
 
     /// Copies, unwinds and names the stacks of all threads.
     ///
     /// Errors: `Gone` when the process ended before the copy; else those of the method.
     pub fn look(&mut self) -> Result<Look> {
-        if self.stacks.len() > STACKS_KEPT {
-            self.forget_stacks();
+        if self.names.len() > STACKS_KEPT {
+            self.names.forget();
         }
         let mut look = Look::default();
         let started = Instant::now();
@@ -195,7 +161,7 @@ impl Process {
         look.copy += started.elapsed();
         let started = Instant::now();
         for (thread, walk, trust) in done {
-            let stack = self.intern(walk.addresses, &thread.kernel);
+            let stack = self.names.intern(&self.modules, walk.addresses, &thread.kernel);
             look.threads.push(Thread { raw: RawThread { stack: Vec::new().into(), ..thread }, trust, stack });
         }
         look.symbolise = started.elapsed();
@@ -205,29 +171,33 @@ impl Process {
 
     /// Walks what stood still; the threads that did not come back for another try.
     fn walk_all(&mut self, raw: Vec<RawThread>) -> Result<(Vec<Finished>, Vec<RawThread>)> {
-        self.refresh_if_unknown(&raw)?;
         let mut done = Vec::with_capacity(raw.len());
-        let mut moved = Vec::new();
-        for thread in raw {
-            if thread.motion == Motion::Still {
-                match self.finish_still(thread)? {
-                    Ok(finished) => done.push(finished),
-                    Err(thread) => moved.push(thread),
-                }
-            } else {
-                moved.push(thread);
-            }
+        let (still, mut moved): (Vec<_>, Vec<_>) =
+            raw.into_iter().partition(|thread| thread.motion == Motion::Still);
+        self.finish_all(still, &mut done, &mut moved)?;
+        let elsewhere = |finished: &Finished| finished.1.end == End::Elsewhere;
+        // A plugin that was loaded since, for one.
+        if done.iter().any(elsewhere) && self.modules.refresh()? {
+            self.unwinder = Unwinder::new(&self.modules);
+            self.names.forget();
+            let (again, kept): (Vec<_>, Vec<_>) = done.into_iter().partition(elsewhere);
+            done = kept;
+            self.finish_all(again.into_iter().map(|(thread, ..)| thread), &mut done, &mut moved)?;
         }
         Ok((done, moved))
     }
 
-    /// Reads the maps again when a thread is in code that was not there before (a plugin, for one).
-    fn refresh_if_unknown(&mut self, raw: &[RawThread]) -> Result<()> {
-        let unknown =
-            |thread: &RawThread| thread.registers.ip != 0 && self.modules.at(thread.registers.ip).is_none();
-        if raw.iter().any(unknown) && self.modules.refresh()? {
-            self.unwinder = Unwinder::new(&self.modules);
-            self.forget_stacks();
+    fn finish_all(
+        &mut self,
+        still: impl IntoIterator<Item = RawThread>,
+        done: &mut Vec<Finished>,
+        moved: &mut Vec<RawThread>,
+    ) -> Result<()> {
+        for thread in still {
+            match self.finish_still(thread)? {
+                Ok(finished) => done.push(finished),
+                Err(thread) => moved.push(thread),
+            }
         }
         Ok(())
     }
@@ -237,7 +207,7 @@ impl Process {
         let walk = self.unwinder.walk(&self.modules, thread.registers, &thread.stack);
         Ok(match walk.end {
             End::Root => Ok((thread, walk, Trust::Exact)),
-            End::Lost => Ok((thread, walk, Trust::Incomplete)),
+            End::Lost | End::Elsewhere => Ok((thread, walk, Trust::Incomplete)),
             End::BeyondCopy => return self.finish_deep(thread, walk),
         })
     }
@@ -265,7 +235,7 @@ impl Process {
         let trust = match walk.end {
             End::Root => Trust::Exact,
             End::BeyondCopy if stack.len() == DEEP_BYTES => Trust::Truncated,
-            End::BeyondCopy | End::Lost => Trust::Incomplete,
+            End::BeyondCopy | End::Lost | End::Elsewhere => Trust::Incomplete,
         };
         Ok(Ok((thread, walk, trust)))
     }
@@ -326,44 +296,27 @@ impl Process {
                 End::Root => Trust::OnCpu,
                 End::BeyondCopy => Trust::Truncated,
                 // Mid-prologue in hand-written assembler, say: the next sample may fare better.
-                End::Lost => continue,
+                End::Lost | End::Elsewhere => continue,
             };
             look.sampled += 1;
             let thread = open.swap_remove(index);
             done.push((RawThread { registers: sample.registers, syscall: -1, ..thread }, walk, trust));
         }
     }
+}
 
-    fn forget_stacks(&mut self) {
-        self.stack_ids.clear();
-        self.stacks.clear();
-        self.frames.clear();
-    }
-
-    /// The id of a stack; a new one is named.
-    fn intern(&mut self, addresses: Vec<u64>, kernel: &[u64]) -> u32 {
-        match self.stack_ids.entry((addresses, kernel.to_vec())) {
-            Entry::Occupied(entry) => *entry.get(),
-            Entry::Vacant(entry) => {
-                let id = self.next_id;
-                self.next_id = self.next_id.wrapping_add(1);
-                let (addresses, kernel) = entry.key();
-                let mut frames: Vec<Frame> =
-                    kernel.iter().map(|address| kernel_frame(self.kallsyms.as_ref(), *address)).collect();
-                for (depth, address) in addresses.iter().enumerate() {
-                    // A return address belongs to the call before it.
-                    let lookup = if depth == 0 { *address } else { address.wrapping_sub(1) };
-                    let named = self
-                        .frames
-                        .entry(lookup)
-                        .or_insert_with(|| Arc::new(name(&self.modules, *address, lookup, self.inlines)));
-                    frames.extend(named.iter().cloned());
-                }
-                entry.insert(id);
-                self.stacks.insert(id, Arc::new(frames));
-                id
-            }
+/// Registers, unwind rules and system calls are those of one architecture.
+fn refuse_other_architecture(pid: u32, modules: &Modules) -> Result<()> {
+    let machine = modules.all().iter().find_map(|module| module.elf.as_ref()).map(|elf| elf.machine());
+    match machine {
+        Some(machine) if machine != std::env::consts::ARCH => {
+            let detail = format!(
+                "process {pid} runs {machine} code, this build looks into {}",
+                std::env::consts::ARCH
+            );
+            Err(Error::new(Kind::Arch, detail))
         }
+        _ => Ok(()),
     }
 }
 
@@ -380,35 +333,4 @@ fn open_source(pid: u32, method: Method, kernel: bool) -> Result<(Box<dyn Source
             Err(error) => Ok((ptrace(), Some(error.detail))),
         },
     }
-}
-
-/// The frames of one address: inlined functions first, then the function that is really there.
-fn name(modules: &Modules, address: u64, lookup: u64, inlines: bool) -> Vec<Frame> {
-    let Some(index) = modules.at(lookup) else {
-        return vec![Frame {
-            function: None,
-            module: "?".into(),
-            offset: address,
-            inlined: false,
-            kernel: false,
-        }];
-    };
-    let svma = modules.all()[index].svma(lookup);
-    let calls = if inlines { modules.inlined(index, svma) } else { Vec::new() };
-    let module = &modules.all()[index];
-    let shared: Arc<str> = module.name().into();
-    let offset = module.svma(address);
-    let frame =
-        |function, inlined| Frame { function, module: Arc::clone(&shared), offset, inlined, kernel: false };
-    let mut frames: Vec<Frame> = calls.into_iter().map(|function| frame(Some(function), true)).collect();
-    let symbol = module.symbols.lookup(svma).map(|symbol| demangle(symbol.name));
-    // Old C libraries give their entry function no size.
-    let function = symbol.or_else(|| module.is_entry(lookup).then(|| "_start".to_owned()));
-    frames.push(frame(function, false));
-    frames
-}
-
-fn kernel_frame(kallsyms: Option<&Kallsyms>, address: u64) -> Frame {
-    let function = kallsyms.and_then(|names| names.lookup(address)).map(|(name, _)| name);
-    Frame { function, module: "kernel".into(), offset: address, inlined: false, kernel: true }
 }

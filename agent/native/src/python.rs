@@ -15,7 +15,8 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use rustc_hash::FxHashMap;
 
 use crate::error::{Error, Kind};
-use crate::process::{self, Frame, Method};
+use crate::names::Frame;
+use crate::process::{self, Method};
 use crate::symbols::{self, DebugSearch, ElfFile, SymbolTable};
 use crate::{flamegraph, maps, memory, modules, pprof, probe};
 

@@ -23,6 +23,8 @@ pub enum End {
     Root,
     /// The stack goes on above the bytes that were copied.
     BeyondCopy,
+    /// At an address that no module covers: code that was mapped since, or no code at all.
+    Elsewhere,
     /// At an address that cannot be unwound from.
     Lost,
 }
@@ -73,7 +75,7 @@ impl Unwinder {
         let end = loop {
             // Outside of all code framehop would guess by frame pointer: rather say that it is lost.
             let Some(index) = modules.at(frame.address_for_lookup()) else {
-                break End::Lost;
+                break End::Elsewhere;
             };
             if modules.all()[index].is_entry(frame.address_for_lookup()) {
                 break End::Root;

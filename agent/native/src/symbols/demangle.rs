@@ -11,7 +11,7 @@ const MAX_WRITTEN: usize = 32 << 10;
 /// Template arguments that take more than this between `<` and `>` are shown as `<...>` (bytes).
 const MAX_ARGUMENTS: usize = 40;
 /// The deepest nesting that is followed; the parser backtracks, which costs time that grows with the depth.
-const MAX_DEPTH: u32 = 44;
+const MAX_DEPTH: u32 = 40;
 
 /// A name without parameter list and return type: `handle_one_connection`, `THD::enter_cond`.
 ///

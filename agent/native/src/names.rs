@@ -1,0 +1,124 @@
+//! Stacks of addresses to stacks of names, each distinct one once.
+
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::modules::Modules;
+use crate::symbols::{Kallsyms, demangle};
+
+/// One function on a stack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// Demangled, without parameters; None where no symbol covers the address.
+    pub function: Option<String>,
+    /// Base name of the file.
+    pub module: Arc<str>,
+    /// Address in the file's own terms.
+    pub offset: u64,
+    /// The compiler inlined it into the next frame.
+    pub inlined: bool,
+    /// Part of the kernel.
+    pub kernel: bool,
+}
+
+/// The stacks seen so far, by an id that is never used again.
+pub struct StackNames {
+    inlines: bool,
+    kallsyms: Option<Kallsyms>,
+    ids: FxHashMap<(Vec<u64>, Vec<u64>), u32>,
+    stacks: FxHashMap<u32, Arc<Vec<Frame>>>,
+    frames: FxHashMap<u64, Arc<Vec<Frame>>>,
+    next_id: u32,
+}
+
+impl StackNames {
+    /// `inlines` adds the calls that the compiler inlined, `kernel` loads the kernel's symbols.
+    pub fn new(inlines: bool, kernel: bool) -> Self {
+        Self {
+            inlines,
+            kallsyms: if kernel { Kallsyms::load().ok() } else { None },
+            ids: FxHashMap::default(),
+            stacks: FxHashMap::default(),
+            frames: FxHashMap::default(),
+            next_id: 0,
+        }
+    }
+
+    /// Distinct stacks kept.
+    pub fn len(&self) -> usize {
+        self.stacks.len()
+    }
+
+    /// Whether none is kept.
+    pub fn is_empty(&self) -> bool {
+        self.stacks.is_empty()
+    }
+
+    /// Drops all, so that memory stays flat or because the modules changed.
+    pub fn forget(&mut self) {
+        self.ids.clear();
+        self.stacks.clear();
+        self.frames.clear();
+    }
+
+    /// The frames of a stack, innermost first.
+    pub fn get(&self, id: u32) -> Option<&Arc<Vec<Frame>>> {
+        self.stacks.get(&id)
+    }
+
+    /// The id of a stack (addresses innermost first, the kernel's before the process's); a new one is named.
+    pub fn intern(&mut self, modules: &Modules, addresses: Vec<u64>, kernel: &[u64]) -> u32 {
+        let entry = match self.ids.entry((addresses, kernel.to_vec())) {
+            Entry::Occupied(entry) => return *entry.get(),
+            Entry::Vacant(entry) => entry,
+        };
+        let id = self.next_id;
+        self.next_id = self.next_id.wrapping_add(1);
+        let (addresses, kernel) = entry.key();
+        let kallsyms = self.kallsyms.as_ref();
+        let mut frames: Vec<Frame> = kernel.iter().map(|address| kernel_frame(kallsyms, *address)).collect();
+        for (depth, address) in addresses.iter().enumerate() {
+            // A return address belongs to the call before it.
+            let lookup = if depth == 0 { *address } else { address.wrapping_sub(1) };
+            let named = self.frames.entry(lookup);
+            let named = named.or_insert_with(|| Arc::new(name(modules, *address, lookup, self.inlines)));
+            frames.extend(named.iter().cloned());
+        }
+        entry.insert(id);
+        self.stacks.insert(id, Arc::new(frames));
+        id
+    }
+}
+
+/// The frames of one address: inlined functions first, then the function that is really there.
+fn name(modules: &Modules, address: u64, lookup: u64, inlines: bool) -> Vec<Frame> {
+    let Some(index) = modules.at(lookup) else {
+        return vec![Frame {
+            function: None,
+            module: "?".into(),
+            offset: address,
+            inlined: false,
+            kernel: false,
+        }];
+    };
+    let svma = modules.all()[index].svma(lookup);
+    let calls = if inlines { modules.inlined(index, svma) } else { Vec::new() };
+    let module = &modules.all()[index];
+    let shared: Arc<str> = module.name().into();
+    let offset = module.svma(address);
+    let frame =
+        |function, inlined| Frame { function, module: Arc::clone(&shared), offset, inlined, kernel: false };
+    let mut frames: Vec<Frame> = calls.into_iter().map(|function| frame(Some(function), true)).collect();
+    let symbol = module.symbols.lookup(svma).map(|symbol| demangle(symbol.name));
+    // Old C libraries give their entry function no size.
+    let function = symbol.or_else(|| module.is_entry(lookup).then(|| "_start".to_owned()));
+    frames.push(frame(function, false));
+    frames
+}
+
+fn kernel_frame(kallsyms: Option<&Kallsyms>, address: u64) -> Frame {
+    let function = kallsyms.and_then(|names| names.lookup(address)).map(|(name, _)| name);
+    Frame { function, module: "kernel".into(), offset: address, inlined: false, kernel: true }
+}
