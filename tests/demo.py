@@ -1,4 +1,4 @@
-"""``make run``: the first stack dump of the server on this host, or of a throw-away one with a small workload.
+"""``make run``: the first stack dump of the server on this host, or of a throw-away one with a workload.
 
 Then it goes on looking once a second until Ctrl-C, which leaves nothing behind.
 """

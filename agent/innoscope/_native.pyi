@@ -9,17 +9,18 @@ from collections.abc import Mapping, Sequence
 from typing import final
 
 class NativeError(Exception):
-    """``args = (kind, detail)``. Kinds: ``gone`` (the process ended), ``rights`` (EPERM/EACCES from the kernel),
-    ``bpf`` (this kernel cannot run the snapshot program), ``elf`` (a file is not a usable ELF object),
-    ``arch`` (another CPU architecture), ``internal``."""
+    """``args = (kind, detail)``. Kinds: ``gone`` (the process ended), ``rights`` (EPERM or EACCES from the
+    kernel), ``bpf`` (this kernel cannot run the snapshot program), ``elf`` (not a usable ELF
+    file), ``arch`` (another CPU architecture), ``internal``."""
 
 #: ``(function, module, offset, inlined, kernel)``; function is None where no symbol covers the address,
 #: module is the file's base name, offset is the address within the module (ELF virtual address).
 RawFrame = tuple[str | None, str, int, bool, bool]
 
-#: ``(tid, ns_tid, comm, state, trust, stack_id, syscall, arg0)``: ns_tid is the id inside the process's own pid
-#: namespace; state is the letter of /proc/PID/stat (R, S, D, T, t, ...); trust is one of exact, on_cpu, stale,
-#: torn, truncated, incomplete; syscall is the number of the system call the thread is in or -1; arg0 its first argument.
+#: ``(tid, ns_tid, comm, state, trust, stack_id, syscall, arg0)``: ns_tid is the id inside the process's own
+#: pid namespace; state is the letter of /proc/PID/stat (R, S, D, T, t, …); trust is one of exact, on_cpu,
+#: stale, torn, truncated, incomplete; syscall is the number of the system call the thread is in, or -1, and
+#: arg0 its first argument. A stack_id is never used again by the same Process.
 RawThread = tuple[int, int, str, str, str, int, int, int]
 
 @final
@@ -85,7 +86,7 @@ def find_debug_file(path: str, debug_dirs: Sequence[str]) -> str | None:
     """The separate debug file of an ELF file by build-id or .gnu_debuglink (CRC checked), or None."""
 
 def symbol_in_file(path: str, names: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """``{name: (ELF virtual address, size)}`` of the named symbols (.symtab, else .dynsym) that are defined."""
+    """``{name: (ELF virtual address, size)}`` of the named symbols (.symtab, else .dynsym)."""
 
 def symbol_in_process(pid: int, names: Sequence[str]) -> dict[str, tuple[int, int]]:
     """``{name: (address in the process, size)}``, from the main executable, relocated by its load address."""
@@ -94,7 +95,7 @@ def read_memory(pid: int, address: int, size: int) -> bytes:
     """process_vm_readv; short reads raise OSError(EFAULT)."""
 
 def probe_bpf() -> tuple[bool, str]:
-    """Load and run the snapshot program on this very process: (works, what was tried or the kernel's reason)."""
+    """Load and run the snapshot program on this very process: (works, evidence or reason)."""
 
 def probe_perf() -> tuple[bool, str]:
     """Take one perf event sample with user registers and stack of this very process."""
@@ -102,8 +103,13 @@ def probe_perf() -> tuple[bool, str]:
 def probe_ptrace() -> tuple[bool, str]:
     """SEIZE, INTERRUPT and detach a child of ours."""
 
-def pprof(samples: Sequence[tuple[Sequence[RawFrame], int, Mapping[str, str]]], *, taken_at_ns: int, duration_ns: int) -> bytes:
-    """A gzip-less profile.proto; samples are (frames innermost first, count, labels); sample type threads/count."""
+def pprof(
+    samples: Sequence[tuple[Sequence[RawFrame], int, Mapping[str, str]]],
+    *,
+    taken_at_ns: int,
+    duration_ns: int,
+) -> bytes:
+    """A profile.proto, not compressed, of (frames innermost first, threads, labels)."""
 
 def flamegraph(folded: Sequence[str], *, title: str, subtitle: str, count_name: str) -> str:
     """An interactive SVG (inferno) of folded lines ``root;...;leaf count``."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from innoscope.stacks.model import Dump, Frame, Query, Thread, Trust
-from innoscope.target.model import Target
+from innoscope.stacks.model import Dump, Frame, Thread, Trust
+from innoscope.target.model import Query, Target
 
 
 def target(**changes: object) -> Target:

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from innoscope.errors import BadFile
-from innoscope.stacks.model import Dump, Frame, Query, Thread, Trust
+from innoscope.stacks.model import Dump, Frame, Thread, Trust
 from innoscope.stacks.recording import Recorder, Recording
 from innoscope.stacks.render.json import document
-from innoscope.target.model import Target
+from innoscope.target.model import Query, Target
 
 TARGET = Target(
     pid=4242,

@@ -12,9 +12,9 @@ from textual.widgets import Static
 from innoscope.cli.main import main
 from innoscope.cli.replay import command
 from innoscope.errors import InnoscopeError
-from innoscope.stacks.model import Dump, Frame, Query, Thread, Trust
+from innoscope.stacks.model import Dump, Frame, Thread, Trust
 from innoscope.stacks.recording import Recorder, Recording
-from innoscope.target.model import Target
+from innoscope.target.model import Query, Target
 from innoscope.top.player import Player, parse_moment
 from innoscope.top.replaying import ReplayApp
 

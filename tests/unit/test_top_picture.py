@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from innoscope.stacks.model import Dump, Frame, Query, Thread, Trust
-from innoscope.target.model import Target
+from innoscope.stacks.model import Dump, Frame, Thread, Trust
+from innoscope.target.model import Query, Target
 from innoscope.top.history import History, bar, sparkline
 from innoscope.top.lines import Widths, fit, headline, leaf_first, short, stack_lines, wait_line, waits_head
 from innoscope.top.picture import Choice, Order, Picture, waits

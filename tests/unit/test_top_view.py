@@ -10,9 +10,9 @@ import pytest
 from textual.widgets import Static
 
 from innoscope.errors import BadFile, InnoscopeError, NoSuchProcess, SqlFailed
-from innoscope.stacks.model import Dump, Frame, Query, Thread, Trust
+from innoscope.stacks.model import Dump, Frame, Thread, Trust
 from innoscope.stacks.recording import Recorder, Recording
-from innoscope.target.model import Target
+from innoscope.target.model import Query, Target
 from innoscope.top import headless
 from innoscope.top.detail import Page
 from innoscope.top.feed import QueryFeed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from innoscope.cli.common import sql_options, target_options
+from innoscope.cli.opening import How, method_options, open_engine
 
 if TYPE_CHECKING:
     from innoscope.stacks.engine import Engine
@@ -36,13 +36,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Show what the threads run, if SQL can be had.",
 )
-@click.option(
-    "--method",
-    type=click.Choice(["auto", "bpf", "ptrace"]),
-    default="auto",
-    show_default=True,
-    help="How to look; ptrace holds each thread for a moment.",
-)
+@method_options
 @click.option(
     "--record",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -60,6 +54,8 @@ def command(
     duration: float | None,
     queries: bool,
     method: str,
+    debug_dirs: tuple[Path, ...],
+    no_debuginfod: bool,
     record: Path | None,
 ) -> int:
     """Show wait classes, busiest stacks and their statements, live.
@@ -75,7 +71,7 @@ def command(
     from innoscope.top.looker import Looker
 
     target = find_one(pid, socket, port)
-    eyes = _engine(target, method)
+    eyes = _engine(target, How(method, debug_dirs=debug_dirs, fetch=not no_debuginfod))
     feed = QueryFeed(SqlAsk(target, options_file=defaults_file, user=user)) if queries else None
     with ExitStack() as stack:
         looker = Looker(eyes, feed=feed, recorder=_recorder(record, interval, stack), patience_s=interval / 5)
@@ -85,18 +81,11 @@ def command(
     return code
 
 
-def _engine(target: Target, method: str) -> Engine:
+def _engine(target: Target, how: How) -> Engine:
     """The engine, tried once, so that what cannot work is said before the screen is taken."""
-    from innoscope.stacks.engine import Engine
-
-    engine = Engine(target, method=method)
-    if os.environ.get("DEBUGINFOD_URLS"):
-        from innoscope.stacks import debuginfod
-
-        _tell("asking debuginfod for symbols; Ctrl-C goes on without")
-        found = debuginfod.fetch(engine.modules(), debuginfod.Settings.of(os.environ))
-        if found.files:
-            engine = Engine(target, method=method, debug_files=found.files)
+    engine, notes = open_engine(target, how)
+    for note in notes:
+        _tell(note)
     engine.look()
     return engine
 

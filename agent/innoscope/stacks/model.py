@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from innoscope.target.model import Target
+    from innoscope.target.model import Query, Target
 
 
 class Trust(StrEnum):
@@ -39,20 +39,6 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """What the server says of a thread over SQL. ``digest_text`` has no literals in it."""
-
-    connection_id: int
-    user: str | None
-    host: str | None
-    db: str | None
-    command: str | None
-    state: str | None
-    seconds: int | None
-    digest_text: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class Thread:
     """One thread at one look. Frames are innermost first."""
 
@@ -69,7 +55,7 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """All threads of one server at one look. ``taken_at`` is Unix time in seconds, ``*_ms`` are milliseconds."""
+    """All threads of one server at one look. ``taken_at`` is Unix time in seconds."""
 
     target: Target
     method: str

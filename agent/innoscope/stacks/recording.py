@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import innoscope
 from innoscope.errors import BadFile
-from innoscope.stacks.model import Dump, Frame, Query, Thread, Trust
+from innoscope.stacks.model import Dump, Frame, Thread, Trust
 from innoscope.stacks.render.json import document
-from innoscope.target.model import Target
+from innoscope.target.model import Query, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The identity of one server process."""
+"""The identity of one server process, and what it says of its threads."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Target:
     """One running mysqld or mariadbd.
 
-    ``start_time`` is field 22 of /proc/PID/stat (clock ticks since boot): with the pid it names the process for
-    good. Paths are as the server sees them; ``root`` prefixes them to what we see (``/proc/PID/root``).
+    ``start_time`` is field 22 of /proc/PID/stat (clock ticks since boot): with the pid it names the process
+    for good. Paths are as the server sees them; ``root`` prefixes them to what we see (``/proc/PID/root``).
     """
 
     pid: int
@@ -33,3 +33,17 @@ class Target:
     def inside(self, path: str) -> str:
         """A path of the server's own file system, as we can open it from here."""
         return f"/proc/{self.pid}/root{path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What the server says of a thread over SQL. ``digest_text`` has no literals in it."""
+
+    connection_id: int
+    user: str | None
+    host: str | None
+    db: str | None
+    command: str | None
+    state: str | None
+    seconds: int | None
+    digest_text: str | None

@@ -12,10 +12,10 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from innoscope.errors import SqlFailed
-from innoscope.stacks.model import Query
 from innoscope.target import credentials, version
 from innoscope.target.container import differing
 from innoscope.target.fingerprint import fingerprint
+from innoscope.target.model import Query
 from innoscope.target.proc import ProcFs
 from innoscope.target.sql_errors import GRANT, GRANT_SCHEMA, explaining
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from innoscope.stacks.model import Dump, Frame, Query, Thread
+    from innoscope.stacks.model import Dump, Frame, Thread
+    from innoscope.target.model import Query
     from innoscope.top.picture import Row
 
 

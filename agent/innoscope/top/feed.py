@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from pymysql.connections import Connection
 
-    from innoscope.stacks.model import Query
-    from innoscope.target.model import Target
+    from innoscope.target.model import Query, Target
 
 RETRY_S = 5.0  # after a failure; doubled with each further one, up to MAX_RETRY_S
 MAX_RETRY_S = 60.0

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use cpp_demangle::{DemangleNodeType, DemangleOptions, DemangleWrite, ParseOptions, Symbol};
+use cpp_demangle::error::Error;
+use cpp_demangle::{DemangleNodeType, DemangleOptions, DemangleWrite, OwnedSymbol, ParseOptions, Symbol};
 
 /// Longer mangled names are shown as they are (bytes).
 const MAX_MANGLED: usize = 2048;
@@ -10,8 +11,10 @@ const MAX_MANGLED: usize = 2048;
 const MAX_WRITTEN: usize = 32 << 10;
 /// Template arguments that take more than this between `<` and `>` are shown as `<...>` (bytes).
 const MAX_ARGUMENTS: usize = 40;
-/// The deepest nesting that is followed; the parser backtracks, which costs time that grows with the depth.
-const MAX_DEPTH: u32 = 40;
+/// The depths of nesting that are tried. Most names need less than 40; the deepest is safe for the stack.
+const DEPTHS: std::ops::RangeInclusive<u32> = 40..=88;
+/// A try that failed and took longer than this is not followed by a deeper one (ns).
+const MAX_STEP_NS: i64 = 120_000;
 
 /// A name without parameter list and return type: `handle_one_connection`, `THD::enter_cond`.
 ///
@@ -32,21 +35,36 @@ pub fn demangle(name: &str) -> String {
 }
 
 fn demangle_plain(mangled: &str) -> Option<String> {
-    let parse = |text: &[u8]| {
-        let options = ParseOptions::default().recursion_limit(MAX_DEPTH);
-        Symbol::new_with_options(text.to_vec(), &options)
-    };
     // GCC before 12 left out the underscore in template arguments that name a variable (`-fabi-version` 11 and 12).
-    let symbol =
-        parse(mangled.as_bytes()).or_else(|_| parse(mangled.replace("LZ", "L_Z").as_bytes())).ok()?;
-    let options = DemangleOptions::new()
-        .no_params()
-        .no_return_type()
-        .hide_expression_literal_types()
-        .recursion_limit(MAX_DEPTH);
+    let repaired = || mangled.contains("LZ").then(|| mangled.replace("LZ", "L_Z"));
+    let symbol = parse(mangled.as_bytes()).or_else(|| parse(repaired()?.as_bytes()))?;
+    let options = DemangleOptions::new().no_params().no_return_type().hide_expression_literal_types();
     let mut out = Compact::default();
     symbol.structured_demangle(&mut out, &options).ok()?;
     Some(out.text)
+}
+
+/// Parses with as little depth as will do: the parser backtracks, and a hostile name costs 1.4 times more for each
+/// level (a second at the deepest), so we go deeper only after a shallower try that was cheap.
+fn parse(mangled: &[u8]) -> Option<OwnedSymbol> {
+    for depth in DEPTHS.step_by(6) {
+        let start = cpu_time();
+        let options = ParseOptions::default().recursion_limit(depth);
+        match Symbol::new_with_options(mangled.to_vec(), &options) {
+            Ok(symbol) => return Some(symbol),
+            Err(Error::TooMuchRecursion) if cpu_time() - start < MAX_STEP_NS => {}
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
+/// CPU time of this thread in ns: unlike the wall clock's, a decision by it is the same when the machine is busy.
+fn cpu_time() -> i64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a timespec of ours. It cannot fail with this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
 /// `_ZThn16_N3Foo3barEv` is a jump to `_ZN3Foo3barEv`.

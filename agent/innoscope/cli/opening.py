@@ -1,0 +1,93 @@
+"""Opening a server for looking: what ``stacks`` and ``top`` share, debug files included."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from innoscope.stacks.engine import Engine
+    from innoscope.target.model import Target
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How to look. ``debug_dirs`` are searched before the usual folders; ``fetch`` allows debuginfod."""
+
+    method: str = "auto"
+    inlines: bool = False
+    kernel: bool = False
+    debug_dirs: tuple[Path, ...] = ()
+    fetch: bool = True
+
+
+def method_options(function: F) -> F:
+    """``--method``, ``--debug-dir`` and ``--no-debuginfod``: ``method, debug_dirs, no_debuginfod``."""
+    for option in (
+        click.option(
+            "--no-debuginfod", is_flag=True, help="Fetch no debug files although DEBUGINFOD_URLS is set."
+        ),
+        click.option(
+            "--debug-dir",
+            "debug_dirs",
+            multiple=True,
+            type=click.Path(exists=True, file_okay=False, path_type=Path),
+            metavar="DIR",
+            help="Look for debug files there too, laid out like /usr/lib/debug (may be repeated).",
+        ),
+        click.option(
+            "-m",
+            "--method",
+            type=click.Choice(["auto", "bpf", "ptrace"]),
+            default="auto",
+            show_default=True,
+            help="How to look. ptrace stops each thread for microseconds.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def open_engine(target: Target, how: How) -> tuple[Engine, tuple[str, ...]]:
+    """The engine, with debug files from debuginfod where the user asked for them, and notes."""
+    from innoscope.stacks.engine import Engine
+
+    def build(debug_files: Mapping[str, str] | None = None) -> Engine:
+        return Engine(
+            target,
+            method=how.method,
+            inlines=how.inlines,
+            kernel=how.kernel,
+            debug_files=debug_files,
+            debug_dirs=tuple(map(str, how.debug_dirs)),
+        )
+
+    engine = build()
+    if not how.fetch or not os.environ.get("DEBUGINFOD_URLS"):
+        return engine, ()
+    from innoscope.stacks import debuginfod
+
+    found = debuginfod.fetch(engine.modules(), debuginfod.Settings.of(os.environ), _download_progress())
+    return (build(found.files) if found.files else engine), found.notes
+
+
+def _download_progress() -> Callable[[str, int, int | None], None] | None:
+    if not sys.stderr.isatty():
+        return None
+
+    def show(name: str, done: int, total: int | None) -> None:
+        of = f" of {total / 1e6:,.0f}" if total else ""
+        end = "\r\x1b[K" if total and done >= total else ""
+        sys.stderr.write(f"\r\x1b[Kdebuginfod: {name} {done / 1e6:,.0f}{of} MB; Ctrl-C goes on without{end}")
+        sys.stderr.flush()
+
+    return show

@@ -1,0 +1,213 @@
+"""``innoscope stacks``: where every thread of a server is, without stopping it."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from innoscope.cli.common import sql_options, target_options
+from innoscope.cli.opening import How, method_options, open_engine
+from innoscope.stacks.render import BINARY, FORMATS, render
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from innoscope.stacks.fold import Report
+    from innoscope.stacks.model import Dump
+    from innoscope.stacks.render.sink import File, Stdout
+    from innoscope.target.model import Query, Target
+
+_PATIENCE_S = 2.0  # progress is shown when it takes longer
+
+_EPILOG = """\b
+Examples:
+  innoscope stacks                              the only server on this host, most frequent stack first
+  innoscope stacks --by wait                    what they wait for, with the three top stacks of each class
+  innoscope stacks --wait row_lock --queries    who waits for a row, and in which statement
+  innoscope stacks --grep btr_cur               stacks that have such a function
+  innoscope stacks --count 60 --interval 1 --format html --output minute.html
+  innoscope stacks --format pprof -o stacks.pb.gz && go tool pprof -top stacks.pb.gz
+
+\b
+Exit codes: 3 no or several servers, 4 the server ended (what was gathered is printed), 5 not a server,
+6 no rights, 7 the kernel cannot, 9 a damaged file.  Wait classes: docs/waits.md; JSON: docs/json.md.
+"""
+
+
+def _regex(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    try:
+        re.compile(value or "")
+    except re.error as error:
+        raise click.BadParameter(f"{value!r} is not a regular expression: {error}") from error
+    return value
+
+
+def _classes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Wait classes by id, with - or _, or by label."""
+    if not values:
+        return ()
+    from innoscope.stacks.classify import default_classifier
+
+    classes = default_classifier().catalog.classes
+    known = {known.label: name for name, known in classes.items()} | {name: name for name in classes}
+    found = tuple(known.get(value) or known.get(value.replace("-", "_")) for value in values)
+    for value, name in zip(values, found, strict=True):
+        if name is None:
+            raise click.BadParameter(f"there is no class {value!r}; there are: {', '.join(classes)}")
+    return tuple(name for name in found if name)
+
+
+@click.command("stacks", epilog=_EPILOG)
+@target_options
+@click.option(
+    "--by",
+    type=click.Choice(["stack", "wait", "thread"]),
+    help="Group threads by this (text).  [default: stack]",
+)
+@click.option("-f", "--format", "form", type=click.Choice(FORMATS), help="Output format.  [default: text]")
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write there instead; the file appears whole or not at all.",
+)
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Looks to add up; Ctrl-C prints what was gathered.",
+)
+@click.option(
+    "-i", "--interval", type=click.FloatRange(min=0.01), help="Seconds between looks.  [default: 1]"
+)
+@click.option(
+    "-w",
+    "--wait",
+    "waits",
+    multiple=True,
+    callback=_classes,
+    metavar="CLASS",
+    help="Only threads of this wait class (may be repeated).",
+)
+@click.option(
+    "-g",
+    "--grep",
+    callback=_regex,
+    metavar="REGEX",
+    help="Only threads with a function, name or statement that matches.",
+)
+@click.option(
+    "-l", "--limit", type=click.IntRange(min=1), metavar="N", help="At most N stacks, classes or threads."
+)
+@click.option(
+    "-q", "--queries", is_flag=True, help="Ask the server over SQL which statement each thread runs."
+)
+@sql_options
+@click.option("--inlines", is_flag=True, help="Show inlined functions too (needs debug info; slower).")
+@click.option("--kernel", is_flag=True, help="Show the kernel's functions below the server's.")
+@method_options
+def command(
+    pid: int | None, socket: str | None, port: int | None, by: str | None, form: str | None, as_json: bool,
+    output: Path | None, count: int, interval: float | None, waits: tuple[str, ...], grep: str | None,
+    limit: int | None, queries: bool, defaults_file: str | None, user: str | None, inlines: bool,
+    kernel: bool, method: str, debug_dirs: tuple[Path, ...],
+    no_debuginfod: bool,
+) -> None:  # fmt: skip
+    """Show where every thread of a server is, without stopping it.
+
+    The first line says how many threads wait for what, how far the stacks can be trusted, and that nothing
+    was stopped. Then comes one line per stack, most threads first.
+    """
+    form = _format(form, as_json, by, output)
+    if interval is not None and count == 1:
+        raise click.UsageError("--interval needs --count: how many looks?")
+    from innoscope.stacks.fold import Filter, Report
+    from innoscope.stacks.gather import gather
+    from innoscope.stacks.render.sink import open_sink
+    from innoscope.target.discover import find_one
+
+    target = find_one(pid, socket, port)
+    report = Report(target, Filter(waits, grep))
+    with open_sink(output) as sink:
+        engine, notes = open_engine(target, How(method, inlines, kernel, debug_dirs, fetch=not no_debuginfod))
+        report.notes |= dict.fromkeys(notes)
+        error = gather(
+            engine,
+            report,
+            count=count,
+            interval_s=interval or 1.0,
+            ask=_asker(target, defaults_file, user) if queries else None,
+            each=_json_writer(sink) if form == "json" else None,
+            progress=_progress(count) if count > 1 else None,
+        )
+        _write(report, sink, form, by or "stack", limit)
+    if error is not None:
+        raise error
+
+
+def _format(form: str | None, as_json: bool, by: str | None, output: Path | None) -> str:
+    """The format, or a usage error for options that contradict each other."""
+    if as_json and form not in (None, "json"):
+        raise click.UsageError(f"--json contradicts --format {form}")
+    form = "json" if as_json else form or "text"
+    if by is not None and form != "text":
+        raise click.UsageError(f"--by is for --format text; {form} has its own order")
+    if form in BINARY and output is None and sys.stdout.isatty():
+        raise click.UsageError(f"{form} is not for a terminal: --output FILE")
+    return form
+
+
+def _asker(target: Target, defaults_file: str | None, user: str | None) -> Callable[[], Mapping[int, Query]]:
+    """Connects at the first question, after the first look, and keeps the connection."""
+    connection: list[Any] = []
+
+    def ask() -> Mapping[int, Query]:
+        from innoscope.target import sql
+
+        if not connection:
+            connection.append(sql.connect(target, defaults_file, user))
+        return sql.queries(target, connection[0])
+
+    return ask
+
+
+def _json_writer(sink: Stdout | File) -> Callable[[Dump], None]:
+    from innoscope.stacks.render.json import line
+
+    return lambda dump: sink.line(line(dump))
+
+
+def _write(report: Report, sink: Stdout | File, form: str, by: str, limit: int | None) -> None:
+    """The report, once all looks are taken; JSON has been written look by look."""
+    if form == "pprof":
+        from innoscope.stacks.render import pprof
+
+        sink.raw(pprof.encode(report))
+    elif form != "json":
+        for line in render(report, form, by=by, limit=limit):
+            sink.line(line)
+
+
+def _progress(count: int) -> Callable[[int], None] | None:
+    """One line on stderr that counts looks, from the third second on; nothing when nobody watches."""
+    if not sys.stderr.isatty():
+        return None
+    started = time.monotonic()
+
+    def show(number: int) -> None:
+        if number == count:
+            sys.stderr.write("\r\x1b[K")
+        elif time.monotonic() - started > _PATIENCE_S:
+            sys.stderr.write(f"\r\x1b[K{number:,} of {count:,} looks; Ctrl-C prints what is there")
+        sys.stderr.flush()
+
+    return show

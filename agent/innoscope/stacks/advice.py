@@ -1,0 +1,105 @@
+"""One line on why functions have no names, and the command that would give them."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from innoscope._native import ModuleInfo
+    from innoscope.stacks.model import Frame
+    from innoscope.target.model import Target
+
+#: Where names are missing in less than this share of the server's frames, nothing is said.
+SHARE: Final = 0.02
+_DEBIAN: Final = frozenset({"debian", "ubuntu"})
+_RED_HAT: Final = frozenset({"rhel", "fedora", "centos", "rocky", "almalinux", "ol"})
+_SUSE: Final = frozenset({"sles", "suse", "opensuse"})
+
+
+def missing_names(
+    target: Target, modules: Callable[[], list[ModuleInfo]], stacks: Iterable[tuple[Frame, ...]]
+) -> tuple[str, ...]:
+    """A note for each module of the server itself whose functions have no names; usually none or one.
+
+    ``modules`` is asked only when a name is missing. Libraries of the system are passed over.
+    """
+    total: Counter[str] = Counter()
+    unnamed: Counter[str] = Counter()
+    for frames in stacks:
+        for frame in frames:
+            total[frame.module] += 1
+            unnamed[frame.module] += frame.function is None
+    main = Path(target.executable).name
+    missing, of = unnamed[main], total[main]
+    if not missing or missing < of * SHARE:
+        return ()
+    info = next((module for module in modules() if Path(module.path).name == main), None)
+    if info and info.symbols_from in ("symtab", "debug-file") and not info.problem:
+        return ()  # nothing more is to be had: _start and the like
+    return (f"{100 * missing / of:.0f} % of {main}'s frames have no name ({_why(info)}); {remedy(target)}",)
+
+
+def _why(info: ModuleInfo | None) -> str:
+    if info is None:
+        return "the file is not mapped any more"
+    if info.problem:
+        return info.problem
+    return {
+        "dynsym": "stripped: only exported functions are known",
+        "debugdata": "only .gnu_debugdata is there",
+        "none": "stripped: no symbols at all",
+    }.get(info.symbols_from, info.symbols_from)
+
+
+def remedy(target: Target, root: str | None = None) -> str:
+    """What gives the names: the debug package of the server's own distribution, or debuginfod.
+
+    ``root`` is the server's root directory as seen from here.
+    """
+    debuginfod = "or set DEBUGINFOD_URLS"
+    if os.environ.get("DEBUGINFOD_URLS"):
+        debuginfod = f"debuginfod has none for build-id {target.build_id}"
+    family = _distribution(root if root is not None else target.inside(""))
+    path = target.executable
+    if target.root != "/":
+        path = path.removeprefix(target.root)
+    packaged = path.startswith(("/usr/sbin/", "/usr/bin/", "/usr/libexec/"))
+    if not packaged or not family:
+        return (
+            f"put its debug file at /usr/lib/debug/.build-id/{_build_id_file(target.build_id)}, {debuginfod}"
+        )
+    if family & _DEBIAN:
+        return f"apt install {_debian_package(target)}-dbgsym (from the debug archive), {debuginfod}"
+    if family & _RED_HAT:
+        package = "mariadb-server" if target.flavour == "mariadb" else "mysql-community-server"
+        return f"dnf debuginfo-install {package}, {debuginfod}"
+    if family & _SUSE:
+        return f"zypper install {target.flavour}-debuginfo, {debuginfod}"
+    return f"install its debug symbols, {debuginfod}"
+
+
+def _debian_package(target: Target) -> str:
+    if target.flavour == "mariadb":
+        return "mariadb-server-core"
+    versioned = target.version[:1] == (8,)  # Ubuntu's mysql-server-core-8.0
+    return "mysql-server-core" + (f"-{target.version[0]}.{target.version[1]}" if versioned else "")
+
+
+def _build_id_file(build_id: str | None) -> str:
+    return f"{build_id[:2]}/{build_id[2:]}.debug" if build_id else "XX/YYYY.debug"
+
+
+def _distribution(root: str) -> frozenset[str]:
+    """The ids of the distribution and what it is like, from os-release: ``{"ubuntu", "debian"}``."""
+    try:
+        text = Path(root, "etc/os-release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return frozenset()
+    pairs = (line.partition("=") for line in text.splitlines())
+    values = [value.strip().strip('"') for key, _, value in pairs if key in ("ID", "ID_LIKE")]
+    return frozenset(word for value in values for word in value.split())

@@ -1,0 +1,190 @@
+"""From a stack to a wait class. Which names mean what is data: ``probes/catalog/waits.yaml``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+from innoscope.stacks.catalog import Catalog, is_plain, load, to_regex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from innoscope.stacks.catalog import Rule
+    from innoscope.stacks.model import Frame
+
+#: Suffixes that compilers add to function names.
+_SUFFIX: Final = re.compile(
+    r"(\.(isra|constprop|part|lto_priv|clone|cold|llvm)(\.\d+)*| \[clone [^]]*\]|@@?[A-Z]+[\w.]*|@plt)+$"
+)
+#: Classes of threads that want nothing: views hide them on request.
+IDLE: Final = frozenset({"idle", "background_idle"})
+_NAME_KEYS: Final = ("frames", "also", "leaf", "not")
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A rule ready to run. Sets hold the numbers of pattern lists; an absent condition is None."""
+
+    wait: str
+    running: bool | None
+    needs: frozenset[int]  # pattern lists of which some frame must match
+    leaf: int | None
+    never: int | None
+    syscalls: frozenset[str] | None
+    files: frozenset[str] | None
+    comm: re.Pattern[str] | None
+
+
+def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{to_regex(pattern)})" for pattern in patterns))
+
+
+class _Globs:
+    """Many patterns against few names: compiling each as a regular expression costs more than it saves.
+
+    Each pattern waits under its first letters, and becomes a regular expression when a name has those.
+    """
+
+    HEAD: Final = 3
+
+    def __init__(self) -> None:
+        self._by_head: dict[str, dict[str, set[int]]] = {}
+        self._compiled: dict[str, re.Pattern[str]] = {}
+
+    def add(self, pattern: str, number: int) -> None:
+        """Pattern list ``number`` has this glob or ``/regular expression/``."""
+        head = re.split(r"[*?/]", pattern, maxsplit=1)[0][: self.HEAD]
+        key = head if len(head) == self.HEAD else ""
+        self._by_head.setdefault(key, {}).setdefault(pattern, set()).add(number)
+
+    def matches(self, name: str) -> frozenset[int]:
+        """The numbers of the lists of which some pattern matches."""
+        found: set[int] = set()
+        for head in (name[: self.HEAD], ""):
+            for pattern, numbers in self._by_head.get(head, {}).items():
+                if not numbers <= found and self._match(pattern, name):
+                    found |= numbers
+        return frozenset(found)
+
+    def _match(self, pattern: str, name: str) -> bool:
+        head, star, tail = pattern.partition("*")
+        if star and "*" not in tail and not {"?", "/"} & set(pattern):  # most are "begin*" or "*end"
+            return len(name) >= len(head) + len(tail) and name.startswith(head) and name.endswith(tail)
+        if pattern not in self._compiled:
+            self._compiled[pattern] = re.compile(to_regex(pattern))
+        return self._compiled[pattern].fullmatch(name) is not None
+
+
+class Classifier:
+    """Applies the rules of a catalog. Remembers, for each function name, which pattern lists it matches."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self._lists: dict[tuple[str, ...], int] = {}
+        self._plain: dict[str, set[int]] = {}
+        self._globs = _Globs()
+        self._names: dict[str, frozenset[int]] = {}
+        self._library = _any_of(catalog.libraries) if catalog.libraries else re.compile(r"(?!)")
+        self._libraries: dict[str, bool] = {}
+        self._rules = [self._compile(rule) for rule in catalog.rules]
+
+    def _compile(self, rule: Rule) -> _Compiled:
+        lists = {key: self._list(rule.patterns[key]) for key in _NAME_KEYS if key in rule.patterns}
+        return _Compiled(
+            wait=rule.wait,
+            running=None if rule.state is None else rule.state == "running",
+            needs=frozenset(lists[key] for key in ("frames", "also") if key in lists),
+            leaf=lists.get("leaf"),
+            never=lists.get("not"),
+            syscalls=rule.syscalls or None,
+            files=rule.files or None,
+            comm=_any_of(rule.patterns["comm"]) if "comm" in rule.patterns else None,
+        )
+
+    def _list(self, patterns: tuple[str, ...]) -> int:
+        """The number of a pattern list, the same for equal lists."""
+        if patterns in self._lists:
+            return self._lists[patterns]
+        number = self._lists[patterns] = len(self._lists)
+        for pattern in patterns:
+            if is_plain(pattern):
+                self._plain.setdefault(pattern, set()).add(number)
+            else:
+                self._globs.add(pattern, number)
+        return number
+
+    def _matches(self, function: str) -> frozenset[int]:
+        """The pattern lists that a function name matches."""
+        known = self._names.get(function)
+        if known is not None:
+            return known
+        name = _SUFFIX.sub("", function)
+        result = self._names[function] = frozenset(self._plain.get(name, ())) | self._globs.matches(name)
+        return result
+
+    def _in_library(self, module: str) -> bool:
+        known = self._libraries.get(module)
+        if known is None:
+            known = self._libraries[module] = self._library.fullmatch(module) is not None
+        return known
+
+    def _look_up(self, frames: tuple[Frame, ...]) -> tuple[set[int], set[int]]:
+        """Pattern lists matched by any frame, and by those up to the server's innermost own function."""
+        anywhere: set[int] = set()
+        leaf: set[int] = set()
+        in_leaf = True
+        for frame in frames:
+            matched = self._matches(frame.function) if frame.function else frozenset()
+            anywhere |= matched
+            if in_leaf and not frame.kernel:
+                leaf |= matched
+                in_leaf = self._in_library(frame.module)
+        return anywhere, leaf
+
+    def classify(
+        self,
+        frames: tuple[Frame, ...],
+        *,
+        comm: str = "",
+        syscall: str | None = None,
+        file: str | None = None,
+        running: bool = False,
+        stale: bool = False,
+    ) -> str:
+        """The wait class of one thread.
+
+        ``syscall`` and ``file`` are names (descriptors.py). ``running`` is true for a thread on a CPU or
+        ready for one; ``stale`` when its stack is that of an earlier moment, which proves no wait.
+        """
+        anywhere, leaf = self._look_up(frames)
+        for rule in self._rules:
+            if (rule.running is None and stale) or (rule.running is not None and rule.running != running):
+                continue
+            if (
+                rule.needs <= anywhere
+                and (rule.leaf is None or rule.leaf in leaf)
+                and rule.never not in anywhere
+            ):
+                if rule.syscalls is not None and syscall not in rule.syscalls:
+                    continue
+                if rule.files is not None and file not in rule.files:
+                    continue
+                if rule.comm is not None and not rule.comm.fullmatch(comm):
+                    continue
+                return rule.wait
+        return "on_cpu" if running else "other"
+
+
+@cache
+def default_classifier() -> Classifier:
+    """The classifier of the installed catalog, built once."""
+    return Classifier(load())
+
+
+def label(wait: str) -> str:
+    """The human name of a wait class; the id itself for one the catalog does not have."""
+    known = default_classifier().catalog.classes.get(wait)
+    return known.label if known else wait

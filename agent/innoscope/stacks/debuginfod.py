@@ -1,0 +1,197 @@
+"""Debug files from debuginfod servers, fetched before a dump and only when DEBUGINFOD_URLS is set.
+
+The cache is that of elfutils' own client (debuginfod_find_debuginfo(3)), so that gdb and eu-stack share it:
+``<cache>/<build-id>/debuginfo``, empty for "the servers have none", believed for ``cache_miss_s`` seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+import innoscope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from innoscope._native import ModuleInfo
+
+TIMEOUT_S: Final = 90.0  # elfutils' default for DEBUGINFOD_TIMEOUT: without a byte for so long, we give up
+MISS_S: Final = 600.0  # elfutils' default for cache_miss_s
+CHUNK: Final = 1 << 20
+_BUILD_ID: Final = re.compile(r"(?:[0-9a-f]{2}){4,32}")
+#: Where a module's names may come from without being complete.
+_LACKING: Final = frozenset({"dynsym", "debugdata", "none"})
+
+
+class Progress(Protocol):
+    """Told how a download goes: the file, bytes so far, bytes in all if known."""
+
+    def __call__(self, name: str, done: int, total: int | None, /) -> None:
+        """Show it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the environment says. No URLs: nothing is ever asked."""
+
+    urls: tuple[str, ...]
+    cache: Path
+    timeout_s: float
+    longest_s: float | None
+    largest: int | None  # bytes
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Settings:
+        """From DEBUGINFOD_URLS, _CACHE_PATH, _TIMEOUT, _MAXTIME, _MAXSIZE and XDG_CACHE_HOME."""
+        urls = environment.get("DEBUGINFOD_URLS", "").split()
+        home = environment.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+        return cls(
+            urls=tuple(url.rstrip("/") for url in urls if url.startswith(("http://", "https://"))),
+            cache=Path(environment.get("DEBUGINFOD_CACHE_PATH") or f"{home}/debuginfod_client"),
+            timeout_s=_number(environment.get("DEBUGINFOD_TIMEOUT")) or TIMEOUT_S,
+            longest_s=_number(environment.get("DEBUGINFOD_MAXTIME")),
+            largest=int(_number(environment.get("DEBUGINFOD_MAXSIZE")) or 0) or None,
+        )
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if value > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """``files``: build-id → path of a debug file. ``notes``: what could not be had, in words."""
+
+    files: dict[str, str]
+    notes: tuple[str, ...]
+
+
+def fetch(modules: Iterable[ModuleInfo], settings: Settings, progress: Progress | None = None) -> Fetched:
+    """Debug files for the modules that lack symbols. Never raises for what a server or the network does.
+
+    Ctrl-C leaves out the rest and goes on with what is there.
+    """
+    files: dict[str, str] = {}
+    notes: list[str] = []
+    for module in modules if settings.urls else ():
+        if module.symbols_from not in _LACKING or not module.build_id or module.build_id in files:
+            continue
+        try:
+            path = find(module.build_id, settings, Path(module.path).name, progress)
+        except KeyboardInterrupt:
+            notes.append("debuginfod: interrupted, the remaining files were left out")
+            break
+        except OSError as error:
+            notes.append(f"debuginfod: no debug file of {Path(module.path).name}: {error}")
+            continue
+        if path is not None:
+            files[module.build_id] = str(path)
+    return Fetched(files, tuple(notes))
+
+
+def find(build_id: str, settings: Settings, name: str, progress: Progress | None = None) -> Path | None:
+    """The debug file of one build-id, from the cache or the servers; None when they have none."""
+    if not _BUILD_ID.fullmatch(build_id):  # it becomes part of a path and of a URL
+        raise ValueError(f"not a build-id: {build_id!r}")
+    path = settings.cache / build_id / "debuginfo"
+    state = _cached(path, settings)
+    if state is not None:
+        return path if state else None
+    missing, problem = True, ""
+    for url in settings.urls:
+        try:
+            _download(f"{url}/buildid/{build_id}/debuginfo", path, build_id, settings, name, progress)
+            return path
+        except HTTPError as error:
+            missing &= error.code == 404
+            problem = f"{url}: {error.code} {error.reason}"
+        except (URLError, OSError, ValueError) as error:
+            missing, problem = False, f"{url}: {getattr(error, 'reason', None) or error}"
+    if missing:
+        _remember_miss(path)
+        return None
+    raise OSError(problem)
+
+
+def _cached(path: Path, settings: Settings) -> bool | None:
+    """True: the file is there. False: known to be missing. None: ask."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    if stat.st_size:
+        return True
+    try:
+        patience = float((settings.cache / "cache_miss_s").read_text())
+    except (OSError, ValueError):
+        patience = MISS_S
+    return False if time.time() - stat.st_mtime < patience else None
+
+
+def _remember_miss(path: Path) -> None:
+    """An empty file, as elfutils leaves it; without a writable cache we ask again next time."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+        os.utime(path)
+
+
+def _download(
+    url: str, path: Path, build_id: str, settings: Settings, name: str, progress: Progress | None
+) -> None:
+    """Fetch into a file beside ``path``, check it, and move it there in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"debuginfo.{os.getpid()}.part")
+    try:
+        with _open(url, settings) as answer, partial.open("wb") as file:
+            length = answer.headers.get("Content-Length")
+            total = int(length) if length and length.isdecimal() else None
+            _check_size(total or 0, settings)
+            started = time.monotonic()
+            while chunk := answer.read(CHUNK):
+                file.write(chunk)
+                _check_size(file.tell(), settings)
+                if settings.longest_s and time.monotonic() - started > settings.longest_s:
+                    raise OSError(f"took longer than DEBUGINFOD_MAXTIME={settings.longest_s:g} s")
+                if progress:
+                    progress(name, file.tell(), total)
+        if total is not None and partial.stat().st_size != total:
+            raise OSError("the answer was cut off")
+        _check(partial, build_id)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _open(url: str, settings: Settings) -> Any:
+    request = Request(url, headers={"User-Agent": f"innoscope/{innoscope.__version__}"})  # noqa: S310
+    return urlopen(request, timeout=settings.timeout_s)  # noqa: S310 (http and https only: Settings.of)
+
+
+def _check_size(size: int, settings: Settings) -> None:
+    if settings.largest and size > settings.largest:
+        raise OSError(f"larger than DEBUGINFOD_MAXSIZE={settings.largest:,} bytes")
+
+
+def _check(path: Path, build_id: str) -> None:
+    """The file must be what was asked for; a wrong one would give wrong names."""
+    from innoscope import _native
+
+    try:
+        found = _native.elf_info(str(path)).build_id
+    except _native.NativeError as error:
+        raise OSError("the answer is not an ELF file") from error
+    if found != build_id:
+        raise OSError(f"the answer has another build-id ({found})")

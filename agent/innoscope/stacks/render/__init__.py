@@ -1,0 +1,39 @@
+"""The output formats: one module each, loaded when it is wanted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from innoscope.stacks.fold import Report
+
+FORMATS: Final = ("text", "tree", "folded", "json", "speedscope", "pprof", "html")
+#: Formats that are bytes, not text.
+BINARY: Final = frozenset({"pprof"})
+
+
+def render(report: Report, form: str, *, by: str = "stack", limit: int | None = None) -> Iterator[str]:
+    """The lines, without line ends, of a report in one of the text formats (json: see render/json.py)."""
+    if form == "text":
+        from innoscope.stacks.render import text
+
+        return text.lines(report, by=by, limit=limit)
+    if form == "tree":
+        from innoscope.stacks.render import tree
+
+        return tree.lines(report)
+    if form == "folded":
+        from innoscope.stacks.render import folded
+
+        return folded.lines(report, limit=limit)
+    if form == "speedscope":
+        from innoscope.stacks.render import speedscope
+
+        return speedscope.lines(report, limit=limit)
+    if form == "html":
+        from innoscope.stacks.render import html
+
+        return html.lines(report)
+    raise ValueError(f"no such text format: {form}")

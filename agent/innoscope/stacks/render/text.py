@@ -1,0 +1,114 @@
+"""The classic list: a headline, then one line per stack, most threads first. Made for people and for grep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from innoscope.stacks.classify import default_classifier
+from innoscope.stacks.render import words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from innoscope.stacks.fold import Group, Report
+
+#: Statements shown below a stack, and stacks shown below a wait class.
+QUERIES: Final = 3
+STACKS: Final = 3
+_QUERY_WIDTH: Final = 160
+
+
+def lines(report: Report, *, by: str = "stack", limit: int | None = None) -> Iterator[str]:
+    """A report by stack, wait or thread; at most ``limit`` groups."""
+    yield words.headline(report)
+    yield words.server(report.target)
+    if report.ended:
+        yield f"note: {report.ended}"
+    for note in report.notes:
+        yield f"note: {note}"
+    yield ""
+    groups = report.fold.groups(by)
+    shown = groups[:limit] if limit else groups
+    yield from {"stack": _stacks, "wait": _waits, "thread": _threads}[by](shown, report)
+    if rest := groups[len(shown) :]:
+        threads = sum(group.count for group in rest)
+        yield f"… {len(rest):,} more ({threads:,} threads); without --limit they are shown"
+
+
+def _stacks(groups: list[Group], report: Report) -> Iterator[str]:
+    width = max((len(group.wait) for group in groups), default=4)
+    yield f"{'threads':>7}  {'wait':<{width}}  stack, innermost function first"
+    for group in groups:
+        yield f"{group.count:>7}  {group.wait:<{width}}  {_stack(group)}"
+        yield from _queries(group)
+
+
+def _stack(group: Group) -> str:
+    marks = f"{group.marks} " if group.marks else ""
+    return marks + (",".join(words.labels(group)) or "[no frames]")
+
+
+def _queries(group: Group, indent: str = " " * 9) -> Iterator[str]:
+    most = group.queries.most_common(QUERIES)
+    for text, count in most:
+        yield f"{indent}# {count}× {_short(text)}"
+    if len(group.queries) > len(most):
+        yield f"{indent}# … {len(group.queries) - len(most):,} more statements"
+
+
+def _short(text: str) -> str:
+    text = words.clean(text)
+    return text if len(text) <= _QUERY_WIDTH else text[: _QUERY_WIDTH - 1] + "…"
+
+
+def _waits(groups: list[Group], report: Report) -> Iterator[str]:
+    classes = default_classifier().catalog.classes
+    width = max((len(group.wait) for group in groups), default=4)
+    yield f"{'threads':>7}  {'share':>6}  {'wait':<{width}}  what it is"
+    for group in groups:
+        known = classes.get(group.wait)
+        share = 100 * group.count / max(report.shown, 1)
+        marks = f"  {group.marks}" if group.marks else ""
+        about = f"{known.label}: {known.about}" if known else ""
+        yield f"{group.count:>7}  {share:>5.1f}%  {group.wait:<{width}}  {about}{marks}"
+        for part in group.parts[:STACKS]:
+            yield f"{part.count:>15}  {_stack(part)}"
+        if len(group.parts) > STACKS:
+            yield f"{'':>15}  … {len(group.parts) - STACKS:,} more stacks: --wait {group.wait}"
+        yield from _queries(group, " " * 17)
+
+
+def _threads(groups: list[Group], report: Report) -> Iterator[str]:
+    for group in groups:
+        yield _about(group)
+        for part in group.parts:
+            if len(group.parts) > 1:
+                yield f"  {part.count} of {group.count} looks: {part.wait} {part.marks}".rstrip()
+            for number, frame in enumerate(part.frames):
+                inlined = "  (inlined)" if frame.inlined else ""
+                module = f"  {frame.module}" if frame.function else ""
+                yield f"  #{number:<3} {frame.label}{inlined}{module}"
+        yield ""
+
+
+def _about(group: Group) -> str:
+    thread = group.thread
+    assert thread is not None  # noqa: S101
+    ns_tid = f" (inside: {thread.ns_tid})" if thread.ns_tid != thread.tid else ""
+    name = words.clean(thread.comm)
+    head = f"thread {thread.tid}{ns_tid}  {name}  {thread.state}  {thread.trust}  {thread.wait}"
+    head += f" {group.marks}" if group.marks else ""
+    query = thread.query
+    if query is None:
+        return head
+    user = f"{query.user or '?'}@{query.host or '?'}"
+    state = " · ".join(str(part) for part in (query.command, query.state) if part)
+    parts = [
+        f"connection {query.connection_id}",
+        user,
+        query.db,
+        state,
+        f"{query.seconds} s" if query.seconds is not None else None,
+    ]
+    line = "  ".join(words.clean(part) for part in parts if part)
+    return f"{head}\n  {line}" + (f"\n  {_short(query.digest_text)}" if query.digest_text else "")

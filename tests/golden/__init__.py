@@ -1,0 +1,1 @@
+"""Real stacks with the wait class each must get."""

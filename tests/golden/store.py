@@ -1,0 +1,68 @@
+"""The golden files: one per server, one stack per line, so that a changed class is one line of a diff.
+
+A frame is written ``module!function``, or ``module!`` where the function has no name; innermost first.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from innoscope.stacks.model import Frame
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """One stack as it was seen, and the class it must get; ``syscall`` and ``file`` are names."""
+
+    workload: str
+    wait: str
+    running: bool
+    stale: bool
+    comm: str
+    syscall: str | None
+    file: str | None
+    frames: tuple[str, ...]
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What makes it different from others for the classifier."""
+        return (self.running, self.stale, self.comm, self.syscall, self.file, self.frames)
+
+
+def servers() -> list[str]:
+    """The servers of which there are golden stacks."""
+    return sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+def read(server: str) -> list[Golden]:
+    """All golden stacks of a server; none if there is no file yet."""
+    path = FOLDER / f"{server}.json"
+    if not path.exists():
+        return []
+    return [Golden(**{**item, "frames": tuple(item["frames"])}) for item in json.loads(path.read_text())]
+
+
+def write(server: str, stacks: list[Golden]) -> None:
+    """Replace a server's golden stacks, sorted by class."""
+    ordered = sorted(stacks, key=lambda item: (item.wait, item.frames, item.workload, str(item.syscall)))
+    rows = [
+        {name: getattr(item, name) for name in Golden.__slots__} | {"frames": list(item.frames)}
+        for item in ordered
+    ]
+    lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    (FOLDER / f"{server}.json").write_text(f"[\n{lines}\n]\n")
+
+
+def pack(frames: tuple[Frame, ...]) -> tuple[str, ...]:
+    """Frames as text."""
+    return tuple(f"{frame.module}!{frame.function or ''}" for frame in frames)
+
+
+def unpack(frames: tuple[str, ...]) -> tuple[Frame, ...]:
+    """Text as frames."""
+    pairs = (frame.partition("!") for frame in frames)
+    return tuple(Frame(function or None, module, 0) for module, _, function in pairs)

@@ -1,0 +1,121 @@
+"""The command line of `innoscope stacks`, over a made-up engine."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from innoscope.cli.main import main
+from innoscope.errors import NoSuchProcess
+from innoscope.stacks import engine as engine_module
+from innoscope.target import discover
+from unit.dumps import mixed, target
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class FakeEngine:
+    """Looks at the same six threads; ends when the test says so."""
+
+    made: list[dict[str, Any]] = []  # noqa: RUF012
+    ends_after = 99
+
+    def __init__(self, _: Any, **options: Any) -> None:
+        self.looks = 0
+        self.made.append(options)
+
+    def look(self) -> Any:
+        if self.looks == self.ends_after:
+            raise NoSuchProcess("process 4242 has ended")
+        self.looks += 1
+        return mixed()
+
+
+@pytest.fixture(autouse=True)
+def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "Engine", FakeEngine)
+    monkeypatch.setattr(FakeEngine, "made", [])
+    monkeypatch.setattr(FakeEngine, "ends_after", 99)
+    monkeypatch.setattr(discover, "find_one", lambda pid, socket, port: target())
+    monkeypatch.delenv("DEBUGINFOD_URLS", raising=False)
+
+
+def run(*arguments: str) -> int:
+    return main(["stacks", *arguments])
+
+
+def test_the_list_is_what_one_gets_without_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run() == 0
+    assert capsys.readouterr().out.splitlines()[0].startswith("6 threads in 4.8 ms: 3 idle")
+
+
+def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--json", "--count", "2", "--interval", "0.01", "--wait", "row-lock") == 0
+
+    documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [len(document["threads"]) for document in documents] == [2, 2]
+
+
+def test_options_reach_the_engine(tmp_path: Path) -> None:
+    run("--method", "bpf", "--inlines", "--kernel", "--debug-dir", str(tmp_path))
+
+    assert FakeEngine.made == [
+        {
+            "method": "bpf",
+            "inlines": True,
+            "kernel": True,
+            "debug_files": None,
+            "debug_dirs": (str(tmp_path),),
+        }
+    ]
+
+
+def test_output_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--format", "folded", "--output", str(tmp_path / "x")) == 0
+    assert (tmp_path / "x").read_text().startswith("start_thread;")
+    assert capsys.readouterr().out == ""
+
+
+def test_a_server_that_ends_leaves_what_was_gathered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(FakeEngine, "ends_after", 2)
+
+    assert run("--count", "5", "--interval", "0.01", "--output", str(tmp_path / "x")) == 4
+    assert "2 of 5 looks" in (tmp_path / "x").read_text()
+    assert capsys.readouterr().err == "innoscope: process 4242 has ended\n"
+
+
+def test_a_server_that_is_gone_leaves_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(FakeEngine, "ends_after", 0)
+
+    assert run("--output", str(tmp_path / "x")) == 4
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--wait", "lunch"], "there is no class 'lunch'"),
+        (["--grep", "("], "not a regular expression"),
+        (["--json", "--format", "text"], "contradicts"),
+        (["--by", "wait", "--json"], "--by is for --format text"),
+        (["--interval", "2"], "--interval needs --count"),
+    ],
+)
+def test_contradictions_are_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_help_shows_examples_and_is_quick(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+
+    out = capsys.readouterr().out
+    assert "innoscope stacks --by wait" in out
+    assert "Exit codes" in out

@@ -1,0 +1,284 @@
+"""The engine over a made-up core: interning, classes, notes, and a process that goes away."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from innoscope.errors import InnoscopeError, NoSuchProcess, SqlFailed
+from innoscope.stacks import descriptors
+from innoscope.stacks import engine as engine_module
+from innoscope.stacks.advice import remedy
+from innoscope.stacks.classify import default_classifier
+from innoscope.stacks.engine import Engine, attach_queries
+from innoscope.stacks.fold import Report
+from innoscope.stacks.gather import gather
+from innoscope.stacks.model import Trust
+from innoscope.target.model import Query
+from unit.dumps import dump, mixed, target, thread
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from innoscope.stacks.model import Dump
+
+IDLE = [
+    ("poll", "libc.so.6", 16, False, False),
+    ("vio_io_wait", "mysqld", 32, False, False),
+    ("do_command", "mysqld", 64, False, False),
+]
+SYNC = [("fsync", "libc.so.6", 16, False, False), (None, "mysqld", 32, False, False)]
+FUTEX_CALL, FSYNC_CALL = 202, 74
+
+
+@dataclass
+class FakeLook:
+    threads: list[Any]
+    stacks: dict[int, Any]
+    method: str = "bpf"
+    copy_ns: int = 4_800_000
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class FakeModule:
+    path: str
+    symbols_from: str = "dynsym"
+    problem: str | None = None
+    build_id: str | None = None
+
+
+class FakeProcess:
+    """Gives the prepared looks, the last one for ever."""
+
+    method = "bpf"
+    method_reason: str | None = None
+
+    def __init__(self, *looks: FakeLook) -> None:
+        self.looks = list(looks)
+        self.asked = 0
+
+    def look(self) -> Any:
+        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+
+    def modules(self) -> Any:
+        self.asked += 1
+        return [FakeModule("/usr/sbin/mysqld")]
+
+
+def raw(
+    tid: int, stack: int = 1, *, state: str = "S", trust: str = "exact", call: int = -1, arg: int = 0
+) -> Any:
+    return (tid, tid + 1000, "mysqld", state, trust, stack, call, arg)
+
+
+@pytest.fixture(autouse=True)
+def _alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Engine, "_same_process", lambda self: True)
+
+
+def engine(*looks: FakeLook) -> Engine:
+    return Engine.of(target(), FakeProcess(*looks), default_classifier())
+
+
+def test_threads_are_classified_and_named() -> None:
+    look = engine(FakeLook([raw(1), raw(2, state="R", trust="stale")], {1: IDLE})).look()
+
+    assert [(item.tid, item.ns_tid, item.wait, item.trust) for item in look.threads] == [
+        (1, 1001, "idle", Trust.EXACT),
+        (2, 1002, "on_cpu", Trust.STALE),
+    ]
+    assert look.duration_ms == 4.8
+    assert [frame.label for frame in look.threads[0].frames] == ["poll", "vio_io_wait", "do_command"]
+
+
+def test_stacks_and_unchanged_threads_are_the_same_objects_at_the_next_look() -> None:
+    looks = engine(FakeLook([raw(1), raw(2)], {1: IDLE}), FakeLook([raw(1), raw(2, state="R")], {1: IDLE}))
+    first, second = looks.look(), looks.look()
+
+    assert first.threads[0] is second.threads[0]
+    assert first.threads[1] is not second.threads[1]
+    assert first.threads[1].frames is second.threads[1].frames
+
+
+def test_each_distinct_situation_is_classified_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    classifier = default_classifier()
+    calls: list[object] = []
+
+    def look_up(frames: object) -> tuple[set[int], set[int]]:
+        calls.append(frames)
+        return set(), set()
+
+    monkeypatch.setattr(classifier, "_look_up", look_up)
+    looks = Engine.of(target(), FakeProcess(FakeLook([raw(tid) for tid in range(50)], {1: IDLE})), classifier)
+
+    looks.look()
+    looks.look()
+
+    assert len(calls) == 1
+
+
+def test_the_file_of_a_system_call_decides_without_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "uname", lambda: type("Name", (), {"machine": "x86_64"})())
+    asked: list[set[int]] = []
+
+    def kinds(pid: int, wanted: set[int]) -> dict[int, str]:
+        asked.append(wanted)
+        return {9: "redo", 10: "binlog"}
+
+    monkeypatch.setattr(descriptors, "kinds", kinds)
+    threads = [
+        raw(1, call=FSYNC_CALL, arg=9),
+        raw(2, call=FSYNC_CALL, arg=10),
+        raw(3, call=FUTEX_CALL, arg=9),
+    ]
+
+    look = engine(FakeLook(threads, {1: SYNC})).look()
+
+    assert [item.wait for item in look.threads[:2]] == ["fsync_redo", "fsync_binlog"]
+    assert asked == [{9, 10}]
+
+
+def test_a_descriptor_that_now_is_another_file_is_classified_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "uname", lambda: type("Name", (), {"machine": "x86_64"})())
+    answers = iter([{9: "redo"}, {9: "data"}])
+    monkeypatch.setattr(descriptors, "kinds", lambda pid, wanted: next(answers))
+    looks = engine(FakeLook([raw(1, call=FSYNC_CALL, arg=9)], {1: SYNC}))
+
+    assert [looks.look().threads[0].wait for _ in range(2)] == ["fsync_redo", "fsync_data"]
+
+
+def test_memory_stays_flat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "MAX_STACKS", 10)
+    looks = engine(*[FakeLook([raw(1, stack)], {stack: IDLE}) for stack in range(100)])
+    for _ in range(100):
+        looks.look()
+
+    assert len(looks._stacks) <= 11
+
+
+def test_missing_names_are_said_once_asked_and_with_a_remedy() -> None:
+    process = FakeProcess(FakeLook([raw(1)], {1: SYNC}))
+    looks = Engine.of(target(), process, default_classifier())
+
+    notes = looks.look().notes
+    looks.look()
+
+    assert process.asked == 1
+    assert "100 % of mysqld's frames have no name (stripped" in notes[0]
+    assert "DEBUGINFOD_URLS" in notes[0]
+
+
+def test_the_stopping_method_gives_its_reason() -> None:
+    process = FakeProcess(FakeLook([raw(1)], {1: IDLE}, method="ptrace", notes=["2 threads ended"]))
+    process.method_reason = "no BPF: EPERM"
+
+    assert Engine.of(target(), process, default_classifier()).look().notes == (
+        "ptrace was used: no BPF: EPERM",
+        "2 threads ended",
+    )
+
+
+def test_a_reused_pid_is_no_such_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Engine, "_same_process", lambda self: False)
+    with pytest.raises(NoSuchProcess, match="4242"):
+        engine(FakeLook([raw(1)], {1: IDLE})).look()
+
+
+def test_a_process_without_threads_is_gone() -> None:
+    with pytest.raises(NoSuchProcess):
+        engine(FakeLook([], {})).look()
+
+
+def test_queries_are_attached_by_the_id_inside_the_servers_namespace() -> None:
+    query = Query(1, "app", None, None, "Query", None, 0, "SELECT ?")
+    looks = engine(FakeLook([raw(1), raw(2)], {1: IDLE}))
+
+    look = attach_queries(looks.look(), {1002: query, 1: query})
+
+    assert [item.query for item in look.threads] == [None, query]
+
+
+class Eyes:
+    """Gives dumps and raises errors, in order."""
+
+    def __init__(self, *looks: Dump | BaseException) -> None:
+        self.looks = list(looks)
+
+    def look(self) -> Dump:
+        item = self.looks.pop(0)
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+
+def test_many_looks_are_gathered() -> None:
+    report = Report(target())
+    seen: list[Dump] = []
+    numbers: list[int] = []
+
+    error = gather(
+        Eyes(mixed(), mixed()), report, count=2, interval_s=0, each=seen.append, progress=numbers.append
+    )
+
+    assert (error, report.looks, len(seen), numbers) == (None, 2, 2, [1, 2])
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), NoSuchProcess("process 4242 has ended")])
+def test_what_was_gathered_survives_an_early_end(end: BaseException) -> None:
+    report = Report(target())
+
+    error = gather(Eyes(mixed(), end), report, count=5, interval_s=0)
+
+    assert error is (end if isinstance(end, InnoscopeError) else None)
+    assert report.looks == 1
+    assert report.ended is not None
+    assert "1 of 5 looks" in report.ended
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), NoSuchProcess("process 4242 has ended")])
+def test_an_end_before_the_first_look_comes_through(end: BaseException) -> None:
+    with pytest.raises(type(end)):
+        gather(Eyes(end), Report(target()))
+
+
+def test_a_server_that_does_not_answer_is_asked_once_and_said() -> None:
+    report, asked = Report(target()), []
+
+    def ask() -> dict[int, Query]:
+        asked.append(1)
+        raise SqlFailed("no SQL: too many connections", remedy="leave out --queries")
+
+    gather(Eyes(dump(thread(1)), dump(thread(1))), report, count=2, interval_s=0, ask=ask)
+
+    assert asked == [1]
+    assert list(report.notes) == ["no queries: no SQL: too many connections (leave out --queries)"]
+
+
+@pytest.mark.parametrize(
+    ("release", "executable", "root", "advice"),
+    [
+        ("ID=debian", "/usr/sbin/mysqld", "/", "apt install mysql-server-core-dbgsym"),
+        ("ID=debian", "/srv/sid/usr/sbin/mysqld", "/srv/sid", "apt install mysql-server-core-dbgsym"),
+        (
+            'ID="rocky"\nID_LIKE="rhel fedora"',
+            "/usr/sbin/mysqld",
+            "/",
+            "dnf debuginfo-install mysql-community",
+        ),
+        ("ID=debian", "/opt/mysql/bin/mysqld", "/", "/usr/lib/debug/.build-id/ab/"),
+        ("", "/usr/sbin/mysqld", "/", "/usr/lib/debug/.build-id/ab/"),
+    ],
+)
+def test_the_remedy_for_missing_names_fits_the_servers_distribution(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str, executable: str, root: str, advice: str
+) -> None:
+    monkeypatch.delenv("DEBUGINFOD_URLS", raising=False)
+    if release:
+        (tmp_path / "etc").mkdir()
+        (tmp_path / "etc/os-release").write_text(release)
+
+    assert advice in remedy(target(executable=executable, root=root), str(tmp_path))

@@ -1,0 +1,106 @@
+"""Adding threads up, and keeping only the wanted ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from innoscope.stacks.fold import Filter, Fold, Report, fold
+from innoscope.stacks.model import Frame, Trust
+from unit.dumps import IDLE, ROW_LOCK, dump, mixed, target, thread
+
+
+def test_most_threads_come_first() -> None:
+    groups = fold([mixed()])
+
+    assert [(group.count, group.wait) for group in groups] == [(3, "idle"), (2, "row_lock"), (1, "on_cpu")]
+    assert list(groups[1].tids) == [4, 5]
+    assert groups[1].queries == {"UPDATE `t` SET `a` = ?": 2}
+
+
+def test_looks_add_up() -> None:
+    groups = fold([mixed(), mixed()])
+
+    assert groups[0].count == 6
+    assert list(groups[0].tids) == [1, 2, 3]
+
+
+def test_same_functions_at_other_addresses_are_one_stack() -> None:
+    moved = tuple(replace(frame, offset=frame.offset + 8) for frame in IDLE)
+
+    assert [group.count for group in fold([dump(thread(1), thread(2, moved))])] == [2]
+
+
+def test_nameless_functions_at_other_addresses_are_different_stacks() -> None:
+    one, two = (Frame(None, "mysqld", 16),), (Frame(None, "mysqld", 32),)
+
+    assert len(fold([dump(thread(1, one), thread(2, two))])) == 2
+
+
+def test_one_stack_in_two_classes_stays_two_groups() -> None:
+    assert len(fold([dump(thread(1, ROW_LOCK, "row_lock"), thread(2, ROW_LOCK, "on_cpu"))])) == 2
+
+
+def test_by_wait_holds_the_stacks_as_parts() -> None:
+    groups = fold([mixed()], "wait")
+
+    assert [(group.wait, group.count, len(group.parts)) for group in groups] == [
+        ("idle", 3, 1),
+        ("row_lock", 2, 1),
+        ("on_cpu", 1, 1),
+    ]
+    assert groups[1].trust == {Trust.EXACT: 1, Trust.TORN: 1}
+
+
+def test_by_thread_follows_one_thread_over_looks() -> None:
+    busy = dump(thread(1, ROW_LOCK, "row_lock"))
+
+    (group,) = fold([dump(thread(1)), busy, busy], "thread")
+
+    assert group.count == 3
+    assert [(part.wait, part.count) for part in group.parts] == [("row_lock", 2), ("idle", 1)]
+    assert group.thread is busy.threads[0]
+
+
+def test_marks_say_how_many_stacks_are_doubtful() -> None:
+    groups = fold([mixed()])
+
+    assert [group.marks for group in groups] == ["", "[1 of 2 torn]", "[stale]"]
+
+
+def test_an_empty_fold_has_no_groups() -> None:
+    assert Fold().groups("stack") == []
+
+
+def test_filter_by_class() -> None:
+    kept = Filter(["row_lock"]).apply(mixed())
+
+    assert [item.tid for item in kept.threads] == [4, 5]
+
+
+def test_filter_by_function_name_or_statement() -> None:
+    assert [item.tid for item in Filter(grep="nth_level").apply(mixed()).threads] == [6]
+    assert [item.tid for item in Filter(grep="UPDATE .t").apply(mixed()).threads] == [4, 5]
+    assert len(Filter(grep="^mysqld$").apply(mixed()).threads) == 6
+
+
+def test_filters_are_both_needed() -> None:
+    assert not Filter(["idle"], "UPDATE").apply(mixed()).threads
+
+
+def test_no_filter_gives_the_dump_itself() -> None:
+    whole = mixed()
+
+    assert Filter().apply(whole) is whole
+
+
+def test_report_counts_all_threads_and_folds_the_wanted_ones() -> None:
+    report = Report(target(), Filter(["row_lock"]))
+
+    kept = report.add(mixed())
+    report.add(mixed())
+
+    assert len(kept.threads) == 2
+    assert (report.looks, report.threads, report.shown) == (2, 12, 4)
+    assert report.waits == {"idle": 6, "row_lock": 4, "on_cpu": 2}
+    assert report.tally == {"exact": 8, "torn": 2, "stale": 2}
+    assert [group.count for group in report.fold.by_stack()] == [4]

@@ -1,0 +1,296 @@
+"""Each output format, from the same made-up looks."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from innoscope.errors import InnoscopeError
+from innoscope.stacks.fold import Filter, Report
+from innoscope.stacks.model import Frame, Trust
+from innoscope.stacks.render import FORMATS, pprof, render, sink, speedscope, words
+from innoscope.stacks.render import json as json_format
+from unit.dumps import IDLE, ROW_LOCK, dump, mixed, target, thread
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from innoscope.stacks.model import Dump
+
+
+def report(*dumps: Dump, wanted: Filter | None = None) -> Report:
+    made = Report(target(), wanted)
+    for item in dumps or (mixed(),):
+        made.add(item)
+    return made
+
+
+def text(made: Report, form: str = "text", **options: Any) -> str:
+    return "\n".join(render(made, form, **options))
+
+
+def test_headline_says_what_how_sure_and_how() -> None:
+    assert words.headline(report()) == (
+        "6 threads in 4.8 ms: 3 idle, 2 row lock, 1 on CPU · 4 exact, 1 stale, 1 torn · not stopped"
+    )
+
+
+def test_headline_groups_digits() -> None:
+    line = words.headline(report(dump(*(thread(tid) for tid in range(1021)))))
+
+    assert line == "1,021 threads in 4.8 ms: 1,021 idle · 1,021 exact · not stopped"
+
+
+def test_headline_of_many_looks_and_a_filter() -> None:
+    made = report(mixed(), dump(thread(1), taken_at=1_700_000_002.0), wanted=Filter(["row_lock"]))
+
+    assert words.headline(made).startswith("7 threads in 2 looks over 2.0 s (4.8 ms each): 4 idle")
+    assert words.headline(made).endswith(" · not stopped · showing 2")
+
+
+def test_headline_admits_that_threads_were_stopped() -> None:
+    made = report()
+    made.method = "ptrace"
+
+    assert words.headline(made).endswith(" · each thread was stopped for a moment (ptrace)")
+
+
+def test_text_is_one_line_per_stack_with_the_count_first() -> None:
+    lines = text(
+        report(dump(thread(1), thread(2), notes=("no names; apt install mysqld-dbgsym",)))
+    ).splitlines()
+
+    assert lines[1] == "MySQL 5.6.24 · pid 4242 · /tmp/mysql.sock"
+    assert lines[2] == "note: no names; apt install mysqld-dbgsym"
+    assert lines[-1] == "      2  idle  poll,vio_io_wait,my_net_read,do_command,start_thread"
+    assert re.fullmatch(r"threads  wait +stack, innermost function first", lines[-2])
+
+
+def test_text_marks_doubtful_stacks_and_shows_statements() -> None:
+    shown = text(report())
+
+    assert "      2  row_lock  [1 of 2 torn] pthread_cond_wait,os_event_wait_low" in shown
+    assert "         # 2× UPDATE `t` SET `a` = ?" in shown
+    assert "      1  on_cpu    [stale] btr_cur_search_to_nth_level" in shown
+
+
+def test_text_limit_says_what_is_left_out() -> None:
+    lines = text(report(), limit=1).splitlines()
+
+    assert lines[-1] == "… 2 more (3 threads); without --limit they are shown"
+
+
+def test_text_by_wait() -> None:
+    shown = text(report(), by="wait")
+
+    assert "      3   50.0%  idle      idle: waits for the client's next statement" in shown
+    assert "              2  [1 of 2 torn] pthread_cond_wait," in shown
+
+
+def test_text_by_thread() -> None:
+    shown = text(report(mixed(), mixed()), by="thread")
+
+    assert "thread 5  mysqld  S  torn  row_lock [torn]" in shown
+    assert "  connection 5  app@localhost  shop  Query · updating  3 s\n  UPDATE `t` SET `a` = ?" in shown
+    assert "  #0   poll  libc.so.6\n  #1   vio_io_wait  mysqld" in shown
+
+
+def test_text_of_a_thread_seen_in_two_places() -> None:
+    shown = text(report(dump(thread(1)), dump(thread(1, ROW_LOCK, "row_lock"))), by="thread")
+
+    assert "  1 of 2 looks: idle" in shown
+    assert "  1 of 2 looks: row_lock" in shown
+
+
+def test_control_characters_do_not_reach_the_terminal() -> None:
+    shown = text(report(dump(thread(1, query="SELECT \x1b[31m\n ?"))))
+
+    assert "SELECT [31m ?" in shown
+    assert "\x1b" not in shown
+
+
+def test_a_nameless_function_is_shown_by_its_address() -> None:
+    assert "libc.so.6+0x88d3a" in text(report(dump(thread(1, (Frame(None, "libc.so.6", 0x88D3A),)))))
+
+
+def test_tree_starts_at_the_root() -> None:
+    lines = text(report(), "tree").splitlines()[3:]
+
+    assert lines[0] == "      6  all threads"
+    assert lines[1] == "      3  ├─ start_thread"
+    assert lines[2] == "      3  │  do_command"
+    assert "poll  ← idle 3" in lines[5]
+    assert any("─ [stale]" in line for line in lines)
+
+
+def test_tree_of_a_very_deep_stack() -> None:
+    deep = tuple(Frame(f"f{number}", "mysqld", number) for number in range(5000))
+
+    assert len(text(report(dump(thread(1, deep))), "tree").splitlines()) > 5000
+
+
+def test_folded_lines_run_from_root_to_leaf_and_mark_doubtful_ones() -> None:
+    assert text(report(), "folded").splitlines() == [
+        "start_thread;do_command;my_net_read;vio_io_wait;poll 3",
+        "do_command;lock_wait_suspend_thread;os_event_wait_low;pthread_cond_wait 1",
+        "[torn];do_command;lock_wait_suspend_thread;os_event_wait_low;pthread_cond_wait 1",
+        "[stale];do_command;row_search_mvcc;btr_cur_search_to_nth_level 1",
+    ]
+
+
+def test_json_has_the_documented_keys_in_order() -> None:
+    made = json.loads(json_format.line(mixed()))
+
+    assert list(made) == [
+        "schema", "target", "method", "taken_at", "duration_ms", "tally", "waits", "notes", "threads",
+    ]  # fmt: skip
+    assert made["schema"] == 1
+    assert made["tally"] == {
+        "threads": 6, "exact": 4, "on_cpu": 0, "stale": 1, "torn": 1, "truncated": 0, "incomplete": 0,
+    }  # fmt: skip
+    assert list(made["threads"][4]) == [
+        "tid", "ns_tid", "comm", "state", "trust", "wait", "syscall", "query", "frames",
+    ]  # fmt: skip
+    frame = {"function": "pthread_cond_wait", "module": "libc.so.6", "offset": 4096}
+    assert made["threads"][4]["frames"][0] == frame | {"inlined": False, "kernel": False}
+    assert made["threads"][4]["query"]["digest_text"] == "UPDATE `t` SET `a` = ?"
+    assert "\n" not in json_format.line(mixed())
+
+
+def test_json_is_what_docs_json_md_describes() -> None:
+    from pathlib import Path
+
+    described = Path(__file__).parents[2].joinpath("docs/json.md").read_text(encoding="utf-8")
+    example = json.loads(re.search(r"```json\n(.*?)```", described, re.DOTALL)[1])  # type: ignore[index]
+    made = json_format.document(mixed())
+
+    assert example.keys() == made.keys()
+    assert example["target"].keys() == made["target"].keys()
+    assert example["tally"].keys() == made["tally"].keys()
+    assert example["threads"][0].keys() == made["threads"][4].keys()
+    assert example["threads"][0]["frames"][0].keys() == made["threads"][4]["frames"][0].keys()
+    assert example["threads"][0]["query"].keys() == made["threads"][4]["query"].keys()
+
+
+def test_speedscope_is_consistent() -> None:
+    made = speedscope.document(report())
+    frames = made["shared"]["frames"]
+
+    assert made["$schema"] == "https://www.speedscope.app/file-format-schema.json"
+    assert [profile["name"] for profile in made["profiles"]] == ["all threads", "idle", "row lock", "on CPU"]
+    for profile in made["profiles"]:
+        assert profile["type"] == "sampled"
+        assert profile["unit"] == "none"
+        assert len(profile["samples"]) == len(profile["weights"])
+        assert profile["endValue"] - profile["startValue"] == sum(profile["weights"])
+        assert all(0 <= index < len(frames) for sample in profile["samples"] for index in sample)
+    first = [frames[index]["name"] for index in made["profiles"][0]["samples"][0]]
+    assert first == [frame.label for frame in reversed(IDLE)]
+    assert {"name": "[stale]"} in frames
+
+
+def test_pprof_samples_carry_class_and_doubt() -> None:
+    made = list(pprof.samples(report()))
+
+    assert [(count, dict(labels)) for _, count, labels in made] == [
+        (3, {"wait": "idle"}),
+        (1, {"wait": "row_lock"}),
+        (1, {"wait": "row_lock", "trust": "torn"}),
+        (1, {"wait": "on_cpu", "trust": "stale"}),
+    ]
+    assert made[2][0][-1][0] == "[torn]"
+
+
+def test_pprof_is_a_gzipped_protobuf() -> None:
+    pytest.importorskip("innoscope._native")
+
+    assert b"do_command" in gzip.decompress(pprof.encode(report()))
+
+
+class Page(HTMLParser):
+    """Collects what a page would load from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("src", "href", "data", "action", "srcset") and not (value or "").startswith("#"):
+                self.loads.append(f"{tag} {name}={value}")
+
+
+def test_html_needs_nothing_from_outside_and_escapes() -> None:
+    pytest.importorskip("innoscope._native")
+    hostile = dump(thread(1, query="<script>alert(1)</script>"), notes=("<b>note</b>",))
+
+    page = text(report(mixed(), hostile), "html")
+    reader = Page()
+    reader.feed(page)
+
+    assert reader.loads == []
+    assert set(re.findall(r"url\((.)", page)) <= {"#"}
+    assert "@import" not in page
+    assert "<script>alert" not in page
+    assert "&lt;b&gt;note" in page
+    assert page.count("<svg version") == 1
+    assert "7 threads in 2 looks" in page
+    assert "[stale]" in page
+
+
+@pytest.mark.parametrize("form", [form for form in FORMATS if form not in ("json", "pprof")])
+def test_every_format_renders_an_empty_report(form: str) -> None:
+    if form == "html":
+        pytest.importorskip("innoscope._native")
+    made = report(wanted=Filter(["purge"]))
+
+    assert made.shown == 0
+    text(made, form)
+
+
+@pytest.mark.parametrize("trust", [Trust.STALE, Trust.TORN, Trust.TRUNCATED, Trust.INCOMPLETE])
+@pytest.mark.parametrize("form", [form for form in FORMATS if form not in ("json", "pprof")])
+def test_every_format_marks_every_doubtful_stack(form: str, trust: Trust) -> None:
+    if form == "html":
+        pytest.importorskip("innoscope._native")
+
+    assert f"[{trust}]" in text(report(dump(thread(1, trust=trust))), form)
+
+
+def test_an_unknown_format_is_refused() -> None:
+    with pytest.raises(ValueError, match="no such text format"):
+        text(report(), "csv")
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text("old")
+
+    out = sink.open_sink(path)
+    out.line("half")
+    out.__exit__(RuntimeError, RuntimeError(), None)
+    assert path.read_text() == "old"
+
+    with sink.open_sink(path) as out:
+        out.line("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new\n"
+    assert [item.name for item in tmp_path.iterdir()] == ["out.txt"]
+
+
+def test_a_file_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(InnoscopeError, match="cannot write"):
+        sink.open_sink(tmp_path / "missing" / "out.txt")
+
+
+def test_a_device_is_written_in_place() -> None:
+    from pathlib import Path
+
+    with sink.open_sink(Path("/dev/null")) as out:
+        out.line("gone")
+    assert Path("/dev/null").is_char_device()
