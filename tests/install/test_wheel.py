@@ -1,0 +1,65 @@
+"""The wheel holds everything: the core, the catalog, every package."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the installed wheel and nothing else."""
+    wheels, target = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("installed")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", wheels, ROOT], check=True, timeout=280)
+    (wheel,) = wheels.glob("innoscope-*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--target", target, wheel], check=True)
+    return target
+
+
+def run(installed: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=os.environ | {"PYTHONPATH": str(installed)},
+        cwd=installed,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.timeout(300)
+def test_it_is_one_wheel_for_all_pythons(installed: Path) -> None:
+    assert (installed / "innoscope" / "_native.abi3.so").is_file()
+
+
+def test_core_and_catalog_are_in_it(installed: Path) -> None:
+    program = (
+        "import innoscope, innoscope._native as core; from innoscope.stacks import catalog;"
+        "print(innoscope.__file__, core.__file__, catalog.waits_path(), len(catalog.load().rules) > 50)"
+    )
+    done = run(installed, "-c", program)
+    assert done.returncode == 0, done.stderr
+    *paths, loaded = done.stdout.split()
+    assert all(path.startswith(str(installed)) for path in paths), done.stdout
+    assert loaded == "True"
+
+
+@pytest.mark.parametrize("command", ["targets", "doctor", "stacks", "top", "replay"])
+def test_every_command_can_be_imported(installed: Path, command: str) -> None:
+    done = run(installed, "-m", "innoscope.cli.main", command, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "Usage:" in done.stdout
+
+
+def test_every_package_is_in_it(installed: Path) -> None:
+    there = {path.parent.name for path in (ROOT / "agent" / "innoscope").rglob("__init__.py")}
+    packed = {path.parent.name for path in (installed / "innoscope").rglob("__init__.py")}
+    assert there <= packed
