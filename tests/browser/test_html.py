@@ -44,7 +44,8 @@ addEventListener("load", () => {
   const search = document.querySelector("input");
   search.value = "do_command";
   search.dispatchEvent(new Event("input", {bubbles: true}));
-  const rows = [...document.querySelectorAll("tr")].filter(row => row.offsetParent && /‹/.test(row.textContent));
+  const rows = [...document.querySelectorAll("tr")]
+    .filter(row => row.offsetParent && /‹/.test(row.textContent));
   document.title = JSON.stringify({before, after, rows: rows.length,
     all: rows.every(row => row.textContent.includes("do_command"))});
 });
@@ -80,7 +81,7 @@ def test_a_click_zooms_and_the_search_filters(page: Path, tmp_path: Path) -> Non
     document = browse(page, tmp_path / "profile")
     title = re.search(r"<title>({.*?})</title>", document)
     assert title, document[:500]
-    seen = {key: value for key, value in re.findall(r'"(\w+)":(\w+)', title[1])}
+    seen = dict(re.findall(r'"(\w+)":(\w+)', title[1]))
     assert int(seen["before"]) > int(seen["after"]) > 0
     assert int(seen["rows"]) >= 1
     assert seen["all"] == "true"

@@ -1,6 +1,7 @@
 //! C++ names as a person reads them.
 
 use std::fmt;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use cpp_demangle::error::Error;
 use cpp_demangle::{DemangleNodeType, DemangleOptions, DemangleWrite, OwnedSymbol, ParseOptions, Symbol};
@@ -11,10 +12,13 @@ const MAX_MANGLED: usize = 2048;
 const MAX_WRITTEN: usize = 32 << 10;
 /// Template arguments that take more than this between `<` and `>` are shown as `<...>` (bytes).
 const MAX_ARGUMENTS: usize = 40;
-/// The depths of nesting that are tried. Most names need less than 40; the deepest is safe for the stack.
-const DEPTHS: std::ops::RangeInclusive<u32> = 40..=88;
-/// A try that failed and took longer than this is not followed by a deeper one (ns).
-const MAX_STEP_NS: i64 = 120_000;
+/// The depths of nesting that are tried. Most names need less than the first; the last is safe for the stack.
+const DEPTHS: [u32; 3] = [40, 64, 80];
+/// A parse that fails after more than this is of a name that was made to cost time (CPU ns).
+const MAX_PARSE_NS: i64 = 1_000_000;
+/// Once such names have cost this much, only the first depth is tried (CPU ns).
+const MAX_WASTED_NS: i64 = 100_000_000;
+static WASTED_NS: AtomicI64 = AtomicI64::new(0);
 
 /// A name without parameter list and return type: `handle_one_connection`, `THD::enter_cond`.
 ///
@@ -44,22 +48,29 @@ fn demangle_plain(mangled: &str) -> Option<String> {
     Some(out.text)
 }
 
-/// Parses with as little depth as will do: the parser backtracks, and a hostile name costs 1.4 times more for each
-/// level (a second at the deepest), so we go deeper only after a shallower try that was cheap.
+/// Parses with as little depth as will do. The parser backtracks: what a damaged name costs doubles every other level.
 fn parse(mangled: &[u8]) -> Option<OwnedSymbol> {
-    for depth in DEPTHS.step_by(6) {
+    for (tries, depth) in DEPTHS.into_iter().enumerate() {
+        if tries > 0 && WASTED_NS.load(Ordering::Relaxed) > MAX_WASTED_NS {
+            return None;
+        }
         let start = cpu_time();
         let options = ParseOptions::default().recursion_limit(depth);
-        match Symbol::new_with_options(mangled.to_vec(), &options) {
+        let result = Symbol::new_with_options(mangled.to_vec(), &options);
+        let took = cpu_time() - start;
+        if result.is_err() && took > MAX_PARSE_NS {
+            WASTED_NS.fetch_add(took, Ordering::Relaxed);
+        }
+        match result {
             Ok(symbol) => return Some(symbol),
-            Err(Error::TooMuchRecursion) if cpu_time() - start < MAX_STEP_NS => {}
+            Err(Error::TooMuchRecursion) => {}
             Err(_) => return None,
         }
     }
     None
 }
 
-/// CPU time of this thread in ns: unlike the wall clock's, a decision by it is the same when the machine is busy.
+/// CPU time of this thread in ns: unlike the time on the wall it does not grow when the machine is busy.
 fn cpu_time() -> i64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a timespec of ours. It cannot fail with this clock.

@@ -1,0 +1,57 @@
+"""Servers for the tests, each started once per session, and what the machine must have for them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from servers import NAMES, Server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+#: What must be, and what to do if it is not. A test that is skipped for want of rights proves nothing.
+_CONDITIONS: tuple[tuple[Callable[[], bool], str], ...] = (
+    (lambda: os.geteuid() == 0, "the tests need root (BPF, chroot): run them as root, or with sudo -E"),
+    (
+        Path("/sys/kernel/btf/vmlinux").exists,
+        "this kernel has no BTF: boot one with CONFIG_DEBUG_INFO_BTF=y (every distribution's since 2021)",
+    ),
+)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Stop with a remedy where the machine cannot run the tests."""
+    missing = [remedy for met, remedy in _CONDITIONS if not met()]
+    if missing and not session.config.option.collectonly:
+        pytest.exit("\n".join(missing), returncode=pytest.ExitCode.USAGE_ERROR)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Callable[[str], Server]]:
+    """``server(name)``: that server with the default options, started on first use and kept for the session.
+
+    For a test that changes or ends its server, make one: ``with Server(name, options=...) as server``.
+    """
+    running: dict[str, Server] = {}
+
+    def started(name: str) -> Server:
+        if name not in running or not running[name].running:
+            if name in running:
+                running[name].close()
+            running[name] = Server(name)
+            running[name].__enter__()
+        return running[name]
+
+    yield started
+    for one in running.values():
+        one.__exit__()
+
+
+@pytest.fixture(params=NAMES)
+def any_server(request: pytest.FixtureRequest, server: Callable[[str], Server]) -> Server:
+    """Each of the five servers in turn."""
+    return server(request.param)

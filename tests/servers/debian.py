@@ -1,0 +1,77 @@
+"""Servers that come as Debian packages, of this machine's own release or of another suite."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from servers.errors import ServerError
+from servers.packages import ensure_commands
+from servers.run import run
+
+#: The user that the server in the root folder drops to. A number of its own: no user of the host has it.
+MYSQL_UID = 64641
+
+_MERGED = ("bin", "sbin", "lib", "lib64")
+
+
+def unpack_packages(packages: tuple[str, ...], scratch: Path, home: Path) -> None:
+    """Unpack packages of this machine's release; apt checks the archive's signature, as for any install."""
+    debs = scratch / "debs"
+    debs.mkdir()
+    try:
+        run(["apt-get", "download", "-qq", *packages], debs)
+    except ServerError:
+        run(["apt-get", "update", "-qq"], debs)  # no lists yet, or lists older than the archive
+        run(["apt-get", "download", "-qq", *packages], debs)
+    for deb in sorted(debs.glob("*.deb")):
+        run(["dpkg-deb", "--extract", str(deb), str(home)], debs)
+        deb.unlink()
+    debs.rmdir()
+
+
+def unpack_root(suite: str, packages: tuple[str, ...], home: Path) -> None:
+    """A root folder of ``suite`` with these packages and their dependencies, unpacked and not configured."""
+    if os.geteuid() != 0:
+        raise ServerError("a server in a root folder of its own needs root (chroot)")
+    ensure_commands("mmdebstrap")
+    options = ['APT::Install-Recommends "false"', *_date_options()]
+    aptopts = [f"--aptopt={option}" for option in options]
+    command = ["mmdebstrap", "--quiet", "--mode=root", "--variant=extract", "--components=main"]
+    run([*command, *aptopts, f"--include={','.join(packages)}", suite, str(home), _mirror()], home.parent)
+    for name in _MERGED:  # what base-files does when it is configured
+        if not (home / name).exists():
+            (home / name).symlink_to(f"usr/{name}")
+    (home / "etc/passwd").write_text(
+        f"root:x:0:0:root:/:/bin/false\nmysql:x:{MYSQL_UID}:{MYSQL_UID}:mysql:/:/bin/false\n"
+    )
+    (home / "etc/group").write_text(f"root:x:0:\nmysql:x:{MYSQL_UID}:\n")
+    (home / "srv").mkdir(mode=0o755, exist_ok=True)
+    home.chmod(0o755)
+
+
+def _date_options() -> list[str]:
+    """This machine's own say about release dates: a frozen mirror or clock needs it in the new root too."""
+    dump = run(["apt-config", "dump"], Path("/"))
+    return sorted({line.rstrip(";") for line in dump.splitlines() if line.startswith("Acquire::Check-")})
+
+
+def _mirror() -> str:
+    """The mirror that this machine itself installs Debian from."""
+    codename = _codename()
+    for refresh in (False, True):
+        if refresh:  # apt tells only of sources whose lists it has
+            run(["apt-get", "update", "-qq"], Path("/"))
+        targets = run(["apt-get", "indextargets", "--format", "$(SITE) $(CODENAME)"], Path("/"))
+        for target in targets.splitlines():
+            site, _, suite = target.partition(" ")
+            if suite == codename:
+                return site
+    raise ServerError(f"apt's configuration names no mirror of Debian {codename}")
+
+
+def _codename() -> str:
+    for line in Path("/etc/os-release").read_text().splitlines():
+        if line.startswith("VERSION_CODENAME="):
+            return line.partition("=")[2].strip('"')
+    raise ServerError("this is not Debian: /etc/os-release has no VERSION_CODENAME")

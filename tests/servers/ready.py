@@ -1,0 +1,39 @@
+"""Waiting for a server: it answers, it ends, or its time is up."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pymysql
+
+from servers.errors import ServerError, tail
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pymysql.connections import Connection
+
+#: Seconds between two questions whether the server answers.
+_POLL = 0.02
+
+
+def wait_ready(
+    process: subprocess.Popen[bytes], connect: Callable[[], Connection[Any]], log: Path, timeout: float
+) -> None:
+    """Return once a connection comes about; fail, with the error log's end, if it exits or is too slow."""
+    deadline = time.monotonic() + timeout
+    while True:
+        code = process.poll()
+        if code is not None:
+            raise ServerError(f"the server ended with {code} while starting:\n{tail(log)}")
+        try:
+            connect().close()
+        except (pymysql.err.MySQLError, OSError) as error:
+            if time.monotonic() > deadline:
+                raise ServerError(f"no answer within {timeout:.0f} s ({error}):\n{tail(log)}") from error
+        else:
+            return
+        time.sleep(_POLL)

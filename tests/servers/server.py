@@ -1,0 +1,209 @@
+"""One running server: started, waited for, stopped by its pid, reaped, its folder removed."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pymysql
+
+from servers import launch, template
+from servers.errors import ServerError, tail
+from servers.fetch import Installation, fetch
+from servers.folder import Folder
+from servers.keeper import Keeper
+from servers.ready import wait_ready
+from servers.run import ENVIRONMENT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pymysql.connections import Connection
+
+#: Another process may take the free port between our look and the server's bind: then try another.
+_PORT_TRIES = 3
+
+
+class Server:
+    """A context manager around one mysqld with a data folder of its own.
+
+    ``options`` go after the defaults (see ``launch``). After ``kill()`` or ``stop()`` the data folder is
+    still there and ``start()`` uses it again, as crash tests need; ``close()`` and the block's end remove it.
+    """
+
+    def __init__(
+        self, name: str, *, options: launch.Options | None = None, from_template: bool = True
+    ) -> None:
+        self.installation: Installation = fetch(name)
+        self.spec = self.installation.spec
+        self.name = name
+        self.options = options
+        self.port = 0
+        self._from_template = from_template
+        self._folder: Folder | None = None
+        self._keeper: Keeper | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Server:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.stop()
+        finally:
+            self.close()
+
+    @property
+    def folder(self) -> Folder:
+        """Its files; there is none before the first start."""
+        if self._folder is None:
+            raise ServerError(f"{self.name} was not started")
+        return self._folder
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The server's process, our own child."""
+        if self._process is None:
+            raise ServerError(f"{self.name} is not running")
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        return self.process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is still there."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def socket(self) -> Path:
+        """Its Unix socket, by a path that works from outside its root folder too."""
+        return self.folder.socket
+
+    @property
+    def error_log(self) -> Path:
+        """All that the server printed, over all its starts."""
+        return self.folder.error_log
+
+    @property
+    def version(self) -> str:
+        """What ``SELECT VERSION()`` says."""
+        with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT VERSION()")
+            return str(cursor.fetchone()[0])
+
+    def connect(self, **changes: Any) -> Connection[Any]:
+        """A connection as root over the socket, in autocommit; ``autocommit=None`` sends nothing at all."""
+        settings: dict[str, Any] = {
+            "unix_socket": str(self.socket),
+            "user": "root",
+            "autocommit": True,
+            "ssl_disabled": True,  # the old servers have none that today's OpenSSL would speak
+            "connect_timeout": 30,
+        }
+        return pymysql.connect(**{**settings, **changes})
+
+    def start(self, *, wait: bool = True, timeout: float = 60) -> None:
+        """Start it, on the data folder that is there or on a fresh one, and wait until it answers SQL."""
+        if self.running:
+            raise ServerError(f"{self.name} is running already")
+        if self._folder is None:
+            self._prepare()
+        for again in (True,) * (_PORT_TRIES - 1) + (False,):
+            self._spawn()
+            try:
+                if wait:
+                    self.wait_ready(timeout)
+            except ServerError:
+                if not again or self.running or "Bind on TCP/IP port" not in tail(self.error_log):
+                    raise
+                self._reap()
+            else:
+                return
+
+    def wait_ready(self, timeout: float = 60) -> None:
+        """Return once it answers; fail, with the end of its error log, if it exits or takes too long."""
+        wait_ready(self.process, lambda: self.connect(autocommit=None), self.error_log, timeout)
+
+    def stop(self, timeout: float = 60) -> int:
+        """SIGTERM, and SIGKILL after ``timeout`` seconds. Its exit status; 0 if it was not running."""
+        if self._process is None:
+            return 0
+        self._process.terminate()
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        return self._reap()
+
+    def kill(self) -> None:
+        """Crash it: SIGKILL, reaped. The data folder stays as it is."""
+        self.process.kill()
+        self._reap()
+
+    def close(self) -> None:
+        """Leave nothing: no process, no folder."""
+        if self._process is not None:
+            self.kill()
+        if self._folder is not None:
+            self._folder.remove()
+        if self._keeper is not None:
+            self._keeper.close()
+        self._folder = self._keeper = None
+
+    def _reap(self) -> int:
+        process = self.process
+        code = process.wait()
+        if self._keeper is not None:
+            self._keeper.forget(process.pid)
+        self._process = None
+        return code
+
+    def _prepare(self) -> None:
+        if self._from_template:
+            template.ensure(self.installation, self._make_template)
+        self._keeper = Keeper()
+        self._folder = Folder(self.installation)
+        for place in self._folder.places:
+            self._keeper.remove(place)
+        if self._from_template:
+            template.copy(self.installation, self._folder, launch.arguments(self.options))
+        else:
+            template.initialise(self.installation, self._folder)
+
+    def _make_template(self) -> None:
+        """Start it for the very first time: that makes its logs and system tables."""
+        with Server(self.name, from_template=False) as first:
+            first.stop()
+            template.keep(self.installation, first.folder)
+
+    def _spawn(self) -> None:
+        self.port = _free_port()
+        command = launch.command(self.installation, self.folder, self.port, self.options)
+        with self.error_log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=ENVIRONMENT,
+                start_new_session=True,  # Ctrl-C in the terminal is for the test, which then stops the server
+            )
+        assert self._keeper is not None
+        self._keeper.watch(self._process.pid)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

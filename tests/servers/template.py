@@ -1,0 +1,87 @@
+"""A data folder per server, initialised once: copying it takes a moment, initialising takes seconds."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+from servers import cache
+from servers.errors import ServerError
+from servers.launch import hand_over, program
+from servers.run import ENVIRONMENT, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from servers.fetch import Installation
+    from servers.folder import Folder
+
+#: Seconds for a server to write its first data folder; it takes 2 to 5 on an idle machine.
+_TIMEOUT = 120
+
+
+def initialise(installation: Installation, folder: Folder) -> None:
+    """Make a first data folder from nothing, in the server's own way."""
+    spec, home, data = installation.spec, installation.home, folder.data
+    print(f"servers: {spec.name}: making its data folder, once", flush=True)
+    match spec.bootstrap:
+        case "copy":
+            shutil.copytree(home / spec.data, data, ignore=shutil.ignore_patterns("META-INF"))
+        case "initialize":
+            data_option = f"--datadir={folder.inside}/data"
+            _run([*program(installation), "--initialize-insecure", data_option], spec.name)
+        case "install-db":
+            _run(_install_db(installation, folder), spec.name)
+    hand_over(installation, data)
+
+
+def ensure(installation: Installation, make: Callable[[], None]) -> None:
+    """Have a template; ``make`` is called under the lock if there is none, and is to put it in place."""
+    if not installation.template.exists():
+        with cache.locked(f"{installation.spec.name}.template"):
+            if not installation.template.exists():
+                make()
+
+
+def keep(installation: Installation, folder: Folder) -> None:
+    """Turn the data folder of a server that was shut down cleanly into the template."""
+    with cache.made_whole(installation.template) as scratch:
+        _copy(f"{folder.data}/.", scratch)
+
+
+def copy(installation: Installation, folder: Folder, arguments: list[str]) -> None:
+    """A fresh data folder for one server that will be started with these options."""
+    _copy(str(installation.template), folder.data)
+    if installation.spec.version.startswith("5.5") and "innodb-log-file-size" in " ".join(arguments):
+        for log in folder.data.glob(
+            "ib_logfile*"
+        ):  # 5.5 refuses another size; after a clean stop they may go
+            log.unlink()
+
+
+def _copy(source: str, target: object) -> None:
+    run(["cp", "--archive", "--reflink=auto", "--sparse=auto", source, str(target)], cwd=cache.root())
+
+
+def _install_db(installation: Installation, folder: Folder) -> list[str]:
+    basedir = installation.home / installation.spec.basedir
+    script = next(basedir.glob("*/mariadb-install-db"))  # in bin or in scripts
+    return [
+        str(script),
+        "--no-defaults",
+        f"--basedir={basedir}",
+        f"--datadir={folder.data}",
+        "--user=root",
+        "--auth-root-authentication-method=normal",
+        "--skip-test-db",
+        "--skip-name-resolve",
+    ]
+
+
+def _run(command: list[str], name: str) -> None:
+    result = subprocess.run(
+        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=_TIMEOUT, check=False, cwd="/"
+    )
+    if result.returncode != 0:
+        raise ServerError(f"{name}: could not make a data folder\n{result.stdout}{result.stderr}")

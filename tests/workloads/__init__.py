@@ -1,0 +1,34 @@
+"""Workloads with a known answer: what the threads of a server wait for, because we made them wait for it.
+
+>>> from workloads import RowLock
+>>> with RowLock(server, 10) as workload:  # doctest: +SKIP
+...     workload.expected, workload.connection_ids(), workload.os_threads()
+"""
+
+from workloads.base import Workload, WorkloadError
+from workloads.blocked import Idle, MetadataLock, RowLock, Sleep
+from workloads.busy import Burn, Cpu, Fsync, TableScan, UpdateStorm
+from workloads.crowd import Crowd
+from workloads.probe import Gaps, LatencyProbe
+
+WORKLOADS: dict[str, type[Workload]] = {
+    kind.name: kind for kind in (Idle, Sleep, RowLock, MetadataLock, UpdateStorm, TableScan, Cpu, Burn, Fsync)
+}
+
+__all__ = [
+    "WORKLOADS",
+    "Burn",
+    "Cpu",
+    "Crowd",
+    "Fsync",
+    "Gaps",
+    "Idle",
+    "LatencyProbe",
+    "MetadataLock",
+    "RowLock",
+    "Sleep",
+    "TableScan",
+    "UpdateStorm",
+    "Workload",
+    "WorkloadError",
+]

@@ -1,0 +1,120 @@
+"""Workloads whose threads stand still, each for a reason that we know."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from workloads.base import Workload
+from workloads.crowd import Crowd
+
+#: Seconds, "for ever": a waiter must not time out in the middle of a measurement.
+_FOREVER = 100_000
+
+
+class Idle(Workload):
+    """Connections that have sent nothing: the server's threads wait for the next command."""
+
+    name: ClassVar[str] = "idle"
+    expected: ClassVar[str] = "idle"
+
+    @property
+    def describe(self) -> str:
+        return f"{self.count} idle connections"
+
+    def begin(self) -> None:
+        self._stack.enter_context(Crowd(self.server, self.count, self.database))
+
+    def reached(self) -> bool:
+        return len(self.listed("COMMAND = 'Sleep'")) == self.count
+
+
+class Sleep(Workload):
+    """``SELECT SLEEP``: inside a statement, but neither on a CPU nor waiting for anything of InnoDB's."""
+
+    name: ClassVar[str] = "sleep"
+    expected: ClassVar[str] = "user_sleep"
+
+    @property
+    def describe(self) -> str:
+        return f"{self.count} connections in SELECT SLEEP"
+
+    def begin(self) -> None:
+        self._sleepers = self._stack.enter_context(Crowd(self.server, self.count, self.database))
+        self._sleepers.send(f"SELECT SLEEP({_FOREVER})")
+
+    def reached(self) -> bool:
+        self._sleepers.check()
+        return len(self.listed("STATE = 'User sleep'")) == self.count
+
+
+#: Waiters per row: on 5.5 and 5.6 the deadlock search costs the cube of a queue's length, 60 s for 1,000.
+_QUEUE = 200
+
+
+class RowLock(Workload):
+    """One transaction holds a row's lock, all others want it; a large crowd queues for several rows."""
+
+    name: ClassVar[str] = "row_lock"
+    expected: ClassVar[str] = "row_lock"
+    poll: ClassVar[float] = 0.15  # INNODB_TRX is renewed only when nobody has read it for 0.1 s
+
+    @property
+    def describe(self) -> str:
+        rows = "a row" if self._rows == 1 else f"one of {self._rows} rows"
+        return f"{self.count} updates waiting for {rows} that another transaction holds"
+
+    @property
+    def _rows(self) -> int:
+        return -(-self.count // _QUEUE)
+
+    def begin(self) -> None:
+        self.sql(f"CREATE TABLE {self.database}.t1 (a INT PRIMARY KEY, b INT) ENGINE=InnoDB")
+        rows = range(1, self._rows + 1)
+        self.sql(f"INSERT INTO {self.database}.t1 VALUES {', '.join(f'({row}, 0)' for row in rows)}")
+        hold = ("BEGIN", "UPDATE t1 SET b = b + 1")
+        self._stack.enter_context(Crowd(self.server, 1, self.database, hold))
+        wait = (f"SET SESSION innodb_lock_wait_timeout = {_FOREVER}",)
+        self._waiters = self._stack.enter_context(Crowd(self.server, self.count, self.database, wait))
+        self._waiters.send(*(f"UPDATE t1 SET b = b + 1 WHERE a = {row}" for row in rows))
+
+    def reached(self) -> bool:
+        """As many lock waits as waiters."""
+        rows = self.sql(
+            "SELECT trx_mysql_thread_id FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'"
+        )
+        waiting = {row[0] for row in rows} & set(self._waiters.ids)
+        self._waiters.check()  # a server may take a long queue for a deadlock
+        return len(waiting) == self.count
+
+    def connection_ids(self) -> list[int]:
+        return self._waiters.ids
+
+
+class MetadataLock(Workload):
+    """An open transaction on a table, an ALTER behind it, and behind that all who only want to read."""
+
+    name: ClassVar[str] = "metadata_lock"
+    expected: ClassVar[str] = "metadata_lock"
+
+    @property
+    def describe(self) -> str:
+        return f"{self.count} selects queued behind an ALTER TABLE that waits for an open transaction"
+
+    def begin(self) -> None:
+        self.sql(f"CREATE TABLE {self.database}.t1 (a INT PRIMARY KEY, b INT) ENGINE=InnoDB")
+        self.sql(f"INSERT INTO {self.database}.t1 VALUES (1, 0)")
+        hold = ("BEGIN", "SELECT * FROM t1")
+        self._stack.enter_context(Crowd(self.server, 1, self.database, hold))
+        alter = self._stack.enter_context(Crowd(self.server, 1, self.database))
+        alter.send("ALTER TABLE t1 ADD COLUMN c INT")
+        self._until(lambda: len(self.connection_ids()) == 1)
+        self._readers = self._stack.enter_context(Crowd(self.server, self.count, self.database))
+        self._readers.send("SELECT * FROM t1")
+
+    def reached(self) -> bool:
+        self._readers.check()
+        return len(self.connection_ids()) == self.count + 1
+
+    def connection_ids(self) -> list[int]:
+        """The readers and the ALTER."""
+        return self.listed("STATE LIKE 'Waiting for table%'")

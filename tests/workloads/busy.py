@@ -1,0 +1,168 @@
+"""Workloads whose threads move: a cycle of states, of which one is the point."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from workloads.base import Workload, WorkloadError
+from workloads.clients import Clients
+from workloads.crowd import Crowd
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Operations before the load counts as under way. No more: 1,000 clients of one row make 50 a second.
+_WARM = 50
+
+#: A client's turn between two statements, on any server.
+_BETWEEN = frozenset({"idle", "on_cpu", "network_send", "opening_tables", "spin", "mutex_wait"})
+
+#: A transaction's end: one client writes the log, the others wait for it.
+_COMMIT = frozenset({"fsync_redo", "redo_write_wait", "group_commit"})
+
+
+class _Busy(Workload):
+    """Clients in a process of their own that repeat some statements."""
+
+    rows: ClassVar[int] = 1
+
+    @abstractmethod
+    def statements(self) -> Sequence[str]:
+        """What each client repeats."""
+
+    def prepare(self) -> None:
+        """Make the tables: one with ``rows`` rows unless a workload needs more."""
+        self.sql(f"CREATE TABLE {self.database}.t1 (a INT PRIMARY KEY, b INT) ENGINE=InnoDB")
+        values = ", ".join(f"({row}, 0)" for row in range(1, self.rows + 1))
+        self.sql(f"INSERT INTO {self.database}.t1 VALUES {values}")
+
+    def begin(self) -> None:
+        self.prepare()
+        self._counted_before = self._counted()
+        self.clients = self._stack.enter_context(
+            Clients(self.server, self.count, self.database, self.statements(), self.rows)
+        )
+
+    def reached(self) -> bool:
+        """All are connected, and the load is under way."""
+        self.clients.check()
+        return len(self.listed("TRUE")) == self.count and self.throughput() >= _WARM
+
+
+class UpdateStorm(_Busy):
+    """Every client adds one to the same row: a queue for its lock, and a deadlock search at each arrival.
+
+    The row's lock is what most wait for from about 100 clients on; with fewer it is the redo log at the commit.
+    """
+
+    name: ClassVar[str] = "update_storm"
+    expected: ClassVar[str] = "row_lock"
+    also: ClassVar[frozenset[str]] = _BETWEEN | _COMMIT | {"deadlock_search"}
+    counter: ClassVar[str] = "Com_update"
+
+    @property
+    def describe(self) -> str:
+        return f"{self.count} clients updating one row"
+
+    def statements(self) -> Sequence[str]:
+        return ["UPDATE t1 SET b = b + 1 WHERE a = 1"]
+
+
+class Cpu(_Busy):
+    """Point selects of a table in memory: nothing to wait for but the next command."""
+
+    name: ClassVar[str] = "cpu"
+    expected: ClassVar[str] = "on_cpu"
+    also: ClassVar[frozenset[str]] = _BETWEEN
+    counter: ClassVar[str] = "Com_select"
+    rows: ClassVar[int] = 10_000
+
+    @property
+    def describe(self) -> str:
+        return f"{self.count} clients reading single rows from memory"
+
+    def statements(self) -> Sequence[str]:
+        return ["SELECT b FROM t1 WHERE a = $R"]
+
+
+class Fsync(_Busy):
+    """Single-row inserts that each commit to disk (the server's default), without a binary log."""
+
+    name: ClassVar[str] = "fsync"
+    expected: ClassVar[str] = "fsync_redo"
+    also: ClassVar[frozenset[str]] = _BETWEEN | _COMMIT
+    server_options: ClassVar[tuple[str, ...]] = ("--innodb-flush-log-at-trx-commit=1",)
+    counter: ClassVar[str] = "Com_insert"
+
+    @property
+    def describe(self) -> str:
+        return f"{self.count} clients committing single-row inserts to disk"
+
+    def prepare(self) -> None:
+        self.sql(f"CREATE TABLE {self.database}.t1 (a INT AUTO_INCREMENT PRIMARY KEY, b INT) ENGINE=InnoDB")
+
+    def statements(self) -> Sequence[str]:
+        return ["INSERT INTO t1 (b) VALUES (1)"]
+
+
+class TableScan(_Busy):
+    """Two tables scanned in turn, each larger than the buffer pool: every scan reads its pages again."""
+
+    name: ClassVar[str] = "table_scan"
+    expected: ClassVar[str] = "page_read"
+    also: ClassVar[frozenset[str]] = _BETWEEN | {"read_ahead", "free_page_wait"}
+    #: O_DIRECT, or the pages would come from the kernel's cache and nobody would wait.
+    server_options: ClassVar[tuple[str, ...]] = (
+        "--innodb-buffer-pool-size=16M", "--innodb-flush-method=O_DIRECT",
+    )  # fmt: skip
+    counter: ClassVar[str] = "Innodb_pages_read"
+
+    #: Bytes of a row, about: seven go into a page of 16 KiB.
+    _ROW = 2_100
+
+    @property
+    def describe(self) -> str:
+        return f"{self.count} clients scanning two tables that do not fit the buffer pool"
+
+    def prepare(self) -> None:
+        pool = self.sql("SELECT @@innodb_buffer_pool_size")[0][0]
+        for table in ("t1", "t2"):
+            name = f"{self.database}.{table}"
+            self.sql(
+                f"CREATE TABLE {name} (a INT AUTO_INCREMENT PRIMARY KEY, pad VARCHAR(2100)) ENGINE=InnoDB"
+            )
+            self.sql(f"INSERT INTO {name} (pad) VALUES (REPEAT('x', 2000))")
+            rows, wanted = 1, 3 * pool // 2 // self._ROW
+            while rows < wanted:
+                more = min(rows, wanted - rows)
+                self.sql(f"INSERT INTO {name} (pad) SELECT pad FROM {name} LIMIT {more}")
+                rows += more
+
+    def statements(self) -> Sequence[str]:
+        return [f"SELECT COUNT(*) FROM {table} WHERE pad = 'z'" for table in ("t1", "t2")]
+
+
+class Burn(Workload):
+    """``SELECT BENCHMARK``: the server computes and never comes back to its client."""
+
+    name: ClassVar[str] = "burn"
+    expected: ClassVar[str] = "on_cpu"
+
+    #: More would not be a load but a machine that no longer answers.
+    _MOST = 64
+
+    @property
+    def describe(self) -> str:
+        return f"{self.count} statements that only compute"
+
+    def begin(self) -> None:
+        if self.count > self._MOST:
+            raise WorkloadError(f"{self.name}: at most {self._MOST} connections, not {self.count}")
+        self._crowd = self._stack.enter_context(Crowd(self.server, self.count, self.database))
+        # CRC32, because 9.7 has no MD5 any more and 5.5 may lack SHA2
+        self._crowd.send("SELECT BENCHMARK(1000000000000, CRC32('innoscope'))")
+
+    def reached(self) -> bool:
+        self._crowd.check()
+        return len(self.listed("COMMAND = 'Query' AND INFO LIKE 'SELECT BENCHMARK%'")) == self.count

@@ -1,0 +1,33 @@
+-- One client: its statements in turn, without pause. Every second client begins with the second statement,
+-- so that two clients of a table scan read different tables.
+
+sysbench.cmdline.options = {
+   statements = {"Statements, separated by semicolons", ""},
+   rows = {"$R in a statement is a random number from 1 to this", 1},
+}
+
+function thread_init()
+   connection = sysbench.sql.driver():connect()
+   list = {}
+   for statement in string.gmatch(sysbench.opt.statements, "[^;]+") do
+      list[#list + 1] = statement
+   end
+   turn = sysbench.tid % #list
+   varied = string.find(sysbench.opt.statements, "$R", 1, true) ~= nil
+end
+
+function event()
+   local statement = list[turn + 1]
+   turn = (turn + 1) % #list
+   if varied then
+      statement = string.gsub(statement, "%$R", sysbench.rand.uniform(1, sysbench.opt.rows))
+   end
+   local result = connection:query(statement)
+   if result ~= nil then
+      result:free()
+   end
+end
+
+function thread_done()
+   connection:disconnect()
+end

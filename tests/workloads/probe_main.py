@@ -1,0 +1,85 @@
+"""The process behind ``workloads.probe``: ``DO 1`` without pause, its gaps told on request."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pymysql
+
+if TYPE_CHECKING:
+    import socket
+
+#: A COM_QUERY packet: three bytes of length, sequence number 0, the command, the statement.
+_QUERY = b"\x05\x00\x00\x00\x03DO 1"
+
+
+class Meter:
+    """The gaps so far. ``wanted`` is set by the thread that listens, and served between two questions."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self.window = _window()
+
+    def add(self, gap_us: int) -> None:
+        """Count one gap."""
+        window = self.window
+        shift = max(0, gap_us.bit_length() - 4)
+        edge = gap_us >> shift << shift
+        histogram = window["histogram"]
+        histogram[edge] = histogram.get(edge, 0) + 1
+        if gap_us > window["longest_us"]:
+            window["longest_us"], window["longest_at"] = gap_us, time.time()
+
+    def take(self) -> dict[str, Any]:
+        """All since the last time."""
+        window, self.window, self.wanted = self.window, _window(), False
+        window["seconds"] = time.monotonic() - window.pop("began")
+        window["count"] = sum(window["histogram"].values())
+        return window
+
+
+def _window() -> dict[str, Any]:
+    return {"began": time.monotonic(), "longest_us": 0, "longest_at": 0.0, "histogram": {}}
+
+
+def _listen(meter: Meter) -> None:
+    for _ in sys.stdin:
+        meter.wanted = True
+
+
+def _ask(wire: socket.socket, meter: Meter, until: float) -> None:
+    """Send, wait, count. The gap is from answer to answer: nothing that delays us goes uncounted."""
+    before = time.perf_counter_ns()
+    while time.monotonic() < until:
+        wire.sendall(_QUERY)
+        answer = wire.recv(512)
+        if len(answer) < 5 or answer[4] != 0:
+            raise SystemExit(f"no OK but {answer!r}")
+        now = time.perf_counter_ns()
+        meter.add((now - before) // 1000)
+        before = now
+        if meter.wanted:  # only now: a gap that was under way belongs to what is asked for
+            print(json.dumps(meter.take()), flush=True)
+
+
+def main() -> None:
+    """Arguments: socket, nice, seconds at most."""
+    path, nice, bound = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    if nice:
+        os.nice(nice)
+    connection: Any = pymysql.connect(unix_socket=path, user="root", ssl_disabled=True)
+    gc.disable()
+    meter = Meter()
+    threading.Thread(target=_listen, args=(meter,), daemon=True).start()
+    print("begun", flush=True)
+    _ask(connection._sock, meter, time.monotonic() + bound)
+
+
+if __name__ == "__main__":
+    main()
