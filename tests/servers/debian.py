@@ -35,10 +35,10 @@ def unpack_root(suite: str, packages: tuple[str, ...], home: Path) -> None:
     if os.geteuid() != 0:
         raise ServerError("a server in a root folder of its own needs root (chroot)")
     ensure_commands("mmdebstrap")
-    options = ['APT::Install-Recommends "false"', *_date_options()]
+    options = ['APT::Install-Recommends "false"', *date_options()]
     aptopts = [f"--aptopt={option}" for option in options]
     command = ["mmdebstrap", "--quiet", "--mode=root", "--variant=extract", "--components=main"]
-    run([*command, *aptopts, f"--include={','.join(packages)}", suite, str(home), _mirror()], home.parent)
+    run([*command, *aptopts, f"--include={','.join(packages)}", suite, str(home), mirror()], home.parent)
     for name in _MERGED:  # what base-files does when it is configured
         if not (home / name).exists():
             (home / name).symlink_to(f"usr/{name}")
@@ -50,13 +50,13 @@ def unpack_root(suite: str, packages: tuple[str, ...], home: Path) -> None:
     home.chmod(0o755)
 
 
-def _date_options() -> list[str]:
+def date_options() -> list[str]:
     """This machine's own say about release dates: a frozen mirror or clock needs it in the new root too."""
     dump = run(["apt-config", "dump"], Path("/"))
     return sorted({line.rstrip(";") for line in dump.splitlines() if line.startswith("Acquire::Check-")})
 
 
-def _mirror() -> str:
+def mirror() -> str:
     """The mirror that this machine itself installs Debian from."""
     codename = _codename()
     for refresh in (False, True):

@@ -1,0 +1,105 @@
+"""``python -m bench``: run benchmarks, print their tables, keep all values.
+
+``make bench`` runs everything in full. Progress goes to standard error, tables to standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from bench import gap, host, overhead, speed
+from bench.children import ChildError
+from bench.scene import say
+from bench.settings import Settings, quick
+from servers import NAMES, ServerError
+from workloads import WorkloadError
+
+_BENCHES = {"speed": speed, "gap": gap, "overhead": overhead}
+_JSON = Path("build/bench.json")
+
+#: Set by command-line options of their own.
+_OWN_OPTION = "servers"
+
+
+def main() -> int:
+    """Run what was asked for; its errors are one message and exit status 1."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    options = _parser().parse_args()
+    try:
+        if options.reprint:
+            _reprint(options.reprint)
+            return 0
+        _run(options.names or list(_BENCHES), _settings(options), options.json)
+    except (ChildError, ServerError, WorkloadError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("names", nargs="*", choices=(*_BENCHES, []), metavar="NAME", help=", ".join(_BENCHES))
+    parser.add_argument("--quick", action="store_true", help="small and short: to try it, not for figures")
+    parser.add_argument("--json", type=Path, default=_JSON, metavar="FILE", help=f"all values ({_JSON})")
+    parser.add_argument("--reprint", type=Path, metavar="FILE", help="only print the tables of such a file")
+    parser.add_argument("--server", action="append", choices=NAMES, metavar="NAME", help="may be repeated")
+    for field in fields(Settings):
+        if field.name != _OWN_OPTION:
+            kind = type(field.default)
+            option = "--" + field.name.replace("_", "-")
+            parser.add_argument(option, type=kind, metavar="N", help=f"full: {field.default}")
+    return parser
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    settings = quick() if options.quick else Settings()
+    given: dict[str, Any] = {
+        field.name: getattr(options, field.name)
+        for field in fields(Settings)
+        if getattr(options, field.name, None) is not None
+    }
+    if options.server:
+        given["servers"] = tuple(options.server)
+    return replace(settings, **given)
+
+
+def _run(names: list[str], settings: Settings, file: Path) -> None:
+    """The benchmarks in turn; what is measured is kept and printed even if a later one fails."""
+    known = host.facts()
+    kept: dict[str, Any] = {"schema": 1, "host": known, "settings": asdict(settings), "results": {}}
+    print(host.heading(known), flush=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        results = kept["results"][name] = {}
+        try:
+            for server in settings.servers:
+                results[server] = _BENCHES[name].run(server, settings)
+                file.write_text(json.dumps(kept, indent=1) + "\n")
+        finally:
+            if results:
+                print(f"\n## {name}\n\n{_BENCHES[name].report(results)}", flush=True)
+    say(f"all values are in {file}")
+
+
+def _reprint(file: Path) -> None:
+    """The tables of a run that was kept."""
+    kept = json.loads(file.read_text())
+    print(host.heading(kept["host"]))
+    for name, results in kept["results"].items():
+        print(f"\n## {name}\n\n{_BENCHES[name].report(results)}")
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""Helper processes that answer one line of JSON to each line they are told."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Self
+
+from servers import Keeper
+
+_TESTS = Path(__file__).resolve().parent.parent
+
+#: Seconds that one answer may take before the helper counts as hung.
+_PATIENCE = 120.0
+
+
+class ChildError(RuntimeError):
+    """A helper process failed; what it said is on standard error."""
+
+
+class Child:
+    """A context manager around ``python -m bench.MODULE``. It ends when its input closes, or with us."""
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        self._module = module
+        self._keeper = Keeper()
+        self._pending = b""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", f"bench.{module}", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env={**os.environ, "PYTHONPATH": str(_TESTS)},
+            start_new_session=True,
+        )
+        self._keeper.watch(self._process.pid)
+
+    def __enter__(self) -> Self:
+        try:
+            self._answer(_PATIENCE)  # it says when it is ready
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._keeper.close()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def ask(self, line: str, patience: float = _PATIENCE) -> Any:
+        """Tell it something; returns what it answers."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"{line}\n".encode())
+        except BrokenPipeError as error:
+            raise ChildError(f"bench.{self._module} has ended") from error
+        return self._answer(patience)
+
+    def _answer(self, patience: float) -> Any:
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + patience
+        while b"\n" not in self._pending:
+            ready, _, _ = select.select([self._process.stdout], [], [], max(0, deadline - time.monotonic()))
+            if not ready:
+                raise ChildError(f"no answer from bench.{self._module} within {patience:.0f} s")
+            if not (piece := os.read(self._process.stdout.fileno(), 1 << 16)):
+                raise ChildError(f"bench.{self._module} ended with {self._process.wait()}")
+            self._pending += piece
+        line, _, self._pending = self._pending.partition(b"\n")
+        return json.loads(line)
+
+
+def told(timeout: float | None) -> list[str] | None:
+    """In a helper: the words of the next order; [] after ``timeout`` without one; None when its parent ended.
+
+    Orders come one at a time, the next one after the answer, so one read holds exactly one line.
+    """
+    ready, _, _ = select.select([0], [], [], timeout)
+    if not ready:
+        return []
+    line = os.read(0, 4096)
+    return line.decode().split() or None
+
+
+def answer(value: object) -> None:
+    """In a helper: answer the order."""
+    print(json.dumps(value), flush=True)

@@ -1,0 +1,71 @@
+"""Helper process: one command, its wall and CPU time and memory, as one line of JSON.
+
+It is a small process (``python -I -S``, standard library only), because a child's ru_maxrss begins with the
+size of the process it was forked from. Arguments: output file, error file, seconds at most, command.
+When its input closes it ends the command: gdb would go on holding the server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+
+_STEP_MS = 4
+_PATIENCE_S = 1
+
+
+def anon_kb(pid: int) -> int:
+    """Memory that is not mapped from files, now."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123 - pathlib would make us bigger
+            lines = file.read().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith((b"RssAnon:", b"RssShmem:")))
+
+
+def main() -> None:
+    """Run it and tell."""
+    output, errors, bound, *command = sys.argv[1:]
+    out = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    err = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    begun = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        os.execvp(command[0], command)  # noqa: S606
+    poller = select.poll()
+    ended = os.pidfd_open(child)
+    poller.register(ended, select.POLLIN)
+    poller.register(0, select.POLLIN)
+    peak, last_word = 0, signal.SIGTERM
+    while ended not in (ready := dict(poller.poll(_STEP_MS))):
+        peak = max(peak, anon_kb(child))
+        if ready or time.monotonic() - begun > float(bound):
+            os.killpg(child, last_word)
+            last_word = signal.SIGKILL
+            time.sleep(_PATIENCE_S)
+    wall = time.monotonic() - begun
+    _, status, used = os.wait4(child, 0)
+    print(
+        json.dumps(
+            {
+                "wall_s": wall,
+                "cpu_s": used.ru_utime + used.ru_stime,
+                "rss_mb": used.ru_maxrss * 1024 / 1e6,
+                "anon_mb": peak * 1024 / 1e6,
+                "exit": os.waitstatus_to_exitcode(status),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""How much is measured. ``--quick`` is for trying the benchmarks, not for figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: The two servers of the baseline: small and large debug info.
+SERVERS = ("mysql-5.6.24", "mariadb-11.4.5")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All that a run can be asked for. Times are seconds."""
+
+    servers: tuple[str, ...] = SERVERS
+    connections: int = 1000
+    load: int = 4  #: clients that keep the server busy
+    rounds: int = 20  #: ours in ``speed``
+    other_rounds: int = 3  #: the other tools in ``speed``
+    looks: int = 5  #: warm looks in each round of ``speed``
+    gap_rounds: int = 20
+    gap_window: float = 3.0
+    pause: float = 0.05  #: between two looks in ``gap``
+    seconds: float = 600.0  #: one look a second for so long, in ``overhead``
+    pair_rounds: int = 60
+    pair_window: float = 2.0
+
+
+def quick(servers: tuple[str, ...] = SERVERS[:1]) -> Settings:
+    """Every step once or twice."""
+    return Settings(
+        servers=servers,
+        connections=200,
+        rounds=2,
+        other_rounds=1,
+        looks=2,
+        gap_rounds=2,
+        gap_window=1.0,
+        seconds=10.0,
+        pair_rounds=3,
+        pair_window=1.0,
+    )

@@ -1,0 +1,50 @@
+"""Medians, and how far to trust them."""
+
+from __future__ import annotations
+
+import random
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_RESAMPLES = 2000
+_SHARE = 0.95
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value that this share of all values does not exceed, interpolated."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def histogram_quantile(histogram: Mapping[int, int], share: float) -> float:
+    """The same of a probe's histogram, whose buckets are an eighth of an octave wide, interpolated within."""
+    left = share * sum(histogram.values())
+    for edge, count in sorted(histogram.items()):
+        if left <= count:
+            width = 1 << max(0, edge.bit_length() - 4)
+            return edge + width * left / count
+        left -= count
+    return 0.0
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % bootstrap interval of the median."""
+    generator = random.Random(1)  # noqa: S311
+    found = [median(generator.choices(values, k=len(values))) for _ in range(_RESAMPLES)]
+    return quantile(found, (1 - _SHARE) / 2), quantile(found, (1 + _SHARE) / 2)
+
+
+def excess_interval(values: Sequence[float], control: Sequence[float]) -> tuple[float, float]:
+    """The 95 % bootstrap interval of the difference of the two medians."""
+    generator = random.Random(2)  # noqa: S311
+    found = [
+        median(generator.choices(values, k=len(values))) - median(generator.choices(control, k=len(control)))
+        for _ in range(_RESAMPLES)
+    ]
+    return quantile(found, (1 - _SHARE) / 2), quantile(found, (1 + _SHARE) / 2)
