@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from servers import Server
 
+#: Seconds for an answer to the monitor; a server that a debugger left stopped gives none.
+_ANSWERS_WITHIN = 120
+
 #: "Unknown thread id": it was gone before we could end it.
 _NO_SUCH_THREAD = 1094
 
@@ -47,7 +50,8 @@ class Workload(ABC):
 
     def __enter__(self) -> Self:
         try:
-            self._monitor = self._stack.enter_context(contextlib.closing(self.server.connect()))
+            monitor = self.server.connect(read_timeout=_ANSWERS_WITHIN)
+            self._monitor = self._stack.enter_context(contextlib.closing(monitor))
             self.database = f"w_{self.name}_{self.sql('SELECT CONNECTION_ID()')[0][0]}"
             self.sql(f"CREATE DATABASE {self.database}")
             self._stack.callback(self._clear)

@@ -53,7 +53,7 @@ class _Busy(Workload):
 class UpdateStorm(_Busy):
     """Every client adds one to the same row: a queue for its lock, and a deadlock search at each arrival.
 
-    The row's lock is what most wait for from about 100 clients on; with fewer it is the redo log at the commit.
+    From about 100 clients on most wait for the row's lock; with fewer it is the redo log at the commit.
     """
 
     name: ClassVar[str] = "update_storm"
