@@ -10,8 +10,8 @@ from typing import final
 
 class NativeError(Exception):
     """``args = (kind, detail)``. Kinds: ``gone`` (the process ended), ``rights`` (EPERM or EACCES from the
-    kernel), ``bpf`` (this kernel cannot run the snapshot program), ``elf`` (not a usable ELF
-    file), ``arch`` (another CPU architecture), ``internal``."""
+    kernel), ``traced`` (another debugger has it), ``bpf`` (this kernel cannot run the snapshot program),
+    ``elf`` (not a usable ELF file), ``arch`` (another CPU architecture), ``internal``."""
 
 #: ``(function, module, offset, inlined, kernel)``; function is None where no symbol covers the address,
 #: module is the file's base name, offset is the address within the module (ELF virtual address).

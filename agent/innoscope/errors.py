@@ -57,3 +57,9 @@ class BadFile(InnoscopeError):
     """A file we were given or have to read is damaged or is not what it should be."""
 
     exit_code = 9
+
+
+class CannotWrite(InnoscopeError):
+    """The output could not be written: no such folder, no rights, a full disk."""
+
+    exit_code = 12

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from innoscope.errors import BadFile
+from innoscope.errors import BadFile, CannotWrite
 from innoscope.stacks.model import Dump, Frame, Thread, Trust
 from innoscope.stacks.recording import Recorder, Recording
 from innoscope.stacks.render.json import document
@@ -207,7 +207,7 @@ def test_no_such_file_and_a_directory(tmp_path: Path) -> None:
 
 def test_an_earlier_recording_is_not_overwritten(path: Path) -> None:
     before = record(path).read_bytes()
-    with pytest.raises(BadFile, match="is there already"):
+    with pytest.raises(CannotWrite, match="is there already"):
         Recorder(path, interval_s=1)
     assert path.read_bytes() == before
 
@@ -220,7 +220,7 @@ def test_only_the_owner_may_read_it(path: Path) -> None:
 def test_a_full_disk_is_an_error_of_ours(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "a.rec", interval_s=1)
     recorder._file = open("/dev/full", "wb")  # noqa: SIM115, PTH123
-    with pytest.raises(BadFile, match="No space left"):
+    with pytest.raises(CannotWrite, match="No space left"):
         recorder.write(look(0))
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 #: Stacks kept between looks; beyond it those not seen in the last look are dropped, so memory stays flat.
 MAX_STACKS = 20_000
 _RUNNING = frozenset({Trust.ON_CPU, Trust.STALE})
+_STOPPED = frozenset("Tt")  # states of /proc/PID/stat
 _TRUST = {trust.value: trust for trust in Trust}
 
 
@@ -185,6 +186,10 @@ class Engine:
         if look.method == "ptrace" and self._process.method_reason:
             notes.append(f"ptrace was used: {self._process.method_reason}")
         notes += look.notes
+        if all(raw[3] in _STOPPED for raw in look.threads):
+            notes.append(
+                f"the server is stopped, perhaps by a debugger that was killed: kill -CONT {self.target.pid}"
+            )
         if self._advice is None:
             from innoscope.stacks.advice import missing_names
 

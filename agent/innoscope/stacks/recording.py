@@ -23,7 +23,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import innoscope
-from innoscope.errors import BadFile
+from innoscope.errors import BadFile, CannotWrite
 from innoscope.stacks.model import Dump, Frame, Thread, Trust
 from innoscope.stacks.render.json import document
 from innoscope.target.model import Query, Target
@@ -59,9 +59,9 @@ class Recorder:
         try:
             self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
         except FileExistsError:
-            raise BadFile(f"{path} is there already", remedy="name another file or remove it") from None
+            raise CannotWrite(f"{path} is there already", remedy="name another file or remove it") from None
         except OSError as error:
-            raise BadFile(f"cannot write {path}: {error.strerror}") from error
+            raise CannotWrite(f"cannot write {path}: {error.strerror}") from error
         header = {
             "innoscope_recording": VERSION,
             "innoscope": innoscope.__version__,
@@ -71,7 +71,7 @@ class Recorder:
         self._put(_JSON.encode(header))
 
     def write(self, dump: Dump) -> None:
-        """Append one look and flush it. A full disk or the like raises ``BadFile``."""
+        """Append one look and flush it. A full disk or the like raises ``CannotWrite``."""
         self._put(_line(document(dump)))
         self.looks += 1
 
@@ -80,7 +80,7 @@ class Recorder:
         try:
             self._file.close()
         except OSError as error:
-            raise BadFile(f"cannot write {self.path}: {error.strerror}") from error
+            raise CannotWrite(f"cannot write {self.path}: {error.strerror}") from error
 
     def __enter__(self) -> Self:
         return self
@@ -94,7 +94,7 @@ class Recorder:
             self._file.write(gzip.compress(line, 1, mtime=0) if self._gzip else line)
             self._file.flush()
         except OSError as error:
-            raise BadFile(f"cannot write {self.path}: {error.strerror}") from error
+            raise CannotWrite(f"cannot write {self.path}: {error.strerror}") from error
 
 
 def _line(value: dict[str, Any]) -> str:
@@ -133,7 +133,10 @@ class Recording:
             with path.open("rb") as raw, gzip.open(raw) if packed else nullcontext(raw) as file:
                 self._index(file, progress)
         except OSError as error:
-            raise BadFile(f"cannot read {path}: {error.strerror or error}") from error
+            raise BadFile(
+                f"cannot read {path}: {error.strerror or error}",
+                remedy="innoscope top --record FILE writes one",
+            ) from error
 
     def __len__(self) -> int:
         return len(self.times)

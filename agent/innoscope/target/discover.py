@@ -160,7 +160,7 @@ def _must_be_readable(proc: ProcFs, pid: int) -> None:
     try:
         proc.exe(pid)
     except PermissionError as error:
-        raise no_rights(pid, "it belongs to another user") from error
+        raise no_rights(pid, "the kernel does not even tell its executable") from error
     except ProcessLookupError as error:
         raise gone(pid) from error
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 RUN_AS_ROOT = (
     "run it as root: sudo innoscope …; or with CAP_BPF, CAP_PERFMON, "
-    "CAP_SYS_PTRACE and CAP_CHECKPOINT_RESTORE"
+    "CAP_SYS_PTRACE and CAP_CHECKPOINT_RESTORE (--method ptrace needs CAP_SYS_PTRACE only)"
 )
 
 
@@ -46,6 +46,11 @@ def explain(pid: int, kind: str, detail: str) -> InnoscopeError:
         return gone(pid)
     if kind == "rights":
         return no_rights(pid, detail)
+    if kind == "traced":
+        return NoRights(
+            f"process {pid} cannot be held: {detail}",
+            remedy="end that debugger, or take --method bpf, which needs no tracing",
+        )
     if kind == "bpf":
         return KernelUnable(
             f"this kernel cannot run the stack snapshot: {detail}",

@@ -10,6 +10,8 @@ pub enum Kind {
     Gone,
     /// The kernel answered EPERM or EACCES.
     Rights,
+    /// Another debugger has the process.
+    Traced,
     /// This kernel cannot load or run the snapshot program.
     Bpf,
     /// A file is not a usable ELF object.
@@ -26,6 +28,7 @@ impl Kind {
         match self {
             Self::Gone => "gone",
             Self::Rights => "rights",
+            Self::Traced => "traced",
             Self::Bpf => "bpf",
             Self::Elf => "elf",
             Self::Arch => "arch",

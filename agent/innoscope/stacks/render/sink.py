@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol, Self
 
-from innoscope.errors import InnoscopeError
+from innoscope.errors import CannotWrite
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -90,10 +90,10 @@ class File:
                 self._partial.unlink(missing_ok=True)
 
 
-def _cannot_write(path: Path, error: OSError) -> InnoscopeError:
-    return InnoscopeError(f"cannot write {path}: {error.strerror}", remedy="name another file with --output")
+def _cannot_write(path: Path, error: OSError) -> CannotWrite:
+    return CannotWrite(f"cannot write {path}: {error.strerror}", remedy="name another file with --output")
 
 
 def open_sink(path: Path | None) -> Stdout | File:
-    """Standard output for None, else the file. Raises InnoscopeError at once if it cannot be written."""
+    """Standard output for None, else the file. Raises CannotWrite at once if it cannot be written."""
     return Stdout() if path is None else File(path)

@@ -48,20 +48,26 @@ impl PtraceSource {
 impl Source for PtraceSource {
     fn copy_all(&mut self) -> Result<Vec<RawThread>> {
         let pid = self.pid;
-        Self::on_own_thread(move || {
-            let mut threads = Vec::new();
-            for tid in thread_ids(pid)? {
-                if let Some(thread) = hold_and_copy(pid, tid)? {
-                    threads.push(thread);
+        let (mut threads, mut left) = (Vec::new(), thread_ids(pid)?.into_iter());
+        // A thread that is late to stop is let go by the end of the thread that seized it: the rest is for another.
+        while left.len() > 0 {
+            Self::on_own_thread(|| {
+                for tid in left.by_ref() {
+                    let (thread, late) = hold_and_copy(pid, tid)?;
+                    threads.extend(thread);
+                    if late {
+                        break;
+                    }
                 }
-            }
-            Ok(threads)
-        })
+                Ok(())
+            })?;
+        }
+        Ok(threads)
     }
 
     fn copy_one(&mut self, tid: u32) -> Result<Option<RawThread>> {
         let pid = self.pid;
-        Self::on_own_thread(move || hold_and_copy(pid, tid))
+        Self::on_own_thread(move || Ok(hold_and_copy(pid, tid)?.0))
     }
 
     fn glance(&mut self, tid: u32) -> Result<Option<RawThread>> {
@@ -80,31 +86,32 @@ fn thread_ids(pid: u32) -> Result<Vec<u32>> {
     Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// None when the thread ended meanwhile.
-fn hold_and_copy(pid: u32, tid: u32) -> Result<Option<RawThread>> {
+/// The thread unless it ended meanwhile, and whether it was late to stop and so is still seized.
+fn hold_and_copy(pid: u32, tid: u32) -> Result<(Option<RawThread>, bool)> {
     let Some(mut thread) = describe(pid, tid) else {
-        return Ok(None);
+        return Ok((None, false));
     };
     if matches!(thread.state, 'Z' | 'X') {
-        return Ok(None);
+        return Ok((None, false));
     }
     if thread.state == 'D' {
         // It would stop only when its system call ends, in our absence perhaps: leave it alone.
         thread.motion = Motion::Running;
-        return Ok(Some(thread));
+        return Ok((Some(thread), false));
     }
     let Some(_held) = Held::seize(pid, tid)? else {
-        return Ok(Some(thread).filter(|_| describe(pid, tid).is_some()));
+        let late = describe(pid, tid).is_some_and(|now| !matches!(now.state, 'Z' | 'X'));
+        return Ok((Some(thread).filter(|_| late), late));
     };
     let Ok(registers) = ptrace::getregs(Pid::from_raw(tid as i32)) else {
-        return Ok(None);
+        return Ok((None, false));
     };
     thread.registers = Registers { ip: registers.rip, sp: registers.rsp, bp: registers.rbp };
     thread.syscall = registers.orig_rax as i32;
     thread.arg0 = registers.rdi;
     thread.stack = memory::read_some(pid, registers.rsp, STACK_BYTES).unwrap_or_default().into();
     thread.motion = Motion::Still;
-    Ok(Some(thread))
+    Ok((Some(thread), false))
 }
 
 /// A thread that is stopped by us; let go when dropped.
@@ -122,6 +129,11 @@ impl Held {
         match ptrace::seize(tid, ptrace::Options::empty()) {
             Ok(()) => {}
             Err(Errno::ESRCH) => return Ok(None),
+            Err(Errno::EPERM) if ending(pid, tid) => return Ok(None), // the kernel says so of those, too
+            Err(Errno::EPERM) if tracer(pid).is_some_and(|tracer| tracer != std::process::id()) => {
+                let detail = format!("it is traced by process {}", tracer(pid).unwrap_or_default());
+                return Err(Error::new(Kind::Traced, detail));
+            }
             Err(error) => return Err(Error::from_os(&io::Error::from(error), &doing(), Kind::Internal)),
         }
         if ptrace::interrupt(tid).is_err() {
@@ -147,6 +159,17 @@ impl Drop for Held {
         // ESRCH: it was killed meanwhile, and there is nobody to let go.
         let _ = ptrace::detach(self.tid, self.signal);
     }
+}
+
+fn ending(pid: u32, tid: Pid) -> bool {
+    describe(pid, tid.as_raw() as u32).is_none_or(|now| matches!(now.state, 'Z' | 'X'))
+}
+
+/// The process that traces it, if any.
+fn tracer(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?;
+    line.trim().parse().ok().filter(|pid| *pid != 0)
 }
 
 /// What /proc says of the thread; None when it is not there.

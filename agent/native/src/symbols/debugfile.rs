@@ -26,23 +26,37 @@ pub struct DebugSearch {
 /// the folder of `elf`, in its `.debug` subfolder and in `<dir>/<folder>`; and then the files fetched before.
 /// A file is taken only if it has the same build-id, or, where either has none, the CRC32 of `.gnu_debuglink`.
 pub fn find(elf: &ElfFile, opened_as: &Path, search: &DebugSearch) -> Option<PathBuf> {
-    find_open(elf, opened_as, search).map(|file| file.path().to_owned())
+    find_open(elf, opened_as, search, &mut Vec::new()).map(|file| file.path().to_owned())
 }
 
-/// As [`find`], mapped.
-pub(super) fn find_open(elf: &ElfFile, opened_as: &Path, search: &DebugSearch) -> Option<Arc<ElfFile>> {
+/// As [`find`], mapped. Files that are there and cannot be used are named in `problems`, with the reason.
+pub(super) fn find_open(
+    elf: &ElfFile,
+    opened_as: &Path,
+    search: &DebugSearch,
+    problems: &mut Vec<String>,
+) -> Option<Arc<ElfFile>> {
     let id = elf.build_id();
     let by_id = id.iter().flat_map(|id| by_build_id(id, search));
     let link = elf.debuglink().filter(|(name, _)| is_file_name(name));
     let by_link = link.iter().flat_map(|(name, _)| by_link(name, opened_as, search));
     let wanted = Wanted { elf, id: id.as_deref(), crc: None };
     let linked = Wanted { crc: link.as_ref().map(|(_, crc)| *crc), ..wanted };
-    let mut by_id = by_id.flat_map(|path| on_host_and_in_root(path, search));
-    let mut by_link = by_link.flat_map(|path| on_host_and_in_root(path, search));
-    by_id
-        .find_map(|path| wanted.open(&path))
-        .or_else(|| by_link.find_map(|path| linked.open(&path)))
-        .or_else(|| wanted.open(search.fetched.get(id.as_deref()?)?))
+    let by_id = by_id.flat_map(|path| on_host_and_in_root(path, search)).map(|path| (path, wanted));
+    let by_link = by_link.flat_map(|path| on_host_and_in_root(path, search)).map(|path| (path, linked));
+    let fetched = id.as_ref().and_then(|id| search.fetched.get(id)).map(|path| (path.clone(), wanted));
+    let before = problems.len();
+    for (path, wanted) in by_id.chain(by_link).chain(fetched) {
+        match wanted.open(&path) {
+            Ok(Some(file)) => {
+                problems.truncate(before); // what was passed over does not matter any more
+                return Some(file);
+            }
+            Ok(None) => {}
+            Err(reason) => problems.push(format!("{}: {reason}", path.display())),
+        }
+    }
+    None
 }
 
 fn by_build_id(id: &str, search: &DebugSearch) -> impl Iterator<Item = PathBuf> {
@@ -80,9 +94,20 @@ struct Wanted<'elf> {
 }
 
 impl Wanted<'_> {
-    fn open(&self, path: &Path) -> Option<Arc<ElfFile>> {
-        let file = ElfFile::open(path).ok()?;
-        (self.has_more(&file) && self.belongs(&file)).then_some(file)
+    /// None when there is no such file, or one that has nothing to add.
+    fn open(&self, path: &Path) -> Result<Option<Arc<ElfFile>>, String> {
+        let file = match ElfFile::open(path) {
+            Ok(file) => file,
+            Err(error) if matches!(error.errno, Some(libc::ENOENT | libc::ENOTDIR)) => return Ok(None),
+            Err(error) => return Err(error.reason),
+        };
+        if let Some(problem) = file.problem() {
+            return Err(problem.to_owned());
+        }
+        if !self.has_more(&file) {
+            return Ok(None);
+        }
+        if self.belongs(&file) { Ok(Some(file)) } else { Err("is of another build of the file".to_owned()) }
     }
 
     /// A link may lead to the file itself, or to a copy that was stripped too.

@@ -65,7 +65,7 @@ pub fn find_dwarf(elf: &Arc<ElfFile>, opened_as: &Path, search: &DebugSearch) ->
     if elf.has_debug_info() {
         return Some(Arc::clone(elf));
     }
-    debugfile::find_open(elf, opened_as, search).filter(|file| file.has_debug_info())
+    debugfile::find_open(elf, opened_as, search, &mut Vec::new()).filter(|file| file.has_debug_info())
 }
 
 fn own_symtab(elf: &ElfFile, problems: &mut Vec<String>) -> Option<SymbolTable> {
@@ -82,7 +82,7 @@ fn debug_file(
     if elf.is_in_memory() {
         return None;
     }
-    let file = debugfile::find_open(elf, opened_as, search)?;
+    let file = debugfile::find_open(elf, opened_as, search, problems)?;
     let table = read(&file, SHT_SYMTAB, problems)?;
     let mut table = not_empty(SymbolTable::new(Source::DebugFile, vec![table]))?;
     table.path = Some(file.path().to_owned());

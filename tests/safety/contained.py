@@ -1,0 +1,81 @@
+"""Servers in settings that a plain start does not give: own namespaces, an executable that is replaced."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from servers import Installation, Server, fetch, launch
+from servers.run import ENVIRONMENT
+
+#: As a container engine would: own mounts with an own /proc, own pids, own users of which it is the root.
+UNSHARE = (
+    "unshare", "--mount", "--pid", "--fork", "--user", "--map-root-user", "--mount-proc", "--kill-child",
+)  # fmt: skip
+NAMESPACES = "mnt,pid,user"
+_START_S = 60
+
+
+class ContainedServer(Server):
+    """A server in namespaces of its own. ``pid`` is the one that we see; inside, it is process 1."""
+
+    @property
+    def pid(self) -> int:
+        """The child of ``unshare``, which stays in between."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        deadline = time.monotonic() + _START_S
+        while not (found := children.read_text().split()):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"unshare started nothing: {self.error_log.read_text()}")
+            time.sleep(0.01)
+        return int(found[0])
+
+    def stop(self, timeout: float = 60) -> int:
+        """The server, with which ``unshare`` ends."""
+        if self.running:
+            os.kill(self.pid, signal.SIGTERM)
+            self.process.wait(timeout)
+        return super().stop(timeout)
+
+    def _spawn(self) -> None:
+        """As ``Server`` does, behind unshare, and as the only user that there is inside: root."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        for entry in (self.folder.outside.resolve(), *self.folder.outside.resolve().rglob("*")):
+            os.lchown(entry, 0, 0)
+        command = launch.command(self.installation, self.folder, self.port, self.options)
+        command = ["--user=root" if word.startswith("--user=") else word for word in command]
+        with self.error_log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*UNSHARE, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=ENVIRONMENT,
+                start_new_session=True,
+            )
+        assert self._keeper is not None
+        self._keeper.watch(self._process.pid)
+
+
+def installed_in(name: str, folder: Path) -> Installation:
+    """The named server with an executable of its own in ``folder``; all else is what the cache has."""
+    cached = fetch(name)
+    own = Installation(cached.spec, folder)
+    own.mysqld.parent.mkdir(parents=True)
+    for path in (cached.mysqld.parent, cached.home):
+        for entry in path.iterdir():
+            link = own.home / entry.relative_to(cached.home)
+            if not link.exists():
+                link.symlink_to(entry)
+    own.mysqld.unlink()
+    shutil.copy2(cached.mysqld, own.mysqld)
+    own.template.symlink_to(cached.template)
+    return own

@@ -1,0 +1,46 @@
+"""In a pid namespace of its own: look at a process, replace it by another one of the same pid, look again.
+
+Arguments: folder with a ``mysqld``, method. Prints JSON: the pids, what each look came to.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from innoscope.errors import NoSuchProcess
+from innoscope.stacks.engine import Engine
+from innoscope.target.discover import find_one
+from safety.pretender import Pretender
+
+_TRIES = 20
+
+
+def main() -> None:
+    """Nobody else takes pids in here, so the next one can be chosen."""
+    folder, method = Path(sys.argv[1]), sys.argv[2]
+    last_pid = Path("/proc/sys/kernel/ns_last_pid")
+    with Pretender(folder) as first:
+        engine = Engine(find_one(first.pid), method=method)
+        before = len(engine.look().threads)
+        first.kill()
+        for _ in range(_TRIES):
+            last_pid.write_text(str(first.pid - 1))
+            second = subprocess.Popen([first.executable, "60"])
+            if second.pid == first.pid:
+                break
+            second.kill()
+            second.wait()
+        try:
+            after = f"{len(engine.look().threads)} threads"
+        except NoSuchProcess:
+            after = "NoSuchProcess"
+        second.kill()
+        second.wait()
+    print(json.dumps({"pids": [first.pid, second.pid], "before": before, "after": after}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,358 @@
+"""Must show 10: whatever it is given, one clear line with a remedy, its own exit code, and no traceback."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope import _native
+from innoscope.errors import BadFile, CannotWrite, NoRights, NoSuchProcess, NoTarget, NotAServer
+from safety.command import DEADLINE_S, INNOSCOPE, assert_one_clear_error, innoscope, run
+from safety.pretender import Pretender
+from safety.privileges import nobody, seeing, without, without_bpf
+from servers import Server
+from workloads import Idle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ENDS = 60
+MUTATIONS = 400
+READ_S = 2  # for one damaged file of 40 kB, on a busy machine; a hang is what this is for
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """Stripped, so that what a debug file would give is missed."""
+    with Server("mariadb-10.11") as server, Idle(server, 20):
+        yield server
+
+
+@pytest.fixture
+def pretender(tmp_path: Path) -> Iterator[Pretender]:
+    with Pretender(tmp_path) as pretender:
+        yield pretender
+
+
+# Which process?
+
+
+def test_not_a_server() -> None:
+    result = innoscope("stacks", "--pid", os.getpid())
+
+    assert_one_clear_error(result, NotAServer.exit_code, str(os.getpid()), "not a mysqld or mariadbd")
+
+
+def test_a_kernel_thread_is_not_a_server() -> None:
+    assert_one_clear_error(innoscope("stacks", "--pid", 2), NotAServer.exit_code, "not a mysqld")
+
+
+def test_a_thread_of_a_server(server: Server) -> None:
+    thread = max(int(entry.name) for entry in Path(f"/proc/{server.pid}/task").iterdir())
+
+    result = innoscope("stacks", "--pid", thread)
+
+    assert_one_clear_error(result, NotAServer.exit_code, f"thread of process {server.pid}")
+    assert f"--pid {server.pid}" in result.stderr
+
+
+def test_no_such_process() -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+
+    assert_one_clear_error(innoscope("stacks", "--pid", gone.pid), NoSuchProcess.exit_code, str(gone.pid))
+
+
+def test_no_server_at_that_socket_or_port(server: Server) -> None:
+    for option in (("--socket", "/nonexistent/mysqld.sock"), ("--port", 1)):
+        result = innoscope("stacks", *option)
+
+        assert_one_clear_error(result, NoTarget.exit_code, str(option[1]))
+        assert f"--pid {server.pid}" in result.stderr, "the remedy names those that there are"
+
+
+def test_several_servers_and_none_named(server: Server, pretender: Pretender) -> None:
+    result = innoscope("stacks")
+
+    assert_one_clear_error(result, NoTarget.exit_code, "servers are running")
+    for pid in (server.pid, pretender.pid):
+        assert f"--pid {pid}" in result.stderr
+
+
+def test_the_server_ends_midway() -> None:
+    """What was gathered is printed; the error says after how many looks."""
+    with Server("mariadb-10.11") as server:
+        process = subprocess.Popen(
+            [INNOSCOPE, "stacks", "--pid", str(server.pid), "--count", "100", "--interval", "0.1", "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        server.kill()
+        rest, said = process.communicate(timeout=DEADLINE_S)
+
+    assert json.loads(first)["tally"]["threads"] > 5
+    looks = [json.loads(line) for line in rest.splitlines()]
+    assert len(looks) < 99
+    assert all(look["threads"] for look in looks)
+    result = subprocess.CompletedProcess(process.args, process.returncode, rest, said)
+    assert_one_clear_error(result, NoSuchProcess.exit_code, "has ended")
+
+
+@pytest.mark.parametrize("method", ["bpf", "ptrace"])
+def test_it_ends_in_the_middle_of_a_look(tmp_path: Path, method: str) -> None:
+    """Looked at without pause, so that its end falls into a look; every second one stays a zombie."""
+    draw = random.Random(1)  # noqa: S311
+    looker = subprocess.Popen(
+        [sys.executable, "-m", "safety.looker_main", method],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )
+    assert looker.stdin is not None
+    assert looker.stdout is not None
+    said = []
+    for number in range(ENDS):
+        with Pretender(tmp_path) as pretender:
+            print(pretender.pid, file=looker.stdin, flush=True)
+            assert looker.stdout.readline() == "looking\n"
+            time.sleep(draw.uniform(0, 0.01))
+            if number % 2:
+                pretender.kill()
+            else:
+                os.kill(pretender.pid, signal.SIGKILL)
+            said.append(looker.stdout.readline().replace(str(pretender.pid), "PID").strip())
+    looker.communicate(timeout=DEADLINE_S)
+
+    assert looker.returncode == 0
+    assert Counter(said) == {"NoSuchProcess: process PID does not exist or has ended": ENDS}
+
+
+# Rights
+
+
+def test_an_unprivileged_user_may_not_look(server: Server) -> None:
+    for method in ("auto", "bpf", "ptrace"):
+        result = run(nobody("stacks", "--pid", server.pid, "--method", method))
+
+        assert_one_clear_error(result, NoRights.exit_code, str(server.pid))
+        assert "sudo innoscope" in result.stderr
+
+
+def test_an_unprivileged_user_still_gets_the_list(server: Server) -> None:
+    result = run(nobody("targets"))
+
+    assert result.returncode == 0, result.stderr
+    [line] = [line for line in result.stdout.splitlines() if line.split()[0] == str(server.pid)]
+    assert "run as root" in line
+
+
+def test_doctor_tells_an_unprivileged_user_what_is_missing(server: Server) -> None:
+    result = run(nobody("doctor", "--pid", server.pid))
+
+    assert result.returncode == 11, result.stderr
+    assert result.stderr == ""
+    assert "CAP_BPF" in result.stdout
+
+
+def test_without_bpf_auto_takes_ptrace_and_says_so(server: Server) -> None:
+    result = innoscope("stacks", "--pid", server.pid, under=without_bpf())
+
+    assert result.returncode == 0, result.stderr
+    headline = result.stdout.splitlines()[0]
+    assert "ptrace" in headline
+    assert "not stopped" not in headline
+    assert int(headline.split()[0]) > 20, "it shows the same threads"
+    assert "note: ptrace was used: " in result.stdout
+
+
+def test_without_bpf_the_bpf_method_fails(server: Server) -> None:
+    result = innoscope("stacks", "--pid", server.pid, "--method", "bpf", under=without_bpf())
+
+    assert_one_clear_error(result, NoRights.exit_code, "snapshot program")
+    assert "CAP_BPF" in result.stderr
+
+
+def test_without_bpf_and_ptrace_nothing_works(server: Server) -> None:
+    less = without("bpf", "perfmon", "sys_admin", "sys_ptrace", "checkpoint_restore", "dac_override")
+
+    assert_one_clear_error(innoscope("stacks", "--pid", server.pid, under=less), NoRights.exit_code)
+
+
+# Damaged files
+
+
+def _mutants(original: bytes) -> Iterator[bytes]:
+    """Cut off, emptied in places, and with single bytes changed, most of them in the headers."""
+    draw = random.Random(7)  # noqa: S311
+    yield b""
+    for _ in range(MUTATIONS // 4):
+        yield original[: draw.randrange(len(original))]
+    for number in range(MUTATIONS):
+        data = bytearray(original)
+        where = 64 + 56 * 14 if number % 2 else len(data)  # ELF header and program headers
+        for _ in range(draw.choice((1, 4, 64))):
+            # the section headers are at the end
+            at = draw.randrange(where) if number % 3 else len(data) - 1 - draw.randrange(64 * 30)
+            data[at] = draw.choice((0, 1, 0x7F, 0x80, 0xFF, draw.randrange(256)))
+        yield bytes(data)
+
+
+def test_damaged_elf_files_are_refused_or_read_but_never_crash(tmp_path: Path) -> None:
+    original, mutant = Path("/usr/bin/sleep").read_bytes(), tmp_path / "mutant"
+    refused, kinds = 0, set()
+    for data in _mutants(original):
+        mutant.write_bytes(data)
+        began = time.monotonic()
+        for read in (
+            lambda: _native.elf_info(str(mutant)),
+            lambda: _native.symbol_in_file(str(mutant), ["main", "environ", "stdout"]),
+            lambda: _native.find_debug_file(str(mutant), ["/usr/lib/debug"]),
+        ):
+            try:
+                read()
+            except _native.NativeError as error:
+                kinds.add(error.args[0])
+                refused += 1
+        assert time.monotonic() - began < READ_S
+    assert kinds <= {"elf", "arch"}
+    assert refused > 20  # most lose or change a part that these calls do not need
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda data: b"", id="empty"),
+        pytest.param(lambda data: b"junk" * 4096, id="junk"),
+        pytest.param(lambda data: data[:5000], id="cut off"),
+        pytest.param(lambda data: data[:64] + bytes(len(data) - 64), id="zeroed"),
+    ],
+)
+def test_a_damaged_debug_file_does_not_hide_what_there_is(
+    server: Server, tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    """The stacks are shown with the names that the server itself has, and a note says what is damaged."""
+    targets = json.loads(innoscope("targets", "--json").stdout)
+    [build_id] = [target["build_id"] for target in targets if target["pid"] == server.pid]
+    place = tmp_path / ".build-id" / build_id[:2]
+    place.mkdir(parents=True)
+    (place / f"{build_id[2:]}.debug").write_bytes(damage(server.installation.mysqld.read_bytes()))
+
+    result = innoscope("stacks", "--pid", server.pid, under=seeing(tmp_path, "/usr/lib/debug"))
+
+    assert (result.returncode, result.stderr) == (0, "")
+    assert int(result.stdout.split()[0]) > 20
+    assert "handle_one_connection" in result.stdout
+    [note] = [line for line in result.stdout.splitlines() if "frames have no name" in line]
+    assert f"{build_id[2:]}.debug: " in note, f"not a word on why the debug file was not taken: {note}"
+
+
+@pytest.mark.parametrize("keep", [0, 100, 4096, 20_000])
+def test_a_library_that_was_cut_off_under_the_process(tmp_path: Path, keep: int) -> None:
+    """Mapped, then truncated: its file is no ELF file any more, and the other modules keep their names."""
+    library = tmp_path / "libm.so.6"
+    shutil.copy2(_mapped("libm"), library)
+    with Pretender(tmp_path, preload=[library]) as pretender:
+        os.truncate(library, keep)
+        result = innoscope("stacks", "--pid", pretender.pid)
+
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("1 thread")
+    assert "nanosleep" in result.stdout
+
+
+def _mapped(name: str) -> Path:
+    """The file of a library that this very Python has mapped."""
+    maps = Path("/proc/self/maps").read_text()
+    found = re.search(rf"(/\S*/{name}[.-]\S*)$", maps, re.MULTILINE)
+    assert found
+    return Path(found[1])
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = tmp_path_factory.mktemp("recording")
+    with Pretender(folder) as pretender:
+        file = folder / "looks.gz"
+        options = ("--no-queries", "--interval", 0.1, "--duration", 1)
+        result = innoscope("top", "--pid", pretender.pid, "--record", file, *options)
+    assert result.returncode == 0, result.stderr
+    assert innoscope("replay", file).returncode == 0
+    return file.read_bytes()
+
+
+def test_a_damaged_recording(recording: bytes, tmp_path: Path) -> None:
+    middle, lines = len(recording) // 2, gzip.decompress(recording)
+    damaged = {
+        "nothing": b"",
+        "something else": b"hello " * 100,
+        "a byte changed": recording[:middle] + bytes([recording[middle] ^ 0xFF]) + recording[middle + 1 :],
+        "no JSON in it": gzip.compress(b'{"schema": 1'),
+        "another schema": gzip.compress(b'{"schema": 999}\n'),
+        "wrong types": gzip.compress(lines.replace(b'"threads":', b'"threads": 7, "x":')),
+    }
+    for name, data in damaged.items():
+        file = tmp_path / f"{name}.gz"
+        file.write_bytes(data)
+        result = innoscope("replay", file)
+        assert_one_clear_error(result, BadFile.exit_code, str(file))
+
+
+def test_a_recording_that_was_cut_off_is_shown_up_to_there(recording: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "cut.gz"
+    file.write_bytes(recording[: len(recording) * 2 // 3])
+
+    result = innoscope("replay", file)
+
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "cut off" in result.stdout
+
+
+def test_a_recording_that_is_not_there(tmp_path: Path) -> None:
+    result = innoscope("replay", tmp_path / "none.gz")
+
+    assert_one_clear_error(result, BadFile.exit_code, "none.gz", remedy=False)
+
+
+# Where it is to write
+
+
+@pytest.mark.parametrize("path", ["/nonexistent/folder/out.txt", "/proc/out.txt", "/dev/full"])
+def test_an_output_that_cannot_be_written(pretender: Pretender, path: str) -> None:
+    result = innoscope("stacks", "--pid", pretender.pid, "--output", path)
+
+    assert_one_clear_error(result, CannotWrite.exit_code, f"cannot write {path}")
+    assert result.stdout == ""
+
+
+def test_a_failed_look_leaves_the_old_output(tmp_path: Path) -> None:
+    file = tmp_path / "out.txt"
+    file.write_text("from yesterday")
+
+    result = innoscope("stacks", "--pid", os.getpid(), "--output", file)
+
+    assert_one_clear_error(result, NotAServer.exit_code)
+    assert file.read_text() == "from yesterday"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_full_disk_behind_stdout(pretender: Pretender) -> None:
+    result = innoscope("stacks", "--pid", pretender.pid, under=["sh", "-c", 'exec "$@" > /dev/full', "sh"])
+
+    assert_one_clear_error(result, CannotWrite.exit_code, "No space left")

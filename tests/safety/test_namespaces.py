@@ -1,0 +1,165 @@
+"""Must show 11: a server in a container-like setting, and one whose executable was replaced by an upgrade."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from safety.command import innoscope
+from safety.contained import NAMESPACES, ContainedServer, installed_in
+from servers import SERVERS, Server, fetch
+from workloads import Idle, Sleep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SLEEPERS = 5
+IDLE = 10
+
+#: Function names that such a thread's stack has, where the server has names.
+NAMED = {"mariadb-11.4.5": "Item_func_sleep::val_int", "mysql-9.7": "dispatch_command"}
+
+
+@pytest.fixture(scope="module", params=sorted(NAMED))
+def contained(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Sleep]]:
+    with ExitStack() as stack:
+        server = stack.enter_context(ContainedServer(request.param))
+        stack.enter_context(Idle(server, IDLE))
+        yield server, stack.enter_context(Sleep(server, SLEEPERS))
+
+
+def _target(pid: int) -> dict[str, Any]:
+    result = innoscope("targets", "--json")
+    assert result.returncode == 0, result.stderr
+    [target] = [target for target in json.loads(result.stdout) if target["pid"] == pid]
+    return dict(target)
+
+
+def _look(pid: int, *options: str) -> dict[str, Any]:
+    result = innoscope("stacks", "--pid", pid, "--json", *options)
+    assert result.returncode == 0, result.stderr
+    return dict(json.loads(result.stdout))
+
+
+def _functions(thread: dict[str, Any]) -> list[str]:
+    return [frame["function"] for frame in thread["frames"] if frame["function"]]
+
+
+def test_the_target_is_identified_from_the_host(contained: tuple[Server, Sleep]) -> None:
+    server, _ = contained
+    spec = SERVERS[server.name]
+
+    target = _target(server.pid)
+
+    assert target["flavour"] == spec.flavour
+    assert ".".join(map(str, target["version"])).startswith(spec.version.rstrip("."))
+    assert target["container"] == NAMESPACES
+    assert target["root"] == (str(server.installation.home) if spec.chroot else "/")
+    assert target["port"] == server.port
+    assert target["socket"] == f"{server.folder.inside}/s.sock"
+    assert target["datadir"] == f"{server.folder.inside}/data"
+    assert target["threads"] > IDLE + SLEEPERS
+    assert not target["deleted"]
+
+
+def test_the_text_says_the_container(contained: tuple[Server, Sleep]) -> None:
+    server, _ = contained
+
+    assert NAMESPACES in innoscope("stacks", "--pid", server.pid).stdout.splitlines()[1]
+    [line] = [line for line in innoscope("targets").stdout.splitlines() if line.split()[0] == str(server.pid)]
+    assert f"own namespaces: {NAMESPACES}" in line
+
+
+@pytest.mark.parametrize("way", ["pid", "socket", "port"])
+def test_it_is_found_in_every_way(contained: tuple[Server, Sleep], way: str) -> None:
+    """The socket by its path as we see it, and the port that is on our own host's network."""
+    server, _ = contained
+    option = {"pid": server.pid, "socket": server.socket, "port": server.port}[way]
+
+    result = innoscope("stacks", f"--{way}", option, "--json")
+
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["target"]["pid"] == server.pid
+
+
+@pytest.mark.parametrize("method", ["bpf", "ptrace"])
+def test_stacks_have_names_and_both_thread_ids(contained: tuple[Server, Sleep], method: str) -> None:
+    server, workload = contained
+
+    dump = _look(server.pid, "--method", method)
+
+    ours = {int(entry.name) for entry in Path(f"/proc/{server.pid}/task").iterdir()}
+    threads = dump["threads"]
+    assert {thread["tid"] for thread in threads} <= ours
+    assert len(threads) > IDLE + SLEEPERS
+    assert [thread["ns_tid"] for thread in threads if thread["tid"] == server.pid] == [1]
+    by_inner = {thread["ns_tid"]: thread for thread in threads}
+    asleep = workload.os_threads()
+    assert asleep is not None
+    assert len(asleep) == SLEEPERS
+    for inner in asleep:
+        assert NAMED[server.name] in " ".join(_functions(by_inner[inner])), by_inner[inner]
+    complete = sum(thread["trust"] in ("exact", "on_cpu") for thread in threads)
+    assert complete >= len(threads) - 1  # _start, whose caller is nobody
+
+
+@pytest.mark.parametrize("method", ["bpf", "ptrace"])
+def test_queries_are_matched_by_the_inner_thread_id(contained: tuple[Server, Sleep], method: str) -> None:
+    server, workload = contained
+
+    threads = _look(server.pid, "--method", method, "--queries", "--user", "root")["threads"]
+
+    running = {thread["ns_tid"]: thread["query"]["digest_text"] for thread in threads if thread["query"]}
+    asleep = {inner for inner, text in running.items() if "SLEEP" in (text or "").upper()}
+    assert asleep == set(workload.os_threads() or ())
+    assert len(running) >= IDLE + SLEEPERS + 1
+
+
+def test_doctor_has_nothing_against_it(contained: tuple[Server, Sleep]) -> None:
+    server, _ = contained
+
+    result = innoscope("doctor", "--pid", server.pid, "--user", "root")
+
+    assert (result.returncode, result.stderr) == (0, ""), result.stdout
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """In /tmp, for a socket's path is short."""
+    with tempfile.TemporaryDirectory(prefix="innoscope-upgrade-", dir="/tmp") as path:
+        yield Path(path)
+
+
+@pytest.mark.parametrize("replacement", ["another version", "nothing"])
+def test_an_upgrade_replaced_the_executable(folder: Path, replacement: str) -> None:
+    """The names come from the file that runs, not from the one that has its name now."""
+    server = Server("mysql-5.6.24")
+    server.installation = installed_in("mysql-5.6.24", folder / "server")
+    with server, Idle(server, IDLE):
+        before = _look(server.pid)
+        executable = server.installation.mysqld
+        build_id = _target(server.pid)["build_id"]
+        if replacement == "nothing":
+            executable.unlink()
+        else:
+            new = folder / "new"
+            shutil.copy2(fetch("mysql-5.5.9").mysqld, new)
+            new.rename(executable)
+
+        target, after = _target(server.pid), _look(server.pid)
+        text = innoscope("stacks", "--pid", server.pid).stdout
+        listed = innoscope("targets").stdout
+
+    assert target["deleted"]
+    assert target["executable"] == str(executable)
+    assert (target["version"], target["symbols"], target["build_id"]) == ([5, 6, 24], "symtab", build_id)
+    stacks = [sorted(tuple(_functions(thread)) for thread in look["threads"]) for look in (before, after)]
+    assert stacks[0] == stacks[1]
+    assert "replaced" in listed
+    assert "replaced" in text or "deleted" in text
