@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from innoscope import __version__
-from innoscope.errors import InnoscopeError
+from innoscope.errors import CannotWrite, InnoscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 BROKEN_PIPE = 141  # 128 + SIGPIPE
 UNEXPECTED = 1
+_DISK_TROUBLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 _COMPLETION = "_INNOSCOPE_COMPLETE"  # set by the completion that click writes for shells
 
@@ -107,6 +109,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(error.what, error.remedy, settings)
         return error.exit_code
     except Exception as error:  # the last line of defence: no traceback at 3 a.m.
+        if isinstance(error, OSError) and error.errno in _DISK_TROUBLE:
+            _complain(f"cannot write the output: {error.strerror}", "write it elsewhere", settings)
+            _drop_output()
+            return CannotWrite.exit_code
         remedy = None if settings.debug else "run with --debug for the traceback: innoscope --debug …"
         _complain(f"unexpected {type(error).__name__}: {error}", remedy, settings)
         return UNEXPECTED

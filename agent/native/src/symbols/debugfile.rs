@@ -104,6 +104,9 @@ impl Wanted<'_> {
         if let Some(problem) = file.problem() {
             return Err(problem.to_owned());
         }
+        if !file.has_symtab() && !file.has_debug_info() {
+            return Err("has neither symbols nor debug info".to_owned());
+        }
         if !self.has_more(&file) {
             return Ok(None);
         }
