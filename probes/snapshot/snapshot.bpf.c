@@ -20,6 +20,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define STACK_MASK 0x7fffull
 #define KERNEL_MASK 0x1ffull
 #define PF_EXITING 0x00000004
+#define PF_IO_WORKER 0x00000010 /* io_uring's helpers: in the process, with no user stack */
 #define PF_KTHREAD 0x00200000
 
 struct record_header {
@@ -158,7 +159,7 @@ int snapshot(struct bpf_iter__task *ctx)
 		return 0;
 	if (wanted->tid && task->pid != wanted->tid)
 		return 0;
-	if (task->flags & (PF_EXITING | PF_KTHREAD))
+	if (task->flags & (PF_EXITING | PF_IO_WORKER | PF_KTHREAD))
 		return 0;
 
 	struct record_header *header = &record->header;

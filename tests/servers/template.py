@@ -61,7 +61,7 @@ def copy(installation: Installation, folder: Folder, arguments: list[str]) -> No
 
 
 def _copy(source: str, target: object) -> None:
-    run(["cp", "--archive", "--reflink=auto", "--sparse=auto", source, str(target)], cwd=cache.root())
+    run(["cp", "--archive", "-H", "--reflink=auto", "--sparse=auto", source, str(target)], cwd=cache.root())
 
 
 def _install_db(installation: Installation, folder: Folder) -> list[str]:

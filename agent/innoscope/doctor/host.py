@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +24,6 @@ _CAPABILITIES = {
 }
 #: CAP_SYS_ADMIN stands in for these.
 _COVERED_BY_ADMIN = {"CAP_PERFMON", "CAP_BPF", "CAP_CHECKPOINT_RESTORE"}
-_MEMLOCK_COUNTED_BEFORE = (5, 11)  # since then BPF memory is charged to the cgroup, not to RLIMIT_MEMLOCK
 
 
 @dataclass(frozen=True)
@@ -101,18 +99,6 @@ def map_files(host: Host) -> Check:
     return ok("map_files", "mapped files can be opened")
 
 
-def memlock(host: Host) -> Check | None:
-    """RLIMIT_MEMLOCK, only where BPF memory still counts against it."""
-    release = host.read("proc/sys/kernel/osrelease") or ""
-    digits = release.split("-")[0].split(".")[:2]
-    if not all(part.isdecimal() for part in digits) or tuple(map(int, digits)) >= _MEMLOCK_COUNTED_BEFORE:
-        return None
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    if soft == resource.RLIM_INFINITY or soft >= 64 << 20:
-        return ok("memlock", "enough")
-    return warn("memlock", f"limit of {soft >> 10} KiB", "ulimit -l unlimited")
-
-
 def debug_folder(host: Host) -> Check:
     """Whether any separate debug files are installed."""
     folder = host.root / "usr/lib/debug"
@@ -186,11 +172,11 @@ def _try(probe: str) -> tuple[bool, str]:
 
 
 #: In the order in which they are shown.
-CHECKS: tuple[Callable[[Host], Check | None], ...] = (
-    rights, kernel, btf, lockdown, bpf, perf, ptrace, map_files, memlock, debug_folder, debuginfod,
+CHECKS: tuple[Callable[[Host], Check], ...] = (
+    rights, kernel, btf, lockdown, bpf, perf, ptrace, map_files, debug_folder, debuginfod,
 )  # fmt: skip
 
 
 def examine(host: Host) -> list[Check]:
-    """All checks that apply."""
-    return [check for check in (function(host) for function in CHECKS) if check is not None]
+    """All checks of the host."""
+    return [check(host) for check in CHECKS]

@@ -15,8 +15,9 @@ use crate::unwind::{End, Unwinder, Walk};
 
 /// Rounds of sampling and copying again that a thread gets which moved or was on a CPU.
 const ROUNDS: usize = 5;
-/// Wait for the samples of one round; a thread that runs is sampled within some 20 µs of its CPU time.
-const PATIENCE: Duration = Duration::from_millis(4);
+/// Wait for the samples of one round. A thread that runs is sampled within some 20 µs of its CPU time; one that
+/// went to sleep meanwhile is not, and is copied again.
+const PATIENCE: Duration = Duration::from_millis(1);
 /// Most of a deep stack that is fetched in a second go.
 const DEEP_BYTES: usize = 1024 * 1024;
 /// Distinct stacks kept between looks; then all are forgotten, so that memory stays flat.

@@ -16,10 +16,10 @@ use super::Registers;
 
 /// CPU time of the thread after which the sample is taken.
 const PERIOD_NS: u64 = 20_000;
-/// Stack bytes in a sample; the whole record must stay below 64 KiB.
-const STACK_BYTES: u32 = 32 * 1024;
+/// Stack bytes in a sample; the whole record must stay below 64 KiB. MySQL 9.7 reads a page 40 KB deep.
+const STACK_BYTES: u32 = 60 * 1024;
 /// Data pages of the ring: room for one record, a power of two.
-const RING_PAGES: usize = 16;
+const RING_PAGES: usize = 32;
 const PAGE: usize = 4096;
 /// perf_regs.h, x86: BP, SP, IP.
 const REGS_MASK: u64 = 1 << 6 | 1 << 7 | 1 << 8;
@@ -71,9 +71,11 @@ fn wait(armed: &[Armed], left: Duration) -> io::Result<bool> {
         .iter()
         .map(|event| libc::pollfd { fd: event.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 })
         .collect();
-    let milliseconds = left.as_millis().max(1) as libc::c_int;
-    // SAFETY: the array lives through the call.
-    let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, milliseconds) };
+    let left = libc::timespec { tv_sec: left.as_secs() as libc::time_t, tv_nsec: left.subsec_nanos().into() };
+    // SAFETY: the array and the time live through the call; no signal mask is given.
+    let ready = unsafe {
+        libc::ppoll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, &raw const left, ptr::null())
+    };
     if ready < 0 {
         let error = io::Error::last_os_error();
         return if error.kind() == io::ErrorKind::Interrupted { Ok(true) } else { Err(error) };

@@ -24,6 +24,9 @@ const STACK_BYTES: usize = 64 * 1024;
 /// How long a thread may take to stop. One in an uninterruptible sleep stops only at its end: it is let go.
 const STOP_DEADLINE: Duration = Duration::from_millis(20);
 
+/// io_uring's helpers: listed as threads of the process, with no user stack, and never to be traced.
+const PF_IO_WORKER: u32 = 0x10;
+
 /// Copies the threads of one process one after the other.
 pub struct PtraceSource {
     pid: u32,
@@ -172,13 +175,17 @@ fn tracer(pid: u32) -> Option<u32> {
     line.trim().parse().ok().filter(|pid| *pid != 0)
 }
 
-/// What /proc says of the thread; None when it is not there.
+/// What /proc says of the thread; None when it is not there, or is the kernel's own.
 fn describe(pid: u32, tid: u32) -> Option<RawThread> {
     let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let count = |name: &str| field(name).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
-    let state = stat.rsplit_once(')')?.1.trim_start().chars().next()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    if fields.nth(5)?.parse::<u32>().ok()? & PF_IO_WORKER != 0 {
+        return None;
+    }
     let ns_tid = field("NSpid:").and_then(|ids| ids.split_whitespace().last()?.parse().ok()).unwrap_or(tid);
     Some(RawThread {
         tid,

@@ -45,7 +45,7 @@ fn demangle_plain(mangled: &str) -> Option<String> {
     let options = DemangleOptions::new().no_params().no_return_type().hide_expression_literal_types();
     let mut out = Compact::default();
     symbol.structured_demangle(&mut out, &options).ok()?;
-    Some(out.text)
+    Some(out.text.replace(", >", ">")) // an empty parameter pack
 }
 
 /// Parses with as little depth as will do. The parser backtracks: what a damaged name costs doubles every other level.

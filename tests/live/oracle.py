@@ -1,0 +1,63 @@
+"""What gdb and eu-stack say of the stacks of a process. They stop it; that is why Innoscope exists."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Final, NamedTuple
+
+#: Seconds for one dump by gdb of a server with 300 MB of debug info, on a busy machine.
+_TIMEOUT_S: Final = 120
+
+_IN_GDB: Final = Path(__file__).with_name("in_gdb.py")
+_EU_THREAD: Final = re.compile(r"TID (\d+):")
+_EU_FRAME: Final = re.compile(r"#\d+\s+0x([0-9a-f]+)(?: - 1)?(?:\s+(.+))?")
+_EU_ENDED_EARLY: Final = re.compile(r"tid (\d+) at 0x")
+
+
+class Frame(NamedTuple):
+    """One function on a stack; only gdb tells of those that the compiler inlined into the next."""
+
+    pc: int
+    name: str | None
+    inlined: bool = False
+
+
+class Stacks(NamedTuple):
+    """Frames by thread id, innermost first; ``cut`` are threads whose root the oracle did not reach."""
+
+    by_thread: dict[int, list[Frame]]
+    cut: frozenset[int]
+
+
+def gdb(pid: int, executable: Path, root: Path) -> Stacks:
+    """By gdb's own frames, with the files of the process's root folder."""
+    command = [
+        "gdb", "-batch", "-nx", "-iex", f"set sysroot {root}", "-iex", "set auto-load off",
+        "-iex", "set debuginfod enabled off", "-ex", "set backtrace past-main on",
+        "-p", str(pid), "-x", str(_IN_GDB), str(executable),
+    ]  # fmt: skip
+    said = _run(command).stdout
+    dump = json.loads(next(line for line in said.splitlines() if line.startswith('{"')))
+    return Stacks({int(tid): [Frame(*frame) for frame in stack] for tid, stack in dump.items()}, frozenset())
+
+
+def eu_stack(pid: int) -> Stacks:
+    """By elfutils."""
+    result = _run(["eu-stack", "-n", "0", "-p", str(pid)])
+    frames: dict[int, list[Frame]] = {}
+    stack: list[Frame] = []
+    for line in result.stdout.splitlines():
+        if thread := _EU_THREAD.match(line):
+            stack = frames[int(thread[1])] = []
+        elif frame := _EU_FRAME.match(line):
+            stack.append(Frame(int(frame[1], 16), frame[2]))
+    return Stacks(frames, frozenset(map(int, _EU_ENDED_EARLY.findall(result.stderr))))
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
+    )

@@ -1,0 +1,107 @@
+"""Looks at the spinner and judges each stack; a process of its own, since it may give up a right for good.
+
+Arguments: pid, shared file, threads, looks, and ``deny`` to look without perf events. Prints counts as JSON:
+``{"exact right": 500, "stale wrong": 3, ...}``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import struct
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from innoscope._native import Look, Process
+
+_PERF_EVENT_OPEN = 298
+_EACCES = 13
+_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
+_RET_ERRNO, _RET_ALLOW = 0x00050000, 0x7FFF0000
+
+#: Seconds that a thread may take to follow, on a machine that is busy with other things.
+_PATIENCE_S = 0.02
+
+
+def deny_perf_events() -> None:
+    """From now on perf_event_open fails in this process with EACCES (a seccomp filter, x86-64)."""
+    program = b"".join(
+        struct.pack("HBBI", *instruction)
+        for instruction in (
+            (0x20, 0, 0, 0),  # load the system call's number
+            (0x15, 0, 1, _PERF_EVENT_OPEN),  # unless it is this one, skip the next
+            (0x06, 0, 0, _RET_ERRNO | _EACCES),
+            (0x06, 0, 0, _RET_ALLOW),
+        )
+    )
+    buffer = ctypes.create_string_buffer(program)
+    filters = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", 4, ctypes.addressof(buffer)))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(
+        _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, filters, 0, 0
+    ):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+class Judge:
+    """Asks the spinner for a phase, looks, and compares."""
+
+    def __init__(self, pid: int, shared: mmap.mmap, threads: int) -> None:
+        self._process = Process(pid, method="bpf")
+        self._words = memoryview(shared).cast("I")
+        self._count = threads
+        self._tids = sorted(tid for tid in map(int, _names(pid)) if tid != pid)
+        self.seen: Counter[str] = Counter()
+
+    def round(self, number: int) -> None:
+        """Ask for the next phase; once some thread is there, look at once."""
+        wanted = number % 4
+        self._words[0] = wanted
+        deadline = time.monotonic() + _PATIENCE_S
+        while wanted not in self._there() and time.monotonic() < deadline:
+            pass
+        there = self._there()
+        look = self._process.look()
+        for raw in look.threads:
+            if raw[0] in self._tids:
+                self._judge(look, raw[4], raw[5], {there[self._tids.index(raw[0])], wanted})
+
+    def close(self) -> None:
+        """Let go of the shared words."""
+        self._words.release()
+
+    def _there(self) -> list[int]:
+        return list(self._words[2 : 2 + self._count])
+
+    def _judge(self, look: Look, trust: str, stack: int, possible: set[int]) -> None:
+        functions = [frame[0] for frame in look.stacks[stack]]
+        phases = [name for name in functions if name and name.startswith("phase_")]
+        # between two phases, for some nanoseconds, a thread is in spinning() alone
+        right = "spinning" in functions and all(name in {f"phase_{n}" for n in possible} for name in phases)
+        fresh = right and (bool(phases) or len(possible) == 2)
+        self.seen[f"{trust} {'right' if fresh else 'wrong'}"] += 1
+
+
+def _names(pid: int) -> list[str]:
+    return [task.name for task in Path(f"/proc/{pid}/task").iterdir()]
+
+
+def main() -> None:
+    """The command line."""
+    pid, path, threads, looks = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    if sys.argv[5:] == ["deny"]:
+        deny_perf_events()
+    with Path(path).open("r+b") as file, mmap.mmap(file.fileno(), 4096) as shared:
+        judge = Judge(pid, shared, threads)
+        for number in range(1, looks + 1):
+            judge.round(number)
+            time.sleep(0.005)
+        judge.close()
+        print(json.dumps(judge.seen))
+
+
+if __name__ == "__main__":
+    main()

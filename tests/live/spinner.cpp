@@ -1,0 +1,67 @@
+// Threads that never enter the kernel by themselves, and say at each moment where they are.
+//
+// Argument: a file of 4-byte words that is shared with the test. Word 0 is the phase that the test asks for,
+// word 1 is set once all threads spin, word 2 + i is the phase that thread i is in: it is written after the
+// thread has entered the function named like the phase, so from then on every honest stack shows that function.
+#include <cstdint>
+#include <cstdlib>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static volatile uint32_t *words;
+
+#define PHASE(n)                                                                                             \
+    extern "C" __attribute__((noinline, noclone)) void phase_##n(int self)                                   \
+    {                                                                                                        \
+        words[2 + self] = n;                                                                                 \
+        while (words[0] % 4 == n) {                                                                          \
+        }                                                                                                    \
+        __asm__ volatile("");                                                                                \
+    }
+PHASE(0)
+PHASE(1)
+PHASE(2)
+PHASE(3)
+
+extern "C" __attribute__((noinline, noclone)) void before()
+{
+    syscall(SYS_getppid); // the last system call that this thread ever makes
+    __asm__ volatile("");
+}
+
+extern "C" __attribute__((noinline, noclone)) void spinning(int self)
+{
+    before();
+    for (;;) {
+        switch (words[0] % 4) {
+        case 0: phase_0(self); break;
+        case 1: phase_1(self); break;
+        case 2: phase_2(self); break;
+        default: phase_3(self); break;
+        }
+    }
+}
+
+static void *run(void *argument)
+{
+    spinning(static_cast<int>(reinterpret_cast<intptr_t>(argument)));
+    return nullptr;
+}
+
+int main(int, char **arguments)
+{
+    int file = open(arguments[1], O_RDWR);
+    int threads = atoi(arguments[2]);
+    alarm(120); // whatever happens to the test
+    words = static_cast<volatile uint32_t *>(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+    for (int i = 0; i < threads; i++) {
+        pthread_t thread;
+        pthread_create(&thread, nullptr, run, reinterpret_cast<void *>(static_cast<intptr_t>(i)));
+    }
+    words[1] = 1;
+    for (;;)
+        pause();
+}

@@ -1,0 +1,111 @@
+"""A server whose symbols were split off, as distributions do it, and a debuginfod that has them."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import time
+import urllib.request
+from typing import TYPE_CHECKING, Final
+
+from innoscope._native import elf_info
+from servers import Installation, Keeper, Server, fetch, template
+from servers.packages import ensure_packages
+from servers.server import _free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_DEBUG_NAME: Final = "mariadbd.debug"
+
+#: Seconds until debuginfod has read 300 MB of debug info.
+_SCAN_S: Final = 60
+
+
+class Split:
+    """An installation whose server is stripped, and its debug file, which nobody finds where it is."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        original = fetch(name)
+        self.debug = folder / "kept" / _DEBUG_NAME
+        self.debug.parent.mkdir()
+        self.installation = Installation(original.spec, folder / "server")
+        self.installation.folder.mkdir()
+        # a copy: a data folder made from a link would be the link, and the server would change the cache
+        template.ensure(original, lambda: Server(name)._make_template())
+        copy = ["cp", "--archive", "--reflink=auto", "--sparse=auto"]
+        subprocess.run([*copy, original.template, self.installation.template], check=True)
+        subprocess.run(["cp", "-as", original.home, self.installation.home], check=True)
+        binary = self.installation.mysqld
+        binary.unlink()
+        subprocess.run(["objcopy", "--only-keep-debug", original.mysqld, self.debug], check=True)
+        link = f"--add-gnu-debuglink={self.debug}"
+        subprocess.run(["objcopy", "--strip-all", link, original.mysqld, binary], check=True)
+        build_id = elf_info(str(binary)).build_id
+        assert build_id
+        self.build_id = build_id
+
+    def server(self) -> Server:
+        """That server, not started."""
+        server = Server(self.installation.spec.name)
+        server.installation = self.installation
+        return server
+
+    @contextlib.contextmanager
+    def by_build_id(self, folder: Path) -> Iterator[Path]:
+        """The debug file in a folder laid out as /usr/lib/debug is."""
+        place = folder / ".build-id" / self.build_id[:2] / f"{self.build_id[2:]}.debug"
+        place.parent.mkdir(parents=True)
+        place.hardlink_to(self.debug)
+        yield folder
+        shutil.rmtree(folder)
+
+    @contextlib.contextmanager
+    def by_link(self) -> Iterator[None]:
+        """The debug file beside the server, under the name in its ``.gnu_debuglink``."""
+        place = self.installation.mysqld.with_name(_DEBUG_NAME)
+        place.hardlink_to(self.debug)
+        yield
+        place.unlink()
+
+
+@contextlib.contextmanager
+def debuginfod(folder: Path, database: Path, build_id: str) -> Iterator[str]:
+    """A debuginfod that serves the files of ``folder``; its URL on loopback, once it has this build-id.
+
+    Debian 12's has no option for the address to listen on.
+    """
+    ensure_packages(["debuginfod"])
+    port = _free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = ["debuginfod", "-F", "-d", str(database), "-p", str(port), "-t", "0", str(folder)]
+    with Keeper() as keeper, database.with_suffix(".log").open("wb") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+        keeper.watch(process.pid)
+        try:
+            _wait_for(f"{url}/buildid/{build_id}/debuginfo", process)
+            yield url
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
+    """It has the file once it begins to answer with it; it knows no HEAD."""
+    deadline = time.monotonic() + _SCAN_S
+    while not _answers(url):
+        assert process.poll() is None, "debuginfod has ended"
+        assert time.monotonic() < deadline, "debuginfod does not find the file"
+        time.sleep(0.1)
+
+
+def _answers(url: str) -> bool:
+    try:
+        urllib.request.urlopen(url, timeout=10).close()  # noqa: S310 - our own
+    except OSError:
+        return False
+    return True
