@@ -13,11 +13,11 @@ const MAX_WRITTEN: usize = 32 << 10;
 /// Template arguments that take more than this between `<` and `>` are shown as `<...>` (bytes).
 const MAX_ARGUMENTS: usize = 40;
 /// The depths of nesting that are tried. Most names need less than the first; the last is safe for the stack.
-const DEPTHS: [u32; 3] = [40, 64, 80];
+const DEPTHS: [u32; 2] = [40, 64];
 /// A parse that fails after more than this is of a name that was made to cost time (CPU ns).
 const MAX_PARSE_NS: i64 = 1_000_000;
 /// Once such names have cost this much, only the first depth is tried (CPU ns).
-const MAX_WASTED_NS: i64 = 100_000_000;
+const MAX_WASTED_NS: i64 = 20_000_000;
 static WASTED_NS: AtomicI64 = AtomicI64::new(0);
 
 /// A name without parameter list and return type: `handle_one_connection`, `THD::enter_cond`.
