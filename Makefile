@@ -18,11 +18,11 @@ setup: .venv/.ready ## build everything into .venv (.venv/bin/innoscope)
 	packaging/setup.sh
 	@touch $@
 
-.venv/.ready-dev: .venv/.ready
+.venv/.ready-dev: $(SETUP_INPUTS)
 	packaging/setup.sh test,lint
-	@touch $@
+	@touch .venv/.ready $@
 
-run: .venv/.ready-dev ## first stack dump of the server on this host, or of a throw-away one
+run: .venv/.ready ## first stack dump of the server on this host, or of a throw-away one
 	PYTHONPATH=tests $(PYTHON) -m demo
 
 test: .venv/.ready-dev ## all tests, on five real servers
@@ -36,10 +36,10 @@ format: .venv/.ready-dev ## let the formatters write
 	cd agent/native && cargo fmt
 	clang-format -i probes/snapshot/*.[ch]
 
-bench: .venv/.ready-dev ## the tables of docs/performance.md, measured here
+bench: .venv/.ready ## the tables of docs/performance.md, measured here
 	PYTHONPATH=tests $(PYTHON) -m bench
 
-server: .venv/.ready-dev ## run a test server: make server NAME=mysql-5.6.24 WORKLOAD=row_lock
+server: .venv/.ready ## run a test server: make server NAME=mysql-5.6.24 WORKLOAD=row_lock
 	PYTHONPATH=tests $(PYTHON) -m servers start $(NAME) --workload $(WORKLOAD)
 
 clean: ## remove what was built (downloads stay)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Query, Target
 
 #: Stacks kept between looks; beyond it those not seen in the last look are dropped, so memory stays flat.
-MAX_STACKS = 20_000
+MAX_STACKS = 500
 _RUNNING = frozenset({Trust.ON_CPU, Trust.STALE})
 _STOPPED = frozenset("Tt")  # states of /proc/PID/stat
 _TRUST = {trust.value: trust for trust in Trust}

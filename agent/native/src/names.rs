@@ -23,6 +23,9 @@ pub struct Frame {
     pub kernel: bool,
 }
 
+/// Distinct addresses whose names are kept when stacks are dropped.
+const ADDRESSES_KEPT: usize = 20_000;
+
 /// The stacks seen so far, by an id that is never used again.
 pub struct StackNames {
     inlines: bool,
@@ -56,7 +59,16 @@ impl StackNames {
         self.stacks.is_empty()
     }
 
-    /// Drops all, so that memory stays flat or because the modules changed.
+    /// Drops the stacks, so that memory stays flat. Names of addresses are kept while they are few.
+    pub fn forget_stacks(&mut self) {
+        self.ids.clear();
+        self.stacks.clear();
+        if self.frames.len() > ADDRESSES_KEPT {
+            self.frames.clear();
+        }
+    }
+
+    /// Drops all, because the modules changed.
     pub fn forget(&mut self) {
         self.ids.clear();
         self.stacks.clear();

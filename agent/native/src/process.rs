@@ -20,8 +20,9 @@ const ROUNDS: usize = 5;
 const PATIENCE: Duration = Duration::from_millis(1);
 /// Most of a deep stack that is fetched in a second go.
 const DEEP_BYTES: usize = 1024 * 1024;
-/// Distinct stacks kept between looks; then all are forgotten, so that memory stays flat.
-const STACKS_KEPT: usize = 20_000;
+/// Distinct stacks kept between looks; then all are forgotten, so that memory stays flat. Threads that compute
+/// bring new ones at each look.
+const STACKS_KEPT: usize = 500;
 
 /// How to look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,7 +145,7 @@ impl Process {
     /// Errors: `Gone` when the process ended before the copy; else those of the method.
     pub fn look(&mut self) -> Result<Look> {
         if self.names.len() > STACKS_KEPT {
-            self.names.forget();
+            self.names.forget_stacks();
         }
         let mut look = Look::default();
         let started = Instant::now();
