@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 from html.parser import HTMLParser
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -207,7 +208,7 @@ def test_pprof_samples_carry_class_and_doubt() -> None:
 
 
 def test_pprof_is_a_gzipped_protobuf() -> None:
-    pytest.importorskip("innoscope._native")
+    import_module("innoscope._native")
 
     assert b"do_command" in gzip.decompress(pprof.encode(report()))
 
@@ -226,7 +227,7 @@ class Page(HTMLParser):
 
 
 def test_html_needs_nothing_from_outside_and_escapes() -> None:
-    pytest.importorskip("innoscope._native")
+    import_module("innoscope._native")
     hostile = dump(thread(1, query="<script>alert(1)</script>"), notes=("<b>note</b>",))
 
     page = text(report(mixed(), hostile), "html")
@@ -246,7 +247,7 @@ def test_html_needs_nothing_from_outside_and_escapes() -> None:
 @pytest.mark.parametrize("form", [form for form in FORMATS if form not in ("json", "pprof")])
 def test_every_format_renders_an_empty_report(form: str) -> None:
     if form == "html":
-        pytest.importorskip("innoscope._native")
+        import_module("innoscope._native")
     made = report(wanted=Filter(["purge"]))
 
     assert made.shown == 0
@@ -257,7 +258,7 @@ def test_every_format_renders_an_empty_report(form: str) -> None:
 @pytest.mark.parametrize("form", [form for form in FORMATS if form not in ("json", "pprof")])
 def test_every_format_marks_every_doubtful_stack(form: str, trust: Trust) -> None:
     if form == "html":
-        pytest.importorskip("innoscope._native")
+        import_module("innoscope._native")
 
     assert f"[{trust}]" in text(report(dump(thread(1, trust=trust))), form)
 
