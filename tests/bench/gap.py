@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.alternating import CONTROL, Trial, Window, alternate, judge
 from bench.children import Child
-from bench.scene import PROBE_NICE, busy, crowded, say
+from bench.scene import busy, crowded, say
 from bench.stats import histogram_quantile
 from bench.tables import interval, percent, table
 from workloads import LatencyProbe
@@ -37,7 +37,7 @@ def run(name: str, settings: Settings) -> dict[str, Any]:
         crowded(name, settings.connections, mixed=True) as server,
         busy(server, settings.load),
         Child("looker", str(server.pid)) as looker,
-        LatencyProbe(server, nice=PROBE_NICE) as probe,
+        LatencyProbe(server, realtime=True) as probe,
     ):
         looker.ask(f"rest {settings.pause}")
         time.sleep(settings.gap_window)

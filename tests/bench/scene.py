@@ -12,9 +12,6 @@ from workloads import Cpu, Idle, RowLock, Sleep
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: The probing client itself must not wait for a CPU.
-PROBE_NICE = -10
-
 #: MySQL 5.6 takes a queue of more than 200 for a deadlock.
 _WAITERS = 100
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bench.children import Child, ChildError
 from bench.command import measured
 from bench.proc import memory_mb
-from bench.scene import PROBE_NICE, busy, crowded, say
+from bench.scene import busy, crowded, say
 from bench.stats import quantile
 from bench.tables import table
 from bench.tools import Tool, others, ours
@@ -97,7 +97,7 @@ def run(name: str, settings: Settings) -> dict[str, Any]:
     ):
         looker.ask("pause")
         quiet = _quiet(server, looker, settings)
-        with busy(server, settings.load), LatencyProbe(server, nice=PROBE_NICE) as probe:
+        with busy(server, settings.load), LatencyProbe(server, realtime=True) as probe:
             stage = _Stage(server, looker, watcher, probe)
             _rounds(stage, name, settings, tools)
     return {"quiet": quiet, "load": stage.records, "clients": settings.load}

@@ -69,10 +69,10 @@ def _ask(wire: socket.socket, meter: Meter, until: float) -> None:
 
 
 def main() -> None:
-    """Arguments: socket, nice, seconds at most."""
-    path, nice, bound = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    if nice:
-        os.nice(nice)
+    """Arguments: socket, 1 for a real-time client, seconds at most."""
+    path, realtime, bound = sys.argv[1], sys.argv[2] == "1", int(sys.argv[3])
+    if realtime:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     connection: Any = pymysql.connect(unix_socket=path, user="root", ssl_disabled=True)
     gc.disable()
     meter = Meter()

@@ -17,4 +17,5 @@ pub mod process;
 mod python;
 pub mod snapshot;
 pub mod symbols;
+pub mod turn;
 pub mod unwind;

@@ -11,6 +11,7 @@ use crate::snapshot::bpf::BpfSource;
 use crate::snapshot::ptrace::PtraceSource;
 use crate::snapshot::{Motion, RawThread, Registers, Source, perf};
 use crate::symbols::DebugSearch;
+use crate::turn::Turn;
 use crate::unwind::{End, Unwinder, Walk};
 
 /// Rounds of sampling and copying again that a thread gets which moved or was on a CPU.
@@ -162,7 +163,9 @@ impl Process {
         self.mend(moved, &mut done, &mut look)?;
         look.copy += started.elapsed();
         let started = Instant::now();
+        let mut turn = Turn::begin();
         for (thread, walk, trust) in done {
+            turn.give_way();
             let stack = self.names.intern(&self.modules, walk.addresses, &thread.kernel);
             look.threads.push(Thread { raw: RawThread { stack: Vec::new().into(), ..thread }, trust, stack });
         }
@@ -195,7 +198,9 @@ impl Process {
         done: &mut Vec<Finished>,
         moved: &mut Vec<RawThread>,
     ) -> Result<()> {
+        let mut turn = Turn::begin();
         for thread in still {
+            turn.give_way();
             match self.finish_still(thread)? {
                 Ok(finished) => done.push(finished),
                 Err(thread) => moved.push(thread),

@@ -11,6 +11,7 @@ use libbpf_rs::{MapCore, MapFlags, ObjectBuilder};
 use super::record::parse_all;
 use super::{RawThread, Source};
 use crate::error::{Error, Kind, Result};
+use crate::turn::Turn;
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/snapshot.bpf.o"));
 
@@ -85,6 +86,7 @@ impl BpfSource {
         let iterator = owned(unsafe { libbpf_sys::bpf_iter_create(link) }).map_err(failed)?;
         let mut iterator = File::from(iterator);
         let mut filled = 0;
+        let mut turn = Turn::begin();
         loop {
             if bytes.len() < filled + READ_BYTES {
                 bytes.resize(filled + READ_BYTES, 0);
@@ -95,6 +97,7 @@ impl BpfSource {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(failed(error)),
             }
+            turn.give_way();
         }
         Ok((parse_all(&buffer, filled), buffer))
     }
