@@ -10,7 +10,10 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "agent" / "innoscope"
 
 #: Each may import itself and what stands behind it.
-ORDER = ("cli", "top", "doctor", "stacks", "target", "errors")
+ORDER = (
+    "cli", "agent", "sensor", "exporter", "collectors", "top", "doctor",
+    "probes", "memory", "stacks", "metrics", "target", "errors",
+)  # fmt: skip
 
 
 def imported(path: Path) -> set[str]:

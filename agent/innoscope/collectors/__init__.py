@@ -1,0 +1,1 @@
+"""Where samples come from: one module for each source, each run with a timeout by the runner."""

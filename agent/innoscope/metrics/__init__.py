@@ -1,0 +1,1 @@
+"""What is exported: samples, and the declared metrics they belong to."""

@@ -1,0 +1,1 @@
+"""The privileged process: probes, looks, memory reads; it listens on a Unix socket only."""
