@@ -113,24 +113,22 @@ class SocketServer:
                     return
                 time.sleep(0.1)  # no descriptors left, for instance: they come back as clients go
                 continue
-            with self._lock:
-                free = self._clients < MOST_CLIENTS
-                if free:
-                    self._clients += 1
-                    self._reading[client.fileno()] = client
-                else:
-                    self._hurry()
-            if free:
+            if self._admit(client):
                 threading.Thread(target=self._serve, args=(client,), name="client", daemon=True).start()
             else:
                 _refuse(client, "too many ask at once: try again")
 
-    def _hurry(self) -> None:
-        """Cut off the client that has taken longest to send its request, so that others get its place."""
-        oldest = next(iter(self._reading.values()), None)
-        if oldest is not None:
-            with suppress(OSError):
-                oldest.shutdown(socket.SHUT_RDWR)
+    def _admit(self, client: socket.socket) -> bool:
+        """Whether there is a place. Who has taken longest to send its request gives way, answers do not."""
+        with self._lock:
+            if self._clients >= MOST_CLIENTS:
+                if not self._reading:
+                    return False
+                with suppress(OSError):
+                    self._reading.pop(next(iter(self._reading))).shutdown(socket.SHUT_RDWR)
+            self._clients += 1
+            self._reading[client.fileno()] = client
+            return True
 
     def _serve(self, client: socket.socket) -> None:
         number = client.fileno()
