@@ -28,7 +28,7 @@ _ERRNOS: Final = {errno.EPERM: "rights", errno.EACCES: "rights", errno.ESRCH: "g
 
 
 class Collector(Protocol):
-    """One source of samples. ``timeout`` is in seconds; ``collect`` may raise anything, CollectorFailed best."""
+    """One source of samples. ``timeout`` is seconds; ``collect`` may raise anything, CollectorFailed best."""
 
     name: str
     timeout: float
@@ -38,7 +38,7 @@ class Collector(Protocol):
 
 
 class Runner:
-    """Runs the collectors of one server. Their threads are kept; one that hangs holds up nobody but itself."""
+    """Runs the collectors of one server, on threads that are kept. One that hangs holds up nobody else."""
 
     def __init__(self, collectors: Iterable[Collector]) -> None:
         self._workers = [_Worker(collector) for collector in collectors]

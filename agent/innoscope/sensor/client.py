@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,7 @@ from innoscope.sensor import protocol
 from innoscope.sensor.profiles import decode_chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from innoscope.sensor.protocol import Reply
     from innoscope.stacks.profiles import Chunk
@@ -59,15 +60,18 @@ class SensorClient:
 
     def collect(self) -> Reply:
         """One run of all collectors on all servers."""
-        return self._decoded(protocol.decode_reply, self._ask({"call": "collect"}))
+        with self._explaining():
+            return protocol.decode_reply(self._ask({"call": "collect"}))
 
     def profiles(self, cursor: Cursor) -> tuple[Cursor, dict[str, ServerProfiles]]:
         """``(new cursor, profiles by server)``: ask again until no server has a chunk."""
-        return self._decoded(_profiles, self._ask({"call": "profiles", "cursor": cursor}))
+        with self._explaining():
+            return _profiles(self._ask({"call": "profiles", "cursor": cursor}))
 
     def probes(self) -> dict[str, list[dict[str, Any]]]:
         """What the probes of each server say of themselves, by the server's name."""
-        return self._decoded(_statuses, self._ask({"call": "probes"}))
+        with self._explaining():
+            return _statuses(self._ask({"call": "probes"}))
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         deadline = time.monotonic() + self._timeout
@@ -88,9 +92,11 @@ class SensorClient:
             raise self._down(str(words or "an answer that nobody understands")[:300])
         return dict(answer["ok"])
 
-    def _decoded(self, decode: Any, answer: Any) -> Any:
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """An answer that is not what it should be is no answer."""
         try:
-            return decode(answer)
+            yield
         except protocol.BadMessage as error:
             raise self._down(error.what) from error
 

@@ -8,6 +8,7 @@ import resource
 import threading
 import time
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -232,10 +233,10 @@ class Sensor:
 def default_factories() -> list[Factory]:
     """Those collectors beyond waits and process that are installed."""
     try:
-        from innoscope.collectors.memory import MemoryCollector
-    except ImportError:
+        memory = import_module("innoscope.collectors.memory")
+    except ModuleNotFoundError:
         return []
-    return [MemoryCollector]
+    return [memory.MemoryCollector]
 
 
 def _resident() -> int:

@@ -146,7 +146,7 @@ class Profiles:
         self, start: float, end: float, looks: int, look_ms: float, dropped: int, counts: Mapping[int, int]
     ) -> None:
         """Append a chunk, and forget those that are too old with the stacks that only they had."""
-        self._number = max(self._number + 1, time.time_ns() // 1_000_000)
+        self._number = max(self._number + 1, time.time_ns())
         sealed = _Sealed(self._number, start, end, looks, look_ms, dropped, array("I"), array("I"))
         sealed.replace(counts)
         self._sealed.append(sealed)
@@ -243,5 +243,7 @@ def report(target: Target, chunk: Chunk) -> Report:
     for stack, count in chunk.counts.items():
         made.count(stack.wait, stack.trust, stack.labels, stack.frames, count)
     if chunk.dropped:
-        made.notes[f"{chunk.dropped:,} rare stacks are counted as [rare stacks], to stay within memory"] = None
+        made.notes[f"{chunk.dropped:,} rare stacks are counted as [rare stacks], to stay within memory"] = (
+            None
+        )
     return made
