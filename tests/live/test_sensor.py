@@ -15,7 +15,7 @@ from innoscope.stacks.render import encode
 from live import figures
 from safety.sensing import Sensing, of_pid, outcome, values
 from servers import Server
-from workloads import Burn, Idle, RowLock
+from workloads import Burn, Crowd, Idle, RowLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -213,7 +213,7 @@ def _all_counters(reply: Reply, name: str) -> dict[tuple[str, str, tuple[str, ..
 @pytest.mark.parametrize("name", ["mysql-5.6.24", "mariadb-10.11"])
 def test_a_server_that_is_killed_and_restarted_goes_on(name: str) -> None:
     """Under its old name, within 5 s, and no counter falls."""
-    with Server(name) as server, Sensing("--interval", 0.2) as sensing, Idle(server, IDLERS):
+    with Server(name) as server, Sensing("--interval", 0.2) as sensing, Crowd(server, IDLERS, "mysql"):
         told = until(sensing, server, lambda told: looked(told) and threads(told, "idle") >= IDLERS)
         called, port = told.name, server.port
         time.sleep(1)
