@@ -43,7 +43,10 @@ wire = socket.socket(socket.AF_UNIX)
 try:
     wire.connect(path)
     body = json.dumps({"call": "hello"}).encode()
-    wire.sendall(struct.pack("!I", len(body)) + body)
+    try:
+        wire.sendall(struct.pack("!I", len(body)) + body)
+    except BrokenPipeError:
+        pass  # refused before it asked
     (length,) = struct.unpack("!I", wire.recv(4, socket.MSG_WAITALL))
     print(wire.recv(length, socket.MSG_WAITALL).decode())
 except OSError as error:

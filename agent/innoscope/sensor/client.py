@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import struct
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -77,11 +78,13 @@ class SensorClient:
         deadline = time.monotonic() + self._timeout
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as wire:
-                wire.settimeout(self._timeout)
+                # a timeout of Python's own would not wait for a place in the queue
+                wire.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(self._timeout))
                 wire.connect(self.path)
-                protocol.send(wire, request, protocol.REQUEST_BYTES, deadline)
+                with suppress(BrokenPipeError):  # refused before we asked: the answer says why
+                    protocol.send(wire, request, protocol.REQUEST_BYTES, deadline)
                 answer = protocol.receive(wire, protocol.REPLY_BYTES, deadline)
-        except (protocol.TooSlow, TimeoutError) as error:
+        except (protocol.TooSlow, TimeoutError, BlockingIOError) as error:
             raise self._down(f"no answer within {self._timeout:g} s") from error
         except OSError as error:
             raise self._unreachable(error) from error
@@ -114,6 +117,11 @@ class SensorClient:
         return SensorDown(
             f"the sensor at {self.path} is of no help: {words}", remedy=f"start it: {start}{other}"
         )
+
+
+def _timeval(seconds: float) -> bytes:
+    """The kernel's struct timeval."""
+    return struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
 
 
 def _profiles(answer: Any) -> tuple[Cursor, dict[str, ServerProfiles]]:
