@@ -7,8 +7,9 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from innoscope.collectors.errors import CollectorFailed
 from innoscope.collectors.process import ProcessCollector
-from innoscope.collectors.runner import Runner
+from innoscope.collectors.runner import Runner, explain
 from innoscope.collectors.waits import WaitsCollector
 from innoscope.metrics.model import Outcome, Sample
 from innoscope.sensor.accumulate import Accumulator
@@ -119,10 +120,10 @@ class _Unmade:
 
     def __init__(self, name: str, error: Exception) -> None:
         self.name = name
-        self._error = error
+        self._why = explain(error)
 
     def collect(self) -> Iterable[Sample]:
-        raise self._error
+        raise CollectorFailed(*self._why)
 
 
 def _made(factory: Factory, target: Target) -> Collector:
