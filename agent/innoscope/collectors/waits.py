@@ -139,7 +139,8 @@ class WaitsCollector:
 
     def _take(self, dump: Dump, seconds: float) -> None:
         """Count one look."""
-        counts: Counter[Stack] = Counter()
+        counts: Counter[int] = Counter()  # by identity: a stack's own hash is dear
+        met: dict[int, Stack] = {}
         kinds = {}
         before = self._kinds
         # BPF tells ids of the host; if we share a pid namespace with the server, /proc has those of that one
@@ -149,14 +150,19 @@ class WaitsCollector:
             seen = self._seen.get((id(frames), thread.wait, thread.trust, thread.comm))
             if seen is None:
                 seen = self._see(thread.wait, thread.trust, frames, thread.comm)
-            counts[seen.stack] += 1
+            stack = seen.stack
+            counts[id(stack)] += 1
+            met[id(stack)] = stack
             tid, kind = thread.tid if as_seen else thread.ns_tid, seen.kind
             kinds[tid] = kind.name if kind.sure else before.get(tid, kind.name)
         self._kinds = kinds
         with self._lock:
             self._tally.add(dump, self._clock(), seconds, _LONGEST_GAP * self._interval_s)
             self._failure = None
-        self._profiles.add(dump.taken_at, counts, dump.duration_ms)
+        by_stack: Counter[Stack] = Counter()
+        for number, stack in met.items():  # not one to one: names of threads may differ
+            by_stack[stack] += counts[number]
+        self._profiles.add(dump.taken_at, by_stack, dump.duration_ms)
 
     def _see(self, wait: str, trust: Trust, frames: tuple[Frame, ...], comm: str) -> _Seen:
         """Remembered by the identity of the frames, which the remembered stack keeps alive."""
