@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import threading
 import time
 from typing import TYPE_CHECKING, Final, Protocol
@@ -53,9 +54,9 @@ class Runner:
         for worker in self._workers:
             worker.start()
 
-    def outcomes(self) -> list[Outcome]:
-        """What came of the last ``start()``, waiting for each no longer than it may take."""
-        return [worker.outcome() for worker in self._workers]
+    def outcomes(self, patience_s: float = math.inf) -> list[Outcome]:
+        """What came of the last ``start()``, waiting for each no longer than it may take, or than that."""
+        return [worker.outcome(patience_s) for worker in self._workers]
 
     def close(self) -> None:
         """End the threads; one that hangs ends with its collector or with the process."""
@@ -83,9 +84,9 @@ class _Worker:
                 self._busy, self._began, self._outcome = True, time.monotonic(), None
                 self._state.notify_all()
 
-    def outcome(self) -> Outcome:
+    def outcome(self, patience_s: float) -> Outcome:
         """The outcome of that run, or that there is none in time."""
-        name, timeout = self._collector.name, self._collector.timeout
+        name, timeout = self._collector.name, min(self._collector.timeout, patience_s)
         with self._state:
             if not self._late:
                 rest = self._began + timeout - time.monotonic()
@@ -134,10 +135,10 @@ class _Worker:
 
 def explain(error: BaseException) -> tuple[str, str]:
     """``(reason, words)``: reason as in metrics.yaml, words for a person."""
-    if isinstance(error, CollectorFailed):
-        return error.reason, error.words
     if isinstance(error, InnoscopeError):
         words = f"{error.what} ({error.remedy})" if error.remedy else error.what
+        if isinstance(error, CollectorFailed):
+            return error.reason, words
         for kind, reason in ((NoSuchProcess, "gone"), (NoRights, "rights"), (KernelUnable, "unsupported")):
             if isinstance(error, kind):
                 return reason, words

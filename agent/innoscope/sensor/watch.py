@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+#: However long a collector may take, who asks gets an answer within this. The agent waits for half a second.
+PATIENCE_S: Final = 0.35
 #: Log sequence numbers go on by themselves when their server is restarted.
 LASTING: Final = ("redo_written_bytes", "redo_flushed_bytes", "redo_checkpoint_bytes")
 
@@ -49,7 +51,7 @@ class Watch:
 
     def outcomes(self) -> list[Outcome]:
         """What came of it. A server that has ended is down, whatever its collectors say."""
-        outcomes = self._runner.outcomes()
+        outcomes = self._runner.outcomes(PATIENCE_S)
         return outcomes if self.alive else [down(self.target)]
 
     @property
