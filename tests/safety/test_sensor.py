@@ -23,7 +23,7 @@ from innoscope.sensor.client import SensorDown
 from innoscope.sensor.server import MOST_CLIENTS
 from safety.command import assert_one_clear_error, innoscope
 from safety.leftovers import orphans
-from safety.privileges import NOBODY
+from safety.privileges import NOBODY, without_bpf
 from safety.sensing import Sensing, of_pid, outcome
 from servers import Server
 
@@ -281,3 +281,33 @@ def _assert_untouched(server: Server) -> None:
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT 6 * 7")
         assert cursor.fetchone() == (42,)
+
+
+def test_without_bpf_it_says_so_and_stops_no_thread(server: Server) -> None:
+    """The daemon never takes ptrace, which would hold each thread; the rest goes on."""
+    with Sensing("--interval", 0.1, under=without_bpf()) as sensing:
+        _until(lambda: not _starting(sensing, server))
+        traced = [_tracer(server.pid) for _ in range(200)]
+        told = of_pid(sensing.client.collect(), server.pid)
+        assert told is not None
+        waits = outcome(told, "waits")
+
+    assert not waits.success
+    assert str(waits.reason).partition(":")[0] in ("rights", "unsupported")
+    assert "innoscope doctor" in str(waits.reason)
+    assert outcome(told, "process").success
+    assert set(traced) == {0}
+
+
+def _starting(sensing: Sensing, server: Server) -> bool:
+    told = of_pid(sensing.client.collect(), server.pid)
+    return told is None or "first look" in str(outcome(told, "waits").reason)
+
+
+def _tracer(pid: int) -> int:
+    return sum(
+        int(line.split()[1])
+        for status in Path(f"/proc/{pid}/task").glob("*/status")
+        for line in status.read_text().splitlines()
+        if line.startswith("TracerPid:")
+    )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from innoscope.collectors.errors import CollectorFailed
 from innoscope.collectors.kinds import Kind, default_kinds
 from innoscope.collectors.runner import explain
+from innoscope.errors import KernelUnable, NoRights
 from innoscope.metrics.model import Sample
 from innoscope.stacks.classify import default_classifier
 from innoscope.stacks.model import Trust
@@ -53,7 +54,10 @@ def open_eyes(target: Target) -> Eyes:
     """The engine, by BPF only: a daemon never takes ptrace silently."""
     from innoscope.stacks.engine import Engine
 
-    return Engine(target, method="bpf")
+    try:
+        return Engine(target, method="bpf")
+    except (NoRights, KernelUnable) as error:  # whose remedy would offer ptrace
+        raise type(error)(error.what, remedy="innoscope doctor says what is missing") from error
 
 
 class WaitsCollector:
