@@ -113,3 +113,56 @@ def pprof(
 
 def flamegraph(folded: Sequence[str], *, title: str, subtitle: str, count_name: str) -> str:
     """An interactive SVG (inferno) of folded lines ``root;...;leaf count``."""
+
+#: The function of this very module that ``calibration_run`` calls.
+CALIBRATION_FUNCTION: str
+
+@final
+class CodeFile:
+    """One file of code that is mapped into a process, as probes need it.
+
+    ``name`` None is the main executable, else the beginning of a mapped file's base name ("libc.so").
+    """
+
+    def __init__(self, pid: int, name: str | None = None, *, debug_dirs: Sequence[str] = ("/usr/lib/debug",)) -> None: ...
+    path: str  # opens the mapped file itself: /proc/PID/map_files/…
+    shown_path: str  # as the process sees it
+    build_id: str | None  # lower-case hex
+    symbols_from: str  # symtab, debug-file, debugdata, dynsym or none
+    bias: int  # address in the process minus ELF virtual address
+    def functions(self, beginnings: Sequence[str]) -> list[tuple[str, int, int, int]]:
+        """``(symbol, ELF virtual address, bytes, offset in the file)`` of functions whose symbol begins so."""
+
+    def variables(self, beginnings: Sequence[str]) -> list[tuple[str, int, int]]:
+        """``(symbol, address in the process, bytes)`` of variables whose symbol begins so."""
+
+    def references(self, functions: Sequence[tuple[int, int]]) -> list[int] | None:
+        """How often the file refers to each (ELF virtual address, bytes); None where that cannot be told.
+
+        0 is a dead copy. Takes some tenths of a second for a server.
+        """
+
+@final
+class Uprobe:
+    """A BPF program (by descriptor) at a place of a file in one process, until detached or dropped.
+
+    ``on_return`` where a C++ exception may cross the function kills the process at the next one: only for what
+    the catalog marks. NativeError kinds: rights, gone, bpf.
+    """
+
+    def __init__(self, program: int, path: str, offset: int, pid: int, *, on_return: bool = False) -> None: ...
+    def detach(self) -> None:
+        """Off. Waits for programs that are at work (milliseconds)."""
+
+@final
+class BpfMap:
+    """A BPF map by descriptor, which stays the caller's. Values are 64-bit words, added up over CPUs."""
+
+    def __init__(self, descriptor: int, *, key_bytes: int = 4, words: int = 1, per_cpu: bool = False) -> None: ...
+    def array(self, entries: int) -> list[list[int]]: ...
+    def items(self) -> list[tuple[bytes, list[int]]]: ...
+    def update(self, key: bytes, value: bytes) -> None: ...
+    def delete(self, key: bytes) -> None: ...
+
+def calibration_run(calls: int) -> int:
+    """CPU nanoseconds of this thread for so many calls of ``CALIBRATION_FUNCTION``."""

@@ -4,6 +4,9 @@
 //! `snapshot` copies, `modules` and `symbols` know the files that are mapped, `unwind` walks, `names`
 //! names, `process` puts one look together, `python` is the face.
 
+pub mod bpfmap;
+pub mod calibration;
+pub mod code;
 pub mod error;
 pub mod flamegraph;
 pub mod maps;
@@ -15,7 +18,11 @@ pub mod probe;
 pub mod process;
 #[cfg(feature = "python")]
 mod python;
+#[cfg(feature = "python")]
+mod python_probing;
+pub mod references;
 pub mod snapshot;
 pub mod symbols;
 pub mod turn;
 pub mod unwind;
+pub mod uprobe;

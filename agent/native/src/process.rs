@@ -211,7 +211,7 @@ impl Process {
 
     /// Walks a consistent copy, fetching more of its stack if it goes on; gives the thread back if it moved then.
     fn finish_still(&mut self, thread: RawThread) -> Result<std::result::Result<Finished, RawThread>> {
-        let walk = self.unwinder.walk(&self.modules, thread.registers, &thread.stack);
+        let walk = self.unwinder.walk(&self.modules, thread.registers, &thread.stack, &thread.returns);
         Ok(match walk.end {
             End::Root => Ok((thread, walk, Trust::Exact)),
             End::Lost | End::Elsewhere => Ok((thread, walk, Trust::Incomplete)),
@@ -238,7 +238,7 @@ impl Process {
         if !unmoved && self.source.name() == "bpf" {
             return Ok(Err(thread));
         }
-        let walk = self.unwinder.walk(&self.modules, thread.registers, &stack);
+        let walk = self.unwinder.walk(&self.modules, thread.registers, &stack, &thread.returns);
         let trust = match walk.end {
             End::Root => Trust::Exact,
             End::BeyondCopy if stack.len() == DEEP_BYTES => Trust::Truncated,
@@ -269,7 +269,7 @@ impl Process {
         self.sample_running(&mut open, done, look);
         for thread in open {
             let trust = if thread.motion == Motion::Moved { Trust::Torn } else { Trust::Stale };
-            let walk = self.unwinder.walk(&self.modules, thread.registers, &thread.stack);
+            let walk = self.unwinder.walk(&self.modules, thread.registers, &thread.stack, &thread.returns);
             done.push((thread, walk, trust));
         }
         Ok(())
@@ -298,7 +298,8 @@ impl Process {
             let Some(index) = open.iter().position(|thread| thread.tid == sample.tid) else {
                 continue;
             };
-            let walk = self.unwinder.walk(&self.modules, sample.registers, &sample.stack);
+            let walk =
+                self.unwinder.walk(&self.modules, sample.registers, &sample.stack, &open[index].returns);
             let trust = match walk.end {
                 End::Root => Trust::OnCpu,
                 End::BeyondCopy => Trust::Truncated,

@@ -1,0 +1,190 @@
+"""What the uprobes of one server counted, and what they cost."""
+
+from __future__ import annotations
+
+import struct
+import time
+from typing import TYPE_CHECKING
+
+from innoscope.metrics.model import Histogram, Sample
+from innoscope.probes.attachment import Attachment
+from innoscope.probes.calibrating import HitCost, calibrate
+from innoscope.probes.files import Descriptors
+from innoscope.probes.governor import DEFAULT_BUDGET, Governor, ProbeReport
+from innoscope.probes.named import exported_mutexes, site_names
+from innoscope.probes.slots import Slot, default_slots
+from innoscope.probes.source import THREADS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from innoscope.target.model import Target
+
+_NS = 1e9
+#: Counters that the programs add up in nanoseconds.
+_IN_NANOSECONDS = frozenset({"deadlock_search_seconds"})
+_READ = 1  # struct file_key.operation
+#: mysqld_cpu_seconds' groups that the programs tell apart; clients are the default, everything else is other.
+_KIND_OF_GROUP = {"page_cleaner": "page_cleaner", "master": "master", "connection": "user"}
+
+
+class ProbesCollector:
+    """Attaches at the first collection, in the collector's own time; ``close`` takes everything off.
+
+    ``families`` None are those on by default. ``kinds`` tells the group of each thread (collectors.waits).
+    """
+
+    name = "probes"
+    timeout = 15.0  # the first one compiles
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        families: frozenset[str] | None = None,
+        budget: float = DEFAULT_BUDGET,
+        kinds: Callable[[], Mapping[int, str]] = dict,
+    ) -> None:
+        self._target = target
+        self._families = families
+        self._budget = budget
+        self._kinds = kinds
+        self._governor: Governor | None = None
+        self._mutexes: list[str] = []
+        self._descriptors = Descriptors(target.pid)
+        self._searched = (time.monotonic(), 0.0)
+        self._sites: dict[tuple[int, int], str] = {}
+
+    def start(self) -> Governor:
+        """Compile, calibrate, attach. Raises InnoscopeError."""
+        attachment = Attachment(self._target, self._families)
+        try:
+            cost = calibrate(attachment)
+            self._mutexes = self._name_mutexes(attachment)
+            self._tell_kinds(attachment)
+        except BaseException:
+            attachment.close()
+            raise
+        governor = Governor(attachment, cost, budget=self._budget)
+        governor.start()
+        self._governor = governor
+        return governor
+
+    def close(self) -> None:
+        """Take everything off."""
+        if self._governor is not None:
+            self._governor.close()
+
+    def report(self) -> list[ProbeReport]:
+        """All probes for a person; none before the first collection."""
+        return self._governor.report() if self._governor else []
+
+    def collect(self) -> list[Sample]:
+        """Totals of all probes as of now, estimates where they are sampled."""
+        governor = self._governor or self.start()
+        self._tell_kinds(governor.attachment)
+        governor.refresh()
+        return [
+            *self._counters(governor),
+            *self._histograms(governor),
+            *self._files(governor.attachment),
+            *self._latch_sites(governor.attachment),
+            *_own(governor),
+        ]
+
+    def _tell_kinds(self, attachment: Attachment) -> None:
+        kinds = self._kinds()
+        attachment.set_thread_kinds(
+            {tid: THREADS.index(_KIND_OF_GROUP.get(group, "other")) for tid, group in kinds.items()}
+        )
+
+    def _name_mutexes(self, attachment: Attachment) -> list[str]:
+        kept = attachment.optional_map("mutexes")
+        if kept is None:
+            return []
+        mutexes = exported_mutexes(self._target.pid, default_slots().histograms["mutex_wait_seconds"].count)
+        for index, (_, address) in enumerate(mutexes):
+            kept.update(struct.pack("=Q", address), struct.pack("=I", index))
+        return [name for name, _ in mutexes]
+
+    def _counters(self, governor: Governor) -> Iterable[Sample]:
+        fed = _fed(governor)
+        for slot in default_slots().counters.values():
+            if slot.metric not in fed:
+                continue
+            scale = _NS if slot.metric in _IN_NANOSECONDS else 1
+            for index, label in enumerate(slot.labels or ("",)):
+                value = governor.totals.counters[slot.first + index] / scale
+                yield Sample(slot.metric, value, (label,) if label else ())
+            if slot.metric == "deadlock_search_seconds":
+                yield self._wall_share(governor.totals.counters[slot.first] / _NS)
+
+    def _wall_share(self, seconds: float) -> Sample:
+        now = time.monotonic()
+        (before, had), self._searched = self._searched, (now, seconds)
+        return Sample("deadlock_search_wall_ratio", (seconds - had) / max(now - before, 1e-9))
+
+    def _histograms(self, governor: Governor) -> Iterable[Sample]:
+        fed = _fed(governor)
+        for slot in default_slots().histograms.values():
+            if slot.metric in fed:
+                yield from self._one_histogram(slot, governor.totals.histograms)
+
+    def _one_histogram(self, slot: Slot, totals: Sequence[Sequence[float]]) -> Iterable[Sample]:
+        labels = self._mutexes if slot.labels is None else slot.labels or ("",)
+        for index, label in enumerate(labels):
+            histogram = _histogram(totals[slot.first + index])
+            # A mutex that nobody ever waited for makes no series.
+            if slot.labels is not None or histogram.count:
+                yield Sample(slot.metric, histogram, (label,) if label else ())
+
+    def _files(self, attachment: Attachment) -> Iterable[Sample]:
+        kept = attachment.optional_map("files")
+        if kept is None:
+            return
+        items = [(*struct.unpack("=II", key), words) for key, words in kept.items()]
+        kinds = self._descriptors.kinds({descriptor for descriptor, _, _ in items})
+        sums: dict[tuple[str, str], Histogram] = {}
+        for descriptor, operation, words in items:
+            key = ("read_seconds" if operation == _READ else "fsync_seconds", kinds[descriptor])
+            sums[key] = sums.get(key, Histogram((), 0)).plus(_histogram(words))
+        for (metric, kind), histogram in sums.items():
+            yield Sample(metric, histogram, (kind,))
+
+    def _latch_sites(self, attachment: Attachment) -> Iterable[Sample]:
+        kept = attachment.optional_map("sites")
+        if kept is None:
+            return
+        counts = {struct.unpack("=QQ", key): count for key, [count] in kept.items()}
+        self._sites |= site_names(self._target.pid, set(counts) - set(self._sites))
+        for key, count in sorted(counts.items(), key=lambda item: -item[1]):
+            yield Sample("latch_spin_waits", count, (self._sites[key],))
+
+
+def _fed(governor: Governor) -> set[str]:
+    """The metrics that some probe at its place feeds."""
+    return {metric for point in governor.attachment.points for metric in point.placed.probe.feeds}
+
+
+def _histogram(words: Sequence[float]) -> Histogram:
+    return Histogram(tuple(round(word) for word in words[1:]), round(words[0]))
+
+
+def _own(governor: Governor) -> Iterable[Sample]:
+    for report in governor.report():
+        label = (report.probe,)
+        attached = report.state in {"attached", "sampled"}
+        yield Sample("probe_attached", float(attached), label)
+        if report.state == "missing":
+            continue
+        yield Sample("probe_hits", report.hits, label)
+        yield Sample("probe_cost_seconds", report.cost_seconds, label)
+        yield Sample("probe_duty_ratio", report.duty, label)
+    yield Sample("probe_overhead_ratio", governor.overhead)
+    yield Sample("probe_budget_ratio", governor.budget)
+    yield from _hit_costs(governor.cost)
+
+
+def _hit_costs(cost: HitCost) -> Iterable[Sample]:
+    yield Sample("probe_hit_cost_seconds", cost.entry_ns / _NS, ("entry",))
+    yield Sample("probe_hit_cost_seconds", cost.return_ns / _NS, ("return",))
