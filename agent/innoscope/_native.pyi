@@ -114,8 +114,10 @@ def pprof(
 def flamegraph(folded: Sequence[str], *, title: str, subtitle: str, count_name: str) -> str:
     """An interactive SVG (inferno) of folded lines ``root;...;leaf count``."""
 
-#: The function of this very module that ``calibration_run`` calls.
+#: The functions of this very module that ``calibration_run`` calls: one whose first instruction the kernel
+#: emulates at a hit, and one where it has to be executed out of line.
 CALIBRATION_FUNCTION: str
+CALIBRATION_FUNCTION_STEPPED: str
 
 @final
 class CodeFile:
@@ -124,14 +126,19 @@ class CodeFile:
     ``name`` None is the main executable, else the beginning of a mapped file's base name ("libc.so").
     """
 
-    def __init__(self, pid: int, name: str | None = None, *, debug_dirs: Sequence[str] = ("/usr/lib/debug",)) -> None: ...
+    def __init__(
+        self, pid: int, name: str | None = None, *, debug_dirs: Sequence[str] = ("/usr/lib/debug",)
+    ) -> None: ...
     path: str  # opens the mapped file itself: /proc/PID/map_files/…
     shown_path: str  # as the process sees it
     build_id: str | None  # lower-case hex
     symbols_from: str  # symtab, debug-file, debugdata, dynsym or none
     bias: int  # address in the process minus ELF virtual address
-    def functions(self, beginnings: Sequence[str]) -> list[tuple[str, int, int, int]]:
-        """``(symbol, ELF virtual address, bytes, offset in the file)`` of functions whose symbol begins so."""
+    def functions(self, beginnings: Sequence[str]) -> list[tuple[str, int, int, int, bool]]:
+        """``(symbol, ELF virtual address, bytes, offset in the file, stepped)`` of functions whose symbol begins so.
+
+        ``stepped``: the kernel cannot emulate the first instruction, so a hit costs several times as much.
+        """
 
     def variables(self, beginnings: Sequence[str]) -> list[tuple[str, int, int]]:
         """``(symbol, address in the process, bytes)`` of variables whose symbol begins so."""
@@ -150,7 +157,9 @@ class Uprobe:
     the catalog marks. NativeError kinds: rights, gone, bpf.
     """
 
-    def __init__(self, program: int, path: str, offset: int, pid: int, *, on_return: bool = False) -> None: ...
+    def __init__(
+        self, program: int, path: str, offset: int, pid: int, *, on_return: bool = False
+    ) -> None: ...
     def detach(self) -> None:
         """Off. Waits for programs that are at work (milliseconds)."""
 
@@ -158,11 +167,16 @@ class Uprobe:
 class BpfMap:
     """A BPF map by descriptor, which stays the caller's. Values are 64-bit words, added up over CPUs."""
 
-    def __init__(self, descriptor: int, *, key_bytes: int = 4, words: int = 1, per_cpu: bool = False) -> None: ...
+    def __init__(
+        self, descriptor: int, *, key_bytes: int = 4, words: int = 1, per_cpu: bool = False
+    ) -> None: ...
     def array(self, entries: int) -> list[list[int]]: ...
     def items(self) -> list[tuple[bytes, list[int]]]: ...
     def update(self, key: bytes, value: bytes) -> None: ...
     def delete(self, key: bytes) -> None: ...
 
-def calibration_run(calls: int) -> int:
-    """CPU nanoseconds of this thread for so many calls of ``CALIBRATION_FUNCTION``."""
+def detach_all(probes: Sequence[Uprobe]) -> None:
+    """As ``detach`` of each, all at the same time."""
+
+def calibration_run(calls: int, *, stepped: bool = False) -> int:
+    """CPU nanoseconds of this thread for so many calls of ``CALIBRATION_FUNCTION`` (or ``…_STEPPED``)."""

@@ -69,20 +69,22 @@ static inline void page_flushed(u64 type)
 
 int page_flush_enter(struct pt_regs *ctx)
 {
+    u64 type = page_flush_type(ctx);
     if (elsewhere())
         return 0;
-    hit(PAGE_FLUSH);
-    page_flushed(page_flush_type(ctx));
+    begin(PAGE_FLUSH, inside(FLUSH_LRU_BATCH) == NOTHING ? type : FLUSHED_PAGES_LRU);
     return 0;
 }
 
+/* A page that another thread holds is passed over: only the return tells. */
 int page_flush_leave(struct pt_regs *ctx)
 {
+    u64 type, took;
     if (elsewhere())
         return 0;
-    hit(PAGE_FLUSH);
-    if (page_flush_done(ctx))
-        page_flushed(inside(FLUSH_LRU_BATCH) == NOTHING ? FLUSHED_PAGES_LIST : FLUSHED_PAGES_LRU);
+    took = end(PAGE_FLUSH, &type);
+    if (took && page_flush_done(ctx))
+        page_flushed(type);
     return 0;
 }
 #endif

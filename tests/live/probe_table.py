@@ -49,7 +49,9 @@ def reports(name: str) -> list[ProbeReport]:
 
 def document(found: Mapping[str, Sequence[ProbeReport]]) -> str:
     """The whole page."""
-    return "\n".join([_HEAD, *_families(found), "", "## What is missing, and why", "", *_missing(found), _FOOT])
+    return "\n".join(
+        [_HEAD, *_families(found), "", "## What is missing, and why", "", *_missing(found), _FOOT]
+    )
 
 
 def _families(found: Mapping[str, Sequence[ProbeReport]]) -> Iterator[str]:
@@ -57,7 +59,9 @@ def _families(found: Mapping[str, Sequence[ProbeReport]]) -> Iterator[str]:
     yield "|---|---|" + "---|" * len(found)
     for family in default_catalog().families.values():
         title = family.name if family.default else f"*{family.name}*"
-        cells = [_cell([each for each in reports if each.family == family.name]) for reports in found.values()]
+        cells = [
+            _cell([each for each in reports if each.family == family.name]) for reports in found.values()
+        ]
         yield f"| {title} | {family.answers} | " + " | ".join(cells) + " |"
 
 

@@ -72,7 +72,13 @@ def threads(told: ServerReply, wait: str) -> float:
 
 
 def counters(one: Outcome) -> dict[tuple[str, tuple[str, ...]], float]:
-    names = ("thread_seconds", "thread_samples", "mysqld_cpu_seconds", "mysqld_read_bytes", "mysqld_written_bytes")
+    names = (
+        "thread_seconds",
+        "thread_samples",
+        "mysqld_cpu_seconds",
+        "mysqld_read_bytes",
+        "mysqld_written_bytes",
+    )
     return {
         (sample.metric, sample.labels): float(sample.value)
         for sample in one.samples
@@ -101,7 +107,9 @@ def test_thread_seconds_grow_with_the_threads(sensing: Sensing, mysql: Server) -
         began = time.monotonic()
         series = ("thread_seconds", ("row_lock",))
         first = float(str(values(before, "waits")[series]))
-        after = until(sensing, mysql, lambda told: float(str(values(told, "waits")[series])) > first + 4 * WAITERS)
+        after = until(
+            sensing, mysql, lambda told: float(str(values(told, "waits")[series])) > first + 4 * WAITERS
+        )
         took = time.monotonic() - began
         gained = float(str(values(after, "waits")[series])) - first
 
@@ -114,7 +122,11 @@ def test_cpu_time_is_of_the_right_threads(sensing: Sensing, mariadb: Server) -> 
     def cpu() -> tuple[dict[str, float], float]:
         told = until(sensing, mariadb, lambda _: True)
         seen = values(told, "process")
-        groups = {labels[0]: float(str(value)) for (name, labels), value in seen.items() if name == "mysqld_cpu_seconds"}
+        groups = {
+            labels[0]: float(str(value))
+            for (name, labels), value in seen.items()
+            if name == "mysqld_cpu_seconds"
+        }
         return groups, _cpu_seconds(mariadb.pid)
 
     with Burn(mariadb, 2):
@@ -127,7 +139,9 @@ def test_cpu_time_is_of_the_right_threads(sensing: Sensing, mariadb: Server) -> 
 
     gained = {kind: later[kind] - groups[kind] for kind in groups}
     assert gained["connection"] >= 0.9 * sum(gained.values())
-    assert sum(gained.values()) == pytest.approx(total - whole, rel=0.6), "read at most 5 s ago, at either end"
+    assert sum(gained.values()) == pytest.approx(total - whole, rel=0.6), (
+        "read at most 5 s ago, at either end"
+    )
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -218,9 +232,15 @@ def test_a_server_that_is_killed_and_restarted_goes_on(name: str) -> None:
 
         assert took <= FOLLOWED_S
         assert of_pid(sensing.client.collect(), server.pid).name == called  # type: ignore[union-attr]
-        fallen = {series: (value, after.get(series)) for series, value in before.items() if after.get(series, 0) < value}
+        fallen = {
+            series: (value, after.get(series))
+            for series, value in before.items()
+            if after.get(series, 0) < value
+        }
         assert not fallen
-        figures.record("sensor", f"{name}/restart", f"first look at the successor after {took:.1f} s", seconds=took)
+        figures.record(
+            "sensor", f"{name}/restart", f"first look at the successor after {took:.1f} s", seconds=took
+        )
         assert called == str(port)
 
 

@@ -97,7 +97,10 @@ def test_a_silent_client_is_let_go(sensing: Sensing) -> None:
         assert wire.recv(1) == b""
 
 
-@pytest.mark.parametrize("sent", [struct.pack("!I", 100) + b'{"call"', b"\0\0", struct.pack("!I", 1 << 31), b"GET / HTTP/1.0\r\n\r\n"])
+@pytest.mark.parametrize(
+    "sent",
+    [struct.pack("!I", 100) + b'{"call"', b"\0\0", struct.pack("!I", 1 << 31), b"GET / HTTP/1.0\r\n\r\n"],
+)
 def test_half_a_frame_and_no_frame(sensing: Sensing, sent: bytes) -> None:
     with closing(connect(sensing)) as wire:
         wire.sendall(sent)

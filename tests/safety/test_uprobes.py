@@ -73,7 +73,7 @@ class _Small:
 
     def probe(self, program: int, function: str, *, on_return: bool) -> Uprobe:
         file = CodeFile(self.process.pid)
-        [(_, _, _, offset)] = [each for each in file.functions([function]) if each[0] == function]
+        [(_, _, _, offset, _)] = [each for each in file.functions([function]) if each[0] == function]
         return Uprobe(program, file.path, offset, self.process.pid, on_return=on_return)
 
     def close(self) -> None:
@@ -204,7 +204,9 @@ def test_stacks_below_return_probes_are_whole(server_5_6: Server) -> None:
                 dump = engine.look()
         finally:
             collector.close()
-    sleeping = [t for t in dump.threads if any(f.function and "Item_func_sleep" in f.function for f in t.frames)]
+    sleeping = [
+        t for t in dump.threads if any(f.function and "Item_func_sleep" in f.function for f in t.frames)
+    ]
     assert len(sleeping) == 40
     assert {thread.trust for thread in sleeping} == {Trust.EXACT}
     names = {tuple(frame.function for frame in thread.frames) for thread in sleeping}

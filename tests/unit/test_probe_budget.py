@@ -19,7 +19,7 @@ def test_within_the_budget_everything_stays() -> None:
 
 
 def test_the_hottest_pays() -> None:
-    loads = {"cold": Load(100, HIT), "warm": Load(5_000, HIT), "hot": Load(400_000, HIT)}
+    loads = {"cold": Load(100, HIT), "warm": Load(4_000, HIT), "hot": Load(400_000, HIT)}
     decided = duties(loads, budget=0.01, cpus=1, now={})
     assert decided["cold"] == decided["warm"] == 1.0
     assert 0 < decided["hot"] < 0.02

@@ -38,7 +38,9 @@ def test_every_return_probe_says_why_no_exception_crosses_it() -> None:
                 assert site.returns in catalog.safe, f"{probe.name} on {site.versions}"
 
 
-@pytest.mark.parametrize("server", ["mysql 5.5.9", "mysql 5.6.24", "mysql 5.7.42", "mysql 9.7.0", "mariadb 11.4.5"])
+@pytest.mark.parametrize(
+    "server", ["mysql 5.5.9", "mysql 5.6.24", "mysql 5.7.42", "mysql 9.7.0", "mariadb 11.4.5"]
+)
 def test_every_probe_has_a_word_for_every_server(server: str) -> None:
     flavour, version = server.split()
     number = tuple(map(int, version.split(".")))
@@ -48,7 +50,11 @@ def test_every_probe_has_a_word_for_every_server(server: str) -> None:
 
 def test_labels_are_values_of_the_metrics_label() -> None:
     slots = default_slots()
-    known = {label for slot in (*slots.counters.values(), *slots.histograms.values()) for label in slot.labels or ()}
+    known = {
+        label
+        for slot in (*slots.counters.values(), *slots.histograms.values())
+        for label in slot.labels or ()
+    }
     for probe in default_catalog().probes.values():
         for site in probe.sites:
             for value in site.values.values():
@@ -86,7 +92,12 @@ def _one_probe(**changes: Any) -> dict[str, Any]:
         "sites": [{"mysql": "5.5+", "functions": ["f"]}],
     }  # fmt: skip
     family = {"source": "flush.bpf.c", "default": True, "answers": "x"}
-    return {"version": 1, "safe": {"c": "a C function"}, "families": {"flush": family}, "probes": {"p": probe | changes}}
+    return {
+        "version": 1,
+        "safe": {"c": "a C function"},
+        "families": {"flush": family},
+        "probes": {"p": probe | changes},
+    }
 
 
 @pytest.mark.parametrize(
@@ -97,7 +108,10 @@ def _one_probe(**changes: Any) -> dict[str, Any]:
         ({"family": "nobody"}, "no family nobody"),
         ({"sites": [{"mysql": "new", "functions": ["f"]}]}, "no range of versions"),
         ({"sites": [{"mysql": "5.5", "function": "f"}]}, "unknown keys function"),
-        ({"values": ["v"], "sites": [{"mysql": "5.5", "functions": ["f"], "v": {"register": 1}}]}, "where the value is"),
+        (
+            {"values": ["v"], "sites": [{"mysql": "5.5", "functions": ["f"], "v": {"register": 1}}]},
+            "where the value is",
+        ),
     ],
 )
 def test_what_is_wrong_is_refused(tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:

@@ -99,7 +99,9 @@ def test_nothing_ever_falls() -> None:
 
 def own(**changes: object) -> ProcessCollector:
     pid = os.getpid()
-    return ProcessCollector(target(pid=pid, start_time=ProcFs().stat(pid).start_time, **changes), cpu_every_s=0)
+    return ProcessCollector(
+        target(pid=pid, start_time=ProcFs().stat(pid).start_time, **changes), cpu_every_s=0
+    )
 
 
 def test_our_own_process() -> None:

@@ -20,7 +20,9 @@ TORN = Stack.of("row_lock", Trust.TORN, ROW_LOCK)
 def made_up(number: int, depth: int = 20, wait: str = "on_cpu") -> Stack:
     """One of endlessly many stacks; only its leaf is its own."""
     leaf = Frame(f"function_number_{number}", "mysqld", number)
-    return Stack.of(wait, Trust.EXACT, (leaf, *(Frame(f"caller_{step}", "mysqld", step) for step in range(depth))))
+    return Stack.of(
+        wait, Trust.EXACT, (leaf, *(Frame(f"caller_{step}", "mysqld", step) for step in range(depth)))
+    )
 
 
 def test_looks_are_added_up() -> None:
@@ -161,7 +163,11 @@ def test_every_format_renders_it(form: str) -> None:
         assert b"[12 of 24 torn]" in made
     if form == "json":
         told = json.loads(made)
-        assert (told["looks"], told["tally"]["threads"], told["waits"]) == (12, 60, {"idle": 36, "row_lock": 24})
+        assert (told["looks"], told["tally"]["threads"], told["waits"]) == (
+            12,
+            60,
+            {"idle": 36, "row_lock": 24},
+        )
         assert told["stacks"][1]["trust"] == {"exact": 12, "torn": 12}
 
 

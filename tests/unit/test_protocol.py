@@ -140,7 +140,10 @@ def test_outcomes_come_through() -> None:
 
 
 def test_targets_come_through() -> None:
-    for one in (target(), target(version=(), port=None, socket=None, build_id=None, datadir=None, container="mnt")):
+    for one in (
+        target(),
+        target(version=(), port=None, socket=None, build_id=None, datadir=None, container="mnt"),
+    ):
         assert protocol.decode_target(through_json(protocol.encode_target(one))) == one
 
 

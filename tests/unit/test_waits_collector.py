@@ -152,7 +152,9 @@ def test_old_looks_are_not_taken_for_now() -> None:
 
 
 def test_a_kernel_without_bpf_is_said_with_its_reason() -> None:
-    error = KernelUnable("this kernel cannot run the stack snapshot: no BTF", remedy="innoscope doctor says why")
+    error = KernelUnable(
+        "this kernel cannot run the stack snapshot: no BTF", remedy="innoscope doctor says why"
+    )
 
     def no_eyes(_: Target) -> Eyes:
         raise error

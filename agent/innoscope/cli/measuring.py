@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from innoscope.metrics.model import Sample
+    from innoscope.probes.calibrating import HitCost
     from innoscope.probes.governor import ProbeReport
     from innoscope.target.model import Target
 
@@ -26,12 +27,13 @@ class Measured:
     seconds: float
     attach_seconds: float
     overhead: float
-    entry_ns: float
-    return_ns: float
+    cost: HitCost
 
     def rows(self) -> Iterable[tuple[str, ...]]:
         """For a table, the busiest probes first."""
-        for report in sorted(self.reports, key=lambda each: (each.state == "missing", -each.hits, each.probe)):
+        for report in sorted(
+            self.reports, key=lambda each: (each.state == "missing", -each.hits, each.probe)
+        ):
             yield _row(report)
 
     def summary(self) -> str:
@@ -39,8 +41,9 @@ class Measured:
         on = sum(report.state in {"attached", "sampled"} for report in self.reports)
         return (
             f"{on} of {len(self.reports)} probes attached in {self.attach_seconds:.2f} s; a hit costs "
-            f"{self.entry_ns / 1000:.2f} µs at the entry and {self.return_ns / 1000:.2f} µs at the return of a "
-            f"function; all of them cost {self.overhead:.3%} of the server's CPUs"
+            f"{self.cost.entry_ns / 1000:.2f} µs at the entry ({self.cost.stepped_ns / 1000:.2f} where the kernel has "
+            f"to single-step) and {self.cost.return_ns / 1000:.2f} µs more at the return of a function; all of them "
+            f"cost {self.overhead:.3%} of the server's CPUs"
         )
 
     def document(self) -> dict[str, Any]:
@@ -49,7 +52,7 @@ class Measured:
             "seconds": self.seconds,
             "attach_seconds": self.attach_seconds,
             "overhead_ratio": self.overhead,
-            "hit_cost_ns": {"entry": self.entry_ns, "return": self.return_ns},
+            "hit_cost": asdict(self.cost),
             "probes": [asdict(report) for report in self.reports],
             "metrics": [_sample(sample) for sample in self.samples],
         }
@@ -78,8 +81,7 @@ def measured(target: Target, families: frozenset[str] | None, *, seconds: float,
         seconds=took,
         attach_seconds=attached - before,
         overhead=spent / took / governor.cpus,
-        entry_ns=governor.cost.entry_ns,
-        return_ns=governor.cost.return_ns,
+        cost=governor.cost,
     )
 
 
@@ -107,7 +109,17 @@ def _wait(seconds: float) -> None:
 
 def _row(report: ProbeReport) -> tuple[str, ...]:
     if report.state == "missing":
-        return (report.probe, report.family, report.state, "", "", "", "", report.reason or "", report.instead or "")
+        return (
+            report.probe,
+            report.family,
+            report.state,
+            "",
+            "",
+            "",
+            "",
+            report.reason or "",
+            report.instead or "",
+        )
     return (
         report.probe, report.family, report.state, f"{report.hits:,}", f"{report.hits_per_second:,.0f}",
         f"{report.cost_ratio:.4%}", f"{report.duty:.1%}", report.reason or ", ".join(report.symbols), report.note or "",

@@ -37,7 +37,9 @@ def command() -> None:
 
 @command.command("list")
 @target_options
-@click.option("--family", "families", multiple=True, metavar="NAME", help="Only this family (may be repeated).")
+@click.option(
+    "--family", "families", multiple=True, metavar="NAME", help="Only this family (may be repeated)."
+)
 @json_option
 def list_probes(
     pid: int | None, socket: str | None, port: int | None, families: tuple[str, ...], as_json: bool
@@ -57,8 +59,12 @@ def list_probes(
 
 @command.command("measure")
 @target_options
-@click.option("--family", "families", multiple=True, metavar="NAME", help="Only this family (may be repeated).")
-@click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="How long to attach.")
+@click.option(
+    "--family", "families", multiple=True, metavar="NAME", help="Only this family (may be repeated)."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="How long to attach."
+)
 @click.option(
     "--budget", type=click.FloatRange(0, 1), default=0.01, show_default=True,
     help="Most that all probes may cost, as a share of the CPUs that the server may use.",

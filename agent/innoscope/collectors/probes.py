@@ -70,6 +70,10 @@ class ProbesCollector:
         self._governor = governor
         return governor
 
+    def start_once(self) -> Governor:
+        """The governor, started if it was not."""
+        return self._governor or self.start()
+
     def close(self) -> None:
         """Take everything off."""
         if self._governor is not None:
@@ -81,7 +85,7 @@ class ProbesCollector:
 
     def collect(self) -> list[Sample]:
         """Totals of all probes as of now, estimates where they are sampled."""
-        governor = self._governor or self.start()
+        governor = self.start_once()
         self._tell_kinds(governor.attachment)
         governor.refresh()
         return [
@@ -187,4 +191,5 @@ def _own(governor: Governor) -> Iterable[Sample]:
 
 def _hit_costs(cost: HitCost) -> Iterable[Sample]:
     yield Sample("probe_hit_cost_seconds", cost.entry_ns / _NS, ("entry",))
+    yield Sample("probe_hit_cost_seconds", cost.stepped_ns / _NS, ("stepped_entry",))
     yield Sample("probe_hit_cost_seconds", cost.return_ns / _NS, ("return",))

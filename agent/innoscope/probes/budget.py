@@ -33,7 +33,9 @@ class Load:
         return self.rate * self.hit_cost
 
 
-def duties(loads: Mapping[str, Load], *, budget: float, cpus: float, now: Mapping[str, float]) -> dict[str, float]:
+def duties(
+    loads: Mapping[str, Load], *, budget: float, cpus: float, now: Mapping[str, float]
+) -> dict[str, float]:
     """The share of the time that each probe may be attached: 1 always, 0 taken off.
 
     ``budget`` is a share of the CPU time of ``cpus`` CPUs; ``now`` has the present duties.

@@ -1,4 +1,4 @@
-"""What a hit costs on this host: a function of our own, called with and without a probe."""
+"""What a hit costs on this host: functions of our own, called with and without a probe."""
 
 from __future__ import annotations
 
@@ -13,22 +13,32 @@ from innoscope.probes.catalog import ENTER, LEAVE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from innoscope._native import Uprobe
     from innoscope.probes.attachment import Attachment
+    from innoscope.probes.placing import Place
 
-_CALLS = 1000
-_ROUNDS = 7
+_CALLS = 300
+_ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class HitCost:
-    """CPU nanoseconds of the probed thread for one hit of an entry probe, of a return probe, with our programs."""
+    """CPU nanoseconds of the probed thread for one hit, with our programs.
+
+    An entry probe costs ``entry_ns``, or ``stepped_ns`` where the kernel cannot emulate the function's first
+    instruction; a return probe costs ``return_ns`` beside the entry.
+    """
 
     entry_ns: float
+    stepped_ns: float
     return_ns: float
 
-    def of(self, at: Sequence[str]) -> float:
-        """Seconds for one call of a function probed there."""
-        return ((ENTER in at) * self.entry_ns + (LEAVE in at) * self.return_ns) / 1e9
+    def of(self, at: Sequence[str], places: Sequence[Place]) -> float:
+        """Seconds for one call of a function probed there; of several places the dearest."""
+        entry = self.stepped_ns if any(place.stepped for place in places) else self.entry_ns
+        # A return probe is a breakpoint at the entry as well, shared with an entry probe if there is one.
+        both = self.return_ns if LEAVE in at else 0.0
+        return (entry if ENTER in at or LEAVE in at else 0.0) / 1e9 + both / 1e9
 
 
 def calibrate(attachment: Attachment) -> HitCost:
@@ -36,27 +46,40 @@ def calibrate(attachment: Attachment) -> HitCost:
 
     Raises KernelUnable where our own code cannot be probed.
     """
-    from innoscope._native import CALIBRATION_FUNCTION, CodeFile, Uprobe, calibration_run
+    from innoscope._native import CALIBRATION_FUNCTION, CALIBRATION_FUNCTION_STEPPED, detach_all
 
-    file = CodeFile(os.getpid(), "_native.")
-    found = [each for each in file.functions([CALIBRATION_FUNCTION]) if each[0] == CALIBRATION_FUNCTION]
-    if not found:
-        raise KernelUnable(f"{file.shown_path} has no {CALIBRATION_FUNCTION}", remedy="make setup")
-    offset = found[0][3]
     enter, leave = attachment.calibration_programs
-
-    def per_call() -> float:
-        return median(calibration_run(_CALLS) for _ in range(_ROUNDS)) / _CALLS
-
+    probes: list[Uprobe] = []
     attachment.count_in(os.getpid())
     try:
-        plain = per_call()
-        at_entry = Uprobe(enter, file.path, offset, os.getpid())
-        entry = per_call()
-        at_return = Uprobe(leave, file.path, offset, os.getpid(), on_return=True)
-        both = per_call()
-        at_return.detach()
-        at_entry.detach()
+        plain, plain_stepped = _per_call(stepped=False), _per_call(stepped=True)
+        probes.append(_probe(enter, CALIBRATION_FUNCTION_STEPPED, on_return=False))
+        stepped = _per_call(stepped=True)
+        probes.append(_probe(enter, CALIBRATION_FUNCTION, on_return=False))
+        entry = _per_call(stepped=False)
+        probes.append(_probe(leave, CALIBRATION_FUNCTION, on_return=True))
+        both = _per_call(stepped=False)
     finally:
+        detach_all(probes)
         attachment.count_in(attachment.target.pid)
-    return HitCost(entry_ns=max(0.0, entry - plain), return_ns=max(0.0, both - entry))
+    return HitCost(
+        entry_ns=max(0.0, entry - plain),
+        stepped_ns=max(0.0, stepped - plain_stepped),
+        return_ns=max(0.0, both - entry),
+    )
+
+
+def _per_call(*, stepped: bool) -> float:
+    from innoscope._native import calibration_run
+
+    return median(calibration_run(_CALLS, stepped=stepped) for _ in range(_ROUNDS)) / _CALLS
+
+
+def _probe(program: int, function: str, *, on_return: bool) -> Uprobe:
+    from innoscope._native import CodeFile, Uprobe
+
+    file = CodeFile(os.getpid(), "_native.")
+    offset = next((offset for name, _, _, offset, _ in file.functions([function]) if name == function), None)
+    if offset is None:
+        raise KernelUnable(f"{file.shown_path} has no {function}", remedy="make setup")
+    return Uprobe(program, file.path, offset, os.getpid(), on_return=on_return)

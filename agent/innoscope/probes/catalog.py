@@ -152,7 +152,9 @@ def _probe(name: str, entry: dict[str, Any], safe: dict[str, str]) -> Probe:
     )
 
 
-def _site(entry: dict[str, Any], probe: dict[str, Any], values: tuple[str, ...], safe: dict[str, str]) -> Site:
+def _site(
+    entry: dict[str, Any], probe: dict[str, Any], values: tuple[str, ...], safe: dict[str, str]
+) -> Site:
     unknown = set(entry) - _SITE_KEYS - set(values)
     if unknown:
         raise ValueError(f"unknown keys {', '.join(sorted(unknown))}")

@@ -75,7 +75,8 @@ def compile_and_load(text: str, programs: Sequence[str], maps: Sequence[str]) ->
             child.kill()
             child.communicate()
             raise KernelUnable(
-                f"compiling the probes took more than {_PATIENCE_S:.0f} s", remedy="try again when the host is less busy"
+                f"compiling the probes took more than {_PATIENCE_S:.0f} s",
+                remedy="try again when the host is less busy",
             ) from error
         return _receive(ours, complaints.decode(errors="replace"), programs, maps)
 
@@ -105,10 +106,14 @@ def _explained(header: dict[str, Any], complaints: str) -> InnoscopeError:
     kind, words = header.get("kind"), header.get("error", "the compiler ended without a word")
     last = "\n".join(complaints.strip().splitlines()[-5:])
     if kind == "missing":
-        return BccMissing(f"bcc cannot be loaded: {words}", remedy="apt install python3-bpfcc (python3-bcc on RPM systems)")
+        return BccMissing(
+            f"bcc cannot be loaded: {words}", remedy="apt install python3-bpfcc (python3-bcc on RPM systems)"
+        )
     if kind == "rights":
         return NoRights(f"no right to load probes: {words}", remedy="run it as root")
-    return KernelUnable(f"the probes cannot be compiled or loaded: {words}\n{last}", remedy="innoscope doctor")
+    return KernelUnable(
+        f"the probes cannot be compiled or loaded: {words}\n{last}", remedy="innoscope doctor"
+    )
 
 
 def send(channel: socket.socket, header: dict[str, Any], descriptors: Sequence[int]) -> None:

@@ -43,7 +43,8 @@ class _State:
     hits: int = 0  # all that were counted
     cost_s: float = 0.0
     attached_s: float = 0.0  # since the last tick
-    on_since: float | None = None
+    begun: float | None = None  # when it was put on
+    on_since: float | None = None  # since when its time on is not yet in attached_s
     switch_at: float = 0.0  # when a duty cycle goes on or off next
 
 
@@ -76,7 +77,10 @@ class Governor:
         self.totals = Totals()
         self.overhead = 0.0  # share of the server's CPUs, over the last tick
         self.cpus = _cpus(attachment.target.pid)  # that the server may use
-        self._states = {point.name: _State(point, cost.of(point.placed.site.at)) for point in attachment.points}
+        self._states = {
+            point.name: _State(point, cost.of(point.placed.site.at, point.placed.places))
+            for point in attachment.points
+        }
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._last_tick = time.monotonic()
@@ -145,22 +149,26 @@ class Governor:
         tick_at = time.monotonic() + _FIRST_TICK_S
         while not self._stop.wait(max(0.0, min(tick_at, self._next_switch()) - time.monotonic())):
             now = time.monotonic()
-            with self._lock:
-                try:
-                    self._switch(now)
+            try:
+                with self._lock:
+                    ending = self._switch(now)
                     if now >= tick_at:
-                        self._tick(now)
+                        ending += self._tick(now)
                         tick_at = now + _TICK_S
-                except InnoscopeError as error:
-                    _LOG.warning("probes of process %d: %s", self.attachment.target.pid, error.what)
-                    return
+                self._take_off(ending)
+            except InnoscopeError as error:
+                _LOG.warning("probes of process %d: %s", self.attachment.target.pid, error.what)
+                return
 
     def _next_switch(self) -> float:
-        cycled = [state.switch_at for state in self._states.values() if state.duty < 1 and not state.point.problem]
+        cycled = [
+            state.switch_at for state in self._states.values() if state.duty < 1 and not state.point.problem
+        ]
         return min(cycled, default=float("inf"))
 
-    def _switch(self, now: float) -> None:
-        """Duty cycles: on for a window, off for the rest."""
+    def _switch(self, now: float) -> list[_State]:
+        """Duty cycles: puts on what is due, and says what is to come off."""
+        ending = []
         for state in self._states.values():
             if state.duty >= 1 or state.point.problem or now < state.switch_at:
                 continue
@@ -168,21 +176,30 @@ class Governor:
                 self._switch_on(state)
                 state.switch_at = time.monotonic() + _WINDOW_S
             else:
-                self._switch_off(state)
-                pause = _WINDOW_S * (1 / state.duty - 1) if state.duty > 0 else _RETRY_S
-                state.switch_at = time.monotonic() + min(pause, _RETRY_S)
+                ending.append(state)
+        return ending
 
     def _switch_on(self, state: _State) -> None:
         self.attachment.attach([state.point])
-        state.on_since = time.monotonic() if state.point.attached else None
+        state.begun = state.on_since = time.monotonic() if state.point.attached else None
 
-    def _switch_off(self, state: _State) -> None:
+    def _take_off(self, states: list[_State]) -> None:
+        """Not under the lock: the kernel takes its time, and readers want the others' numbers."""
+        for state in states:
+            self.attachment.detach([state.point])
+            with self._lock:
+                self._ended(state, time.monotonic())
+
+    def _ended(self, state: _State, now: float) -> None:
+        """The pause is as long as this window, which the kernel made longer, asks for."""
+        window = now - state.begun if state.begun is not None else _WINDOW_S
         if state.on_since is not None:
-            state.attached_s += time.monotonic() - state.on_since
-            state.on_since = None
-        self.attachment.detach([state.point])
+            state.attached_s += now - state.on_since
+        state.begun = state.on_since = None
+        pause = window * (1 / state.duty - 1) if state.duty > 0 else _RETRY_S
+        state.switch_at = now + min(pause, _RETRY_S)
 
-    def _tick(self, now: float) -> None:
+    def _tick(self, now: float) -> list[_State]:
         self._account(self.attachment.read(), now)
         loads = {
             name: Load(state.rate, state.hit_cost, state.point.placed.probe.limit)
@@ -191,23 +208,20 @@ class Governor:
         }
         present = {name: self._states[name].duty for name in loads}
         decided = duties(loads, budget=self.budget, cpus=self.cpus, now=present)
-        for name, duty in decided.items():
-            self._decide(self._states[name], duty)
+        changed = [self._states[name] for name, duty in decided.items() if duty != present[name]]
+        return [state for state in changed if self._decide(state, decided[state.point.name])]
 
-    def _decide(self, state: _State, duty: float) -> None:
-        if duty == state.duty:
-            return
+    def _decide(self, state: _State, duty: float) -> bool:
+        """Whether it is to come off."""
         _LOG.info(
             "probe %s of process %d: %.0f hits a second; attached %.1f %% of the time, before %.1f %%",
             state.point.name, self.attachment.target.pid, state.rate, 100 * duty, 100 * state.duty,
         )  # fmt: skip
-        state.duty = duty
-        if duty >= 1:
-            if state.on_since is None:
-                self._switch_on(state)
-        else:
-            self._switch_off(state)
-            state.switch_at = time.monotonic() + min(_WINDOW_S / duty if duty > 0 else _RETRY_S, _RETRY_S)
+        cycled, state.duty = state.duty < 1, duty
+        if duty >= 1 and state.on_since is None:
+            self._switch_on(state)
+        # One on a duty cycle already comes off in its own time.
+        return duty < 1 and not cycled
 
     def _account(self, reading: Reading, now: float) -> None:
         """Hits, cost and counts since the last time."""

@@ -25,6 +25,7 @@ class Place:
     address: int  # ELF virtual address
     size: int
     offset: int
+    stepped: bool  # the kernel cannot emulate its first instruction: a hit costs several times as much
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +123,10 @@ def _search(file: CodeFile, site: Site) -> tuple[Place, ...]:
     wanted = [text for function in site.functions for text in beginnings(function)]
     patterns = [*map(pattern, site.functions), *map(symbol_pattern, site.symbols)]
     places: dict[int, Place] = {}
-    for symbol, address, size, offset in file.functions([*wanted, *site.symbols]):
+    for symbol, *where in file.functions([*wanted, *site.symbols]):
         if _matches(patterns, symbol):
-            places.setdefault(address, Place(symbol, address, size, offset))
+            found = Place(symbol, *where)
+            places.setdefault(found.address, found)
     return tuple(places.values())
 
 

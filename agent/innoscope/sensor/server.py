@@ -59,7 +59,9 @@ class SocketServer:
         self._gid = _group_id(group)
         self._lock = threading.Lock()
         self._clients = 0
-        self._reading: dict[int, socket.socket] = {}  # those that have not sent their request yet, oldest first
+        self._reading: dict[
+            int, socket.socket
+        ] = {}  # those that have not sent their request yet, oldest first
         self._wire = self._listen()
         self._inode = self._path.stat().st_ino
         threading.Thread(target=self._accept, name="socket", daemon=True).start()
@@ -171,9 +173,7 @@ class SocketServer:
 
     def _stranger(self, client: socket.socket) -> int | None:
         """The user id of a client that may not ask; None if it may."""
-        _, uid, gid = _UCRED.unpack(
-            client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-        )
+        _, uid, gid = _UCRED.unpack(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         if uid in (0, os.geteuid()) or (self._gid is not None and gid == self._gid):
             return None
         if self._gid is not None and self._gid in _groups(client):

@@ -243,5 +243,7 @@ def report(target: Target, chunk: Chunk) -> Report:
     for stack, count in chunk.counts.items():
         made.count(stack.wait, stack.trust, stack.labels, stack.frames, count)
     if chunk.dropped:
-        made.notes[f"{chunk.dropped:,} rare stacks are counted as [rare stacks], to stay within memory"] = None
+        made.notes[f"{chunk.dropped:,} rare stacks are counted as [rare stacks], to stay within memory"] = (
+            None
+        )
     return made

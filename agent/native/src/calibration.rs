@@ -4,22 +4,52 @@ use std::hint::black_box;
 use std::io;
 use std::time::Duration;
 
-/// Name of the function in the symbol table.
+/// Name of the function in the symbol table that begins as most functions do. The kernel emulates its first
+/// instruction (a push) at a hit.
 pub const FUNCTION: &str = "innoscope_calibration";
+/// Name of the one that begins with an instruction which the kernel has to execute out of line, in a single step:
+/// several times as expensive.
+pub const STEPPED_FUNCTION: &str = "innoscope_calibration_stepped";
 
-/// The function. It does next to nothing, so what a call of it takes is what the probe takes.
+/// Does next to nothing, so what a call of it takes is what the probe takes.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub extern "C" fn innoscope_calibration(value: u64) -> u64 {
+    std::arch::naked_asm!("push rbp", "mov rbp, rsp", "lea rax, [rdi + 1]", "pop rbp", "ret")
+}
+
+/// As the other, with another beginning.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub extern "C" fn innoscope_calibration_stepped(value: u64) -> u64 {
+    std::arch::naked_asm!("lea rax, [rdi + 1]", "push rbp", "pop rbp", "ret")
+}
+
+/// Does next to nothing.
+#[cfg(not(target_arch = "x86_64"))]
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn innoscope_calibration(value: u64) -> u64 {
     black_box(value).wrapping_add(1)
 }
 
-/// CPU time of this thread for so many calls.
-pub fn run(calls: u32) -> io::Result<Duration> {
+/// Does next to nothing.
+#[cfg(not(target_arch = "x86_64"))]
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn innoscope_calibration_stepped(value: u64) -> u64 {
+    black_box(value).wrapping_add(2)
+}
+
+/// CPU time of this thread for so many calls of the one or the other.
+pub fn run(calls: u32, stepped: bool) -> io::Result<Duration> {
+    let function = if stepped { innoscope_calibration_stepped } else { innoscope_calibration };
     let before = cpu_time()?;
     let mut value = 0;
     for _ in 0..calls {
-        value = black_box(innoscope_calibration)(value);
+        value = black_box(function)(value);
     }
     black_box(value);
     Ok(cpu_time()?.saturating_sub(before))

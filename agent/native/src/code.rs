@@ -9,6 +9,7 @@ use crate::maps::{self, Mapping};
 use crate::modules;
 use crate::references;
 use crate::symbols::{self, DebugSearch, ElfFile, Named, SymbolTable};
+use crate::uprobe;
 
 /// A mapped file with its symbols.
 pub struct CodeFile {
@@ -31,6 +32,8 @@ pub struct Function {
     pub size: u64,
     /// Offset of its first instruction in the file.
     pub offset: u64,
+    /// Whether a probe on it is one of the expensive kind; see [`uprobe::is_stepped`].
+    pub stepped: bool,
 }
 
 impl CodeFile {
@@ -77,7 +80,9 @@ impl CodeFile {
         let named = self.table.named(begins).into_iter().filter(|named| named.is_code);
         named
             .filter_map(|Named { name, address, size, .. }| {
-                Some(Function { offset: self.file_offset(address)?, name, address, size })
+                let offset = self.file_offset(address)?;
+                let stepped = uprobe::is_stepped(self.elf.bytes().get(offset as usize..)?);
+                Some(Function { offset, name, address, size, stepped })
             })
             .collect()
     }

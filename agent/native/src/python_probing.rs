@@ -64,10 +64,10 @@ impl CodeFile {
         self.inner.bias
     }
 
-    fn functions(&self, py: Python<'_>, beginnings: Vec<String>) -> Vec<(String, u64, u64, u64)> {
+    fn functions(&self, py: Python<'_>, beginnings: Vec<String>) -> Vec<(String, u64, u64, u64, bool)> {
         py.detach(|| {
             let functions = self.inner.functions(&beginnings);
-            functions.into_iter().map(|f| (f.name, f.address, f.size, f.offset)).collect()
+            functions.into_iter().map(|f| (f.name, f.address, f.size, f.offset, f.stepped)).collect()
         })
     }
 
@@ -104,9 +104,15 @@ impl Uprobe {
     }
 
     fn detach(&self, py: Python<'_>) {
-        let event = self.event.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let event = self.take();
         // The kernel waits for programs under way.
         py.detach(|| drop(event));
+    }
+}
+
+impl Uprobe {
+    fn take(&self) -> Option<OwnedFd> {
+        self.event.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -141,8 +147,15 @@ impl BpfMap {
 }
 
 #[pyfunction]
-fn calibration_run(py: Python<'_>, calls: u32) -> PyResult<u64> {
-    Ok(py.detach(|| calibration::run(calls))?.as_nanos() as u64)
+fn detach_all(py: Python<'_>, probes: Vec<PyRef<'_, Uprobe>>) {
+    let events: Vec<OwnedFd> = probes.iter().filter_map(|probe| probe.take()).collect();
+    py.detach(|| uprobe::detach_all(events));
+}
+
+#[pyfunction]
+#[pyo3(signature = (calls, *, stepped = false))]
+fn calibration_run(py: Python<'_>, calls: u32, stepped: bool) -> PyResult<u64> {
+    Ok(py.detach(|| calibration::run(calls, stepped))?.as_nanos() as u64)
 }
 
 /// Adds these to the module.
@@ -151,5 +164,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Uprobe>()?;
     module.add_class::<BpfMap>()?;
     module.add("CALIBRATION_FUNCTION", calibration::FUNCTION)?;
+    module.add("CALIBRATION_FUNCTION_STEPPED", calibration::STEPPED_FUNCTION)?;
+    module.add_function(wrap_pyfunction!(detach_all, module)?)?;
     module.add_function(wrap_pyfunction!(calibration_run, module)?)
 }

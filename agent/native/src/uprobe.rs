@@ -65,6 +65,28 @@ pub fn attach(program: RawFd, place: Place<'_>) -> Result<OwnedFd> {
     Ok(event)
 }
 
+/// Closes all of them, at the same time: each waits for the kernel to be done with its program, some 100 ms.
+pub fn detach_all(events: Vec<OwnedFd>) {
+    std::thread::scope(|scope| {
+        for event in events {
+            scope.spawn(move || drop(event));
+        }
+    });
+}
+
+/// Whether the kernel executes the first instruction of this x86 code out of line at a hit, because it cannot
+/// emulate it: anything but a push, a nop, a call or a jump (arch/x86/kernel/uprobes.c).
+pub fn is_stepped(code: &[u8]) -> bool {
+    if cfg!(not(target_arch = "x86_64")) {
+        return false;
+    }
+    let opcode = match code {
+        [0x40..=0x4f, rest @ ..] => rest.first(),
+        _ => code.first(),
+    };
+    !matches!(opcode, Some(0x50..=0x57 | 0x90 | 0xe8 | 0xe9 | 0xeb | 0x70..=0x7f))
+}
+
 fn attributes(path: &CString, place: Place<'_>) -> Result<perf_event_attr> {
     let mut attributes = perf_event_attr {
         size: size_of::<perf_event_attr>() as u32,
