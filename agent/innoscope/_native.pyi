@@ -135,9 +135,10 @@ class CodeFile:
     symbols_from: str  # symtab, debug-file, debugdata, dynsym or none
     bias: int  # address in the process minus ELF virtual address
     def functions(self, beginnings: Sequence[str]) -> list[tuple[str, int, int, int, bool]]:
-        """``(symbol, ELF virtual address, bytes, offset in the file, stepped)`` of functions whose symbol begins so.
+        """``(symbol, ELF virtual address, bytes, offset in the file, stepped)`` of functions.
 
-        ``stepped``: the kernel cannot emulate the first instruction, so a hit costs several times as much.
+        Those whose symbol begins so. ``stepped``: the kernel cannot emulate the first instruction, so a hit
+        costs several times as much.
         """
 
     def variables(self, beginnings: Sequence[str]) -> list[tuple[str, int, int]]:
@@ -153,8 +154,8 @@ class CodeFile:
 class Uprobe:
     """A BPF program (by descriptor) at a place of a file in one process, until detached or dropped.
 
-    ``on_return`` where a C++ exception may cross the function kills the process at the next one: only for what
-    the catalog marks. NativeError kinds: rights, gone, bpf.
+    ``on_return`` where a C++ exception may cross the function kills the process at the next one: only for
+    what the catalog marks. NativeError kinds: rights, gone, bpf.
     """
 
     def __init__(

@@ -4,23 +4,23 @@
 #ifdef HAVE_FREE_BLOCK
 int free_block_enter(struct pt_regs *ctx)
 {
-    return timed_enter(FREE_BLOCK);
+	return timed_enter(FREE_BLOCK);
 }
 
 int free_block_leave(struct pt_regs *ctx)
 {
-    return timed_leave(FREE_BLOCK, FREE_BLOCK_WAIT_SECONDS);
+	return timed_leave(FREE_BLOCK, FREE_BLOCK_WAIT_SECONDS);
 }
 #endif
 
 #ifdef HAVE_RUNNING_OUT
 int running_out_leave(struct pt_regs *ctx)
 {
-    u64 result = running_out_short(ctx) ? BUFFER_POOL_RUNNING_OUT_YES : BUFFER_POOL_RUNNING_OUT_NO;
-    if (elsewhere())
-        return 0;
-    hit(RUNNING_OUT);
-    add(BUFFER_POOL_RUNNING_OUT, BUFFER_POOL_RUNNING_OUT_LABELS, result, 1);
-    return 0;
+	u64 result = running_out_short(ctx) ? BUFFER_POOL_RUNNING_OUT_YES : BUFFER_POOL_RUNNING_OUT_NO;
+	if (elsewhere())
+		return 0;
+	hit(RUNNING_OUT);
+	add(BUFFER_POOL_RUNNING_OUT, BUFFER_POOL_RUNNING_OUT_LABELS, result, 1);
+	return 0;
 }
 #endif

@@ -4,11 +4,11 @@
 #ifdef HAVE_STATEMENT
 int statement_enter(struct pt_regs *ctx)
 {
-    return timed_enter(STATEMENT);
+	return timed_enter(STATEMENT);
 }
 
 int statement_leave(struct pt_regs *ctx)
 {
-    return timed_leave(STATEMENT, STATEMENT_SECONDS);
+	return timed_leave(STATEMENT, STATEMENT_SECONDS);
 }
 #endif

@@ -1,4 +1,4 @@
-"""What a uprobe can do to a process, and that ours cannot: exceptions, files shared by servers, replaced binaries."""
+"""What a uprobe can do to a process, and that ours cannot: exceptions, shared files, replaced binaries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from innoscope._native import CodeFile, Uprobe
 from innoscope.collectors.probes import ProbesCollector
-from innoscope.errors import InnoscopeError, NoSuchProcess
+from innoscope.errors import NoSuchProcess
 from innoscope.metrics.model import Histogram, by_series
 from innoscope.probes.attachment import Attachment
 from innoscope.probes.compiling import compile_and_load
@@ -193,7 +193,7 @@ def folder() -> Iterator[Path]:
 
 
 def test_stacks_below_return_probes_are_whole(server_5_6: Server) -> None:
-    """The stack leads to the [uprobes] page there; with the statement probe it does in every busy connection."""
+    """The stack leads to the [uprobes] page there, with the statement probe in every busy connection."""
     target = find_one(server_5_6.pid)
     with Sleep(server_5_6, 20):
         engine = Engine(target)
@@ -233,12 +233,8 @@ def test_a_server_that_ends_is_no_trouble() -> None:
         target = find_one(server.pid)
         collector = ProbesCollector(target, families=frozenset({"redo"}))
         collector.start()
-    try:
-        collector.collect()
-    except InnoscopeError as error:
-        assert str(target.pid) in error.what
-    finally:
-        collector.close()
+    collector.collect()
+    collector.close()
 
 
 def _until(met: Callable[[], bool]) -> None:

@@ -41,9 +41,10 @@ class Measured:
         on = sum(report.state in {"attached", "sampled"} for report in self.reports)
         return (
             f"{on} of {len(self.reports)} probes attached in {self.attach_seconds:.2f} s; a hit costs "
-            f"{self.cost.entry_ns / 1000:.2f} µs at the entry ({self.cost.stepped_ns / 1000:.2f} where the kernel has "
-            f"to single-step) and {self.cost.return_ns / 1000:.2f} µs more at the return of a function; all of them "
-            f"cost {self.overhead:.3%} of the server's CPUs"
+            f"{self.cost.entry_ns / 1000:.2f} µs at the entry of a function "
+            f"({self.cost.stepped_ns / 1000:.2f} where the kernel has to single-step) and "
+            f"{self.cost.return_ns / 1000:.2f} µs more at its return; all of them cost {self.overhead:.3%} "
+            "of the server's CPUs"
         )
 
     def document(self) -> dict[str, Any]:
@@ -122,7 +123,8 @@ def _row(report: ProbeReport) -> tuple[str, ...]:
         )
     return (
         report.probe, report.family, report.state, f"{report.hits:,}", f"{report.hits_per_second:,.0f}",
-        f"{report.cost_ratio:.4%}", f"{report.duty:.1%}", report.reason or ", ".join(report.symbols), report.note or "",
+        f"{report.cost_ratio:.4%}", f"{report.duty:.1%}", report.reason or ", ".join(report.symbols),
+        report.note or "",
     )  # fmt: skip
 
 

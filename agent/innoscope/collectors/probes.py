@@ -167,7 +167,7 @@ class ProbesCollector:
 
 def _fed(governor: Governor) -> set[str]:
     """The metrics that some probe at its place feeds."""
-    return {metric for point in governor.attachment.points for metric in point.placed.probe.feeds}
+    return {metric for point in governor.attachment.points for metric in point.placed.feeds}
 
 
 def _histogram(words: Sequence[float]) -> Histogram:

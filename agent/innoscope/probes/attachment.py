@@ -65,7 +65,8 @@ class Reading:
 class Attachment:
     """Programs and maps for one server, made once; its probes come and go.
 
-    Closing (or dying, in whatever way) takes everything off. Raises BccMissing, NoRights, KernelUnable, NoSuchProcess.
+    Closing (or dying, in whatever way) takes everything off. Raises BccMissing, NoRights, KernelUnable or
+    NoSuchProcess.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Attachment:
         self.count_in(target.pid)
 
     def _check_same_file(self) -> None:
-        """What is mapped now must be what the target was when it was found: an exec in between is another server."""
+        """What is mapped must be what the target was when it was found; an exec makes it another server."""
         if self.build_id != self.target.build_id:
             raise NoSuchProcess(
                 f"process {self.target.pid} runs another executable than before "

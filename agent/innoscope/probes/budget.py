@@ -1,8 +1,9 @@
 """How much probing may cost, and what to do about it: a pure decision, taken anew every second.
 
-The cost of a probe is its hits times what one was measured to cost on this host. While the sum is within the budget
-everything stays attached. Beyond it the hottest probes share what is left: each gets a duty cycle, the share of
-the time that it is attached, so that the most expensive ones cost the same and the others are not touched.
+The cost of a probe is its hits times what one was measured to cost on this host. While the sum is within the
+budget everything stays attached. Beyond it the hottest probes share what is left: each gets a duty cycle, the
+share of the time that it is attached, so that the most expensive ones cost the same and the others are not
+touched.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _SLACK = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One probe: hits a second while attached, and seconds that each costs. ``limit`` is its most hits a second."""
+    """One probe: hits a second while attached, seconds that each costs, the most hits a second it may have."""
 
     rate: float
     hit_cost: float

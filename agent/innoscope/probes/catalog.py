@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-import yaml
-
-from innoscope.data import folder
 from innoscope.errors import BadFile
+from innoscope.metrics.registry import catalog_path, read_yaml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +17,7 @@ ENTER: Final = "enter"
 LEAVE: Final = "leave"
 _FLAVOURS: Final = ("mysql", "mariadb")
 _SITE_KEYS: Final = frozenset(
-    {*_FLAVOURS, "functions", "symbols", "library", "at", "returns", "absent", "without", "instead"}
+    {*_FLAVOURS, "functions", "symbols", "library", "at", "returns", "feeds", "absent", "without", "instead"}
 )
 _RANGE = re.compile(r"(\d+(?:\.\d+)*)(?:(\+)|-(\d+(?:\.\d+)*))?")
 
@@ -63,6 +61,7 @@ class Site:
     symbols: tuple[str, ...] = ()
     library: str | None = None
     values: dict[str, Value] = field(default_factory=dict)
+    feeds: tuple[str, ...] = ()  # besides what the probe feeds everywhere
     absent: str | None = None  # why there is nothing to attach to
     without: str | None = None  # why, if the function is not found
     instead: str | None = None  # what tells it then
@@ -112,12 +111,12 @@ class Catalog:
 @cache
 def default_catalog() -> Catalog:
     """The catalog that comes with the program."""
-    return load(folder("catalog") / "probes.yaml")
+    return load(catalog_path("probes.yaml"))
 
 
 def load(path: Path) -> Catalog:
     """Read and check. Raises BadFile with what is wrong and where."""
-    document = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    document = read_yaml(path)
     try:
         return _catalog(document)
     except (KeyError, TypeError, ValueError) as error:
@@ -171,6 +170,7 @@ def _site(
         symbols=tuple(entry.get("symbols", ())),
         library=entry.get("library"),
         values={key: _value(entry[key]) for key in values if key in entry},
+        feeds=tuple(entry.get("feeds", ())),
         absent=entry.get("absent"),
         without=entry.get("without"),
         instead=entry.get("instead"),

@@ -1,4 +1,4 @@
-"""The child of ``compiling``: ``python -m innoscope.probes.compiler SOCKET``, with the order on standard input."""
+"""The child of ``compiling``: ``python -m innoscope.probes.compiler SOCKET``, the order on standard input."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Loaded:
 
 
 def compile_and_load(text: str, programs: Sequence[str], maps: Sequence[str]) -> Loaded:
-    """Compile, load these programs (as uprobe programs) and hand over their descriptors and those of the maps.
+    """Compile, load these programs (as uprobe programs) and hand over descriptors, those of the maps too.
 
     Raises BccMissing, NoRights (CAP_BPF and CAP_PERFMON, or root) or KernelUnable with the compiler's or
     verifier's words.

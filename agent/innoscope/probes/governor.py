@@ -252,7 +252,7 @@ class Governor:
         scales: dict[str, float] = {}
         for state in states:
             if 0 < state.duty < 1:
-                for metric in state.point.placed.probe.feeds:
+                for metric in state.point.placed.feeds:
                     scales[metric] = max(scales.get(metric, 1.0), 1 / state.duty)
         return scales
 

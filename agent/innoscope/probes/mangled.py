@@ -22,10 +22,7 @@ def beginnings(function: str) -> list[str]:
 
 def pattern(function: str) -> re.Pattern[str]:
     """Matches all symbols of that function, copies included."""
-    plain, *mangled = beginnings(function) if "::" not in function else [None, *beginnings(function)]
-    choices = [f"{re.escape(text)}[^.]*" for text in mangled]
-    if plain is not None:
-        choices.append(re.escape(plain))
+    choices = [re.escape(text) + ("[^.]*" if text.startswith("_Z") else "") for text in beginnings(function)]
     return re.compile(f"(?:{'|'.join(choices)}){_CLONE}")
 
 

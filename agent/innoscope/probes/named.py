@@ -1,4 +1,4 @@
-"""Names for what the programs count by address: mutexes that the server exports, lines of code in its strings."""
+"""Names for what the programs count by address: exported mutexes, and files and lines of code."""
 
 from __future__ import annotations
 

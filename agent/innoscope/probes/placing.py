@@ -38,6 +38,11 @@ class Placed:
     places: tuple[Place, ...]
     note: str | None = None
 
+    @property
+    def feeds(self) -> tuple[str, ...]:
+        """The metrics that get their numbers from it on this server."""
+        return (*self.probe.feeds, *self.site.feeds)
+
 
 @dataclass(frozen=True, slots=True)
 class Missing:
@@ -62,7 +67,8 @@ class Placement:
 def place(target: Target, probes: Iterable[Probe]) -> Placement:
     """Look for the functions of these probes in the server's mapped files.
 
-    Raises NoSuchProcess, NoRights or BadFile for the executable itself; a library that is not mapped is a reason.
+    Raises NoSuchProcess, NoRights or BadFile for the executable itself; for a library that is not mapped the
+    probe is missing.
     """
     with translating(target.pid):
         files = _Files(target.pid)
@@ -123,10 +129,9 @@ def _search(file: CodeFile, site: Site) -> tuple[Place, ...]:
     wanted = [text for function in site.functions for text in beginnings(function)]
     patterns = [*map(pattern, site.functions), *map(symbol_pattern, site.symbols)]
     places: dict[int, Place] = {}
-    for symbol, *where in file.functions([*wanted, *site.symbols]):
-        if _matches(patterns, symbol):
-            found = Place(symbol, *where)
-            places.setdefault(found.address, found)
+    for found in file.functions([*wanted, *site.symbols]):
+        if _matches(patterns, found[0]):
+            places.setdefault(found[1], Place(*found))
     return tuple(places.values())
 
 

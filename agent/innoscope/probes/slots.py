@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import yaml
-
-from innoscope.data import folder
+from innoscope.metrics.registry import catalog_path, read_yaml
 
 #: Counted by key in maps of their own, or not counted in the kernel at all.
 _ELSEWHERE = frozenset({"latch_spin_waits", "fsync_seconds", "read_seconds"})
@@ -52,8 +50,7 @@ class Slots:
 @cache
 def default_slots() -> Slots:
     """The places for the metrics that come with the program."""
-    text = (folder("catalog") / "metrics.yaml").read_text()
-    metrics = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))["metrics"]
+    metrics = read_yaml(catalog_path("metrics.yaml"))["metrics"]
     return Slots(_lay_out(metrics, "counter"), _lay_out(metrics, "histogram"))
 
 

@@ -1,17 +1,16 @@
-"""The C text that bcc compiles for one server: constants and accessors made from the catalog, then the families."""
+"""The C text that bcc compiles for one server: constants and accessors from the catalog, then families."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from innoscope.data import folder
-from innoscope.probes.catalog import Value
 from innoscope.probes.slots import Slot, Slots, default_slots
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from innoscope.probes.catalog import Catalog, Probe, Site
+    from innoscope.probes.catalog import Catalog, Probe, Site, Value
 
 #: Kinds of threads as the programs know them: the values of ``flushed_pages_by_thread``'s label.
 THREADS = ("page_cleaner", "master", "user", "other")
