@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import struct
+import threading
 import time
-from typing import TYPE_CHECKING
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
+from innoscope.collectors.errors import CollectorFailed
+from innoscope.errors import InnoscopeError, NoRights
 from innoscope.metrics.model import Histogram, Sample
 from innoscope.probes.attachment import Attachment
 from innoscope.probes.calibrating import HitCost, calibrate
+from innoscope.probes.catalog import default_catalog
 from innoscope.probes.files import Descriptors
 from innoscope.probes.governor import DEFAULT_BUDGET, Governor, ProbeReport
 from innoscope.probes.named import exported_mutexes, site_names
+from innoscope.probes.selftest import SelfTest
 from innoscope.probes.slots import Slot, default_slots
 from innoscope.probes.source import THREADS
 
@@ -19,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from innoscope.target.model import Target
+
+_LOG = logging.getLogger(__name__)
 
 _NS = 1e9
 #: Counters that the programs add up in nanoseconds.
@@ -29,13 +38,14 @@ _KIND_OF_GROUP = {"page_cleaner": "page_cleaner", "master": "master", "connectio
 
 
 class ProbesCollector:
-    """Attaches at the first collection, in the collector's own time; ``close`` takes everything off.
+    """Attaches by itself soon after it was made: compiling takes seconds. ``close`` takes everything off.
 
-    ``families`` None are those on by default. ``kinds`` tells the group of each thread (collectors.waits).
+    ``families`` None are those on by default. ``kinds`` tells the group of each thread (collectors.waits),
+    ``counters`` the server's own (collectors.memory), which the probes are checked against.
     """
 
     name = "probes"
-    timeout = 15.0  # the first one compiles
+    timeout = 0.5
 
     def __init__(
         self,
@@ -44,16 +54,27 @@ class ProbesCollector:
         families: frozenset[str] | None = None,
         budget: float = DEFAULT_BUDGET,
         kinds: Callable[[], Mapping[int, str]] = dict,
+        counters: Callable[[], Mapping[str, float]] = dict,
+        attach_soon: bool = False,
     ) -> None:
         self._target = target
         self._families = families
         self._budget = budget
         self._kinds = kinds
+        self._own_counters = counters
+        self._selftest = SelfTest(default_catalog().of(families))
+        self._notes: dict[str, str] = {}
         self._governor: Governor | None = None
+        self._closed = threading.Event()
+        self._failure: InnoscopeError | None = None
+        self._starting: threading.Thread | None = None
         self._mutexes: list[str] = []
         self._descriptors = Descriptors(target.pid)
         self._searched = (time.monotonic(), 0.0)
         self._sites: dict[tuple[int, int], str] = {}
+        if attach_soon:
+            self._starting = threading.Thread(target=self._start_quietly, name="probes", daemon=True)
+            self._starting.start()
 
     def start(self) -> Governor:
         """Compile, calibrate, attach. Raises InnoscopeError."""
@@ -67,30 +88,51 @@ class ProbesCollector:
             raise
         governor = Governor(attachment, cost, budget=self._budget)
         governor.start()
+        if self._closed.is_set():  # meanwhile the server ended
+            governor.close()
         self._governor = governor
         return governor
 
+    def _start_quietly(self) -> None:
+        try:
+            self.start()
+        except InnoscopeError as error:
+            self._failure = error
+            _LOG.warning("no probes on process %d: %s", self._target.pid, error.what)
+
     def start_once(self) -> Governor:
-        """The governor, started if it was not."""
+        """The governor, started if it was not. Raises CollectorFailed while it starts on its own."""
+        if self._failure is not None:
+            reason = "rights" if isinstance(self._failure, NoRights) else "unsupported"
+            raise CollectorFailed(reason, self._failure.what)
+        if self._governor is None and self._starting is not None:
+            raise CollectorFailed("timeout", "the probes are still being compiled and attached")
         return self._governor or self.start()
 
     def close(self) -> None:
         """Take everything off."""
+        self._closed.set()
         if self._governor is not None:
             self._governor.close()
 
     def report(self) -> list[ProbeReport]:
-        """All probes for a person; none before the first collection."""
-        return self._governor.report() if self._governor else []
+        """All probes for a person; none before they are attached."""
+        reports = self._governor.report() if self._governor else []
+        return [replace(each, note=self._notes.get(each.probe, each.note)) for each in reports]
+
+    def status(self) -> list[dict[str, Any]]:
+        """The report as records, for the sensor's socket."""
+        return [asdict(report) for report in self.report()]
 
     def collect(self) -> list[Sample]:
         """Totals of all probes as of now, estimates where they are sampled."""
         governor = self.start_once()
         self._tell_kinds(governor.attachment)
         governor.refresh()
+        counted = [*self._counters(governor), *self._histograms(governor)]
+        self._notes = self._selftest.compare(_sums(counted), self._own_counters())
         return [
-            *self._counters(governor),
-            *self._histograms(governor),
+            *counted,
             *self._files(governor.attachment),
             *self._latch_sites(governor.attachment),
             *_own(governor),
@@ -163,6 +205,15 @@ class ProbesCollector:
         self._sites |= site_names(self._target.pid, set(counts) - set(self._sites))
         for key, count in sorted(counts.items(), key=lambda item: -item[1]):
             yield Sample("latch_spin_waits", count, (self._sites[key],))
+
+
+def _sums(samples: Iterable[Sample]) -> dict[str, float]:
+    """By metric, over its labels."""
+    sums: dict[str, float] = {}
+    for sample in samples:
+        value = sample.value.count if isinstance(sample.value, Histogram) else sample.value
+        sums[sample.metric] = sums.get(sample.metric, 0) + value
+    return sums
 
 
 def _fed(governor: Governor) -> set[str]:
