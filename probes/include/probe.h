@@ -38,8 +38,17 @@ BPF_TABLE("lru_hash", struct call_key, struct call, calls, 16384);
 BPF_HASH(thread_kinds, u32, u32, 16384);
 /* One entry: the tgid of the server. */
 BPF_ARRAY(server, u64, 1);
-/* Since when each probe is attached without a break, ns of the monotonic clock. */
-BPF_ARRAY(since, u64, POINTS);
+/*
+ * When each probe was put on (ns of the monotonic clock), and whether it counts. Taking one off takes the
+ * kernel a while, in which it is hit and does not count: so what counts is a stretch of time that is known
+ * exactly.
+ */
+struct window {
+	u64 since;
+	u64 open;
+};
+
+BPF_ARRAY(windows, struct window, POINTS);
 
 /* Uprobes belong to a file: other servers may run the same one. */
 static inline int elsewhere(void)
@@ -49,17 +58,21 @@ static inline int elsewhere(void)
 	return !tgid || (bpf_get_current_pid_tgid() >> 32) != *tgid;
 }
 
-static inline int is_unbroken(u32 point, u64 at)
+/* An entry from before the window is none: the call that it began may have ended unseen. */
+static inline int is_in_window(u32 point, u64 at)
 {
-	u64 *begun = since.lookup(&point);
-	return begun && at >= *begun;
+	struct window *window = windows.lookup(&point);
+	return window && at >= window->since;
 }
 
-static inline void hit(u32 point)
+/* Every hit costs; whether this one counts. */
+static inline int hit(u32 point)
 {
+	struct window *window = windows.lookup(&point);
 	u64 *value = hits.lookup(&point);
 	if (value)
 		__sync_fetch_and_add(value, 1);
+	return window && window->open;
 }
 
 /* Adds to a counter; `label` is the index of its label's value, out of `labels`. Unknown ones are left out.
@@ -123,26 +136,26 @@ static inline void observe(u32 slot, u32 labels, u64 label, u64 ns)
 		spread(histogram, ns);
 }
 
-/* Entry of a call: counts the hit and remembers when, and one value for its end. */
-static inline void begin(u32 point, u64 value)
+/* Entry of a call: counts the hit and remembers when, and one value for its end. 0 if it does not count. */
+static inline int begin(u32 point, u64 value)
 {
 	struct call_key key = {(u32)bpf_get_current_pid_tgid(), point};
 	struct call call = {bpf_ktime_get_ns(), value};
-	hit(point);
+	if (!hit(point))
+		return 0;
 	calls.update(&key, &call);
+	return 1;
 }
 
-/*
- * Return of a call: 0 if its entry was not seen, else its duration in ns (at least 1) and what begin() was
- * told. An entry from before a break in attachment is no entry: the call that it began may have ended unseen.
- */
+/* Return of a call: 0 if its entry did not count, else its duration in ns (at least 1) and what begin() was
+ * told. */
 static inline u64 end(u32 point, u64 *value)
 {
 	struct call_key key = {(u32)bpf_get_current_pid_tgid(), point};
 	struct call *call = calls.lookup(&key);
 	u64 took = 0;
 	if (call) {
-		if (is_unbroken(point, call->at)) {
+		if (is_in_window(point, call->at)) {
 			took = bpf_ktime_get_ns() - call->at;
 			if (!took)
 				took = 1;
@@ -158,7 +171,7 @@ static inline u64 inside(u32 point)
 {
 	struct call_key key = {(u32)bpf_get_current_pid_tgid(), point};
 	struct call *call = calls.lookup(&key);
-	return call && is_unbroken(point, call->at) ? call->value : NOTHING;
+	return call && is_in_window(point, call->at) ? call->value : NOTHING;
 }
 
 static inline u32 thread_kind(void)
@@ -190,9 +203,8 @@ static inline int timed_leave(u32 point, u32 slot)
 /* A function whose calls are all that is told of it. */
 static inline int counted(u32 point, u32 slot)
 {
-	if (elsewhere())
+	if (elsewhere() || !hit(point))
 		return 0;
-	hit(point);
 	add(slot, 1, 0, 1);
 	return 0;
 }

@@ -11,9 +11,8 @@ int master_tick_enter(struct pt_regs *ctx)
 #ifdef HAVE_PURGE
 int purge_enter(struct pt_regs *ctx)
 {
-	if (elsewhere())
+	if (elsewhere() || !begin(PURGE, 0))
 		return 0;
-	begin(PURGE, 0);
 	add(PURGE_BATCHES, PURGE_BATCHES_LABELS, 0, 1);
 	return 0;
 }
@@ -27,9 +26,8 @@ int purge_leave(struct pt_regs *ctx)
 #ifdef HAVE_CHANGE_BUFFER_MERGE
 int change_buffer_merge_enter(struct pt_regs *ctx)
 {
-	if (elsewhere())
+	if (elsewhere() || !begin(CHANGE_BUFFER_MERGE, 0))
 		return 0;
-	begin(CHANGE_BUFFER_MERGE, 0);
 	add(CHANGE_BUFFER_MERGES, CHANGE_BUFFER_MERGES_LABELS, 0, 1);
 	return 0;
 }

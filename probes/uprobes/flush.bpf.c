@@ -6,9 +6,8 @@
 
 static inline int batch_enter(u32 point, u64 type, u64 asked)
 {
-	if (elsewhere())
+	if (elsewhere() || !begin(point, type))
 		return 0;
-	begin(point, type);
 	if (asked < NO_LIMIT)
 		add(FLUSH_BATCH_ASKED_PAGES, FLUSH_BATCH_ASKED_PAGES_LABELS, type, asked);
 	return 0;
@@ -71,9 +70,8 @@ static inline void page_flushed(u64 type)
 int page_flush_enter(struct pt_regs *ctx)
 {
 	u64 type = page_flush_type(ctx);
-	if (elsewhere())
+	if (elsewhere() || !begin(PAGE_FLUSH, inside(FLUSH_LRU_BATCH) == NOTHING ? type : FLUSHED_PAGES_LRU))
 		return 0;
-	begin(PAGE_FLUSH, inside(FLUSH_LRU_BATCH) == NOTHING ? type : FLUSHED_PAGES_LRU);
 	return 0;
 }
 

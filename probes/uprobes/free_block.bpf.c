@@ -17,9 +17,8 @@ int free_block_leave(struct pt_regs *ctx)
 int running_out_leave(struct pt_regs *ctx)
 {
 	u64 result = running_out_short(ctx) ? BUFFER_POOL_RUNNING_OUT_YES : BUFFER_POOL_RUNNING_OUT_NO;
-	if (elsewhere())
+	if (elsewhere() || !hit(RUNNING_OUT))
 		return 0;
-	hit(RUNNING_OUT);
 	add(BUFFER_POOL_RUNNING_OUT, BUFFER_POOL_RUNNING_OUT_LABELS, result, 1);
 	return 0;
 }

@@ -15,9 +15,8 @@ static inline int spins(u32 point, u64 file, u64 line)
 {
 	struct site site = {file, line};
 	u64 none = 0, *count;
-	if (elsewhere())
+	if (elsewhere() || !hit(point))
 		return 0;
-	hit(point);
 	count = sites.lookup_or_try_init(&site, &none);
 	if (count)
 		__sync_fetch_and_add(count, 1);

@@ -29,9 +29,8 @@ int recovery_apply_leave(struct pt_regs *ctx)
 
 static inline int shutdown_phase(u32 point, u64 phase)
 {
-	if (elsewhere())
+	if (elsewhere() || !hit(point))
 		return 0;
-	hit(point);
 	add(SHUTDOWN_PHASES, SHUTDOWN_PHASES_LABELS, phase, 1);
 	return 0;
 }

@@ -3,9 +3,8 @@
 
 static inline int considered(u32 point, u64 kind, u64 pages)
 {
-	if (elsewhere())
+	if (elsewhere() || !hit(point))
 		return 0;
-	hit(point);
 	add(READ_AHEAD_CALLS, READ_AHEAD_CALLS_LABELS, kind, 1);
 	if (!pages || pages == NOTHING)
 		return 0;

@@ -30,9 +30,8 @@ int redo_stall_leave(struct pt_regs *ctx)
 int checkpoint_enter(struct pt_regs *ctx)
 {
 	u32 forced = thread_kind() == THREAD_USER;
-	if (elsewhere())
+	if (elsewhere() || !hit(CHECKPOINT))
 		return 0;
-	hit(CHECKPOINT);
 	add(CHECKPOINTS, CHECKPOINTS_LABELS, forced ? CHECKPOINTS_FORCED : CHECKPOINTS_FUZZY, 1);
 	return 0;
 }
@@ -41,9 +40,8 @@ int checkpoint_enter(struct pt_regs *ctx)
 #ifdef HAVE_FORCED_CHECKPOINT
 int forced_checkpoint_enter(struct pt_regs *ctx)
 {
-	if (elsewhere())
+	if (elsewhere() || !hit(FORCED_CHECKPOINT))
 		return 0;
-	hit(FORCED_CHECKPOINT);
 	if (forced_checkpoint_furious(ctx))
 		add(CHECKPOINTS, CHECKPOINTS_LABELS, CHECKPOINTS_FORCED, 1);
 	return 0;

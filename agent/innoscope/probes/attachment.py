@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Words of ``struct histogram`` in probe.h: the sum, then the octaves.
 HISTOGRAM_WORDS = 41
-_MAPS = ("counters", "histograms", "hits", "thread_kinds", "server", "since")
+_MAPS = ("counters", "histograms", "hits", "thread_kinds", "server", "windows")
 #: Maps that only some probes bring, with their bytes of a key and words of a value.
 _OPTIONAL = {
     "files": ({"fsync", "fdatasync", "pread"}, 8, HISTOGRAM_WORDS),
@@ -80,6 +80,7 @@ class Attachment:
         self.points = [Point(index, placed) for index, placed in enumerate(placement.placed)]
         self._check_same_file()
         self._loaded = self._load()
+        self._since: dict[int, int] = {}  # by point, monotonic ns
         self._maps = self._open_maps()
         self.count_in(target.pid)
 
@@ -135,10 +136,9 @@ class Attachment:
                 self._attach(point)
 
     def _attach(self, point: Point) -> None:
-        now = struct.pack("=Q", time.monotonic_ns())
         try:
             with translating(self.target.pid):
-                self._map("since").update(struct.pack("=I", point.index), now)
+                self._set_window(point.index, is_open=True)
                 for at in point.placed.site.at:  # entries first: a return without its entry is not counted
                     self._attach_at(point, at)
         except NoSuchProcess:
@@ -158,6 +158,15 @@ class Attachment:
         for spot in point.placed.places:
             probe = Uprobe(program, point.placed.path, spot.offset, self.target.pid, on_return=at == LEAVE)
             point.probes.append(probe)
+
+    def stop_counting(self, point: Point) -> None:
+        """From now on its hits do not count: taking it off takes the kernel a while. Calls that began do."""
+        self._set_window(point.index, is_open=False)
+
+    def _set_window(self, index: int, *, is_open: bool) -> None:
+        since = time.monotonic_ns() if is_open else self._since.get(index, 0)
+        self._since[index] = since
+        self._map("windows").update(struct.pack("=I", index), struct.pack("=QQ", since, is_open))
 
     def detach(self, points: Iterable[Point] | None = None) -> None:
         """Take these (all) off. Takes some 100 ms: the kernel waits for programs at work."""
@@ -202,3 +211,4 @@ class Attachment:
     def count_in(self, pid: int) -> None:
         """Let the programs count in this process and no other: the server, or ourselves for calibration."""
         self._map("server").update(struct.pack("=I", 0), struct.pack("=Q", pid))
+        self._set_window(len(self.points), is_open=True)  # the calibration's own

@@ -26,8 +26,13 @@ DEFAULT_BUDGET = 0.01
 _TICK_S = 1.0
 #: The first look at what everything costs comes early: a hot function must not stay probed for a second.
 _FIRST_TICK_S = 0.1
-#: How long a probe on a duty cycle is attached at a time.
+#: How long a probe on a duty cycle counts at a time, at least.
 _WINDOW_S = 0.1
+#: What the kernel takes to take one off, until we know better; and what we leave it beyond that.
+_OFF_S = 0.2
+_SPARE_S = 0.2
+#: Hardly off is on: the pause would be shorter than taking it off takes.
+_MOST_DUTY = 0.95
 #: A probe that was taken off is tried again for one window after so long.
 _RETRY_S = 60.0
 
@@ -43,7 +48,9 @@ class _State:
     hits: int = 0  # all that were counted
     cost_s: float = 0.0
     attached_s: float = 0.0  # since the last tick
-    begun: float | None = None  # when it was put on
+    scale: float = 1.0  # a hit in this window of a duty cycle stands for so many
+    off_s: float = _OFF_S  # how long the kernel took to take it off the last time
+    begun: float = 0.0  # when its window began
     on_since: float | None = None  # since when its time on is not yet in attached_s
     switch_at: float = 0.0  # when a duty cycle goes on or off next
 
@@ -174,30 +181,45 @@ class Governor:
                 continue
             if state.on_since is None:
                 self._switch_on(state)
-                state.switch_at = time.monotonic() + _WINDOW_S
+                self._begin_window(state)
             else:
-                ending.append(state)
+                ending.append(self._end_window(state))
         return ending
 
     def _switch_on(self, state: _State) -> None:
         self.attachment.attach([state.point])
-        state.begun = state.on_since = time.monotonic() if state.point.attached else None
+        state.on_since = time.monotonic() if state.point.attached else None
+
+    def _begin_window(self, state: _State) -> None:
+        """As long as the cycle's duty allows, together with the time that it takes to be taken off."""
+        state.begun = time.monotonic()
+        self._account(self.attachment.read(), state.begun)  # what came before has another scale
+        if state.duty <= 0:
+            state.scale, state.switch_at = 1.0, state.begun + _WINDOW_S
+            return
+        duty = min(state.duty, _MOST_DUTY)
+        window = max(_WINDOW_S, _SPARE_S * duty / (1 - duty) - state.off_s)
+        state.scale = (window + state.off_s) / duty / window
+        state.switch_at = state.begun + window
+
+    def _end_window(self, state: _State) -> _State:
+        """It stops to count at once. Its next window begins so much later as this one's scale says."""
+        now = time.monotonic()
+        self.attachment.stop_counting(state.point)
+        pause = (now - state.begun) * (state.scale - 1) if state.duty > 0 else _RETRY_S
+        state.switch_at = now + min(pause, _RETRY_S)
+        return state
 
     def _take_off(self, states: list[_State]) -> None:
         """Not under the lock: the kernel takes its time, and readers want the others' numbers."""
         for state in states:
+            began = time.monotonic()
             self.attachment.detach([state.point])
             with self._lock:
-                self._ended(state, time.monotonic())
-
-    def _ended(self, state: _State, now: float) -> None:
-        """The pause is as long as this window, which the kernel made longer, asks for."""
-        window = now - state.begun if state.begun is not None else _WINDOW_S
-        if state.on_since is not None:
-            state.attached_s += now - state.on_since
-        state.begun = state.on_since = None
-        pause = window * (1 / state.duty - 1) if state.duty > 0 else _RETRY_S
-        state.switch_at = now + min(pause, _RETRY_S)
+                state.off_s = time.monotonic() - began
+                if state.on_since is not None:
+                    state.attached_s += time.monotonic() - state.on_since
+                state.on_since = None
 
     def _tick(self, now: float) -> list[_State]:
         self._account(self.attachment.read(), now)
@@ -217,11 +239,18 @@ class Governor:
             "probe %s of process %d: %.0f hits a second; attached %.1f %% of the time, before %.1f %%",
             state.point.name, self.attachment.target.pid, state.rate, 100 * duty, 100 * state.duty,
         )  # fmt: skip
-        cycled, state.duty = state.duty < 1, duty
-        if duty >= 1 and state.on_since is None:
-            self._switch_on(state)
-        # One on a duty cycle already comes off in its own time.
-        return duty < 1 and not cycled
+        always, state.duty = state.duty >= 1, duty
+        if duty >= 1:
+            if state.on_since is None:
+                self._switch_on(state)
+            state.scale = 1.0
+        elif always and duty > 0:
+            # Its first window begins now, so that what comes in the pause after it is counted for.
+            self._begin_window(state)
+        if duty > 0 or state.on_since is None:
+            return False
+        self._end_window(state)
+        return True
 
     def _account(self, reading: Reading, now: float) -> None:
         """Hits, cost and counts since the last time."""
@@ -251,9 +280,9 @@ class Governor:
         """For metrics fed by a probe on a duty cycle: seen times this is what there was."""
         scales: dict[str, float] = {}
         for state in states:
-            if 0 < state.duty < 1:
+            if state.scale > 1:
                 for metric in state.point.placed.feeds:
-                    scales[metric] = max(scales.get(metric, 1.0), 1 / state.duty)
+                    scales[metric] = max(scales.get(metric, 1.0), state.scale)
         return scales
 
 

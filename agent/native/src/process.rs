@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustc_hash::FxHashSet;
+
 use crate::error::{Error, Kind, Result};
 use crate::memory;
 use crate::modules::Modules;
@@ -21,9 +23,9 @@ const ROUNDS: usize = 5;
 const PATIENCE: Duration = Duration::from_millis(1);
 /// Most of a deep stack that is fetched in a second go.
 const DEEP_BYTES: usize = 1024 * 1024;
-/// Distinct stacks kept between looks; then all are forgotten, so that memory stays flat. Threads that compute
-/// bring new ones at each look.
-const STACKS_KEPT: usize = 500;
+/// Distinct stacks kept between looks beyond twice those of the last one; then all are forgotten, so that memory
+/// stays flat. Threads that compute bring new ones at each look.
+const STACKS_SPARE: usize = 64;
 
 /// How to look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +108,8 @@ pub struct Process {
     modules: Modules,
     unwinder: Unwinder,
     names: StackNames,
+    /// Distinct stacks in the last look.
+    present: usize,
 }
 
 impl Process {
@@ -123,7 +127,15 @@ impl Process {
         refuse_other_architecture(pid, &modules)?;
         let (source, method_reason) = open_source(pid, method, kernel)?;
         let unwinder = Unwinder::new(&modules);
-        Ok(Self { pid, source, method_reason, modules, unwinder, names: StackNames::new(inlines, kernel) })
+        Ok(Self {
+            pid,
+            source,
+            method_reason,
+            modules,
+            unwinder,
+            names: StackNames::new(inlines, kernel),
+            present: 0,
+        })
     }
 
     /// "bpf" or "ptrace".
@@ -145,7 +157,7 @@ impl Process {
     ///
     /// Errors: `Gone` when the process ended before the copy; else those of the method.
     pub fn look(&mut self) -> Result<Look> {
-        if self.names.len() > STACKS_KEPT {
+        if self.names.len() > 2 * self.present + STACKS_SPARE {
             self.names.forget_stacks();
         }
         let mut look = Look::default();
@@ -171,6 +183,7 @@ impl Process {
         }
         look.symbolise = started.elapsed();
         look.threads.sort_by_key(|thread| thread.raw.tid);
+        self.present = look.threads.iter().map(|thread| thread.stack).collect::<FxHashSet<_>>().len();
         Ok(look)
     }
 

@@ -117,7 +117,7 @@ impl Process {
                 entry.insert(frames);
             }
         }
-        if self.stacks.len() > 2 * present.len() + 128 {
+        if self.stacks.len() > 2 * present.len() + 64 {
             self.stacks = present;
         }
         let threads = look.threads.iter().map(|thread| {
