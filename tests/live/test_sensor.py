@@ -1,4 +1,4 @@
-"""The sensor on real servers: what it says is true, of several at once, over restarts, and of one that stands still."""
+"""The sensor on real servers: what it says is true, of several, over restarts, of one that is stopped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from innoscope.stacks.render import encode
 from live import figures
 from safety.sensing import Sensing, of_pid, outcome, values
 from servers import Server
-from workloads import Burn, Idle, RowLock
+from workloads import Burn, Crowd, Idle, RowLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -165,7 +165,8 @@ def test_what_the_kernel_says_of_the_process(sensing: Sensing, mysql: Server) ->
 
 def test_profiles_travel_and_render(sensing: Sensing, mysql: Server) -> None:
     """All chunks, fetched as the agent does it, give what ``innoscope stacks`` would print."""
-    kept, cursor = Profiles(), {}
+    kept = Profiles()
+    cursor: dict[str, int] = {}
     with RowLock(mysql, WAITERS):
         deadline = time.monotonic() + PATIENCE_S
         while not any("lock_wait_suspend_thread" in stack.labels for stack in kept.between(0, 1e12).counts):
@@ -212,14 +213,14 @@ def _all_counters(reply: Reply, name: str) -> dict[tuple[str, str, tuple[str, ..
 @pytest.mark.parametrize("name", ["mysql-5.6.24", "mariadb-10.11"])
 def test_a_server_that_is_killed_and_restarted_goes_on(name: str) -> None:
     """Under its old name, within 5 s, and no counter falls."""
-    with Server(name) as server, Sensing("--interval", 0.2) as sensing, Idle(server, IDLERS):
+    with Server(name) as server, Sensing("--interval", 0.2) as sensing, Crowd(server, IDLERS, "mysql"):
         told = until(sensing, server, lambda told: looked(told) and threads(told, "idle") >= IDLERS)
         called, port = told.name, server.port
         time.sleep(1)
         before = _all_counters(sensing.client.collect(), called)
         assert before["waits", "thread_seconds", ("idle",)] > 0
         server.kill()
-        down = [one for one in sensing.client.collect().servers if one.name == called][0].outcomes
+        down = next(one for one in sensing.client.collect().servers if one.name == called).outcomes
         assert [(one.collector, one.samples[0].value) for one in down] == [("process", 0)]
         assert down[0].reason is not None
         assert down[0].reason.startswith("gone: ")

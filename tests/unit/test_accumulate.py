@@ -14,9 +14,9 @@ def sums() -> Accumulator:
 
 
 def value(
-    known: Accumulator, epoch: object, raw: Value, metric: str = "statements", thing: str = "3306"
+    known: Accumulator, epoch: int, raw: Value, metric: str = "statements", thing: str = "3306"
 ) -> Value:
-    (sample,) = known.update(thing, epoch, [Sample(metric, raw)])  # type: ignore[arg-type]
+    (sample,) = known.update(thing, epoch, [Sample(metric, raw)])
     return sample.value
 
 

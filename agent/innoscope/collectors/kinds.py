@@ -107,4 +107,4 @@ def _patterns(lists: dict[str, list[str]]) -> list[tuple[str, re.Pattern[str]]]:
 
 
 def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
-    return re.compile("|".join(f"(?:{to_regex(pattern)})" for pattern in patterns))
+    return re.compile("|".join(f"(?:{to_regex(pattern)})" for pattern in patterns) or r"(?!)")
