@@ -37,7 +37,7 @@ def read(pid: int, terms: Iterable[Term]) -> dict[Term, Number | None]:
     counted = read(pid, lengths) if lengths else {}
     places = _follow(pid, wanted)
     spans = [(place, _span(term, counted)) for term, place in zip(wanted, places, strict=True)]
-    found = iter(_read_many(pid, [(place, span) for place, span in spans if place and span]))
+    found = iter(read_many(pid, [(place, span) for place, span in spans if place and span]))
     return {
         term: _sum(term.member, next(found)) if place and span else None
         for term, (place, span) in zip(wanted, spans, strict=True)
@@ -50,7 +50,7 @@ def _follow(pid: int, terms: list[Term]) -> list[int]:
     for level in range(1, max((len(term.member.offsets) for term in terms), default=1)):
         deeper = [i for i, term in enumerate(terms) if len(term.member.offsets) > level and places[i]]
         slots = list(dict.fromkeys(places[i] for i in deeper))
-        raw = _read_many(pid, [(slot, _POINTER.size) for slot in slots])
+        raw = read_many(pid, [(slot, _POINTER.size) for slot in slots])
         targets = {
             slot: _POINTER.unpack(pointer)[0] if pointer else 0
             for slot, pointer in zip(slots, raw, strict=True)
@@ -80,7 +80,8 @@ def _sum(member: Member, raw: bytes | None) -> Number | None:
     return sum(number.unpack_from(raw, at)[0] for at in range(0, len(raw), member.stride))
 
 
-def _read_many(pid: int, places: list[tuple[int, int]]) -> list[bytes | None]:
+def read_many(pid: int, places: list[tuple[int, int]]) -> list[bytes | None]:
+    """The bytes of each ``(address, size)``, None where it is not mapped. Raises NoSuchProcess and NoRights."""
     if not places:
         return []
     with translating(pid):

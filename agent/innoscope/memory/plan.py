@@ -110,8 +110,14 @@ class _Maker:
             raise _No(self.layout.missing.get(path, f"nothing known of {path}"))
         if member.kind not in ("unsigned", "signed", "float"):
             raise _No(f"{path} is no number but a {member.kind}")
-        length = self._member(self.catalog.lengths[root]) if member.count == 0 else None
-        return Term(self.layout.symbols[root][0], member, length)
+        return Term(self.layout.symbols[root][0], member, self._length(root, member))
+
+    def _length(self, root: str, member: Member) -> Term | None:
+        if member.count > 0:
+            return None
+        if root not in self.catalog.lengths:
+            raise _No(f"nothing says how many elements {root} leads to")
+        return self._member(self.catalog.lengths[root])
 
     def _symbol(self, name: str, kind: str) -> Term:
         if name not in self.layout.symbols:
@@ -127,13 +133,13 @@ class _Maker:
             raise _No(f"no {source.status} in its table of status variables")
         if not found.live and not source.settled:
             raise _No(f"{source.status} is a copy, only as new as the last SHOW STATUS")
-        return Term(found.address, Member((0,), TYPES[found.type][1], TYPES[found.type][0]))
+        return variable_term(found.address, found.type)
 
     def _variable(self, name: str) -> Term:
         found = self.variables().get(name)
         if found is None or found.type not in TYPES:
             raise _No(f"no {name} in its table of system variables")
-        return Term(found.address, Member((0,), TYPES[found.type][1], TYPES[found.type][0]))
+        return variable_term(found.address, found.type)
 
 
 def make(

@@ -71,6 +71,7 @@ class MemoryReader:
         self._last: Mapping[str, Number] | None = None
         self._status: dict[str, tables.Status] | None = None
         self._variables: dict[str, tables.Variable] | None = None
+        self._unrelocated = False
 
     def read(self) -> Mapping[str, Number]:
         """``{value of probes/catalog/memory.yaml: number}``; what this server lacks is left out, see explain."""
@@ -123,6 +124,7 @@ class MemoryReader:
 
     def _planned(self) -> plan.Plan:
         if self._plan is None:
+            self._unrelocated = False
             names = {path.partition(".")[0].partition("[")[0] for path in self._catalog.paths}
             names |= {s.symbol for sources in self._catalog.values.values() for s in sources if s.symbol}
             layout = layouts.learn(
@@ -131,7 +133,7 @@ class MemoryReader:
             made = plan.make(
                 self._target, self._catalog, layout, self._status_table, self._variable_table
             )
-            if not made.absent or not self._is_young():
+            if not self._unrelocated:
                 self._plan = made
             return made
         return self._plan
@@ -141,7 +143,7 @@ class MemoryReader:
             found = tables.status_variables(
                 Image(self._target.pid), self._catalog.status, self._target.flavour
             )
-            if not found and self._is_young():
+            if self._too_early(found):
                 return {}
             self._status = found
         return self._status
@@ -149,15 +151,18 @@ class MemoryReader:
     def _variable_table(self) -> dict[str, tables.Variable]:
         if self._variables is None:
             found = tables.system_variables(Image(self._target.pid), self._catalog.variables)
-            if not found and self._is_young():
+            if self._too_early(found):
                 return {}
             self._variables = found
         return self._variables
 
-    def _is_young(self) -> bool:
-        """Whether the server may still be at its very beginning, when nothing is where it will be."""
+    def _too_early(self, found: Mapping[str, object]) -> bool:
+        """Whether a table was not found because the dynamic linker may not have come to it yet."""
         started = self._target.start_time / os.sysconf("SC_CLK_TCK")
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - started < _YOUNG_S
+        if found or time.clock_gettime(time.CLOCK_BOOTTIME) - started >= _YOUNG_S:
+            return False
+        self._unrelocated = True
+        return True
 
     def _read(self, terms: Iterable[plan.Term]) -> dict[plan.Term, Number | None]:
         found = numbers.read(self._target.pid, terms)
@@ -166,12 +171,15 @@ class MemoryReader:
         return found
 
     def _strings(self, table: Mapping[str, tables.Variable]) -> Iterator[tuple[str, str]]:
+        """String variables; one that is longer than what is read, or lies at the end of a mapping, is left out."""
         names = [name for name, one in table.items() if one.type == "string"]
-        image = Image(self._target.pid)
-        pointers = [int.from_bytes(raw or b"", "little") for raw in image.read([(table[n].address, 8) for n in names])]
-        for name, raw in zip(names, image.read([(p, _STRING_BYTES) for p in pointers]), strict=True):
-            text, end, _ = (raw or b"").partition(b"\0")
-            if end or raw is None:
+        terms = {name: plan.variable_term(table[name].address, "uint64") for name in names}
+        found = self._read(terms.values())
+        pointers = [int(found[terms[name]] or 0) for name in names]
+        raw = numbers.read_many(self._target.pid, [(pointer, _STRING_BYTES) for pointer in pointers])
+        for name, pointer, content in zip(names, pointers, raw, strict=True):
+            text, end, _ = (content or b"").partition(b"\0")
+            if end or not pointer:
                 yield name, text.decode(errors="replace")
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from innoscope.target.native_errors import gone, no_rights, translating
+from innoscope.memory.numbers import read_many
+from innoscope.target.native_errors import gone, no_rights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,10 +66,7 @@ class Image:
 
     def read(self, places: list[tuple[int, int]]) -> list[bytes | None]:
         """The bytes of each ``(address, size)``; None where it is not mapped."""
-        with translating(self.pid):
-            from innoscope import _native
-
-            return _native.read_many(self.pid, places)
+        return read_many(self.pid, places)
 
     def strings(self, addresses: list[int], longest: int = 96) -> list[str | None]:
         """The C strings at these addresses; None for what is no text or longer."""
