@@ -185,9 +185,7 @@ def _table_problems(tables: Any) -> list[str]:
 
 
 def _build(data: dict[str, Any]) -> Catalog:
-    values = {
-        name: tuple(_source(source) for source in sources) for name, sources in data["values"].items()
-    }
+    values = {name: tuple(_source(source) for source in sources) for name, sources in data["values"].items()}
     status, variables = data["tables"]["status"], data["tables"]["variables"]
     paths = [
         path

@@ -127,12 +127,8 @@ class MemoryReader:
             self._unrelocated = False
             names = {path.partition(".")[0].partition("[")[0] for path in self._catalog.paths}
             names |= {s.symbol for sources in self._catalog.values.values() for s in sources if s.symbol}
-            layout = layouts.learn(
-                self._target, sorted(names), self._catalog.paths, self._debug, self._cache
-            )
-            made = plan.make(
-                self._target, self._catalog, layout, self._status_table, self._variable_table
-            )
+            layout = layouts.learn(self._target, sorted(names), self._catalog.paths, self._debug, self._cache)
+            made = plan.make(self._target, self._catalog, layout, self._status_table, self._variable_table)
             if not self._unrelocated:
                 self._plan = made
             return made
@@ -210,8 +206,14 @@ def _explained(reading: plan.Reading, is_there: bool) -> Explanation:
         return Explanation(reading.value, reading.origin)
     if reading.settled:
         return Explanation(
-            reading.value, None, f"{reading.origin} was never filled", "SHOW GLOBAL STATUS once, as any account"
+            reading.value,
+            None,
+            f"{reading.origin} was never filled",
+            "SHOW GLOBAL STATUS once, as any account",
         )
     return Explanation(
-        reading.value, None, "what holds it is not set up: the server starts or stops", "look again in a second"
+        reading.value,
+        None,
+        "what holds it is not set up: the server starts or stops",
+        "look again in a second",
     )

@@ -78,15 +78,15 @@ def status_variables(image: Image, table: catalog.StatusTable, flavour: str) -> 
 
 
 def system_variables(image: Image, table: catalog.VariableTable) -> dict[str, Variable]:
-    """InnoDB's global system variables by full name; those of each session are left out."""
-    for anchor in table.anchors:
-        for slot in _slots(image, anchor):
-            if not _sysvar(image, slot - 8):
-                continue
-            for reference in image.find((slot - 8).to_bytes(8, "little"), aligned=True):
-                pointers = _Row(image, 8, lambda raw: _is_sysvar_pointer(image, raw)).around(reference)
-                if len(pointers) >= _LEAST:
-                    return _named_variables(image, [int.from_bytes(raw, "little") for raw in pointers], table)
+    """InnoDB's global system variables by full name; those of each session are left out.
+
+    Not found by a name: the server gives each record its full name, on the heap, when it loads the plugin.
+    """
+    for records in image.pointers(_LEAST):
+        if _sysvar(image, records[0]) is not None:
+            found = _named_variables(image, records, table)
+            if all(table.prefix + anchor in found for anchor in table.anchors):
+                return found
     return {}
 
 
@@ -128,9 +128,6 @@ def _is_status(image: Image, raw: bytes) -> bool:
 
 
 def _is_name(image: Image, address: int) -> bool:
-    region = image.at(address)
-    if region is None:
-        return False
     [name] = image.strings([address])
     return name is not None and _NAME.fullmatch(name) is not None
 
@@ -170,14 +167,7 @@ def _sysvar(image: Image, address: int) -> tuple[int, ...] | None:
     return fields if _is_name(image, name) else None
 
 
-def _is_sysvar_pointer(image: Image, raw: bytes) -> bool:
-    address = int.from_bytes(raw, "little")
-    return image.at(address) is not None and _sysvar(image, address) is not None
-
-
-def _named_variables(
-    image: Image, records: list[int], table: catalog.VariableTable
-) -> dict[str, Variable]:
+def _named_variables(image: Image, records: list[int], table: catalog.VariableTable) -> dict[str, Variable]:
     found = {}
     for record in records:
         fields = _sysvar(image, record)
@@ -185,7 +175,7 @@ def _named_variables(
             continue
         flags, name_at, value = fields[0], fields[1], fields[5]
         [name] = image.strings([name_at])
-        full = table.prefix + (name or "").replace("-", "_").lower()
+        full = table.prefix + (name or "").replace("-", "_").lower().removeprefix(table.prefix)
         kind = flags & _TYPE_MASK
         choices = _choices(image, fields[7]) if kind == _ENUM else ()
         found[full] = Variable(full, value, _VARIABLE_TYPES[kind][bool(flags & _UNSIGNED)], choices)
@@ -201,4 +191,6 @@ def _choices(image: Image, address: int) -> tuple[str, ...]:
     [pointers] = image.read([(words, 8 * min(count, 64))])
     if pointers is None:
         return ()
-    return tuple(word or "" for word in image.strings([int(p) for (p,) in struct.iter_unpack("<Q", pointers)]))
+    return tuple(
+        word or "" for word in image.strings([int(p) for (p,) in struct.iter_unpack("<Q", pointers)])
+    )

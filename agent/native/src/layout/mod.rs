@@ -174,6 +174,9 @@ fn follow(units: &Units<'_>, root: Place, path: &Path) -> Result<Member, Stop> {
             Step::All => index_into(&types, &mut walk, None, &path.text)?,
         }
     }
+    if let Some(Shape::Structure { complete: false }) = types.shape(walk.at) {
+        return Err(Stop::Incomplete(format!("{}: the debug information has no such type whole", path.text)));
+    }
     let leaf = types.leaf(walk.at).map_err(|reason| Stop::Missing(format!("{}: {reason}", path.text)))?;
     if leaf.slots > 0 {
         if walk.stride != 0 {

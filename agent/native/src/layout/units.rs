@@ -14,10 +14,12 @@ use crate::symbols::{Bytes, ElfFile};
 pub(super) type Slice<'data> = EndianSlice<'data, LittleEndian>;
 pub(super) type Entry<'data> = DebuggingInformationEntry<Slice<'data>>;
 
-/// The sections that types are described in; others are not even decompressed.
-const NEEDED: [SectionId; 5] = [
+/// The sections that types are described in, and the lines, whose header is read with each unit; others are not
+/// even decompressed.
+const NEEDED: [SectionId; 6] = [
     SectionId::DebugAbbrev,
     SectionId::DebugInfo,
+    SectionId::DebugLine,
     SectionId::DebugLineStr,
     SectionId::DebugStr,
     SectionId::DebugStrOffsets,
