@@ -58,8 +58,8 @@ COUNTERS: Final = frozenset(
     {
         "buffer_pool_pages_read", "buffer_pool_pages_written", "buffer_pool_reads", "free_block_waits",
         "read_ahead_pages.linear", "read_ahead_pages.random", "read_ahead_evicted_pages", "doublewrite_pages",
-        "redo_buffer_waits", "row_lock_waits", "redo_written_bytes", "redo_flushed_bytes", "redo_checkpoint_bytes",
-        "master_ticks", "spin_waits", "spin_rounds", "spin_os_waits",
+        "redo_buffer_waits", "row_lock_waits", "redo_written_bytes", "redo_flushed_bytes",
+        "redo_checkpoint_bytes", "master_ticks", "spin_waits", "spin_rounds", "spin_os_waits",
     }
 )  # fmt: skip
 

@@ -23,9 +23,9 @@ PATHS = ["pool.count", "pool.gone"]
 FOUND = {"pool.count": ([8], 4, "unsigned", 0, 1)}
 MISSING = {"pool.gone": "this build has no member gone"}
 TARGET = Target(
-    pid=os.getpid(), start_time=1, flavour="mysql", version=(5, 6, 24), version_text="", version_from="memory",
-    executable="/mysqld", deleted=False, build_id="ab12", socket=None, port=None, datadir=None, threads=1, root="/",
-    container=None, symbols="symtab",
+    pid=os.getpid(), start_time=1, flavour="mysql", version=(5, 6, 24), version_text="",
+    version_from="memory", executable="/mysqld", deleted=False, build_id="ab12", socket=None, port=None, datadir=None, threads=1,
+    root="/", container=None, symbols="symtab",
 )  # fmt: skip
 
 
@@ -80,9 +80,9 @@ def test_another_question_or_another_build_is_asked_anew(
     [
         b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"format": 2, "members": {}, "missing": {}}',
         b'{"format": 1, "members": {"pool.count": [[8], 4, "text", 0, 1]}, "missing": {"pool.gone": ""}}',
-        b'{"format": 1, "members": {"pool.count": [[-8], 4, "unsigned", 0, 1]}, "missing": {"pool.gone": ""}}',
+        b'{"format": 1, "members": {"pool.count": [[-8], 4, "signed", 0, 1]}, "missing": {"pool.gone": ""}}',
         b'{"format": 1, "members": {"pool.count": [[], 4, "unsigned", 0, 1]}, "missing": {"pool.gone": ""}}',
-        b'{"format": 1, "members": {"pool.count": [[8.5], 4, "unsigned", 0, 1]}, "missing": {"pool.gone": ""}}',
+        b'{"format": 1, "members": {"pool.count": [[8.5], 4, "signed", 0, 1]}, "missing": {"pool.gone": ""}}',
         b'{"format": 1, "members": {"pool.count": [8, 4]}, "missing": {"pool.gone": ""}}',
         b'{"format": 1, "members": [], "missing": {}}',
     ],

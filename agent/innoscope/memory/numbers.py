@@ -29,8 +29,8 @@ _POINTER: Final = struct.Struct("<Q")
 def read(pid: int, terms: Iterable[Term]) -> dict[Term, Number | None]:
     """The number of each term, in the order given; None where a pointer on the way is not set (yet).
 
-    Not one instant: the kernel copies them one after the other, within some microseconds. Raises NoSuchProcess
-    and NoRights.
+    Not one instant: the kernel copies them one after the other, within some microseconds. Raises
+    NoSuchProcess and NoRights.
     """
     wanted = list(dict.fromkeys(terms))
     lengths = [term.length for term in wanted if term.length is not None]
@@ -74,14 +74,13 @@ def _sum(member: Member, raw: bytes | None) -> Number | None:
     if raw is None:
         return None
     number = _FORMATS[member.kind, member.size]
-    if len(raw) == member.size:
-        first: Number = number.unpack(raw)[0]
-        return first
-    return sum(number.unpack_from(raw, at)[0] for at in range(0, len(raw), member.stride))
+    starts = range(0, len(raw), member.stride or len(raw))
+    total: Number = sum(number.unpack_from(raw, at)[0] for at in starts)
+    return total
 
 
 def read_many(pid: int, places: list[tuple[int, int]]) -> list[bytes | None]:
-    """The bytes of each ``(address, size)``, None where it is not mapped. Raises NoSuchProcess and NoRights."""
+    """The bytes of each ``(address, size)``, None where not mapped. Raises NoSuchProcess and NoRights."""
     if not places:
         return []
     with translating(pid):

@@ -102,7 +102,7 @@ class Image:
 
 
 def _regions(pid: int) -> Iterator[Region]:
-    """The mappings of the executable in ascending order, and the anonymous ones that continue its data."""
+    """The mappings of the executable in ascending order, and the anonymous ones that continue it (.bss)."""
     try:
         inode = str(Path(f"/proc/{pid}/exe").stat().st_ino)
         lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
@@ -117,4 +117,4 @@ def _regions(pid: int) -> Iterator[Region]:
         if rights[0] != "r" or not (owner == inode or (owner == "0" and start == continues)):
             continue
         yield Region(start, end, data="w" in rights, code="x" in rights)
-        continues = end if "w" in rights else 0
+        continues = end

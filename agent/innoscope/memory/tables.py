@@ -1,8 +1,8 @@
 """The server's own tables of status and system variables, walked in its memory.
 
-They hold *name -> address of the value* and survive ``strip``, so that a server without a single InnoDB symbol
-still tells where its counters are. The dynamic linker has relocated them: what is read are real addresses. Found
-by the name of one variable; believed only if a whole row of records makes sense.
+They hold *name -> address of the value* and survive ``strip``: a server without a single InnoDB symbol still
+tells where its counters are. The dynamic linker has relocated them, so what is read are real addresses. They
+are believed only if a whole row of records makes sense.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LEAST: Final = 20
 #: Records walked to either side at most; MariaDB 10.11 has 142 variables.
 _MOST: Final = 400
 
-#: struct st_mysql_show_var, include/mysql/plugin.h, unchanged from 5.1 to 9.7: name, value, type (MySQL 8: scope).
+#: struct st_mysql_show_var, include/mysql/plugin.h, 5.1 to 9.7: name, value, type, and from MySQL 8 on scope.
 _SHOW: Final = struct.Struct("<QQII")
 #: struct st_mysql_sys_var: flags, name, comment, check, update, value, default, then what differs by type.
 _SYSVAR: Final = struct.Struct("<IxxxxQQQQQQQ")
