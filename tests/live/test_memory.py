@@ -178,20 +178,19 @@ def _numeric(text: str) -> float | str:
         return text
 
 
-def test_tables_of_a_stripped_server(server: Callable[[str], Server], cache: Path) -> None:
-    """10.11 has no InnoDB symbol at all: what its own tables say equals what SQL says."""
-    quiet = server("mariadb-10.11")
-    reader = MemoryReader(find_one(pid=quiet.pid), cache=cache)
-    equal_status, equal_variables = _equal(quiet, reader)
+def test_the_servers_own_tables_say_what_sql_says(any_server: Server, cache: Path) -> None:
+    """10.11 has no InnoDB symbol at all: there they are all that there is."""
+    reader = MemoryReader(find_one(pid=any_server.pid), cache=cache)
+    equal_status, equal_variables = _equal(any_server, reader)
 
     live = sum(one.live for one in reader.status().values())
     figures.record(
-        "memory, tables", quiet.name,
+        "memory, tables", any_server.name,
         f"{len(equal_status)} status ({live} live) and {len(equal_variables)} system variables equal SQL's",
         status=len(equal_status), live=live, variables=len(equal_variables),
     )  # fmt: skip
-    assert len(equal_status) >= 100
-    assert len(equal_variables) >= 125
+    assert len(equal_status) >= (100 if any_server.name == "mariadb-10.11" else 40)
+    assert len(equal_variables) >= (125 if any_server.name == "mariadb-10.11" else 50)
 
 
 def _equal(server: Server, reader: MemoryReader) -> tuple[set[str], set[str]]:

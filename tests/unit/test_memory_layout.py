@@ -24,7 +24,8 @@ FOUND = {"pool.count": ([8], 4, "unsigned", 0, 1)}
 MISSING = {"pool.gone": "this build has no member gone"}
 TARGET = Target(
     pid=os.getpid(), start_time=1, flavour="mysql", version=(5, 6, 24), version_text="",
-    version_from="memory", executable="/mysqld", deleted=False, build_id="ab12", socket=None, port=None, datadir=None, threads=1,
+    version_from="memory", executable="/mysqld",
+    deleted=False, build_id="ab12", socket=None, port=None, datadir=None, threads=1,
     root="/", container=None, symbols="symtab",
 )  # fmt: skip
 

@@ -28,7 +28,8 @@ _MOST: Final = 400
 _SHOW: Final = struct.Struct("<QQII")
 #: struct st_mysql_sys_var: flags, name, comment, check, update, value, default, then what differs by type.
 _SYSVAR: Final = struct.Struct("<IxxxxQQQQQQQ")
-_TYPE_MASK, _UNSIGNED, _PER_SESSION = 0x7F, 0x80, 0x100  # PLUGIN_VAR_TYPEMASK, _UNSIGNED, _THDLOCAL
+#: PLUGIN_VAR_TYPEMASK, _UNSIGNED, _THDLOCAL, _NOSYSVAR.
+_TYPE_MASK, _UNSIGNED, _PER_SESSION, _OPTION_ONLY = 0x7F, 0x80, 0x100, 0x400
 _STRING, _ENUM = 5, 6  # PLUGIN_VAR_STR, PLUGIN_VAR_ENUM
 #: PLUGIN_VAR_*: type -> (signed, unsigned) type of the value.
 _VARIABLE_TYPES: Final[Mapping[int, tuple[str, str]]] = {
@@ -140,7 +141,8 @@ def _named_status(
     live: frozenset[str],
 ) -> dict[str, Status]:
     fields = [_SHOW.unpack(raw) for raw in records]
-    names = [table.prefix + (name or "") for name in image.strings([field[0] for field in fields])]
+    # Lower case, as MariaDB shows Innodb_buffer_pool_pages_LRU_flushed.
+    names = [table.prefix + (name or "").lower() for name in image.strings([field[0] for field in fields])]
     copies = [field[1] for name, field in zip(names, fields, strict=True) if name in table.copies]
     first, last = (min(copies), max(copies)) if copies else (0, 1 << 64)
     return {
@@ -171,7 +173,7 @@ def _named_variables(image: Image, records: list[int], table: catalog.VariableTa
     found = {}
     for record in records:
         fields = _sysvar(image, record)
-        if fields is None or fields[0] & _PER_SESSION:
+        if fields is None or fields[0] & (_PER_SESSION | _OPTION_ONLY):
             continue
         flags, name_at, value = fields[0], fields[1], fields[5]
         [name] = image.strings([name_at])
