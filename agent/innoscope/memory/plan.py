@@ -91,9 +91,9 @@ class _Maker:
             terms = (self._symbol(source.symbol, source.kind or "unsigned"),)
             origin = f"symbol {source.symbol}"
         elif source.status:
-            terms = (self._status(source),)
+            terms = tuple(self._status(name, settled=source.settled) for name in source.status)
             copy = " (a copy of what SET GLOBAL changes)" if source.settled else ""
-            origin = f"status variable {source.status} in the server's own table{copy}"
+            origin = f"status variable {' + '.join(source.status)} in the server's own table{copy}"
         else:
             terms = (self._variable(source.variable or ""),)
             origin = f"system variable {source.variable} in the server's own table"
@@ -127,12 +127,12 @@ class _Maker:
             raise _No(f"symbol {name} is no number: it has {size} bytes")
         return Term(address, Member((0,), size, kind))
 
-    def _status(self, source: Source) -> Term:
-        found = self.status().get(source.status or "")
+    def _status(self, name: str, *, settled: bool) -> Term:
+        found = self.status().get(name)
         if found is None:
-            raise _No(f"no {source.status} in its table of status variables")
-        if not found.live and not source.settled:
-            raise _No(f"{source.status} is a copy, only as new as the last SHOW STATUS")
+            raise _No(f"no {name} in its table of status variables")
+        if not found.live and not settled:
+            raise _No(f"{name} is a copy, only as new as the last SHOW STATUS")
         return variable_term(found.address, found.type)
 
     def _variable(self, name: str) -> Term:

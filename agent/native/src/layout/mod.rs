@@ -94,8 +94,7 @@ struct Query<'units, 'data> {
 
 impl<'units, 'data> Query<'units, 'data> {
     fn new(units: &'units Units<'data>, texts: &[String]) -> Self {
-        let mut query =
-            Self { units, paths: Vec::new(), open: FxHashMap::default(), answers: Vec::new() };
+        let mut query = Self { units, paths: Vec::new(), open: FxHashMap::default(), answers: Vec::new() };
         for (index, text) in texts.iter().enumerate() {
             match Path::parse(text) {
                 Ok(path) => {
@@ -194,7 +193,9 @@ fn field(types: &Types<'_, '_>, walk: &mut Walk, name: &str, text: &str) -> Resu
         match types.shape(walk.at) {
             Some(Shape::Pointer(target)) => walk.enter(target)?,
             Some(Shape::Structure { complete: false }) => {
-                return Err(Stop::Incomplete(format!("{text}: the debug information has no such type whole")));
+                return Err(Stop::Incomplete(format!(
+                    "{text}: the debug information has no such type whole"
+                )));
             }
             Some(Shape::Structure { complete: true }) => break,
             _ => return Err(Stop::Missing(format!("{text}: what holds {name} is no structure"))),
@@ -209,12 +210,7 @@ fn field(types: &Types<'_, '_>, walk: &mut Walk, name: &str, text: &str) -> Resu
 }
 
 /// One element, or all of them.
-fn index_into(
-    types: &Types<'_, '_>,
-    walk: &mut Walk,
-    index: Option<u64>,
-    text: &str,
-) -> Result<(), Stop> {
+fn index_into(types: &Types<'_, '_>, walk: &mut Walk, index: Option<u64>, text: &str) -> Result<(), Stop> {
     let (element, count) = match types.shape(walk.at) {
         Some(Shape::Array { element, count }) => (element, count),
         Some(Shape::Pointer(target)) => {
