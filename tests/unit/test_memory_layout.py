@@ -108,6 +108,15 @@ def test_no_debug_information_is_not_remembered(tmp_path: Path, monkeypatch: pyt
     assert _learn(tmp_path).described
 
 
+def test_of_what_has_no_symbol_nothing_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    native = Native(monkeypatch)
+
+    _learn(tmp_path)
+    assert _learn(tmp_path, [*PATHS, "no_such_pool.count"]).cached
+
+    assert native.asked == 1
+
+
 def test_a_folder_that_cannot_be_written_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     from pathlib import Path
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from innoscope.memory import layout as layouts
 from innoscope.memory.layout import Layout, Member
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class _Maker:
         return Reading(value, terms, when, source.bits, source.scale, origin, source.settled)
 
     def _member(self, path: str) -> Term:
-        root = path.partition(".")[0].partition("[")[0]
+        root = layouts.root(path)
         if root not in self.layout.symbols:
             raise _No(f"no symbol {root}")
         if not self.layout.described:

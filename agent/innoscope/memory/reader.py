@@ -128,7 +128,7 @@ class MemoryReader:
     def _planned(self) -> plan.Plan:
         if self._plan is None:
             self._unrelocated = False
-            names = {path.partition(".")[0].partition("[")[0] for path in self._catalog.paths}
+            names = {layouts.root(path) for path in self._catalog.paths}
             names |= {s.symbol for sources in self._catalog.values.values() for s in sources if s.symbol}
             layout = layouts.learn(self._target, sorted(names), self._catalog.paths, self._debug, self._cache)
             made = plan.make(self._target, self._catalog, layout, self._status_table, self._variable_table)
