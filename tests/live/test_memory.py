@@ -41,9 +41,9 @@ ROUNDS = 20
 GAUGES = {
     f"Innodb_{name}"
     for name in (
-        "buffer_pool_bytes_dirty", "buffer_pool_pages_data", "buffer_pool_pages_dirty", "buffer_pool_pages_free",
-        "buffer_pool_pages_old", "data_pending_fsyncs", "ibuf_free_list", "ibuf_segment_size", "ibuf_size",
-        "num_open_files",
+        "buffer_pool_bytes_dirty", "buffer_pool_pages_data", "buffer_pool_pages_dirty",
+        "buffer_pool_pages_free", "buffer_pool_pages_old", "data_pending_fsyncs",
+        "ibuf_free_list", "ibuf_segment_size", "ibuf_size", "num_open_files",
     )
 }  # fmt: skip
 

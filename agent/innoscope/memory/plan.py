@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from innoscope.memory import layout as layouts
@@ -26,9 +26,9 @@ TYPES: Final[Mapping[str, tuple[str, int]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """One number in memory, or the sum of several: ``member`` seen from ``base``.
+    """One number in memory, or the sum of several: ``member`` seen from ``base``. Compared by identity.
 
     ``length`` is where the number of elements is, when the member itself does not say.
     """
@@ -80,6 +80,8 @@ class _Maker:
     layout: Layout
     status: Callable[[], Mapping[str, Status]]
     variables: Callable[[], Mapping[str, Variable]]
+    #: By path, so that what several values need is read once.
+    made: dict[str, Term] = field(default_factory=dict)
 
     def reading(self, value: str, source: Source) -> Reading:
         """How to read the value from that place; raises _No."""
@@ -101,6 +103,11 @@ class _Maker:
         return Reading(value, terms, when, source.bits, source.scale, origin, source.settled)
 
     def _member(self, path: str) -> Term:
+        if path not in self.made:
+            self.made[path] = self._new_member(path)
+        return self.made[path]
+
+    def _new_member(self, path: str) -> Term:
         root = layouts.root(path)
         if root not in self.layout.symbols:
             raise _No(f"no symbol {root}")
