@@ -338,6 +338,19 @@ def _watch_start(server: Server, cache: Path) -> list[Any]:
     raise AssertionError("the server does not come up")
 
 
+@pytest.mark.parametrize("name", ["mysql-5.5.9", "mysql-5.6.24"])
+def test_all_instances_of_the_pool_are_summed(name: str, cache: Path) -> None:
+    options: dict[str, str | int | None] = {
+        "innodb_buffer_pool_size": "1G",
+        "innodb_buffer_pool_instances": 4,
+    }
+    with Server(name, options=options) as server, contextlib.closing(server.connect()) as connection:
+        values = MemoryReader(find_one(pid=server.pid), cache=cache).read()
+        said = truth.by_sql(connection)
+    assert values["buffer_pool_pages"] == said["buffer_pool_pages"] > 60_000
+    assert values["buffer_pool_free_pages"] == said["buffer_pool_free_pages"]
+
+
 def test_a_server_that_ended_is_gone() -> None:
     with Server("mysql-5.6.24") as server:
         collector = MemoryCollector(find_one(pid=server.pid))

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import yaml
 
 from innoscope.collectors import derived
 from innoscope.collectors.errors import REASONS, CollectorFailed, explaining
+from innoscope.collectors.memory import MemoryCollector
 from innoscope.errors import BadFile, NoRights, NoSuchProcess
+from innoscope.memory.reader import Explanation, MemoryReader
 from innoscope.metrics.model import Sample, by_series
+
+if TYPE_CHECKING:
+    from innoscope.target.model import Target
 
 METRICS = yaml.safe_load((Path(__file__).parents[2] / "probes" / "catalog" / "metrics.yaml").read_bytes())[
     "metrics"
@@ -138,6 +144,25 @@ def test_the_reasons_are_those_of_the_metric() -> None:
     assert list(REASONS) == METRICS["collector_failure_info"]["labels"]["reason"]
     with pytest.raises(ValueError, match="no such reason"):
         CollectorFailed("bored", "…")
+
+
+class _Nothing:
+    """A reader of a server that nothing can be read of."""
+
+    def read(self) -> dict[str, float]:
+        return {}
+
+    def explain(self) -> list[Explanation]:
+        return [Explanation("buffer_pool_pages", None, "no symbol buf_pool", "install the debug package")]
+
+
+def test_a_server_that_tells_nothing_is_unsupported() -> None:
+    collector = MemoryCollector(cast("Target", None), reader=cast("MemoryReader", _Nothing()))
+
+    with pytest.raises(CollectorFailed, match="no symbol buf_pool") as caught:
+        collector.collect()
+
+    assert (caught.value.reason, caught.value.remedy) == ("unsupported", "install the debug package")
 
 
 @pytest.mark.parametrize(
