@@ -55,7 +55,8 @@ class MemoryReader:
     """Reads one server. Where things are is learnt at the first use, within seconds; a reading costs 0.1 ms.
 
     ``cache`` is the folder for the offsets (by default ``layout.cache_folder()``), ``debug`` says where debug
-    files may be. All methods raise NoSuchProcess, NoRights, or BadFile for an executable that is none. Not thread-safe.
+    files may be. All methods raise NoSuchProcess, NoRights, or BadFile for an executable that is none. Not
+    thread-safe.
     """
 
     def __init__(
