@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-build_packages=(clang gcc libc6-dev libelf-dev zlib1g-dev pkg-config python3-venv)
+build_packages=(clang gcc libc6-dev libelf-dev zlib1g-dev pkg-config python3-bpfcc python3-venv)
 
 missing=()
 for package in "${build_packages[@]}"; do

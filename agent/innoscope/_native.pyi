@@ -94,6 +94,32 @@ def symbol_in_process(pid: int, names: Sequence[str]) -> dict[str, tuple[int, in
 def read_memory(pid: int, address: int, size: int) -> bytes:
     """process_vm_readv; short reads raise OSError(EFAULT)."""
 
+def read_many(pid: int, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
+    """The bytes of each ``(address, size)``, None where it is not mapped: one process_vm_readv per 1,024."""
+
+def globals_in_process(
+    pid: int, names: Sequence[str], debug_dirs: Sequence[str], debug_files: Mapping[str, str]
+) -> tuple[dict[str, tuple[int, int]], str]:
+    """``({name: (address in the process, size)}, source)`` of functions and variables of the executable.
+
+    As symbol_in_process, also from a separate debug file; names that several static ones share are left out.
+    The source is that of ModuleInfo.symbols_from."""
+
+#: ``(offsets, size, kind, stride, count)``. The first offset is added to the address of the global variable
+#: (or of a value of the type), each further one to the pointer that is read there. kind: unsigned, signed,
+#: float, pointer or structure. Where count is not 1 the value is the sum over count elements, stride bytes
+#: apart; count 0 is ``[*]`` on a pointer, whose target does not say how many there are.
+RawMember = tuple[list[int], int, str, int, int]
+
+def members_in_process(
+    pid: int, members: Sequence[str], debug_dirs: Sequence[str], debug_files: Mapping[str, str]
+) -> tuple[dict[str, RawMember], dict[str, str]] | None:
+    """Where members of globals lie, from the DWARF of the executable or its debug file: found, and why not.
+
+    A member is ``global.member[2].member`` or ``type.member``; pointers are followed, ``[*]`` means all
+    elements, ``std::atomic`` and the like stand for their scalar, InnoDB's ib_counter_t for the sum of its
+    slots. None where there is no DWARF."""
+
 def probe_bpf() -> tuple[bool, str]:
     """Load and run the snapshot program on this very process: (works, evidence or reason)."""
 
@@ -113,3 +139,71 @@ def pprof(
 
 def flamegraph(folded: Sequence[str], *, title: str, subtitle: str, count_name: str) -> str:
     """An interactive SVG (inferno) of folded lines ``root;...;leaf count``."""
+
+#: The functions of this very module that ``calibration_run`` calls: one whose first instruction the kernel
+#: emulates at a hit, and one where it has to be executed out of line.
+CALIBRATION_FUNCTION: str
+CALIBRATION_FUNCTION_STEPPED: str
+
+@final
+class CodeFile:
+    """One file of code that is mapped into a process, as probes need it.
+
+    ``name`` None is the main executable, else the beginning of a mapped file's base name ("libc.so").
+    """
+
+    def __init__(
+        self, pid: int, name: str | None = None, *, debug_dirs: Sequence[str] = ("/usr/lib/debug",)
+    ) -> None: ...
+    path: str  # opens the mapped file itself: /proc/PID/map_files/…
+    shown_path: str  # as the process sees it
+    build_id: str | None  # lower-case hex
+    symbols_from: str  # symtab, debug-file, debugdata, dynsym or none
+    bias: int  # address in the process minus ELF virtual address
+    def functions(self, beginnings: Sequence[str]) -> list[tuple[str, int, int, int, bool]]:
+        """``(symbol, ELF virtual address, bytes, offset in the file, stepped)`` of functions.
+
+        Those whose symbol begins so. ``stepped``: the kernel cannot emulate the first instruction, so a hit
+        costs several times as much.
+        """
+
+    def variables(self, beginnings: Sequence[str]) -> list[tuple[str, int, int]]:
+        """``(symbol, address in the process, bytes)`` of variables whose symbol begins so."""
+
+    def references(self, functions: Sequence[tuple[int, int]]) -> list[int] | None:
+        """How often the file refers to each (ELF virtual address, bytes); None where that cannot be told.
+
+        0 is a dead copy. Takes some tenths of a second for a server.
+        """
+
+@final
+class Uprobe:
+    """A BPF program (by descriptor) at a place of a file in one process, until detached or dropped.
+
+    ``on_return`` where a C++ exception may cross the function kills the process at the next one: only for
+    what the catalog marks. NativeError kinds: rights, gone, bpf.
+    """
+
+    def __init__(
+        self, program: int, path: str, offset: int, pid: int, *, on_return: bool = False
+    ) -> None: ...
+    def detach(self) -> None:
+        """Off. Waits for programs that are at work (milliseconds)."""
+
+@final
+class BpfMap:
+    """A BPF map by descriptor, which stays the caller's. Values are 64-bit words, added up over CPUs."""
+
+    def __init__(
+        self, descriptor: int, *, key_bytes: int = 4, words: int = 1, per_cpu: bool = False
+    ) -> None: ...
+    def array(self, entries: int) -> list[list[int]]: ...
+    def items(self) -> list[tuple[bytes, list[int]]]: ...
+    def update(self, key: bytes, value: bytes) -> None: ...
+    def delete(self, key: bytes) -> None: ...
+
+def detach_all(probes: Sequence[Uprobe]) -> None:
+    """As ``detach`` of each, all at the same time."""
+
+def calibration_run(calls: int, *, stepped: bool = False) -> int:
+    """CPU nanoseconds of this thread for so many calls of ``CALIBRATION_FUNCTION`` (or ``…_STEPPED``)."""

@@ -37,6 +37,17 @@ struct thread_struct {
 	unsigned long fsbase;
 };
 
+/* A call whose return address a return probe replaced. */
+struct return_instance {
+	unsigned long stack;
+	unsigned long orig_ret_vaddr;
+	struct return_instance *next;
+};
+
+struct uprobe_task {
+	struct return_instance *return_instances;
+};
+
 struct task_struct {
 	unsigned int __state;
 	unsigned int flags;
@@ -48,6 +59,7 @@ struct task_struct {
 	unsigned long nivcsw;
 	char comm[16];
 	struct thread_struct thread;
+	struct uprobe_task *utask;
 };
 
 /* User registers as saved on kernel entry: x86_64 here; arm64 has user_pt_regs at the same place. */

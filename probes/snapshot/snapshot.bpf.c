@@ -4,7 +4,7 @@
  *
  * A sleepable task iterator (kernel >= 5.18) visits each thread; one record a thread goes out through read():
  * struct record_header, then stack_len bytes from the stack pointer upwards, then kernel_len bytes of kernel
- * return addresses. agent/native/src/snapshot/record.rs mirrors the layout.
+ * return addresses, then returns_len bytes of return addresses that return probes replaced. agent/native/src/snapshot/record.rs mirrors the layout.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -16,9 +16,12 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 /* 20 KiB and not more: a record over 32 KiB, the seq_file's buffer, makes read() fail with E2BIG. */
 #define MAX_PAGES 5
 #define MAX_KERNEL_FRAMES 63
+/* The kernel keeps at most 64 a thread (MAX_URETPROBE_DEPTH). */
+#define MAX_RETURNS 63
 /* Every verifier understands a mask; the buffers are as large as what the masks let through. */
 #define STACK_MASK 0x7fffull
 #define KERNEL_MASK 0x1ffull
+#define RETURNS_MASK 0x3ffull
 #define PF_EXITING 0x00000004
 #define PF_IO_WORKER 0x00000010 /* io_uring's helpers: in the process, with no user stack */
 #define PF_KTHREAD 0x00200000
@@ -31,7 +34,7 @@ struct record_header {
 	__u32 on_cpu_after;
 	__u32 stack_len;
 	__u32 kernel_len;
-	__u32 reserved;
+	__u32 returns_len;
 	__u64 switches_before; /* nvcsw + nivcsw: the thread ran in between if it moved */
 	__u64 switches_after;
 	__u64 ip;
@@ -42,10 +45,16 @@ struct record_header {
 	char comm[16];
 };
 
+struct replaced_return {
+	__u64 slot; /* where on the stack the return address was */
+	__u64 address; /* what it was */
+};
+
 struct record {
 	struct record_header header;
 	__u8 stack[STACK_MASK + 1];
 	__u64 kernel[MAX_KERNEL_FRAMES + 1];
+	struct replaced_return returns[MAX_RETURNS + 1];
 };
 
 struct config {
@@ -140,6 +149,24 @@ static __u64 copy_stack(struct task_struct *task, struct record *record, __u32 w
 	return copied;
 }
 
+/* On the stack itself such calls return to the [uprobes] page. */
+static __u32 copy_replaced_returns(struct task_struct *task, struct record *record)
+{
+	struct return_instance *instance;
+	__u32 count = 0;
+
+	if (!bpf_core_field_exists(task->utask))
+		return 0;
+	instance = BPF_CORE_READ(task, utask, return_instances);
+	for (int i = 0; i < MAX_RETURNS && instance; i++) {
+		record->returns[i].slot = BPF_CORE_READ(instance, stack);
+		record->returns[i].address = BPF_CORE_READ(instance, orig_ret_vaddr);
+		instance = BPF_CORE_READ(instance, next);
+		count++;
+	}
+	return count * sizeof(struct replaced_return);
+}
+
 SEC("iter.s/task")
 int snapshot(struct bpf_iter__task *ctx)
 {
@@ -176,6 +203,8 @@ int snapshot(struct bpf_iter__task *ctx)
 
 	__u64 copied = copy_stack(task, record, wanted->stacks);
 
+	header->returns_len = copy_replaced_returns(task, record);
+
 	if (with_kernel_stack) {
 		long bytes = bpf_get_task_stack(task, record->kernel, MAX_KERNEL_FRAMES * 8, 0);
 
@@ -195,5 +224,8 @@ int snapshot(struct bpf_iter__task *ctx)
 		if (length)
 			bpf_seq_write(seq, record->kernel, length);
 	}
+	length = header->returns_len & RETURNS_MASK;
+	if (length)
+		bpf_seq_write(seq, record->returns, length);
 	return 0;
 }

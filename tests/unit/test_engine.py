@@ -152,7 +152,7 @@ def test_a_descriptor_that_now_is_another_file_is_classified_again(monkeypatch: 
 
 
 def test_memory_stays_flat(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "MAX_STACKS", 10)
+    monkeypatch.setattr(engine_module, "SPARE_STACKS", 8)
     looks = engine(*[FakeLook([raw(1, stack)], {stack: IDLE}) for stack in range(100)])
     for _ in range(100):
         looks.look()

@@ -30,6 +30,7 @@ COMMANDS = {
     "targets": "List the MySQL and MariaDB servers on this host.",
     "doctor": "Check what works on this host and server, and what to do about the rest.",
     "stacks": "Show where every thread of a server is, without stopping it.",
+    "probes": "Show the eBPF probes: where each can go, and what it costs.",
     "top": "Watch a server's waits live, once a second.",
     "replay": "Look again at what `top --record` wrote.",
     "sensor": "The privileged half of the agent: probes, looks, memory; a Unix socket only.",

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from innoscope._native import Look, ModuleInfo, RawFrame, RawThread
     from innoscope.target.model import Query, Target
 
-#: Stacks kept between looks; beyond it those not seen in the last look are dropped, so memory stays flat.
-MAX_STACKS = 500
+#: Stacks kept between looks beyond twice those of the last one; then those that it did not see are dropped, so
+#: memory stays flat.
+SPARE_STACKS = 64
 _RUNNING = frozenset({Trust.ON_CPU, Trust.STALE})
 _STOPPED = frozenset("Tt")  # states of /proc/PID/stat
 _TRUST = {trust.value: trust for trust in Trust}
@@ -128,7 +129,7 @@ class Engine:
         for stack_id, raw in look.stacks.items():
             if stack_id not in known:
                 known[stack_id] = self._stack(raw)
-        if len(known) > MAX_STACKS:
+        if len(known) > 2 * len(look.stacks) + SPARE_STACKS:
             self._stacks = {stack_id: known[stack_id] for stack_id in look.stacks}
             self._frames = {}
             self._waits = {}

@@ -2,10 +2,14 @@
 //! them offline and names what they are in.
 //!
 //! `snapshot` copies, `modules` and `symbols` know the files that are mapped, `unwind` walks, `names`
-//! names, `process` puts one look together, `python` is the face.
+//! names, `process` puts one look together, `layout` knows where global numbers lie, `python` is the face.
 
+pub mod bpfmap;
+pub mod calibration;
+pub mod code;
 pub mod error;
 pub mod flamegraph;
+pub mod layout;
 pub mod maps;
 pub mod memory;
 pub mod modules;
@@ -15,7 +19,13 @@ pub mod probe;
 pub mod process;
 #[cfg(feature = "python")]
 mod python;
+#[cfg(feature = "python")]
+mod python_layout;
+#[cfg(feature = "python")]
+mod python_probing;
+pub mod references;
 pub mod snapshot;
 pub mod symbols;
 pub mod turn;
 pub mod unwind;
+pub mod uprobe;

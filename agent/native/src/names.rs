@@ -24,7 +24,7 @@ pub struct Frame {
 }
 
 /// Distinct addresses whose names are kept when stacks are dropped.
-const ADDRESSES_KEPT: usize = 20_000;
+const ADDRESSES_KEPT: usize = 2_000;
 
 /// The stacks seen so far, by an id that is never used again.
 pub struct StackNames {

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustc_hash::FxHashSet;
+
 use crate::error::{Error, Kind, Result};
 use crate::memory;
 use crate::modules::Modules;
@@ -21,9 +23,9 @@ const ROUNDS: usize = 5;
 const PATIENCE: Duration = Duration::from_millis(1);
 /// Most of a deep stack that is fetched in a second go.
 const DEEP_BYTES: usize = 1024 * 1024;
-/// Distinct stacks kept between looks; then all are forgotten, so that memory stays flat. Threads that compute
-/// bring new ones at each look.
-const STACKS_KEPT: usize = 500;
+/// Distinct stacks kept between looks beyond twice those of the last one; then all are forgotten, so that memory
+/// stays flat. Threads that compute bring new ones at each look.
+const STACKS_SPARE: usize = 64;
 
 /// How to look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +108,8 @@ pub struct Process {
     modules: Modules,
     unwinder: Unwinder,
     names: StackNames,
+    /// Distinct stacks in the last look.
+    present: usize,
 }
 
 impl Process {
@@ -123,7 +127,15 @@ impl Process {
         refuse_other_architecture(pid, &modules)?;
         let (source, method_reason) = open_source(pid, method, kernel)?;
         let unwinder = Unwinder::new(&modules);
-        Ok(Self { pid, source, method_reason, modules, unwinder, names: StackNames::new(inlines, kernel) })
+        Ok(Self {
+            pid,
+            source,
+            method_reason,
+            modules,
+            unwinder,
+            names: StackNames::new(inlines, kernel),
+            present: 0,
+        })
     }
 
     /// "bpf" or "ptrace".
@@ -145,7 +157,7 @@ impl Process {
     ///
     /// Errors: `Gone` when the process ended before the copy; else those of the method.
     pub fn look(&mut self) -> Result<Look> {
-        if self.names.len() > STACKS_KEPT {
+        if self.names.len() > 2 * self.present + STACKS_SPARE {
             self.names.forget_stacks();
         }
         let mut look = Look::default();
@@ -171,6 +183,7 @@ impl Process {
         }
         look.symbolise = started.elapsed();
         look.threads.sort_by_key(|thread| thread.raw.tid);
+        self.present = look.threads.iter().map(|thread| thread.stack).collect::<FxHashSet<_>>().len();
         Ok(look)
     }
 
@@ -211,7 +224,7 @@ impl Process {
 
     /// Walks a consistent copy, fetching more of its stack if it goes on; gives the thread back if it moved then.
     fn finish_still(&mut self, thread: RawThread) -> Result<std::result::Result<Finished, RawThread>> {
-        let walk = self.unwinder.walk(&self.modules, thread.registers, &thread.stack);
+        let walk = self.unwinder.walk(&self.modules, thread.registers, &thread.stack, &thread.returns);
         Ok(match walk.end {
             End::Root => Ok((thread, walk, Trust::Exact)),
             End::Lost | End::Elsewhere => Ok((thread, walk, Trust::Incomplete)),
@@ -238,7 +251,7 @@ impl Process {
         if !unmoved && self.source.name() == "bpf" {
             return Ok(Err(thread));
         }
-        let walk = self.unwinder.walk(&self.modules, thread.registers, &stack);
+        let walk = self.unwinder.walk(&self.modules, thread.registers, &stack, &thread.returns);
         let trust = match walk.end {
             End::Root => Trust::Exact,
             End::BeyondCopy if stack.len() == DEEP_BYTES => Trust::Truncated,
@@ -269,7 +282,7 @@ impl Process {
         self.sample_running(&mut open, done, look);
         for thread in open {
             let trust = if thread.motion == Motion::Moved { Trust::Torn } else { Trust::Stale };
-            let walk = self.unwinder.walk(&self.modules, thread.registers, &thread.stack);
+            let walk = self.unwinder.walk(&self.modules, thread.registers, &thread.stack, &thread.returns);
             done.push((thread, walk, trust));
         }
         Ok(())
@@ -298,7 +311,8 @@ impl Process {
             let Some(index) = open.iter().position(|thread| thread.tid == sample.tid) else {
                 continue;
             };
-            let walk = self.unwinder.walk(&self.modules, sample.registers, &sample.stack);
+            let walk =
+                self.unwinder.walk(&self.modules, sample.registers, &sample.stack, &open[index].returns);
             let trust = match walk.end {
                 End::Root => Trust::OnCpu,
                 End::BeyondCopy => Trust::Truncated,

@@ -117,7 +117,7 @@ impl Process {
                 entry.insert(frames);
             }
         }
-        if self.stacks.len() > 2 * present.len() + 1024 {
+        if self.stacks.len() > 2 * present.len() + 64 {
             self.stacks = present;
         }
         let threads = look.threads.iter().map(|thread| {
@@ -332,5 +332,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(probe_ptrace, module)?)?;
     module.add_function(wrap_pyfunction!(encode_pprof, module)?)?;
     module.add_function(wrap_pyfunction!(draw_flamegraph, module)?)?;
-    Ok(())
+    crate::python_layout::register(module)?;
+    crate::python_probing::register(module)
 }

@@ -60,14 +60,32 @@ impl Unwinder {
     }
 
     /// Walks from `registers` over `stack`, the bytes from the stack pointer upwards.
-    pub fn walk(&mut self, modules: &Modules, registers: Registers, stack: &[u8]) -> Walk {
-        let Registers { ip, sp, bp } = registers;
+    ///
+    /// `returns` are the return addresses that return probes replaced (slot, address), innermost first: where the
+    /// stack leads to no code, into the kernel's `[uprobes]` page, they say where it went before.
+    pub fn walk(
+        &mut self,
+        modules: &Modules,
+        registers: Registers,
+        stack: &[u8],
+        returns: &[(u64, u64)],
+    ) -> Walk {
+        let Registers { ip, sp: bottom, bp } = registers;
+        let (ip, sp) = match returns.first() {
+            // Caught on its way back: the call is over, the thread not yet where it returns to.
+            Some((slot, address)) if modules.at(ip).is_none() => (*address, slot.wrapping_add(8)),
+            _ => (ip, bottom),
+        };
         let mut beyond = false;
         let mut read = |address: u64| -> Result<u64, ()> {
-            let at = usize::try_from(address.checked_sub(sp).ok_or(())?).map_err(|_| ())?;
+            let at = usize::try_from(address.checked_sub(bottom).ok_or(())?).map_err(|_| ())?;
             let bytes = at.checked_add(8).and_then(|end| stack.get(at..end));
             beyond = bytes.is_none();
-            bytes.and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?))).ok_or(())
+            let word = bytes.and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?))).ok_or(())?;
+            match returns.iter().find(|(slot, _)| *slot == address) {
+                Some((_, real)) if modules.at(word).is_none() => Ok(*real),
+                _ => Ok(word),
+            }
         };
         let mut registers = UnwindRegsX86_64::new(ip, sp, bp);
         let mut addresses = vec![ip];

@@ -60,8 +60,9 @@ fn walk_lies(modules: &Modules, rounds: usize, lies: &mut Lies) -> usize {
         };
         let words = lies.below(64) as usize;
         let stack: Vec<u8> = (0..words).flat_map(|_| lie(lies, &code).to_le_bytes()).collect();
+        let returns = [(registers.sp.wrapping_add(lies.below(64) * 8), lie(lies, &code))];
         let started = Instant::now();
-        let walk = unwinder.walk(modules, registers, &stack);
+        let walk = unwinder.walk(modules, registers, &stack, &returns);
         let took = started.elapsed();
         assert!(took < PATIENCE, "{took:?} for {registers:x?} over {} bytes", stack.len());
         roots += usize::from(walk.end == End::Root);

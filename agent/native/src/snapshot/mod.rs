@@ -88,6 +88,9 @@ pub struct RawThread {
     pub stack: Bytes,
     /// Kernel return addresses, innermost first, where asked for.
     pub kernel: Vec<u64>,
+    /// Return addresses that return probes replaced on the stack: (address of the slot, what was in it),
+    /// innermost first.
+    pub returns: Vec<(u64, u64)>,
 }
 
 /// A way to copy threads.

@@ -199,5 +199,6 @@ fn describe(pid: u32, tid: u32) -> Option<RawThread> {
         arg0: 0,
         stack: Vec::new().into(),
         kernel: Vec::new(),
+        returns: Vec::new(),
     })
 }

@@ -25,7 +25,9 @@ fn parse(buffer: &Arc<Vec<u8>>, at: usize, filled: usize) -> Option<(RawThread, 
     let long = |offset: usize| u64::from_le_bytes(header[offset..offset + 8].try_into().expect("8 bytes"));
     let stack = at + HEADER_BYTES..at + HEADER_BYTES + word(20) as usize;
     let kernel = stack.end..stack.end + word(24) as usize;
+    let returns = kernel.end..kernel.end + word(28) as usize;
     let kernel_bytes = buffer.get(..filled)?.get(kernel.clone())?;
+    let return_bytes = buffer.get(..filled)?.get(returns.clone())?;
     let switches = long(32);
     let motion = if word(12) != 0 || word(16) != 0 {
         Motion::Running
@@ -45,12 +47,14 @@ fn parse(buffer: &Arc<Vec<u8>>, at: usize, filled: usize) -> Option<(RawThread, 
         syscall: long(72) as i32,
         arg0: long(80),
         stack: Bytes::new(Arc::clone(buffer), stack),
-        kernel: kernel_bytes
-            .chunks_exact(8)
-            .map(|bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
-            .collect(),
+        kernel: words(kernel_bytes),
+        returns: words(return_bytes).chunks_exact(2).map(|pair| (pair[0], pair[1])).collect(),
     };
-    Some((thread, kernel.end))
+    Some((thread, returns.end))
+}
+
+fn words(bytes: &[u8]) -> Vec<u64> {
+    bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect()
 }
 
 fn comm(bytes: &[u8]) -> String {

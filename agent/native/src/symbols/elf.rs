@@ -13,6 +13,7 @@ use object::elf;
 
 use super::bytes::Bytes;
 use super::headers::{Headers, SectionRecord, Segment};
+use super::rawtable::RawTable;
 use super::sections;
 
 /// Why a file cannot be used as an ELF object.
@@ -50,6 +51,17 @@ pub struct Section {
     /// ELF virtual addresses; empty at 0 for a section that is not loaded.
     pub svma: Range<u64>,
     /// The content, decompressed.
+    pub data: Bytes,
+}
+
+/// A section that is loaded with its content.
+#[derive(Clone, Debug)]
+pub struct LoadedSection {
+    /// First ELF virtual address.
+    pub start: u64,
+    /// Whether it is executable.
+    pub code: bool,
+    /// The content.
     pub data: Bytes,
 }
 
@@ -194,6 +206,40 @@ impl ElfFile {
     /// Whether there is a compressed table of symbols (`.gnu_debugdata`).
     pub fn has_debugdata(&self) -> bool {
         self.headers.find(".gnu_debugdata").is_some()
+    }
+
+    /// The sections that are loaded with their content, without the table of exported symbols.
+    pub fn loaded_sections(&self) -> Vec<LoadedSection> {
+        let loaded = self.headers.sections.iter().filter(|section| {
+            section.has_flag(elf::SHF_ALLOC)
+                && section.kind != elf::SHT_NOBITS.0
+                && section.kind != elf::SHT_DYNSYM.0
+        });
+        loaded
+            .filter_map(|section| {
+                let code = section.has_flag(elf::SHF_EXECINSTR);
+                Some(LoadedSection { start: section.address, code, data: self.raw(section)? })
+            })
+            .collect()
+    }
+
+    /// The addresses of the file's own symbols that its dynamic relocations name, once for each relocation.
+    pub fn relocated_symbols(&self) -> Vec<u64> {
+        const ENTRY: usize = 24;
+        let Ok(Some(symbols)) = RawTable::read(self, elf::SHT_DYNSYM) else {
+            return Vec::new();
+        };
+        let tables = self.headers.sections.iter().filter(|section| section.kind == elf::SHT_RELA.0);
+        let mut found = Vec::new();
+        for table in tables.filter_map(|section| self.raw(section)) {
+            let (entries, _) = table.as_chunks::<ENTRY>();
+            let symbol = |entry: &[u8; ENTRY]| {
+                symbols.symbol(u32::from_le_bytes([entry[12], entry[13], entry[14], entry[15]]))
+            };
+            found
+                .extend(entries.iter().filter_map(symbol).map(|symbol| symbol.address).filter(|at| *at != 0));
+        }
+        found
     }
 
     pub(super) fn headers(&self) -> &Headers {

@@ -25,11 +25,11 @@ use object::elf::{SHT_DYNSYM, SHT_SYMTAB, SectionType};
 pub use bytes::Bytes;
 pub use debugfile::{DebugSearch, find as find_debug_file};
 pub use demangle::demangle;
-pub use elf::{ElfError, ElfFile, Section};
+pub use elf::{ElfError, ElfFile, LoadedSection, Section};
 pub use headers::Segment;
 pub use inlines::Inlines;
 pub use kallsyms::Kallsyms;
-pub use table::{Found, Source, Symbol, SymbolTable};
+pub use table::{Found, Named, Source, Symbol, SymbolTable};
 
 use rawtable::RawTable;
 

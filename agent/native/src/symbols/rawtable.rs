@@ -60,6 +60,11 @@ impl RawSymbol {
         self.section != SHN_UNDEF && self.section != SHN_ABS
     }
 
+    /// Whether it is a function that chooses another one at load time.
+    pub fn is_resolver(self) -> bool {
+        self.kind() == elf::STT_GNU_IFUNC
+    }
+
     /// Whether it is a function or a variable (not a thread-local one) of this file.
     pub fn is_definition(self) -> bool {
         self.is_defined()

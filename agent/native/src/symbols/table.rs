@@ -217,6 +217,38 @@ impl SymbolTable {
         }
         best.into_iter().map(|(k, (_, found))| (k, found)).collect()
     }
+
+    /// All functions and variables whose name passes, each once; no resolvers of other functions (IFUNC).
+    pub fn named(&self, wanted: impl Fn(&str) -> bool) -> Vec<Named> {
+        let mut found = Vec::new();
+        for table in &self.tables {
+            for (_, symbol) in table.symbols() {
+                if !symbol.is_definition() || symbol.is_resolver() {
+                    continue;
+                }
+                if let Some(name) = table.name(symbol).filter(|name| wanted(name)) {
+                    let (name, is_code) = (name.to_owned(), table.is_function(symbol));
+                    found.push(Named { name, address: symbol.address, size: symbol.size, is_code });
+                }
+            }
+        }
+        found.sort_by(|a, b| (&a.name, a.address).cmp(&(&b.name, b.address)));
+        found.dedup();
+        found
+    }
+}
+
+/// A function or variable by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// As in the file (mangled), without a version.
+    pub name: String,
+    /// ELF virtual address.
+    pub address: u64,
+    /// Bytes.
+    pub size: u64,
+    /// A function, not a variable.
+    pub is_code: bool,
 }
 
 /// What a name stands for.

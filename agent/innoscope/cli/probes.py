@@ -1,0 +1,163 @@
+"""``innoscope probes``: which uprobes there are, where they can go, what they cost."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from innoscope.cli.common import json_option, table, target_options, terminal_width
+from innoscope.errors import NoTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from innoscope.probes.catalog import Probe
+    from innoscope.probes.placing import Missing, Placed, Placement
+    from innoscope.target.model import Target
+
+_LIST = ("PROBE", "FAMILY", "STATE", "SYMBOL OR REASON", "REMEDY")
+_MEASURED = ("PROBE", "FAMILY", "STATE", "HITS", "HITS/S", "COST", "ATTACHED", "SYMBOL OR REASON", "INSTEAD")
+_RIGHT = frozenset({"HITS", "HITS/S", "COST", "ATTACHED"})
+
+
+@click.group("probes")
+def command() -> None:
+    """Show the eBPF probes: which function each watches on a server, whether it can be there, what it costs.
+
+    \b
+    Examples:
+      innoscope probes list                       what could be attached, on every server
+      innoscope probes measure --seconds 10       attach the default probes for 10 s and show what they cost
+      innoscope probes measure --family spin      one family, also one that is off by default
+    """
+
+
+@command.command("list")
+@target_options
+@click.option(
+    "--family", "families", multiple=True, metavar="NAME", help="Only this family (may be repeated)."
+)
+@json_option
+def list_probes(
+    pid: int | None, socket: str | None, port: int | None, families: tuple[str, ...], as_json: bool
+) -> None:
+    """Where each probe would go on each server, or why it cannot; nothing is attached."""
+    from innoscope.probes.placing import place
+
+    found = [(target, place(target, _probes(families))) for target in _targets(pid, socket, port)]
+    if as_json:
+        click.echo(json.dumps([_placement_json(*each) for each in found], indent=2))
+        return
+    for number, (target, placement) in enumerate(found):
+        click.echo(("\n" if number else "") + _title(target, placement.symbols_from))
+        for line in table(_LIST, list(_list_rows(placement)), width=terminal_width()):
+            click.echo(line)
+
+
+@command.command("measure")
+@target_options
+@click.option(
+    "--family", "families", multiple=True, metavar="NAME", help="Only this family (may be repeated)."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="How long to attach."
+)
+@click.option(
+    "--budget", type=click.FloatRange(0, 1), default=0.01, show_default=True,
+    help="Most that all probes may cost, as a share of the CPUs that the server may use.",
+)  # fmt: skip
+@json_option
+def measure(
+    pid: int | None,
+    socket: str | None,
+    port: int | None,
+    families: tuple[str, ...],
+    seconds: float,
+    budget: float,
+    as_json: bool,
+) -> None:
+    """Attach to one server for a while, show what each probe counted and cost, and take them off."""
+    from innoscope.cli.measuring import measured
+    from innoscope.target.discover import find_one
+
+    target = find_one(pid, socket, port)
+    chosen = frozenset(probe.family for probe in _probes(families)) if families else None
+    result = measured(target, chosen, seconds=seconds, budget=budget)
+    if as_json:
+        click.echo(json.dumps({"target": asdict(target), **result.document()}, indent=2))
+        return
+    click.echo(_title(target, target.symbols))
+    for line in table(_MEASURED, list(result.rows()), right=_RIGHT, width=terminal_width()):
+        click.echo(line)
+    click.echo(f"\n{result.summary()}")
+
+
+def _targets(pid: int | None, socket: str | None, port: int | None) -> Sequence[Target]:
+    from innoscope.target.discover import find_all, find_one
+
+    if pid is not None or socket is not None or port is not None:
+        return [find_one(pid, socket, port)]
+    found = find_all()
+    if not found:
+        raise NoTarget("no mysqld or mariadbd is running on this host", remedy="start one")
+    return found
+
+
+def _probes(families: tuple[str, ...]) -> Sequence[Probe]:
+    from innoscope.probes.catalog import default_catalog
+
+    catalog = default_catalog()
+    unknown = set(families) - set(catalog.families)
+    if unknown:
+        raise click.BadParameter(
+            f"no family {', '.join(sorted(unknown))}; there are {', '.join(catalog.families)}",
+            param_hint="--family",
+        )
+    return catalog.of(frozenset(families or catalog.families))
+
+
+def _title(target: Target, symbols: str) -> str:
+    return f"{target.flavour} {target.version_text}, pid {target.pid} (symbols: {symbols})"
+
+
+def _list_rows(placement: Placement) -> Iterator[tuple[str, ...]]:
+    for placed in placement.placed:
+        symbols = ", ".join(place.symbol for place in placed.places)
+        yield (placed.probe.name, placed.probe.family, "possible", symbols, placed.note or "")
+    for missing in placement.missing:
+        why = missing.reason + (f"; instead: {missing.instead}" if missing.instead else "")
+        yield (missing.probe.name, missing.probe.family, "missing", why, missing.remedy or "")
+
+
+def _placement_json(target: Target, placement: Placement) -> Mapping[str, object]:
+    return {
+        "target": asdict(target),
+        "build_id": placement.build_id,
+        "symbols_from": placement.symbols_from,
+        "probes": [*map(_placed_json, placement.placed), *map(_missing_json, placement.missing)],
+    }
+
+
+def _placed_json(placed: Placed) -> Mapping[str, object]:
+    return {
+        "probe": placed.probe.name,
+        "family": placed.probe.family,
+        "possible": True,
+        "symbols": [place.symbol for place in placed.places],
+        "at": list(placed.site.at),
+        "note": placed.note,
+    }
+
+
+def _missing_json(missing: Missing) -> Mapping[str, object]:
+    return {
+        "probe": missing.probe.name,
+        "family": missing.probe.family,
+        "possible": False,
+        "reason": missing.reason,
+        "remedy": missing.remedy,
+        "instead": missing.instead,
+    }

@@ -1,0 +1,90 @@
+"""Numbers out of another process's memory: all of them with a handful of system calls."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from typing import TYPE_CHECKING, Final
+
+from innoscope.target.native_errors import translating
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from innoscope.memory.layout import Member
+    from innoscope.memory.plan import Term
+
+Number = int | float
+
+#: Elements behind a pointer, at most: innodb_buffer_pool_instances goes up to 64.
+_MOST_ELEMENTS: Final = 64
+#: Type codes of ``array`` by kind and size.
+_CODES: Final[Mapping[tuple[str, int], str]] = {
+    (kind, size): code
+    for kind, codes in (("unsigned", "BHIQ"), ("signed", "bhiq"), ("float", "  fd"))
+    for code, size in zip(codes, (1, 2, 4, 8), strict=True)
+    if code != " "
+}
+_POINTER: Final = struct.Struct("<Q")
+
+
+def read(pid: int, terms: Iterable[Term]) -> dict[Term, Number | None]:
+    """The number of each term, in the order given; None where a pointer on the way is not set (yet).
+
+    Not one instant: the kernel copies them one after the other, within some microseconds. Raises
+    NoSuchProcess and NoRights.
+    """
+    wanted = list(dict.fromkeys(terms))
+    lengths = [term.length for term in wanted if term.length is not None]
+    counted = read(pid, lengths) if lengths else {}
+    places = _follow(pid, wanted)
+    spans = [(place, _span(term, counted)) for term, place in zip(wanted, places, strict=True)]
+    found = iter(read_many(pid, [(place, span) for place, span in spans if place and span]))
+    return {
+        term: _sum(term.member, next(found)) if place and span else None
+        for term, (place, span) in zip(wanted, spans, strict=True)
+    }
+
+
+def _follow(pid: int, terms: list[Term]) -> list[int]:
+    """Where each term is, its pointers followed; 0 where one is not set."""
+    places = [term.base + term.member.offsets[0] for term in terms]
+    for level in range(1, max((len(term.member.offsets) for term in terms), default=1)):
+        deeper = [i for i, term in enumerate(terms) if len(term.member.offsets) > level and places[i]]
+        slots = list(dict.fromkeys(places[i] for i in deeper))
+        raw = read_many(pid, [(slot, _POINTER.size) for slot in slots])
+        targets = {
+            slot: _POINTER.unpack(pointer)[0] if pointer else 0
+            for slot, pointer in zip(slots, raw, strict=True)
+        }
+        for i in deeper:
+            target = targets[places[i]]
+            places[i] = target + terms[i].member.offsets[level] if target else 0
+    return places
+
+
+def _span(term: Term, counted: Mapping[Term, Number | None]) -> int:
+    """Bytes from the first to the last element; 0 where there are none or too many to be true."""
+    member = term.member
+    count = member.count if term.length is None else int(counted.get(term.length) or 0)
+    if count < 1 or (term.length is not None and count > _MOST_ELEMENTS):
+        return 0
+    return (count - 1) * member.stride + member.size
+
+
+def _sum(member: Member, raw: bytes | None) -> Number | None:
+    if raw is None:
+        return None
+    # Elements begin at multiples of their size, as C aligns them.
+    numbers = array(_CODES[member.kind, member.size], raw)
+    return sum(numbers[:: member.stride // member.size or 1])
+
+
+def read_many(pid: int, places: list[tuple[int, int]]) -> list[bytes | None]:
+    """The bytes of each ``(address, size)``, None where not mapped. Raises NoSuchProcess and NoRights."""
+    if not places:
+        return []
+    with translating(pid):
+        from innoscope import _native
+
+        return _native.read_many(pid, places)

@@ -1,0 +1,85 @@
+"""What a hit costs on this host: functions of our own, called with and without a probe."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from innoscope.errors import KernelUnable
+from innoscope.probes.catalog import ENTER, LEAVE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from innoscope._native import Uprobe
+    from innoscope.probes.attachment import Attachment
+    from innoscope.probes.placing import Place
+
+_CALLS = 300
+_ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class HitCost:
+    """CPU nanoseconds of the probed thread for one hit, with our programs.
+
+    An entry probe costs ``entry_ns``, or ``stepped_ns`` where the kernel cannot emulate the function's first
+    instruction; a return probe costs ``return_ns`` beside the entry.
+    """
+
+    entry_ns: float
+    stepped_ns: float
+    return_ns: float
+
+    def of(self, at: Sequence[str], places: Sequence[Place]) -> float:
+        """Seconds for one call of a function probed there; of several places the dearest."""
+        entry = self.stepped_ns if any(place.stepped for place in places) else self.entry_ns
+        # A return probe is a breakpoint at the entry as well, shared with an entry probe if there is one.
+        both = self.return_ns if LEAVE in at else 0.0
+        return (entry if ENTER in at or LEAVE in at else 0.0) / 1e9 + both / 1e9
+
+
+def calibrate(attachment: Attachment) -> HitCost:
+    """Measure with the very programs that were loaded; takes some 20 ms of one CPU.
+
+    Raises KernelUnable where our own code cannot be probed.
+    """
+    from innoscope._native import CALIBRATION_FUNCTION, CALIBRATION_FUNCTION_STEPPED, detach_all
+
+    enter, leave = attachment.calibration_programs
+    probes: list[Uprobe] = []
+    attachment.count_in(os.getpid())
+    try:
+        plain, plain_stepped = _per_call(stepped=False), _per_call(stepped=True)
+        probes.append(_probe(enter, CALIBRATION_FUNCTION_STEPPED, on_return=False))
+        stepped = _per_call(stepped=True)
+        probes.append(_probe(enter, CALIBRATION_FUNCTION, on_return=False))
+        entry = _per_call(stepped=False)
+        probes.append(_probe(leave, CALIBRATION_FUNCTION, on_return=True))
+        both = _per_call(stepped=False)
+    finally:
+        detach_all(probes)
+        attachment.count_in(attachment.target.pid)
+    return HitCost(
+        entry_ns=max(0.0, entry - plain),
+        stepped_ns=max(0.0, stepped - plain_stepped),
+        return_ns=max(0.0, both - entry),
+    )
+
+
+def _per_call(*, stepped: bool) -> float:
+    from innoscope._native import calibration_run
+
+    return median(calibration_run(_CALLS, stepped=stepped) for _ in range(_ROUNDS)) / _CALLS
+
+
+def _probe(program: int, function: str, *, on_return: bool) -> Uprobe:
+    from innoscope._native import CodeFile, Uprobe
+
+    file = CodeFile(os.getpid(), "_native.")
+    offset = next((offset for name, _, _, offset, _ in file.functions([function]) if name == function), None)
+    if offset is None:
+        raise KernelUnable(f"{file.shown_path} has no {function}", remedy="make setup")
+    return Uprobe(program, file.path, offset, os.getpid(), on_return=on_return)

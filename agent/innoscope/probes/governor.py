@@ -1,0 +1,294 @@
+"""Keeps the cost of an attachment's probes within the budget, and its counts honest while it does."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from innoscope.errors import InnoscopeError
+from innoscope.probes.budget import Load, duties
+from innoscope.probes.totals import Totals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from innoscope.probes.attachment import Attachment, Point, Reading
+    from innoscope.probes.calibrating import HitCost
+
+_LOG = logging.getLogger(__name__)
+
+#: A share of the CPU time that the server may use.
+DEFAULT_BUDGET = 0.01
+_TICK_S = 1.0
+#: The first look at what everything costs comes early: a hot function must not stay probed for a second.
+_FIRST_TICK_S = 0.1
+#: How long a probe on a duty cycle counts at a time, at least.
+_WINDOW_S = 0.1
+#: What the kernel takes to take one off, until we know better; and what we leave it beyond that.
+_OFF_S = 0.2
+_SPARE_S = 0.2
+#: Hardly off is on: the pause would be shorter than taking it off takes.
+_MOST_DUTY = 0.95
+#: A probe that was taken off is tried again for one window after so long.
+_RETRY_S = 60.0
+
+
+@dataclass(slots=True)
+class _State:
+    """One probe: what it did since the last tick, what it may do."""
+
+    point: Point
+    hit_cost: float
+    duty: float = 1.0
+    rate: float = 0.0  # hits a second while attached
+    hits: int = 0  # all that were counted
+    cost_s: float = 0.0
+    attached_s: float = 0.0  # since the last tick
+    scale: float = 1.0  # a hit in this window of a duty cycle stands for so many
+    off_s: float = _OFF_S  # how long the kernel took to take it off the last time
+    begun: float = 0.0  # when its window began
+    on_since: float | None = None  # since when its time on is not yet in attached_s
+    switch_at: float = 0.0  # when a duty cycle goes on or off next
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReport:
+    """One probe for a person: ``reason`` says why it is not attached, ``note`` what its numbers leave out."""
+
+    probe: str
+    family: str
+    state: str  # attached, sampled, off (over budget), refused or missing
+    symbols: tuple[str, ...] = ()
+    hits: int = 0
+    hits_per_second: float = 0.0
+    cost_seconds: float = 0.0
+    cost_ratio: float = 0.0
+    duty: float = 0.0
+    reason: str | None = None
+    remedy: str | None = None
+    instead: str | None = None
+    note: str | None = None
+
+
+class Governor:
+    """Owns an attachment: puts its probes on, and off again where they cost too much. Thread-safe."""
+
+    def __init__(self, attachment: Attachment, cost: HitCost, *, budget: float = DEFAULT_BUDGET) -> None:
+        self.attachment = attachment
+        self.cost = cost
+        self.budget = budget
+        self.totals = Totals()
+        self.overhead = 0.0  # share of the server's CPUs, over the last tick
+        self.cpus = _cpus(attachment.target.pid)  # that the server may use
+        self._states = {
+            point.name: _State(point, cost.of(point.placed.site.at, point.placed.places))
+            for point in attachment.points
+        }
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._last_tick = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="governor", daemon=True)
+
+    def start(self) -> None:
+        """Attach everything and begin to watch what it costs."""
+        with self._lock:
+            for state in self._states.values():
+                self._switch_on(state)
+            self._last_tick = time.monotonic()
+        self._thread.start()
+
+    def close(self) -> None:
+        """Take everything off."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self.attachment.close()
+
+    def refresh(self) -> None:
+        """Add up what is new now; for a reader that wants the present and not the last tick."""
+        with self._lock:
+            self._account(self.attachment.read(), time.monotonic())
+
+    def report(self) -> list[ProbeReport]:
+        """All probes of the chosen families, attached or not."""
+        with self._lock:
+            reports = [self._report(state) for state in self._states.values()]
+        for missing in self.attachment.missing:
+            probe = missing.probe
+            reports.append(
+                ProbeReport(
+                    probe.name, probe.family, "missing",
+                    reason=missing.reason, remedy=missing.remedy, instead=missing.instead,
+                )
+            )  # fmt: skip
+        return reports
+
+    def _report(self, state: _State) -> ProbeReport:
+        point = state.point
+        reason = point.problem
+        if reason:
+            status = "refused"
+        elif state.duty >= 1:
+            status = "attached"
+        elif state.duty > 0:
+            status = "sampled"
+        else:
+            status, reason = "off", f"over the budget of {self.budget:.1%}: {state.rate:,.0f} hits a second"
+        return ProbeReport(
+            probe=point.name,
+            family=point.placed.probe.family,
+            state=status,
+            symbols=tuple(place.symbol for place in point.placed.places),
+            hits=state.hits,
+            hits_per_second=state.rate,
+            cost_seconds=state.cost_s,
+            cost_ratio=state.rate * state.duty * state.hit_cost / self.cpus,
+            duty=0.0 if reason else state.duty,
+            reason=reason,
+            note=point.placed.note,
+        )
+
+    def _run(self) -> None:
+        tick_at = time.monotonic() + _FIRST_TICK_S
+        while not self._stop.wait(max(0.0, min(tick_at, self._next_switch()) - time.monotonic())):
+            now = time.monotonic()
+            try:
+                with self._lock:
+                    ending = self._switch(now)
+                    if now >= tick_at:
+                        ending += self._tick(now)
+                        tick_at = now + _TICK_S
+                self._take_off(ending)
+            except InnoscopeError as error:
+                _LOG.warning("probes of process %d: %s", self.attachment.target.pid, error.what)
+                return
+
+    def _next_switch(self) -> float:
+        cycled = [
+            state.switch_at for state in self._states.values() if state.duty < 1 and not state.point.problem
+        ]
+        return min(cycled, default=float("inf"))
+
+    def _switch(self, now: float) -> list[_State]:
+        """Duty cycles: puts on what is due, and says what is to come off."""
+        ending = []
+        for state in self._states.values():
+            if state.duty >= 1 or state.point.problem or now < state.switch_at:
+                continue
+            if state.on_since is None:
+                self._switch_on(state)
+                self._begin_window(state)
+            else:
+                ending.append(self._end_window(state))
+        return ending
+
+    def _switch_on(self, state: _State) -> None:
+        self.attachment.attach([state.point])
+        state.on_since = time.monotonic() if state.point.attached else None
+
+    def _begin_window(self, state: _State) -> None:
+        """As long as the cycle's duty allows, together with the time that it takes to be taken off."""
+        state.begun = time.monotonic()
+        self._account(self.attachment.read(), state.begun)  # what came before has another scale
+        if state.duty <= 0:
+            state.scale, state.switch_at = 1.0, state.begun + _WINDOW_S
+            return
+        duty = min(state.duty, _MOST_DUTY)
+        window = max(_WINDOW_S, _SPARE_S * duty / (1 - duty) - state.off_s)
+        state.scale = (window + state.off_s) / duty / window
+        state.switch_at = state.begun + window
+
+    def _end_window(self, state: _State) -> _State:
+        """It stops to count at once. Its next window begins so much later as this one's scale says."""
+        now = time.monotonic()
+        self.attachment.stop_counting(state.point)
+        pause = (now - state.begun) * (state.scale - 1) if state.duty > 0 else _RETRY_S
+        state.switch_at = now + min(pause, _RETRY_S)
+        return state
+
+    def _take_off(self, states: list[_State]) -> None:
+        """Not under the lock: the kernel takes its time, and readers want the others' numbers."""
+        for state in states:
+            began = time.monotonic()
+            self.attachment.detach([state.point])
+            with self._lock:
+                state.off_s = time.monotonic() - began
+                if state.on_since is not None:
+                    state.attached_s += time.monotonic() - state.on_since
+                state.on_since = None
+
+    def _tick(self, now: float) -> list[_State]:
+        self._account(self.attachment.read(), now)
+        loads = {
+            name: Load(state.rate, state.hit_cost, state.point.placed.probe.limit)
+            for name, state in self._states.items()
+            if not state.point.problem
+        }
+        present = {name: self._states[name].duty for name in loads}
+        decided = duties(loads, budget=self.budget, cpus=self.cpus, now=present)
+        changed = [self._states[name] for name, duty in decided.items() if duty != present[name]]
+        return [state for state in changed if self._decide(state, decided[state.point.name])]
+
+    def _decide(self, state: _State, duty: float) -> bool:
+        """Whether it is to come off."""
+        _LOG.info(
+            "probe %s of process %d: %.0f hits a second; attached %.1f %% of the time, before %.1f %%",
+            state.point.name, self.attachment.target.pid, state.rate, 100 * duty, 100 * state.duty,
+        )  # fmt: skip
+        always, state.duty = state.duty >= 1, duty
+        if duty >= 1:
+            if state.on_since is None:
+                self._switch_on(state)
+            state.scale = 1.0
+        elif always and duty > 0:
+            # Its first window begins now, so that what comes in the pause after it is counted for.
+            self._begin_window(state)
+        if duty > 0 or state.on_since is None:
+            return False
+        self._end_window(state)
+        return True
+
+    def _account(self, reading: Reading, now: float) -> None:
+        """Hits, cost and counts since the last time."""
+        elapsed = max(now - self._last_tick, 1e-9)
+        self._last_tick = now
+        spent = 0.0
+        for state in self._states.values():
+            spent += self._account_one(state, reading.hits[state.point.index], now)
+        self.overhead = spent / elapsed / self.cpus
+        self.totals.add(reading, self._scales(self._states.values()))
+
+    def _account_one(self, state: _State, hits: int, now: float) -> float:
+        if state.on_since is not None:
+            state.attached_s += now - state.on_since
+            state.on_since = now
+        fresh = hits - state.hits
+        state.hits = hits
+        if state.attached_s > 0:
+            state.rate = fresh / state.attached_s
+            state.attached_s = 0.0
+        spent = fresh * state.hit_cost
+        state.cost_s += spent
+        return spent
+
+    @staticmethod
+    def _scales(states: Iterable[_State]) -> dict[str, float]:
+        """For metrics fed by a probe on a duty cycle: seen times this is what there was."""
+        scales: dict[str, float] = {}
+        for state in states:
+            if state.scale > 1:
+                for metric in state.point.placed.feeds:
+                    scales[metric] = max(scales.get(metric, 1.0), state.scale)
+        return scales
+
+
+def _cpus(pid: int) -> float:
+    """CPUs that the process may use (its affinity)."""
+    try:
+        return float(len(os.sched_getaffinity(pid)))
+    except OSError:
+        return float(os.cpu_count() or 1)

@@ -1,0 +1,46 @@
+"""Names for what the programs count by address: exported mutexes, and files and lines of code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: sizeof(pthread_mutex_t) with glibc on x86-64; the server's own mutexes begin with one.
+_MUTEX_BYTES = 40
+_LONGEST_PATH = 256
+
+
+def exported_mutexes(pid: int, most: int) -> list[tuple[str, int]]:
+    """``(name, address in the process)`` of the server's LOCK_* variables that can hold a pthread mutex."""
+    from innoscope._native import CodeFile
+
+    found = [
+        (name, address)
+        for name, address, size in CodeFile(pid).variables(["LOCK_", "_ZL5LOCK_"])
+        if size >= _MUTEX_BYTES
+    ]
+    return sorted(found)[:most]
+
+
+def site_names(pid: int, sites: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
+    """``file:line`` for (address of the file's name, line), with the base name of the file only."""
+    names = {}
+    files: dict[int, str] = {}
+    for address, line in sites:
+        if address not in files:
+            files[address] = _string(pid, address)
+        names[address, line] = f"{files[address].rsplit('/', 1)[-1]}:{line}"
+    return names
+
+
+def _string(pid: int, address: int) -> str:
+    from innoscope._native import NativeError, read_memory
+
+    for size in (_LONGEST_PATH, 32):  # a short one may stand at the end of what is mapped
+        try:
+            return read_memory(pid, address, size).split(b"\0", 1)[0].decode(errors="replace")
+        except (NativeError, OSError):
+            continue
+    return f"{address:#x}"

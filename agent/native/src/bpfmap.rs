@@ -1,0 +1,108 @@
+//! BPF maps by descriptor, as handed over by whoever made them: reading needs no rights.
+
+use std::io;
+use std::os::fd::RawFd;
+
+/// A map of which every value is some 64-bit words that are added up over the CPUs where it is a per-CPU one.
+#[derive(Debug, Clone, Copy)]
+pub struct Map {
+    /// Borrowed: the caller keeps it open.
+    pub descriptor: RawFd,
+    /// Bytes of a key.
+    pub key_bytes: usize,
+    /// Words of a value.
+    pub words: usize,
+    /// Whether there is a value for each CPU.
+    pub per_cpu: bool,
+}
+
+impl Map {
+    /// The values of keys 0 to `entries` - 1 of an array.
+    pub fn array(self, entries: u32) -> io::Result<Vec<Vec<u64>>> {
+        let mut buffer = self.buffer()?;
+        (0..entries).map(|key| self.lookup(&key.to_ne_bytes(), &mut buffer)).collect()
+    }
+
+    /// All keys and values of a hash. What is deleted meanwhile may be missed, nothing is seen twice on its own.
+    pub fn items(self) -> io::Result<Vec<(Vec<u8>, Vec<u64>)>> {
+        let mut buffer = self.buffer()?;
+        let mut items = Vec::new();
+        let mut last: Option<Vec<u8>> = None;
+        while let Some(key) = self.next_key(last.as_deref())? {
+            match self.lookup(&key, &mut buffer) {
+                Ok(value) => items.push((key.clone(), value)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+            last = Some(key);
+        }
+        Ok(items)
+    }
+
+    /// Sets the value of a key; not for per-CPU maps.
+    pub fn update(self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.fits(key)?;
+        // SAFETY: the key has the map's size and the value is at least what the caller says the map holds.
+        check(unsafe {
+            libbpf_sys::bpf_map_update_elem(self.descriptor, key.as_ptr().cast(), value.as_ptr().cast(), 0)
+        })
+    }
+
+    /// Removes a key of a hash; one that is not there is no error.
+    pub fn delete(self, key: &[u8]) -> io::Result<()> {
+        self.fits(key)?;
+        // SAFETY: the key has the map's size.
+        match check(unsafe { libbpf_sys::bpf_map_delete_elem(self.descriptor, key.as_ptr().cast()) }) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn fits(self, key: &[u8]) -> io::Result<()> {
+        if key.len() == self.key_bytes {
+            return Ok(());
+        }
+        Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("a key of {} bytes for a map with keys of {}", key.len(), self.key_bytes),
+        ))
+    }
+
+    fn buffer(self) -> io::Result<Vec<u64>> {
+        let copies =
+            if self.per_cpu { libbpf_rs::num_possible_cpus().map_err(io::Error::other)? } else { 1 };
+        Ok(vec![0; copies * self.words])
+    }
+
+    fn lookup(self, key: &[u8], buffer: &mut [u64]) -> io::Result<Vec<u64>> {
+        // SAFETY: the key has the map's size, the buffer room for a value of each CPU.
+        check(unsafe {
+            libbpf_sys::bpf_map_lookup_elem(self.descriptor, key.as_ptr().cast(), buffer.as_mut_ptr().cast())
+        })?;
+        let mut sums = vec![0_u64; self.words];
+        for copy in buffer.chunks_exact(self.words) {
+            for (sum, word) in sums.iter_mut().zip(copy) {
+                *sum = sum.wrapping_add(*word);
+            }
+        }
+        Ok(sums)
+    }
+
+    fn next_key(self, last: Option<&[u8]>) -> io::Result<Option<Vec<u8>>> {
+        let mut next = vec![0; self.key_bytes];
+        let last = last.map_or(std::ptr::null(), <[u8]>::as_ptr);
+        // SAFETY: both keys have the map's size; none asks for the first.
+        match check(unsafe {
+            libbpf_sys::bpf_map_get_next_key(self.descriptor, last.cast(), next.as_mut_ptr().cast())
+        }) {
+            Ok(()) => Ok(Some(next)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// libbpf returns -errno.
+fn check(result: i32) -> io::Result<()> {
+    if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(()) }
+}

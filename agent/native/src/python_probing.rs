@@ -1,0 +1,170 @@
+//! What probing needs of the core, for Python; agent/innoscope/_native.pyi documents it.
+
+// What Python hands over is converted and so ours.
+#![allow(clippy::needless_pass_by_value)]
+
+use std::collections::HashMap;
+use std::os::fd::{OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::prelude::*;
+
+use crate::bpfmap::Map;
+use crate::code;
+use crate::symbols::DebugSearch;
+use crate::{calibration, uprobe};
+
+#[pyclass(frozen)]
+struct CodeFile {
+    inner: code::CodeFile,
+}
+
+#[pymethods]
+impl CodeFile {
+    #[new]
+    #[pyo3(signature = (pid, name = None, *, debug_dirs = None))]
+    fn new(
+        py: Python<'_>,
+        pid: u32,
+        name: Option<String>,
+        debug_dirs: Option<Vec<PathBuf>>,
+    ) -> PyResult<Self> {
+        let search = DebugSearch {
+            dirs: debug_dirs.unwrap_or_else(|| vec![PathBuf::from("/usr/lib/debug")]),
+            fetched: HashMap::default(),
+            root: Some(PathBuf::from(format!("/proc/{pid}/root"))),
+        };
+        let inner = py.detach(|| code::CodeFile::new(pid, name.as_deref(), &search))?;
+        Ok(Self { inner })
+    }
+
+    #[getter]
+    fn path(&self) -> String {
+        self.inner.path().display().to_string()
+    }
+
+    #[getter]
+    fn shown_path(&self) -> &str {
+        self.inner.shown_path()
+    }
+
+    #[getter]
+    fn build_id(&self) -> Option<String> {
+        self.inner.build_id()
+    }
+
+    #[getter]
+    fn symbols_from(&self) -> &'static str {
+        self.inner.symbols_from()
+    }
+
+    #[getter]
+    fn bias(&self) -> u64 {
+        self.inner.bias
+    }
+
+    fn functions(&self, py: Python<'_>, beginnings: Vec<String>) -> Vec<(String, u64, u64, u64, bool)> {
+        py.detach(|| {
+            let functions = self.inner.functions(&beginnings);
+            functions.into_iter().map(|f| (f.name, f.address, f.size, f.offset, f.stepped)).collect()
+        })
+    }
+
+    fn variables(&self, py: Python<'_>, beginnings: Vec<String>) -> Vec<(String, u64, u64)> {
+        py.detach(|| self.inner.variables(&beginnings))
+    }
+
+    fn references(&self, py: Python<'_>, functions: Vec<(u64, u64)>) -> Option<Vec<u32>> {
+        py.detach(|| self.inner.references(&functions))
+    }
+}
+
+#[pyclass(frozen)]
+struct Uprobe {
+    /// None once it is detached.
+    event: Mutex<Option<OwnedFd>>,
+}
+
+#[pymethods]
+impl Uprobe {
+    #[new]
+    #[pyo3(signature = (program, path, offset, pid, *, on_return = false))]
+    fn new(
+        py: Python<'_>,
+        program: RawFd,
+        path: PathBuf,
+        offset: u64,
+        pid: u32,
+        on_return: bool,
+    ) -> PyResult<Self> {
+        let place = uprobe::Place { file: &path, offset, pid, on_return };
+        let event = py.detach(|| uprobe::attach(program, place))?;
+        Ok(Self { event: Mutex::new(Some(event)) })
+    }
+
+    fn detach(&self, py: Python<'_>) {
+        let event = self.take();
+        // The kernel waits for programs under way.
+        py.detach(|| drop(event));
+    }
+}
+
+impl Uprobe {
+    fn take(&self) -> Option<OwnedFd> {
+        self.event.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+#[pyclass(frozen)]
+struct BpfMap {
+    inner: Map,
+}
+
+#[pymethods]
+impl BpfMap {
+    #[new]
+    #[pyo3(signature = (descriptor, *, key_bytes = 4, words = 1, per_cpu = false))]
+    fn new(descriptor: RawFd, key_bytes: usize, words: usize, per_cpu: bool) -> Self {
+        Self { inner: Map { descriptor, key_bytes, words, per_cpu } }
+    }
+
+    fn array(&self, entries: u32) -> PyResult<Vec<Vec<u64>>> {
+        Ok(self.inner.array(entries)?)
+    }
+
+    fn items(&self) -> PyResult<Vec<(Vec<u8>, Vec<u64>)>> {
+        Ok(self.inner.items()?)
+    }
+
+    fn update(&self, key: Vec<u8>, value: Vec<u8>) -> PyResult<()> {
+        Ok(self.inner.update(&key, &value)?)
+    }
+
+    fn delete(&self, key: Vec<u8>) -> PyResult<()> {
+        Ok(self.inner.delete(&key)?)
+    }
+}
+
+#[pyfunction]
+fn detach_all(py: Python<'_>, probes: Vec<PyRef<'_, Uprobe>>) {
+    let events: Vec<OwnedFd> = probes.iter().filter_map(|probe| probe.take()).collect();
+    py.detach(|| uprobe::detach_all(events));
+}
+
+#[pyfunction]
+#[pyo3(signature = (calls, *, stepped = false))]
+fn calibration_run(py: Python<'_>, calls: u32, stepped: bool) -> PyResult<u64> {
+    Ok(py.detach(|| calibration::run(calls, stepped))?.as_nanos() as u64)
+}
+
+/// Adds these to the module.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<CodeFile>()?;
+    module.add_class::<Uprobe>()?;
+    module.add_class::<BpfMap>()?;
+    module.add("CALIBRATION_FUNCTION", calibration::FUNCTION)?;
+    module.add("CALIBRATION_FUNCTION_STEPPED", calibration::STEPPED_FUNCTION)?;
+    module.add_function(wrap_pyfunction!(detach_all, module)?)?;
+    module.add_function(wrap_pyfunction!(calibration_run, module)?)
+}

@@ -1,0 +1,145 @@
+//! Whether anything in a file still calls a function: link-time optimisation leaves exported copies that nothing
+//! does, and a probe on one attaches and never fires.
+
+use std::ops::Range;
+
+use rustc_hash::FxHashMap;
+
+use crate::symbols::ElfFile;
+
+/// A function: where it is, and how often the file refers to it from elsewhere.
+#[derive(Debug, Clone)]
+struct Target {
+    body: Range<u64>,
+    references: u32,
+}
+
+/// How often code and data of an x86-64 file refer to each function, given as (ELF virtual address, size in
+/// bytes): calls, jumps and addresses taken in code, pointers in data and relocations. What a function says of
+/// itself does not count. `None` for other architectures.
+///
+/// Code is not decoded: each place is tried where an operand of a call, jump or address would fit, behind the
+/// opcode it would need. That finds all references and, for one function in 10^5, one that is none.
+pub fn count(elf: &ElfFile, functions: &[(u64, u64)]) -> Option<Vec<u32>> {
+    if elf.machine() != "x86_64" {
+        return None;
+    }
+    let mut search = Search::new(functions);
+    for section in elf.loaded_sections() {
+        if section.code {
+            search.code(section.start, &section.data);
+        } else {
+            search.data(&section.data);
+        }
+    }
+    for address in elf.relocated_symbols() {
+        search.refer(address, None);
+    }
+    Some(functions.iter().map(|(address, _)| search.targets[address].references).collect())
+}
+
+struct Search {
+    targets: FxHashMap<u64, Target>,
+    /// One bit for each hash of a target's address: nearly all places are dismissed here.
+    filter: Vec<u64>,
+}
+
+const FILTER_BITS: u32 = 16;
+
+fn hash(address: u64) -> usize {
+    (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - FILTER_BITS)) as usize
+}
+
+impl Search {
+    fn new(functions: &[(u64, u64)]) -> Self {
+        let mut targets = FxHashMap::default();
+        let mut filter = vec![0; 1 << (FILTER_BITS - 6)];
+        for (address, size) in functions {
+            let body = *address..address.saturating_add((*size).max(1));
+            targets.insert(*address, Target { body, references: 0 });
+            filter[hash(*address) / 64] |= 1 << (hash(*address) % 64);
+        }
+        Self { targets, filter }
+    }
+
+    fn refer(&mut self, to: u64, from: Option<u64>) {
+        if self.filter[hash(to) / 64] >> (hash(to) % 64) & 1 == 0 {
+            return;
+        }
+        if let Some(target) = self.targets.get_mut(&to)
+            && !from.is_some_and(|from| target.body.contains(&from))
+        {
+            target.references += 1;
+        }
+    }
+
+    fn code(&mut self, start: u64, bytes: &[u8]) {
+        for (at, window) in bytes.windows(7).enumerate() {
+            let [before3, before2, before, operand @ ..] = <[u8; 7]>::try_from(window).expect("7 bytes");
+            let here = start.wrapping_add(at as u64 + 3);
+            let value = i32::from_le_bytes(operand);
+            if is_relative(before2, before) {
+                let next = here.wrapping_add(4);
+                self.refer(next.wrapping_add_signed(value.into()), Some(here));
+            } else if is_absolute(before3, before2, before) {
+                self.refer(u64::from(value.cast_unsigned()), Some(here));
+            }
+        }
+    }
+
+    /// Pointers: relocated ones have their target in the addend of their relocation, which is data as well.
+    fn data(&mut self, bytes: &[u8]) {
+        let (words, _) = bytes.as_chunks::<8>();
+        for word in words {
+            self.refer(u64::from_le_bytes(*word), None);
+        }
+    }
+}
+
+/// Opcodes with an operand relative to the next instruction: call, jmp, jcc, lea off RIP.
+fn is_relative(before2: u8, before: u8) -> bool {
+    matches!(before, 0xe8 | 0xe9)
+        || (before2 == 0x0f && before & 0xf0 == 0x80)
+        || (before2 == 0x8d && before & 0xc7 == 0x05)
+}
+
+/// Opcodes with a 32-bit constant, an address in programs that are not position-independent: mov, push.
+fn is_absolute(before3: u8, before2: u8, before: u8) -> bool {
+    before & 0xf8 == 0xb8 || before == 0x68 || before2 == 0xc7 || before3 == 0xc7
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(code: &[u8]) -> u32 {
+        let mut search = Search::new(&[(0x1000, 16)]);
+        search.code(0x2000, code);
+        search.targets[&0x1000].references
+    }
+
+    #[test]
+    fn sees_calls_and_addresses_taken() {
+        let call = [0x90, 0x90, 0xe8, 0xf9, 0xef, 0xff, 0xff];
+        assert_eq!(found(&call), 1); // 0x2007 - 0x1007
+        let lea = [0x48, 0x8d, 0x3d, 0xf9, 0xef, 0xff, 0xff];
+        assert_eq!(found(&lea), 1);
+        let mov = [0x90, 0x90, 0xbf, 0x00, 0x10, 0x00, 0x00];
+        assert_eq!(found(&mov), 1);
+    }
+
+    #[test]
+    fn sees_no_call_in_other_bytes_nor_recursion() {
+        assert_eq!(found(&[0x90, 0x90, 0x05, 0xf9, 0xef, 0xff, 0xff]), 0);
+        let mut search = Search::new(&[(0x1000, 16)]);
+        search.code(0x1000, &[0x90, 0x90, 0xe8, 0xf9, 0xff, 0xff, 0xff]);
+        assert_eq!(search.targets[&0x1000].references, 0);
+    }
+
+    #[test]
+    fn sees_pointers_in_data() {
+        let mut search = Search::new(&[(0x1000, 16)]);
+        search.data(&0x1000_u64.to_le_bytes());
+        assert_eq!(search.targets[&0x1000].references, 1);
+    }
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* System calls on files, by descriptor: which kind of file a descriptor is, /proc/PID/fd tells outside. */
+
+#if defined(HAVE_FSYNC) || defined(HAVE_FDATASYNC) || defined(HAVE_PREAD)
+
+#define SYNCED 0
+#define READ 1
+
+struct file_key {
+	u32 fd;
+	u32 operation;
+};
+
+BPF_HASH(files, struct file_key, struct histogram, 4096);
+
+static inline int file_enter(u32 point, u64 fd)
+{
+	if (!elsewhere())
+		begin(point, fd);
+	return 0;
+}
+
+static inline int file_leave(u32 point, u32 operation)
+{
+	struct file_key key = {0, operation};
+	struct histogram empty = {}, *histogram;
+	u64 fd, took;
+	if (elsewhere())
+		return 0;
+	took = end(point, &fd);
+	if (!took)
+		return 0;
+	key.fd = (u32)fd;
+	histogram = files.lookup_or_try_init(&key, &empty);
+	if (histogram)
+		spread(histogram, took);
+	return 0;
+}
+#endif
+
+#ifdef HAVE_FSYNC
+int fsync_enter(struct pt_regs *ctx)
+{
+	return file_enter(FSYNC, fsync_fd(ctx));
+}
+
+int fsync_leave(struct pt_regs *ctx)
+{
+	return file_leave(FSYNC, SYNCED);
+}
+#endif
+
+#ifdef HAVE_FDATASYNC
+int fdatasync_enter(struct pt_regs *ctx)
+{
+	return file_enter(FDATASYNC, fdatasync_fd(ctx));
+}
+
+int fdatasync_leave(struct pt_regs *ctx)
+{
+	return file_leave(FDATASYNC, SYNCED);
+}
+#endif
+
+#ifdef HAVE_PREAD
+int pread_enter(struct pt_regs *ctx)
+{
+	return file_enter(PREAD, pread_fd(ctx));
+}
+
+int pread_leave(struct pt_regs *ctx)
+{
+	return file_leave(PREAD, READ);
+}
+#endif

@@ -1,0 +1,87 @@
+"""The budget holds in a storm, and what is counted on a duty cycle is an honest estimate."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope.collectors.probes import ProbesCollector
+from innoscope.metrics.model import Histogram, by_series
+from innoscope.target.discover import find_one
+from live import figures
+from live.bpftrace import Independent
+from servers import Server
+from workloads import UpdateStorm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from innoscope.metrics.model import Value
+
+CLIENTS = 40
+SECONDS = 40.0
+
+
+@pytest.fixture(scope="module")
+def storm() -> Iterator[Server]:
+    with Server("mysql-5.6.24") as server, UpdateStorm(server, CLIENTS):
+        yield server
+
+
+def _cost(series: dict[tuple[str, tuple[str, ...]], Value]) -> float:
+    costs = [value for (metric, _), value in series.items() if metric == "probe_cost_seconds"]
+    return sum(cost for cost in costs if not isinstance(cost, Histogram))
+
+
+def _writes(series: dict[tuple[str, tuple[str, ...]], Value]) -> int:
+    value = series["redo_write_seconds", ()]
+    assert isinstance(value, Histogram)
+    return value.count
+
+
+@pytest.mark.parametrize("budget", [0.01, 0.001])
+def test_the_budget_holds_with_the_hottest_family(storm: Server, budget: float) -> None:
+    families = frozenset({"spin", "latch", "redo", "deadlock", "row_lock", "fsync", "purge"})
+    collector = ProbesCollector(find_one(storm.pid), families=families, budget=budget)
+    governor = collector.start()
+    try:
+        time.sleep(5)  # duty cycles come to rest
+        before, begun = _cost(by_series(collector.collect())), time.monotonic()
+        time.sleep(15)
+        spent, took = _cost(by_series(collector.collect())) - before, time.monotonic() - begun
+        states = {report.probe: report.state for report in collector.report()}
+    finally:
+        collector.close()
+    share = spent / took / governor.cpus
+    figures.record("budget", f"storm/{budget:.1%}", f"spent {share:.3%} of the CPUs, {states}", share=share)
+    # Rates move between two decisions; what was spent over many must fit.
+    assert share <= 1.25 * budget
+    assert budget > share or "sampled" in states.values()
+    assert states["row_lock_wait"] != "off", "a cheap probe does not pay for the hot one"
+
+
+def test_estimates_of_a_duty_cycle_are_close(storm: Server) -> None:
+    collector = ProbesCollector(find_one(storm.pid), families=frozenset({"redo"}), budget=0.0005)
+    governor = collector.start()
+    try:
+        time.sleep(5)
+        [point] = [point for point in governor.attachment.points if point.name == "redo_write"]
+        [place] = point.placed.places
+        path = storm.installation.mysqld
+        before = _writes(by_series(collector.collect()))
+        with Independent(f"uprobe:{path}:{place.symbol} /pid == {storm.pid}/") as independent:
+            before = _writes(by_series(collector.collect()))
+            time.sleep(SECONDS)
+            after = _writes(by_series(collector.collect()))
+        [report] = [report for report in collector.report() if report.probe == "redo_write"]
+    finally:
+        collector.close()
+    estimate = after - before
+    figures.record(
+        "truth", "mysql-5.6.24/sampled redo writes",
+        f"estimate {estimate:,}, bpftrace {independent.count:,}, attached {report.duty:.1%}",
+    )  # fmt: skip
+    assert report.state == "sampled"
+    assert estimate == pytest.approx(independent.count, rel=0.05)

@@ -1,0 +1,36 @@
+// A server in small: a function that an exception crosses, and one that it does not. On each line of input it runs
+// both and answers.
+
+#include <cstdio>
+#include <stdexcept>
+
+extern "C" __attribute__((noinline)) int crossed(int value)
+{
+    if (value >= 0)
+        throw std::runtime_error("thrown");
+    return value;
+}
+
+extern "C" __attribute__((noinline)) int plain(int value)
+{
+    __asm__ volatile("" ::: "memory");
+    return value + 1;
+}
+
+int main()
+{
+    char line[64];
+    int answers = 0;
+    puts("ready");
+    fflush(stdout);
+    while (fgets(line, sizeof(line), stdin)) {
+        try {
+            crossed(plain(answers));
+        } catch (const std::runtime_error &) {
+            answers = plain(answers);
+        }
+        printf("%d\n", answers);
+        fflush(stdout);
+    }
+    return 0;
+}

@@ -1,0 +1,244 @@
+"""What a uprobe can do to a process, and that ours cannot: exceptions, shared files, replaced binaries."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope._native import CodeFile, Uprobe
+from innoscope.collectors.probes import ProbesCollector
+from innoscope.errors import NoSuchProcess
+from innoscope.metrics.model import Histogram, by_series
+from innoscope.probes.attachment import Attachment
+from innoscope.probes.compiling import compile_and_load
+from innoscope.probes.placing import Placed
+from innoscope.stacks.engine import Engine
+from innoscope.stacks.model import Trust
+from innoscope.target.discover import find_one
+from safety.contained import installed_in
+from safety.leftovers import orphans
+from servers import Keeper, Server, fetch
+from workloads import Fsync, Sleep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+#: The smallest program there is; the map is there since every program of ours has some.
+_TEXT = """
+#include <uapi/linux/ptrace.h>
+BPF_ARRAY(seen, u64, 1);
+int probe(struct pt_regs *ctx)
+{
+    u32 key = 0;
+    u64 *count = seen.lookup(&key);
+    if (count)
+        __sync_fetch_and_add(count, 1);
+    return 0;
+}
+"""
+
+
+class _Small:
+    """The test program: ``ask`` runs its two functions once."""
+
+    def __init__(self, folder: Path) -> None:
+        program = folder / "crossed"
+        source = Path(__file__).with_name("crossed.cpp")
+        subprocess.run(["g++", "-O1", "-o", program, source], check=True)
+        self._keeper = Keeper()
+        self.process = subprocess.Popen(
+            [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        self._keeper.watch(self.process.pid)
+        assert self._line() == "ready"
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def ask(self) -> str:
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        return self._line()
+
+    def probe(self, program: int, function: str, *, on_return: bool) -> Uprobe:
+        file = CodeFile(self.process.pid)
+        [(_, _, _, offset, _)] = [each for each in file.functions([function]) if each[0] == function]
+        return Uprobe(program, file.path, offset, self.process.pid, on_return=on_return)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        self._keeper.close()
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[_Small]:
+    program = _Small(tmp_path)
+    yield program
+    program.close()
+
+
+@pytest.fixture(scope="module")
+def program() -> Iterator[int]:
+    loaded = compile_and_load(_TEXT, ["probe"], ["seen"])
+    yield loaded.programs["probe"]
+    loaded.close()
+
+
+def test_an_exception_through_a_return_probe_kills(small: _Small, program: int) -> None:
+    """Why the catalog has to say that none crosses: this is what happens when it is forced."""
+    assert small.ask() == "1"
+    probe = small.probe(program, "crossed", on_return=True)
+    small.ask()
+    assert small.process.wait(timeout=10) == -signal.SIGABRT
+    probe.detach()
+
+
+def test_entry_probes_and_returns_that_no_exception_crosses_are_harmless(small: _Small, program: int) -> None:
+    probes = [
+        small.probe(program, "crossed", on_return=False),
+        small.probe(program, "plain", on_return=False),
+        small.probe(program, "plain", on_return=True),
+    ]
+    assert [small.ask() for _ in range(100)] == [str(number) for number in range(1, 101)]
+    for probe in probes:
+        probe.detach()
+    assert small.ask() == "101"
+
+
+def test_a_return_probe_without_a_reason_is_refused(server_5_6: Server) -> None:
+    """By construction: also where the catalog was not read from a file, which refuses it as well."""
+    attachment = Attachment(find_one(server_5_6.pid), frozenset({"row_lock"}))
+    try:
+        [point] = attachment.points
+        site = point.placed.site
+        unsafe = type(site)(versions=site.versions, at=site.at, returns=None, functions=site.functions)
+        point.placed = Placed(point.placed.probe, unsafe, point.placed.path, point.placed.places)
+        attachment.attach()
+        assert not point.attached
+        assert point.problem is not None
+        assert "exception" in point.problem
+    finally:
+        attachment.close()
+
+
+@pytest.fixture(scope="module")
+def server_5_6() -> Iterator[Server]:
+    with Server("mysql-5.6.24") as server:
+        yield server
+
+
+def _redo_writes(collector: ProbesCollector) -> int:
+    value = by_series(collector.collect()).get(("redo_write_seconds", ()))
+    assert isinstance(value, Histogram)
+    return value.count
+
+
+def test_two_servers_on_one_file_are_told_apart(server_5_6: Server) -> None:
+    with Server("mysql-5.6.24") as other:
+        idle = ProbesCollector(find_one(server_5_6.pid), families=frozenset({"redo"}))
+        busy = ProbesCollector(find_one(other.pid), families=frozenset({"redo"}))
+        try:
+            before = _redo_writes(idle), _redo_writes(busy)
+            with Fsync(other, 2) as load:
+                _until(lambda: load.throughput() > 200)
+            assert _redo_writes(busy) - before[1] > 100
+            assert _redo_writes(idle) - before[0] < 20  # its own background
+        finally:
+            idle.close()
+            busy.close()
+
+
+def test_a_process_that_became_another_server_is_refused(server_5_6: Server) -> None:
+    found = replace(find_one(server_5_6.pid), build_id="00" * 20)
+    with pytest.raises(NoSuchProcess, match="another executable"):
+        Attachment(found, frozenset({"redo"}))
+
+
+def test_a_binary_replaced_on_disk_is_probed_as_it_runs(folder: Path) -> None:
+    """An upgrade gives the path another file; offsets of that would land in the middle of instructions."""
+    server = Server("mysql-5.6.24")
+    server.installation = installed_in("mysql-5.6.24", folder / "server")
+    with server:
+        new = Path(shutil.copy2(fetch("mysql-5.5.9").mysqld, folder / "new"))
+        new.rename(server.installation.mysqld)
+        collector = ProbesCollector(find_one(server.pid), families=frozenset({"redo"}))
+        try:
+            before = _redo_writes(collector)
+            with Fsync(server, 1) as load:
+                _until(lambda: load.throughput() > 50)
+            assert _redo_writes(collector) - before > 40
+        finally:
+            collector.close()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Where the server may read, which it may not in pytest's own folders."""
+    with tempfile.TemporaryDirectory(prefix="innoscope-") as name:
+        path = Path(name)
+        path.chmod(0o755)
+        yield path
+
+
+def test_stacks_below_return_probes_are_whole(server_5_6: Server) -> None:
+    """The stack leads to the [uprobes] page there, with the statement probe in every busy connection."""
+    target = find_one(server_5_6.pid)
+    with Sleep(server_5_6, 20):
+        engine = Engine(target)
+        collector = ProbesCollector(target, families=frozenset({"statement"}))
+        collector.start()
+        try:
+            with Sleep(server_5_6, 20):  # these begin below the probe
+                dump = engine.look()
+        finally:
+            collector.close()
+    sleeping = [
+        t for t in dump.threads if any(f.function and "Item_func_sleep" in f.function for f in t.frames)
+    ]
+    assert len(sleeping) == 40
+    assert {thread.trust for thread in sleeping} == {Trust.EXACT}
+    names = {tuple(frame.function for frame in thread.frames) for thread in sleeping}
+    assert len(names) == 1, "probed and unprobed calls of one kind have one stack"
+
+
+def test_nothing_is_left_behind(server_5_6: Server) -> None:
+    collector = ProbesCollector(find_one(server_5_6.pid))
+    collector.start()
+    assert _attached()
+    collector.close()
+    assert not _attached()
+    assert orphans() == set()
+
+
+def _attached() -> int:
+    """Our programs on this machine; one ends with its last descriptor."""
+    shown = subprocess.run(["bpftool", "--json", "prog", "show"], capture_output=True, text=True, check=True)
+    return sum(program.get("name", "").startswith("redo_write") for program in json.loads(shown.stdout))
+
+
+def test_a_server_that_ends_is_no_trouble() -> None:
+    with Server("mysql-5.6.24") as server:
+        target = find_one(server.pid)
+        collector = ProbesCollector(target, families=frozenset({"redo"}))
+        collector.start()
+    collector.collect()
+    collector.close()
+
+
+def _until(met: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not met():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

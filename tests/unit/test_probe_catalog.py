@@ -1,0 +1,121 @@
+"""probes.yaml says nothing that cannot be, and what may hurt a server is refused when it is read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from innoscope.data import folder
+from innoscope.errors import BadFile
+from innoscope.probes.catalog import LEAVE, Versions, default_catalog, load
+from innoscope.probes.slots import default_slots
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_METRICS = yaml.safe_load((folder("catalog") / "metrics.yaml").read_text())["metrics"]
+
+
+def test_every_probe_feeds_declared_metrics() -> None:
+    for probe in default_catalog().probes.values():
+        for metric in probe.feeds:
+            assert "probes" in _METRICS[metric]["sources"], f"{probe.name} feeds {metric}"
+
+
+def test_every_metric_that_only_probes_tell_is_fed() -> None:
+    fed = {metric for probe in default_catalog().probes.values() for metric in probe.feeds}
+    told = {name for name, metric in _METRICS.items() if metric["sources"] == ["probes"]}
+    assert {name for name in told - fed if not name.startswith("probe_")} == set()
+
+
+def test_every_return_probe_says_why_no_exception_crosses_it() -> None:
+    catalog = default_catalog()
+    for probe in catalog.probes.values():
+        for site in probe.sites:
+            if LEAVE in site.at and not site.absent:
+                assert site.returns in catalog.safe, f"{probe.name} on {site.versions}"
+
+
+@pytest.mark.parametrize(
+    "server", ["mysql 5.5.9", "mysql 5.6.24", "mysql 5.7.42", "mysql 9.7.0", "mariadb 11.4.5"]
+)
+def test_every_probe_has_a_word_for_every_server(server: str) -> None:
+    flavour, version = server.split()
+    number = tuple(map(int, version.split(".")))
+    for probe in default_catalog().probes.values():
+        assert probe.site(flavour, number) is not None, f"{probe.name} knows nothing of {server}"
+
+
+def test_labels_are_values_of_the_metrics_label() -> None:
+    slots = default_slots()
+    known = {
+        label
+        for slot in (*slots.counters.values(), *slots.histograms.values())
+        for label in slot.labels or ()
+    }
+    for probe in default_catalog().probes.values():
+        for site in probe.sites:
+            for value in site.values.values():
+                constant = {value.constant} if isinstance(value.constant, str) else set()
+                assert constant | set(value.labels.values()) <= known, probe.name
+
+
+def test_a_programs_functions_are_those_the_catalog_attaches() -> None:
+    """Each probe's site is served by functions of its family's source, and each function by a probe."""
+    text = "".join(path.read_text() for path in folder("uprobes").glob("*.bpf.c"))
+    catalog = default_catalog()
+    needed = {
+        f"{probe.name}_{at}"
+        for probe in catalog.probes.values()
+        for site in probe.sites
+        if not site.absent
+        for at in site.at
+    }
+    for name in needed:
+        assert f"int {name}(struct pt_regs *ctx)" in text, name
+
+
+@pytest.mark.parametrize(
+    ("version", "inside"),
+    [((5, 6, 24), True), ((5, 7, 42), True), ((5, 5, 9), False), ((8, 0, 11), False), ((5, 6), True)],
+)
+def test_ranges_of_versions(version: tuple[int, ...], inside: bool) -> None:
+    assert Versions("mysql", (5, 6), (5, 7)).has("mysql", version) is inside
+    assert not Versions("mysql", (5, 6), (5, 7)).has("mariadb", version)
+
+
+def _one_probe(**changes: Any) -> dict[str, Any]:
+    probe = {
+        "family": "flush", "at": ["enter"], "feeds": ["flushed_pages"],
+        "sites": [{"mysql": "5.5+", "functions": ["f"]}],
+    }  # fmt: skip
+    family = {"source": "flush.bpf.c", "default": True, "answers": "x"}
+    return {
+        "version": 1,
+        "safe": {"c": "a C function"},
+        "families": {"flush": family},
+        "probes": {"p": probe | changes},
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"at": ["enter", "leave"]}, "no exception can cross"),
+        ({"at": ["leave"], "returns": "hope"}, "no exception can cross"),
+        ({"family": "nobody"}, "no family nobody"),
+        ({"sites": [{"mysql": "new", "functions": ["f"]}]}, "no range of versions"),
+        ({"sites": [{"mysql": "5.5", "function": "f"}]}, "unknown keys function"),
+        (
+            {"values": ["v"], "sites": [{"mysql": "5.5", "functions": ["f"], "v": {"register": 1}}]},
+            "where the value is",
+        ),
+    ],
+)
+def test_what_is_wrong_is_refused(tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:
+    path = tmp_path / "probes.yaml"
+    path.write_text(yaml.safe_dump(_one_probe(**changes)))
+    with pytest.raises(BadFile, match=complaint):
+        load(path)

@@ -1,0 +1,51 @@
+"""The catalog's names meet the symbols they mean, all copies of them and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from innoscope.probes.mangled import beginnings, is_partial, pattern, symbol_pattern
+
+
+@pytest.mark.parametrize(
+    ("function", "symbol"),
+    [
+        ("log_write_up_to", "log_write_up_to"),
+        ("log_write_up_to", "_Z15log_write_up_tommm"),
+        ("buf_flush_LRU", "_ZL13buf_flush_LRUm"),
+        ("buf_page_t::flush", "_ZN10buf_page_t5flushEP11fil_space_t"),
+        ("DeadlockChecker::notify", "_ZNK15DeadlockChecker6notifyEPK9ib_lock_t"),
+        ("Deadlock::report", "_ZN8DeadlockL6reportEP5trx_tb"),
+        ("lock_sys_t::wr_lock", "_ZN10lock_sys_t7wr_lockEv.constprop.353"),
+        ("buf_flush_page", "_Z14buf_flush_pageP10buf_pool_tP10buf_page_t11buf_flush_tb.isra.0.part.2"),
+    ],
+)
+def test_finds_every_form(function: str, symbol: str) -> None:
+    assert pattern(function).fullmatch(symbol)
+    assert any(symbol.startswith(beginning) for beginning in beginnings(function))
+
+
+@pytest.mark.parametrize(
+    ("function", "symbol"),
+    [
+        ("log_write_up_to", "_Z15log_write_up_tommm.cold"),
+        ("log_write_up_to", "_Z15log_write_up_tommm.part.3.cold.7"),
+        ("trx_purge", "_Z13trx_purge_runv"),
+        ("trx_purge", "trx_purge_run"),
+        ("buf_page_t::flush", "_ZN10buf_page_t12flush_laterEv"),
+    ],
+)
+def test_finds_nothing_else(function: str, symbol: str) -> None:
+    assert not pattern(function).fullmatch(symbol)
+
+
+def test_a_whole_symbol_is_no_overload() -> None:
+    one = symbol_pattern("_ZN11buf_dblwr_t21flush_buffered_writesEm")
+    assert one.fullmatch("_ZN11buf_dblwr_t21flush_buffered_writesEm.isra.4")
+    assert not one.fullmatch("_ZN11buf_dblwr_t21flush_buffered_writesEv")
+
+
+def test_copies_that_tell_less_are_known() -> None:
+    assert is_partial("_Z1fv.part.3")
+    assert is_partial("_Z1fv.isra.1.constprop.2")
+    assert not is_partial("_Z1fv.constprop.2")
