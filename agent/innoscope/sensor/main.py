@@ -163,7 +163,9 @@ class Sensor:
 
     def probes(self) -> dict[str, Any]:
         """The status of each server's probes."""
-        return {"servers": {name: watch.probes() for name, _, watch in self._watches() if watch is not None}}
+        return {
+            "servers": {name: watch.probes() for name, _, _, watch in self._watches() if watch is not None}
+        }
 
     def close(self) -> None:
         """End all watches, side by side; one that takes longer than half a second ends with the process."""
@@ -182,16 +184,16 @@ class Sensor:
         with self._collecting:
             if self._collected[0] < asked:
                 found = self._watches()
-                for _, _, watch in found:
+                for _, _, _, watch in found:
                     if watch is not None:
                         watch.start()
-                told = [(name, slot.target, slot.outcomes(watch)) for name, slot, watch in found]
+                told = [(name, target, slot.outcomes(watch, target)) for name, slot, target, watch in found]
                 self._collected = time.monotonic(), told
             return self._collected[1]
 
-    def _watches(self) -> list[tuple[str, Slot, Watch | None]]:
+    def _watches(self) -> list[tuple[str, Slot, Target, Watch | None]]:
         with self._lock:
-            return [(name, slot, slot.watch) for name, slot in self._slots.items()]
+            return [(name, slot, slot.target, slot.watch) for name, slot in self._slots.items()]
 
     def _identity(self) -> dict[str, Any]:
         return {"boot_id": self._boot_id, "pid": os.getpid(), "version": __version__}
@@ -221,13 +223,15 @@ class Sensor:
             self._begin(name, target)
         elif name != known.name:
             self._rename(known.name, name)
-        self._slots[name].target = target
+        with self._lock:
+            self._slots[name].target = target
         self._known[pid] = _Known(name, again_s, again_at)
 
     def _begin(self, name: str, target: Target) -> None:
         slot = self._slots.get(name) or Slot(target, self._counters)
-        slot.begin(Watch(target, slot.profiles, self._factories, interval_s=self._settings.interval_s))
+        watch = Watch(target, slot.profiles, self._factories, interval_s=self._settings.interval_s)
         with self._lock:
+            slot.target, slot.watch = target, watch
             self._slots[name] = slot
         extra = {"server": name, "pid": target.pid, "version": target.version_text}
         _log.info("server found", extra=extra | {"socket": target.socket, "port": target.port})

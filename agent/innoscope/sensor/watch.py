@@ -87,21 +87,19 @@ class Slot:
         self.ended_at = time.monotonic()
         self._sums = Accumulator(counters, LASTING)
 
-    def begin(self, watch: Watch) -> None:
-        """A server of this name has begun."""
-        self.end()
-        self.target, self.watch = watch.target, watch
-
     def end(self) -> None:
         """It has ended, or we do."""
         watch, self.watch, self.ended_at = self.watch, None, time.monotonic()
         if watch is not None:
             watch.close()
 
-    def outcomes(self, watch: Watch | None) -> list[Outcome]:
-        """What came of the run that ``watch`` began, its counters with their past; else that it is down."""
+    def outcomes(self, watch: Watch | None, target: Target) -> list[Outcome]:
+        """What came of the run that ``watch`` began, its counters with their past; without, that it is down.
+
+        ``watch`` and ``target`` are those of one moment: the next server may begin while we ask.
+        """
         if watch is None:
-            return [down(self.target)]
+            return [down(target)]
         return [self._go_on(outcome, watch) for outcome in watch.outcomes()]
 
     def _go_on(self, outcome: Outcome, watch: Watch) -> Outcome:
