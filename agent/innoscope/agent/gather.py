@@ -1,0 +1,183 @@
+"""One gathering: the sensor and all servers asked side by side, and one value for each series made of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from innoscope.collectors import sql_catalog
+from innoscope.collectors.crosscheck import differences
+from innoscope.collectors.own import SensorState, own
+from innoscope.collectors.runner import Runner
+from innoscope.exporter.counters import Life
+from innoscope.exporter.merge import Merger, Reading, about, failure
+from innoscope.metrics.model import Outcome, Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from innoscope.agent.servers import Server, Servers
+    from innoscope.exporter.merge import Series
+    from innoscope.metrics.registry import Registry
+    from innoscope.sensor.client import Reply
+
+#: Scrapes that come within so many seconds after another share its result.
+_FRESH: Final = 0.25
+#: Seconds after which another sensor's silence is filled by looking for servers ourselves.
+_SENSOR_COLLECTORS: Final = ("process", "memory", "probes", "waits")
+
+
+class Sensor(Protocol):
+    """What asks the sensor: ``innoscope.sensor.client.SensorClient``."""
+
+    def collect(self) -> Reply:
+        """One run of all its collectors."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerView:
+    """One server for the landing page: what works, and why the rest does not."""
+
+    name: str
+    what: str
+    up: bool | None
+    collectors: tuple[tuple[str, str | None], ...]  # (collector, None or why it failed)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What one gathering gave. ``at`` is monotonic."""
+
+    at: float
+    series: tuple[Series, ...]
+    servers: tuple[ServerView, ...]
+
+
+class _Asking:
+    """The sensor as a collector, so that a runner gives it its thread and its time limit."""
+
+    name = "sensor"
+
+    def __init__(self, sensor: Sensor, timeout: float) -> None:
+        self._sensor = sensor
+        self.timeout = timeout
+        self.reply: Reply | None = None
+
+    def collect(self) -> Iterable[Sample]:
+        self.reply = None
+        self.reply = self._sensor.collect()
+        return ()
+
+
+class Gatherer:
+    """Gathers when it is asked to, never twice at the same time."""
+
+    def __init__(
+        self,
+        sensor: Sensor,
+        servers: Servers,
+        registry: Registry,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._servers = servers
+        self._clock = clock
+        self._merger = Merger(registry)
+        self._timeout = servers.config.sensor.timeout_seconds
+        self._asking = _Asking(sensor, self._timeout)
+        self._runner = Runner([self._asking])
+        self._lock = threading.Lock()
+        self._checked = frozenset(entry.metric for entry in sql_catalog.default().entries)
+        self.state = SensorState()
+        self.picture: Picture | None = None
+
+    def gather(self, budget: float) -> Picture | None:
+        """A fresh picture within ``budget`` seconds; the last one, perhaps None, if another gathering takes longer."""
+        if not self._lock.acquire(timeout=budget):
+            return self.picture
+        try:
+            if self.picture is None or self._clock() - self.picture.at > _FRESH:
+                self.picture = self._gather(budget)
+            return self.picture
+        finally:
+            self._lock.release()
+
+    def _gather(self, budget: float) -> Picture:
+        self._asking.timeout = min(self._timeout, budget)
+        self._runner.start()
+        servers = list(self._servers)
+        for server in servers:
+            if server.lane is not None:
+                server.lane.start(min(self._servers.config.sql.timeout_seconds, budget))
+        self._take_sensor(servers)
+        series: list[Series] = []
+        views = []
+        for server in self._servers:
+            outcomes = self._outcomes(server, asked=server in servers)
+            series += self._merger.merge(Reading(server.name, self._life(server), outcomes))
+            views.append(_view(server, outcomes))
+        ours = own(self.state, self._merger.dropped)
+        series += self._merger.merge(Reading("", Life(None, self.state.boot_id), (ours,)))
+        return Picture(self._clock(), tuple(series), tuple(views))
+
+    def _take_sensor(self, servers: Iterable[Server]) -> None:
+        """What the sensor said, or that it said nothing."""
+        (outcome,) = self._runner.outcomes()
+        reply = self._asking.reply if outcome.success else None
+        if reply is None:
+            self.state.failed(failure(outcome)[1])
+            for server in servers:
+                server.outcomes = _silent(server, outcome.seconds)
+            return
+        self.state.answered(reply.boot_id, reply.version, reply.cpu_seconds, reply.rss_bytes)
+        for server in servers:
+            server.outcomes = ()
+        for told in reply.servers:
+            server = self._servers.met(told.name, told.target)
+            server.outcomes = told.outcomes
+            server.collectors = tuple(one.collector for one in told.outcomes)
+
+    def _outcomes(self, server: Server, *, asked: bool) -> tuple[Outcome, ...]:
+        """All outcomes of a server, and what follows from them together."""
+        outcomes = list(server.outcomes)
+        if server.lane is not None and asked:
+            outcomes.append(self._sql(server))
+        told = [Sample("mysqld_up", int(server.up))] if server.up is not None else []
+        return (*outcomes, Outcome("agent", True, 0.0, (*about(outcomes), *told)))
+
+    def _sql(self, server: Server) -> Outcome:
+        assert server.lane is not None
+        outcome = server.lane.outcome()
+        answered = Sample("sql_up", int(bool(outcome.samples)))
+        memory = next((one.samples for one in server.outcomes if one.collector == "memory"), ())
+        checked = differences(memory, outcome.samples, self._checked)
+        return Outcome(
+            outcome.collector,
+            outcome.success,
+            outcome.seconds,
+            (*outcome.samples, answered, *checked),
+            outcome.reason,
+        )
+
+    def _life(self, server: Server) -> Life:
+        return Life(server.life, self.state.boot_id)
+
+
+def _silent(server: Server, seconds: float) -> tuple[Outcome, ...]:
+    """What the sensor would have told, as failures: series must not just vanish."""
+    if server.target is None:
+        return ()
+    names = server.collectors or _SENSOR_COLLECTORS
+    return tuple(Outcome(name, False, seconds, (), "gone: the sensor does not answer") for name in names)
+
+
+def _view(server: Server, outcomes: Iterable[Outcome]) -> ServerView:
+    target = server.target
+    what = f"{target.flavour} {target.version_text}, pid {target.pid}" if target else "on another host"
+    collectors = tuple(
+        (one.collector, None if one.success else ": ".join(failure(one)))
+        for one in outcomes
+        if one.collector != "agent"
+    )
+    return ServerView(server.name, what, server.up, collectors)
