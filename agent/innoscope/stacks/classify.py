@@ -38,6 +38,11 @@ class _Compiled:
     comm: re.Pattern[str] | None
 
 
+def plain_name(function: str) -> str:
+    """A function's name without what compilers and linkers add to it (``.isra.3``, ``@plt``)."""
+    return _SUFFIX.sub("", function)
+
+
 def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{to_regex(pattern)})" for pattern in patterns))
 
@@ -121,7 +126,7 @@ class Classifier:
         known = self._names.get(function)
         if known is not None:
             return known
-        name = _SUFFIX.sub("", function)
+        name = plain_name(function)
         result = self._names[function] = frozenset(self._plain.get(name, ())) | self._globs.matches(name)
         return result
 

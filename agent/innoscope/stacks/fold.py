@@ -81,6 +81,16 @@ class Fold:
             _into(self._threads.setdefault(thread.tid, {}), key, thread)
             self._last[thread.tid] = thread
 
+    def count(
+        self, wait: str, trust: Trust, labels: tuple[str, ...], frames: tuple[Frame, ...], number: int
+    ) -> None:
+        """Count so many threads with this stack, of which no more is known."""
+        group = self._stacks.get((wait, labels))
+        if group is None:
+            group = self._stacks[wait, labels] = Group(wait, frames)
+        group.count += number
+        group.trust[trust] += number
+
     def by_stack(self) -> list[Group]:
         """One group per stack and wait class, most threads first."""
         return _most_first(self._stacks.values())
@@ -191,6 +201,16 @@ class Report:
         self.durations_ms: list[float] = []
         self.notes: dict[str, None] = {}
         self.ended: str | None = None  # why it stopped early, if it did
+
+    def count(
+        self, wait: str, trust: Trust, labels: tuple[str, ...], frames: tuple[Frame, ...], number: int
+    ) -> None:
+        """Count so many threads that were folded before, of looks that are not here any more."""
+        self.fold.count(wait, trust, labels, frames, number)
+        self.threads += number
+        self.shown += number
+        self.tally[trust] += number
+        self.waits[wait] += number
 
     def add(self, dump: Dump) -> Dump:
         """Count one look; returns what the filter left of it."""

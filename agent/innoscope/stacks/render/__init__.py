@@ -37,3 +37,16 @@ def render(report: Report, form: str, *, by: str = "stack", limit: int | None = 
 
         return html.lines(report)
     raise ValueError(f"no such text format: {form}")
+
+
+def encode(report: Report, form: str, *, by: str = "stack", limit: int | None = None) -> bytes:
+    """A whole report in any of FORMATS, for what is served and not printed; JSON is that of a profile."""
+    if form == "pprof":
+        from innoscope.stacks.render import pprof
+
+        return pprof.encode(report)
+    if form == "json":
+        from innoscope.stacks.render import json
+
+        return json.profile_line(report).encode() + b"\n"
+    return "".join(f"{line}\n" for line in render(report, form, by=by, limit=limit)).encode("utf-8", "replace")

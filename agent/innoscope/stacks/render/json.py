@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from innoscope.stacks.model import Trust
+
 if TYPE_CHECKING:
+    from innoscope.stacks.fold import Report
     from innoscope.stacks.model import Dump, Frame, Thread
     from innoscope.target.model import Query, Target
 
@@ -31,6 +34,35 @@ def document(dump: Dump) -> dict[str, Any]:
 def line(dump: Dump) -> str:
     """One dump as one line of JSON."""
     return json.dumps(document(dump), ensure_ascii=False, separators=(",", ":"))
+
+
+def profile(report: Report) -> dict[str, Any]:
+    """Looks that were folded: stacks with their threads counted over all looks, most first."""
+    return {
+        "schema": SCHEMA,
+        "target": _target(report.target),
+        "method": report.method,
+        "started_at": round(report.started_at, 6),
+        "ended_at": round(report.ended_at, 6),
+        "looks": report.looks,
+        "tally": {"threads": report.threads} | {trust.value: report.tally[trust] for trust in Trust},
+        "waits": dict(report.waits.most_common()),
+        "notes": list(report.notes),
+        "stacks": [
+            {
+                "wait": group.wait,
+                "threads": group.count,
+                "trust": {trust.value: count for trust, count in group.trust.items()},
+                "frames": [_frame(frame) for frame in group.frames],
+            }
+            for group in report.fold.by_stack()
+        ],
+    }
+
+
+def profile_line(report: Report) -> str:
+    """The same as one line of JSON."""
+    return json.dumps(profile(report), ensure_ascii=False, separators=(",", ":"))
 
 
 def _target(target: Target) -> dict[str, Any]:

@@ -1,0 +1,99 @@
+"""``innoscope sensor``: the privileged half of the agent."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from typing import NoReturn
+
+import click
+
+from innoscope.metrics import logs
+from innoscope.sensor.client import DEFAULT_SOCKET
+
+_EPILOG = """\b
+Examples:
+  sudo innoscope sensor                                  for root only, at /run/innoscope/sensor.sock
+  sudo innoscope sensor --group innoscope                members of that group may ask it too
+  sudo innoscope sensor --server shop=/run/mysqld/mysqld.sock --server audit=4242
+  innoscope sensor --socket /tmp/i/sensor.sock           for one's own servers, as far as the rights go
+
+\b
+It needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_CHECKPOINT_RESTORE (probes: CAP_SYS_ADMIN). It opens
+no port, speaks no SQL and writes to no server. SIGTERM ends it; killed, it leaves nothing but its socket's file,
+which the next one replaces. Exit codes: docs/cli.md.
+"""
+
+
+def _names(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """``{pid or socket's path: name}``."""
+    found: dict[str, str] = {}
+    for value in values:
+        name, equals, where = value.partition("=")
+        if not (name and equals and (where.isdecimal() or where.startswith("/"))):
+            raise click.BadParameter(f"{value!r} is not NAME=PID or NAME=/path/of/its.sock")
+        if name in found.values() or where in found:
+            raise click.BadParameter(f"{value!r}: each name and each server once")
+        found[where] = name
+    return found
+
+
+@click.command("sensor", epilog=_EPILOG)
+@click.option(
+    "--socket", "path", default=DEFAULT_SOCKET, show_default=True, metavar="PATH", help="Where to listen."
+)
+@click.option("--group", metavar="GROUP", help="Members of this group may ask it, beside root.")
+@click.option(
+    "--server",
+    "names",
+    multiple=True,
+    callback=_names,
+    metavar="NAME=WHERE",
+    help="Call the server with this pid or this socket NAME, not by its port (may be repeated).",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    show_default=True,
+    help="Seconds between looks at all threads.",
+)
+@click.option("--log-format", type=click.Choice(logs.FORMATS), default="logfmt", show_default=True)
+@click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True)
+def command(
+    path: str, group: str | None, names: dict[str, str], interval: float, log_format: str, log_level: str
+) -> None:
+    """Watch all servers of this host and answer the agent, over a Unix socket only.
+
+    It finds servers that start, follows restarts, and never stops, traces or changes one.
+    """
+    from innoscope.sensor.main import Sensor, Settings, default_factories
+    from innoscope.sensor.server import SocketServer
+
+    logs.set_up(log_format, log_level)
+    log = logging.getLogger("innoscope.sensor")
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    sensor = Sensor(Settings(interval, names), default_factories())
+    socket = SocketServer(path, sensor.handle, group=group)
+    log.info("sensor listens", extra={"socket": path, "pid": os.getpid()})
+    code = 0
+    try:
+        sensor.run(ended)
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+    finally:
+        socket.close()
+        sensor.close()
+    log.info("sensor ends")
+    _end(code)
+
+
+def _end(code: int) -> NoReturn:
+    """Exit at once: a thread that is inside the Rust core cannot be ended, nor survive Python's own end."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

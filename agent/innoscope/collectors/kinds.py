@@ -1,0 +1,108 @@
+"""What a thread is for: from the root of its stack and its name. Which names mean what is threads.yaml."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from innoscope.errors import BadFile
+from innoscope.metrics.registry import catalog_path, read_yaml
+from innoscope.stacks.catalog import to_regex
+from innoscope.stacks.classify import plain_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from innoscope.stacks.model import Frame
+
+#: The values of the label ``group`` of mysqld_cpu_seconds.
+KINDS: Final = (
+    "connection", "page_cleaner", "master", "io", "purge", "redo", "replication", "background", "other",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind, and whether it is sure: one that is not gives way to what the thread was seen to be before."""
+
+    name: str
+    sure: bool
+
+
+_OTHER: Final = Kind("other", False)
+_POOL: Final = Kind("background", False)
+
+
+class Kinds:
+    """Applies one threads.yaml. Remembers what each function's name means."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Raises BadFile, which names the first problem."""
+        path = path or catalog_path("threads.yaml")
+        data = read_yaml(path)
+        if found := problems(data):
+            raise BadFile(f"{path}: {found[0]}")
+        self._frames = _patterns({name: body["frames"] for name, body in data["kinds"].items()})
+        self._comms = _patterns({name: body["comm"] for name, body in data["kinds"].items()})
+        self._pool = _any_of(data["pool"])
+        self._known: dict[str, Kind | None] = {}
+
+    def of(self, frames: tuple[Frame, ...], comm: str) -> Kind:
+        """The kind of a thread with this stack (innermost first) and this name."""
+        of_pool = False
+        for frame in reversed(frames):
+            kind = self._of_function(frame.function) if frame.function else None
+            if kind is not None and kind.sure:
+                return kind
+            of_pool |= kind is not None
+        for name, pattern in self._comms:
+            if pattern.fullmatch(comm):
+                return Kind(name, True)
+        return _POOL if of_pool else _OTHER
+
+    def _of_function(self, function: str) -> Kind | None:
+        if function not in self._known:
+            name = plain_name(function)
+            found = next((Kind(kind, True) for kind, pattern in self._frames if pattern.fullmatch(name)), None)
+            self._known[function] = found or (_POOL if self._pool.fullmatch(name) else None)
+        return self._known[function]
+
+
+@cache
+def default_kinds() -> Kinds:
+    """Those of the installed catalog, built once."""
+    return Kinds()
+
+
+def problems(data: Any) -> list[str]:
+    """What is wrong with a parsed threads.yaml, in words; empty when nothing is."""
+    if not isinstance(data, dict) or not isinstance(data.get("kinds"), dict):
+        return ["kinds must be a mapping"]
+    found = [f"unknown key {key!r}" for key in data.keys() - {"version", "kinds", "pool"}]
+    if data.get("version") != 1:
+        found.append("version is not 1")
+    if not _is_names(data.get("pool")):
+        found.append("pool is not a list of names")
+    for name, body in data["kinds"].items():
+        if name not in KINDS:
+            found.append(f"unknown kind {name!r}")
+        if not isinstance(body, dict) or body.keys() != {"frames", "comm"}:
+            found.append(f"{name}: wants frames and comm")
+        elif not all(map(_is_names, body.values())):
+            found.append(f"{name}: frames and comm are lists of names")
+    return found
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _patterns(lists: dict[str, list[str]]) -> list[tuple[str, re.Pattern[str]]]:
+    return [(name, _any_of(patterns)) for name, patterns in lists.items()]
+
+
+def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{to_regex(pattern)})" for pattern in patterns))

@@ -1,0 +1,148 @@
+"""Runs collectors side by side, each on a thread of its own and for no longer than it may.
+
+Success, duration and reason are added here and only here; whatever a collector raises ends here.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Final, Protocol
+
+from innoscope.collectors.errors import CollectorFailed
+from innoscope.errors import InnoscopeError, KernelUnable, NoRights, NoSuchProcess
+from innoscope.metrics.model import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from innoscope.metrics.model import Sample
+
+_log = logging.getLogger(__name__)
+
+#: Distinct texts of unexpected errors that are remembered as logged.
+_LOGGED_KEPT: Final = 100
+_ERRNOS: Final = {errno.EPERM: "rights", errno.EACCES: "rights", errno.ESRCH: "gone"}
+
+
+class Collector(Protocol):
+    """One source of samples. ``timeout`` is in seconds; ``collect`` may raise anything, CollectorFailed best."""
+
+    name: str
+    timeout: float
+
+    def collect(self) -> Iterable[Sample]:
+        """All samples now."""
+
+
+class Runner:
+    """Runs the collectors of one server. Their threads are kept; one that hangs holds up nobody but itself."""
+
+    def __init__(self, collectors: Iterable[Collector]) -> None:
+        self._workers = [_Worker(collector) for collector in collectors]
+
+    def run(self) -> list[Outcome]:
+        """One outcome a collector, in their order, after the longest timeout at the latest."""
+        self.start()
+        return self.outcomes()
+
+    def start(self) -> None:
+        """Let all begin that are not still at an earlier run; several runners can so work side by side."""
+        for worker in self._workers:
+            worker.start()
+
+    def outcomes(self) -> list[Outcome]:
+        """What came of the last ``start()``, waiting for each no longer than it may take."""
+        return [worker.outcome() for worker in self._workers]
+
+    def close(self) -> None:
+        """End the threads; one that hangs ends with its collector or with the process."""
+        for worker in self._workers:
+            worker.close()
+
+
+class _Worker:
+    """One collector and its thread."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+        self._state = threading.Condition()
+        self._busy = self._late = self._closed = False
+        self._began = 0.0
+        self._outcome: Outcome | None = None
+        self._logged: set[str] = set()
+        threading.Thread(target=self._work, name=f"collect-{collector.name}", daemon=True).start()
+
+    def start(self) -> None:
+        """Ask for one run, unless an earlier one is still under way."""
+        with self._state:
+            self._late = self._busy
+            if not self._busy:
+                self._busy, self._began, self._outcome = True, time.monotonic(), None
+                self._state.notify_all()
+
+    def outcome(self) -> Outcome:
+        """The outcome of that run, or that there is none in time."""
+        name, timeout = self._collector.name, self._collector.timeout
+        with self._state:
+            if not self._late:
+                rest = self._began + timeout - time.monotonic()
+                self._state.wait_for(lambda: self._outcome is not None, max(rest, 0))
+                if self._outcome is not None:
+                    return self._outcome
+            seconds = time.monotonic() - self._began
+        words = f"still running since {seconds:.1f} s" if self._late else f"no answer within {timeout:g} s"
+        return Outcome(name, False, seconds, (), f"timeout: {words}")
+
+    def close(self) -> None:
+        """End the thread once it is at rest."""
+        with self._state:
+            self._closed = True
+            self._state.notify_all()
+
+    def _work(self) -> None:
+        while True:
+            with self._state:
+                self._state.wait_for(lambda: self._busy or self._closed)
+                if self._closed:
+                    return
+            outcome = self._run()
+            with self._state:
+                self._outcome, self._busy = outcome, False
+                self._state.notify_all()
+
+    def _run(self) -> Outcome:
+        began = time.monotonic()
+        samples: tuple[Sample, ...] = ()
+        reason = None
+        try:
+            samples = tuple(self._collector.collect())
+        except BaseException as error:  # a panic of the Rust core too: this thread must live on
+            reason = self._reason(error)
+        return Outcome(self._collector.name, reason is None, time.monotonic() - began, samples, reason)
+
+    def _reason(self, error: BaseException) -> str:
+        """``reason: words``. What nobody foresaw is logged with its traceback, once for each text."""
+        kind, words = explain(error)
+        if kind == "error" and words not in self._logged and len(self._logged) < _LOGGED_KEPT:
+            self._logged.add(words)
+            _log.error("collector failed", extra={"collector": self._collector.name}, exc_info=error)
+        return f"{kind}: {words}"
+
+
+def explain(error: BaseException) -> tuple[str, str]:
+    """``(reason, words)``: reason as in metrics.yaml, words for a person."""
+    if isinstance(error, CollectorFailed):
+        return error.reason, error.words
+    if isinstance(error, InnoscopeError):
+        words = f"{error.what} ({error.remedy})" if error.remedy else error.what
+        for kind, reason in ((NoSuchProcess, "gone"), (NoRights, "rights"), (KernelUnable, "unsupported")):
+            if isinstance(error, kind):
+                return reason, words
+        return "error", words
+    words = f"{type(error).__name__}: {error}"
+    if isinstance(error, OSError):
+        return _ERRNOS.get(error.errno or 0, "error"), words
+    return "error", words

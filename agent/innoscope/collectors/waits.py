@@ -1,0 +1,197 @@
+"""What all threads wait for: a look at their stacks once a second, added up by wait class."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from innoscope.collectors.errors import CollectorFailed
+from innoscope.collectors.kinds import Kind, default_kinds
+from innoscope.errors import NoSuchProcess
+from innoscope.metrics.model import Sample
+from innoscope.stacks.classify import default_classifier
+from innoscope.stacks.model import Trust
+from innoscope.stacks.profiles import Profiles, Stack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from innoscope.stacks.model import Dump, Frame
+    from innoscope.target.model import Target
+
+_log = logging.getLogger(__name__)
+
+#: A gap between looks counts for no more than so many intervals: what was in it nobody saw.
+_LONGEST_GAP: Final = 5
+#: Looks older than this tell nothing of now.
+_STALE_S: Final = 5.0
+#: After a failure, seconds until the next try.
+_RETRY_S: Final = 5.0
+#: What is remembered of stacks between looks; as the engine's own memory it is bounded.
+_SEEN_KEPT: Final = 2_000
+_CLOSE_S: Final = 0.3
+
+
+class Eyes(Protocol):
+    """What takes one look: the stack engine."""
+
+    def look(self) -> Dump:
+        """All threads, once."""
+
+
+class _Seen(NamedTuple):
+    """What was made of the threads with one stack, wait class, trust and name."""
+
+    stack: Stack
+    kind: Kind
+
+
+def open_eyes(target: Target) -> Eyes:
+    """The engine, by BPF only: a daemon never takes ptrace silently."""
+    from innoscope.stacks.engine import Engine
+
+    return Engine(target, method="bpf")
+
+
+class WaitsCollector:
+    """Looks on a thread of its own; ``collect`` tells what was seen so far and never waits for a look."""
+
+    name = "waits"
+    timeout = 0.5
+
+    def __init__(
+        self,
+        target: Target,
+        profiles: Profiles | None = None,
+        *,
+        interval_s: float = 1.0,
+        eyes: Callable[[Target], Eyes] = open_eyes,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._target = target
+        self._profiles = profiles or Profiles()
+        self._interval_s = interval_s
+        self._open_eyes = eyes
+        self._clock = clock
+        self._eyes: Eyes | None = None
+        self._tally = _Tally()
+        self._kinds: dict[int, str] = {}
+        self._seen: dict[tuple[int, str, Trust, str], _Seen] = {}
+        self._lock = threading.Lock()
+        self._failure: Exception | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="looks", daemon=True)
+        self._thread.start()
+
+    def collect(self) -> Iterable[Sample]:
+        """Threads by class at the last look, and the sums. What ended the looks is raised."""
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            age = self._clock() - self._tally.looked_at if self._tally.looks else None
+            if age is None:
+                raise CollectorFailed("timeout", "the first look is under way")
+            if age > max(_STALE_S, _LONGEST_GAP * self._interval_s):
+                raise CollectorFailed("timeout", f"the last look ended {age:.0f} s ago")
+            return self._tally.samples()
+
+    def thread_kinds(self) -> Mapping[int, str]:
+        """``{thread id: kind}`` (see kinds.KINDS) as of the last look; empty before there was one."""
+        return self._kinds
+
+    def close(self) -> None:
+        """End the looks; one that is under way is waited for, but not long."""
+        self._ended.set()
+        self._thread.join(_CLOSE_S)
+
+    def _watch(self) -> None:
+        due = self._clock()
+        while not self._ended.wait(max(0.0, due - self._clock())):
+            pause = self._try_to_look()
+            due += pause
+            if (late := self._clock() - due) > 0:  # looks that were missed are left out
+                due += pause * (late // pause + 1)
+
+    def _try_to_look(self) -> float:
+        """One look, whatever comes of it; how long to pause from its start to the next one."""
+        try:
+            if self._eyes is None:
+                self._eyes = self._open_eyes(self._target)
+            began = self._clock()
+            dump = self._eyes.look()
+            self._take(dump, self._clock() - began)
+        except Exception as error:  # whatever it is, looks must go on once it is over
+            self._fail(error)
+            return _RETRY_S
+        return self._interval_s
+
+    def _fail(self, error: Exception) -> None:
+        with self._lock:
+            if str(error) != str(self._failure) and not isinstance(error, NoSuchProcess):
+                _log.warning("no look", extra={"pid": self._target.pid, "reason": str(error)})
+            self._failure, self._eyes = error, None
+
+    def _take(self, dump: Dump, seconds: float) -> None:
+        """Count one look."""
+        counts: Counter[Stack] = Counter()
+        kinds = {}
+        before = self._kinds
+        for thread in dump.threads:
+            frames = thread.frames
+            seen = self._seen.get((id(frames), thread.wait, thread.trust, thread.comm))
+            if seen is None:
+                seen = self._see(thread.wait, thread.trust, frames, thread.comm)
+            counts[seen.stack] += 1
+            tid, kind = thread.tid, seen.kind
+            kinds[tid] = kind.name if kind.sure else before.get(tid, kind.name)
+        self._kinds = kinds
+        with self._lock:
+            self._tally.add(dump, self._clock(), seconds, _LONGEST_GAP * self._interval_s)
+            self._failure = None
+        self._profiles.add(dump.taken_at, counts, dump.duration_ms)
+
+    def _see(self, wait: str, trust: Trust, frames: tuple[Frame, ...], comm: str) -> _Seen:
+        """Remembered by the identity of the frames, which the remembered stack keeps alive."""
+        if len(self._seen) >= _SEEN_KEPT:
+            self._seen.clear()
+        seen = _Seen(Stack.of(wait, trust, frames), default_kinds().of(frames, comm))
+        self._seen[id(frames), wait, trust, comm] = seen
+        return seen
+
+
+class _Tally:
+    """The sums that are exported; every class and level of trust is always there."""
+
+    def __init__(self) -> None:
+        classes = default_classifier().catalog.classes
+        self._threads = dict.fromkeys(classes, 0)
+        self._seconds = dict.fromkeys(classes, 0.0)
+        self._trust = dict.fromkeys(Trust, 0)
+        self._look_seconds = 0.0
+        self.looks = 0
+        self.looked_at = 0.0
+
+    def add(self, dump: Dump, now: float, seconds: float, longest_gap: float) -> None:
+        """One look, of so many seconds; the time since the last one counts for its threads."""
+        gap = min(now - self.looked_at, longest_gap) if self.looks else 0.0
+        waits = dump.waits
+        for wait in self._threads:
+            count = self._threads[wait] = waits.get(wait, 0)
+            self._seconds[wait] += gap * count
+        tally = dump.tally
+        for trust in Trust:
+            self._trust[trust] += tally[trust]
+        self._look_seconds, self.looked_at = seconds, now
+        self.looks += 1
+
+    def samples(self) -> list[Sample]:
+        """What metrics.yaml declares for ``waits``."""
+        return [
+            *(Sample("threads", count, (wait,)) for wait, count in self._threads.items()),
+            *(Sample("thread_seconds", seconds, (wait,)) for wait, seconds in self._seconds.items()),
+            *(Sample("thread_samples", count, (trust.value,)) for trust, count in self._trust.items()),
+            Sample("look_seconds", self._look_seconds),
+        ]

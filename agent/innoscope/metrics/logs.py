@@ -1,0 +1,52 @@
+"""Structured logs on stderr: one line an event, as logfmt or as JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from typing import Any, Final
+
+FORMATS: Final = ("logfmt", "json")
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+#: What a LogRecord has by itself; all else came as ``extra``.
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def set_up(form: str, level: str) -> None:
+    """Send all logs to stderr in one of FORMATS, from one of LEVELS on."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(Structured(form))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+class Structured(logging.Formatter):
+    """``ts=… level=info msg="…"``, then what came as ``extra``, then the traceback."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self._as_json = form == "json"
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        fields: dict[str, Any] = {
+            "ts": f"{moment}.{int(record.msecs):03}Z",
+            "level": record.levelname.lower(),
+            "component": record.name,
+            "msg": record.getMessage(),
+        }
+        fields |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        if self._as_json:
+            return json.dumps(fields, ensure_ascii=False, default=str)
+        return " ".join(f"{name}={_logfmt(value)}" for name, value in fields.items())
+
+
+def _logfmt(value: object) -> str:
+    """The value as one word, quoted where it is not."""
+    text = str(value)
+    plain = text.isprintable() and not set(' "=') & set(text)
+    return text if text and plain else json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,243 @@
+"""The sensor: finds the servers of this host, watches each, and answers for all of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from innoscope import __version__
+from innoscope.errors import InnoscopeError
+from innoscope.metrics import registry
+from innoscope.metrics.notify import notify
+from innoscope.sensor import protocol
+from innoscope.sensor.naming import Names
+from innoscope.sensor.profiles import encode_chunks
+from innoscope.sensor.watch import Slot, Watch
+from innoscope.target import discover
+from innoscope.target.proc import ProcFs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from innoscope.metrics.model import Outcome
+    from innoscope.sensor.watch import Factory
+    from innoscope.target.model import Target
+
+_log = logging.getLogger(__name__)
+
+DISCOVER_S: Final = 2.0
+#: A server that ended is reported as down for so long, unless one of its name begins.
+REMEMBER_S: Final = 3600.0
+#: Chunks of profiles in one reply, of all servers together.
+_MOST_CHUNKS: Final = 60
+#: The first pause before a server that does not listen is identified again; doubled each time.
+_AGAIN_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """``names`` maps a pid or a socket's path, as text, to a server's name."""
+
+    interval_s: float = 1.0
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Known:
+    """A server process that was identified. ``again_at`` is when to do so again, while it does not listen."""
+
+    name: str
+    again_s: float
+    again_at: float
+
+
+class Sensor:
+    """All watched servers. ``tick`` belongs to one thread, all else may be called by any."""
+
+    def __init__(
+        self, settings: Settings, factories: Sequence[Factory] = (), *, proc: ProcFs | None = None
+    ) -> None:
+        self._settings = settings
+        self._factories = tuple(factories)
+        self._proc = proc or ProcFs()
+        self._names = Names(settings.names, self._proc)
+        self._counters = frozenset(
+            metric.name for metric in registry.default() if metric.kind in ("counter", "histogram")
+        )
+        self._known: dict[int, _Known] = {}
+        self._slots: dict[str, Slot] = {}
+        self._lock = threading.Lock()  # of the two above
+        self._collecting = threading.Lock()
+        self._collected: tuple[float, list[tuple[str, Target, list[Outcome]]]] = (-1.0, [])
+        self._boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+    def run(self, ended: threading.Event) -> None:
+        """Find servers every two seconds until ``ended``, and tell systemd that we live."""
+        self.tick()
+        notify("READY=1")
+        while not ended.wait(DISCOVER_S):
+            try:
+                self.tick()
+            except Exception:  # those that are watched must go on being watched
+                _log.exception("no search for servers")
+            notify("WATCHDOG=1")
+        notify("STOPPING=1")
+
+    def tick(self) -> None:
+        """Begin to watch servers that are new, and end with those that are gone."""
+        now = time.monotonic()
+        pids = discover.server_pids(self._proc)
+        self._end_gone(set(pids), now)
+        for pid in pids:
+            known = self._known.get(pid)
+            if known is None or now >= known.again_at:
+                try:
+                    self._identify(pid, known, now)
+                except (OSError, InnoscopeError) as error:  # it ended while we looked, or may not be read
+                    _log.info("a server could not be identified", extra={"pid": pid, "reason": str(error)})
+
+    def handle(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer one request of the socket. Raises BadMessage."""
+        calls: dict[str, Callable[[], dict[str, Any]]] = {
+            "hello": self.hello,
+            "collect": self.collect,
+            "profiles": lambda: self.profiles(request.get("cursor")),
+            "probes": self.probes,
+        }
+        call = calls.get(str(request.get("call")))
+        if call is None:
+            raise protocol.BadMessage(f"there is no call {str(request.get('call'))[:40]!r}")
+        return call()
+
+    def hello(self) -> dict[str, Any]:
+        """Who we are."""
+        with self._lock:
+            names = list(self._slots)
+        return self._identity() | {"protocol": protocol.VERSION, "servers": names}
+
+    def collect(self) -> dict[str, Any]:
+        """One run of all collectors of all servers, side by side; who asks meanwhile shares it."""
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        servers = [
+            {
+                "name": name,
+                "target": protocol.encode_target(target),
+                "outcomes": protocol.encode_outcomes(outcomes),
+            }
+            for name, target, outcomes in self._run_collectors()
+        ]
+        return self._identity() | {
+            "cpu_seconds": usage.ru_utime + usage.ru_stime + children.ru_utime + children.ru_stime,
+            "rss_bytes": _resident(),
+            "servers": servers,
+            "sent_at": time.time(),
+        }
+
+    def profiles(self, cursor: Any) -> dict[str, Any]:
+        """Chunks since the cursor, a number for each server (none: from the beginning)."""
+        begun = protocol.expect(cursor or {}, dict)
+        with self._lock:
+            slots = list(self._slots.items())
+        left = _MOST_CHUNKS
+        servers = {}
+        for name, slot in slots:
+            position, chunks = slot.profiles.since(protocol.expect(begun.get(name, 0), int), left)
+            left -= len(chunks)
+            servers[name] = {
+                "target": protocol.encode_target(slot.target),
+                "cursor": position,
+                **encode_chunks(chunks),
+            }
+        return {"servers": servers}
+
+    def probes(self) -> dict[str, Any]:
+        """The status of each server's probes."""
+        return {"servers": {name: watch.probes() for name, _, watch in self._watches() if watch is not None}}
+
+    def close(self) -> None:
+        """End all watches."""
+        with self._lock:
+            slots = list(self._slots.values())
+        for slot in slots:
+            slot.end()
+
+    def _run_collectors(self) -> list[tuple[str, Target, list[Outcome]]]:
+        """A run that ended after we were asked is as good as one of our own."""
+        asked = time.monotonic()
+        with self._collecting:
+            if self._collected[0] < asked:
+                found = self._watches()
+                for _, _, watch in found:
+                    if watch is not None:
+                        watch.start()
+                told = [(name, slot.target, slot.outcomes(watch)) for name, slot, watch in found]
+                self._collected = time.monotonic(), told
+            return self._collected[1]
+
+    def _watches(self) -> list[tuple[str, Slot, Watch | None]]:
+        with self._lock:
+            return [(name, slot, slot.watch) for name, slot in self._slots.items()]
+
+    def _identity(self) -> dict[str, Any]:
+        return {"boot_id": self._boot_id, "pid": os.getpid(), "version": __version__}
+
+    def _end_gone(self, pids: set[int], now: float) -> None:
+        """End watches whose process is gone, and forget servers that have been down for long."""
+        for pid, known in list(self._known.items()):
+            slot = self._slots[known.name]
+            if pid not in pids or slot.watch is None or not slot.watch.alive:
+                _log.info("server ended", extra={"server": known.name, "pid": pid})
+                del self._known[pid]
+                slot.end()
+        with self._lock:
+            for name in [name for name, slot in self._slots.items() if slot.watch is None]:
+                if now - self._slots[name].ended_at > REMEMBER_S:
+                    del self._slots[name]
+
+    def _identify(self, pid: int, known: _Known | None, now: float) -> None:
+        """Learn who it is; begin to watch it if it is new, else take over what it did not tell before."""
+        target = discover.identify(self._proc, pid)
+        others = {one.name for number, one in self._known.items() if number != pid}
+        name = self._names.give(target, others)
+        again_s = 2 * known.again_s if known else _AGAIN_S
+        again_at = now + again_s if target.port is None else float("inf")
+        if known is None:
+            self._begin(name, target)
+        elif name != known.name:
+            self._rename(known.name, name)
+        self._slots[name].target = target
+        self._known[pid] = _Known(name, again_s, again_at)
+
+    def _begin(self, name: str, target: Target) -> None:
+        slot = self._slots.get(name) or Slot(target, self._counters)
+        slot.begin(Watch(target, slot.profiles, self._factories, interval_s=self._settings.interval_s))
+        with self._lock:
+            self._slots[name] = slot
+        extra = {"server": name, "pid": target.pid, "version": target.version_text}
+        _log.info("server found", extra=extra | {"socket": target.socket, "port": target.port})
+
+    def _rename(self, old: str, new: str) -> None:
+        _log.info("server renamed", extra={"server": new, "before": old})
+        with self._lock:
+            self._slots[new] = self._slots.pop(old)
+
+
+def default_factories() -> list[Factory]:
+    """Those collectors beyond waits and process that are installed."""
+    try:
+        from innoscope.collectors.memory import MemoryCollector
+    except ImportError:
+        return []
+    return [MemoryCollector]
+
+
+def _resident() -> int:
+    """Our own resident memory in bytes (/proc/self/statm)."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

@@ -1,0 +1,89 @@
+"""Chunks of profiles as plain values: each frame and each stack is told once a reply."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from innoscope.sensor.protocol import BadMessage, expect, part
+from innoscope.stacks.model import Frame, Trust
+from innoscope.stacks.profiles import Chunk, Stack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def encode_chunks(chunks: Iterable[Chunk]) -> dict[str, Any]:
+    """``frames``, ``stacks`` (by number of frame) and ``chunks`` (by number of stack)."""
+    frames: dict[Frame, int] = {}
+    stacks: dict[Stack, int] = {}
+    told = [
+        {
+            "start": chunk.start,
+            "end": chunk.end,
+            "looks": chunk.looks,
+            "look_ms": chunk.look_ms,
+            "dropped": chunk.dropped,
+            "counts": [
+                [stacks.setdefault(stack, len(stacks)), count] for stack, count in chunk.counts.items()
+            ],
+        }
+        for chunk in chunks
+    ]
+    return {
+        "stacks": [
+            [stack.wait, stack.trust.value, *(frames.setdefault(frame, len(frames)) for frame in stack.frames)]
+            for stack in stacks
+        ],
+        "frames": [
+            [frame.function, frame.module, frame.offset, frame.inlined, frame.kernel] for frame in frames
+        ],
+        "chunks": told,
+    }
+
+
+def decode_chunks(data: Any) -> list[Chunk]:
+    """The reverse; raises BadMessage."""
+    frames = [_frame(item) for item in part(data, "frames", list)]
+    stacks = [_stack(item, frames) for item in part(data, "stacks", list)]
+    return [_chunk(item, stacks) for item in part(data, "chunks", list)]
+
+
+def _frame(data: Any) -> Frame:
+    if not isinstance(data, list) or len(data) != 5:
+        raise BadMessage("a frame is not a list of five")
+    function, module, offset, inlined, kernel = data
+    name = None if function is None else expect(function, str)
+    return Frame(name, expect(module, str), expect(offset, int), expect(inlined, bool), expect(kernel, bool))
+
+
+def _stack(data: Any, frames: Sequence[Frame]) -> Stack:
+    if not isinstance(data, list) or len(data) < 2:
+        raise BadMessage("a stack is not [wait, trust, frames…]")
+    wait, trust, *numbers = data
+    try:
+        level = Trust(trust)
+    except ValueError as error:
+        raise BadMessage(f"no such level of trust: {trust!r:.60}") from error
+    return Stack.of(expect(wait, str), level, tuple(_at(frames, number) for number in numbers))
+
+
+def _chunk(data: Any, stacks: Sequence[Stack]) -> Chunk:
+    counts = {}
+    for pair in part(data, "counts", list):
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise BadMessage("a count is not [stack, threads]")
+        counts[_at(stacks, pair[0])] = expect(pair[1], int)
+    return Chunk(
+        part(data, "start", float),
+        part(data, "end", float),
+        part(data, "looks", int),
+        part(data, "look_ms", float),
+        counts,
+        part(data, "dropped", int),
+    )
+
+
+def _at(items: Sequence[Any], number: Any) -> Any:
+    if not 0 <= expect(number, int) < len(items):
+        raise BadMessage(f"there is no number {number}")
+    return items[number]

@@ -1,0 +1,223 @@
+"""The sensor's Unix socket: who may ask, how much, how long. One thread a client, one request a connection."""
+
+from __future__ import annotations
+
+import grp
+import logging
+import os
+import socket
+import struct
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from innoscope.errors import InnoscopeError, NoRights
+from innoscope.sensor import protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
+
+#: Clients served at a time.
+MOST_CLIENTS: Final = 16
+#: Seconds to send a request, and to take its reply.
+REQUEST_S: Final = 2.0
+REPLY_S: Final = 5.0
+_MODE: Final = 0o660
+_UCRED: Final = struct.Struct("iII")
+_SO_PEERGROUPS: Final = 59  # asm-generic/socket.h, since Linux 4.13; the socket module does not name it
+_GROUPS_BYTES: Final = 4 * 65_536  # NGROUPS_MAX
+_SUN_PATH: Final = 107
+_ANSWERS_S: Final = 0.5
+
+
+class SocketTaken(InnoscopeError):
+    """Another sensor answers on the socket, or it cannot be made."""
+
+
+class SocketServer:
+    """Listens on ``path`` and answers with what ``handle`` makes of a request.
+
+    Root, our own user and members of ``group`` may ask. What ``handle`` raises becomes an error reply.
+    Raises SocketTaken, or NoRights.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        handle: Callable[[dict[str, Any]], dict[str, Any]],
+        *,
+        group: str | None = None,
+        request_s: float = REQUEST_S,
+    ) -> None:
+        self._path = Path(path)
+        self._handle = handle
+        self._request_s = request_s
+        self._gid = _group_id(group)
+        self._lock = threading.Lock()
+        self._clients = 0
+        self._reading: dict[int, socket.socket] = {}  # those that have not sent their request yet, oldest first
+        self._wire = self._listen()
+        self._inode = self._path.stat().st_ino
+        threading.Thread(target=self._accept, name="socket", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop listening, and remove the socket if it still is ours."""
+        with suppress(OSError):
+            self._wire.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
+        self._wire.close()
+        with suppress(OSError):
+            if self._path.stat().st_ino == self._inode:
+                self._path.unlink()
+
+    def _listen(self) -> socket.socket:
+        """A socket with its rights set before anybody can connect to it."""
+        partial = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        if len(os.fsencode(partial)) > _SUN_PATH:
+            raise SocketTaken(f"the path is too long for a socket: {self._path}", remedy="--socket SHORTER")
+        wire = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            if _answers(self._path):
+                raise SocketTaken(
+                    f"another sensor answers at {self._path}", remedy="use that one, or --socket OTHER"
+                )
+            partial.unlink(missing_ok=True)
+            wire.bind(str(partial))
+            partial.chmod(_MODE)
+            if self._gid is not None:
+                os.chown(partial, -1, self._gid)
+            wire.listen(MOST_CLIENTS)
+            partial.replace(self._path)  # in place of a stale one
+        except OSError as error:
+            wire.close()
+            partial.unlink(missing_ok=True)
+            kind = NoRights if isinstance(error, PermissionError) else SocketTaken
+            raise kind(
+                f"cannot listen on {self._path}: {error.strerror}", remedy="--socket PATH in a folder of ours"
+            ) from error
+        except InnoscopeError:
+            wire.close()
+            raise
+        return wire
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._wire.accept()
+            except OSError:
+                if self._wire.fileno() < 0:
+                    return
+                time.sleep(0.1)  # no descriptors left, for instance: they come back as clients go
+                continue
+            if self._admit(client):
+                threading.Thread(target=self._serve, args=(client,), name="client", daemon=True).start()
+            else:
+                _refuse(client, "too many ask at once: try again")
+
+    def _admit(self, client: socket.socket) -> bool:
+        """Whether there is a place. Who has taken longest to send its request gives way, answers do not."""
+        with self._lock:
+            if self._clients >= MOST_CLIENTS:
+                if not self._reading:
+                    return False
+                with suppress(OSError):
+                    self._reading.pop(next(iter(self._reading))).shutdown(socket.SHUT_RDWR)
+            self._clients += 1
+            self._reading[client.fileno()] = client
+            return True
+
+    def _serve(self, client: socket.socket) -> None:
+        number = client.fileno()
+        try:
+            self._answer(client, number)
+        except (protocol.TooSlow, protocol.BadMessage, OSError) as error:
+            _log.info("a client was let go", extra={"reason": str(error) or type(error).__name__})
+        except Exception:
+            _log.exception("a client could not be served")
+        finally:
+            with self._lock:
+                self._reading.pop(number, None)
+                self._clients -= 1
+            client.close()
+
+    def _answer(self, client: socket.socket, number: int) -> None:
+        if (uid := self._stranger(client)) is not None:
+            _log.warning("a client was refused", extra={"uid": uid})
+            _refuse(client, f"user {uid} may not ask: it is not of the sensor's group")
+            return
+        request = protocol.receive(client, protocol.REQUEST_BYTES, time.monotonic() + self._request_s)
+        with self._lock:
+            self._reading.pop(number, None)
+        answer = self._handled(request)
+        try:
+            protocol.send(client, answer, protocol.REPLY_BYTES, time.monotonic() + REPLY_S)
+        except protocol.BadMessage as error:
+            _refuse(client, error.what)
+
+    def _handled(self, request: Any) -> dict[str, Any]:
+        if not isinstance(request, dict):
+            return {"error": "a request is an object"}
+        try:
+            return {"ok": self._handle(request)}
+        except InnoscopeError as error:
+            return {"error": error.what}
+        except Exception as error:
+            _log.exception("a request failed", extra={"call": str(request.get("call"))[:40]})
+            return {"error": f"{type(error).__name__}: {error}"}
+
+    def _stranger(self, client: socket.socket) -> int | None:
+        """The user id of a client that may not ask; None if it may."""
+        _, uid, gid = _UCRED.unpack(
+            client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+        )
+        if uid in (0, os.geteuid()) or (self._gid is not None and gid == self._gid):
+            return None
+        if self._gid is not None and self._gid in _groups(client):
+            return None
+        return int(uid)
+
+
+def _groups(client: socket.socket) -> tuple[int, ...]:
+    """The supplementary groups of the other side, when it connected; none where the kernel does not tell."""
+    try:
+        raw = client.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
+    except OSError:
+        return ()
+    return struct.unpack(f"{len(raw) // 4}I", raw)
+
+
+def _group_id(group: str | None) -> int | None:
+    if group is None:
+        return None
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError as error:
+        raise SocketTaken(f"there is no group {group}", remedy=f"groupadd --system {group}") from error
+
+
+def _answers(path: Path) -> bool:
+    """Whether somebody listens there. Raises OSError for what is no socket."""
+    if not path.exists():
+        return False
+    if not path.is_socket():
+        raise FileExistsError(0, "it is there and is not a socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
+        probe.settimeout(_ANSWERS_S)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except TimeoutError:
+            return True
+    return True
+
+
+def _refuse(client: socket.socket, words: str) -> None:
+    """One short error, if the client takes it at once."""
+    with suppress(OSError, protocol.TooSlow, protocol.BadMessage):
+        protocol.send(client, {"error": words}, protocol.REPLY_BYTES, time.monotonic() + 0.1)
+    client.close()

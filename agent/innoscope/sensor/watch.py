@@ -1,0 +1,134 @@
+"""One server that is watched: its collectors, and what outlives them when it is restarted."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from innoscope.collectors.process import ProcessCollector
+from innoscope.collectors.runner import Runner
+from innoscope.collectors.waits import WaitsCollector
+from innoscope.metrics.model import Outcome, Sample
+from innoscope.sensor.accumulate import Accumulator
+from innoscope.stacks.profiles import Profiles
+from innoscope.target.discover import still_same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from innoscope.collectors.runner import Collector
+    from innoscope.target.model import Target
+
+    Factory: TypeAlias = Callable[[Target], Collector]
+
+_log = logging.getLogger(__name__)
+
+#: Log sequence numbers go on by themselves when their server is restarted.
+LASTING: Final = ("redo_written_bytes", "redo_flushed_bytes", "redo_checkpoint_bytes")
+
+
+class Watch:
+    """All collectors of one server process. ``factories`` make those beyond waits and process, quickly."""
+
+    def __init__(
+        self, target: Target, profiles: Profiles, factories: Iterable[Factory], *, interval_s: float
+    ) -> None:
+        self.target = target
+        self.epoch = (target.pid, target.start_time)
+        waits = WaitsCollector(target, profiles, interval_s=interval_s)
+        self._collectors: list[Collector] = [ProcessCollector(target, waits.thread_kinds), waits]
+        self._collectors += [_made(factory, target) for factory in factories]
+        self._runner = Runner(self._collectors)
+
+    def start(self) -> None:
+        """Begin one run of all collectors."""
+        self._runner.start()
+
+    def outcomes(self) -> list[Outcome]:
+        """What came of it. A server that has ended is down, whatever its collectors say."""
+        outcomes = self._runner.outcomes()
+        return outcomes if self.alive else [down(self.target)]
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still is there."""
+        return still_same(self.target)
+
+    def probes(self) -> list[dict[str, Any]]:
+        """What the probes say of themselves; empty without any."""
+        return [
+            row
+            for collector in self._collectors
+            if (status := getattr(collector, "status", None)) is not None
+            for row in status()
+        ]
+
+    def close(self) -> None:
+        """End the collectors. One that fails to end is left to the end of the process."""
+        self._runner.close()
+        for collector in self._collectors:
+            if (close := getattr(collector, "close", None)) is not None:
+                with suppress(Exception):
+                    close()
+
+
+class Slot:
+    """A named server over all its restarts: counters go on, the hour of profiles stays."""
+
+    def __init__(self, target: Target, counters: Collection[str]) -> None:
+        self.target = target
+        self.profiles = Profiles()
+        self.watch: Watch | None = None
+        self.ended_at = time.monotonic()
+        self._sums = Accumulator(counters, LASTING)
+
+    def begin(self, watch: Watch) -> None:
+        """A server of this name has begun."""
+        self.end()
+        self.target, self.watch = watch.target, watch
+
+    def end(self) -> None:
+        """It has ended, or we do."""
+        watch, self.watch, self.ended_at = self.watch, None, time.monotonic()
+        if watch is not None:
+            watch.close()
+
+    def outcomes(self, watch: Watch | None) -> list[Outcome]:
+        """What came of the run that ``watch`` began, its counters with their past; else that it is down."""
+        if watch is None:
+            return [down(self.target)]
+        return [self._go_on(outcome, watch) for outcome in watch.outcomes()]
+
+    def _go_on(self, outcome: Outcome, watch: Watch) -> Outcome:
+        samples = self._sums.update(outcome.collector, watch.epoch, outcome.samples)
+        return Outcome(outcome.collector, outcome.success, outcome.seconds, samples, outcome.reason)
+
+
+def down(target: Target) -> Outcome:
+    """What is said of a server that is not there."""
+    reason = f"gone: process {target.pid} has ended"
+    return Outcome(ProcessCollector.name, False, 0.0, (Sample("mysqld_up", 0),), reason)
+
+
+class _Unmade:
+    """In the place of a collector that could not be made: it says why at each run."""
+
+    timeout = 1.0
+
+    def __init__(self, name: str, error: Exception) -> None:
+        self.name = name
+        self._error = error
+
+    def collect(self) -> Iterable[Sample]:
+        raise self._error
+
+
+def _made(factory: Factory, target: Target) -> Collector:
+    try:
+        return factory(target)
+    except Exception as error:  # the others can do without it
+        name = str(getattr(factory, "name", getattr(factory, "__name__", "collector")))
+        _log.warning("no collector", extra={"collector": name, "pid": target.pid, "reason": str(error)})
+        return _Unmade(name, error)

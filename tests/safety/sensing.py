@@ -1,0 +1,116 @@
+"""A real ``innoscope sensor``, started, waited for as systemd would, and ended by its pid."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from innoscope.metrics.model import by_series
+from innoscope.sensor.client import SensorClient
+from safety.command import INNOSCOPE
+from servers import Keeper
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from innoscope.metrics.model import Outcome, Value
+    from innoscope.sensor.protocol import Reply, ServerReply
+
+_READY_S = 60
+
+
+class Sensing:
+    """A context manager; ``client`` asks it. ``kill()`` and ``start()`` are for tests of its death."""
+
+    def __init__(self, *arguments: object, under: Sequence[str] = (), path: Path | None = None) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="innoscope-sensor-")
+        self._home = Path(self._folder.name)
+        self._home.chmod(0o755)
+        self.path = path or self._home / "run" / "sensor.sock"
+        self._arguments = [*under, INNOSCOPE, "sensor", "--socket", str(self.path), *map(str, arguments)]
+        self._keeper = Keeper()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def client(self) -> SensorClient:
+        """Patient: what is quick is for a test to say."""
+        return SensorClient(str(self.path), timeout=10)
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    @property
+    def log(self) -> str:
+        """All that it wrote to stderr."""
+        return (self._home / "log").read_text()
+
+    def __enter__(self) -> Sensing:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._keeper.close()
+        self._folder.cleanup()
+
+    def start(self) -> None:
+        """Start it, and wait until it says READY=1: it has found the servers that run."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, (self._home / "log").open("ab") as log:
+            notify = self._home / "notify"
+            notify.unlink(missing_ok=True)
+            ready.bind(str(notify))
+            ready.settimeout(_READY_S)
+            self.process = subprocess.Popen(
+                self._arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"NOTIFY_SOCKET": str(notify)},
+            )
+            self._keeper.watch(self.pid)
+            try:
+                assert ready.recv(100) == b"READY=1"
+            except TimeoutError as error:
+                raise AssertionError(f"not ready within {_READY_S} s:\n{self.log}") from error
+
+    def terminate(self) -> int:
+        """SIGTERM; its exit status."""
+        assert self.process is not None
+        self.process.terminate()
+        return self._reap()
+
+    def kill(self) -> None:
+        """SIGKILL, reaped."""
+        if self.process is not None:
+            self.process.kill()
+            self._reap()
+
+    def _reap(self) -> int:
+        assert self.process is not None
+        code = self.process.wait()
+        self._keeper.forget(self.process.pid)
+        self.process = None
+        return code
+
+
+def of_pid(reply: Reply, pid: int) -> ServerReply | None:
+    """The server with that pid; other tests may have servers of their own."""
+    return next((server for server in reply.servers if server.target.pid == pid), None)
+
+
+def outcome(server: ServerReply, collector: str) -> Outcome:
+    """What a collector said; fails if it did not run."""
+    return next(one for one in server.outcomes if one.collector == collector)
+
+
+def values(server: ServerReply, collector: str) -> dict[tuple[str, tuple[str, ...]], Value]:
+    """Its series; fails, with the reason, if it did not succeed."""
+    found = outcome(server, collector)
+    assert found.success, found.reason
+    return by_series(found.samples)

@@ -1,0 +1,272 @@
+"""Nobody can hold the sensor up, ask it without a right, or learn from its death more than that it died."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import random
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope.sensor.client import SensorDown
+from innoscope.sensor.server import MOST_CLIENTS
+from safety.command import assert_one_clear_error, innoscope
+from safety.leftovers import orphans
+from safety.privileges import NOBODY
+from safety.sensing import Sensing, of_pid, outcome
+from servers import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+QUICK_S = 1.0
+KILLS = int(os.environ.get("INNOSCOPE_SENSOR_KILLS", "20"))
+GARBAGE = 200
+SEED = 20261121
+#: Asks as another user, in a process of its own: prints what came back.
+_ASK = """
+import json, os, socket, struct, sys
+path, uid, *groups = sys.argv[1:]
+os.setgroups([int(group) for group in groups]); os.setgid(65534); os.setuid(int(uid))
+wire = socket.socket(socket.AF_UNIX)
+try:
+    wire.connect(path)
+    body = json.dumps({"call": "hello"}).encode()
+    wire.sendall(struct.pack("!I", len(body)) + body)
+    data = b""
+    while part := wire.recv(65536):
+        data += part
+    print(data[4:].decode())
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server("mysql-5.6.24") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def sensing(server: Server) -> Iterator[Sensing]:
+    assert server.running
+    with Sensing() as sensing:
+        yield sensing
+
+
+def connect(sensing: Sensing) -> socket.socket:
+    wire = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    wire.settimeout(20)
+    wire.connect(str(sensing.path))
+    return wire
+
+
+def answers(sensing: Sensing) -> float:
+    """Seconds until it has answered."""
+    began = time.monotonic()
+    sensing.client.collect()
+    return time.monotonic() - began
+
+
+def test_it_answers_root_and_its_socket_is_closed_to_others(sensing: Sensing) -> None:
+    assert answers(sensing) < QUICK_S
+    assert stat.S_IMODE(sensing.path.stat().st_mode) == 0o660
+
+
+def test_clients_that_say_nothing_hold_up_nobody(sensing: Sensing) -> None:
+    with ExitStack() as stack:
+        for _ in range(2 * MOST_CLIENTS):
+            stack.enter_context(closing(connect(sensing)))
+        assert answers(sensing) < QUICK_S
+
+
+def test_a_silent_client_is_let_go(sensing: Sensing) -> None:
+    with closing(connect(sensing)) as wire:
+        assert wire.recv(1) == b""
+
+
+@pytest.mark.parametrize("sent", [struct.pack("!I", 100) + b'{"call"', b"\0\0", struct.pack("!I", 1 << 31), b"GET / HTTP/1.0\r\n\r\n"])
+def test_half_a_frame_and_no_frame(sensing: Sensing, sent: bytes) -> None:
+    with closing(connect(sensing)) as wire:
+        wire.sendall(sent)
+        assert answers(sensing) < QUICK_S
+        assert wire.recv(1) == b"", "it was answered"
+
+
+def test_garbage(sensing: Sensing) -> None:
+    draw = random.Random(SEED)  # noqa: S311
+    for _ in range(GARBAGE):
+        with closing(connect(sensing)) as wire:
+            body = draw.randbytes(draw.randrange(0, 300))
+            wire.sendall(struct.pack("!I", len(body)) + body if draw.random() < 0.5 else body)
+    assert answers(sensing) < 2 * QUICK_S
+
+
+def _said(sensing: Sensing, request: bytes) -> dict[str, object]:
+    with closing(connect(sensing)) as wire:
+        wire.sendall(struct.pack("!I", len(request)) + request)
+        data = b""
+        while part := wire.recv(1 << 20):
+            data += part
+    (length,) = struct.unpack("!I", data[:4])
+    assert length == len(data) - 4
+    told: dict[str, object] = json.loads(data[4:])
+    return told
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [b"[]", b"1", b"{}", b'{"call":5}', b'{"call":"kill"}', b'{"call":"profiles","cursor":[1]}',
+     b'{"call":"profiles","cursor":{"x":"y"}}', b'{"call":"' + b"x" * 5_000 + b'"}'],
+)  # fmt: skip
+def test_a_strange_request_gets_an_error(sensing: Sensing, request_: bytes) -> None:
+    told = _said(sensing, request_)
+
+    assert set(told) <= {"error", "ok"}
+    if b'"y"' not in request_:  # a cursor of a server that is not there is passed over
+        assert "error" in told
+    assert "Traceback" not in str(told)
+
+
+def test_a_reader_that_takes_nothing_holds_up_nobody(sensing: Sensing) -> None:
+    with closing(connect(sensing)) as wire:
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        request = b'{"call":"collect"}'
+        wire.sendall(struct.pack("!I", len(request)) + request)
+        assert answers(sensing) < QUICK_S
+
+
+def test_many_clients_at_once_are_all_answered(sensing: Sensing) -> None:
+    took: list[float] = []
+
+    def ask() -> None:
+        for _ in range(10):
+            took.append(answers(sensing))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(took) == 80
+    assert max(took) < 2 * QUICK_S
+
+
+def _ask_as(path: Path, uid: int, *groups: int) -> str:
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", _ASK, str(path), str(uid), *map(str, groups)],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    return done.stdout.strip() or done.stderr
+
+
+def test_another_user_may_not_even_connect(sensing: Sensing) -> None:
+    assert _ask_as(sensing.path, NOBODY) == "PermissionError"
+
+
+def test_another_user_is_refused_also_where_the_files_let_it_in(sensing: Sensing) -> None:
+    sensing.path.chmod(0o666)
+    try:
+        said = _ask_as(sensing.path, NOBODY)
+    finally:
+        sensing.path.chmod(0o660)
+
+    assert json.loads(said)["error"] == f"user {NOBODY} may not ask: it is not of the sensor's group"
+
+
+def test_members_of_the_group_may_ask() -> None:
+    """As the agent does: another user, the group among its supplementary ones."""
+    with Sensing("--group", "games") as sensing:
+        games = pwd.getpwnam("games").pw_gid
+        assert sensing.path.stat().st_gid == games
+        member, stranger = _ask_as(sensing.path, NOBODY, 1, games, 2), _ask_as(sensing.path, NOBODY, 1, 2)
+
+    assert json.loads(member)["ok"]["protocol"] == 1
+    assert stranger == "PermissionError"
+
+
+def test_no_such_group_is_one_clear_error(tmp_path: Path) -> None:
+    result = innoscope("sensor", "--socket", tmp_path / "s", "--group", "no-such-group")
+
+    assert_one_clear_error(result, 1, "there is no group no-such-group")
+
+
+def test_two_sensors_on_one_socket(sensing: Sensing) -> None:
+    result = innoscope("sensor", "--socket", sensing.path)
+
+    assert_one_clear_error(result, 1, "another sensor answers at")
+    assert answers(sensing) < QUICK_S
+
+
+def test_what_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "precious"
+    path.write_text("precious")
+    result = innoscope("sensor", "--socket", path)
+
+    assert_one_clear_error(result, 1, "is not a socket")
+    assert path.read_text() == "precious"
+
+
+def test_terminated_it_ends_at_once_and_removes_its_socket(server: Server) -> None:
+    with Sensing() as sensing:
+        assert of_pid(sensing.client.collect(), server.pid) is not None
+        began = time.monotonic()
+        code = sensing.terminate()
+        took = time.monotonic() - began
+
+        assert (code, sensing.path.exists()) == (0, False)
+        assert took < 1
+        assert "Traceback" not in sensing.log
+        with pytest.raises(SensorDown, match="No such file") as caught:
+            sensing.client.hello()
+        assert caught.value.remedy is not None
+        assert "innoscope sensor --socket" in caught.value.remedy
+    assert not orphans()
+
+
+def test_killed_it_leaves_the_server_alone_and_the_next_one_takes_over(server: Server) -> None:
+    draw = random.Random(SEED)  # noqa: S311
+    with Sensing("--interval", 0.1) as sensing:
+        for _ in range(KILLS):
+            time.sleep(draw.random() * 0.5)
+            sensing.kill()
+            assert sensing.path.exists(), "a stale socket, as kill -9 leaves it"
+            _assert_untouched(server)
+            sensing.start()
+        _until(lambda: _looked(sensing, server))
+    assert not orphans()
+
+
+def _looked(sensing: Sensing, server: Server) -> bool:
+    told = of_pid(sensing.client.collect(), server.pid)
+    return told is not None and outcome(told, "waits").success
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _assert_untouched(server: Server) -> None:
+    status = Path(f"/proc/{server.pid}/status").read_text()
+    assert "TracerPid:\t0\n" in status
+    assert "State:\tT" not in status
+    assert "State:\tt" not in status
+    with closing(server.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT 6 * 7")
+        assert cursor.fetchone() == (42,)

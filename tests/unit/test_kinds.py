@@ -1,0 +1,97 @@
+"""What threads are for, judged on the real stacks of tests/golden."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from golden.store import read, servers, unpack
+from innoscope.collectors.kinds import KINDS, Kinds, default_kinds, problems
+from innoscope.errors import BadFile
+from innoscope.metrics import registry
+from innoscope.stacks.model import Frame
+from unit.dumps import frames
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Its InnoDB has no names and its threads are all called mariadbd: the SQL layer and the pool are known.
+STRIPPED = "mariadb-10.11"
+
+
+@pytest.mark.parametrize("server", servers())
+def test_threads_of_real_servers_are_known(server: str) -> None:
+    kinds: Counter[str] = Counter()
+    for item in read(server):
+        kinds[default_kinds().of(unpack(item.frames), item.comm).name] += 1
+
+    assert kinds["other"] == 0 or server == STRIPPED
+    assert {"connection", "io", "replication", "background"} <= kinds.keys()
+    if server != STRIPPED:
+        assert {"master", "io"} <= kinds.keys()
+    if server not in (STRIPPED, "mysql-5.5.9"):  # whose master thread cleans pages and purges
+        assert {"page_cleaner", "purge"} <= kinds.keys()
+
+
+@pytest.mark.parametrize(
+    ("stack", "comm", "kind", "sure"),
+    [
+        (("libc.so.6!poll", "my_net_read", "do_command", "handle_one_connection"), "mysqld", "connection", True),
+        (("trx_purge", "srv_master_do_purge", "srv_master_thread"), "mysqld", "master", True),
+        (("trx_purge", "srv_do_purge.isra.0", "srv_purge_coordinator_thread"), "mysqld", "purge", True),
+        (("fil_flush", "log_io_complete", "fil_aio_wait", "io_handler_thread"), "mysqld", "io", True),
+        (("", "", "libstdc++.so.6!"), "ib_pg_flush_co", "page_cleaner", True),
+        (("", "", "libstdc++.so.6!"), "ib_log_flush", "redo", True),
+        (("", ""), "ib_something_new", "background", True),
+        (("", "purge_coordinator_callback", "tpool::task_group::execute"), "mariadbd", "purge", True),
+        (("", "tpool::task_group::execute", "tpool::thread_pool_generic::worker_main"), "mariadbd", "background", False),
+        (("", "", "libc.so.6!start_thread"), "mariadbd", "other", False),
+        ((), "mysqld", "other", False),
+        (("mysql_binlog_send", "dispatch_command", "do_command"), "mysqld", "connection", True),
+    ],
+)  # fmt: skip
+def test_the_root_decides_then_the_name(stack: tuple[str, ...], comm: str, kind: str, sure: bool) -> None:
+    found = default_kinds().of(frames(*stack), comm)
+
+    assert (found.name, found.sure) == (kind, sure)
+
+
+def test_kinds_are_those_of_the_metric() -> None:
+    (label,) = registry.default()["mysqld_cpu_seconds"].labels
+
+    assert label.values == KINDS
+
+
+def good() -> dict[str, Any]:
+    return {"version": 1, "kinds": {"io": {"frames": ["a*"], "comm": []}}, "pool": []}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version": 2}, "version is not 1"),
+        ({"kinds": []}, "kinds must be a mapping"),
+        ({"pool": "x"}, "pool is not a list"),
+        ({"more": 1}, "unknown key 'more'"),
+        ({"kinds": {"oi": {"frames": [], "comm": []}}}, "unknown kind 'oi'"),
+        ({"kinds": {"io": {"frames": []}}}, "io: wants frames and comm"),
+        ({"kinds": {"io": {"frames": [1], "comm": []}}}, "io: frames and comm are lists"),
+    ],
+)
+def test_a_wrong_catalog_is_one_clear_error(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    path = tmp_path / "threads.yaml"
+    path.write_text(yaml.safe_dump(good() | change))
+
+    assert words in problems(good() | change)[0]
+    with pytest.raises(BadFile, match=r"threads\.yaml: "):
+        Kinds(path)
+
+
+def test_an_empty_list_matches_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "threads.yaml"
+    path.write_text(yaml.safe_dump(good()))
+
+    assert Kinds(path).of((Frame(None, "", 0),), "").name == "other"

@@ -1,0 +1,170 @@
+"""The hour of folded looks: totals stay true, memory stays flat, every format renders it."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+
+import pytest
+
+from innoscope.stacks.model import Frame, Trust
+from innoscope.stacks.profiles import Chunk, Profiles, Stack, report
+from innoscope.stacks.render import FORMATS, encode
+from unit.dumps import IDLE, ROW_LOCK, target
+
+IDLING = Stack.of("idle", Trust.EXACT, IDLE)
+LOCKED = Stack.of("row_lock", Trust.EXACT, ROW_LOCK)
+TORN = Stack.of("row_lock", Trust.TORN, ROW_LOCK)
+
+
+def made_up(number: int, depth: int = 20, wait: str = "on_cpu") -> Stack:
+    """One of endlessly many stacks; only its leaf is its own."""
+    leaf = Frame(f"function_number_{number}", "mysqld", number)
+    return Stack.of(wait, Trust.EXACT, (leaf, *(Frame(f"caller_{step}", "mysqld", step) for step in range(depth))))
+
+
+def test_looks_are_added_up() -> None:
+    profiles = Profiles()
+    for second in range(25):
+        profiles.add(1_000.0 + second, {IDLING: 10, LOCKED: second % 2}, look_ms=4.0)
+    whole = profiles.between(0, 2_000)
+
+    assert (whole.start, whole.end, whole.looks, whole.look_ms) == (1_000.0, 1_024.0, 25, 100.0)
+    assert whole.counts == {IDLING: 250, LOCKED: 12}
+    assert whole.dropped == 0
+
+
+def test_a_part_of_the_time_is_that_of_the_chunks_it_touches() -> None:
+    profiles = Profiles()
+    for second in range(60):
+        profiles.add(1_000.0 + second, {IDLING: 1})
+
+    assert profiles.between(1_010, 1_019).counts == {IDLING: 10}
+    assert profiles.between(1_015, 1_021).counts == {IDLING: 20}
+    assert profiles.between(5_000, 6_000) == Chunk(0.0, 0.0, 0, 0.0, {})
+
+
+def test_the_same_functions_are_one_stack_wherever_they_came_from() -> None:
+    other = tuple(Frame(frame.function, frame.module, frame.offset + 5) for frame in IDLE)
+    profiles = Profiles()
+    profiles.add(1_000.0, {IDLING: 1})
+    profiles.add(1_001.0, {Stack.of("idle", Trust.EXACT, other): 1})
+
+    assert profiles.between(0, 2_000).counts == {IDLING: 2}
+
+
+def test_old_chunks_and_their_stacks_are_forgotten() -> None:
+    profiles = Profiles(span_s=60, chunk_s=10)
+    profiles.add(1_000.0, {LOCKED: 5})
+    for second in range(1_010, 1_200):
+        profiles.add(float(second), {IDLING: 1})
+    whole = profiles.between(0, 2_000)
+
+    assert whole.counts.keys() == {IDLING}
+    assert whole.start >= 1_199 - 60 - 20
+    assert len(profiles._stacks) == len(profiles._ids) == 1
+
+
+def test_chunks_are_told_once_and_in_order() -> None:
+    profiles = Profiles()
+    cursor, nothing = profiles.since(0)
+    assert nothing == []
+    for second in range(35):
+        profiles.add(1_000.0 + second, {IDLING: 1})
+    cursor, first = profiles.since(cursor, most=2)
+    cursor, second_part = profiles.since(cursor, most=2)
+    after, rest = profiles.since(cursor)
+
+    assert [chunk.start for chunk in first] == [1_000.0, 1_010.0]
+    assert [chunk.start for chunk in second_part] == [1_020.0]
+    assert (after, rest) == (cursor, []), "what is not complete is not told yet"
+
+
+def test_a_cursor_of_an_earlier_process_stays_good() -> None:
+    before, after = Profiles(), Profiles()
+    before.add(1_000.0, {IDLING: 1})
+    before.add(1_010.0, {IDLING: 1})
+    cursor, _ = before.since(0)
+    after.add(1_020.0, {LOCKED: 1})
+    after.add(1_030.0, {LOCKED: 1})
+
+    assert [chunk.counts for chunk in after.since(cursor)[1]] == [{LOCKED: 1}]
+
+
+def test_a_clock_that_is_set_back_loses_nothing() -> None:
+    profiles = Profiles()
+    for moment in (1_000.0, 1_020.0, 940.0, 950.0):
+        profiles.add(moment, {IDLING: 1})
+
+    assert profiles.between(0, 2_000).counts == {IDLING: 4}
+
+
+def test_another_store_takes_chunks_over() -> None:
+    sensor, agent = Profiles(), Profiles()
+    for second in range(30):
+        sensor.add(1_000.0 + second, {IDLING: 2, TORN: 1}, look_ms=5.0)
+    for chunk in sensor.since(0)[1]:
+        agent.put(chunk)
+
+    assert agent.between(0, 2_000) == sensor.between(0, 1_019)
+
+
+def test_the_rarest_are_dropped_and_counted() -> None:
+    profiles = Profiles(most_stacks=100)
+    for look in range(300):
+        profiles.add(1_000.0 + look, {IDLING: 500, LOCKED: 20, made_up(look): 1})
+    whole = profiles.between(0, 2_000)
+
+    assert len(whole.counts) <= 101
+    assert (whole.counts[IDLING], whole.counts[LOCKED]) == (150_000, 6_000)
+    assert sum(whole.counts.values()) == 300 * 521, "every thread is counted somewhere"
+    assert whole.dropped > 150
+    (rare,) = [stack for stack in whole.counts if stack.labels == ("[rare stacks]",)]
+    assert (rare.wait, whole.counts[rare]) == ("on_cpu", whole.dropped)
+    assert any("rare stacks" in note for note in report(target(), whole).notes)
+
+
+def test_memory_stays_within_10_mb() -> None:
+    """1 h at 1 Hz, 1,000 threads on 500 distinct stacks, a fifth of which are new all the time."""
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        profiles = Profiles()
+        steady = [made_up(number) for number in range(400)]
+        for second in range(0, 3_900, 2):  # every other look, the same distinct stacks in each chunk
+            counts = dict.fromkeys(steady, 2)
+            counts |= {made_up(1_000 + second * 20 + number): 1 for number in range(20)}
+            profiles.add(1_000.0 + second, counts)
+        now, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    used = (now - before) / 1e6
+
+    print(f"\nprofiles: {used:.1f} MB, {len(profiles._stacks)} distinct stacks")
+    assert used <= 10
+    assert sum(profiles.between(0, 1e9).counts.values()) > 3_000 / 2 * 800
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_renders_it(form: str) -> None:
+    profiles = Profiles()
+    for second in range(12):
+        profiles.add(1_000.0 + second, {IDLING: 3, LOCKED: 1, TORN: 1}, look_ms=4.0)
+    made = encode(report(target(), profiles.between(0, 2_000)), form)
+
+    assert made
+    if form == "folded":
+        assert b";my_net_read;vio_io_wait;poll 36\n" in made
+        assert b"[torn];do_command;" in made
+    if form == "text":
+        assert b"60 threads in 12 looks over 11.0 s" in made
+        assert b"[12 of 24 torn]" in made
+    if form == "json":
+        told = json.loads(made)
+        assert (told["looks"], told["tally"]["threads"], told["waits"]) == (12, 60, {"idle": 36, "row_lock": 24})
+        assert told["stacks"][1]["trust"] == {"exact": 12, "torn": 12}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_nothing_seen_renders_too(form: str) -> None:
+    assert encode(report(target(), Profiles().between(0, 1)), form)

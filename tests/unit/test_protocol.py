@@ -1,0 +1,246 @@
+"""The sensor's frames: what goes in comes out, and nothing that anybody sends is believed."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import struct
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from innoscope.metrics.model import Histogram, Outcome, Sample
+from innoscope.sensor import protocol
+from innoscope.sensor.profiles import decode_chunks, encode_chunks
+from innoscope.sensor.protocol import BadMessage, TooSlow
+from innoscope.stacks.model import Trust
+from innoscope.stacks.profiles import Chunk, Stack
+from unit.dumps import IDLE, ROW_LOCK, target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LIMIT = 1_000
+
+
+@pytest.fixture
+def wires() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+def soon(seconds: float = 5.0) -> float:
+    return time.monotonic() + seconds
+
+
+def through_json(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def test_a_message_comes_through(wires: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = wires
+    protocol.send(ours, {"call": "collect", "x": [1, None, "é"]}, LIMIT, soon())
+
+    assert protocol.receive(theirs, LIMIT, soon()) == {"call": "collect", "x": [1, None, "é"]}
+
+
+def test_a_large_message_comes_through_in_pieces(wires: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = wires
+    message = ["x" * 1000] * 3000
+    writer = threading.Thread(target=protocol.send, args=(ours, message, 4 << 20, soon()))
+    writer.start()
+
+    assert protocol.receive(theirs, 4 << 20, soon()) == message
+    writer.join()
+
+
+def test_too_long_is_neither_sent_nor_read(wires: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = wires
+    with pytest.raises(BadMessage, match=r"over the limit of 1,000"):
+        protocol.send(ours, "x" * LIMIT, LIMIT, soon())
+
+    ours.sendall(struct.pack("!I", LIMIT + 1))
+    with pytest.raises(BadMessage, match=r"1,001 bytes is announced"):
+        protocol.receive(theirs, LIMIT, soon())
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"[" * 900, b"1" * 900 + b"e", b'{"a":}', b"[]]"])
+def test_what_is_not_json_is_refused(wires: tuple[socket.socket, socket.socket], body: bytes) -> None:
+    ours, theirs = wires
+    ours.sendall(struct.pack("!I", len(body)) + body)
+
+    with pytest.raises(BadMessage):
+        protocol.receive(theirs, LIMIT, soon())
+
+
+def test_very_deep_json_is_refused(wires: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = wires
+    body = b"[" * 60_000
+    writer = threading.Thread(target=ours.sendall, args=(struct.pack("!I", len(body)) + body,))
+    writer.start()
+    with pytest.raises(BadMessage):
+        protocol.receive(theirs, protocol.REQUEST_BYTES, soon())
+    writer.join()
+
+
+@pytest.mark.parametrize("sent", [b"", b"\0\0", struct.pack("!I", 20), struct.pack("!I", 20) + b"[1,"])
+def test_an_end_in_the_middle(wires: tuple[socket.socket, socket.socket], sent: bytes) -> None:
+    ours, theirs = wires
+    ours.sendall(sent)
+    ours.close()
+
+    with pytest.raises(BadMessage, match=r"ended after"):
+        protocol.receive(theirs, LIMIT, soon())
+
+
+def test_one_byte_now_and_then_does_not_win_time(wires: tuple[socket.socket, socket.socket]) -> None:
+    """The deadline is of the whole message, not of each read."""
+    ours, theirs = wires
+    ended = threading.Event()
+
+    def drip() -> None:
+        ours.sendall(struct.pack("!I", LIMIT))
+        while not ended.wait(0.01):
+            ours.sendall(b" ")
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    began = time.monotonic()
+    with pytest.raises(TooSlow):
+        protocol.receive(theirs, LIMIT, soon(0.2))
+    assert time.monotonic() - began < 1
+    ended.set()
+    dripping.join()
+
+
+def test_a_reader_that_takes_nothing_is_given_up(wires: tuple[socket.socket, socket.socket]) -> None:
+    ours, _ = wires
+    with pytest.raises(TooSlow):
+        protocol.send(ours, "x" * (8 << 20), protocol.REPLY_BYTES, soon(0.1))
+
+
+OUTCOMES = (
+    Outcome("process", True, 0.002, (Sample("mysqld_up", 1), Sample("redo_full_seconds", math.inf))),
+    Outcome(
+        "probes", False, 1.5,
+        (Sample("fsync_seconds", Histogram((0, 2, 1), 77), ("redo",)), Sample("latch_wait_seconds", Histogram((), 0))),
+        "rights: not root",
+    ),
+    Outcome("waits", True, 0.0, (Sample("threads", 3, ("idle",)), Sample("thread_seconds", 1.25, ("idle",)))),
+)  # fmt: skip
+
+
+def test_outcomes_come_through() -> None:
+    assert protocol.decode_outcomes(through_json(protocol.encode_outcomes(OUTCOMES))) == OUTCOMES
+
+
+def test_targets_come_through() -> None:
+    for one in (target(), target(version=(), port=None, socket=None, build_id=None, datadir=None, container="mnt")):
+        assert protocol.decode_target(through_json(protocol.encode_target(one))) == one
+
+
+def reply() -> dict[str, Any]:
+    server = {
+        "name": "3306",
+        "target": protocol.encode_target(target()),
+        "outcomes": protocol.encode_outcomes(OUTCOMES),
+    }
+    made: dict[str, Any] = through_json(
+        {
+            "boot_id": "b", "pid": 7, "cpu_seconds": 1, "rss_bytes": 4096, "version": "0.1.0",
+            "servers": [server], "sent_at": 1.5, "something": "of a later version",
+        }
+    )  # fmt: skip
+    return made
+
+
+def test_a_reply_comes_through() -> None:
+    decoded = protocol.decode_reply(reply())
+
+    assert (decoded.pid, decoded.cpu_seconds, decoded.servers[0].name) == (7, 1.0, "3306")
+    assert decoded.servers[0].target == target()
+    assert decoded.servers[0].outcomes == OUTCOMES
+
+
+def _spoilt() -> Iterator[Any]:
+    """Replies in which one thing is not what it should be."""
+    for name in ("boot_id", "pid", "cpu_seconds", "rss_bytes", "version", "servers", "sent_at"):
+        less = reply()
+        del less[name]
+        yield less
+        yield reply() | {name: {"no": "such"}}
+    yield from (None, [], "x", 1)
+    changes: list[tuple[tuple[Any, ...], Any]] = [
+        (("target", "pid"), "1"),
+        (("target", "pid"), True),
+        (("target", "version"), ["5"]),
+        (("target", "socket"), 5),
+        (("target", "flavour"), None),
+        (("outcomes", 0, "success"), 1),
+        (("outcomes", 0, "seconds"), "1"),
+        (("outcomes", 0, "reason"), 7),
+        (("outcomes", 0, "samples"), [[]]),
+        (("outcomes", 0, "samples"), [["mysqld_up"]]),
+        (("outcomes", 0, "samples"), [["mysqld_up", None]]),
+        (("outcomes", 0, "samples"), [["mysqld_up", True]]),
+        (("outcomes", 0, "samples"), [["mysqld_up", 1, 2]]),
+        (("outcomes", 0, "samples"), [["mysqld_up", []]]),
+        (("outcomes", 0, "samples"), [["mysqld_up", [1, -1]]]),
+        (("outcomes", 0, "samples"), [["mysqld_up", [1] * 99]]),
+        (("outcomes", 0, "samples"), [["mysqld_up", [1, 1.5]]]),
+        (("outcomes",), [1]),
+        (("target",), {}),
+    ]
+    for path, value in changes:
+        spoilt = reply()
+        place = spoilt["servers"][0]
+        for step in path[:-1]:
+            place = place[step]
+        place[path[-1]] = value
+        yield spoilt
+
+
+@pytest.mark.parametrize("data", list(_spoilt()))
+def test_a_spoilt_reply_is_one_error(data: Any) -> None:
+    with pytest.raises(BadMessage):
+        protocol.decode_reply(data)
+
+
+def chunk() -> Chunk:
+    counts = {
+        Stack.of("idle", Trust.EXACT, IDLE): 1_000,
+        Stack.of("row_lock", Trust.EXACT, ROW_LOCK): 3,
+        Stack.of("row_lock", Trust.TORN, ROW_LOCK): 1,
+    }
+    return Chunk(100.0, 109.0, 10, 48.5, counts, 2)
+
+
+def test_profiles_come_through() -> None:
+    chunks = [chunk(), replace(chunk(), start=110.0, counts={Stack.of("idle", Trust.EXACT, IDLE): 7})]
+    told = through_json(encode_chunks(chunks))
+    decoded = decode_chunks(told)
+
+    assert decoded == chunks
+    assert [stack.frames for stack in decoded[0].counts] == [IDLE, ROW_LOCK, ROW_LOCK]
+    assert len(told["stacks"]) == 3
+    assert len(told["frames"]) == len(set(IDLE) | set(ROW_LOCK))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("frames", [[1, 2]]), ("frames", [[1, "m", 0, False, False]]), ("frames", 5),
+        ("stacks", [["idle"]]), ("stacks", [["idle", "sure", 0]]), ("stacks", [["idle", "exact", 99]]),
+        ("stacks", [["idle", "exact", -1]]), ("stacks", [["idle", "exact", "0"]]),
+        ("chunks", [{}]), ("chunks", [{"counts": [[0]]}]),
+    ],
+)  # fmt: skip
+def test_spoilt_profiles_are_one_error(name: str, value: Any) -> None:
+    told = through_json(encode_chunks([chunk()])) | {name: value}
+    with pytest.raises(BadMessage):
+        decode_chunks(told)

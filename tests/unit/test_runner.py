@@ -1,0 +1,192 @@
+"""Collectors side by side: what hangs or throws holds up nobody else, and every failure has its reason."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope.collectors.errors import CollectorFailed
+from innoscope.collectors.runner import Runner, explain
+from innoscope.errors import InnoscopeError, KernelUnable, NoRights, NoSuchProcess
+from innoscope.metrics.model import Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+
+class Collecting:
+    """A collector that does what it is told."""
+
+    def __init__(self, name: str, act: Callable[[], Iterable[Sample]], timeout: float = 5.0) -> None:
+        self.name = name
+        self.timeout = timeout
+        self._act = act
+
+    def collect(self) -> Iterable[Sample]:
+        return self._act()
+
+
+def fine() -> list[Sample]:
+    return [Sample("mysqld_up", 1)]
+
+
+def raising(error: BaseException) -> Callable[[], Iterable[Sample]]:
+    def act() -> Iterable[Sample]:
+        raise error
+
+    return act
+
+
+class Gate:
+    """Something to hang at."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.passed = threading.Event()
+        self.entered = 0
+
+    def __call__(self) -> Iterable[Sample]:
+        self.entered += 1
+        self.open.wait(30)
+        self.passed.set()
+        return fine()
+
+
+def test_samples_success_and_duration() -> None:
+    (outcome,) = Runner([Collecting("process", fine)]).run()
+
+    assert (outcome.collector, outcome.success, outcome.reason) == ("process", True, None)
+    assert outcome.samples == (Sample("mysqld_up", 1),)
+    assert 0 <= outcome.seconds < 1
+
+
+def test_one_that_hangs_is_given_up_and_the_others_answer() -> None:
+    gate = Gate()
+    runner = Runner([Collecting("memory", gate, timeout=0.05), Collecting("process", fine)])
+    began = time.monotonic()
+    hanging, good = runner.run()
+    gate.open.set()
+
+    assert time.monotonic() - began < 1
+    assert (hanging.success, hanging.samples) == (False, ())
+    assert hanging.reason == "timeout: no answer within 0.05 s"
+    assert good.success
+
+
+def test_one_that_still_hangs_is_not_started_again() -> None:
+    gate = Gate()
+    runner = Runner([Collecting("memory", gate, timeout=0.01)])
+    runner.run()
+    (again,) = runner.run()
+    entered = gate.entered
+    gate.open.set()
+
+    assert entered == 1
+    assert again.reason is not None
+    assert again.reason.startswith("timeout: still running since ")
+    assert again.seconds >= 0.01
+
+
+def test_one_that_comes_back_is_run_again() -> None:
+    gate = Gate()
+    runner = Runner([Collecting("memory", gate, timeout=0.01)])
+    runner.run()
+    gate.open.set()
+    assert gate.passed.wait(5)
+    deadline = time.monotonic() + 5
+    while not (outcome := runner.run()[0]).success and time.monotonic() < deadline:
+        pass  # its thread has still to note that it is at rest
+
+    assert outcome.success
+    assert gate.entered >= 2
+
+
+def test_all_run_at_the_same_time() -> None:
+    meeting = threading.Barrier(3)
+
+    def meet() -> list[Sample]:
+        meeting.wait(5)
+        return fine()
+
+    outcomes = Runner([Collecting(f"c{number}", meet) for number in range(3)]).run()
+
+    assert all(outcome.success for outcome in outcomes)
+
+
+def test_threads_are_kept() -> None:
+    seen = set()
+
+    def note() -> list[Sample]:
+        seen.add(threading.get_ident())
+        return fine()
+
+    runner = Runner([Collecting("process", note)])
+    for _ in range(20):
+        assert runner.run()[0].success
+
+    assert len(seen) == 1
+
+
+def test_a_generator_that_fails_midway_is_a_failure() -> None:
+    def some() -> Iterable[Sample]:
+        yield Sample("mysqld_up", 1)
+        raise CollectorFailed("denied", "access denied for ann")
+
+    (outcome,) = Runner([Collecting("sql", some)]).run()
+
+    assert (outcome.success, outcome.samples) == (False, ())
+    assert outcome.reason == "denied: access denied for ann"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (CollectorFailed("stopped", "it is stopped"), "stopped: it is stopped"),
+        (PermissionError(1, "Operation not permitted"), "rights: PermissionError: [Errno 1]"),
+        (PermissionError(13, "Permission denied"), "rights: "),
+        (ProcessLookupError(3, "No such process"), "gone: "),
+        (NoSuchProcess("process 7 has ended", remedy="innoscope targets"), "gone: process 7 has ended (innoscope targets)"),
+        (NoRights("not root"), "rights: not root"),
+        (KernelUnable("no BPF"), "unsupported: no BPF"),
+        (InnoscopeError("odd"), "error: odd"),
+        (ZeroDivisionError("division by zero"), "error: ZeroDivisionError: division by zero"),
+        (SystemExit(3), "error: SystemExit: 3"),
+    ],
+)  # fmt: skip
+def test_reasons(error: BaseException, reason: str) -> None:
+    (outcome,) = Runner([Collecting("memory", raising(error))]).run()
+
+    assert outcome.reason is not None
+    assert outcome.reason.startswith(reason)
+    assert explain(error)[0] == reason.partition(":")[0]
+
+
+def test_the_unforeseen_is_logged_once_for_each_text(caplog: pytest.LogCaptureFixture) -> None:
+    errors = [ValueError("one"), ValueError("one"), ValueError("two"), CollectorFailed("gone", "foreseen")]
+    left = iter(errors)
+
+    def act() -> Iterable[Sample]:
+        raise next(left)
+
+    runner = Runner([Collecting("memory", act)])
+    with caplog.at_level(logging.ERROR):
+        for _ in errors:
+            runner.run()
+
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["one", "two"]
+
+
+def test_closed_threads_end() -> None:
+    before = threading.active_count()
+    runner = Runner([Collecting("process", fine), Collecting("waits", fine)])
+    runner.run()
+    runner.close()
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+    assert threading.active_count() == before

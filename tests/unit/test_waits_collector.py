@@ -1,0 +1,212 @@
+"""The looks' schedule and sums, with made-up looks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope.collectors.errors import CollectorFailed
+from innoscope.collectors.waits import WaitsCollector
+from innoscope.errors import KernelUnable
+from innoscope.metrics.model import by_series
+from innoscope.stacks.classify import default_classifier
+from innoscope.stacks.model import Trust
+from innoscope.stacks.profiles import Profiles
+from unit.dumps import IDLE, ROW_LOCK, dump, frames, target, thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from innoscope.metrics.model import Value
+    from innoscope.stacks.model import Dump
+    from innoscope.target.model import Target
+
+PATIENCE_S = 10
+
+
+class Eyes:
+    """Gives out the dumps it was made with, the last one for ever; a step at a time if asked to."""
+
+    def __init__(self, *dumps: Dump | Exception, stepped: bool = False) -> None:
+        self._left = list(dumps)
+        self.looks = 0
+        self.step = threading.Semaphore(0 if stepped else 1_000_000)
+        self.looked = threading.Semaphore(0)
+
+    def __call__(self, _: Target) -> Eyes:
+        return self
+
+    def look(self) -> Dump:
+        self.step.acquire()
+        self.looks += 1
+        self.looked.release()
+        item = self._left.pop(0) if len(self._left) > 1 else self._left[0]
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.001)
+
+
+def collected(waits: WaitsCollector) -> dict[tuple[str, tuple[str, ...]], Value]:
+    return by_series(waits.collect())
+
+
+def test_counts_sums_trust_and_profiles() -> None:
+    clock, profiles = Clock(), Profiles()
+    look = dump(thread(1), thread(2), thread(3, ROW_LOCK, "row_lock", Trust.TORN))
+    eyes = Eyes(look, stepped=True)
+    waits = WaitsCollector(target(), profiles, eyes=eyes, clock=clock)
+    try:
+        with pytest.raises(CollectorFailed, match="first look"):
+            waits.collect()
+        for seconds in (0.0, 1.0, 1.0):
+            clock.now += seconds
+            eyes.step.release()
+            before = eyes.looks
+            until(lambda: eyes.looks > before)  # noqa: B023
+        until(lambda: profiles.between(0, 1e12).looks == 3)
+        seen = collected(waits)
+    finally:
+        waits.close()
+
+    assert seen["threads", ("idle",)] == 2
+    assert seen["threads", ("row_lock",)] == 1
+    assert seen["thread_seconds", ("idle",)] == pytest.approx(4.0)
+    assert seen["thread_seconds", ("row_lock",)] == pytest.approx(2.0)
+    assert seen["thread_samples", ("exact",)] == 6
+    assert seen["thread_samples", ("torn",)] == 3
+    classes = default_classifier().catalog.classes
+    assert {labels[0] for name, labels in seen if name == "threads"} == set(classes)
+    assert {labels[0] for name, labels in seen if name == "thread_samples"} == set(Trust)
+    assert {stack.wait: count for stack, count in profiles.between(0, 1e12).counts.items()} == {
+        "idle": 6,
+        "row_lock": 3,
+    }
+
+
+def test_a_long_gap_counts_for_no_more_than_five_intervals() -> None:
+    clock = Clock()
+    eyes = Eyes(dump(thread(1)), stepped=True)
+    profiles = Profiles()
+    waits = WaitsCollector(target(), profiles, eyes=eyes, clock=clock)
+    try:
+        eyes.step.release()
+        until(lambda: profiles.between(0, 1e12).looks == 1)
+        clock.now += 600
+        eyes.step.release()
+        until(lambda: profiles.between(0, 1e12).looks == 2)
+        seen = collected(waits)
+    finally:
+        waits.close()
+
+    assert seen["thread_seconds", ("idle",)] == pytest.approx(5.0)
+
+
+def test_looks_keep_their_rate_and_leave_out_what_was_missed() -> None:
+    eyes = Eyes(dump(thread(1)))
+    waits = WaitsCollector(target(), eyes=eyes, interval_s=0.05)
+    began = time.monotonic()
+    for _ in range(10):
+        assert eyes.looked.acquire(timeout=PATIENCE_S)
+    waits.close()
+    took = time.monotonic() - began
+
+    assert took >= 9 * 0.05 - 0.01, "ten looks are nine intervals"
+
+
+def test_old_looks_are_not_taken_for_now() -> None:
+    clock = Clock()
+    eyes = Eyes(dump(thread(1)), stepped=True)
+    profiles = Profiles()
+    waits = WaitsCollector(target(), profiles, eyes=eyes, clock=clock)
+    try:
+        eyes.step.release()
+        until(lambda: profiles.between(0, 1e12).looks == 1)
+        clock.now += 7
+        with pytest.raises(CollectorFailed, match="the last look ended 7 s ago") as caught:
+            waits.collect()
+    finally:
+        eyes.step.release(10)
+        waits.close()
+
+    assert caught.value.reason == "timeout"
+
+
+def test_a_kernel_without_bpf_is_said_with_its_reason() -> None:
+    error = KernelUnable("this kernel cannot run the stack snapshot: no BTF", remedy="innoscope doctor says why")
+
+    def no_eyes(_: Target) -> Eyes:
+        raise error
+
+    waits = WaitsCollector(target(), eyes=no_eyes)
+    try:
+        until(lambda: _raised(waits) is error)
+    finally:
+        waits.close()
+
+
+def _raised(waits: WaitsCollector) -> Exception | None:
+    try:
+        waits.collect()
+    except Exception as error:
+        return error
+    return None
+
+
+def test_a_pool_thread_stays_what_it_was_last() -> None:
+    purge = frames("row_purge", "purge_worker_callback", "tpool::task_group::execute")
+    idle = frames("libc.so.6!pthread_cond_wait", "tpool::thread_pool_generic::get_task")
+    looks = [
+        dump(thread(1, purge), thread(2, IDLE), thread(3, idle)),
+        dump(thread(1, idle), thread(2, idle, trust=Trust.TORN), thread(3, idle)),
+        dump(thread(1, IDLE)),
+    ]
+    eyes = Eyes(*looks, stepped=True)
+    profiles = Profiles()
+    waits = WaitsCollector(target(), profiles, eyes=eyes, interval_s=0.01)
+    seen = []
+    try:
+        assert waits.thread_kinds() == {}
+        for number in range(1, 4):
+            eyes.step.release()
+            until(lambda: profiles.between(0, 1e12).looks == number)  # noqa: B023
+            seen.append(dict(waits.thread_kinds()))
+    finally:
+        eyes.step.release(100)
+        waits.close()
+
+    assert seen == [
+        {1: "purge", 2: "connection", 3: "background"},
+        {1: "purge", 2: "connection", 3: "background"},
+        {1: "connection"},
+    ]
+
+
+def test_closed_it_looks_no_more() -> None:
+    eyes = Eyes(dump(thread(1)))
+    waits = WaitsCollector(target(), eyes=eyes, interval_s=0.001)
+    assert eyes.looked.acquire(timeout=PATIENCE_S)
+    waits.close()
+    looks = eyes.looks
+    time.sleep(0.05)
+
+    assert eyes.looks == looks
