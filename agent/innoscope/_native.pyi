@@ -94,6 +94,32 @@ def symbol_in_process(pid: int, names: Sequence[str]) -> dict[str, tuple[int, in
 def read_memory(pid: int, address: int, size: int) -> bytes:
     """process_vm_readv; short reads raise OSError(EFAULT)."""
 
+def read_many(pid: int, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
+    """The bytes of each ``(address, size)``, None where it is not mapped: one process_vm_readv per 1,024."""
+
+def globals_in_process(
+    pid: int, names: Sequence[str], debug_dirs: Sequence[str], debug_files: Mapping[str, str]
+) -> tuple[dict[str, tuple[int, int]], str]:
+    """``({name: (address in the process, size)}, source)`` of functions and global variables of the executable.
+
+    As symbol_in_process, also from a separate debug file; names that several static ones share are left out.
+    The source is that of ModuleInfo.symbols_from."""
+
+#: ``(offsets, size, kind, stride, count)``. The first offset is added to the address of the global variable
+#: (or of a value of the type), each further one to the pointer that is read there. kind: unsigned, signed,
+#: float, pointer or structure. Where count is not 1 the value is the sum over count elements, stride bytes
+#: apart; count 0 is ``[*]`` on a pointer, whose target does not say how many there are.
+RawMember = tuple[list[int], int, str, int, int]
+
+def members_in_process(
+    pid: int, members: Sequence[str], debug_dirs: Sequence[str], debug_files: Mapping[str, str]
+) -> tuple[dict[str, RawMember], dict[str, str]] | None:
+    """Where members of globals lie, from the DWARF of the executable or its debug file: found, and why not.
+
+    A member is ``global.member[2].member`` or ``type.member``; pointers are followed, ``[*]`` means all
+    elements, ``std::atomic`` and the like stand for their scalar, InnoDB's ib_counter_t for the sum of its
+    slots. None where there is no DWARF."""
+
 def probe_bpf() -> tuple[bool, str]:
     """Load and run the snapshot program on this very process: (works, evidence or reason)."""
 

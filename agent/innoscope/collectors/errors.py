@@ -1,12 +1,40 @@
-"""Why a collector has nothing to say."""
+"""Why a collector's run failed, in one of the reasons that ``collector_failure_info`` has, and in words."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
-class CollectorFailed(Exception):
-    """``reason`` is a value of collector_failure_info's label in metrics.yaml, ``words`` are for a person."""
+from innoscope.errors import InnoscopeError, NoRights, NoSuchProcess
 
-    def __init__(self, reason: str, words: str) -> None:
-        super().__init__(f"{reason}: {words}")
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: The values of the label ``reason`` in probes/catalog/metrics.yaml.
+REASONS: Final = ("timeout", "denied", "refused", "gone", "stopped", "rights", "unsupported", "error")
+
+
+class CollectorFailed(InnoscopeError):
+    """A run that brought nothing. ``reason`` is one of ``REASONS``, ``words`` are for a person."""
+
+    def __init__(self, reason: str, words: str, *, remedy: str | None = None) -> None:
+        if reason not in REASONS:
+            raise ValueError(f"no such reason: {reason}")
+        super().__init__(words, remedy=remedy)
         self.reason = reason
         self.words = words
+
+
+@contextmanager
+def explaining() -> Iterator[None]:
+    """What goes wrong while a process is looked into, as CollectorFailed."""
+    try:
+        yield
+    except NoSuchProcess as error:
+        raise CollectorFailed("gone", error.what, remedy=error.remedy) from error
+    except NoRights as error:
+        raise CollectorFailed("rights", error.what, remedy=error.remedy) from error
+    except CollectorFailed:
+        raise
+    except InnoscopeError as error:
+        raise CollectorFailed("error", error.what, remedy=error.remedy) from error

@@ -2,10 +2,11 @@
 //! them offline and names what they are in.
 //!
 //! `snapshot` copies, `modules` and `symbols` know the files that are mapped, `unwind` walks, `names`
-//! names, `process` puts one look together, `python` is the face.
+//! names, `process` puts one look together, `layout` knows where global numbers lie, `python` is the face.
 
 pub mod error;
 pub mod flamegraph;
+pub mod layout;
 pub mod maps;
 pub mod memory;
 pub mod modules;
@@ -15,6 +16,8 @@ pub mod probe;
 pub mod process;
 #[cfg(feature = "python")]
 mod python;
+#[cfg(feature = "python")]
+mod python_layout;
 pub mod snapshot;
 pub mod symbols;
 pub mod turn;

@@ -2,12 +2,15 @@
 
 use std::io::{self, IoSliceMut};
 
+use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 
 use crate::error::{Error, Kind, Result};
 
 const PAGE: usize = 4096;
+/// Most pieces that the kernel takes at once.
+const IOV_MAX: usize = 1024;
 
 /// Exactly `size` bytes at `address`.
 ///
@@ -34,8 +37,7 @@ pub fn read_some(pid: u32, address: u64, size: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; size];
     let pieces = page_wise(address, size);
     let mut filled = 0;
-    // The kernel takes at most IOV_MAX (1024) pieces a call.
-    for batch in pieces.chunks(1024) {
+    for batch in pieces.chunks(IOV_MAX) {
         let wanted: usize = batch.iter().map(|piece| piece.len).sum();
         let target = &mut bytes[filled..filled + wanted];
         match process_vm_readv(Pid::from_raw(pid as i32), &mut [IoSliceMut::new(target)], batch) {
@@ -51,6 +53,46 @@ pub fn read_some(pid: u32, address: u64, size: usize) -> io::Result<Vec<u8>> {
     }
     bytes.truncate(filled);
     Ok(bytes)
+}
+
+/// Many places in one system call (per 1,024): the bytes of each `(address, size)`, None where it is not mapped.
+///
+/// Errors: `Gone`, `Rights`. The kernel copies one after the other: this is no snapshot of one instant.
+pub fn read_many(pid: u32, places: &[(u64, usize)]) -> Result<Vec<Option<Vec<u8>>>> {
+    let mut found = Vec::with_capacity(places.len());
+    while let Some(batch) = places.get(found.len()..).filter(|rest| !rest.is_empty()) {
+        let batch = &batch[..batch.len().min(IOV_MAX)];
+        let whole = read_batch(pid, batch, &mut found)?;
+        if whole < batch.len() {
+            found.push(None); // the kernel stops at the first place that is not mapped
+        }
+    }
+    Ok(found)
+}
+
+/// How many places came whole; their bytes are added to `found`.
+fn read_batch(pid: u32, batch: &[(u64, usize)], found: &mut Vec<Option<Vec<u8>>>) -> Result<usize> {
+    let mut bytes = vec![0; batch.iter().map(|(_, size)| size).sum()];
+    let remote: Vec<_> =
+        batch.iter().map(|(address, size)| RemoteIoVec { base: *address as usize, len: *size }).collect();
+    let count = match process_vm_readv(Pid::from_raw(pid as i32), &mut [IoSliceMut::new(&mut bytes)], &remote)
+    {
+        Ok(count) => count,
+        Err(Errno::EFAULT) => 0,
+        Err(error) => {
+            let doing = format!("reading memory of process {pid}");
+            return Err(Error::from_os(&error.into(), &doing, Kind::Internal));
+        }
+    };
+    let mut rest = &bytes[..count];
+    for (index, (_, size)) in batch.iter().enumerate() {
+        let Some((own, after)) = rest.split_at_checked(*size) else {
+            return Ok(index);
+        };
+        found.push(Some(own.to_vec()));
+        rest = after;
+    }
+    Ok(batch.len())
 }
 
 /// One piece a page: a read that meets the mapping's end then keeps what came before it.
@@ -75,6 +117,20 @@ mod tests {
         let data: Vec<u8> = (0..20_000_u32).map(|value| value as u8).collect();
         let read = read(std::process::id(), data.as_ptr() as u64, data.len()).expect("own memory");
         assert_eq!(read, data);
+    }
+
+    #[test]
+    fn reads_many_places_around_one_that_is_not_mapped() {
+        let data: Vec<u64> = (0..3000).collect();
+        let mut places: Vec<_> = data.iter().map(|value| (std::ptr::from_ref(value) as u64, 8)).collect();
+        places.insert(1500, (0x10, 8));
+        let read = read_many(std::process::id(), &places).expect("own memory");
+        assert_eq!(read.len(), 3001);
+        assert_eq!(read[1500], None);
+        let values = read.into_iter().flatten();
+        let values: Vec<u64> = values.filter_map(|bytes| Some(u64::from_le_bytes(*bytes.first_chunk()?))).collect();
+        assert_eq!(values, data);
+        assert_eq!(read_many(u32::MAX >> 1, &[(0x1000, 8)]).unwrap_err().kind, Kind::Gone);
     }
 
     #[test]

@@ -1,0 +1,143 @@
+"""Where one server's global numbers lie: addresses from its symbols, offsets from its debug information.
+
+Reading 300 MB of debug information takes a second or two, so what was found is kept in a file per build-id.
+Addresses are not kept: a symbol table is read in milliseconds, and they differ from process to process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from innoscope.target.native_errors import translating
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from innoscope.target.model import Target
+
+#: Of the file; another number is a file of another Innoscope and is made anew.
+_FORMAT: Final = 1
+_KINDS: Final = {"unsigned", "signed", "float", "pointer", "structure"}
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Where a member is, seen from its global variable.
+
+    ``offsets[0]`` is added to the variable's address, each further one to the pointer that is read there.
+    ``count`` elements lie ``stride`` bytes apart and are summed; 0 means that the debug information does not
+    say how many.
+    """
+
+    offsets: tuple[int, ...]
+    size: int
+    kind: str
+    stride: int = 0
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """``symbols`` is ``{name: (address in the process, size)}``, from ``symbols_from``.
+
+    ``missing`` says of members why they are not there. ``described`` is whether there is debug information,
+    ``cached`` whether its contents came from the file.
+    """
+
+    symbols: Mapping[str, tuple[int, int]]
+    symbols_from: str
+    members: Mapping[str, Member]
+    missing: Mapping[str, str]
+    described: bool
+    cached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Debug:
+    """Where debug files may be: folders like /usr/lib/debug, and files fetched before, by build-id."""
+
+    dirs: tuple[str, ...] = ("/usr/lib/debug",)
+    files: tuple[tuple[str, str], ...] = ()
+
+
+def learn(
+    target: Target, names: Sequence[str], paths: Sequence[str], debug: Debug, cache: Path | None
+) -> Layout:
+    """The layout of a running server. Raises NoSuchProcess, NoRights or BadFile.
+
+    ``paths`` are asked of the debug information unless all of them are in the cache; ``cache`` is a folder.
+    """
+    files = dict(debug.files)
+    with translating(target.pid):
+        from innoscope import _native
+
+        symbols, source = _native.globals_in_process(target.pid, list(names), list(debug.dirs), files)
+        file = cache / f"{_build(target)}.json" if cache is not None else None
+        known = _read(file, paths)
+        if known is not None:
+            return Layout(symbols, source, *known, described=True, cached=True)
+        found = _native.members_in_process(target.pid, list(paths), list(debug.dirs), files)
+    if found is None:
+        return Layout(symbols, source, {}, {}, described=False)
+    members = {path: Member(tuple(raw[0]), *raw[1:]) for path, raw in found[0].items()}
+    if file is not None:
+        _write(file, members, found[1])
+    return Layout(symbols, source, members, found[1], described=True)
+
+
+def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
+    """``$XDG_CACHE_HOME/innoscope``; without it, root has /var/cache/innoscope, others ~/.cache/innoscope."""
+    environment = os.environ if environment is None else environment
+    home = environment.get("XDG_CACHE_HOME")
+    if home:
+        return Path(home) / "innoscope"
+    return Path("/var/cache/innoscope") if os.geteuid() == 0 else Path("~/.cache/innoscope").expanduser()
+
+
+def _build(target: Target) -> str:
+    """The build-id; old compilers give none, then what tells this file from all others."""
+    if target.build_id:
+        return target.build_id
+    file = Path(f"/proc/{target.pid}/exe").stat()
+    return f"file-{file.st_dev:x}-{file.st_ino:x}-{file.st_size:x}-{file.st_mtime_ns:x}"
+
+
+def _read(file: Path | None, paths: Sequence[str]) -> tuple[dict[str, Member], dict[str, str]] | None:
+    """What the file knows, if it is whole and has an answer for every path."""
+    if file is None:
+        return None
+    try:
+        data = json.loads(file.read_bytes())
+        if data["format"] != _FORMAT:
+            return None
+        members = {path: _member(raw) for path, raw in data["members"].items()}
+        missing = {str(path): str(reason) for path, reason in data["missing"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return (members, missing) if set(paths) <= members.keys() | missing.keys() else None
+
+
+def _member(raw: Any) -> Member:
+    """One member out of the file; ValueError or TypeError when it is none."""
+    offsets, size, kind, stride, count = raw
+    numbers = (*offsets, size, stride, count)
+    if kind not in _KINDS or not offsets or not all(type(n) is int and 0 <= n < 1 << 32 for n in numbers):
+        raise ValueError("not a member")
+    return Member(tuple(offsets), size, kind, stride, count)
+
+
+def _write(file: Path, members: Mapping[str, Member], missing: Mapping[str, str]) -> None:
+    """Whole or not at all; without a writable folder the next start takes a second longer."""
+    raw = {path: [list(m.offsets), m.size, m.kind, m.stride, m.count] for path, m in members.items()}
+    text = json.dumps({"format": _FORMAT, "members": raw, "missing": dict(missing)}, indent=1)
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=".new-", delete=False) as new:
+            new.write(text)
+        Path(new.name).replace(file)

@@ -1,0 +1,217 @@
+"""InnoDB's numbers out of a live server's memory: nothing is stopped, asked or changed (process_vm_readv only)."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from innoscope.memory import catalog as catalogs
+from innoscope.memory import layout as layouts
+from innoscope.memory import numbers, plan, tables
+from innoscope.memory.layout import Debug
+from innoscope.memory.regions import Image
+from innoscope.target.discover import still_same
+from innoscope.target.native_errors import gone
+from innoscope.target.proc import ProcFs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from innoscope.memory.catalog import Catalog
+    from innoscope.memory.numbers import Number
+    from innoscope.target.model import Target
+
+#: Seconds after its start in which the dynamic linker may not have relocated a server's tables yet.
+_YOUNG_S: Final = 10.0
+#: Bytes of a string variable that are read.
+_STRING_BYTES: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Where a value comes from (``source``), or why it does not (``reason``) and what would help (``remedy``)."""
+
+    value: str
+    source: str | None
+    reason: str | None = None
+    remedy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatusValue:
+    """A status variable's value. ``live`` is false for one that is only as new as the last SHOW STATUS."""
+
+    value: Number
+    live: bool
+
+
+class MemoryReader:
+    """Reads one server. Symbols and offsets are learnt at the first use, within seconds; a reading costs 0.1 ms.
+
+    ``cache`` is a folder for the offsets, None for none; ``debug`` says where debug files may be. All methods
+    raise NoSuchProcess, NoRights, or BadFile for an executable that is none. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        catalog: Catalog | None = None,
+        cache: Path | None = None,
+        debug: Debug | None = None,
+    ) -> None:
+        self._target = target
+        self._catalog = catalog or catalogs.load()
+        self._cache = cache or layouts.cache_folder()
+        self._debug = debug or Debug()
+        self._plan: plan.Plan | None = None
+        self._last: Mapping[str, Number] | None = None
+        self._status: dict[str, tables.Status] | None = None
+        self._variables: dict[str, tables.Variable] | None = None
+        self._unrelocated = False
+
+    def read(self) -> Mapping[str, Number]:
+        """``{value of probes/catalog/memory.yaml: number}``; what this server lacks is left out, see explain."""
+        readings = self._planned().readings
+        terms = [term for reading in readings for term in (*reading.terms, *_optional(reading.when))]
+        found = self._read(terms)
+        self._last = {
+            reading.value: number for reading in readings if (number := _value(reading, found)) is not None
+        }
+        return self._last
+
+    def explain(self) -> list[Explanation]:
+        """Of each value of the catalog, in its order, where it comes from or why it does not."""
+        planned = self._planned()
+        last = self.read() if self._last is None else self._last
+        said = {reading.value: _explained(reading, reading.value in last) for reading in planned.readings}
+        said |= {
+            absent.value: Explanation(absent.value, None, absent.reason, absent.remedy)
+            for absent in planned.absent
+        }
+        return [said[value] for value in self._catalog.values]
+
+    def status(self) -> Mapping[str, StatusValue]:
+        """InnoDB's status variables that are numbers, by name as in SHOW STATUS; empty without the table."""
+        table = self._status_table()
+        terms = {name: plan.variable_term(one.address, one.type) for name, one in table.items()}
+        found = self._read(terms.values())
+        return {
+            name: StatusValue(number, table[name].live)
+            for name, term in terms.items()
+            if (number := found[term]) is not None
+        }
+
+    def variables(self) -> Mapping[str, Number | str]:
+        """InnoDB's global system variables, by name as in SHOW VARIABLES; empty without the table.
+
+        Booleans are 0 or 1, enumerations their word, sets their bits, strings that are NULL "".
+        """
+        table = self._variable_table()
+        numeric = {name: one for name, one in table.items() if one.type in plan.TYPES}
+        terms = {name: plan.variable_term(one.address, one.type) for name, one in numeric.items()}
+        found = self._read(terms.values())
+        values: dict[str, Number | str] = dict(self._strings(table))
+        for name, term in terms.items():
+            number = found[term]
+            choices = numeric[name].choices
+            if number is not None:
+                values[name] = choices[int(number)] if 0 <= number < len(choices) else number
+        return values
+
+    def _planned(self) -> plan.Plan:
+        if self._plan is None:
+            self._unrelocated = False
+            names = {path.partition(".")[0].partition("[")[0] for path in self._catalog.paths}
+            names |= {s.symbol for sources in self._catalog.values.values() for s in sources if s.symbol}
+            layout = layouts.learn(
+                self._target, sorted(names), self._catalog.paths, self._debug, self._cache
+            )
+            made = plan.make(
+                self._target, self._catalog, layout, self._status_table, self._variable_table
+            )
+            if not self._unrelocated:
+                self._plan = made
+            return made
+        return self._plan
+
+    def _status_table(self) -> dict[str, tables.Status]:
+        if self._status is None:
+            found = tables.status_variables(
+                Image(self._target.pid), self._catalog.status, self._target.flavour
+            )
+            if self._too_early(found):
+                return {}
+            self._status = found
+        return self._status
+
+    def _variable_table(self) -> dict[str, tables.Variable]:
+        if self._variables is None:
+            found = tables.system_variables(Image(self._target.pid), self._catalog.variables)
+            if self._too_early(found):
+                return {}
+            self._variables = found
+        return self._variables
+
+    def _too_early(self, found: Mapping[str, object]) -> bool:
+        """Whether a table was not found because the dynamic linker may not have come to it yet."""
+        started = self._target.start_time / os.sysconf("SC_CLK_TCK")
+        if found or time.clock_gettime(time.CLOCK_BOOTTIME) - started >= _YOUNG_S:
+            return False
+        self._unrelocated = True
+        return True
+
+    def _read(self, terms: Iterable[plan.Term]) -> dict[plan.Term, Number | None]:
+        found = numbers.read(self._target.pid, terms)
+        if not still_same(self._target, ProcFs()):
+            raise gone(self._target.pid)
+        return found
+
+    def _strings(self, table: Mapping[str, tables.Variable]) -> Iterator[tuple[str, str]]:
+        """String variables; one that is longer than what is read, or lies at the end of a mapping, is left out."""
+        names = [name for name, one in table.items() if one.type == "string"]
+        terms = {name: plan.variable_term(table[name].address, "uint64") for name in names}
+        found = self._read(terms.values())
+        pointers = [int(found[terms[name]] or 0) for name in names]
+        raw = numbers.read_many(self._target.pid, [(pointer, _STRING_BYTES) for pointer in pointers])
+        for name, pointer, content in zip(names, pointers, raw, strict=True):
+            text, end, _ = (content or b"").partition(b"\0")
+            if end or not pointer:
+                yield name, text.decode(errors="replace")
+
+
+def _optional(term: plan.Term | None) -> tuple[plan.Term, ...]:
+    return () if term is None else (term,)
+
+
+def _value(reading: plan.Reading, found: Mapping[plan.Term, Number | None]) -> Number | None:
+    """The value of one reading; None while the server has not set up what it is in."""
+    if reading.when is not None and not found[reading.when]:
+        return 0
+    total: Number = 0
+    for term in reading.terms:
+        number = found[term]
+        if number is None:
+            return None
+        total += number
+    if reading.settled and not total:
+        return None
+    if reading.bits is not None:
+        first, end = reading.bits
+        total = (int(total) >> first) & ((1 << (end - first)) - 1)
+    return total if reading.scale is None else total * reading.scale
+
+
+def _explained(reading: plan.Reading, is_there: bool) -> Explanation:
+    if is_there:
+        return Explanation(reading.value, reading.origin)
+    if reading.settled:
+        return Explanation(
+            reading.value, None, f"{reading.origin} was never filled", "SHOW GLOBAL STATUS once, as any account"
+        )
+    return Explanation(
+        reading.value, None, "what holds it is not set up: the server starts or stops", "look again in a second"
+    )

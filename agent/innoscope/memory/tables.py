@@ -1,0 +1,204 @@
+"""The server's own tables of status and system variables, walked in its memory.
+
+They hold *name -> address of the value* and survive ``strip``, so that a server without a single InnoDB symbol
+still tells where its counters are. The dynamic linker has relocated them: what is read are real addresses. Found
+by the name of one variable; believed only if a whole row of records makes sense.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from innoscope.memory import catalog
+    from innoscope.memory.regions import Image
+
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{1,63}")
+#: Fewer records in a row than this are no table of InnoDB's.
+_LEAST: Final = 20
+#: Records walked to either side at most; MariaDB 10.11 has 142 variables.
+_MOST: Final = 400
+
+#: struct st_mysql_show_var, include/mysql/plugin.h, unchanged from 5.1 to 9.7: name, value, type (MySQL 8: scope).
+_SHOW: Final = struct.Struct("<QQII")
+#: struct st_mysql_sys_var: flags, name, comment, check, update, value, default, then what differs by type.
+_SYSVAR: Final = struct.Struct("<IxxxxQQQQQQQ")
+_TYPE_MASK, _UNSIGNED, _PER_SESSION = 0x7F, 0x80, 0x100  # PLUGIN_VAR_TYPEMASK, _UNSIGNED, _THDLOCAL
+_STRING, _ENUM = 5, 6  # PLUGIN_VAR_STR, PLUGIN_VAR_ENUM
+#: PLUGIN_VAR_*: type -> (signed, unsigned) type of the value.
+_VARIABLE_TYPES: Final[Mapping[int, tuple[str, str]]] = {
+    1: ("bool", "bool"),
+    2: ("int32", "uint32"),
+    3: ("int64", "uint64"),
+    4: ("int64", "uint64"),
+    _STRING: ("string", "string"),
+    _ENUM: ("uint64", "uint64"),
+    7: ("uint64", "uint64"),
+    8: ("float64", "float64"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A status variable. ``live`` is false for a copy that is only as new as the last SHOW STATUS."""
+
+    name: str
+    address: int
+    type: str
+    live: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A system variable. ``type`` is bool, int32, uint32, int64, uint64, float64 or string (a char pointer).
+
+    ``choices`` are the words for the numbers of an enumeration.
+    """
+
+    name: str
+    address: int
+    type: str
+    choices: tuple[str, ...] = ()
+
+
+def status_variables(image: Image, table: catalog.StatusTable, flavour: str) -> dict[str, Status]:
+    """InnoDB's status variables by full name; empty when the table was not found."""
+    types = table.types[flavour]
+    for anchor in table.anchors:
+        for slot in _slots(image, anchor):
+            records = _Row(image, _SHOW.size, lambda raw: _is_status(image, raw)).around(slot)
+            if len(records) >= _LEAST:
+                return _named_status(image, records, table, types, table.live[flavour])
+    return {}
+
+
+def system_variables(image: Image, table: catalog.VariableTable) -> dict[str, Variable]:
+    """InnoDB's global system variables by full name; those of each session are left out."""
+    for anchor in table.anchors:
+        for slot in _slots(image, anchor):
+            if not _sysvar(image, slot - 8):
+                continue
+            for reference in image.find((slot - 8).to_bytes(8, "little"), aligned=True):
+                pointers = _Row(image, 8, lambda raw: _is_sysvar_pointer(image, raw)).around(reference)
+                if len(pointers) >= _LEAST:
+                    return _named_variables(image, [int.from_bytes(raw, "little") for raw in pointers], table)
+    return {}
+
+
+def _slots(image: Image, name: str) -> Iterator[int]:
+    """Where pointers to this name are. Linkers let a string share the end of a longer one."""
+    for address in image.find(name.encode() + b"\0", aligned=False):
+        yield from image.find(address.to_bytes(8, "little"), aligned=True)
+
+
+class _Row:
+    """Records of ``size`` bytes that follow each other."""
+
+    def __init__(self, image: Image, size: int, fits: Callable[[bytes], bool]) -> None:
+        self._image = image
+        self._size = size
+        self._fits = fits
+
+    def around(self, address: int) -> list[bytes]:
+        """The record at the address and its neighbours on both sides, as far as they make sense."""
+        before = self._run(range(address - self._size, address - _MOST * self._size, -self._size))
+        return [*reversed(before), *self._run(range(address, address + _MOST * self._size, self._size))]
+
+    def _run(self, addresses: range) -> list[bytes]:
+        region = self._image.at(addresses[0])
+        if region is None:
+            return []
+        inside = [at for at in addresses if region.start <= at and at + self._size <= region.end]
+        found = []
+        for raw in self._image.read([(at, self._size) for at in inside]):
+            if raw is None or not self._fits(raw):
+                break
+            found.append(raw)
+        return found
+
+
+def _is_status(image: Image, raw: bytes) -> bool:
+    name, value, kind, _ = _SHOW.unpack(raw)
+    return kind < 64 and image.at(value) is not None and _is_name(image, name)
+
+
+def _is_name(image: Image, address: int) -> bool:
+    region = image.at(address)
+    if region is None:
+        return False
+    [name] = image.strings([address])
+    return name is not None and _NAME.fullmatch(name) is not None
+
+
+def _named_status(
+    image: Image,
+    records: list[bytes],
+    table: catalog.StatusTable,
+    types: Mapping[int, str],
+    live: frozenset[str],
+) -> dict[str, Status]:
+    fields = [_SHOW.unpack(raw) for raw in records]
+    names = [table.prefix + (name or "") for name in image.strings([field[0] for field in fields])]
+    copies = [field[1] for name, field in zip(names, fields, strict=True) if name in table.copies]
+    first, last = (min(copies), max(copies)) if copies else (0, 1 << 64)
+    return {
+        name: Status(name, value, types[kind], name in live and not first <= value <= last)
+        for name, (_, value, kind, _) in zip(names, fields, strict=True)
+        if kind in types and image.is_data(value)
+    }
+
+
+def _sysvar(image: Image, address: int) -> tuple[int, ...] | None:
+    """The fields of a record, if it is one: known type, names where names belong, code where functions do."""
+    [raw] = image.read([(address, _SYSVAR.size)])
+    if raw is None:
+        return None
+    fields: tuple[int, ...] = _SYSVAR.unpack(raw)
+    flags, name, comment, check, update, value = fields[:6]
+    functions = (image.at(function) for function in (check, update) if function)
+    if flags & _TYPE_MASK not in _VARIABLE_TYPES or flags >> 24 or image.at(comment) is None:
+        return None
+    if not all(region is not None and region.code for region in functions):
+        return None
+    if not flags & _PER_SESSION and not image.is_data(value):
+        return None
+    return fields if _is_name(image, name) else None
+
+
+def _is_sysvar_pointer(image: Image, raw: bytes) -> bool:
+    address = int.from_bytes(raw, "little")
+    return image.at(address) is not None and _sysvar(image, address) is not None
+
+
+def _named_variables(
+    image: Image, records: list[int], table: catalog.VariableTable
+) -> dict[str, Variable]:
+    found = {}
+    for record in records:
+        fields = _sysvar(image, record)
+        if fields is None or fields[0] & _PER_SESSION:
+            continue
+        flags, name_at, value = fields[0], fields[1], fields[5]
+        [name] = image.strings([name_at])
+        full = table.prefix + (name or "").replace("-", "_").lower()
+        kind = flags & _TYPE_MASK
+        choices = _choices(image, fields[7]) if kind == _ENUM else ()
+        found[full] = Variable(full, value, _VARIABLE_TYPES[kind][bool(flags & _UNSIGNED)], choices)
+    return found
+
+
+def _choices(image: Image, address: int) -> tuple[str, ...]:
+    """The words of a TYPELIB: count, its name, array of words."""
+    [raw] = image.read([(address, 24)])
+    if raw is None:
+        return ()
+    count, _, words = struct.unpack("<IxxxxQQ", raw)
+    [pointers] = image.read([(words, 8 * min(count, 64))])
+    if pointers is None:
+        return ()
+    return tuple(word or "" for word in image.strings([int(p) for (p,) in struct.iter_unpack("<Q", pointers)]))

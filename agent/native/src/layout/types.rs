@@ -1,0 +1,262 @@
+//! What a type is: its members, its size, and the scalar in it.
+
+use gimli::{AttributeValue, constants};
+
+use super::Kind;
+use super::units::{Entry, Place, Units};
+
+/// Types refer to types; a damaged file must not make us go round in circles.
+const MAX_DEPTH: usize = 32;
+/// Bytes between the slots of InnoDB's counters (`CACHE_LINE_SIZE`, MySQL 5.6 to 9.7).
+const CACHE_LINE: u64 = 64;
+
+/// What a type is, typedefs and qualifiers removed.
+pub(super) enum Shape {
+    Scalar { size: u64, kind: Kind },
+    Pointer(Place),
+    Structure { complete: bool },
+    Array { element: Place, count: u64 },
+}
+
+/// The scalar that a member holds, `slots` of them for a counter.
+pub(super) struct Leaf {
+    pub offset: u64,
+    pub size: u64,
+    pub kind: Kind,
+    pub stride: u64,
+    pub slots: u64,
+}
+
+impl Leaf {
+    fn plain(size: u64, kind: Kind) -> Self {
+        Self { offset: 0, size, kind, stride: 0, slots: 0 }
+    }
+}
+
+pub(super) struct Types<'units, 'data>(pub &'units Units<'data>);
+
+impl<'data> Types<'_, 'data> {
+    /// The type behind typedefs and qualifiers.
+    fn stripped(&self, place: Place) -> Option<(Place, Entry<'data>)> {
+        let mut place = place;
+        for _ in 0..MAX_DEPTH {
+            let entry = self.0.entry(place)?;
+            match entry.tag() {
+                constants::DW_TAG_typedef
+                | constants::DW_TAG_const_type
+                | constants::DW_TAG_volatile_type
+                | constants::DW_TAG_atomic_type => {
+                    place = self.0.referred(place, &entry, constants::DW_AT_type)?;
+                }
+                _ => return Some((place, entry)),
+            }
+        }
+        None
+    }
+
+    /// What kind of thing it is; None for what holds no data or is damaged.
+    pub fn shape(&self, place: Place) -> Option<Shape> {
+        let (place, entry) = self.stripped(place)?;
+        let size = || unsigned(&entry, constants::DW_AT_byte_size);
+        match entry.tag() {
+            constants::DW_TAG_base_type => Some(Shape::Scalar { size: size()?, kind: kind(&entry) }),
+            constants::DW_TAG_enumeration_type => {
+                Some(Shape::Scalar { size: size()?, kind: Kind::Unsigned })
+            }
+            constants::DW_TAG_pointer_type | constants::DW_TAG_reference_type => {
+                Some(match self.0.referred(place, &entry, constants::DW_AT_type) {
+                    Some(target) => Shape::Pointer(target),
+                    None => Shape::Scalar { size: 8, kind: Kind::Pointer }, // void *
+                })
+            }
+            constants::DW_TAG_structure_type
+            | constants::DW_TAG_class_type
+            | constants::DW_TAG_union_type => {
+                Some(Shape::Structure { complete: !entry.has_attr(constants::DW_AT_declaration) })
+            }
+            constants::DW_TAG_array_type => {
+                let element = self.0.referred(place, &entry, constants::DW_AT_type)?;
+                Some(Shape::Array { element, count: self.elements(place) })
+            }
+            _ => None,
+        }
+    }
+
+    /// Elements of all dimensions; 0 where the type does not say.
+    fn elements(&self, array: Place) -> u64 {
+        let mut total = 1;
+        self.0.children(array, |_, entry| {
+            if entry.tag() == constants::DW_TAG_subrange_type {
+                let count = unsigned(entry, constants::DW_AT_count).or_else(|| {
+                    unsigned(entry, constants::DW_AT_upper_bound).and_then(|last| last.checked_add(1))
+                });
+                total = count.and_then(|count| count.checked_mul(total)).unwrap_or(0);
+            }
+            true
+        });
+        total
+    }
+
+    /// Bytes of a value of this type.
+    pub fn size(&self, place: Place) -> Option<u64> {
+        let (place, entry) = self.stripped(place)?;
+        match self.shape(place)? {
+            Shape::Scalar { size, .. } => Some(size),
+            Shape::Pointer(_) => Some(8),
+            Shape::Structure { .. } => unsigned(&entry, constants::DW_AT_byte_size),
+            Shape::Array { element, count } => self.size(element)?.checked_mul(count),
+        }
+    }
+
+    /// Offset and type of a member of a structure; also one of a base class or an anonymous member.
+    pub fn member(&self, structure: Place, name: &str) -> Option<(u64, Place)> {
+        self.member_within(structure, name, 0)
+    }
+
+    fn member_within(&self, structure: Place, name: &str, depth: usize) -> Option<(u64, Place)> {
+        if depth > MAX_DEPTH {
+            return None;
+        }
+        let all = self.members(structure);
+        let own = all.iter().find(|member| member.name == Some(name.as_bytes()));
+        if let Some(member) = own {
+            return Some((member.offset, member.of));
+        }
+        all.iter().filter(|member| member.name.is_none()).find_map(|member| {
+            let (offset, of) = self.member_within(member.of, name, depth + 1)?;
+            Some((member.offset.checked_add(offset)?, of))
+        })
+    }
+
+    /// Data members and base classes (without a name) in their order.
+    fn members(&self, structure: Place) -> Vec<DataMember<'data>> {
+        let Some((structure, _)) = self.stripped(structure) else { return Vec::new() };
+        let mut found = Vec::new();
+        self.0.children(structure, |place, entry| {
+            let base = entry.tag() == constants::DW_TAG_inheritance;
+            let data = entry.tag() == constants::DW_TAG_member
+                && !entry.has_attr(constants::DW_AT_external)
+                && !entry.has_attr(constants::DW_AT_bit_size);
+            if base || data {
+                let name = if base { None } else { self.0.name(place, entry) };
+                let of = self.0.referred(place, entry, constants::DW_AT_type);
+                if let (Some(offset), Some(of)) = (member_offset(entry), of) {
+                    found.push(DataMember { name, offset, of });
+                }
+            }
+            true
+        });
+        found
+    }
+
+    /// The scalar that a value of this type is, or is a wrapper of.
+    pub fn leaf(&self, place: Place) -> Result<Leaf, String> {
+        self.leaf_within(place, 0)
+    }
+
+    fn leaf_within(&self, place: Place, depth: usize) -> Result<Leaf, String> {
+        match self.shape(place) {
+            Some(Shape::Scalar { size, kind }) => Ok(Leaf::plain(size, kind)),
+            Some(Shape::Pointer(_)) => Ok(Leaf::plain(8, Kind::Pointer)),
+            Some(Shape::Structure { complete: true }) if depth < MAX_DEPTH => self.unwrapped(place, depth),
+            Some(Shape::Array { .. }) => Err("it is an array".to_owned()),
+            _ => Err("its type is not described".to_owned()),
+        }
+    }
+
+    /// A counter in slots, a structure around one scalar, or a structure as such.
+    fn unwrapped(&self, place: Place, depth: usize) -> Result<Leaf, String> {
+        let size = self.size(place).ok_or("a structure without a size")?;
+        if let Some((offset, array)) = self.member(place, "m_counter")
+            && let Some(Shape::Array { element, count }) = self.shape(array)
+        {
+            return self.slots(offset, element, count, depth);
+        }
+        let mut members = self.members(place);
+        members.retain(|member| member.name.is_some() || !self.members(member.of).is_empty());
+        let [only] = &members[..] else {
+            return Ok(Leaf::plain(size, Kind::Structure));
+        };
+        match self.leaf_within(only.of, depth + 1) {
+            Ok(inner) if inner.kind != Kind::Structure && inner.slots == 0 => {
+                Ok(Leaf { offset: only.offset + inner.offset, ..inner })
+            }
+            _ => Ok(Leaf::plain(size, Kind::Structure)),
+        }
+    }
+
+    /// `ib_counter_t`: plain numbers a cache line apart, the first line unused (MySQL, MariaDB to 10.2), or
+    /// structures as large as a cache line (MariaDB from 10.3).
+    fn slots(&self, offset: u64, element: Place, count: u64, depth: usize) -> Result<Leaf, String> {
+        let stride = self.size(element).ok_or("slots without a size")?;
+        let leaf = self.first_scalar(element, depth + 1)?;
+        if stride >= CACHE_LINE {
+            return Ok(Leaf { offset: offset + leaf.offset, stride, slots: count, ..leaf });
+        }
+        let in_line = CACHE_LINE.checked_div(stride).filter(|n| *n > 0).ok_or("slots without a size")?;
+        match (count / in_line).checked_sub(1) {
+            Some(slots) if slots > 0 => {
+                Ok(Leaf { offset: offset + CACHE_LINE, stride: CACHE_LINE, slots, ..leaf })
+            }
+            _ => Err("a counter without slots".to_owned()),
+        }
+    }
+
+    /// The scalar at the beginning of a slot, behind which there is padding.
+    fn first_scalar(&self, place: Place, depth: usize) -> Result<Leaf, String> {
+        match self.shape(place) {
+            Some(Shape::Structure { complete: true }) if depth < MAX_DEPTH => {
+                let members = self.members(place);
+                let first = members.first().ok_or("an empty slot")?;
+                let inner = self.first_scalar(first.of, depth + 1)?;
+                Ok(Leaf { offset: first.offset + inner.offset, ..inner })
+            }
+            _ => self.leaf_within(place, depth),
+        }
+    }
+}
+
+struct DataMember<'data> {
+    name: Option<&'data [u8]>,
+    offset: u64,
+    of: Place,
+}
+
+fn unsigned(entry: &Entry<'_>, attribute: constants::DwAt) -> Option<u64> {
+    entry.attr(attribute)?.udata_value()
+}
+
+fn kind(entry: &Entry<'_>) -> Kind {
+    match entry.attr_value(constants::DW_AT_encoding) {
+        Some(AttributeValue::Encoding(constants::DW_ATE_signed | constants::DW_ATE_signed_char)) => {
+            Kind::Signed
+        }
+        Some(AttributeValue::Encoding(constants::DW_ATE_float)) => Kind::Float,
+        _ => Kind::Unsigned,
+    }
+}
+
+/// A number, or the expression `DW_OP_plus_uconst number` of compilers up to GCC 4; 0 in a union.
+fn member_offset(entry: &Entry<'_>) -> Option<u64> {
+    let Some(attribute) = entry.attr(constants::DW_AT_data_member_location) else {
+        return Some(0);
+    };
+    if let Some(offset) = attribute.udata_value() {
+        return Some(offset);
+    }
+    let expression = attribute.exprloc_value()?.0.slice();
+    let (&operation, mut number) = expression.split_first()?;
+    if operation != constants::DW_OP_plus_uconst.0 {
+        return None;
+    }
+    let mut value = 0_u64;
+    for shift in (0..64).step_by(7) {
+        let (&byte, rest) = number.split_first()?;
+        value |= u64::from(byte & 0x7f).checked_shl(shift)?;
+        number = rest;
+        if byte & 0x80 == 0 {
+            return number.is_empty().then_some(value);
+        }
+    }
+    None
+}

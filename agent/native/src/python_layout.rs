@@ -1,0 +1,99 @@
+//! The part of the Python face that reads numbers out of a server's memory; _native.pyi documents it.
+
+// What Python hands over is converted and so ours.
+#![allow(clippy::needless_pass_by_value)]
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::error::{Error, Kind, Result};
+use crate::maps::{self, Mapping};
+use crate::symbols::{self, DebugSearch, ElfFile};
+use crate::{layout, memory, modules};
+
+type PyMember = (Vec<u64>, u64, &'static str, u64, u64);
+
+fn executable(pid: u32) -> Result<(Arc<ElfFile>, Mapping)> {
+    let mapping = maps::main_executable(pid)?;
+    Ok((modules::open_elf(pid, &mapping)?, mapping))
+}
+
+fn search(pid: u32, dirs: Vec<PathBuf>, fetched: HashMap<String, PathBuf>) -> DebugSearch {
+    DebugSearch { dirs, fetched, root: Some(PathBuf::from(format!("/proc/{pid}/root"))) }
+}
+
+#[pyfunction]
+fn globals_in_process(
+    py: Python<'_>,
+    pid: u32,
+    names: Vec<String>,
+    debug_dirs: Vec<PathBuf>,
+    debug_files: HashMap<String, PathBuf>,
+) -> PyResult<(HashMap<String, (u64, u64)>, &'static str)> {
+    let found = py.detach(|| {
+        let (elf, mapping) = executable(pid)?;
+        let bias = modules::bias(&elf, &mapping)
+            .ok_or_else(|| Error::new(Kind::Elf, format!("{}: no segment is mapped", mapping.path)))?;
+        let table = symbols::load(&elf, Path::new(&mapping.path), &search(pid, debug_dirs, debug_files));
+        let wanted: Vec<&str> = names.iter().map(String::as_str).collect();
+        let found = table.find_many(&wanted).into_iter().filter_map(|(name, found)| match found {
+            symbols::Found::One { address, size } => {
+                Some((name.to_owned(), (address.wrapping_add(bias), size)))
+            }
+            symbols::Found::Ambiguous => None,
+        });
+        Ok::<_, Error>((found.collect(), table.source.as_str()))
+    })?;
+    Ok(found)
+}
+
+#[pyfunction]
+fn members_in_process(
+    py: Python<'_>,
+    pid: u32,
+    members: Vec<String>,
+    debug_dirs: Vec<PathBuf>,
+    debug_files: HashMap<String, PathBuf>,
+) -> PyResult<Option<(HashMap<String, PyMember>, HashMap<String, String>)>> {
+    let answers = py.detach(|| {
+        let (elf, mapping) = executable(pid)?;
+        let dwarf =
+            symbols::find_dwarf(&elf, Path::new(&mapping.path), &search(pid, debug_dirs, debug_files));
+        Ok::<_, Error>(dwarf.map(|dwarf| layout::members(&dwarf, &members)))
+    })?;
+    let Some(answers) = answers else { return Ok(None) };
+    let (mut found, mut missing) = (HashMap::new(), HashMap::new());
+    for (path, answer) in members.into_iter().zip(answers) {
+        match answer {
+            Ok(member) => {
+                let kind = member.kind.as_str();
+                found.insert(path, (member.offsets, member.size, kind, member.stride, member.count));
+            }
+            Err(reason) => {
+                missing.insert(path, reason);
+            }
+        }
+    }
+    Ok(Some((found, missing)))
+}
+
+#[pyfunction]
+fn read_many(
+    py: Python<'_>,
+    pid: u32,
+    places: Vec<(u64, usize)>,
+) -> PyResult<Vec<Option<Bound<'_, PyBytes>>>> {
+    let read = py.detach(|| memory::read_many(pid, &places))?;
+    Ok(read.into_iter().map(|bytes| bytes.map(|bytes| PyBytes::new(py, &bytes))).collect())
+}
+
+/// Adds these functions to `innoscope._native`.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(globals_in_process, module)?)?;
+    module.add_function(wrap_pyfunction!(members_in_process, module)?)?;
+    module.add_function(wrap_pyfunction!(read_many, module)?)
+}
