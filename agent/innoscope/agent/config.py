@@ -10,8 +10,11 @@ from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from innoscope.errors import BadFile
+from innoscope.metrics.logs import FORMATS, LEVELS
 
 T = TypeVar("T")
+
+_EXPLAINED = "packaging/agent.toml explains all keys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +85,7 @@ class Config:
     server: tuple[Server, ...] = ()
 
 
-LEVELS = ("debug", "info", "warn", "error")
-FORMATS = ("logfmt", "json")
+_NAMES = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def load(path: Path) -> Config:
@@ -96,11 +98,17 @@ def load(path: Path) -> Config:
         raise BadFile(f"{path} is not TOML: {error}", remedy="packaging/agent.toml is an example") from error
     found: list[str] = []
     config = _build(Config, data, "", found)
-    if not found and config is not None:
-        found = problems(config)
-    if found or config is None:
-        raise BadFile(f"{path}: {found[0]}", remedy="\n".join(found[1:]) or "packaging/agent.toml explains all keys")
+    if config is None:
+        raise BadFile(f"{path}: {found[0]}", remedy="\n".join(found[1:]) or _EXPLAINED)
+    require_sane(config, str(path))
     return config
+
+
+def require_sane(config: Config, where: str) -> None:
+    """Raises BadFile with all that is wrong with the values."""
+    found = problems(config)
+    if found:
+        raise BadFile(f"{where}: {found[0]}", remedy="\n".join(found[1:]) or _EXPLAINED)
 
 
 def problems(config: Config) -> list[str]:
@@ -166,6 +174,3 @@ def _value(hint: Any, value: Any, path: str, found: list[str]) -> Any:
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         found.append(f"{path} is {_NAMES[kinds[0]]}, not {value!r}")
     return value
-
-
-_NAMES = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}

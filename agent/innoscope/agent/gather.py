@@ -14,18 +14,22 @@ from innoscope.collectors.runner import Runner
 from innoscope.exporter.counters import Life
 from innoscope.exporter.merge import Merger, Reading, about, failure
 from innoscope.metrics.model import Outcome, Sample
+from innoscope.target.discover import find_all
+from innoscope.target.proc import ProcFs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from innoscope.agent.servers import Server, Servers
+    from innoscope.agent.servers import Lane, Server, Servers
     from innoscope.exporter.merge import Series
     from innoscope.metrics.registry import Registry
-    from innoscope.sensor.client import Reply
+    from innoscope.sensor.protocol import Reply
 
 #: Scrapes that come within so many seconds after another share its result.
 _FRESH: Final = 0.25
-#: Seconds after which another sensor's silence is filled by looking for servers ourselves.
+#: The least that a server is given to answer, however little time is left, in seconds.
+_LEAST: Final = 0.05
+#: What a sensor is expected to tell of a server before it has told anything.
 _SENSOR_COLLECTORS: Final = ("process", "memory", "probes", "waits")
 
 
@@ -103,23 +107,38 @@ class Gatherer:
         finally:
             self._lock.release()
 
+    def maintain(self) -> None:
+        """What is to be done now and then: look for servers while the sensor does not tell of them."""
+        targets = () if self.state.up else find_all(ProcFs())
+        with self._lock:
+            self._servers.found(targets)
+            self._servers.forget_the_gone()
+
     def _gather(self, budget: float) -> Picture:
+        deadline = self._clock() + budget
         self._asking.timeout = min(self._timeout, budget)
         self._runner.start()
-        servers = list(self._servers)
-        for server in servers:
-            if server.lane is not None:
-                server.lane.start(min(self._servers.config.sql.timeout_seconds, budget))
-        self._take_sensor(servers)
+        known = list(self._servers)
+        asked = self._ask(known, deadline)
+        self._take_sensor(known)
+        self._ask([server for server in self._servers if server.lane not in asked], deadline)
         series: list[Series] = []
         views = []
         for server in self._servers:
-            outcomes = self._outcomes(server, asked=server in servers)
+            outcomes = self._outcomes(server)
             series += self._merger.merge(Reading(server.name, self._life(server), outcomes))
             views.append(_view(server, outcomes))
         ours = own(self.state, self._merger.dropped)
-        series += self._merger.merge(Reading("", Life(None, self.state.boot_id), (ours,)))
+        series += self._merger.merge(Reading("", Life(None, self.state.life), (ours,)))
         return Picture(self._clock(), tuple(series), tuple(views))
+
+    def _ask(self, servers: Iterable[Server], deadline: float) -> list[Lane]:
+        """Begin to ask them over SQL; the lanes that were started."""
+        most = self._servers.config.sql.timeout_seconds
+        lanes = [server.lane for server in servers if server.lane is not None]
+        for lane in lanes:
+            lane.start(max(_LEAST, min(most, deadline - self._clock())))
+        return lanes
 
     def _take_sensor(self, servers: Iterable[Server]) -> None:
         """What the sensor said, or that it said nothing."""
@@ -130,7 +149,7 @@ class Gatherer:
             for server in servers:
                 server.outcomes = _silent(server, outcome.seconds)
             return
-        self.state.answered(reply.boot_id, reply.version, reply.cpu_seconds, reply.rss_bytes)
+        self.state.answered((reply.boot_id, reply.pid), reply.version, reply.cpu_seconds, reply.rss_bytes)
         for server in servers:
             server.outcomes = ()
         for told in reply.servers:
@@ -138,17 +157,16 @@ class Gatherer:
             server.outcomes = told.outcomes
             server.collectors = tuple(one.collector for one in told.outcomes)
 
-    def _outcomes(self, server: Server, *, asked: bool) -> tuple[Outcome, ...]:
+    def _outcomes(self, server: Server) -> tuple[Outcome, ...]:
         """All outcomes of a server, and what follows from them together."""
-        outcomes = list(server.outcomes)
-        if server.lane is not None and asked:
-            outcomes.append(self._sql(server))
+        outcomes = [*server.outcomes]
+        if server.lane is not None:
+            outcomes.append(self._sql(server, server.lane))
         told = [Sample("mysqld_up", int(server.up))] if server.up is not None else []
         return (*outcomes, Outcome("agent", True, 0.0, (*about(outcomes), *told)))
 
-    def _sql(self, server: Server) -> Outcome:
-        assert server.lane is not None
-        outcome = server.lane.outcome()
+    def _sql(self, server: Server, lane: Lane) -> Outcome:
+        outcome = lane.outcome()
         answered = Sample("sql_up", int(bool(outcome.samples)))
         memory = next((one.samples for one in server.outcomes if one.collector == "memory"), ())
         checked = differences(memory, outcome.samples, self._checked)
@@ -161,7 +179,7 @@ class Gatherer:
         )
 
     def _life(self, server: Server) -> Life:
-        return Life(server.life, self.state.boot_id)
+        return Life(server.life, self.state.life)
 
 
 def _silent(server: Server, seconds: float) -> tuple[Outcome, ...]:

@@ -13,11 +13,11 @@ from innoscope.collectors.sql import SqlCollector
 from innoscope.metrics.model import Outcome
 from innoscope.sensor.naming import Names
 from innoscope.target import sql
-from innoscope.target.discover import find_all, still_same
+from innoscope.target.discover import still_same
 from innoscope.target.proc import ProcFs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from pymysql.connections import Connection
 
@@ -98,21 +98,21 @@ class Servers:
         name = named.name if named else name
         server = self._known.get(name)
         if server is None or server.target != target:
-            if server is not None and server.lane is not None and not _same_process(server.target, target):
-                server.lane.close()
-                server.lane = None
-            lane = server.lane if server is not None and server.lane is not None else self._lane(target, named)
-            server = self._known[name] = Server(name, target, lane, self._clock())
+            lane = server.lane if server is not None else None
+            if lane is not None and server is not None and not _reached_alike(server.target, target):
+                lane.close()
+                lane = None
+            server = Server(name, target, lane or self._lane(target, named), self._clock())
+            self._known[name] = server
         server.seen_at = self._clock()
         return server
 
-    def discover(self) -> None:
-        """Look for servers ourselves: what there is to do while the sensor does not answer."""
-        known = {server.life: server for server in self}
-        for target in find_all(ProcFs()):
-            life = (target.pid, target.start_time)
+    def found(self, targets: Iterable[Target]) -> None:
+        """Take in those that we found ourselves: what there is to do while the sensor does not answer."""
+        for target in targets:
+            known = next((server for server in self if server.target and same(server.target, target)), None)
             alive = {server.name for server in self if server.up}
-            self.met(known[life].name if life in known else self._names.give(target, alive), target)
+            self.met(known.name if known else self._names.give(target, alive), target)
 
     def forget_the_gone(self) -> None:
         """Drop those that ended long ago."""
@@ -151,10 +151,14 @@ class Servers:
         else:
             return None
         flavour, version = (target.flavour, target.version) if target else ("", ())
-        return Lane(
-            SqlCollector(connect, sql_catalog.default(), flavour, version, settings.timeout_seconds)
-        )
+        return Lane(SqlCollector(connect, sql_catalog.default(), flavour, version, settings.timeout_seconds))
 
 
-def _same_process(before: Target | None, now: Target) -> bool:
-    return before is not None and (before.pid, before.start_time) == (now.pid, now.start_time)
+def same(before: Target, now: Target) -> bool:
+    """Whether both are the same process."""
+    return (before.pid, before.start_time) == (now.pid, now.start_time)
+
+
+def _reached_alike(before: Target | None, now: Target) -> bool:
+    """Whether a connection to one is a connection to the other."""
+    return before is not None and same(before, now) and (before.socket, before.port) == (now.socket, now.port)

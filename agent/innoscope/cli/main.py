@@ -32,6 +32,7 @@ COMMANDS = {
     "stacks": "Show where every thread of a server is, without stopping it.",
     "top": "Watch a server's waits live, once a second.",
     "replay": "Look again at what `top --record` wrote.",
+    "agent": "Serve metrics to Prometheus: what the sensor sees, and what servers say over SQL.",
     "sensor": "The privileged half of the agent: probes, looks, memory; a Unix socket only.",
 }
 

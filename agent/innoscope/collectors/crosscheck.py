@@ -10,9 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
 
-def differences(
-    memory: Iterable[Sample], sql: Iterable[Sample], metrics: Container[str]
-) -> list[Sample]:
+def differences(memory: Iterable[Sample], sql: Iterable[Sample], metrics: Container[str]) -> list[Sample]:
     """``memory_sql_difference`` for each series of ``metrics`` that both tell, read one after the other."""
     told = by_series(memory)
     found = []

@@ -7,10 +7,13 @@ import resource
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from innoscope import __version__
 from innoscope.metrics.model import Outcome, Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -21,17 +24,17 @@ class SensorState:
 
     up: bool = False
     words: str = "not asked yet"
-    boot_id: str | None = None
+    life: Hashable = None  # what tells one sensor from the next
     restarts: int = 0
     version: str = ""
     cpu_seconds: float | None = None
     rss_bytes: int | None = None
 
-    def answered(self, boot_id: str, version: str, cpu_seconds: float, rss_bytes: int) -> None:
-        """It did; another ``boot_id`` than before is another process."""
-        if self.boot_id not in (None, boot_id):
+    def answered(self, life: Hashable, version: str, cpu_seconds: float, rss_bytes: int) -> None:
+        """It did; another ``life`` than before is another process."""
+        if self.life not in (None, life):
             self.restarts += 1
-        self.up, self.words, self.boot_id, self.version = True, "", boot_id, version
+        self.up, self.words, self.life, self.version = True, "", life, version
         self.cpu_seconds, self.rss_bytes = cpu_seconds, rss_bytes
 
     def failed(self, words: str) -> None:

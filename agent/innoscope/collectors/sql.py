@@ -102,7 +102,7 @@ class SqlCollector:
 
     def _derived(self, samples: Sequence[Sample]) -> list[Sample]:
         values = {
-            "_".join((sample.metric, *sample.labels)): float(sample.value)
+            ".".join((sample.metric, *sample.labels)): float(sample.value)
             for sample in samples
             if isinstance(sample.value, int | float)
         }

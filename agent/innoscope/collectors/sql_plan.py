@@ -85,9 +85,7 @@ def _classic_redo_limit(variables: Mapping[str, str]) -> Number | None:
     return margin - margin // 10 if margin > 0 else None
 
 
-FORMULAS: Final[Mapping[str, Formula]] = {
-    "classic_redo_limit": Formula(_REDO_VARIABLES, _classic_redo_limit)
-}
+FORMULAS: Final[Mapping[str, Formula]] = {"classic_redo_limit": Formula(_REDO_VARIABLES, _classic_redo_limit)}
 
 
 @dataclass(frozen=True, slots=True)

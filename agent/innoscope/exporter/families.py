@@ -64,7 +64,9 @@ def families(series: Iterable[Series]) -> list[Family]:
             names = [label.name for label in one.metric.labels]
             server = () if one.metric.own else (one.server,)
             family.add_metric(server, dict(zip(names, one.labels, strict=True)))
-        elif isinstance(family, CounterMetricFamily | GaugeMetricFamily) and not isinstance(one.value, Histogram):
+        elif isinstance(family, CounterMetricFamily | GaugeMetricFamily) and not isinstance(
+            one.value, Histogram
+        ):
             family.add_metric(labels, one.value)
     return list(found.values())
 

@@ -71,8 +71,15 @@ class Address:
     def parse(cls, text: str) -> Address:
         """Raises BadFile when it is no such thing."""
         host, colon, port = text.rpartition(":")
-        if not colon or not port.isdecimal() or int(port) > 65535 or (":" in host and not host.startswith("[")):
-            raise BadFile(f"{text!r} is not an address to listen on", remedy="for example 127.0.0.1:9977 or :9977")
+        if (
+            not colon
+            or not port.isdecimal()
+            or int(port) > 65535
+            or (":" in host and not host.startswith("["))
+        ):
+            raise BadFile(
+                f"{text!r} is not an address to listen on", remedy="for example 127.0.0.1:9977 or :9977"
+            )
         return cls(host.removeprefix("[").removesuffix("]"), int(port))
 
     def __str__(self) -> str:

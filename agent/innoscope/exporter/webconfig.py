@@ -120,7 +120,11 @@ def problems(data: Any) -> list[str]:
     found += _tls_problems(data.get("tls_server_config") or {})
     found += _http_problems(data.get("http_server_config") or {})
     for name, hashed in (data.get("basic_auth_users") or {}).items():
-        if not isinstance(hashed, str) or not hashed.startswith(("$2a$", "$2b$", "$2y$")) or len(hashed) != 60:
+        if (
+            not isinstance(hashed, str)
+            or not hashed.startswith(("$2a$", "$2b$", "$2y$"))
+            or len(hashed) != 60
+        ):
             found.append(f"the password of {name} is not a bcrypt hash (htpasswd -nBC 10 {name})")
     return found
 
@@ -140,7 +144,10 @@ def _tls_problems(tls: Mapping[Any, Any]) -> list[str]:
 
 
 def _http_problems(http: Mapping[Any, Any]) -> list[str]:
-    found = [f"http_server_config.{key} is not supported" for key in sorted(map(str, http.keys() - {"headers", "http2"}))]
+    found = [
+        f"http_server_config.{key} is not supported"
+        for key in sorted(map(str, http.keys() - {"headers", "http2"}))
+    ]
     if http.get("http2") is True:
         found.append("http_server_config.http2 is not supported: leave it out or say false")
     headers = http.get("headers") or {}
@@ -176,6 +183,10 @@ class Watched:
                     else:
                         _log.info("web configuration read again", extra={"file": str(self._path)})
         return self.config, self.context
+
+    def reload(self) -> None:
+        """Read it again at the next request, changed or not."""
+        self._seen = None
 
     def _read(self, path: Path) -> None:
         self._seen = self._fingerprint(path)

@@ -36,11 +36,19 @@ def markdown(registry: Registry) -> Iterator[str]:
         series=sum(metric.most_series for metric in registry),
     ).splitlines()
     yield from _table("About servers", [metric for metric in registry if not metric.own])
-    yield from _table("About Innoscope itself, without `server`", [metric for metric in registry if metric.own])
+    yield from _table(
+        "About Innoscope itself, without `server`", [metric for metric in registry if metric.own]
+    )
 
 
 def _table(heading: str, metrics: list[Metric]) -> Iterator[str]:
-    yield from ("", f"## {heading}", "", "| metric | kind | labels | sources | meaning |", "|---|---|---|---|---|")
+    yield from (
+        "",
+        f"## {heading}",
+        "",
+        "| metric | kind | labels | sources | meaning |",
+        "|---|---|---|---|---|",
+    )
     for metric in metrics:
         labels = "; ".join(_label(label) for label in metric.labels)
         row = (f"`{metric.exported}`", metric.kind, labels, ", ".join(metric.sources), metric.help)
