@@ -19,8 +19,8 @@ _STARTS: Final = 15.0
 _POLL: Final = 0.05
 _ENDS: Final = 0.6
 
-#: Ends the sensor when its standard input does, whatever ends us: we may be another user by then, who may not
-#: send root's processes a signal, nor would the kernel send one for us (prctl's PDEATHSIG asks the same question).
+#: Ends the sensor when its standard input does, whatever ends us: by then we may be another user, who may not
+#: send root's processes a signal; nor would the kernel do it for us (PDEATHSIG asks the same question).
 _GUARD: Final = """\
 exec 3<&0 </dev/null
 "$@" 3<&- &
@@ -69,7 +69,7 @@ class OwnSensor:
 
     def end(self) -> None:
         """Let it end, and wait a little for that."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_ENDS)

@@ -97,7 +97,7 @@ class Gatherer:
         self.picture: Picture | None = None
 
     def gather(self, budget: float) -> Picture | None:
-        """A fresh picture within ``budget`` seconds; the last one, perhaps None, if another gathering takes longer."""
+        """A fresh picture within ``budget`` seconds; the last one, perhaps None, if that is not to be had."""
         if not self._lock.acquire(timeout=budget):
             return self.picture
         try:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Seconds for profiles, of which an hour may have to be taken over at once, and for probes.
+#: Seconds for profiles, of which an hour may have to be taken over at once.
 _PATIENT: Final = 5.0
 _FIRST_GATHERING: Final = 0.8
 #: Seconds between two signs of life for systemd's watchdog, and without a round of the poll before we stop them.
@@ -39,7 +39,7 @@ _POLL_STUCK: Final = 90.0
 
 
 class Agent:
-    """Listens from the moment it is made, and answers from ``run`` on."""
+    """Listens from the moment it is made, and answers from ``run`` on. Raises BadFile."""
 
     def __init__(self, config: Config) -> None:
         sensor = SensorClient(config.sensor.socket, config.sensor.timeout_seconds)
@@ -52,25 +52,17 @@ class Agent:
         self._gatherer = Gatherer(sensor, Servers(config), registry.default())
         self._store = Store(patient, config.stacks.keep_seconds)
         routes = Routes(self._gatherer, self._store, sensor, config.web.telemetry_path)
-        self._address = Address.parse(config.web.listen_address)
-        self._routes = routes.table()
-        self.web: WebServer | None = None
         self.ended = threading.Event()
         self._polled_at = time.monotonic()
-
-    def listen(self) -> None:
-        """Take the port. Raises BadFile when somebody else has it."""
-        self.web = WebServer(self._address, self._routes, self.watched)
+        self.web = WebServer(Address.parse(config.web.listen_address), routes.table(), self.watched)
         scheme = "https" if self.watched.config.tls else "http"
-        _log.info(
-            "agent listens", extra={"address": f"{scheme}://{self.web.address}", "version": __version__}
-        )
+        address = f"{scheme}://{self.web.address}"
+        _log.info("agent listens", extra={"address": address, "version": __version__})
         if not self.web.local and not self.watched.config.authenticates:
             _log.warning("everybody who reaches this address may read the metrics; stacks are not served")
 
     def run(self) -> None:
         """Serve until ``ended`` is set."""
-        assert self.web is not None
         threading.Thread(target=self.web.serve, name="web", daemon=True).start()
         threading.Thread(target=self._poll, name="poll", daemon=True).start()
         notify("READY=1")
@@ -83,18 +75,21 @@ class Agent:
     def _poll(self) -> None:
         """Now and then: profiles, and servers where the sensor is of no help."""
         self._maintain()
+        self._gatherer.gather(_FIRST_GATHERING)
         while True:
-            self._gatherer.gather(_FIRST_GATHERING) if self._gatherer.picture is None else None
-            try:
-                self._store.poll()
-            except SensorDown as error:
-                _log.debug("no profiles", extra={"reason": error.what})
-            except Exception:
-                _log.exception("no profiles")
+            self._take_over_profiles()
             if self.ended.wait(self._config.stacks.poll_seconds):
                 return
             self._maintain()
             self._polled_at = time.monotonic()
+
+    def _take_over_profiles(self) -> None:
+        try:
+            self._store.poll()
+        except SensorDown as error:
+            _log.debug("no profiles", extra={"reason": error.what})
+        except Exception:
+            _log.exception("no profiles")
 
     def _maintain(self) -> None:
         try:
@@ -106,7 +101,6 @@ class Agent:
 def run(config: Config) -> None:
     """The whole life of ``innoscope agent``. Raises InnoscopeError when it cannot begin."""
     agent = Agent(config)
-    agent.listen()
     own = None
     try:
         if os.geteuid() == 0:
@@ -124,16 +118,15 @@ def run(config: Config) -> None:
 def _as_root(config: Config) -> child.OwnSensor | None:
     """Start a sensor if there is none, then give up all rights.
 
-    We become another user where that one can do our work: where the account's option file is there for it to
-    read, and the sensor is ours to open for it. Else we stay user 0, who owns root's files, without capabilities.
+    We become another user where that one can do our work: where it can read the account's option file, and the
+    sensor is ours to open for it. Else we stay user 0, who owns root's files, without capabilities.
     """
-    account: privileges.Account | None = privileges.unprivileged()
-    assert account is not None
+    other = privileges.unprivileged()
     files = _option_files(config)
-    if not files or child.answers(config.sensor.socket) or not privileges.readable_by(account, files):
-        account = None
+    answered = child.answers(config.sensor.socket)
+    account = other if files and not answered and privileges.readable_by(other, files) else None
     own = None
-    if config.sensor.start and "NOTIFY_SOCKET" not in os.environ and not child.answers(config.sensor.socket):
+    if config.sensor.start and not answered and "NOTIFY_SOCKET" not in os.environ:
         group = ("--group", account.group) if account else ()
         own = child.OwnSensor(config.sensor.socket, [*group, "--log-format", config.log.format])
         try:

@@ -1,4 +1,4 @@
-"""The servers that the agent knows: those the sensor tells of, those it finds itself, those it was told of."""
+"""The servers that the agent knows: from the sensor, from the configuration, or found by itself."""
 
 from __future__ import annotations
 

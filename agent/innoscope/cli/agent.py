@@ -17,14 +17,14 @@ T = TypeVar("T", bound=Any)
 
 _EPILOG = """\b
 Examples:
-  sudo innoscope agent                                   all servers of this host, http://127.0.0.1:9977/metrics
+  sudo innoscope agent                        all servers of this host, http://127.0.0.1:9977/metrics
   innoscope agent --config.file /etc/innoscope/agent.toml --check
   innoscope agent --web.listen-address :9977 --web.config.file /etc/innoscope/web.yaml
 
 \b
-Run by hand as root it starts a sensor of its own if none answers, and then gives up all rights. There is no flag for
-a password: accounts are in option files. SIGHUP reads the web configuration again. Keys: packaging/agent.toml.
-Exit codes: docs/cli.md.
+Run by hand as root it starts a sensor of its own if none answers, and then gives up all rights. There is no
+flag for a password: accounts are in option files. SIGHUP reads the web configuration again.
+Keys: packaging/agent.toml. Exit codes: docs/cli.md.
 """
 
 
@@ -47,7 +47,7 @@ Exit codes: docs/cli.md.
     "--web.config.file",
     "web_file",
     metavar="FILE",
-    help="TLS, users and headers, as Prometheus exporters have it.",
+    help="TLS, users and headers, as exporters have it.",
 )
 @click.option("--sensor.socket", "sensor", metavar="PATH", help="The sensor's Unix socket.")
 @click.option("--config.my-cnf", "my_cnf", metavar="FILE", help="Option file with the SQL account.")

@@ -1,7 +1,7 @@
 """Reading the InnoDB monitor: the text of ``SHOW ENGINE INNODB STATUS``.
 
-Only lines that are asked for are looked at, each in its own section, so sections and lines that a release adds,
-drops or moves do no harm.
+Only lines that are asked for are looked at, each in its own section: what a release adds, drops or moves does
+no harm.
 """
 
 from __future__ import annotations

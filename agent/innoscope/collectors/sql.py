@@ -1,7 +1,7 @@
 """The collector ``sql``: what a server says of itself over one persistent connection.
 
-At most one connection and one statement at a time; every wait for the server has a timeout, no statement waits
-on a metadata lock, and after a failure the next attempt comes later and later.
+At most one connection and one statement at a time; every wait for the server has a timeout, no statement
+waits on a metadata lock, and after a failure the next attempt comes later and later.
 """
 
 from __future__ import annotations

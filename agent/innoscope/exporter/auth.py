@@ -35,7 +35,7 @@ class Verifier:
         self._lock = threading.Lock()
 
     def admits(self, header: str | None, users: Mapping[str, bytes]) -> bool:
-        """Whether the header names a user and the right password; everybody is let in where there are no users."""
+        """Whether the header has a user and the right password; where there are no users, all are let in."""
         if not users:
             return True
         account = parse(header)

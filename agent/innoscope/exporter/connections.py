@@ -30,9 +30,9 @@ class Slot:
 class Connections:
     """Keeps which connections are there and which of them are being answered.
 
-    A thread belongs to each. When there are too many, the one that has been without a whole request for longest
-    is ended: whoever opens connections and is slow to say anything pushes out themselves. If all are being
-    answered, the oldest is ended.
+    A thread belongs to each. When there are too many, the one that has been without a whole request for
+    longest is ended: whoever opens connections and is slow to say anything pushes out themselves. If all are
+    being answered, the oldest is ended.
     """
 
     def __init__(self, most: int = MOST) -> None:

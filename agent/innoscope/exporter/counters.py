@@ -1,7 +1,7 @@
 """Counters that never go backwards, whoever tells them.
 
 A probe counts since it was attached, the server's own counters since the server started; either may be the
-source at one scrape and the other at the next, and the sensor or the server may have been restarted in between.
+source at one scrape and the other at the next, and sensor or server may have been restarted in between.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ if TYPE_CHECKING:
 
     from innoscope.metrics.model import Value
 
-#: Collectors that count since they began, and so from zero after a restart of the sensor. The others tell
-#: what the server counted.
+#: Collectors that count since they began, and so from zero after a restart of the sensor.
 SINCE_WE_BEGAN: Final = frozenset({"probes", "waits"})
-#: Log sequence numbers outlive a restart of the server and are the same for all sources: exported as they are.
+#: Log sequence numbers outlive a restart of the server and are the same for all sources.
 LASTING: Final = frozenset({"redo_written_bytes", "redo_flushed_bytes", "redo_checkpoint_bytes"})
 
 

@@ -13,7 +13,6 @@ from prometheus_client.core import (
     InfoMetricFamily,
 )
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.utils import floatToGoString
 
 from innoscope.metrics.model import Histogram
 from innoscope.metrics.registry import BUCKETS, PREFIX
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from innoscope.metrics.registry import Metric
 
 #: ``le`` in seconds, as exposed.
-_BOUNDS: Final = tuple((power, floatToGoString(2**power / 1e9)) for power in BUCKETS)
+_BOUNDS: Final = tuple((power, repr(2**power / 1e9)) for power in BUCKETS)
 
 
 class _Once:
@@ -43,7 +42,7 @@ class _Once:
 def expose(series: Iterable[Series], accept: str) -> tuple[bytes, str]:
     """``(body, content type)``, in the format that the header ``Accept`` prefers."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Once(families(series)))  # type: ignore[arg-type]
+    registry.register(_Once(families(series)))
     encoder, content_type = choose_encoder(accept)
     return encoder(registry), content_type
 

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 #: Distinct series that are remembered as dropped, so that each counts once.
 _DROPPED_KEPT: Final = 10_000
-#: Why a collector failed, as the label ``reason`` has it. An outcome's words begin with one of them and a colon.
+#: Why a collector failed, as the label has it. An outcome's ``reason`` begins with one of them and a colon.
 REASONS: Final = frozenset(
     {"timeout", "denied", "refused", "gone", "stopped", "rights", "unsupported", "error"}
 )
@@ -88,7 +88,7 @@ class Merger:
         return found
 
     def _rank(self, sample: Sample, collector: str) -> int | None:
-        """The place of the collector among the metric's sources; None, said once, if it has no business there."""
+        """The collector's place among the metric's sources; None, said once, if it has no business there."""
         if sample.metric in self._registry:
             metric = self._registry[sample.metric]
             if collector in metric.sources and len(sample.labels) == len(metric.labels):

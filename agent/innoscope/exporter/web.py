@@ -6,7 +6,6 @@ import contextlib
 import ipaddress
 import logging
 import socket
-import ssl
 import threading
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -20,6 +19,7 @@ from innoscope.exporter.connections import Connections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from email.message import Message
 
     from innoscope.exporter.connections import Slot
     from innoscope.exporter.webconfig import Watched, WebConfig
@@ -41,7 +41,7 @@ class Request:
 
     path: str
     query: Mapping[str, str]
-    headers: Mapping[str, str]
+    headers: Message
     trusted: bool
 
 
@@ -199,7 +199,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(response.body)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # as the base class has it
+    def log_message(self, format: str, *args: Any) -> None:
         _log.debug("http", extra={"client": self.client_address[0], "request": format % args})
 
 
@@ -218,7 +218,7 @@ def _listen(address: Address) -> socket.socket:
 
 
 def _is_local(host: str) -> bool:
-    """Whether a ``Host`` header names this machine: a page elsewhere that had its name pointed here does not."""
+    """Whether a ``Host`` header names this machine, which that of a page with its name pointed here does not."""
     name = urlsplit(f"//{host}").hostname or ""
     if name == "localhost":
         return True

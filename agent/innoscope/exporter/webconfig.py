@@ -160,7 +160,7 @@ def _http_problems(http: Mapping[Any, Any]) -> list[str]:
 
 
 class Watched:
-    """The file as it is now: read again when it, or a certificate, changes. A bad change is said and not used."""
+    """The file as it is now: read again when it or a certificate changes. A bad change is said, not used."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

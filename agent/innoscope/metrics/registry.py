@@ -20,8 +20,8 @@ KINDS: Final = ("counter", "gauge", "histogram", "info")
 #: All collectors; ``agent`` is what the agent knows of itself.
 SOURCES: Final = ("probes", "memory", "sql", "waits", "process", "agent")
 
-#: Upper bounds of the exported buckets, as powers of two of nanoseconds: 16 µs to 69 s by factor 2. They never
-#: change with what was measured, so that histograms of all servers can be added up.
+#: Upper bounds of the exported buckets, as powers of two of nanoseconds: 16 µs to 69 s by factor 2. The same
+#: whatever was measured, so that histograms of all servers can be added up.
 BUCKETS: Final = tuple(range(14, 37))
 #: Series of one histogram: its buckets, +Inf, sum and count.
 HISTOGRAM_SERIES: Final = len(BUCKETS) + 3

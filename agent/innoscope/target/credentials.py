@@ -36,7 +36,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How to speak TLS over TCP: the options ``ssl-*`` of mysql and mariadb. Without ``ca``, nobody is verified."""
+    """How to speak TLS over TCP: the options ``ssl-*`` of mysql and mariadb. Without ``ca`` none is verified."""
 
     ca: str | None = None
     cert: str | None = None
