@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import tomllib
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from innoscope.errors import BadFile
 from innoscope.metrics.logs import FORMATS, LEVELS
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 T = TypeVar("T")
 
@@ -83,6 +85,7 @@ class Config:
     stacks: Stacks = field(default_factory=Stacks)
     log: Log = field(default_factory=Log)
     server: tuple[Server, ...] = ()
+    only_named: bool = False
 
 
 _NAMES = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
@@ -120,19 +123,26 @@ def problems(config: Config) -> list[str]:
         found.append(f"log.format is one of {', '.join(FORMATS)}, not {config.log.format!r}")
     if not config.web.telemetry_path.startswith("/") or config.web.telemetry_path == "/":
         found.append("web.telemetry_path is a path other than /, such as /metrics")
-    for name in ("sensor", "sql"):
-        if not 0.01 <= getattr(config, name).timeout_seconds <= 0.8:
-            found.append(f"{name}.timeout_seconds is between 0.01 and 0.8: a scrape answers within a second")
+    found += [
+        f"{name}.timeout_seconds is between 0.01 and 0.8: a scrape answers within a second"
+        for name in ("sensor", "sql")
+        if not 0.01 <= getattr(config, name).timeout_seconds <= 0.8
+    ]
     if not 60 <= config.stacks.keep_seconds <= 86_400 or not 1 <= config.stacks.poll_seconds <= 60:
         found.append("stacks.keep_seconds is between 60 and 86400, stacks.poll_seconds between 1 and 60")
-    names = [server.name for server in config.server]
     for server in config.server:
-        if not server.name or not server.name.isprintable() or names.count(server.name) > 1:
-            found.append(f"server names are there, printable and different from each other: {server.name!r}")
-        if server.socket is None and server.port is None:
-            found.append(f"server {server.name!r} needs a socket or a port")
-        if server.host is not None and server.port is None:
-            found.append(f"server {server.name!r} has a host and no port")
+        found += _server_problems(server, [other.name for other in config.server])
+    return found
+
+
+def _server_problems(server: Server, names: list[str]) -> list[str]:
+    found = []
+    if not server.name or not server.name.isprintable() or names.count(server.name) > 1:
+        found.append(f"server names are there, printable and different from each other: {server.name!r}")
+    if server.socket is None and server.port is None:
+        found.append(f"server {server.name!r} needs a socket or a port")
+    if server.host is not None and server.port is None:
+        found.append(f"server {server.name!r} has a host and no port")
     return found
 
 

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from innoscope.collectors import sql_catalog
 from innoscope.collectors.crosscheck import differences
+from innoscope.collectors.errors import CollectorFailed
 from innoscope.collectors.own import SensorState, own
 from innoscope.collectors.runner import Runner
 from innoscope.exporter.counters import Life
 from innoscope.exporter.merge import Merger, Reading, about, failure
 from innoscope.metrics.model import Outcome, Sample
+from innoscope.sensor.client import SensorDown
 from innoscope.target.discover import find_all
 from innoscope.target.proc import ProcFs
 
@@ -71,7 +73,10 @@ class _Asking:
 
     def collect(self) -> Iterable[Sample]:
         self.reply = None
-        self.reply = self._sensor.collect()
+        try:
+            self.reply = self._sensor.collect()
+        except SensorDown as error:
+            raise CollectorFailed("gone", f"{error.what} ({error.remedy})") from error
         return ()
 
 
@@ -154,8 +159,9 @@ class Gatherer:
             server.outcomes = ()
         for told in reply.servers:
             server = self._servers.met(told.name, told.target)
-            server.outcomes = told.outcomes
-            server.collectors = tuple(one.collector for one in told.outcomes)
+            if server is not None:
+                server.outcomes = told.outcomes
+                server.collectors = tuple(one.collector for one in told.outcomes)
 
     def _outcomes(self, server: Server) -> tuple[Outcome, ...]:
         """All outcomes of a server, and what follows from them together."""

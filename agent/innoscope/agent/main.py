@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 #: Seconds for profiles, of which an hour may have to be taken over at once.
 _PATIENT: Final = 5.0
 _FIRST_GATHERING: Final = 0.8
-#: Seconds between two signs of life for systemd's watchdog, and without a round of the poll before we stop them.
+#: Seconds between two signs of life for systemd's watchdog, and without a poll before there are none.
 _BEAT: Final = 5.0
 _POLL_STUCK: Final = 90.0
 
@@ -118,8 +118,8 @@ def run(config: Config) -> None:
 def _as_root(config: Config) -> child.OwnSensor | None:
     """Start a sensor if there is none, then give up all rights.
 
-    We become another user where that one can do our work: where it can read the account's option file, and the
-    sensor is ours to open for it. Else we stay user 0, who owns root's files, without capabilities.
+    We become another user where that one can do our work: where it can read the account's option file, and
+    the sensor is ours to open for it. Else we stay user 0, who owns root's files, without capabilities.
     """
     other = privileges.unprivileged()
     files = _option_files(config)
@@ -140,8 +140,6 @@ def _as_root(config: Config) -> child.OwnSensor | None:
 
 
 def _option_files(config: Config) -> list[Path]:
-    """Those that are named, else those of the default ones that are there."""
-    named = {config.sql.defaults_file, *(server.defaults_file for server in config.server)} - {None}
-    if named:
-        return [Path(str(name)).expanduser() for name in named]
-    return [path.expanduser() for path in credentials.DEFAULT_FILES if path.expanduser().exists()]
+    """Those that name an account: without any, we are to servers who we are to the system."""
+    named = {config.sql.defaults_file, *(server.defaults_file for server in config.server)}
+    return [path for name in named for path in credentials.naming_files(name)]

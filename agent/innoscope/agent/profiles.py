@@ -88,7 +88,7 @@ def _choice(what: str, value: str, there_are: list[str]) -> str:
 
 
 def moment(text: str, now: float) -> float:
-    """Unix time of ``now``, ``-15m`` (s, m, h), ``1700000000`` or ``2026-01-31T12:00:00Z``; ValueError else."""
+    """Unix time of ``now``, ``-15m`` (s, m, h), ``1700000000``, ``2026-01-31T12:00:00Z``; else ValueError."""
     units = {"s": 1, "m": 60, "h": 3600}
     try:
         if text == "now":

@@ -92,9 +92,14 @@ class Servers:
     def __iter__(self) -> Iterator[Server]:
         return iter(list(self._known.values()))
 
-    def met(self, name: str, target: Target) -> Server:
-        """The server that the sensor calls so; another process under a known name gets a new connection."""
+    def met(self, name: str, target: Target) -> Server | None:
+        """The server that the sensor calls so, None if it is not wanted.
+
+        Another process under a known name gets a new connection.
+        """
         named = self._named(target)
+        if named is None and self.config.only_named:
+            return None
         name = named.name if named else name
         server = self._known.get(name)
         if server is None or server.target != target:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.collectors import sql_plan
 from innoscope.collectors.derived import derive
-from innoscope.collectors.errors import CollectorFailed
 from innoscope.collectors.sql_failures import denied_words, explain
 from innoscope.collectors.sql_plan import Answers
 from innoscope.errors import SqlFailed
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from pymysql.connections import Connection
 
+    from innoscope.collectors.errors import CollectorFailed
     from innoscope.collectors.sql_catalog import Catalog
     from innoscope.collectors.sql_plan import Plan
     from innoscope.metrics.model import Sample

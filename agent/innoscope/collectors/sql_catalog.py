@@ -23,7 +23,7 @@ _SOURCE_KEYS: Final = frozenset({*KINDS, "line", "scale", "only"})
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One way to learn a number: ``name`` of that ``kind``. For a monitor it is the section, with ``line``."""
+    """One way to learn a number: ``name`` of that ``kind``. A monitor's is the section, with ``line``."""
 
     kind: str
     name: str

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 _STYLE = """\
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#1c1e21;
 background:#fff}h1{font-size:1.4rem}table{border-collapse:collapse;width:100%}
-th,td{text-align:left;padding:.3rem .8rem .3rem 0;border-bottom:1px solid #ddd;vertical-align:top}.bad{color:#b3261e}.good{color:#146c2e}a{color:#0b57d0}
-@media(prefers-color-scheme:dark){body{color:#e3e3e3;background:#1b1b1b}th,td{border-color:#444}a{color:#a8c7fa}
-.bad{color:#f2b8b5}.good{color:#8fd6a0}}"""
+th,td{text-align:left;padding:.3rem .8rem .3rem 0;border-bottom:1px solid #ddd;vertical-align:top}
+.bad{color:#b3261e}.good{color:#146c2e}a{color:#0b57d0}
+@media(prefers-color-scheme:dark){body{color:#e3e3e3;background:#1b1b1b}th,td{border-color:#444}
+a{color:#a8c7fa}.bad{color:#f2b8b5}.good{color:#8fd6a0}}"""
 
 #: One server: name, what it is, whether it is up, ``(collector, None or why it failed)``.
 Row = tuple[str, str, "bool | None", "Sequence[tuple[str, str | None]]"]

@@ -218,7 +218,7 @@ def _listen(address: Address) -> socket.socket:
 
 
 def _is_local(host: str) -> bool:
-    """Whether a ``Host`` header names this machine, which that of a page with its name pointed here does not."""
+    """Whether a ``Host`` header names this machine, unlike that of a page whose name leads here."""
     name = urlsplit(f"//{host}").hostname or ""
     if name == "localhost":
         return True

@@ -9,7 +9,6 @@ import logging
 import ssl
 import threading
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.errors import BadFile
@@ -17,6 +16,7 @@ from innoscope.metrics.registry import read_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 _log = logging.getLogger(__name__)
 

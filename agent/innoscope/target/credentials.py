@@ -36,7 +36,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How to speak TLS over TCP: the options ``ssl-*`` of mysql and mariadb. Without ``ca`` none is verified."""
+    """How to speak TLS over TCP: the options ``ssl-*`` of mysql and mariadb. No ``ca``, no verification."""
 
     ca: str | None = None
     cert: str | None = None
@@ -65,6 +65,15 @@ def _tls(values: Mapping[str, str]) -> Tls | None:
         return None
     verify = mode == "VERIFY_IDENTITY" or values.get("ssl-verify-server-cert", "0").lower() not in _OFF
     return Tls(values.get("ssl-ca"), values.get("ssl-cert"), values.get("ssl-key"), verify)
+
+
+def naming_files(options_file: str | None = None) -> list[Path]:
+    """Those of the files that name an account or its password. Raises BadFile."""
+    return [
+        path
+        for path in _files(options_file)
+        if any(name in options for options in _parse(path).values() for name in ("user", "password"))
+    ]
 
 
 def _files(options_file: str | None) -> Iterable[Path]:
