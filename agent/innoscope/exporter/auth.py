@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 #: What an unknown user's password is compared with, so that it takes as long as a known one's.
-_NOBODY: Final = b"$2b$10$abcdefghijklmnopqrstuuyXLhkyDuc0aIeeEgyPOzIhsG7wLDqwK"
+_NOBODY: Final = b"$2b$10$pQ3CMLGZhpcauhW.9Lrqzu9oGE98iltG0JcND65kIDsNKdHl/y7Le"
 #: bcrypt looks at no more bytes; longer passwords are refused, as newer libraries do.
 _LONGEST: Final = 72
 _VERDICTS_KEPT: Final = 256

@@ -86,7 +86,8 @@ class WebConfig:
 
 def load(path: Path) -> WebConfig:
     """Read and check the file; BadFile names the first problem."""
-    data = read_yaml(path) or {}
+    data = read_yaml(path)
+    data = {} if data is None else data
     found = problems(data)
     if found:
         raise BadFile(f"{path}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""))

@@ -69,11 +69,12 @@ def _tls(values: Mapping[str, str]) -> Tls | None:
 
 def naming_files(options_file: str | None = None) -> list[Path]:
     """Those of the files that name an account or its password. Raises BadFile."""
-    return [
-        path
-        for path in _files(options_file)
-        if any(name in options for options in _parse(path).values() for name in ("user", "password"))
-    ]
+    found = []
+    for path in _files(options_file):
+        groups = _parse(path)
+        if any({"user", "password"} & groups.get(group, {}).keys() for group in GROUPS):
+            found.append(path)
+    return found
 
 
 def _files(options_file: str | None) -> Iterable[Path]:
