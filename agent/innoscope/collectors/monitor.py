@@ -20,8 +20,8 @@ def sections(text: str) -> dict[str, str]:
     """``{"LOG": "Log sequence number …"}``; the first one counts where a name comes twice."""
     found: dict[str, str] = {}
     headings = list(_HEADING.finditer(text))
-    for heading, following in zip(headings, [*headings[1:], None], strict=True):
-        end = following.start() if following else len(text)
+    ends = [*(heading.start() for heading in headings[1:]), len(text)]
+    for heading, end in zip(headings, ends, strict=False):  # no headings, no sections
         found.setdefault(heading.group(1).strip(), text[heading.end() : end])
     return found
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from innoscope.metrics.registry import Registry
 
 KINDS: Final = ("status", "variable", "counter", "monitor", "formula")
+#: Those that sql_plan.py can compute.
+FORMULAS: Final = ("classic_redo_limit",)
 _ENTRY_KEYS: Final = frozenset({"metric", "labels", "any"})
 _SOURCE_KEYS: Final = frozenset({*KINDS, "line", "scale", "only"})
 
@@ -124,6 +126,8 @@ def _source_problems(body: Any) -> list[str]:
     if not isinstance(body, dict) or sum(kind in body for kind in KINDS) != 1:
         return [f"a source has exactly one of {', '.join(KINDS)}"]
     found = [f"unknown key {key!r}" for key in body.keys() - _SOURCE_KEYS]
+    if "formula" in body and body["formula"] not in FORMULAS:
+        found.append(f"there is no formula {body['formula']}")
     if ("monitor" in body) != ("line" in body):
         found.append("a monitor source, and only that, has a line")
     try:
