@@ -65,7 +65,6 @@ class Agent:
         """Serve until ``ended`` is set."""
         threading.Thread(target=self.web.serve, name="web", daemon=True).start()
         threading.Thread(target=self._poll, name="poll", daemon=True).start()
-        notify("READY=1")
         while not self.ended.wait(_BEAT):
             if time.monotonic() - self._polled_at < _POLL_STUCK:
                 notify("WATCHDOG=1")
@@ -76,6 +75,7 @@ class Agent:
         """Now and then: profiles, and servers where the sensor is of no help."""
         self._maintain()
         self._gatherer.gather(_FIRST_GATHERING)
+        notify("READY=1")
         while True:
             self._take_over_profiles()
             if self.ended.wait(self._config.stacks.poll_seconds):
