@@ -49,8 +49,9 @@ class Agent:
         if self.watched.config.users:
             auth.require_bcrypt()
         self._config = config
-        self._gatherer = Gatherer(sensor, Servers(config), registry.default())
-        self._store = Store(patient, config.stacks.keep_seconds)
+        servers = Servers(config)
+        self._gatherer = Gatherer(sensor, servers, registry.default())
+        self._store = Store(patient, servers.called, config.stacks.keep_seconds)
         routes = Routes(self._gatherer, self._store, sensor, config.web.telemetry_path)
         self.ended = threading.Event()
         self._polled_at = time.monotonic()

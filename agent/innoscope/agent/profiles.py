@@ -38,7 +38,7 @@ class Sensor(Protocol):
 
 
 class Store:
-    """The profiles of all servers. ``poll`` belongs to one thread, ``answer`` may be called by any."""
+    """The profiles of all servers; ``called`` gives our name for the sensor's. ``poll`` belongs to one thread, ``answer`` may be called by any."""
 
     def __init__(self, sensor: Sensor, keep_s: float, clock: Callable[[], float] = time.time) -> None:
         self._sensor = sensor
@@ -52,7 +52,10 @@ class Store:
         """Take over what is new. Raises SensorDown."""
         while True:
             self._cursor, told = self._sensor.profiles(self._cursor)
-            for name, one in told.items():
+            for its_name, one in told.items():
+                name = self._called(its_name, one.target)
+                if name is None:
+                    continue
                 with self._lock:
                     profiles = self._kept.get(name, (None, Profiles(span_s=self._keep_s)))[1]
                     self._kept[name] = (one.target, profiles)

@@ -97,10 +97,10 @@ class Servers:
 
         Another process under a known name gets a new connection.
         """
-        named = self._named(target)
-        if named is None and self.config.only_named:
+        wanted = self.called(name, target)
+        if wanted is None:
             return None
-        name = named.name if named else name
+        named, name = self._named(target), wanted
         server = self._known.get(name)
         if server is None or server.target != target:
             lane = server.lane if server is not None else None
@@ -118,6 +118,13 @@ class Servers:
             known = next((server for server in self if server.target and same(server.target, target)), None)
             alive = {server.name for server in self if server.up}
             self.met(known.name if known else self._names.give(target, alive), target)
+
+    def called(self, name: str, target: Target) -> str | None:
+        """Our name of the server that the sensor calls so; None if it is not wanted."""
+        named = self._named(target)
+        if named is not None:
+            return named.name
+        return None if self.config.only_named else name
 
     def forget_the_gone(self) -> None:
         """Drop those that ended long ago."""
