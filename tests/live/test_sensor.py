@@ -1,4 +1,4 @@
-"""The sensor on real servers: what it says is true, of several at once, over restarts, and of one that stands still."""
+"""The sensor on real servers: what it says is true, of several, over restarts, of one that is stopped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from innoscope.stacks.render import encode
 from live import figures
 from safety.sensing import Sensing, of_pid, outcome, values
 from servers import Server
-from workloads import Burn, Idle, RowLock
+from workloads import Burn, Crowd, Idle, RowLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -72,7 +72,13 @@ def threads(told: ServerReply, wait: str) -> float:
 
 
 def counters(one: Outcome) -> dict[tuple[str, tuple[str, ...]], float]:
-    names = ("thread_seconds", "thread_samples", "mysqld_cpu_seconds", "mysqld_read_bytes", "mysqld_written_bytes")
+    names = (
+        "thread_seconds",
+        "thread_samples",
+        "mysqld_cpu_seconds",
+        "mysqld_read_bytes",
+        "mysqld_written_bytes",
+    )
     return {
         (sample.metric, sample.labels): float(sample.value)
         for sample in one.samples
@@ -101,7 +107,9 @@ def test_thread_seconds_grow_with_the_threads(sensing: Sensing, mysql: Server) -
         began = time.monotonic()
         series = ("thread_seconds", ("row_lock",))
         first = float(str(values(before, "waits")[series]))
-        after = until(sensing, mysql, lambda told: float(str(values(told, "waits")[series])) > first + 4 * WAITERS)
+        after = until(
+            sensing, mysql, lambda told: float(str(values(told, "waits")[series])) > first + 4 * WAITERS
+        )
         took = time.monotonic() - began
         gained = float(str(values(after, "waits")[series])) - first
 
@@ -114,7 +122,11 @@ def test_cpu_time_is_of_the_right_threads(sensing: Sensing, mariadb: Server) -> 
     def cpu() -> tuple[dict[str, float], float]:
         told = until(sensing, mariadb, lambda _: True)
         seen = values(told, "process")
-        groups = {labels[0]: float(str(value)) for (name, labels), value in seen.items() if name == "mysqld_cpu_seconds"}
+        groups = {
+            labels[0]: float(str(value))
+            for (name, labels), value in seen.items()
+            if name == "mysqld_cpu_seconds"
+        }
         return groups, _cpu_seconds(mariadb.pid)
 
     with Burn(mariadb, 2):
@@ -127,7 +139,9 @@ def test_cpu_time_is_of_the_right_threads(sensing: Sensing, mariadb: Server) -> 
 
     gained = {kind: later[kind] - groups[kind] for kind in groups}
     assert gained["connection"] >= 0.9 * sum(gained.values())
-    assert sum(gained.values()) == pytest.approx(total - whole, rel=0.6), "read at most 5 s ago, at either end"
+    assert sum(gained.values()) == pytest.approx(total - whole, rel=0.6), (
+        "read at most 5 s ago, at either end"
+    )
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -151,7 +165,8 @@ def test_what_the_kernel_says_of_the_process(sensing: Sensing, mysql: Server) ->
 
 def test_profiles_travel_and_render(sensing: Sensing, mysql: Server) -> None:
     """All chunks, fetched as the agent does it, give what ``innoscope stacks`` would print."""
-    kept, cursor = Profiles(), {}
+    kept = Profiles()
+    cursor: dict[str, int] = {}
     with RowLock(mysql, WAITERS):
         deadline = time.monotonic() + PATIENCE_S
         while not any("lock_wait_suspend_thread" in stack.labels for stack in kept.between(0, 1e12).counts):
@@ -198,14 +213,14 @@ def _all_counters(reply: Reply, name: str) -> dict[tuple[str, str, tuple[str, ..
 @pytest.mark.parametrize("name", ["mysql-5.6.24", "mariadb-10.11"])
 def test_a_server_that_is_killed_and_restarted_goes_on(name: str) -> None:
     """Under its old name, within 5 s, and no counter falls."""
-    with Server(name) as server, Sensing("--interval", 0.2) as sensing, Idle(server, IDLERS):
+    with Server(name) as server, Sensing("--interval", 0.2) as sensing, Crowd(server, IDLERS, "mysql"):
         told = until(sensing, server, lambda told: looked(told) and threads(told, "idle") >= IDLERS)
         called, port = told.name, server.port
         time.sleep(1)
         before = _all_counters(sensing.client.collect(), called)
         assert before["waits", "thread_seconds", ("idle",)] > 0
         server.kill()
-        down = [one for one in sensing.client.collect().servers if one.name == called][0].outcomes
+        down = next(one for one in sensing.client.collect().servers if one.name == called).outcomes
         assert [(one.collector, one.samples[0].value) for one in down] == [("process", 0)]
         assert down[0].reason is not None
         assert down[0].reason.startswith("gone: ")
@@ -218,9 +233,15 @@ def test_a_server_that_is_killed_and_restarted_goes_on(name: str) -> None:
 
         assert took <= FOLLOWED_S
         assert of_pid(sensing.client.collect(), server.pid).name == called  # type: ignore[union-attr]
-        fallen = {series: (value, after.get(series)) for series, value in before.items() if after.get(series, 0) < value}
+        fallen = {
+            series: (value, after.get(series))
+            for series, value in before.items()
+            if after.get(series, 0) < value
+        }
         assert not fallen
-        figures.record("sensor", f"{name}/restart", f"first look at the successor after {took:.1f} s", seconds=took)
+        figures.record(
+            "sensor", f"{name}/restart", f"first look at the successor after {took:.1f} s", seconds=took
+        )
         assert called == str(port)
 
 

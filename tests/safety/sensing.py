@@ -61,7 +61,10 @@ class Sensing:
 
     def start(self) -> None:
         """Start it, and wait until it says READY=1: it has found the servers that run."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, (self._home / "log").open("ab") as log:
+        with (
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready,
+            (self._home / "log").open("ab") as log,
+        ):
             notify = self._home / "notify"
             notify.unlink(missing_ok=True)
             ready.bind(str(notify))

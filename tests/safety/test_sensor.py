@@ -23,7 +23,7 @@ from innoscope.sensor.client import SensorDown
 from innoscope.sensor.server import MOST_CLIENTS
 from safety.command import assert_one_clear_error, innoscope
 from safety.leftovers import orphans
-from safety.privileges import NOBODY
+from safety.privileges import NOBODY, without_bpf
 from safety.sensing import Sensing, of_pid, outcome
 from servers import Server
 
@@ -43,11 +43,12 @@ wire = socket.socket(socket.AF_UNIX)
 try:
     wire.connect(path)
     body = json.dumps({"call": "hello"}).encode()
-    wire.sendall(struct.pack("!I", len(body)) + body)
-    data = b""
-    while part := wire.recv(65536):
-        data += part
-    print(data[4:].decode())
+    try:
+        wire.sendall(struct.pack("!I", len(body)) + body)
+    except BrokenPipeError:
+        pass  # refused before it asked
+    (length,) = struct.unpack("!I", wire.recv(4, socket.MSG_WAITALL))
+    print(wire.recv(length, socket.MSG_WAITALL).decode())
 except OSError as error:
     print(type(error).__name__)
 """
@@ -68,9 +69,17 @@ def sensing(server: Server) -> Iterator[Sensing]:
 
 def connect(sensing: Sensing) -> socket.socket:
     wire = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    wire.connect(str(sensing.path))  # waits for a place in the queue, which it would not with a timeout
     wire.settimeout(20)
-    wire.connect(str(sensing.path))
     return wire
+
+
+def ended(wire: socket.socket) -> bool:
+    """Whether it hangs up without a word; a reset says that it did not even read all."""
+    try:
+        return wire.recv(1) == b""
+    except ConnectionResetError:
+        return True
 
 
 def answers(sensing: Sensing) -> float:
@@ -94,15 +103,18 @@ def test_clients_that_say_nothing_hold_up_nobody(sensing: Sensing) -> None:
 
 def test_a_silent_client_is_let_go(sensing: Sensing) -> None:
     with closing(connect(sensing)) as wire:
-        assert wire.recv(1) == b""
+        assert ended(wire)
 
 
-@pytest.mark.parametrize("sent", [struct.pack("!I", 100) + b'{"call"', b"\0\0", struct.pack("!I", 1 << 31), b"GET / HTTP/1.0\r\n\r\n"])
+@pytest.mark.parametrize(
+    "sent",
+    [struct.pack("!I", 100) + b'{"call"', b"\0\0", struct.pack("!I", 1 << 31), b"GET / HTTP/1.0\r\n\r\n"],
+)
 def test_half_a_frame_and_no_frame(sensing: Sensing, sent: bytes) -> None:
     with closing(connect(sensing)) as wire:
         wire.sendall(sent)
         assert answers(sensing) < QUICK_S
-        assert wire.recv(1) == b"", "it was answered"
+        assert ended(wire), "it was answered"
 
 
 def test_garbage(sensing: Sensing) -> None:
@@ -152,8 +164,7 @@ def test_many_clients_at_once_are_all_answered(sensing: Sensing) -> None:
     took: list[float] = []
 
     def ask() -> None:
-        for _ in range(10):
-            took.append(answers(sensing))
+        took.extend(answers(sensing) for _ in range(10))
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
@@ -270,3 +281,33 @@ def _assert_untouched(server: Server) -> None:
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT 6 * 7")
         assert cursor.fetchone() == (42,)
+
+
+def test_without_bpf_it_says_so_and_stops_no_thread(server: Server) -> None:
+    """The daemon never takes ptrace, which would hold each thread; the rest goes on."""
+    with Sensing("--interval", 0.1, under=without_bpf()) as sensing:
+        _until(lambda: not _starting(sensing, server))
+        traced = [_tracer(server.pid) for _ in range(200)]
+        told = of_pid(sensing.client.collect(), server.pid)
+        assert told is not None
+        waits = outcome(told, "waits")
+
+    assert not waits.success
+    assert str(waits.reason).partition(":")[0] in ("rights", "unsupported")
+    assert "innoscope doctor" in str(waits.reason)
+    assert outcome(told, "process").success
+    assert set(traced) == {0}
+
+
+def _starting(sensing: Sensing, server: Server) -> bool:
+    told = of_pid(sensing.client.collect(), server.pid)
+    return told is None or "first look" in str(outcome(told, "waits").reason)
+
+
+def _tracer(pid: int) -> int:
+    return sum(
+        int(line.split()[1])
+        for status in Path(f"/proc/{pid}/task").glob("*/status")
+        for line in status.read_text().splitlines()
+        if line.startswith("TracerPid:")
+    )

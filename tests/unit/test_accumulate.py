@@ -13,8 +13,10 @@ def sums() -> Accumulator:
     return Accumulator(COUNTERS, LASTING)
 
 
-def value(known: Accumulator, epoch: object, raw: Value, metric: str = "statements", thing: str = "3306") -> Value:
-    (sample,) = known.update(thing, epoch, [Sample(metric, raw)])  # type: ignore[arg-type]
+def value(
+    known: Accumulator, epoch: int, raw: Value, metric: str = "statements", thing: str = "3306"
+) -> Value:
+    (sample,) = known.update(thing, epoch, [Sample(metric, raw)])
     return sample.value
 
 

@@ -89,7 +89,8 @@ def test_a_thread_that_changes_its_kind_takes_nothing_along() -> None:
 def test_nothing_ever_falls() -> None:
     cpu, before = CpuByKind(), dict.fromkeys(KINDS, 0)
     readings = [
-        (100, {1: 50, 2: 40}), (130, {1: 60, 3: 5}), (131, {1: 61}), (131, {}), (180, {2: 1, 4: 30}), (180, {4: 30}),
+        (100, {1: 50, 2: 40}), (130, {1: 60, 3: 5}), (131, {1: 61}), (131, {}),
+        (180, {2: 1, 4: 30}), (180, {4: 30}),
     ]  # fmt: skip
     for total, threads in readings:
         cpu.add(total, threads, {1: "io", 2: "connection", 4: "connection"})
@@ -99,7 +100,9 @@ def test_nothing_ever_falls() -> None:
 
 def own(**changes: object) -> ProcessCollector:
     pid = os.getpid()
-    return ProcessCollector(target(pid=pid, start_time=ProcFs().stat(pid).start_time, **changes), cpu_every_s=0)
+    return ProcessCollector(
+        target(pid=pid, start_time=ProcFs().stat(pid).start_time, **changes), cpu_every_s=0
+    )
 
 
 def test_our_own_process() -> None:

@@ -128,7 +128,10 @@ OUTCOMES = (
     Outcome("process", True, 0.002, (Sample("mysqld_up", 1), Sample("redo_full_seconds", math.inf))),
     Outcome(
         "probes", False, 1.5,
-        (Sample("fsync_seconds", Histogram((0, 2, 1), 77), ("redo",)), Sample("latch_wait_seconds", Histogram((), 0))),
+        (
+            Sample("fsync_seconds", Histogram((0, 2, 1), 77), ("redo",)),
+            Sample("latch_wait_seconds", Histogram((), 0)),
+        ),
         "rights: not root",
     ),
     Outcome("waits", True, 0.0, (Sample("threads", 3, ("idle",)), Sample("thread_seconds", 1.25, ("idle",)))),
@@ -140,7 +143,10 @@ def test_outcomes_come_through() -> None:
 
 
 def test_targets_come_through() -> None:
-    for one in (target(), target(version=(), port=None, socket=None, build_id=None, datadir=None, container="mnt")):
+    for one in (
+        target(),
+        target(version=(), port=None, socket=None, build_id=None, datadir=None, container="mnt"),
+    ):
         assert protocol.decode_target(through_json(protocol.encode_target(one))) == one
 
 

@@ -91,6 +91,18 @@ def test_one_that_still_hangs_is_not_started_again() -> None:
     assert again.seconds >= 0.01
 
 
+def test_who_asks_may_have_less_patience_than_the_collector() -> None:
+    """One that learns for seconds at its first run is not stopped by that, and answers later."""
+    gate = Gate()
+    runner = Runner([Collecting("memory", gate, timeout=30), Collecting("process", fine)])
+    runner.start()
+    learning, good = runner.outcomes(patience_s=0.05)
+    gate.open.set()
+
+    assert learning.reason == "timeout: no answer within 0.05 s"
+    assert good.success
+
+
 def test_one_that_comes_back_is_run_again() -> None:
     gate = Gate()
     runner = Runner([Collecting("memory", gate, timeout=0.01)])
@@ -149,7 +161,7 @@ def test_a_generator_that_fails_midway_is_a_failure() -> None:
         (PermissionError(1, "Operation not permitted"), "rights: PermissionError: [Errno 1]"),
         (PermissionError(13, "Permission denied"), "rights: "),
         (ProcessLookupError(3, "No such process"), "gone: "),
-        (NoSuchProcess("process 7 has ended", remedy="innoscope targets"), "gone: process 7 has ended (innoscope targets)"),
+        (NoSuchProcess("7 has ended", remedy="innoscope targets"), "gone: 7 has ended (innoscope targets)"),
         (NoRights("not root"), "rights: not root"),
         (KernelUnable("no BPF"), "unsupported: no BPF"),
         (InnoscopeError("odd"), "error: odd"),

@@ -78,12 +78,10 @@ def test_counts_sums_trust_and_profiles() -> None:
     try:
         with pytest.raises(CollectorFailed, match="first look"):
             waits.collect()
-        for seconds in (0.0, 1.0, 1.0):
+        for number, seconds in enumerate((0.0, 1.0, 1.0), 1):
             clock.now += seconds
             eyes.step.release()
-            before = eyes.looks
-            until(lambda: eyes.looks > before)  # noqa: B023
-        until(lambda: profiles.between(0, 1e12).looks == 3)
+            until(lambda: profiles.between(0, 1e12).looks == number)  # noqa: B023
         seen = collected(waits)
     finally:
         waits.close()
@@ -130,7 +128,7 @@ def test_looks_keep_their_rate_and_leave_out_what_was_missed() -> None:
     waits.close()
     took = time.monotonic() - began
 
-    assert took >= 9 * 0.05 - 0.01, "ten looks are nine intervals"
+    assert took >= 8 * 0.05, "ten looks are nine intervals, and the first may be late"
 
 
 def test_old_looks_are_not_taken_for_now() -> None:
@@ -152,16 +150,22 @@ def test_old_looks_are_not_taken_for_now() -> None:
 
 
 def test_a_kernel_without_bpf_is_said_with_its_reason() -> None:
-    error = KernelUnable("this kernel cannot run the stack snapshot: no BTF", remedy="innoscope doctor says why")
+    error = KernelUnable(
+        "this kernel cannot run the stack snapshot: no BTF", remedy="innoscope doctor says why"
+    )
 
     def no_eyes(_: Target) -> Eyes:
         raise error
 
     waits = WaitsCollector(target(), eyes=no_eyes)
     try:
-        until(lambda: _raised(waits) is error)
+        until(lambda: "no BTF" in str(_raised(waits)))
+        failure = _raised(waits)
     finally:
         waits.close()
+
+    assert isinstance(failure, CollectorFailed)
+    assert (failure.reason, failure.words) == ("unsupported", f"{error.what} ({error.remedy})")
 
 
 def _raised(waits: WaitsCollector) -> Exception | None:

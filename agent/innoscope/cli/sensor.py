@@ -22,9 +22,9 @@ Examples:
   innoscope sensor --socket /tmp/i/sensor.sock           for one's own servers, as far as the rights go
 
 \b
-It needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_CHECKPOINT_RESTORE (probes: CAP_SYS_ADMIN). It opens
-no port, speaks no SQL and writes to no server. SIGTERM ends it; killed, it leaves nothing but its socket's file,
-which the next one replaces. Exit codes: docs/cli.md.
+It needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_CHECKPOINT_RESTORE (probes: CAP_SYS_ADMIN).
+It opens no port, speaks no SQL and writes to no server. SIGTERM ends it; killed, it leaves nothing but its
+socket's file, which the next one replaces. Exit codes: docs/cli.md.
 """
 
 

@@ -66,7 +66,9 @@ class Kinds:
     def _of_function(self, function: str) -> Kind | None:
         if function not in self._known:
             name = plain_name(function)
-            found = next((Kind(kind, True) for kind, pattern in self._frames if pattern.fullmatch(name)), None)
+            found = next(
+                (Kind(kind, True) for kind, pattern in self._frames if pattern.fullmatch(name)), None
+            )
             self._known[function] = found or (_POOL if self._pool.fullmatch(name) else None)
         return self._known[function]
 
@@ -105,4 +107,4 @@ def _patterns(lists: dict[str, list[str]]) -> list[tuple[str, re.Pattern[str]]]:
 
 
 def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
-    return re.compile("|".join(f"(?:{to_regex(pattern)})" for pattern in patterns))
+    return re.compile("|".join(f"(?:{to_regex(pattern)})" for pattern in patterns) or r"(?!)")

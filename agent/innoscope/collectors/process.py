@@ -122,7 +122,7 @@ def _thread_cpu(pid: int) -> dict[int, int]:
     found = {}
     folder = os.open(f"/proc/{pid}/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for tid in os.listdir(folder):
+        for tid in os.listdir(folder):  # noqa: PTH208, a descriptor
             try:
                 file = os.open(f"{tid}/schedstat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
             except OSError:  # ended meanwhile, or a kernel that does not tell

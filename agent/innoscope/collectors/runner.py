@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import threading
 import time
 from typing import TYPE_CHECKING, Final, Protocol
@@ -28,7 +29,7 @@ _ERRNOS: Final = {errno.EPERM: "rights", errno.EACCES: "rights", errno.ESRCH: "g
 
 
 class Collector(Protocol):
-    """One source of samples. ``timeout`` is in seconds; ``collect`` may raise anything, CollectorFailed best."""
+    """One source of samples. ``timeout`` is seconds; ``collect`` may raise anything, CollectorFailed best."""
 
     name: str
     timeout: float
@@ -38,7 +39,7 @@ class Collector(Protocol):
 
 
 class Runner:
-    """Runs the collectors of one server. Their threads are kept; one that hangs holds up nobody but itself."""
+    """Runs the collectors of one server, on threads that are kept. One that hangs holds up nobody else."""
 
     def __init__(self, collectors: Iterable[Collector]) -> None:
         self._workers = [_Worker(collector) for collector in collectors]
@@ -53,9 +54,9 @@ class Runner:
         for worker in self._workers:
             worker.start()
 
-    def outcomes(self) -> list[Outcome]:
-        """What came of the last ``start()``, waiting for each no longer than it may take."""
-        return [worker.outcome() for worker in self._workers]
+    def outcomes(self, patience_s: float = math.inf) -> list[Outcome]:
+        """What came of the last ``start()``, waiting for each no longer than it may take, or than that."""
+        return [worker.outcome(patience_s) for worker in self._workers]
 
     def close(self) -> None:
         """End the threads; one that hangs ends with its collector or with the process."""
@@ -83,9 +84,9 @@ class _Worker:
                 self._busy, self._began, self._outcome = True, time.monotonic(), None
                 self._state.notify_all()
 
-    def outcome(self) -> Outcome:
+    def outcome(self, patience_s: float) -> Outcome:
         """The outcome of that run, or that there is none in time."""
-        name, timeout = self._collector.name, self._collector.timeout
+        name, timeout = self._collector.name, min(self._collector.timeout, patience_s)
         with self._state:
             if not self._late:
                 rest = self._began + timeout - time.monotonic()
@@ -134,10 +135,10 @@ class _Worker:
 
 def explain(error: BaseException) -> tuple[str, str]:
     """``(reason, words)``: reason as in metrics.yaml, words for a person."""
-    if isinstance(error, CollectorFailed):
-        return error.reason, error.words
     if isinstance(error, InnoscopeError):
         words = f"{error.what} ({error.remedy})" if error.remedy else error.what
+        if isinstance(error, CollectorFailed):
+            return error.reason, words
         for kind, reason in ((NoSuchProcess, "gone"), (NoRights, "rights"), (KernelUnable, "unsupported")):
             if isinstance(error, kind):
                 return reason, words

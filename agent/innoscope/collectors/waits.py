@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from innoscope.collectors.errors import CollectorFailed
 from innoscope.collectors.kinds import Kind, default_kinds
-from innoscope.errors import NoSuchProcess
+from innoscope.collectors.runner import explain
+from innoscope.errors import KernelUnable, NoRights
 from innoscope.metrics.model import Sample
 from innoscope.stacks.classify import default_classifier
 from innoscope.stacks.model import Trust
@@ -53,7 +54,10 @@ def open_eyes(target: Target) -> Eyes:
     """The engine, by BPF only: a daemon never takes ptrace silently."""
     from innoscope.stacks.engine import Engine
 
-    return Engine(target, method="bpf")
+    try:
+        return Engine(target, method="bpf")
+    except (NoRights, KernelUnable) as error:  # whose remedy would offer ptrace
+        raise type(error)(error.what, remedy="innoscope doctor says what is missing") from error
 
 
 class WaitsCollector:
@@ -81,7 +85,7 @@ class WaitsCollector:
         self._kinds: dict[int, str] = {}
         self._seen: dict[tuple[int, str, Trust, str], _Seen] = {}
         self._lock = threading.Lock()
-        self._failure: Exception | None = None
+        self._failure: tuple[str, str] | None = None  # reason and words, not the error: it holds our frames
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="looks", daemon=True)
         self._thread.start()
@@ -90,7 +94,7 @@ class WaitsCollector:
         """Threads by class at the last look, and the sums. What ended the looks is raised."""
         with self._lock:
             if self._failure is not None:
-                raise self._failure
+                raise CollectorFailed(*self._failure)
             age = self._clock() - self._tally.looked_at if self._tally.looks else None
             if age is None:
                 raise CollectorFailed("timeout", "the first look is under way")
@@ -99,7 +103,7 @@ class WaitsCollector:
             return self._tally.samples()
 
     def thread_kinds(self) -> Mapping[int, str]:
-        """``{thread id: kind}`` (see kinds.KINDS) as of the last look; empty before there was one."""
+        """``{thread id as in /proc: kind}`` (see kinds.KINDS) as of the last look; empty before it."""
         return self._kinds
 
     def close(self) -> None:
@@ -114,6 +118,8 @@ class WaitsCollector:
             due += pause
             if (late := self._clock() - due) > 0:  # looks that were missed are left out
                 due += pause * (late // pause + 1)
+        self._eyes = None  # its descriptors and symbols go now, not with the next collection of garbage
+        self._seen.clear()
 
     def _try_to_look(self) -> float:
         """One look, whatever comes of it; how long to pause from its start to the next one."""
@@ -129,29 +135,38 @@ class WaitsCollector:
         return self._interval_s
 
     def _fail(self, error: Exception) -> None:
+        failure = explain(error)
         with self._lock:
-            if str(error) != str(self._failure) and not isinstance(error, NoSuchProcess):
-                _log.warning("no look", extra={"pid": self._target.pid, "reason": str(error)})
-            self._failure, self._eyes = error, None
+            if failure != self._failure and failure[0] != "gone":
+                _log.warning("no look", extra={"pid": self._target.pid, "reason": ": ".join(failure)})
+            self._failure, self._eyes = failure, None
 
     def _take(self, dump: Dump, seconds: float) -> None:
         """Count one look."""
-        counts: Counter[Stack] = Counter()
+        counts: Counter[int] = Counter()  # by identity: a stack's own hash is dear
+        met: dict[int, Stack] = {}
         kinds = {}
         before = self._kinds
+        # BPF tells ids of the host; if we share a pid namespace with the server, /proc has those of that one
+        as_seen = any(thread.tid == self._target.pid for thread in dump.threads)
         for thread in dump.threads:
             frames = thread.frames
             seen = self._seen.get((id(frames), thread.wait, thread.trust, thread.comm))
             if seen is None:
                 seen = self._see(thread.wait, thread.trust, frames, thread.comm)
-            counts[seen.stack] += 1
-            tid, kind = thread.tid, seen.kind
+            stack = seen.stack
+            counts[id(stack)] += 1
+            met[id(stack)] = stack
+            tid, kind = thread.tid if as_seen else thread.ns_tid, seen.kind
             kinds[tid] = kind.name if kind.sure else before.get(tid, kind.name)
         self._kinds = kinds
         with self._lock:
             self._tally.add(dump, self._clock(), seconds, _LONGEST_GAP * self._interval_s)
             self._failure = None
-        self._profiles.add(dump.taken_at, counts, dump.duration_ms)
+        by_stack: Counter[Stack] = Counter()
+        for number, stack in met.items():  # not one to one: names of threads may differ
+            by_stack[stack] += counts[number]
+        self._profiles.add(dump.taken_at, by_stack, dump.duration_ms)
 
     def _see(self, wait: str, trust: Trust, frames: tuple[Frame, ...], comm: str) -> _Seen:
         """Remembered by the identity of the frames, which the remembered stack keeps alive."""

@@ -81,7 +81,7 @@ def _fell(value: Value, last: Value) -> bool:
 
 
 def _standing(before: Value | None, last: Value, value: Value) -> Value:
-    """What to add from now on, so that a number stays where it was; a histogram begins again above its past."""
+    """What to add from now on: a number stays where it was, a histogram begins again above its past."""
     if isinstance(last, Histogram) or isinstance(value, Histogram):
         return _sum(before, last)
     return _sum(before, last - value)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import struct
 import time
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +16,7 @@ from innoscope.sensor import protocol
 from innoscope.sensor.profiles import decode_chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from innoscope.sensor.protocol import Reply
     from innoscope.stacks.profiles import Chunk
@@ -59,25 +61,30 @@ class SensorClient:
 
     def collect(self) -> Reply:
         """One run of all collectors on all servers."""
-        return self._decoded(protocol.decode_reply, self._ask({"call": "collect"}))
+        with self._explaining():
+            return protocol.decode_reply(self._ask({"call": "collect"}))
 
     def profiles(self, cursor: Cursor) -> tuple[Cursor, dict[str, ServerProfiles]]:
         """``(new cursor, profiles by server)``: ask again until no server has a chunk."""
-        return self._decoded(_profiles, self._ask({"call": "profiles", "cursor": cursor}))
+        with self._explaining():
+            return _profiles(self._ask({"call": "profiles", "cursor": cursor}))
 
     def probes(self) -> dict[str, list[dict[str, Any]]]:
         """What the probes of each server say of themselves, by the server's name."""
-        return self._decoded(_statuses, self._ask({"call": "probes"}))
+        with self._explaining():
+            return _statuses(self._ask({"call": "probes"}))
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         deadline = time.monotonic() + self._timeout
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as wire:
-                wire.settimeout(self._timeout)
+                # a timeout of Python's own would not wait for a place in the queue
+                wire.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(self._timeout))
                 wire.connect(self.path)
-                protocol.send(wire, request, protocol.REQUEST_BYTES, deadline)
+                with suppress(BrokenPipeError):  # refused before we asked: the answer says why
+                    protocol.send(wire, request, protocol.REQUEST_BYTES, deadline)
                 answer = protocol.receive(wire, protocol.REPLY_BYTES, deadline)
-        except (protocol.TooSlow, TimeoutError) as error:
+        except (protocol.TooSlow, TimeoutError, BlockingIOError) as error:
             raise self._down(f"no answer within {self._timeout:g} s") from error
         except OSError as error:
             raise self._unreachable(error) from error
@@ -88,9 +95,11 @@ class SensorClient:
             raise self._down(str(words or "an answer that nobody understands")[:300])
         return dict(answer["ok"])
 
-    def _decoded(self, decode: Any, answer: Any) -> Any:
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """An answer that is not what it should be is no answer."""
         try:
-            return decode(answer)
+            yield
         except protocol.BadMessage as error:
             raise self._down(error.what) from error
 
@@ -108,6 +117,11 @@ class SensorClient:
         return SensorDown(
             f"the sensor at {self.path} is of no help: {words}", remedy=f"start it: {start}{other}"
         )
+
+
+def _timeval(seconds: float) -> bytes:
+    """The kernel's struct timeval."""
+    return struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
 
 
 def _profiles(answer: Any) -> tuple[Cursor, dict[str, ServerProfiles]]:

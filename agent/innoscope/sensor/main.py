@@ -8,6 +8,7 @@ import resource
 import threading
 import time
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +35,8 @@ _log = logging.getLogger(__name__)
 DISCOVER_S: Final = 2.0
 #: A server that ended is reported as down for so long, unless one of its name begins.
 REMEMBER_S: Final = 3600.0
+#: And no more than so many of them, the last to end: test hosts start thousands.
+MOST_ENDED: Final = 16
 #: Chunks of profiles in one reply, of all servers together.
 _MOST_CHUNKS: Final = 60
 #: The first pause before a server that does not listen is identified again; doubled each time.
@@ -196,9 +199,10 @@ class Sensor:
                 _log.info("server ended", extra={"server": known.name, "pid": pid})
                 del self._known[pid]
                 slot.end()
+        ended = [(slot.ended_at, name) for name, slot in self._slots.items() if slot.watch is None]
         with self._lock:
-            for name in [name for name, slot in self._slots.items() if slot.watch is None]:
-                if now - self._slots[name].ended_at > REMEMBER_S:
+            for number, (ended_at, name) in enumerate(sorted(ended, reverse=True)):
+                if number >= MOST_ENDED or now - ended_at > REMEMBER_S:
                     del self._slots[name]
 
     def _identify(self, pid: int, known: _Known | None, now: float) -> None:
@@ -232,10 +236,10 @@ class Sensor:
 def default_factories() -> list[Factory]:
     """Those collectors beyond waits and process that are installed."""
     try:
-        from innoscope.collectors.memory import MemoryCollector
-    except ImportError:
+        memory = import_module("innoscope.collectors.memory")
+    except ModuleNotFoundError:
         return []
-    return [MemoryCollector]
+    return [memory.MemoryCollector]
 
 
 def _resident() -> int:

@@ -31,7 +31,11 @@ def encode_chunks(chunks: Iterable[Chunk]) -> dict[str, Any]:
     ]
     return {
         "stacks": [
-            [stack.wait, stack.trust.value, *(frames.setdefault(frame, len(frames)) for frame in stack.frames)]
+            [
+                stack.wait,
+                stack.trust.value,
+                *(frames.setdefault(frame, len(frames)) for frame in stack.frames),
+            ]
             for stack in stacks
         ],
         "frames": [

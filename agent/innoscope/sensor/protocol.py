@@ -160,7 +160,7 @@ def _value(data: Any) -> Value:
 
 def encode_target(target: Target) -> dict[str, Any]:
     """A target as plain values."""
-    return asdict(target)
+    return asdict(target) | {"version": list(target.version)}
 
 
 #: The types that a field of a target may have.

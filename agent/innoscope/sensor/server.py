@@ -1,4 +1,4 @@
-"""The sensor's Unix socket: who may ask, how much, how long. One thread a client, one request a connection."""
+"""The sensor's Unix socket: who may ask, how much, how long. A thread a client, a request a connection."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ REPLY_S: Final = 5.0
 _MODE: Final = 0o660
 _UCRED: Final = struct.Struct("iII")
 _SO_PEERGROUPS: Final = 59  # asm-generic/socket.h, since Linux 4.13; the socket module does not name it
-_GROUPS_BYTES: Final = 4 * 65_536  # NGROUPS_MAX
+_GROUPS_BYTES: Final = 1024  # the most that Python asks for: 256 groups
 _SUN_PATH: Final = 107
+_BACKLOG: Final = 128
 _ANSWERS_S: Final = 0.5
 
 
@@ -59,7 +60,9 @@ class SocketServer:
         self._gid = _group_id(group)
         self._lock = threading.Lock()
         self._clients = 0
-        self._reading: dict[int, socket.socket] = {}  # those that have not sent their request yet, oldest first
+        self._reading: dict[
+            int, socket.socket
+        ] = {}  # those that have not sent their request yet, oldest first
         self._wire = self._listen()
         self._inode = self._path.stat().st_ino
         threading.Thread(target=self._accept, name="socket", daemon=True).start()
@@ -90,7 +93,7 @@ class SocketServer:
             partial.chmod(_MODE)
             if self._gid is not None:
                 os.chown(partial, -1, self._gid)
-            wire.listen(MOST_CLIENTS)
+            wire.listen(_BACKLOG)
             partial.replace(self._path)  # in place of a stale one
         except OSError as error:
             wire.close()
@@ -171,9 +174,7 @@ class SocketServer:
 
     def _stranger(self, client: socket.socket) -> int | None:
         """The user id of a client that may not ask; None if it may."""
-        _, uid, gid = _UCRED.unpack(
-            client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-        )
+        _, uid, gid = _UCRED.unpack(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         if uid in (0, os.geteuid()) or (self._gid is not None and gid == self._gid):
             return None
         if self._gid is not None and self._gid in _groups(client):

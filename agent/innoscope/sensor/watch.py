@@ -7,8 +7,9 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from innoscope.collectors.errors import CollectorFailed
 from innoscope.collectors.process import ProcessCollector
-from innoscope.collectors.runner import Runner
+from innoscope.collectors.runner import Runner, explain
 from innoscope.collectors.waits import WaitsCollector
 from innoscope.metrics.model import Outcome, Sample
 from innoscope.sensor.accumulate import Accumulator
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+#: However long a collector may take, who asks gets an answer within this. The agent waits for half a second.
+PATIENCE_S: Final = 0.35
 #: Log sequence numbers go on by themselves when their server is restarted.
 LASTING: Final = ("redo_written_bytes", "redo_flushed_bytes", "redo_checkpoint_bytes")
 
@@ -48,7 +51,7 @@ class Watch:
 
     def outcomes(self) -> list[Outcome]:
         """What came of it. A server that has ended is down, whatever its collectors say."""
-        outcomes = self._runner.outcomes()
+        outcomes = self._runner.outcomes(PATIENCE_S)
         return outcomes if self.alive else [down(self.target)]
 
     @property
@@ -119,10 +122,10 @@ class _Unmade:
 
     def __init__(self, name: str, error: Exception) -> None:
         self.name = name
-        self._error = error
+        self._why = explain(error)
 
     def collect(self) -> Iterable[Sample]:
-        raise self._error
+        raise CollectorFailed(*self._why)
 
 
 def _made(factory: Factory, target: Target) -> Collector:

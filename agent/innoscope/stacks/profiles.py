@@ -71,8 +71,8 @@ class _Sealed:
     ids: array[int]
     counts: array[int]
 
-    def total(self) -> Counter[int]:
-        return Counter(dict(zip(self.ids, self.counts, strict=True)))
+    def pairs(self) -> Iterable[tuple[int, int]]:
+        return zip(self.ids, self.counts, strict=True)
 
     def replace(self, counts: Mapping[int, int]) -> None:
         self.ids, self.counts = array("I", counts.keys()), array("I", counts.values())
@@ -88,6 +88,7 @@ class Profiles:
         self._lock = threading.RLock()
         self._ids: dict[Stack, int] = {}
         self._stacks: dict[int, Stack] = {}
+        self._totals: Counter[int] = Counter()  # threads in all chunks
         self._next_id = 0
         self._sealed: deque[_Sealed] = deque()
         self._number = 0
@@ -101,14 +102,14 @@ class Profiles:
                 self._seal(self._open)
             if self._open is None or self._open.slot != slot:
                 self._open = _Open(slot, taken_at)
-            self._open.add(taken_at, {self._id(stack): count for stack, count in counts.items()}, look_ms)
+            self._open.add(taken_at, self._counted(counts), look_ms)
             if len(self._stacks) > self._most:
                 self._drop_rarest()
 
     def put(self, chunk: Chunk) -> None:
         """Take over a chunk of another store: how the agent keeps what the sensor saw."""
         with self._lock:
-            counts = {self._id(stack): count for stack, count in chunk.counts.items()}
+            counts = self._counted(chunk.counts)
             self._keep(chunk.start, chunk.end, chunk.looks, chunk.look_ms, chunk.dropped, counts)
             if len(self._stacks) > self._most:
                 self._drop_rarest()
@@ -130,6 +131,12 @@ class Profiles:
             found = [sealed for sealed in self._sealed if sealed.number > cursor][:most]
             return (found[-1].number if found else cursor), [self._told(sealed) for sealed in found]
 
+    def _counted(self, counts: Mapping[Stack, int]) -> dict[int, int]:
+        """Threads by the number of their stack, added to the totals."""
+        found = {self._id(stack): count for stack, count in counts.items() if count}
+        self._totals.update(found)
+        return found
+
     def _id(self, stack: Stack) -> int:
         known = self._ids.get(stack)
         if known is None:
@@ -146,54 +153,45 @@ class Profiles:
         self, start: float, end: float, looks: int, look_ms: float, dropped: int, counts: Mapping[int, int]
     ) -> None:
         """Append a chunk, and forget those that are too old with the stacks that only they had."""
-        self._number = max(self._number + 1, time.time_ns() // 1_000_000)
+        self._number = max(self._number + 1, time.time_ns())
         sealed = _Sealed(self._number, start, end, looks, look_ms, dropped, array("I"), array("I"))
         sealed.replace(counts)
         self._sealed.append(sealed)
-        gone: set[int] = set()
         while self._sealed[0].end < end - self._span_s:
-            gone.update(self._sealed.popleft().ids)
-        for kept in reversed(self._sealed):  # most stacks live on, and are in the newest chunks
-            if not gone:
-                break
-            gone.difference_update(kept.ids)
-        self._forget(gone)
+            self._forget(self._sealed.popleft())
 
-    def _forget(self, ids: Iterable[int]) -> None:
-        for number in ids:
-            del self._ids[self._stacks.pop(number)]
+    def _forget(self, chunk: _Sealed) -> None:
+        """Take it out of the totals, and with it the stacks that only it had."""
+        for number, count in chunk.pairs():
+            self._totals[number] -= count
+            if not self._totals[number]:
+                self._forget_stack(number)
+
+    def _forget_stack(self, number: int) -> None:
+        del self._ids[self._stacks.pop(number)], self._totals[number]
 
     def _drop_rarest(self) -> None:
         """Count the rarest stacks as ``[rare stacks]`` of their class, in every chunk."""
-        total: Counter[int] = Counter()
-        for sealed in self._sealed:
-            total.update(sealed.total())
-        if self._open is not None:
-            total.update(self._open.counts)
-        rare = {number for number, _ in total.most_common()[int(self._most * _LEFT) :]}
+        rare = {number for number, _ in self._totals.most_common()[int(self._most * _LEFT) :]}
         rare -= {number for number in rare if self._stacks[number].frames == _RARE}
+        instead = {number: self._id(self._rare(self._stacks[number])) for number in rare}
         for sealed in self._sealed:
-            counts, dropped = self._without(sealed.total(), rare)
-            if dropped:
+            if not rare.isdisjoint(sealed.ids):
+                counts = Counter(dict(sealed.pairs()))
+                sealed.dropped += _replace(counts, instead)
                 sealed.replace(counts)
-                sealed.dropped += dropped
         if self._open is not None:
-            self._open.counts, dropped = self._without(self._open.counts, rare)
-            self._open.dropped += dropped
-        self._forget(rare)
+            self._open.dropped += _replace(self._open.counts, instead)
+        for number, other in instead.items():
+            self._totals[other] += self._totals[number]
+            self._forget_stack(number)
 
-    def _without(self, counts: Counter[int], rare: set[int]) -> tuple[Counter[int], int]:
-        """The counts with rare stacks made one for each class and trust, and how many those were."""
-        met = rare & counts.keys()
-        for number in met:
-            stack = self._stacks[number]
-            counts[self._id(Stack.of(stack.wait, stack.trust, _RARE))] += counts.pop(number)
-        return counts, len(met)
+    @staticmethod
+    def _rare(stack: Stack) -> Stack:
+        return Stack.of(stack.wait, stack.trust, _RARE)
 
     def _told(self, sealed: _Sealed) -> Chunk:
-        counts = {
-            self._stacks[number]: count for number, count in zip(sealed.ids, sealed.counts, strict=True)
-        }
+        counts = {self._stacks[number]: count for number, count in sealed.pairs()}
         return Chunk(sealed.start, sealed.end, sealed.looks, sealed.look_ms, counts, sealed.dropped)
 
 
@@ -216,6 +214,14 @@ class _Open:
     def told(self, stacks: Mapping[int, Stack]) -> Chunk:
         counts = {stacks[number]: count for number, count in self.counts.items()}
         return Chunk(self.start, self.end, self.looks, self.look_ms, counts, self.dropped)
+
+
+def _replace(counts: Counter[int], instead: Mapping[int, int]) -> int:
+    """Count threads of some stacks as those of others; how many stacks that were."""
+    met = instead.keys() & counts.keys()
+    for number in met:
+        counts[instead[number]] += counts.pop(number)
+    return len(met)
 
 
 def _merged(chunks: list[Chunk]) -> Chunk:
@@ -243,5 +249,7 @@ def report(target: Target, chunk: Chunk) -> Report:
     for stack, count in chunk.counts.items():
         made.count(stack.wait, stack.trust, stack.labels, stack.frames, count)
     if chunk.dropped:
-        made.notes[f"{chunk.dropped:,} rare stacks are counted as [rare stacks], to stay within memory"] = None
+        made.notes[f"{chunk.dropped:,} rare stacks are counted as [rare stacks], to stay within memory"] = (
+            None
+        )
     return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from innoscope.errors import NoSuchProcess, NoTarget, NotAServer
@@ -24,7 +24,7 @@ _LIST_REMEDY = "innoscope targets"
 def is_server(proc: ProcFs, pid: int) -> bool:
     """Whether it runs a server's executable; by its comm where the executable may not be read."""
     try:
-        name = PurePosixPath(proc.exe(pid)[0]).name
+        name = proc.exe(pid)[0].rpartition("/")[2]
     except PermissionError:
         name = proc.stat(pid).comm
     return _SERVER.fullmatch(name) is not None

@@ -11,7 +11,7 @@ import os
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,11 +43,16 @@ def _gone_or_refused(pid: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _REFUSED:
-            raise PermissionError(error.errno, f"/proc/{pid}: {error.strerror}") from error
-        if error.errno in _GONE:
-            raise ProcessLookupError(errno.ESRCH, f"process {pid} is gone") from error
-        raise
+        _raise(pid, error)
+
+
+def _raise(pid: int, error: OSError) -> NoReturn:
+    """Raise what an error of /proc means."""
+    if error.errno in _REFUSED:
+        raise PermissionError(error.errno, f"/proc/{pid}: {error.strerror}") from error
+    if error.errno in _GONE:
+        raise ProcessLookupError(errno.ESRCH, f"process {pid} is gone") from error
+    raise error
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +172,11 @@ class ProcFs:
             return Path(self.path(pid, name)).read_bytes()
 
     def _link(self, pid: int, name: str) -> str:
-        with _gone_or_refused(pid):
-            return str(Path(self.path(pid, name)).readlink())
+        """Asked of every process of the host every other second, so without frills."""
+        try:
+            return os.readlink(self.path(pid, name))  # noqa: PTH115
+        except OSError as error:
+            _raise(pid, error)
 
     def _lines(self, pid: int, name: str, at_once: int = 1 << 16) -> Iterator[str]:
         """The lines of a table after its heading, read in pieces of so many bytes."""

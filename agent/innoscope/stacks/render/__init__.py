@@ -49,4 +49,5 @@ def encode(report: Report, form: str, *, by: str = "stack", limit: int | None = 
         from innoscope.stacks.render import json
 
         return json.profile_line(report).encode() + b"\n"
-    return "".join(f"{line}\n" for line in render(report, form, by=by, limit=limit)).encode("utf-8", "replace")
+    lines = render(report, form, by=by, limit=limit)
+    return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")

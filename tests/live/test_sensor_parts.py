@@ -1,0 +1,215 @@
+"""The sensor in our own process, with collectors that fail, on a process that passes for a server."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from innoscope.metrics.model import Sample
+from innoscope.sensor.main import MOST_ENDED, Sensor, Settings
+from innoscope.sensor.protocol import BadMessage, decode_reply
+from innoscope.target.proc import ProcFs
+from safety.pretender import Pretender
+from servers import Keeper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from innoscope.metrics.model import Outcome
+    from innoscope.target.model import Target
+
+
+@dataclass(frozen=True)
+class Only(ProcFs):
+    """A /proc with none but our own process: other tests have servers too."""
+
+    seen: tuple[int, ...] = ()
+
+    def pids(self) -> list[int]:
+        return [pid for pid in self.seen if self.exists(pid)]
+
+
+class Hanging:
+    """A collector that does not come back until it is let."""
+
+    name = "memory"
+    timeout = 30.0
+
+    def __init__(self, _: Target) -> None:
+        self.let = threading.Event()
+        self.closed = False
+
+    def collect(self) -> Iterable[Sample]:
+        self.let.wait(60)
+        return [Sample("spin_waits", 5)]
+
+    def status(self) -> list[dict[str, Any]]:
+        return [{"probe": "p", "attached": True}]
+
+    def close(self) -> None:
+        self.closed = True
+        self.let.set()
+
+
+class Throwing:
+    """A collector that throws what it likes."""
+
+    name = "probes"
+    timeout = 1.0
+
+    def __init__(self, _: Target) -> None:
+        pass
+
+    def collect(self) -> Iterable[Sample]:
+        raise LookupError("nobody expected this")
+
+
+def unmakeable(_: Target) -> Throwing:
+    raise OSError(13, "not today")
+
+
+@pytest.fixture
+def pretender(tmp_path: Path) -> Iterator[Pretender]:
+    with Pretender(tmp_path) as pretender:
+        yield pretender
+
+
+def outcomes(sensor: Sensor, pid: int) -> dict[str, Outcome]:
+    reply = decode_reply(sensor.collect())
+    return {
+        one.collector: one for server in reply.servers if server.target.pid == pid for one in server.outcomes
+    }
+
+
+def test_collectors_that_hang_throw_or_cannot_be_made(pretender: Pretender) -> None:
+    hanging: list[Hanging] = []
+
+    def factory(target: Target) -> Hanging:
+        hanging.append(Hanging(target))
+        return hanging[-1]
+
+    sensor = Sensor(Settings(), [factory, Throwing, unmakeable], proc=Only(seen=(pretender.pid,)))
+    sensor.tick()
+    try:
+        began = time.monotonic()
+        told = outcomes(sensor, pretender.pid)
+        first = time.monotonic() - began
+        again = outcomes(sensor, pretender.pid)
+        probes = sensor.probes()["servers"]
+    finally:
+        sensor.close()
+
+    assert first < 1
+    assert told["process"].success
+    assert told["memory"].reason == "timeout: no answer within 0.35 s"
+    assert str(again["memory"].reason).startswith("timeout: still running since ")
+    assert told["probes"].reason == "error: LookupError: nobody expected this"
+    assert str(told["unmakeable"].reason).startswith("rights: PermissionError")
+    assert list(probes.values()) == [[{"probe": "p", "attached": True}]]
+    assert [one.closed for one in hanging] == [True]
+
+
+def test_who_asks_meanwhile_shares_the_run(pretender: Pretender) -> None:
+    class Counting(Throwing):
+        runs = 0
+
+        def collect(self) -> Iterable[Sample]:
+            Counting.runs += 1
+            time.sleep(0.2)
+            return []
+
+    sensor = Sensor(Settings(), [Counting], proc=Only(seen=(pretender.pid,)))
+    sensor.tick()
+    try:
+        threads = [threading.Thread(target=sensor.collect) for _ in range(8)]
+        began = time.monotonic()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        took = time.monotonic() - began
+    finally:
+        sensor.close()
+
+    assert Counting.runs <= 3
+    assert took < 1.5
+
+
+def test_a_server_that_ended_is_down_and_remembered_but_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sensor = Sensor(Settings(), proc=ProcFs())
+    ended = []
+    for number in range(MOST_ENDED + 3):
+        home = tmp_path / str(number)
+        home.mkdir()
+        monkeypatch.chdir(home)  # where its data would be: servers on the same one are successors
+        with Pretender(home) as pretender:
+            sensor._proc = Only(seen=(pretender.pid,))
+            sensor.tick()
+            ended.append(pretender.pid)
+    try:
+        told = outcomes(sensor, ended[-1])
+        sensor.tick()
+        left = {server.target.pid for server in decode_reply(sensor.collect()).servers}
+    finally:
+        sensor.close()
+
+    assert told["process"].samples == (Sample("mysqld_up", 0),)
+    assert told["process"].reason == f"gone: process {ended[-1]} has ended"
+    assert left == set(ended[-MOST_ENDED:])
+
+
+_LISTENS_LATER = """
+import socket, sys
+sys.stdin.readline()
+wire = socket.socket(); wire.bind(("127.0.0.1", 0)); wire.listen()
+print(wire.getsockname()[1], flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_server_is_renamed_once_its_port_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It starts up before it listens, and its configuration file is not ours to read."""
+    monkeypatch.setattr("innoscope.sensor.main._AGAIN_S", 0.0)
+    executable = tmp_path / "mysqld"
+    shutil.copy2(Path(sys.executable).resolve(), executable)
+    with Keeper() as keeper, subprocess.Popen(
+        [executable, "-I", "-c", _LISTENS_LATER], cwd=tmp_path, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        keeper.watch(process.pid)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        sensor = Sensor(Settings(), proc=Only(seen=(process.pid,)))
+        try:
+            sensor.tick()
+            before = sensor.hello()["servers"]
+            process.stdin.write("listen\n")
+            process.stdin.flush()
+            port = process.stdout.readline().strip()
+            sensor.tick()
+            after = decode_reply(sensor.collect()).servers
+        finally:
+            sensor.close()
+            process.kill()
+
+    assert before == [str(tmp_path)]
+    assert [server.name for server in after] == [port]
+    assert after[0].target.port == int(port)
+
+
+@pytest.mark.parametrize(
+    "request_", [{}, {"call": "stop"}, {"call": None}, {"call": "profiles", "cursor": 7}]
+)
+def test_there_are_no_other_calls(request_: dict[str, Any]) -> None:
+    with pytest.raises(BadMessage):
+        Sensor(Settings()).handle(request_)
