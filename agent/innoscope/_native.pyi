@@ -100,7 +100,7 @@ def read_many(pid: int, places: Sequence[tuple[int, int]]) -> list[bytes | None]
 def globals_in_process(
     pid: int, names: Sequence[str], debug_dirs: Sequence[str], debug_files: Mapping[str, str]
 ) -> tuple[dict[str, tuple[int, int]], str]:
-    """``({name: (address in the process, size)}, source)`` of functions and global variables of the executable.
+    """``({name: (address in the process, size)}, source)`` of functions and variables of the executable.
 
     As symbol_in_process, also from a separate debug file; names that several static ones share are left out.
     The source is that of ModuleInfo.symbols_from."""

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 class MemoryCollector:
     """Collects from one server, for its whole life. Not thread-safe.
 
-    ``status`` and ``variables`` add what the server's own tables of status and system variables hold: some 200
-    series. The first run learns where everything is and may take seconds; ``reader.explain()`` says what came of it.
+    ``status`` and ``variables`` add what the server's own tables of status and system variables hold: some
+    200 series. The first run learns where everything is and may take seconds; ``reader.explain()`` says
+    what came of it.
     """
 
     name: Final = "memory"

@@ -32,7 +32,7 @@ class Source:
     paths: tuple[str, ...] = ()
     symbol: str | None = None
     kind: str | None = None
-    status: str | None = None
+    status: tuple[str, ...] = ()
     variable: str | None = None
     flavour: str | None = None
     least: tuple[int, ...] = ()
@@ -185,9 +185,7 @@ def _table_problems(tables: Any) -> list[str]:
 
 
 def _build(data: dict[str, Any]) -> Catalog:
-    values = {
-        name: tuple(_source(source) for source in sources) for name, sources in data["values"].items()
-    }
+    values = {name: tuple(_source(source) for source in sources) for name, sources in data["values"].items()}
     status, variables = data["tables"]["status"], data["tables"]["variables"]
     paths = [
         path
@@ -216,7 +214,7 @@ def _source(source: dict[str, Any]) -> Source:
         paths=tuple(source.get("paths", ())),
         symbol=source.get("symbol"),
         kind=source.get("kind"),
-        status=source.get("status"),
+        status=_several(source.get("status", ())),
         variable=source.get("variable"),
         flavour=source.get("flavour"),
         least=_version(source.get("from")) or (),
@@ -226,6 +224,10 @@ def _source(source: dict[str, Any]) -> Source:
         when=source.get("when"),
         settled=source.get("settled", False),
     )
+
+
+def _several(given: str | list[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _version(text: str | None) -> tuple[int, ...] | None:

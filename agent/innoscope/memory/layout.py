@@ -71,13 +71,15 @@ def learn(
 ) -> Layout:
     """The layout of a running server. Raises NoSuchProcess, NoRights or BadFile.
 
-    ``paths`` are asked of the debug information unless all of them are in the cache; ``cache`` is a folder.
+    ``paths`` of variables that it has are asked of the debug information, unless all of them are in the cache
+    (a folder).
     """
     files = dict(debug.files)
     with translating(target.pid):
         from innoscope import _native
 
         symbols, source = _native.globals_in_process(target.pid, list(names), list(debug.dirs), files)
+        paths = [path for path in paths if root(path) in symbols]
         file = cache / f"{_build(target)}.json" if cache is not None else None
         known = _read(file, paths)
         if known is not None:
@@ -89,6 +91,11 @@ def learn(
     if file is not None:
         _write(file, members, found[1])
     return Layout(symbols, source, members, found[1], described=True)
+
+
+def root(path: str) -> str:
+    """The global variable that a path of members begins with."""
+    return path.partition(".")[0].partition("[")[0]
 
 
 def cache_folder(environment: Mapping[str, str] | None = None) -> Path:

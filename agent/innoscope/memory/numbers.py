@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from typing import TYPE_CHECKING, Final
 
 from innoscope.target.native_errors import translating
@@ -17,11 +18,12 @@ Number = int | float
 
 #: Elements behind a pointer, at most: innodb_buffer_pool_instances goes up to 64.
 _MOST_ELEMENTS: Final = 64
-_FORMATS: Final[Mapping[tuple[str, int], struct.Struct]] = {
-    (kind, size): struct.Struct("<" + letter)
-    for kind, letters in (("unsigned", "BHIQ"), ("signed", "bhiq"), ("float", "  fd"), ("pointer", "   Q"))
-    for letter, size in zip(letters, (1, 2, 4, 8), strict=True)
-    if letter != " "
+#: Type codes of ``array`` by kind and size.
+_CODES: Final[Mapping[tuple[str, int], str]] = {
+    (kind, size): code
+    for kind, codes in (("unsigned", "BHIQ"), ("signed", "bhiq"), ("float", "  fd"))
+    for code, size in zip(codes, (1, 2, 4, 8), strict=True)
+    if code != " "
 }
 _POINTER: Final = struct.Struct("<Q")
 
@@ -29,8 +31,8 @@ _POINTER: Final = struct.Struct("<Q")
 def read(pid: int, terms: Iterable[Term]) -> dict[Term, Number | None]:
     """The number of each term, in the order given; None where a pointer on the way is not set (yet).
 
-    Not one instant: the kernel copies them one after the other, within some microseconds. Raises NoSuchProcess
-    and NoRights.
+    Not one instant: the kernel copies them one after the other, within some microseconds. Raises
+    NoSuchProcess and NoRights.
     """
     wanted = list(dict.fromkeys(terms))
     lengths = [term.length for term in wanted if term.length is not None]
@@ -73,15 +75,13 @@ def _span(term: Term, counted: Mapping[Term, Number | None]) -> int:
 def _sum(member: Member, raw: bytes | None) -> Number | None:
     if raw is None:
         return None
-    number = _FORMATS[member.kind, member.size]
-    if len(raw) == member.size:
-        first: Number = number.unpack(raw)[0]
-        return first
-    return sum(number.unpack_from(raw, at)[0] for at in range(0, len(raw), member.stride))
+    # Elements begin at multiples of their size, as C aligns them.
+    numbers = array(_CODES[member.kind, member.size], raw)
+    return sum(numbers[:: member.stride // member.size or 1])
 
 
 def read_many(pid: int, places: list[tuple[int, int]]) -> list[bytes | None]:
-    """The bytes of each ``(address, size)``, None where it is not mapped. Raises NoSuchProcess and NoRights."""
+    """The bytes of each ``(address, size)``, None where not mapped. Raises NoSuchProcess and NoRights."""
     if not places:
         return []
     with translating(pid):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from innoscope.memory import layout as layouts
 from innoscope.memory.layout import Layout, Member
 
 if TYPE_CHECKING:
@@ -25,9 +26,9 @@ TYPES: Final[Mapping[str, tuple[str, int]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """One number in memory, or the sum of several: ``member`` seen from ``base``.
+    """One number in memory, or the sum of several: ``member`` seen from ``base``. Compared by identity.
 
     ``length`` is where the number of elements is, when the member itself does not say.
     """
@@ -79,6 +80,8 @@ class _Maker:
     layout: Layout
     status: Callable[[], Mapping[str, Status]]
     variables: Callable[[], Mapping[str, Variable]]
+    #: By path, so that what several values need is read once.
+    made: dict[str, Term] = field(default_factory=dict)
 
     def reading(self, value: str, source: Source) -> Reading:
         """How to read the value from that place; raises _No."""
@@ -91,16 +94,21 @@ class _Maker:
             terms = (self._symbol(source.symbol, source.kind or "unsigned"),)
             origin = f"symbol {source.symbol}"
         elif source.status:
-            terms = (self._status(source),)
+            terms = tuple(self._status(name, settled=source.settled) for name in source.status)
             copy = " (a copy of what SET GLOBAL changes)" if source.settled else ""
-            origin = f"status variable {source.status} in the server's own table{copy}"
+            origin = f"status variable {' + '.join(source.status)} in the server's own table{copy}"
         else:
             terms = (self._variable(source.variable or ""),)
             origin = f"system variable {source.variable} in the server's own table"
         return Reading(value, terms, when, source.bits, source.scale, origin, source.settled)
 
     def _member(self, path: str) -> Term:
-        root = path.partition(".")[0].partition("[")[0]
+        if path not in self.made:
+            self.made[path] = self._new_member(path)
+        return self.made[path]
+
+    def _new_member(self, path: str) -> Term:
+        root = layouts.root(path)
         if root not in self.layout.symbols:
             raise _No(f"no symbol {root}")
         if not self.layout.described:
@@ -127,12 +135,12 @@ class _Maker:
             raise _No(f"symbol {name} is no number: it has {size} bytes")
         return Term(address, Member((0,), size, kind))
 
-    def _status(self, source: Source) -> Term:
-        found = self.status().get(source.status or "")
+    def _status(self, name: str, *, settled: bool) -> Term:
+        found = self.status().get(name)
         if found is None:
-            raise _No(f"no {source.status} in its table of status variables")
-        if not found.live and not source.settled:
-            raise _No(f"{source.status} is a copy, only as new as the last SHOW STATUS")
+            raise _No(f"no {name} in its table of status variables")
+        if not found.live and not settled:
+            raise _No(f"{name} is a copy, only as new as the last SHOW STATUS")
         return variable_term(found.address, found.type)
 
     def _variable(self, name: str) -> Term:

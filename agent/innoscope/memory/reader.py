@@ -1,4 +1,7 @@
-"""InnoDB's numbers out of a live server's memory: nothing is stopped, asked or changed (process_vm_readv only)."""
+"""InnoDB's numbers out of a live server's memory: nothing is stopped, asked or changed.
+
+The only means is process_vm_readv; a server that hangs, recovers or is stopped is read like any other.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ _STRING_BYTES: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Where a value comes from (``source``), or why it does not (``reason``) and what would help (``remedy``)."""
+    """Where a value comes from (``source``), or why it does not (``reason``) and what helps (``remedy``)."""
 
     value: str
     source: str | None
@@ -49,10 +52,11 @@ class StatusValue:
 
 
 class MemoryReader:
-    """Reads one server. Symbols and offsets are learnt at the first use, within seconds; a reading costs 0.1 ms.
+    """Reads one server. Where things are is learnt at the first use, within seconds; a reading costs 0.1 ms.
 
-    ``cache`` is a folder for the offsets, None for none; ``debug`` says where debug files may be. All methods
-    raise NoSuchProcess, NoRights, or BadFile for an executable that is none. Not thread-safe.
+    ``cache`` is the folder for the offsets (by default ``layout.cache_folder()``), ``debug`` says where debug
+    files may be. All methods raise NoSuchProcess, NoRights, or BadFile for an executable that is none. Not
+    thread-safe.
     """
 
     def __init__(
@@ -74,7 +78,7 @@ class MemoryReader:
         self._unrelocated = False
 
     def read(self) -> Mapping[str, Number]:
-        """``{value of probes/catalog/memory.yaml: number}``; what this server lacks is left out, see explain."""
+        """``{value of probes/catalog/memory.yaml: number}``; what is not there is left out, see explain."""
         readings = self._planned().readings
         terms = [term for reading in readings for term in (*reading.terms, *_optional(reading.when))]
         found = self._read(terms)
@@ -125,14 +129,10 @@ class MemoryReader:
     def _planned(self) -> plan.Plan:
         if self._plan is None:
             self._unrelocated = False
-            names = {path.partition(".")[0].partition("[")[0] for path in self._catalog.paths}
+            names = {layouts.root(path) for path in self._catalog.paths}
             names |= {s.symbol for sources in self._catalog.values.values() for s in sources if s.symbol}
-            layout = layouts.learn(
-                self._target, sorted(names), self._catalog.paths, self._debug, self._cache
-            )
-            made = plan.make(
-                self._target, self._catalog, layout, self._status_table, self._variable_table
-            )
+            layout = layouts.learn(self._target, sorted(names), self._catalog.paths, self._debug, self._cache)
+            made = plan.make(self._target, self._catalog, layout, self._status_table, self._variable_table)
             if not self._unrelocated:
                 self._plan = made
             return made
@@ -171,7 +171,7 @@ class MemoryReader:
         return found
 
     def _strings(self, table: Mapping[str, tables.Variable]) -> Iterator[tuple[str, str]]:
-        """String variables; one that is longer than what is read, or lies at the end of a mapping, is left out."""
+        """String variables; one longer than what is read, or at the end of a mapping, is left out."""
         names = [name for name, one in table.items() if one.type == "string"]
         terms = {name: plan.variable_term(table[name].address, "uint64") for name in names}
         found = self._read(terms.values())
@@ -210,8 +210,14 @@ def _explained(reading: plan.Reading, is_there: bool) -> Explanation:
         return Explanation(reading.value, reading.origin)
     if reading.settled:
         return Explanation(
-            reading.value, None, f"{reading.origin} was never filled", "SHOW GLOBAL STATUS once, as any account"
+            reading.value,
+            None,
+            f"{reading.origin} was never filled",
+            "SHOW GLOBAL STATUS once, as any account",
         )
     return Explanation(
-        reading.value, None, "what holds it is not set up: the server starts or stops", "look again in a second"
+        reading.value,
+        None,
+        "what holds it is not set up: the server starts or stops",
+        "look again in a second",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,25 @@ class Image:
                         yield start + at
                     at = piece.find(needle, at + 1)
 
+    def pointers(self, least: int) -> Iterator[list[int]]:
+        """Rows of at least so many pointers to data, one after the other."""
+        data = [region for region in self.regions if region.data]
+        if not data:
+            return
+        first, end = data[0].start, data[-1].end
+        for region in self.regions:
+            if region.code:
+                continue
+            row: list[int] = []
+            for _, piece in self._pieces(region, 0):
+                for word in array("Q", piece[: len(piece) // 8 * 8]):
+                    if first <= word < end:
+                        row.append(word)
+                        continue
+                    if len(row) >= least:
+                        yield row
+                    row = []
+
     def _pieces(self, region: Region, overlap: int) -> Iterator[tuple[int, bytes]]:
         for start in range(region.start, region.end, _PIECE):
             size = min(_PIECE + overlap, region.end - start)
@@ -73,7 +93,7 @@ class Image:
         places = []
         for address in addresses:
             region = self.at(address)
-            places.append((address, min(longest, region.end - address) if region else 0))
+            places.append((address, min(longest, region.end - address) if region else longest))
         found: list[str | None] = []
         for raw in self.read(places):
             text, end, _ = (raw or b"").partition(b"\0")
@@ -82,7 +102,7 @@ class Image:
 
 
 def _regions(pid: int) -> Iterator[Region]:
-    """The mappings of the executable in ascending order, and the anonymous ones that continue its data."""
+    """The mappings of the executable in ascending order, and the anonymous ones that continue it (.bss)."""
     try:
         inode = str(Path(f"/proc/{pid}/exe").stat().st_ino)
         lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
@@ -97,4 +117,4 @@ def _regions(pid: int) -> Iterator[Region]:
         if rights[0] != "r" or not (owner == inode or (owner == "0" and start == continues)):
             continue
         yield Region(start, end, data="w" in rights, code="x" in rights)
-        continues = end if "w" in rights else 0
+        continues = end

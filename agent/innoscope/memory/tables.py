@@ -1,8 +1,8 @@
 """The server's own tables of status and system variables, walked in its memory.
 
-They hold *name -> address of the value* and survive ``strip``, so that a server without a single InnoDB symbol
-still tells where its counters are. The dynamic linker has relocated them: what is read are real addresses. Found
-by the name of one variable; believed only if a whole row of records makes sense.
+They hold *name -> address of the value* and survive ``strip``: a server without a single InnoDB symbol still
+tells where its counters are. The dynamic linker has relocated them, so what is read are real addresses. They
+are believed only if a whole row of records makes sense.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ _LEAST: Final = 20
 #: Records walked to either side at most; MariaDB 10.11 has 142 variables.
 _MOST: Final = 400
 
-#: struct st_mysql_show_var, include/mysql/plugin.h, unchanged from 5.1 to 9.7: name, value, type (MySQL 8: scope).
+#: struct st_mysql_show_var, include/mysql/plugin.h, 5.1 to 9.7: name, value, type, and from MySQL 8 on scope.
 _SHOW: Final = struct.Struct("<QQII")
 #: struct st_mysql_sys_var: flags, name, comment, check, update, value, default, then what differs by type.
 _SYSVAR: Final = struct.Struct("<IxxxxQQQQQQQ")
-_TYPE_MASK, _UNSIGNED, _PER_SESSION = 0x7F, 0x80, 0x100  # PLUGIN_VAR_TYPEMASK, _UNSIGNED, _THDLOCAL
+#: PLUGIN_VAR_TYPEMASK, _UNSIGNED, _THDLOCAL, _NOSYSVAR.
+_TYPE_MASK, _UNSIGNED, _PER_SESSION, _OPTION_ONLY = 0x7F, 0x80, 0x100, 0x400
 _STRING, _ENUM = 5, 6  # PLUGIN_VAR_STR, PLUGIN_VAR_ENUM
 #: PLUGIN_VAR_*: type -> (signed, unsigned) type of the value.
 _VARIABLE_TYPES: Final[Mapping[int, tuple[str, str]]] = {
@@ -78,15 +79,15 @@ def status_variables(image: Image, table: catalog.StatusTable, flavour: str) -> 
 
 
 def system_variables(image: Image, table: catalog.VariableTable) -> dict[str, Variable]:
-    """InnoDB's global system variables by full name; those of each session are left out."""
-    for anchor in table.anchors:
-        for slot in _slots(image, anchor):
-            if not _sysvar(image, slot - 8):
-                continue
-            for reference in image.find((slot - 8).to_bytes(8, "little"), aligned=True):
-                pointers = _Row(image, 8, lambda raw: _is_sysvar_pointer(image, raw)).around(reference)
-                if len(pointers) >= _LEAST:
-                    return _named_variables(image, [int.from_bytes(raw, "little") for raw in pointers], table)
+    """InnoDB's global system variables by full name; those of each session are left out.
+
+    Not found by a name: the server gives each record its full name, on the heap, when it loads the plugin.
+    """
+    for records in image.pointers(_LEAST):
+        if _sysvar(image, records[0]) is not None:
+            found = _named_variables(image, records, table)
+            if all(table.prefix + anchor in found for anchor in table.anchors):
+                return found
     return {}
 
 
@@ -128,9 +129,6 @@ def _is_status(image: Image, raw: bytes) -> bool:
 
 
 def _is_name(image: Image, address: int) -> bool:
-    region = image.at(address)
-    if region is None:
-        return False
     [name] = image.strings([address])
     return name is not None and _NAME.fullmatch(name) is not None
 
@@ -143,7 +141,8 @@ def _named_status(
     live: frozenset[str],
 ) -> dict[str, Status]:
     fields = [_SHOW.unpack(raw) for raw in records]
-    names = [table.prefix + (name or "") for name in image.strings([field[0] for field in fields])]
+    # Lower case, as MariaDB shows Innodb_buffer_pool_pages_LRU_flushed.
+    names = [table.prefix + (name or "").lower() for name in image.strings([field[0] for field in fields])]
     copies = [field[1] for name, field in zip(names, fields, strict=True) if name in table.copies]
     first, last = (min(copies), max(copies)) if copies else (0, 1 << 64)
     return {
@@ -170,22 +169,15 @@ def _sysvar(image: Image, address: int) -> tuple[int, ...] | None:
     return fields if _is_name(image, name) else None
 
 
-def _is_sysvar_pointer(image: Image, raw: bytes) -> bool:
-    address = int.from_bytes(raw, "little")
-    return image.at(address) is not None and _sysvar(image, address) is not None
-
-
-def _named_variables(
-    image: Image, records: list[int], table: catalog.VariableTable
-) -> dict[str, Variable]:
+def _named_variables(image: Image, records: list[int], table: catalog.VariableTable) -> dict[str, Variable]:
     found = {}
     for record in records:
         fields = _sysvar(image, record)
-        if fields is None or fields[0] & _PER_SESSION:
+        if fields is None or fields[0] & (_PER_SESSION | _OPTION_ONLY):
             continue
         flags, name_at, value = fields[0], fields[1], fields[5]
         [name] = image.strings([name_at])
-        full = table.prefix + (name or "").replace("-", "_").lower()
+        full = table.prefix + (name or "").replace("-", "_").lower().removeprefix(table.prefix)
         kind = flags & _TYPE_MASK
         choices = _choices(image, fields[7]) if kind == _ENUM else ()
         found[full] = Variable(full, value, _VARIABLE_TYPES[kind][bool(flags & _UNSIGNED)], choices)
@@ -201,4 +193,6 @@ def _choices(image: Image, address: int) -> tuple[str, ...]:
     [pointers] = image.read([(words, 8 * min(count, 64))])
     if pointers is None:
         return ()
-    return tuple(word or "" for word in image.strings([int(p) for (p,) in struct.iter_unpack("<Q", pointers)]))
+    return tuple(
+        word or "" for word in image.strings([int(p) for (p,) in struct.iter_unpack("<Q", pointers)])
+    )

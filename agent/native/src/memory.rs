@@ -128,7 +128,8 @@ mod tests {
         assert_eq!(read.len(), 3001);
         assert_eq!(read[1500], None);
         let values = read.into_iter().flatten();
-        let values: Vec<u64> = values.filter_map(|bytes| Some(u64::from_le_bytes(*bytes.first_chunk()?))).collect();
+        let values: Vec<u64> =
+            values.filter_map(|bytes| Some(u64::from_le_bytes(*bytes.first_chunk()?))).collect();
         assert_eq!(values, data);
         assert_eq!(read_many(u32::MAX >> 1, &[(0x1000, 8)]).unwrap_err().kind, Kind::Gone);
     }

@@ -16,6 +16,10 @@ use crate::symbols::{self, DebugSearch, ElfFile};
 use crate::{layout, memory, modules};
 
 type PyMember = (Vec<u64>, u64, &'static str, u64, u64);
+/// Addresses and sizes by name, and where the names came from.
+type PyGlobals = (HashMap<String, (u64, u64)>, &'static str);
+/// What was found, and why the rest was not.
+type PyMembers = (HashMap<String, PyMember>, HashMap<String, String>);
 
 fn executable(pid: u32) -> Result<(Arc<ElfFile>, Mapping)> {
     let mapping = maps::main_executable(pid)?;
@@ -33,7 +37,7 @@ fn globals_in_process(
     names: Vec<String>,
     debug_dirs: Vec<PathBuf>,
     debug_files: HashMap<String, PathBuf>,
-) -> PyResult<(HashMap<String, (u64, u64)>, &'static str)> {
+) -> PyResult<PyGlobals> {
     let found = py.detach(|| {
         let (elf, mapping) = executable(pid)?;
         let bias = modules::bias(&elf, &mapping)
@@ -58,7 +62,7 @@ fn members_in_process(
     members: Vec<String>,
     debug_dirs: Vec<PathBuf>,
     debug_files: HashMap<String, PathBuf>,
-) -> PyResult<Option<(HashMap<String, PyMember>, HashMap<String, String>)>> {
+) -> PyResult<Option<PyMembers>> {
     let answers = py.detach(|| {
         let (elf, mapping) = executable(pid)?;
         let dwarf =

@@ -94,8 +94,7 @@ struct Query<'units, 'data> {
 
 impl<'units, 'data> Query<'units, 'data> {
     fn new(units: &'units Units<'data>, texts: &[String]) -> Self {
-        let mut query =
-            Self { units, paths: Vec::new(), open: FxHashMap::default(), answers: Vec::new() };
+        let mut query = Self { units, paths: Vec::new(), open: FxHashMap::default(), answers: Vec::new() };
         for (index, text) in texts.iter().enumerate() {
             match Path::parse(text) {
                 Ok(path) => {
@@ -174,6 +173,9 @@ fn follow(units: &Units<'_>, root: Place, path: &Path) -> Result<Member, Stop> {
             Step::All => index_into(&types, &mut walk, None, &path.text)?,
         }
     }
+    if let Some(Shape::Structure { complete: false }) = types.shape(walk.at) {
+        return Err(Stop::Incomplete(format!("{}: the debug information has no such type whole", path.text)));
+    }
     let leaf = types.leaf(walk.at).map_err(|reason| Stop::Missing(format!("{}: {reason}", path.text)))?;
     if leaf.slots > 0 {
         if walk.stride != 0 {
@@ -191,7 +193,9 @@ fn field(types: &Types<'_, '_>, walk: &mut Walk, name: &str, text: &str) -> Resu
         match types.shape(walk.at) {
             Some(Shape::Pointer(target)) => walk.enter(target)?,
             Some(Shape::Structure { complete: false }) => {
-                return Err(Stop::Incomplete(format!("{text}: the debug information has no such type whole")));
+                return Err(Stop::Incomplete(format!(
+                    "{text}: the debug information has no such type whole"
+                )));
             }
             Some(Shape::Structure { complete: true }) => break,
             _ => return Err(Stop::Missing(format!("{text}: what holds {name} is no structure"))),
@@ -206,12 +210,7 @@ fn field(types: &Types<'_, '_>, walk: &mut Walk, name: &str, text: &str) -> Resu
 }
 
 /// One element, or all of them.
-fn index_into(
-    types: &Types<'_, '_>,
-    walk: &mut Walk,
-    index: Option<u64>,
-    text: &str,
-) -> Result<(), Stop> {
+fn index_into(types: &Types<'_, '_>, walk: &mut Walk, index: Option<u64>, text: &str) -> Result<(), Stop> {
     let (element, count) = match types.shape(walk.at) {
         Some(Shape::Array { element, count }) => (element, count),
         Some(Shape::Pointer(target)) => {

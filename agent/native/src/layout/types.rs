@@ -60,9 +60,7 @@ impl<'data> Types<'_, 'data> {
         let size = || unsigned(&entry, constants::DW_AT_byte_size);
         match entry.tag() {
             constants::DW_TAG_base_type => Some(Shape::Scalar { size: size()?, kind: kind(&entry) }),
-            constants::DW_TAG_enumeration_type => {
-                Some(Shape::Scalar { size: size()?, kind: Kind::Unsigned })
-            }
+            constants::DW_TAG_enumeration_type => Some(Shape::Scalar { size: size()?, kind: Kind::Unsigned }),
             constants::DW_TAG_pointer_type | constants::DW_TAG_reference_type => {
                 Some(match self.0.referred(place, &entry, constants::DW_AT_type) {
                     Some(target) => Shape::Pointer(target),

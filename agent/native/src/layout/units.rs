@@ -14,10 +14,12 @@ use crate::symbols::{Bytes, ElfFile};
 pub(super) type Slice<'data> = EndianSlice<'data, LittleEndian>;
 pub(super) type Entry<'data> = DebuggingInformationEntry<Slice<'data>>;
 
-/// The sections that types are described in; others are not even decompressed.
-const NEEDED: [SectionId; 5] = [
+/// The sections that types are described in, and the lines, whose header is read with each unit; others are not
+/// even decompressed.
+const NEEDED: [SectionId; 6] = [
     SectionId::DebugAbbrev,
     SectionId::DebugInfo,
+    SectionId::DebugLine,
     SectionId::DebugLineStr,
     SectionId::DebugStr,
     SectionId::DebugStrOffsets,
@@ -43,20 +45,20 @@ pub(super) struct Place {
 pub(super) struct Units<'data> {
     dwarf: Dwarf<Slice<'data>>,
     headers: Vec<UnitHeader<Slice<'data>>>,
-    units: Vec<OnceCell<Option<Unit<Slice<'data>>>>>,
+    parsed: Vec<OnceCell<Option<Unit<Slice<'data>>>>>,
 }
 
 impl<'data> Units<'data> {
     /// The list of units; it ends where the section is damaged.
     pub fn new(sections: &'data DwarfSections<Bytes>) -> Self {
-        let dwarf = sections.borrow(|section| EndianSlice::new(&**section, LittleEndian));
+        let dwarf = sections.borrow(|section| EndianSlice::new(section, LittleEndian));
         let mut headers = Vec::new();
         let mut iter = dwarf.units();
         while let Ok(Some(header)) = iter.next() {
             headers.push(header);
         }
-        let units = headers.iter().map(|_| OnceCell::new()).collect();
-        Self { dwarf, headers, units }
+        let parsed = headers.iter().map(|_| OnceCell::new()).collect();
+        Self { dwarf, headers, parsed }
     }
 
     /// The units in which one of these names occurs as a string reference, those with most of them first.
@@ -101,7 +103,7 @@ impl<'data> Units<'data> {
 
     fn unit(&self, index: usize) -> Option<&Unit<Slice<'data>>> {
         let header = self.headers.get(index)?;
-        self.units[index].get_or_init(|| self.dwarf.unit(header.clone()).ok()).as_ref()
+        self.parsed[index].get_or_init(|| self.dwarf.unit(*header).ok()).as_ref()
     }
 
     /// Variables and types with these names, outside of functions: the name and the variable's or own type.
@@ -167,7 +169,8 @@ impl<'data> Units<'data> {
             AttributeValue::UnitRef(offset) => Some(Place { unit: place.unit, offset }),
             AttributeValue::DebugInfoRef(offset) => {
                 let begins = |header: &UnitHeader<_>| header.debug_info_offset().map_or(0, |at| at.0);
-                let unit = self.headers.partition_point(|header| begins(header) <= offset.0).checked_sub(1)?;
+                let unit =
+                    self.headers.partition_point(|header| begins(header) <= offset.0).checked_sub(1)?;
                 let offset = offset.to_unit_offset(&self.headers[unit])?;
                 Some(Place { unit, offset })
             }

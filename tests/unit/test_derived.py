@@ -1,0 +1,180 @@
+"""What follows from raw numbers, and the reasons why a collector fails."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+import yaml
+
+from innoscope.collectors import derived
+from innoscope.collectors.errors import REASONS, CollectorFailed, explaining
+from innoscope.collectors.memory import MemoryCollector
+from innoscope.errors import BadFile, NoRights, NoSuchProcess
+from innoscope.memory.reader import Explanation, MemoryReader
+from innoscope.metrics.model import Sample, by_series
+
+if TYPE_CHECKING:
+    from innoscope.target.model import Target
+
+METRICS = yaml.safe_load((Path(__file__).parents[2] / "probes" / "catalog" / "metrics.yaml").read_bytes())[
+    "metrics"
+]
+
+POOL = {
+    "buffer_pool_pages": 1000.0,
+    "buffer_pool_free_pages": 200.0,
+    "buffer_pool_data_pages": 600.0,
+    "buffer_pool_dirty_pages": 400.0,
+    "buffer_pool_dirty_limit_ratio": 0.75,
+}
+REDO = {"redo_written_bytes": 1700.0, "redo_checkpoint_bytes": 1000.0, "checkpoint_age_max_bytes": 1000.0}
+
+
+def _of(samples: list[Sample]) -> dict[str, object]:
+    return {"/".join((metric, *labels)): value for (metric, labels), value in by_series(samples).items()}
+
+
+def test_the_pool() -> None:
+    found = _of(derived.derive(POOL, None, 0))
+
+    assert found["buffer_pool_other_pages"] == 200
+    assert found["buffer_pool_dirty_ratio"] == 0.5
+    assert found["buffer_pool_dirty_headroom_ratio"] == 0.25
+
+
+def test_an_empty_pool_divides_by_nothing() -> None:
+    empty = dict.fromkeys(POOL, 0.0)
+
+    assert _of(derived.derive(empty, None, 0)) == {"buffer_pool_other_pages": 0}
+
+
+def test_pages_that_move_between_the_reads_make_no_negative_number() -> None:
+    found = _of(derived.derive(POOL | {"buffer_pool_free_pages": 401.0}, None, 0))
+
+    assert found["buffer_pool_other_pages"] == 0
+
+
+@pytest.mark.parametrize("missing", sorted(POOL))
+def test_what_lacks_an_operand_is_left_out(missing: str) -> None:
+    values = {name: value for name, value in POOL.items() if name != missing}
+    needs = {
+        "buffer_pool_other_pages": {"buffer_pool_pages", "buffer_pool_free_pages", "buffer_pool_data_pages"},
+        "buffer_pool_dirty_ratio": set(POOL) - {"buffer_pool_pages", "buffer_pool_dirty_limit_ratio"},
+        "buffer_pool_dirty_headroom_ratio": set(POOL) - {"buffer_pool_pages"},
+    }
+
+    assert _of(derived.derive(values, None, 0)).keys() == {
+        name for name, operands in needs.items() if missing not in operands
+    }
+
+
+def test_usefulness_of_read_ahead() -> None:
+    values = {
+        "read_ahead_pages.linear": 60.0,
+        "read_ahead_pages.random": 20.0,
+        "read_ahead_evicted_pages": 20.0,
+    }
+
+    assert _of(derived.derive(values, None, 0)) == {"read_ahead_useful_ratio": 0.75}
+    assert derived.derive({"read_ahead_evicted_pages": 0.0}, None, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("age", "zone"),
+    [
+        (0, "calm"),
+        (500, "calm"),
+        (501, "steady"),
+        (750, "steady"),
+        (751, "aggressive"),
+        (876, "storm"),
+        (2000, "storm"),
+    ],
+)
+def test_the_zone_is_one_of_four(age: float, zone: str) -> None:
+    values = REDO | {"redo_written_bytes": 1000.0 + age}
+
+    found = _of(derived.derive(values, None, 0))
+
+    zones = {
+        name.partition("/")[2]: value for name, value in found.items() if name.startswith("checkpoint_zone")
+    }
+    assert [name for name, value in zones.items() if value == 1] == [zone]
+    assert list(zones) == METRICS["checkpoint_zone"]["labels"]["zone"]
+    assert found["checkpoint_age_ratio"] == age / 1000
+
+
+def test_time_until_the_redo_space_is_full() -> None:
+    earlier = (10.0, REDO | {"redo_written_bytes": 1600.0})
+
+    assert _of(derived.derive(REDO, earlier, 20.0))["redo_full_seconds"] == 30  # 300 bytes, 10 a second
+    assert _of(derived.derive(REDO, (10.0, REDO), 20.0))["redo_full_seconds"] == math.inf
+    assert "redo_full_seconds" not in _of(derived.derive(REDO, None, 20.0))
+    assert "redo_full_seconds" not in _of(derived.derive(REDO, (20.0, REDO), 20.0))
+    assert _of(derived.derive(REDO | {"redo_written_bytes": 2500.0}, earlier, 20.0))["redo_full_seconds"] == 0
+
+
+def test_the_servers_own_age_is_taken_where_it_says_one() -> None:
+    assert _of(derived.derive({"checkpoint_age_bytes": 7.0} | REDO, None, 0))["checkpoint_age_bytes"] == 7
+    assert _of(derived.derive(REDO | {"redo_written_bytes": 900.0}, None, 0))["checkpoint_age_bytes"] == 0
+
+
+def test_plain_values_become_samples_with_their_label() -> None:
+    values = {"buffer_pool_pages": 3.0, "read_ahead_pages.linear": 4.0, "no_metric": 5.0}
+
+    assert derived.plain(values, METRICS) == [
+        Sample("buffer_pool_pages", 3.0),
+        Sample("read_ahead_pages", 4.0, ("linear",)),
+    ]
+
+
+def test_all_that_is_derived_is_declared() -> None:
+    samples = derived.derive(POOL | REDO, (0.0, REDO), 1.0)
+
+    for sample in samples:
+        labels = METRICS[sample.metric].get("labels", {})
+        assert len(sample.labels) == len(labels)
+        assert all(value in labels[name] for value, name in zip(sample.labels, labels, strict=True))
+
+
+def test_the_reasons_are_those_of_the_metric() -> None:
+    assert list(REASONS) == METRICS["collector_failure_info"]["labels"]["reason"]
+    with pytest.raises(ValueError, match="no such reason"):
+        CollectorFailed("bored", "…")
+
+
+class _Nothing:
+    """A reader of a server that nothing can be read of."""
+
+    def read(self) -> dict[str, float]:
+        return {}
+
+    def explain(self) -> list[Explanation]:
+        return [Explanation("buffer_pool_pages", None, "no symbol buf_pool", "install the debug package")]
+
+
+def test_a_server_that_tells_nothing_is_unsupported() -> None:
+    collector = MemoryCollector(cast("Target", None), reader=cast("MemoryReader", _Nothing()))
+
+    with pytest.raises(CollectorFailed, match="no symbol buf_pool") as caught:
+        collector.collect()
+
+    assert (caught.value.reason, caught.value.remedy) == ("unsupported", "install the debug package")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (NoSuchProcess("a"), "gone"),
+        (NoRights("a"), "rights"),
+        (BadFile("a"), "error"),
+        (CollectorFailed("timeout", "a"), "timeout"),
+    ],
+)
+def test_failures_have_a_reason(error: Exception, reason: str) -> None:
+    with pytest.raises(CollectorFailed) as caught, explaining():
+        raise error
+    assert (caught.value.reason, caught.value.words) == (reason, "a")

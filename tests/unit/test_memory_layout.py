@@ -1,0 +1,175 @@
+"""The cache of offsets, and reading numbers: on our own process and its own executable."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from innoscope.errors import NoSuchProcess
+from innoscope.memory import layout, numbers
+from innoscope.memory.layout import Debug, Member
+from innoscope.memory.plan import Term
+from innoscope.target.model import Target
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PATHS = ["pool.count", "pool.gone"]
+FOUND = {"pool.count": ([8], 4, "unsigned", 0, 1)}
+MISSING = {"pool.gone": "this build has no member gone"}
+TARGET = Target(
+    pid=os.getpid(), start_time=1, flavour="mysql", version=(5, 6, 24), version_text="",
+    version_from="memory", executable="/mysqld",
+    deleted=False, build_id="ab12", socket=None, port=None, datadir=None, threads=1,
+    root="/", container=None, symbols="symtab",
+)  # fmt: skip
+
+
+class Native:
+    """What the core would say of a server, and how often it was asked to read debug information."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: Any = (FOUND, MISSING)) -> None:
+        from innoscope import _native
+
+        self.asked = 0
+        self.answer = answer
+        monkeypatch.setattr(_native, "globals_in_process", lambda *_: ({"pool": (4096, 16)}, "symtab"))
+        monkeypatch.setattr(_native, "members_in_process", self._members)
+
+    def _members(self, *_: object) -> Any:
+        self.asked += 1
+        return self.answer
+
+
+def _learn(cache: Path | None, paths: list[str] = PATHS, target: Target = TARGET) -> layout.Layout:
+    return layout.learn(target, ["pool"], paths, Debug(), cache)
+
+
+def test_debug_information_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    native = Native(monkeypatch)
+
+    first, second = _learn(tmp_path / "new" / "folder"), _learn(tmp_path / "new" / "folder")
+
+    assert native.asked == 1
+    assert (first.cached, second.cached) == (False, True)
+    assert first == replace(second, cached=False)
+    assert second.members == {"pool.count": Member((8,), 4, "unsigned")}
+    assert second.missing == MISSING
+    assert [file.name for file in (tmp_path / "new" / "folder").iterdir()] == ["ab12.json"]
+
+
+def test_another_question_or_another_build_is_asked_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native = Native(monkeypatch)
+    _learn(tmp_path)
+
+    _learn(tmp_path, [*PATHS, "pool.more"])
+    _learn(tmp_path, target=replace(TARGET, build_id="cd34"))
+    _learn(tmp_path, target=replace(TARGET, build_id=None))  # by its file: our own Python
+
+    assert native.asked == 4
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"format": 2, "members": {}, "missing": {}}',
+        b'{"format": 1, "members": {"pool.count": [[8], 4, "text", 0, 1]}, "missing": {"pool.gone": ""}}',
+        b'{"format": 1, "members": {"pool.count": [[-8], 4, "signed", 0, 1]}, "missing": {"pool.gone": ""}}',
+        b'{"format": 1, "members": {"pool.count": [[], 4, "unsigned", 0, 1]}, "missing": {"pool.gone": ""}}',
+        b'{"format": 1, "members": {"pool.count": [[8.5], 4, "signed", 0, 1]}, "missing": {"pool.gone": ""}}',
+        b'{"format": 1, "members": {"pool.count": [8, 4]}, "missing": {"pool.gone": ""}}',
+        b'{"format": 1, "members": [], "missing": {}}',
+    ],
+)  # fmt: skip
+def test_a_damaged_cache_is_rebuilt(damage: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    native = Native(monkeypatch)
+    file = tmp_path / "ab12.json"
+    file.write_bytes(damage)
+
+    assert _learn(tmp_path).members["pool.count"].offsets == (8,)
+
+    assert native.asked == 1
+    assert json.loads(file.read_bytes())["format"] == 1
+    assert _learn(tmp_path).cached
+
+
+def test_no_debug_information_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tomorrow somebody installs the debug package."""
+    native = Native(monkeypatch, None)
+    assert not _learn(tmp_path).described
+    native.answer = (FOUND, MISSING)
+    assert _learn(tmp_path).described
+
+
+def test_of_what_has_no_symbol_nothing_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    native = Native(monkeypatch)
+
+    _learn(tmp_path)
+    assert _learn(tmp_path, [*PATHS, "no_such_pool.count"]).cached
+
+    assert native.asked == 1
+
+
+def test_a_folder_that_cannot_be_written_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pathlib import Path
+
+    native = Native(monkeypatch)
+
+    assert _learn(Path("/proc/none")).described
+    assert _learn(None).described
+    assert native.asked == 2
+
+
+def test_where_the_cache_is() -> None:
+    assert str(layout.cache_folder({"XDG_CACHE_HOME": "/c"})) == "/c/innoscope"
+    assert str(layout.cache_folder({})) == "/var/cache/innoscope"
+
+
+class _Pool(ctypes.Structure):
+    _fields_ = (("count", ctypes.c_uint32), ("pct", ctypes.c_double), ("left", ctypes.c_int64))
+
+
+def test_numbers_are_read_through_pointers_and_summed() -> None:
+    pools = (_Pool * 3)(_Pool(1, 0.5, -1), _Pool(2, 0.25, -2), _Pool(4, 0.125, -4))
+    first, count = ctypes.c_void_p(ctypes.addressof(pools)), ctypes.c_uint64(3)
+    null = ctypes.c_void_p(None)
+    at, length = ctypes.addressof(first), Term(ctypes.addressof(count), Member((0,), 8, "unsigned"))
+    terms = {
+        "one": Term(ctypes.addressof(pools), Member((0,), 4, "unsigned")),
+        "through": Term(at, Member((0, 16), 8, "signed")),
+        "all": Term(at, Member((0, 0), 4, "unsigned", 24, 0), length),
+        "halves": Term(at, Member((0, 8), 8, "float", 24, 3)),
+        "null": Term(ctypes.addressof(null), Member((0, 8), 8, "unsigned")),
+        "nowhere": Term(16, Member((0,), 8, "unsigned")),
+        "beyond": Term(
+            at,
+            Member((0, 0), 4, "unsigned", 24, 0),
+            Term(ctypes.addressof(null), Member((0,), 8, "unsigned")),
+        ),
+    }
+
+    found = numbers.read(os.getpid(), terms.values())
+
+    assert {name: found[term] for name, term in terms.items()} == {
+        "one": 1, "through": -1, "all": 7, "halves": 0.875, "null": None, "nowhere": None, "beyond": None,
+    }  # fmt: skip
+
+
+def test_more_elements_than_can_be_are_not_believed() -> None:
+    pools, count = (_Pool * 2)(), ctypes.c_uint64(1 << 40)
+    length = Term(ctypes.addressof(count), Member((0,), 8, "unsigned"))
+    term = Term(ctypes.addressof(pools), Member((0,), 4, "unsigned", 24, 0), length)
+
+    assert numbers.read(os.getpid(), [term]) == {term: None}
+
+
+def test_a_process_that_is_gone() -> None:
+    with pytest.raises(NoSuchProcess):
+        numbers.read((1 << 22) - 1, [Term(4096, Member((0,), 8, "unsigned"))])
