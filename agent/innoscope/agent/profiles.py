@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import threading
 import time
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -37,16 +38,35 @@ class Sensor(Protocol):
         """What is new since the cursor."""
 
 
-class Store:
-    """The profiles of all servers; ``called`` gives our name for the sensor's. ``poll`` belongs to one thread, ``answer`` may be called by any."""
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """One server's ring, and the Unix time of its newest look."""
 
-    def __init__(self, sensor: Sensor, keep_s: float, clock: Callable[[], float] = time.time) -> None:
+    target: Target
+    profiles: Profiles
+    newest: float
+
+
+class Store:
+    """The profiles of all servers; ``called`` gives our name for the sensor's.
+
+    ``poll`` belongs to one thread, ``answer`` may be called by any.
+    """
+
+    def __init__(
+        self,
+        sensor: Sensor,
+        called: Callable[[str, Target], str | None],
+        keep_s: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._sensor = sensor
+        self._called = called
         self._keep_s = keep_s
         self._clock = clock
         self._cursor: Cursor = {}
         self._lock = threading.Lock()
-        self._kept: dict[str, tuple[Target, Profiles]] = {}
+        self._kept: dict[str, _Kept] = {}
 
     def poll(self) -> None:
         """Take over what is new. Raises SensorDown."""
@@ -57,12 +77,20 @@ class Store:
                 if name is None:
                     continue
                 with self._lock:
-                    profiles = self._kept.get(name, (None, Profiles(span_s=self._keep_s)))[1]
-                    self._kept[name] = (one.target, profiles)
+                    kept = self._kept.get(name) or _Kept(one.target, Profiles(span_s=self._keep_s), 0)
+                    newest = max([kept.newest, *(chunk.end for chunk in one.chunks)])
+                    self._kept[name] = _Kept(one.target, kept.profiles, newest)
                 for chunk in one.chunks:
-                    profiles.put(chunk)
+                    kept.profiles.put(chunk)
             if not any(one.chunks for one in told.values()):
+                self._forget_the_old()
                 return
+
+    def _forget_the_old(self) -> None:
+        """Drop servers of which there was nothing new for as long as we keep it."""
+        since = self._clock() - self._keep_s
+        with self._lock:
+            self._kept = {name: kept for name, kept in self._kept.items() if kept.newest >= since}
 
     def answer(self, request: Request) -> Response:
         """``/api/stacks?server=&from=&to=&format=``."""
@@ -80,8 +108,8 @@ class Store:
             start = moment(request.query.get("from") or f"-{self._keep_s:.0f}s", self._clock())
         except ValueError as error:
             return plain(str(error), HTTPStatus.BAD_REQUEST)
-        target, profiles = kept[name]
-        return Response(encode(report(target, profiles.between(start, end)), form), _TYPES.get(form, TEXT))
+        made = report(kept[name].target, kept[name].profiles.between(start, end))
+        return Response(encode(made, form), _TYPES.get(form, TEXT))
 
 
 def _choice(what: str, value: str, there_are: list[str]) -> str:

@@ -34,8 +34,15 @@ class Sensor(Protocol):
 class Routes:
     """The pages, by path."""
 
-    def __init__(self, gatherer: Gatherer, store: Store, sensor: Sensor, telemetry_path: str) -> None:
-        self._gatherer, self._store, self._sensor = gatherer, store, sensor
+    def __init__(
+        self,
+        gatherer: Gatherer,
+        store: Store,
+        sensor: Sensor,
+        name_of: Callable[[str], str | None],
+        telemetry_path: str,
+    ) -> None:
+        self._gatherer, self._store, self._sensor, self._name_of = gatherer, store, sensor, name_of
         self._telemetry_path = telemetry_path
 
     def table(self) -> Mapping[str, Callable[[Request], Response]]:
@@ -83,10 +90,11 @@ class Routes:
     def probes(self, _: Request) -> Response:
         """``{server: [probe, …]}`` as the sensor tells it."""
         try:
-            body, status = self._sensor.probes(), HTTPStatus.OK
+            told = self._sensor.probes()
         except SensorDown as error:
             return _json({"error": error.what, "remedy": error.remedy}, HTTPStatus.SERVICE_UNAVAILABLE)
-        return _json(body, status)
+        named = ((self._name_of(name), rows) for name, rows in told.items())
+        return _json({name: rows for name, rows in named if name is not None}, HTTPStatus.OK)
 
 
 def _json(value: Any, status: HTTPStatus) -> Response:

@@ -85,6 +85,7 @@ class Servers:
         self._clock = clock
         self._names = Names({}, ProcFs())
         self._known: dict[str, Server] = {}
+        self._sensor_s: dict[str, str] = {}
         for named in config.server:
             if named.host is not None and named.host not in _HERE:
                 self._known[named.name] = Server(named.name, None, self._lane(None, named), clock())
@@ -100,6 +101,7 @@ class Servers:
         wanted = self.called(name, target)
         if wanted is None:
             return None
+        self._sensor_s[name] = wanted
         named, name = self._named(target), wanted
         server = self._known.get(name)
         if server is None or server.target != target:
@@ -125,6 +127,10 @@ class Servers:
         if named is not None:
             return named.name
         return None if self.config.only_named else name
+
+    def name_of(self, name: str) -> str | None:
+        """Our name of a server of which we only know how the sensor calls it; None before it was met."""
+        return self._sensor_s.get(name)
 
     def forget_the_gone(self) -> None:
         """Drop those that ended long ago."""
