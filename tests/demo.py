@@ -1,4 +1,4 @@
-"""``make run``: the first stack dump of the server on this host, or of a throw-away one with a workload.
+"""``make run``: a first stack dump of the server here, or of a throw-away one with a load, and the agent.
 
 Then it goes on looking once a second until Ctrl-C, which leaves nothing behind.
 """
@@ -7,8 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import socket
+import subprocess
 import sys
+import tempfile
 import time
+import urllib.error
+import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from innoscope.errors import InnoscopeError
@@ -20,11 +26,15 @@ from innoscope.target.discover import find_one, server_pids
 from innoscope.target.proc import ProcFs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from innoscope.target.model import Target
 
 #: With symbols, and the smallest of those to fetch.
 _SERVER = "mysql-5.6.24"
 _CLIENTS = 20
+#: Seconds until the agent answers; its first look at a server with much debug info takes some.
+_AGENT_S = 30
 
 
 def main() -> int:
@@ -34,7 +44,8 @@ def main() -> int:
         with contextlib.ExitStack() as stack:
             pids = server_pids(ProcFs()) or [_throw_away(stack)]
             target = find_one(pid=pids[0])
-            _watch(target, others=pids[1:])
+            page = _agent(stack)
+            _watch(target, page, others=pids[1:])
     except KeyboardInterrupt:
         print("\nstopped; nothing was left behind")
     except InnoscopeError as error:
@@ -54,7 +65,52 @@ def _throw_away(stack: contextlib.ExitStack) -> int:
     return server.pid
 
 
-def _watch(target: Target, others: list[int]) -> None:
+def _agent(stack: contextlib.ExitStack) -> str:
+    """The address of an agent with a sensor of its own, once it is ready."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="innoscope-")))
+    folder.chmod(0o755)  # the agent gives up root
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    command = [
+        str(Path(sys.executable).with_name("innoscope")), "agent", "--web.listen-address", address,
+        "--sensor.socket", str(folder / "sensor.sock"), "--log.level", "warning",
+    ]  # fmt: skip
+    print("run: starting the agent and its sensor", flush=True)
+    process = stack.enter_context(_ended(subprocess.Popen(command, start_new_session=True)))
+    deadline = time.monotonic() + _AGENT_S
+    while not _is_ready(address):
+        if process.poll() is not None:
+            raise InnoscopeError(
+                f"the agent ended with {process.returncode}", remedy=" ".join(("sudo", *command))
+            )
+        if time.monotonic() > deadline:
+            raise InnoscopeError(
+                f"the agent is not ready after {_AGENT_S} s", remedy=f"curl {address}/-/ready"
+            )
+        time.sleep(0.1)
+    return f"http://{address}"
+
+
+@contextlib.contextmanager
+def _ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """It ends the sensor that it started."""
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def _is_ready(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{address}/-/ready", timeout=1):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _watch(target: Target, page: str, others: list[int]) -> None:
     engine = Engine(target)
     print(f"run: looking at pid {target.pid}, {target.flavour} {target.version_text}; not stopping it\n")
     report = _look(engine, target)
@@ -63,6 +119,8 @@ def _watch(target: Target, others: list[int]) -> None:
         print(f"\nrun: there is another server: .venv/bin/innoscope stacks --pid {pid}")
     print(f"\nIn another terminal:  .venv/bin/innoscope stacks --pid {target.pid} --by wait")
     print(f"                      .venv/bin/innoscope top --pid {target.pid}")
+    print(f"                      .venv/bin/innoscope probes measure --pid {target.pid}")
+    print(f"In a browser:         {page}/   For Prometheus: {page}/metrics")
     print("Looking once a second; Ctrl-C ends it.\n", flush=True)
     while True:
         time.sleep(1)

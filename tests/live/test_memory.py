@@ -166,14 +166,14 @@ def test_a_reading_costs_next_to_nothing(small: Server, reader: MemoryReader) ->
     assert statistics.median(took) < 1e-3
 
 
-def test_a_stopped_server_is_read(small: Server, reader: MemoryReader) -> None:
+def test_a_stopped_server_is_read(small: Server, reader: MemoryReader, cache: Path) -> None:
     with contextlib.closing(small.connect()) as connection:
         before = truth.by_sql(connection)
         os.kill(small.pid, signal.SIGSTOP)
         try:
             _wait_until_stopped(small.pid)
             first, second = reader.read(), reader.read()
-            fresh = MemoryReader(find_one(pid=small.pid)).read()
+            fresh = MemoryReader(find_one(pid=small.pid), cache=cache).read()
         finally:
             os.kill(small.pid, signal.SIGCONT)
     assert first == second == fresh
@@ -351,9 +351,10 @@ def test_all_instances_of_the_pool_are_summed(name: str, cache: Path) -> None:
     assert values["buffer_pool_free_pages"] == said["buffer_pool_free_pages"]
 
 
-def test_a_server_that_ended_is_gone() -> None:
+def test_a_server_that_ended_is_gone(cache: Path) -> None:
     with Server("mysql-5.6.24") as server:
-        collector = MemoryCollector(find_one(pid=server.pid))
+        target = find_one(pid=server.pid)
+        collector = MemoryCollector(target, reader=MemoryReader(target, cache=cache))
         assert collector.collect()
         server.kill()
         with pytest.raises(CollectorFailed) as caught:

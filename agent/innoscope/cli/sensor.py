@@ -61,10 +61,35 @@ def _names(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> di
     show_default=True,
     help="Seconds between looks at all threads.",
 )
+@click.option(
+    "--probes/--no-probes", default=True, show_default=True, help="Attach eBPF probes to the servers."
+)
+@click.option(
+    "--family",
+    "families",
+    multiple=True,
+    metavar="NAME",
+    help="Attach this family of probes, and no others than those named (innoscope probes list).",
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(0, 1),
+    default=0.01,
+    show_default=True,
+    help="Most that a server's probes may cost, as a share of the CPUs that it may use.",
+)
 @click.option("--log-format", type=click.Choice(logs.FORMATS), default="logfmt", show_default=True)
 @click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True)
 def command(
-    path: str, group: str | None, names: dict[str, str], interval: float, log_format: str, log_level: str
+    path: str,
+    group: str | None,
+    names: dict[str, str],
+    interval: float,
+    probes: bool,
+    families: tuple[str, ...],
+    budget: float,
+    log_format: str,
+    log_level: str,
 ) -> None:
     """Watch all servers of this host and answer the agent, over a Unix socket only.
 
@@ -72,12 +97,14 @@ def command(
     """
     from innoscope.sensor.main import Sensor, Settings, default_factories
     from innoscope.sensor.server import SocketServer
+    from innoscope.sensor.watch import ProbeSettings
 
     logs.set_up(log_format, log_level)
     log = logging.getLogger("innoscope.sensor")
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    sensor = Sensor(Settings(interval, names), default_factories())
+    wanted = ProbeSettings(frozenset(families) or None, budget) if probes else None
+    sensor = Sensor(Settings(interval, names, wanted), default_factories())
     socket = SocketServer(path, sensor.handle, group=group)
     log.info("sensor listens", extra={"socket": path, "pid": os.getpid()})
     code = 0

@@ -58,6 +58,10 @@ class MemoryCollector:
         self._earlier = (now, values)
         return samples + extra
 
+    def latest(self) -> Mapping[str, float]:
+        """The values of the last run, by the names of memory.yaml; none before the first."""
+        return self._earlier[1] if self._earlier else {}
+
     def _status_samples(self) -> Iterator[Sample]:
         if self._status:
             for name, status in self.reader.status().items():

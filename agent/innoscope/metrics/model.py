@@ -51,7 +51,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One run of one collector. ``reason`` says why it failed, for a person; samples may be there all the same."""
+    """One run of one collector. ``reason`` says why it failed, for a person; it may have samples even so."""
 
     collector: str
     success: bool

@@ -12,6 +12,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ _PATIENCE_S = 60.0
 #: SCM_MAX_FD of unix(7).
 _MOST_DESCRIPTORS = 253
 _HEADER_BYTES = 64 * 1024
+#: A host with many servers is there for them: compilers queue up.
+_ONE_AT_A_TIME = threading.Lock()
 
 
 class BccMissing(InnoscopeError):
@@ -57,7 +60,7 @@ def compile_and_load(text: str, programs: Sequence[str], maps: Sequence[str]) ->
     verifier's words.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
+    with _ONE_AT_A_TIME, ours, theirs:
         ours.settimeout(_PATIENCE_S)
         child = subprocess.Popen(
             [sys.executable, "-m", "innoscope.probes.compiler", str(theirs.fileno())],

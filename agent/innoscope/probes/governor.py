@@ -235,7 +235,8 @@ class Governor:
 
     def _decide(self, state: _State, duty: float) -> bool:
         """Whether it is to come off."""
-        _LOG.info(
+        _LOG.log(
+            logging.INFO if 1 in (duty, state.duty) or 0 in (duty, state.duty) else logging.DEBUG,
             "probe %s of process %d: %.0f hits a second; attached %.1f %% of the time, before %.1f %%",
             state.point.name, self.attachment.target.pid, state.rate, 100 * duty, 100 * state.duty,
         )  # fmt: skip

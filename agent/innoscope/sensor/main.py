@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from innoscope.metrics.model import Outcome
-    from innoscope.sensor.watch import Factory
+    from innoscope.sensor.watch import Factory, ProbeSettings
     from innoscope.target.model import Target
 
 _log = logging.getLogger(__name__)
@@ -46,10 +46,11 @@ _AGAIN_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``names`` maps a pid or a socket's path, as text, to a server's name."""
+    """``names`` maps a pid or a socket's path, as text, to a server's name. No ``probes``, no uprobes."""
 
     interval_s: float = 1.0
     names: Mapping[str, str] = field(default_factory=dict)
+    probes: ProbeSettings | None = None
 
 
 @dataclass(slots=True)
@@ -229,7 +230,10 @@ class Sensor:
 
     def _begin(self, name: str, target: Target) -> None:
         slot = self._slots.get(name) or Slot(target, self._counters)
-        watch = Watch(target, slot.profiles, self._factories, interval_s=self._settings.interval_s)
+        settings = self._settings
+        watch = Watch(
+            target, slot.profiles, self._factories, interval_s=settings.interval_s, probes=settings.probes
+        )
         with self._lock:
             slot.target, slot.watch = target, watch
             self._slots[name] = slot

@@ -5,19 +5,22 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from innoscope.collectors.errors import CollectorFailed
+from innoscope.collectors.probes import ProbesCollector
 from innoscope.collectors.process import ProcessCollector
 from innoscope.collectors.runner import Runner, explain
 from innoscope.collectors.waits import WaitsCollector
 from innoscope.metrics.model import Outcome, Sample
+from innoscope.probes.governor import DEFAULT_BUDGET
 from innoscope.sensor.accumulate import Accumulator
 from innoscope.stacks.profiles import Profiles
 from innoscope.target.discover import still_same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from innoscope.collectors.runner import Collector
     from innoscope.target.model import Target
@@ -32,18 +35,52 @@ PATIENCE_S: Final = 0.35
 LASTING: Final = ("redo_written_bytes", "redo_flushed_bytes", "redo_checkpoint_bytes")
 
 
+@dataclass(frozen=True, slots=True)
+class ProbeSettings:
+    """Which probes (None: those on by default), and what they may cost as a share of the server's CPUs."""
+
+    families: frozenset[str] | None = None
+    budget: float = DEFAULT_BUDGET
+
+
 class Watch:
-    """All collectors of one server process. ``factories`` make those beyond waits and process, quickly."""
+    """All collectors of one server process. ``factories`` make those beyond waits and process, quickly.
+
+    Without ``probes`` no code of the server is probed.
+    """
 
     def __init__(
-        self, target: Target, profiles: Profiles, factories: Iterable[Factory], *, interval_s: float
+        self,
+        target: Target,
+        profiles: Profiles,
+        factories: Iterable[Factory],
+        *,
+        interval_s: float,
+        probes: ProbeSettings | None = None,
     ) -> None:
         self.target = target
         self.epoch = (target.pid, target.start_time)
         waits = WaitsCollector(target, profiles, interval_s=interval_s)
         self._collectors: list[Collector] = [ProcessCollector(target, waits.thread_kinds), waits]
         self._collectors += [_made(factory, target) for factory in factories]
+        if probes is not None:
+            self._collectors.append(self._prober(probes, waits.thread_kinds))
         self._runner = Runner(self._collectors)
+
+    def _prober(self, settings: ProbeSettings, kinds: Callable[[], Mapping[int, str]]) -> Collector:
+        return ProbesCollector(
+            self.target,
+            families=settings.families,
+            budget=settings.budget,
+            kinds=kinds,
+            counters=self._own_counters,
+            attach_soon=True,
+        )
+
+    def _own_counters(self) -> Mapping[str, float]:
+        """The server's own counters, as last read from its memory."""
+        found = (getattr(collector, "latest", None) for collector in self._collectors)
+        return next((latest() for latest in found if latest is not None), {})
 
     def start(self) -> None:
         """Begin one run of all collectors."""

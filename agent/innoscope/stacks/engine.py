@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from innoscope._native import Look, ModuleInfo, RawFrame, RawThread
     from innoscope.target.model import Query, Target
 
-#: Stacks kept between looks beyond twice those of the last one; then those that it did not see are dropped, so
-#: memory stays flat.
+#: Stacks kept between looks beyond twice those of the last one; then those that it did not see are dropped,
+#: so that memory stays flat.
 SPARE_STACKS = 64
 _RUNNING = frozenset({Trust.ON_CPU, Trust.STALE})
 _STOPPED = frozenset("Tt")  # states of /proc/PID/stat

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 from innoscope.errors import BadFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 #: Read in this order, later ones win. ``!include`` is not followed.
 DEFAULT_FILES = (Path("/etc/my.cnf"), Path("/etc/mysql/my.cnf"), Path("~/.my.cnf"))
 #: Groups that count, later ones win within one file.
 GROUPS = ("client", "client-innoscope")
+_MODES = ("REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
+_OFF = ("0", "off", "false")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,17 @@ class Credentials:
 
     user: str
     password: str = field(repr=False, default="")
+    tls: Tls | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How to speak TLS over TCP: the options ``ssl-*`` of mysql and mariadb. No ``ca``, no verification."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    check_host: bool = False
 
 
 def find(options_file: str | None = None, user: str | None = None) -> Credentials:
@@ -41,7 +54,27 @@ def find(options_file: str | None = None, user: str | None = None) -> Credential
         groups = _parse(path)
         for group in GROUPS:
             values |= groups.get(group, {})
-    return Credentials(user or values.get("user") or _system_user(), values.get("password", ""))
+    return Credentials(user or values.get("user") or _system_user(), values.get("password", ""), _tls(values))
+
+
+def _tls(values: Mapping[str, str]) -> Tls | None:
+    """None where the options do not ask for it, or forbid it."""
+    mode = values.get("ssl-mode", "").upper()
+    asked = any(name in values for name in ("ssl", "ssl-ca", "ssl-cert")) or mode in _MODES
+    if not asked or mode == "DISABLED" or values.get("ssl", "1").lower() in _OFF:
+        return None
+    verify = mode == "VERIFY_IDENTITY" or values.get("ssl-verify-server-cert", "0").lower() not in _OFF
+    return Tls(values.get("ssl-ca"), values.get("ssl-cert"), values.get("ssl-key"), verify)
+
+
+def naming_files(options_file: str | None = None) -> list[Path]:
+    """Those of the files that name an account or its password. Raises BadFile."""
+    found = []
+    for path in _files(options_file):
+        groups = _parse(path)
+        if any({"user", "password"} & groups.get(group, {}).keys() for group in GROUPS):
+            found.append(path)
+    return found
 
 
 def _files(options_file: str | None) -> Iterable[Path]:

@@ -6,12 +6,14 @@ Every step has a timeout, and no statement here can wait on a metadata lock.
 from __future__ import annotations
 
 import os
+import ssl
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from innoscope.errors import SqlFailed
+from innoscope.errors import BadFile, SqlFailed
 from innoscope.target import credentials, version
 from innoscope.target.container import differing
 from innoscope.target.fingerprint import fingerprint
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from innoscope.target.model import Target
 
+_HERE = ("127.0.0.1", "::1", "localhost")
 _SUN_PATH = 107  # bytes of a Unix socket's path, unix(7), its final NUL not counted
 
 
@@ -85,6 +88,19 @@ def connect(
         f"no way to connect to process {target.pid}: it listens on no socket or port that we can reach",
         remedy="stacks work without SQL; a server that starts up or recovers does not listen yet",
     )
+
+
+def connect_tcp(
+    host: str, port: int, options_file: str | None = None, user: str | None = None, timeout: float = 1.0
+) -> Connection[Any]:
+    """A connection over TCP, with TLS where the option file asks for it, and always to another host.
+
+    Raises SqlFailed or BadFile.
+    """
+    account = credentials.find(options_file, user)
+    if account.tls is None and host not in _HERE:
+        account = replace(account, tls=credentials.Tls())
+    return _open(account, f"{host}:{port}", timeout, host=host, port=port)
 
 
 def queries(target: Target, conn: Connection[Any]) -> dict[int, Query]:
@@ -157,10 +173,10 @@ def _no_thread_ids(number: tuple[int, ...]) -> SqlFailed:
 def _over_socket(
     proc: ProcFs, target: Target, path: str, account: credentials.Credentials, timeout: float
 ) -> Connection[Any]:
-    """Through /proc/PID/root: right in other mount namespaces and chroots; without rights, the plain path."""
+    """Through /proc/PID/root: right in other mount namespaces and chroots; without rights, below its root."""
     seen = proc.inside(target.pid, path)
     if not os.access(PurePosixPath(seen).parent, os.X_OK):
-        seen = path
+        seen = target.root.rstrip("/") + path
     with _short(seen) as reachable:
         return _open(account, path, timeout, unix_socket=reachable)
 
@@ -184,19 +200,41 @@ def _short(path: str) -> Iterator[str]:
 def _open(account: credentials.Credentials, where: str, timeout: float, **place: Any) -> Connection[Any]:
     import pymysql
 
+    encrypted = account.tls if "host" in place else None  # nothing leaves this host over a Unix socket
     with explaining(account.user, where):
-        return pymysql.connect(
+        connection = pymysql.connect(
             user=account.user,
             password=account.password,
             connect_timeout=timeout,
             read_timeout=timeout,
             write_timeout=timeout,
-            ssl_disabled=True,  # a TLS context costs 20 ms, and nothing leaves this host
+            ssl=_context(encrypted) if encrypted else None,
+            ssl_disabled=encrypted is None,  # a TLS context costs 20 ms
             autocommit=True,
             charset="utf8mb4",  # known from 5.5.3 on
             program_name="innoscope",
             **place,
         )
+    if encrypted and not getattr(connection, "_secure", False):
+        connection.close()
+        raise SqlFailed(f"no SQL: the server at {where} does not speak TLS", remedy="ssl-mode=DISABLED")
+    return connection
+
+
+@cache
+def _context(tls: credentials.Tls) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=tls.ca)
+        context.check_hostname = tls.check_host and tls.ca is not None
+        context.verify_mode = ssl.CERT_REQUIRED if tls.ca else ssl.CERT_NONE
+        if tls.cert is not None:
+            context.load_cert_chain(tls.cert, tls.key)
+    except OSError as error:
+        raise BadFile(
+            f"cannot use the ssl-* files of the option file: {error.strerror or error}",
+            remedy=f"openssl x509 -noout -in {tls.ca or tls.cert}",
+        ) from error
+    return context
 
 
 def _user(conn: Connection[Any]) -> str:

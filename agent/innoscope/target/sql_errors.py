@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from innoscope.errors import SqlFailed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+_CERTIFICATE = "ssl-ca in the option file must name who signed the server's certificate"
 GRANT = "GRANT PROCESS ON *.* TO '{user}'@'localhost'"
 GRANT_SCHEMA = "GRANT SELECT ON performance_schema.* TO '{user}'@'localhost'"
 
@@ -51,6 +53,9 @@ def explaining(user: str, where: str) -> Iterator[None]:
     except RuntimeError as error:  # an authentication that needs the package `cryptography`
         raise _failure(2059, str(error), user, where) from error
     except pymysql.MySQLError as error:
+        inner = getattr(error, "original_exception", None)
+        if isinstance(inner, ssl.SSLError):
+            raise SqlFailed(f"no SQL: no TLS with {where}: {inner}", remedy=_CERTIFICATE) from error
         code = error.args[0] if error.args else None
         words = str(error.args[-1]) if error.args else type(error).__name__
         raise _failure(code, words, user, where) from error

@@ -1,0 +1,186 @@
+"""The agent's configuration: a TOML file whose every key is in ``packaging/agent.toml``, explained."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
+
+from innoscope.errors import BadFile
+from innoscope.metrics.logs import FORMATS, LEVELS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+T = TypeVar("T")
+
+_EXPLAINED = "packaging/agent.toml explains all keys"
+
+
+@dataclass(frozen=True, slots=True)
+class Web:
+    """The HTTP server."""
+
+    listen_address: str = "127.0.0.1:9977"
+    telemetry_path: str = "/metrics"
+    config_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sensor:
+    """The privileged process."""
+
+    socket: str = "/run/innoscope/sensor.sock"
+    timeout_seconds: float = 0.5
+    start: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Sql:
+    """How to ask servers over SQL."""
+
+    enabled: bool = True
+    defaults_file: str | None = None
+    user: str | None = None
+    timeout_seconds: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """The ring of folded stacks."""
+
+    keep_seconds: float = 3600
+    poll_seconds: float = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What is written to standard error."""
+
+    level: str = "info"
+    format: str = "logfmt"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One server, named; found by its socket or its port."""
+
+    name: str
+    socket: str | None = None
+    host: str | None = None
+    port: int | None = None
+    defaults_file: str | None = None
+    user: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All of it, with its defaults."""
+
+    web: Web = field(default_factory=Web)
+    sensor: Sensor = field(default_factory=Sensor)
+    sql: Sql = field(default_factory=Sql)
+    stacks: Stacks = field(default_factory=Stacks)
+    log: Log = field(default_factory=Log)
+    server: tuple[Server, ...] = ()
+    only_named: bool = False
+
+
+_NAMES = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def load(path: Path) -> Config:
+    """Read and check the file. Raises BadFile, which says all that is wrong."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadFile(f"cannot read {path}: {error.strerror}", remedy=f"ls -l {path}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadFile(f"{path} is not TOML: {error}", remedy="packaging/agent.toml is an example") from error
+    found: list[str] = []
+    config = _build(Config, data, "", found)
+    if config is None:
+        raise BadFile(f"{path}: {found[0]}", remedy="\n".join(found[1:]) or _EXPLAINED)
+    require_sane(config, str(path))
+    return config
+
+
+def require_sane(config: Config, where: str) -> None:
+    """Raises BadFile with all that is wrong with the values."""
+    found = problems(config)
+    if found:
+        raise BadFile(f"{where}: {found[0]}", remedy="\n".join(found[1:]) or _EXPLAINED)
+
+
+def problems(config: Config) -> list[str]:
+    """What is wrong with the values, in words; empty when nothing is."""
+    found = []
+    if config.log.level not in LEVELS:
+        found.append(f"log.level is one of {', '.join(LEVELS)}, not {config.log.level!r}")
+    if config.log.format not in FORMATS:
+        found.append(f"log.format is one of {', '.join(FORMATS)}, not {config.log.format!r}")
+    if not config.web.telemetry_path.startswith("/") or config.web.telemetry_path == "/":
+        found.append("web.telemetry_path is a path other than /, such as /metrics")
+    found += [
+        f"{name}.timeout_seconds is between 0.01 and 0.8: a scrape answers within a second"
+        for name in ("sensor", "sql")
+        if not 0.01 <= getattr(config, name).timeout_seconds <= 0.8
+    ]
+    if not 60 <= config.stacks.keep_seconds <= 86_400 or not 1 <= config.stacks.poll_seconds <= 60:
+        found.append("stacks.keep_seconds is between 60 and 86400, stacks.poll_seconds between 1 and 60")
+    for server in config.server:
+        found += _server_problems(server, [other.name for other in config.server])
+    return found
+
+
+def _server_problems(server: Server, names: list[str]) -> list[str]:
+    found = []
+    if not server.name or not server.name.isprintable() or names.count(server.name) > 1:
+        found.append(f"server names are there, printable and different from each other: {server.name!r}")
+    if server.socket is None and server.port is None:
+        found.append(f"server {server.name!r} needs a socket or a port")
+    if server.host is not None and server.port is None:
+        found.append(f"server {server.name!r} has a host and no port")
+    return found
+
+
+def _build(kind: type[T], table: dict[str, Any], path: str, found: list[str]) -> T | None:
+    """An instance of the dataclass, its problems added to ``found``; None when it cannot be made."""
+    hints = get_type_hints(kind)
+    for key in table.keys() - hints.keys():
+        near = difflib.get_close_matches(key, hints, 1)
+        found.append(f"unknown key {path}{key}" + (f", did you mean {path}{near[0]}?" if near else ""))
+    values = {
+        name: _value(hints[name], table[name], f"{path}{name}", found) for name in hints if name in table
+    }
+    missing = [
+        item.name
+        for item in fields(kind)  # type: ignore[arg-type]
+        if item.default is MISSING and item.default_factory is MISSING and item.name not in values
+    ]
+    found += [f"{path}{name} is missing" for name in missing]
+    return None if found else kind(**values)
+
+
+def _value(hint: Any, value: Any, path: str, found: list[str]) -> Any:
+    """The value as the hint has it; a complaint in ``found`` when it is of another type."""
+    if is_dataclass(hint) and isinstance(hint, type):
+        if isinstance(value, dict):
+            return _build(hint, value, f"{path}.", found)
+        found.append(f"{path} is a table: [{path}]")
+        return None
+    if get_origin(hint) is tuple:
+        if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+            kind = get_args(hint)[0]
+            return tuple(_build(kind, item, f"{path}[{place}].", found) for place, item in enumerate(value))
+        found.append(f"{path} is a list of tables: [[{path}]]")
+        return None
+    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    kinds = tuple(kind for kind in kinds if kind is not NoneType)
+    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        found.append(f"{path} is {_NAMES[kinds[0]]}, not {value!r}")
+    return value

@@ -1,0 +1,148 @@
+"""The agent: asks the sensor and the servers, keeps an hour of stacks, and serves it all over HTTP."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from innoscope import __version__
+from innoscope.agent import child, privileges
+from innoscope.agent.gather import Gatherer
+from innoscope.agent.profiles import Store
+from innoscope.agent.routes import Routes
+from innoscope.agent.servers import Servers
+from innoscope.errors import InnoscopeError
+from innoscope.exporter import auth
+from innoscope.exporter.web import Address, WebServer
+from innoscope.exporter.webconfig import Watched
+from innoscope.metrics import registry
+from innoscope.metrics.notify import notify
+from innoscope.sensor.client import SensorClient, SensorDown
+from innoscope.target import credentials
+
+if TYPE_CHECKING:
+    from innoscope.agent.config import Config
+
+_log = logging.getLogger(__name__)
+
+#: Seconds for profiles, of which an hour may have to be taken over at once.
+_PATIENT: Final = 5.0
+_FIRST_GATHERING: Final = 0.8
+#: Seconds between two signs of life for systemd's watchdog, and without a poll before there are none.
+_BEAT: Final = 5.0
+_POLL_STUCK: Final = 90.0
+
+
+class Agent:
+    """Listens from the moment it is made, and answers from ``run`` on. Raises BadFile."""
+
+    def __init__(self, config: Config) -> None:
+        sensor = SensorClient(config.sensor.socket, config.sensor.timeout_seconds)
+        patient = SensorClient(config.sensor.socket, _PATIENT)
+        web_file = config.web.config_file
+        self.watched = Watched(Path(web_file) if web_file else None)
+        if self.watched.config.users:
+            auth.require_bcrypt()
+        self._config = config
+        servers = Servers(config)
+        self._gatherer = Gatherer(sensor, servers, registry.default())
+        self._store = Store(patient, servers.called, config.stacks.keep_seconds)
+        routes = Routes(
+            self._gatherer, self._store, sensor, servers.name_of, config.web.telemetry_path
+        )
+        self.ended = threading.Event()
+        self._polled_at = time.monotonic()
+        self.web = WebServer(Address.parse(config.web.listen_address), routes.table(), self.watched)
+        scheme = "https" if self.watched.config.tls else "http"
+        address = f"{scheme}://{self.web.address}"
+        _log.info("agent listens", extra={"address": address, "version": __version__})
+        if not self.web.local and not self.watched.config.authenticates:
+            _log.warning("everybody who reaches this address may read the metrics; stacks are not served")
+
+    def run(self) -> None:
+        """Serve until ``ended`` is set."""
+        threading.Thread(target=self.web.serve, name="web", daemon=True).start()
+        threading.Thread(target=self._poll, name="poll", daemon=True).start()
+        while not self.ended.wait(_BEAT):
+            if time.monotonic() - self._polled_at < _POLL_STUCK:
+                notify("WATCHDOG=1")
+        notify("STOPPING=1")
+        self.web.stop()
+
+    def _poll(self) -> None:
+        """Now and then: profiles, and servers where the sensor is of no help."""
+        self._maintain()
+        self._gatherer.gather(_FIRST_GATHERING)
+        notify("READY=1")
+        while True:
+            self._take_over_profiles()
+            if self.ended.wait(self._config.stacks.poll_seconds):
+                return
+            self._maintain()
+            self._polled_at = time.monotonic()
+
+    def _take_over_profiles(self) -> None:
+        try:
+            self._store.poll()
+        except SensorDown as error:
+            _log.debug("no profiles", extra={"reason": error.what})
+        except Exception:
+            _log.exception("no profiles")
+
+    def _maintain(self) -> None:
+        try:
+            self._gatherer.maintain()
+        except Exception:  # those that are known must go on being asked
+            _log.exception("no search for servers")
+
+
+def run(config: Config) -> None:
+    """The whole life of ``innoscope agent``. Raises InnoscopeError when it cannot begin."""
+    agent = Agent(config)
+    own = None
+    try:
+        if os.geteuid() == 0:
+            own = _as_root(config)
+        signal.signal(signal.SIGTERM, lambda *_: agent.ended.set())
+        signal.signal(signal.SIGINT, lambda *_: agent.ended.set())
+        signal.signal(signal.SIGHUP, lambda *_: agent.watched.reload())
+        agent.run()
+    finally:
+        if own is not None:
+            own.end()
+    _log.info("agent ends")
+
+
+def _as_root(config: Config) -> child.OwnSensor | None:
+    """Start a sensor if there is none, then give up all rights.
+
+    We become another user where that one can do our work: where it can read the account's option file, and
+    the sensor is ours to open for it. Else we stay user 0, who owns root's files, without capabilities.
+    """
+    other = privileges.unprivileged()
+    files = _option_files(config)
+    answered = child.answers(config.sensor.socket)
+    account = other if files and not answered and privileges.readable_by(other, files) else None
+    own = None
+    if config.sensor.start and not answered and "NOTIFY_SOCKET" not in os.environ:
+        group = ("--group", account.group) if account else ()
+        own = child.OwnSensor(config.sensor.socket, [*group, "--log-format", config.log.format])
+        try:
+            own.wait_ready()
+        except InnoscopeError as error:  # SQL and what /proc tells work without it
+            _log.warning("no sensor", extra={"reason": error.what, "remedy": error.remedy})
+            own = None
+    privileges.drop(account)
+    _log.info("rights given up", extra={"user": account.name if account else "root, without capabilities"})
+    return own
+
+
+def _option_files(config: Config) -> list[Path]:
+    """Those that name an account: without any, we are to servers who we are to the system."""
+    named = {config.sql.defaults_file, *(server.defaults_file for server in config.server)}
+    return [path for name in named for path in credentials.naming_files(name)]

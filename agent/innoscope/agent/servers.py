@@ -1,0 +1,182 @@
+"""The servers that the agent knows: from the sensor, from the configuration, or found by itself."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from innoscope.collectors import sql_catalog
+from innoscope.collectors.runner import Runner
+from innoscope.collectors.sql import SqlCollector
+from innoscope.metrics.model import Outcome
+from innoscope.sensor.naming import Names
+from innoscope.target import sql
+from innoscope.target.discover import still_same
+from innoscope.target.proc import ProcFs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Iterator
+
+    from pymysql.connections import Connection
+
+    from innoscope.agent.config import Config
+    from innoscope.agent.config import Server as Named
+    from innoscope.target.model import Target
+
+#: Seconds for which a server that ended is still told of, with mysqld_up 0.
+_REMEMBERED: Final = 3600.0
+_HERE: Final = ("127.0.0.1", "::1", "localhost")
+
+
+class Lane:
+    """The way to one server over SQL: a collector and the thread that runs it."""
+
+    def __init__(self, collector: SqlCollector) -> None:
+        self._collector = collector
+        self._runner = Runner([collector])
+
+    def start(self, timeout: float) -> None:
+        """Begin to ask; ``timeout`` is in seconds."""
+        self._collector.timeout = timeout
+        self._runner.start()
+
+    def outcome(self) -> Outcome:
+        """What came of it. An account that may not see all is a failure with samples."""
+        (outcome,) = self._runner.outcomes()
+        shortfall = self._collector.shortfall
+        if outcome.success and shortfall is not None:
+            return Outcome(outcome.collector, False, outcome.seconds, outcome.samples, shortfall)
+        return outcome
+
+    def close(self) -> None:
+        """Let go; a question that is still under way ends by its own timeout."""
+        self._runner.close()
+
+
+@dataclass(slots=True)
+class Server:
+    """One server under the name that its series have. ``target`` is None where it is on another host."""
+
+    name: str
+    target: Target | None
+    lane: Lane | None
+    seen_at: float
+    outcomes: tuple[Outcome, ...] = ()  # of the sensor, this time
+    collectors: tuple[str, ...] = ()  # which of them there were the last time the sensor answered
+
+    @property
+    def life(self) -> Hashable:
+        """What names its process for good."""
+        return (self.target.pid, self.target.start_time) if self.target else None
+
+    @property
+    def up(self) -> bool | None:
+        """Whether its process is there; None where we cannot know."""
+        return still_same(self.target) if self.target else None
+
+
+class Servers:
+    """All of them, by name."""
+
+    def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
+        self.config = config
+        self._clock = clock
+        self._names = Names({}, ProcFs())
+        self._known: dict[str, Server] = {}
+        self._sensor_s: dict[str, str] = {}
+        for named in config.server:
+            if named.host is not None and named.host not in _HERE:
+                self._known[named.name] = Server(named.name, None, self._lane(None, named), clock())
+
+    def __iter__(self) -> Iterator[Server]:
+        return iter(list(self._known.values()))
+
+    def met(self, name: str, target: Target) -> Server | None:
+        """The server that the sensor calls so, None if it is not wanted.
+
+        Another process under a known name gets a new connection.
+        """
+        wanted = self.called(name, target)
+        if wanted is None:
+            return None
+        self._sensor_s[name] = wanted
+        named, name = self._named(target), wanted
+        server = self._known.get(name)
+        if server is None or server.target != target:
+            lane = server.lane if server is not None else None
+            if lane is not None and server is not None and not _reached_alike(server.target, target):
+                lane.close()
+                lane = None
+            server = Server(name, target, lane or self._lane(target, named), self._clock())
+            self._known[name] = server
+        server.seen_at = self._clock()
+        return server
+
+    def found(self, targets: Iterable[Target]) -> None:
+        """Take in those that we found ourselves: what there is to do while the sensor does not answer."""
+        for target in targets:
+            known = next((server for server in self if server.target and same(server.target, target)), None)
+            alive = {server.name for server in self if server.up}
+            self.met(known.name if known else self._names.give(target, alive), target)
+
+    def called(self, name: str, target: Target) -> str | None:
+        """Our name of the server that the sensor calls so; None if it is not wanted."""
+        named = self._named(target)
+        if named is not None:
+            return named.name
+        return None if self.config.only_named else name
+
+    def name_of(self, name: str) -> str | None:
+        """Our name of a server of which we only know how the sensor calls it; None before it was met."""
+        return self._sensor_s.get(name)
+
+    def forget_the_gone(self) -> None:
+        """Drop those that ended long ago."""
+        for server in list(self._known.values()):
+            if server.up is not False:
+                continue
+            if self._clock() - server.seen_at > _REMEMBERED:
+                self.close(server)
+                del self._known[server.name]
+
+    def close(self, server: Server) -> None:
+        """Let go of its connection."""
+        if server.lane is not None:
+            server.lane.close()
+
+    def _named(self, target: Target) -> Named | None:
+        """The configured server that this is."""
+        for named in self.config.server:
+            if named.socket is not None and named.socket == target.socket:
+                return named
+            if named.host in (None, *_HERE) and named.port == target.port and named.port:
+                return named
+        return None
+
+    def _lane(self, target: Target | None, named: Named | None) -> Lane | None:
+        settings = self.config.sql
+        if not settings.enabled:
+            return None
+        file = (named and named.defaults_file) or settings.defaults_file
+        user = (named and named.user) or settings.user
+        connect: Callable[[], Connection[Any]]
+        if named is not None and named.host is not None and named.port is not None:
+            connect = partial(sql.connect_tcp, named.host, named.port, file, user, settings.timeout_seconds)
+        elif target is not None:
+            connect = partial(sql.connect, target, file, user, settings.timeout_seconds)
+        else:
+            return None
+        flavour, version = (target.flavour, target.version) if target else ("", ())
+        return Lane(SqlCollector(connect, sql_catalog.default(), flavour, version, settings.timeout_seconds))
+
+
+def same(before: Target, now: Target) -> bool:
+    """Whether both are the same process."""
+    return (before.pid, before.start_time) == (now.pid, now.start_time)
+
+
+def _reached_alike(before: Target | None, now: Target) -> bool:
+    """Whether a connection to one is a connection to the other."""
+    return before is not None and same(before, now) and (before.socket, before.port) == (now.socket, now.port)

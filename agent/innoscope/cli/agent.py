@@ -1,0 +1,103 @@
+"""``innoscope agent``: metrics for Prometheus, and the last hour of stacks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from innoscope.metrics import logs
+
+if TYPE_CHECKING:
+    from innoscope.agent.config import Config
+
+T = TypeVar("T", bound=Any)
+
+_EPILOG = """\b
+Examples:
+  sudo innoscope agent                        all servers of this host, http://127.0.0.1:9977/metrics
+  innoscope agent --config.file /etc/innoscope/agent.toml --check
+  innoscope agent --web.listen-address :9977 --web.config.file /etc/innoscope/web.yaml
+
+\b
+Run by hand as root it starts a sensor of its own if none answers, and then gives up all rights. There is no
+flag for a password: accounts are in option files. SIGHUP reads the web configuration again.
+Keys: packaging/agent.toml. Exit codes: docs/cli.md.
+"""
+
+
+@click.command("agent", epilog=_EPILOG)
+@click.option(
+    "--config.file",
+    "config_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Configuration (TOML).",
+)
+@click.option("--check", is_flag=True, help="Check the configuration and end.")
+@click.option(
+    "--web.listen-address", "listen", metavar="ADDRESS", help="Where to listen.  [default: 127.0.0.1:9977]"
+)
+@click.option(
+    "--web.telemetry-path", "telemetry", metavar="PATH", help="Where the metrics are.  [default: /metrics]"
+)
+@click.option(
+    "--web.config.file",
+    "web_file",
+    metavar="FILE",
+    help="TLS, users and headers, as exporters have it.",
+)
+@click.option("--sensor.socket", "sensor", metavar="PATH", help="The sensor's Unix socket.")
+@click.option("--config.my-cnf", "my_cnf", metavar="FILE", help="Option file with the SQL account.")
+@click.option("--log.level", "level", type=click.Choice(logs.LEVELS), help="[default: info]")
+@click.option("--log.format", "form", type=click.Choice(logs.FORMATS), help="[default: logfmt]")
+def command(
+    config_file: Path | None, check: bool, listen: str | None, telemetry: str | None, web_file: str | None,
+    sensor: str | None, my_cnf: str | None, level: str | None, form: str | None,
+) -> None:  # fmt: skip
+    """Serve metrics of all servers of this host to Prometheus, without any privilege.
+
+    It speaks SQL, asks the sensor for what needs privileges, and keeps the last hour of stacks.
+    """
+    from innoscope.agent import config as configuration
+
+    found = configuration.load(config_file) if config_file else configuration.Config()
+    found = replace(
+        found,
+        web=_with(found.web, listen_address=listen, telemetry_path=telemetry, config_file=web_file),
+        sensor=_with(found.sensor, socket=sensor),
+        sql=_with(found.sql, defaults_file=my_cnf),
+        log=_with(found.log, level=level, format=form),
+    )
+    configuration.require_sane(found, "the command line")
+    if check:
+        _check(found)
+        return
+    logs.set_up(found.log.format, found.log.level)
+    from innoscope.agent.main import run
+
+    run(found)
+
+
+def _with(part: T, **given: str | None) -> T:
+    """The part with what was given on the command line."""
+    return replace(part, **{name: value for name, value in given.items() if value is not None})
+
+
+def _check(found: Config) -> None:
+    """Everything that can be checked without a server: the files, and what they name."""
+    from innoscope.exporter import auth, web, webconfig
+    from innoscope.target import credentials
+
+    web.Address.parse(found.web.listen_address)
+    if found.web.config_file:
+        read = webconfig.load(Path(found.web.config_file))
+        if read.tls:
+            read.tls.context()
+        if read.users:
+            auth.require_bcrypt()
+    for file in {found.sql.defaults_file, *(server.defaults_file for server in found.server)} - {None}:
+        credentials.find(file)
+    click.echo("the configuration is good")

@@ -1,0 +1,70 @@
+"""The collector ``agent``: what Innoscope costs, and whether its other half is there."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from innoscope import __version__
+from innoscope.metrics.model import Outcome, Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(slots=True)
+class SensorState:
+    """What the agent knows of its sensor; costs as the sensor told them last."""
+
+    up: bool = False
+    words: str = "not asked yet"
+    life: Hashable = None  # what tells one sensor from the next
+    restarts: int = 0
+    version: str = ""
+    cpu_seconds: float | None = None
+    rss_bytes: int | None = None
+
+    def answered(self, life: Hashable, version: str, cpu_seconds: float, rss_bytes: int) -> None:
+        """It did; another ``life`` than before is another process."""
+        if self.life not in (None, life):
+            self.restarts += 1
+        self.up, self.words, self.life, self.version = True, "", life, version
+        self.cpu_seconds, self.rss_bytes = cpu_seconds, rss_bytes
+
+    def failed(self, words: str) -> None:
+        """It did not, and why."""
+        self.up, self.words = False, words
+
+
+def resident_bytes(status: Path = Path("/proc/self/statm")) -> int:
+    """Resident memory of this process."""
+    return int(status.read_text().split()[1]) * _PAGE
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process, its threads included."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def own(sensor: SensorState, dropped: int) -> Outcome:
+    """The samples about ourselves; of a sensor that is not there, its costs are left out."""
+    began = time.monotonic()
+    samples = [
+        Sample("build_info", 1, (__version__,)),
+        Sample("sensor_up", int(sensor.up)),
+        Sample("sensor_restarts", sensor.restarts),
+        Sample("own_cpu_seconds", cpu_seconds(), ("agent",)),
+        Sample("own_resident_memory_bytes", resident_bytes(), ("agent",)),
+        Sample("series_dropped", dropped),
+    ]
+    if sensor.up and sensor.cpu_seconds is not None and sensor.rss_bytes is not None:
+        samples.append(Sample("own_cpu_seconds", sensor.cpu_seconds, ("sensor",)))
+        samples.append(Sample("own_resident_memory_bytes", sensor.rss_bytes, ("sensor",)))
+    return Outcome("agent", True, time.monotonic() - began, tuple(samples))

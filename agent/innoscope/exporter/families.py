@@ -1,0 +1,91 @@
+"""From series to what prometheus_client exposes, in text or OpenMetrics."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
+from prometheus_client.exposition import choose_encoder
+
+from innoscope.metrics.model import Histogram
+from innoscope.metrics.registry import BUCKETS, PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from prometheus_client import Metric as Family
+
+    from innoscope.exporter.merge import Series
+    from innoscope.metrics.registry import Metric
+
+#: ``le`` in seconds, as exposed.
+_BOUNDS: Final = tuple((power, repr(2**power / 1e9)) for power in BUCKETS)
+
+
+class _Once:
+    """A collector of families that are already there."""
+
+    def __init__(self, families: Iterable[Family]) -> None:
+        self._families = tuple(families)
+
+    def collect(self) -> Iterator[Family]:
+        return iter(self._families)
+
+
+def expose(series: Iterable[Series], accept: str) -> tuple[bytes, str]:
+    """``(body, content type)``, in the format that the header ``Accept`` prefers."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Once(families(series)))
+    encoder, content_type = choose_encoder(accept)
+    return encoder(registry), content_type
+
+
+def families(series: Iterable[Series]) -> list[Family]:
+    """One family a metric, in the order of their first series."""
+    found: dict[str, Family] = {}
+    for one in series:
+        name = one.metric.name
+        family = found.get(name)
+        if family is None:
+            family = found[name] = _empty(one.metric)
+        labels = one.labels if one.metric.own else (one.server, *one.labels)
+        if isinstance(family, HistogramMetricFamily):
+            if isinstance(one.value, Histogram):
+                family.add_metric(labels, buckets(one.value), one.value.total_ns / 1e9)
+        elif isinstance(family, InfoMetricFamily):
+            names = [label.name for label in one.metric.labels]
+            server = () if one.metric.own else (one.server,)
+            family.add_metric(server, dict(zip(names, one.labels, strict=True)))
+        elif isinstance(family, CounterMetricFamily | GaugeMetricFamily) and not isinstance(
+            one.value, Histogram
+        ):
+            family.add_metric(labels, one.value)
+    return list(found.values())
+
+
+def _empty(metric: Metric) -> Family:
+    name = PREFIX + metric.name
+    server = [] if metric.own else ["server"]
+    labels = [*server, *(label.name for label in metric.labels)]
+    if metric.kind == "histogram":
+        return HistogramMetricFamily(name, metric.help, labels=labels)
+    if metric.kind == "info":
+        return InfoMetricFamily(name.removesuffix("_info"), metric.help, labels=server)
+    if metric.kind == "counter":
+        return CounterMetricFamily(name, metric.help, labels=labels)
+    return GaugeMetricFamily(name, metric.help, labels=labels)
+
+
+def buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    """Cumulative counts by ``le`` in seconds, with +Inf."""
+    upto = [0, *accumulate(histogram.buckets)]
+    last = len(upto) - 1
+    found: list[tuple[str, float]] = [(le, upto[min(power, last)]) for power, le in _BOUNDS]
+    return [*found, ("+Inf", upto[last])]

@@ -1,0 +1,64 @@
+"""``docs/metrics.md``, made from the registry: ``python -m innoscope.metrics.docs > docs/metrics.md``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from innoscope.metrics.registry import BUCKETS, Registry, default
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from innoscope.metrics.registry import Label, Metric
+
+_HEAD = """\
+# Metrics
+
+Generated from `probes/catalog/metrics.yaml` by `python -m innoscope.metrics.docs > docs/metrics.md`.
+
+All series but those of the last table have the label `server`, the name of the server they are about. Base
+units throughout: seconds, bytes, ratios from 0 to 1. A metric has no series on a server that cannot tell it;
+why not is said by `innoscope probes status` and by `innoscope_collector_failure_info`. Where several sources
+can tell a number, the first one that has it wins; a counter goes on from where it was when its source changes.
+
+Histograms have the fixed bounds {least} s to {most} s by factor 2. With every label at its bound one server
+makes at most {series:,} series; a label that has more values than its bound loses the rest, counted in
+`innoscope_series_dropped_total`.
+"""
+
+
+def markdown(registry: Registry) -> Iterator[str]:
+    """The lines of the page."""
+    yield from _HEAD.format(
+        least=f"{2 ** BUCKETS[0] / 1e9:.6f}",
+        most=f"{2 ** BUCKETS[-1] / 1e9:.1f}",
+        series=sum(metric.most_series for metric in registry),
+    ).splitlines()
+    yield from _table("About servers", [metric for metric in registry if not metric.own])
+    yield from _table(
+        "About Innoscope itself, without `server`", [metric for metric in registry if metric.own]
+    )
+
+
+def _table(heading: str, metrics: list[Metric]) -> Iterator[str]:
+    yield from (
+        "",
+        f"## {heading}",
+        "",
+        "| metric | kind | labels | sources | meaning |",
+        "|---|---|---|---|---|",
+    )
+    for metric in metrics:
+        labels = "; ".join(_label(label) for label in metric.labels)
+        row = (f"`{metric.exported}`", metric.kind, labels, ", ".join(metric.sources), metric.help)
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+
+
+def _label(label: Label) -> str:
+    values = ", ".join(label.values) if label.values is not None else f"at most {label.most}"
+    return f"`{label.name}`: {values}"
+
+
+if __name__ == "__main__":
+    sys.stdout.writelines(f"{line}\n" for line in markdown(default()))

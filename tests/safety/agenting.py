@@ -1,0 +1,190 @@
+"""A real ``innoscope agent`` on a port of its own, that looks at one server only, and what it says."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import socket
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from safety.command import INNOSCOPE
+from servers import Keeper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from servers import Server
+
+#: What a scrape may take, whatever happens to the server or the sensor.
+SCRAPE_S = 1.0
+_READY_S = 30
+_PATIENCE_S = 20
+_TEST_NAME = "under test"
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """One answer of /metrics: ``{(name, sorted labels but server): value}``."""
+
+    seconds: float
+    text: str
+    values: dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """Of the server under test, or of the agent itself."""
+        return self.values.get((f"innoscope_{name}", tuple(sorted(labels.items()))))
+
+    def named(self, name: str) -> dict[tuple[tuple[str, str], ...], float]:
+        """All series of a name, by their labels."""
+        return {labels: value for (one, labels), value in self.values.items() if one == f"innoscope_{name}"}
+
+    def why(self, collector: str) -> str | None:
+        """The reason why a collector failed, None if it did not."""
+        reasons = self.named("collector_failure_info")
+        return next((dict(labels)["reason"] for labels in reasons if ("collector", collector) in labels), None)
+
+
+class Running:
+    """A context manager. ``server`` is called "under test"; the others of this host are left out."""
+
+    def __init__(
+        self, server: Server, *arguments: object, sensor: Path | None = None, options: Iterable[str] = (),
+        by_hand: bool = False,
+    ) -> None:  # fmt: skip
+        self._folder = tempfile.TemporaryDirectory(prefix="innoscope-agent-")
+        self.home = Path(self._folder.name)
+        self.home.chmod(0o755)
+        self.sensor = sensor or self.home / "sensor.sock"
+        self._by_hand = by_hand
+        config = self.home / "agent.toml"
+        inside = server.folder.inside
+        config.write_text(
+            f"only_named = true\n[[server]]\nname = '{_TEST_NAME}'\nsocket = '{inside}/s.sock'\nport = {server.port}\n"
+            + "\n".join(options)
+        )
+        self._command = [
+            INNOSCOPE, "agent", "--config.file", str(config), "--web.listen-address", "127.0.0.1:0",
+            "--sensor.socket", str(self.sensor), *map(str, arguments),
+        ]  # fmt: skip
+        self._keeper = Keeper()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    @property
+    def log(self) -> str:
+        """All that it, and a sensor of its own, wrote to stderr."""
+        return (self.home / "log").read_text()
+
+    def __enter__(self) -> Running:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._keeper.close()
+        self._folder.cleanup()
+
+    def start(self) -> None:
+        """Start it, and wait until it says READY=1: it has gathered once."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, (self.home / "log").open("ab") as log:
+            notify = self.home / "notify"
+            notify.unlink(missing_ok=True)
+            ready.bind(str(notify))
+            notify.chmod(0o777)  # the agent may be nobody by then
+            ready.settimeout(_READY_S)
+            before = len(self.log)
+            environment = {} if self._by_hand else {"NOTIFY_SOCKET": str(notify)}
+            self.process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | environment
+            )
+            self._keeper.watch(self.pid)
+            if self._by_hand:
+                self._until_ready(before)
+                return
+            try:
+                assert ready.recv(100) == b"READY=1"
+            except TimeoutError as error:
+                raise AssertionError(f"not ready within {_READY_S} s:\n{self.log}") from error
+            self._learn_port(before)
+
+    def _until_ready(self, before: int) -> None:
+        deadline = time.monotonic() + _READY_S
+        while not (self._learn_port(before) and self.get("/-/ready")[0] == 200):
+            assert self.process is not None
+            assert self.process.poll() is None, self.log
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.05)
+
+    def _learn_port(self, before: int) -> bool:
+        match = re.search(r"address=\S+:(\d+) ", self.log[before:])
+        self.port = int(match.group(1)) if match else 0
+        return match is not None
+
+    def get(self, path: str, **headers: str) -> tuple[int, bytes]:
+        """Status and body of a page over plain HTTP."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request("GET", path, headers={name.replace("_", "-"): text for name, text in headers.items()})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def scrape(self, **headers: str) -> Scrape:
+        """One scrape, which must not take long."""
+        began = time.monotonic()
+        status, body = self.get("/metrics", **headers)
+        seconds = time.monotonic() - began
+        assert status == 200, body
+        assert seconds < SCRAPE_S, f"a scrape took {seconds:.2f} s"
+        return Scrape(seconds, body.decode(), _parsed(body.decode()))
+
+    def until(self, holds: Callable[[Scrape], bool]) -> Scrape:
+        """Scrape until it is so; each scrape must be quick."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while not holds(scrape := self.scrape()):
+            assert time.monotonic() < deadline, f"never so:\n{scrape.text}\n{self.log}"
+            time.sleep(0.3)  # longer than scrapes share a gathering
+        return scrape
+
+    def terminate(self) -> int:
+        """SIGTERM; its exit status."""
+        assert self.process is not None
+        self.process.terminate()
+        return self._reap()
+
+    def kill(self) -> None:
+        """SIGKILL, reaped."""
+        if self.process is not None:
+            self.process.kill()
+            self._reap()
+
+    def _reap(self) -> int:
+        assert self.process is not None
+        code = self.process.wait(10)
+        self._keeper.forget(self.process.pid)
+        self.process = None
+        return code
+
+
+def _parsed(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = {name: value for name, value in sample.labels.items() if name != "server"}
+            assert sample.labels.get("server", _TEST_NAME) == _TEST_NAME
+            found[sample.name, tuple(sorted(labels.items()))] = sample.value
+    return found

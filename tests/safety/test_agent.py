@@ -1,0 +1,287 @@
+"""Must show 5: whatever happens to the server or the sensor, a scrape answers in time and says what is wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from safety.agenting import Running, Scrape
+from safety.sensing import Sensing
+from servers import Server
+from workloads import Idle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+NAMES = ("mysql-5.6.24", "mariadb-10.11")
+ACCOUNT = "innoscope"
+PASSWORD = "quite-secret"
+ENDS_S = 1.0
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def target(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server with an account that is not root's."""
+    with Server(request.param) as server:
+        sql(server, f"CREATE USER {ACCOUNT}@localhost IDENTIFIED BY '{PASSWORD}'")
+        yield server
+
+
+@pytest.fixture(scope="module")
+def mysql() -> Iterator[Server]:
+    with Server("mysql-5.6.24") as server:
+        yield server
+
+
+def sql(server: Server, statement: str) -> list[tuple[object, ...]]:
+    connection = server.connect()
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+            return list(cursor.fetchall())
+    finally:
+        connection.close()
+
+
+def option_file(folder: Path, password: str = PASSWORD) -> Path:
+    file = folder / "my.cnf"
+    file.write_text(f"[client]\nuser={ACCOUNT}\npassword={password}\n")
+    file.chmod(0o644)
+    return file
+
+
+def sql_is(up: int) -> Callable[[Scrape], bool]:
+    return lambda scrape: scrape.value("sql_up") == up
+
+
+def falls(before: Scrape, after: Scrape) -> dict[str, tuple[float, float]]:
+    """Counters that are lower than before; none may be."""
+    return {
+        f"{name}{dict(labels)}": (before.values[name, labels], value)
+        for (name, labels), value in after.values.items()
+        if name.endswith(("_total", "_bucket", "_count", "_sum"))
+        and value < before.values.get((name, labels), float("-inf"))
+    }
+
+
+def test_a_stopped_server_holds_up_no_scrape(target: Server) -> None:
+    with Running(target) as agent:
+        agent.until(sql_is(1))
+        os.kill(target.pid, signal.SIGSTOP)
+        try:
+            scrape = agent.until(sql_is(0))
+            assert scrape.why("sql") == "timeout"
+            assert scrape.value("mysqld_up") == 1
+            for _ in range(3):
+                assert agent.scrape().value("sql_up") == 0
+        finally:
+            os.kill(target.pid, signal.SIGCONT)
+        assert agent.until(sql_is(1)).why("sql") is None
+
+
+def test_an_agent_that_meets_a_stopped_server(target: Server) -> None:
+    os.kill(target.pid, signal.SIGSTOP)
+    try:
+        with Running(target) as agent:
+            assert agent.scrape().why("sql") == "timeout"
+    finally:
+        os.kill(target.pid, signal.SIGCONT)
+
+
+def test_a_short_scrape_timeout_is_honoured(target: Server) -> None:
+    with Running(target) as agent:
+        agent.until(sql_is(1))
+        os.kill(target.pid, signal.SIGSTOP)
+        try:
+            time.sleep(0.3)  # until then scrapes share the gathering that was
+            scrape = agent.scrape(X_Prometheus_Scrape_Timeout_Seconds="0.3")
+        finally:
+            os.kill(target.pid, signal.SIGCONT)
+        assert scrape.seconds < 0.3
+        assert scrape.value("sql_up") == 0
+
+
+def test_a_full_server_refuses(tmp_path: Path) -> None:
+    with Server("mysql-5.6.24", options={"max_connections": 12}) as server:
+        sql(server, f"CREATE USER {ACCOUNT}@localhost IDENTIFIED BY '{PASSWORD}'")
+        crowd = [server.connect(user=ACCOUNT, password=PASSWORD) for _ in range(12)]
+        try:
+            with Running(server, "--config.my-cnf", option_file(tmp_path)) as agent:
+                scrape = agent.scrape()
+                assert (scrape.value("sql_up"), scrape.why("sql")) == (0, "refused")
+                crowd.pop().close()
+                agent.until(sql_is(1))
+        finally:
+            for connection in crowd:
+                connection.close()
+
+
+def test_a_wrong_password_is_denied(target: Server, tmp_path: Path) -> None:
+    with Running(target, "--config.my-cnf", option_file(tmp_path, "wrong")) as agent:
+        scrape = agent.scrape()
+
+        assert (scrape.value("sql_up"), scrape.why("sql")) == (0, "denied")
+        page = agent.get("/")[1].decode()
+        assert f"access denied for {ACCOUNT}" in page
+        assert "wrong" not in page
+        assert PASSWORD not in agent.log
+
+
+def test_an_account_without_rights_tells_what_it_may(target: Server, tmp_path: Path) -> None:
+    """PROCESS is what INNODB_METRICS and the InnoDB monitor need."""
+    with Running(target, "--config.my-cnf", option_file(tmp_path)) as agent:
+        scrape = agent.scrape()
+
+        assert scrape.value("sql_up") == 1
+        assert scrape.value("buffer_pool_pages")
+        assert scrape.why("sql") == "denied"
+        assert "GRANT PROCESS" in agent.get("/")[1].decode()
+
+
+def test_a_socket_that_is_gone() -> None:
+    with Server("mysql-5.6.24") as server:
+        path = server.socket
+        with Running(server) as agent:
+            agent.until(sql_is(1))
+            hidden = path.with_suffix(".hidden")
+            path.rename(hidden)
+            connection = sql_by(server, hidden, "SELECT ID FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID()")
+            for (number,) in connection:
+                sql_by(server, hidden, f"KILL {number}")
+            scrape = agent.until(lambda scrape: scrape.why("sql") == "refused")
+            assert (scrape.value("sql_up"), scrape.value("mysqld_up")) == (0, 1)
+            hidden.rename(path)
+            agent.until(sql_is(1))
+
+
+def sql_by(server: Server, path: Path, statement: str) -> list[tuple[object, ...]]:
+    connection = server.connect(unix_socket=str(path))
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        rows = list(cursor.fetchall())
+    connection.close()
+    return rows
+
+
+def test_one_connection_however_many_scrape(mysql: Server) -> None:
+    with Running(mysql) as agent:
+        agent.until(sql_is(1))
+        with ThreadPoolExecutor(20) as pool:
+            scrapes = list(pool.map(lambda _: agent.scrape(), range(60)))
+        assert all(scrape.value("sql_up") == 1 for scrape in scrapes)
+        (count,) = sql(mysql, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID()")[0]
+        assert count == 1
+
+
+def test_without_a_sensor_there_is_sql_and_a_reason(target: Server) -> None:
+    with Running(target) as agent:
+        scrape = agent.until(sql_is(1))
+
+        assert scrape.value("sensor_up") == 0
+        assert scrape.value("mysqld_up") == 1
+        assert scrape.value("buffer_pool_pages")
+        assert "no help" in agent.get("/")[1].decode()
+        assert agent.get("/api/probes")[0] == 503
+        assert agent.get("/api/stacks")[0] == 503
+        assert agent.get("/-/healthy") == (200, b"Innoscope is healthy.\n")
+
+
+def test_a_sensor_that_is_killed_stopped_and_started_again(mysql: Server) -> None:
+    with Sensing() as sensing, Running(mysql, sensor=sensing.path) as agent:
+        first = agent.until(lambda scrape: scrape.value("threads", wait="background_idle") is not None)
+        assert first.value("sensor_up") == 1
+
+        os.kill(sensing.pid, signal.SIGSTOP)
+        stopped = agent.until(lambda scrape: scrape.value("sensor_up") == 0)
+        assert stopped.why("waits") == "gone"
+        assert stopped.value("sql_up") == 1
+        assert falls(first, stopped) == {}
+        os.kill(sensing.pid, signal.SIGCONT)
+        back = agent.until(lambda scrape: scrape.value("sensor_up") == 1 and scrape.why("waits") is None)
+        assert falls(first, back) == {}
+        assert back.value("sensor_restarts_total") == 0
+
+        sensing.kill()
+        gone = agent.until(lambda scrape: scrape.value("sensor_up") == 0)
+        assert (gone.value("sql_up"), gone.value("mysqld_up")) == (1, 1)
+        assert falls(back, gone) == {}
+
+        sensing.start()
+        again = agent.until(lambda scrape: scrape.value("threads", wait="background_idle") is not None)
+        assert again.value("sensor_restarts_total") == 1
+        assert falls(back, again) == {}
+
+
+def test_a_server_that_is_killed_and_started_again() -> None:
+    with Server("mysql-5.6.24") as server, Sensing() as sensing:
+        with Running(server, sensor=sensing.path) as agent, Idle(server, 5):
+            before = agent.until(lambda scrape: scrape.why("waits") is None and scrape.value("sql_up") == 1)
+            server.kill()
+            dead = agent.until(lambda scrape: scrape.why("sql") == "refused")
+            assert (dead.value("sql_up"), dead.value("mysqld_up")) == (0, 0)
+            port = server.port
+            server.start()
+            if server.port == port:
+                pytest.fail("the port was to change: the agent must know the server by its socket")
+            after = agent.until(lambda scrape: scrape.value("mysqld_up") == 1 and scrape.value("sql_up") == 1)
+            assert falls(before, after) == {}
+
+
+def status(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def test_it_keeps_no_right(mysql: Server, tmp_path: Path) -> None:
+    with Running(mysql) as agent:
+        told = status(agent.pid)
+        assert {told[f"Cap{kind}"] for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
+        assert told["NoNewPrivs"] == "1"
+    sql(mysql, f"CREATE USER {ACCOUNT}@localhost IDENTIFIED BY '{PASSWORD}'")
+    sql(mysql, f"GRANT PROCESS ON *.* TO {ACCOUNT}@localhost")
+    tmp_path.chmod(0o755)
+    for parent in tmp_path.parents[:2]:
+        parent.chmod(0o755)
+    with Running(mysql, "--config.my-cnf", option_file(tmp_path), by_hand=True) as agent:
+        assert status(agent.pid)["Uid"].split() == ["65534"] * 4
+        scrape = agent.until(sql_is(1))
+        assert scrape.why("sql") is None
+        assert scrape.value("sensor_up") == 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_its_own_sensor_ends_with_it(mysql: Server, how: signal.Signals) -> None:
+    with Running(mysql, by_hand=True) as agent:
+        agent.until(lambda scrape: scrape.value("sensor_up") == 1)
+        found = subprocess.run(
+            ["pgrep", "-f", f"sensor --socket {agent.sensor}"], capture_output=True, text=True, check=True
+        )
+        sensors = [int(pid) for pid in found.stdout.split()]
+        assert sensors
+        began = time.monotonic()
+        os.kill(agent.pid, how)
+        assert agent.process is not None
+        assert agent.process.wait(5) == (0 if how is not signal.SIGKILL else -9)
+        assert time.monotonic() - began < ENDS_S
+        deadline = time.monotonic() + 2
+        while any(Path(f"/proc/{pid}").exists() for pid in sensors):
+            assert time.monotonic() < deadline, "the sensor lives on"
+            time.sleep(0.02)
+
+
+def test_the_web_configuration_is_read_again(mysql: Server, tmp_path: Path) -> None:
+    file = tmp_path / "web.yaml"
+    file.write_text("http_server_config: {headers: {X-Frame-Options: deny}}\n")
+    with Running(mysql, "--web.config.file", file) as agent:
+        assert agent.get("/-/healthy")[0] == 200
+        file.write_text('basic_auth_users: {ann: "$2b$04$abcdefghijklmnopqrstuuTzmo0sVPSpVqaVTcDqCTmQkJ1ZGXEYu"}\n')
+        assert agent.get("/-/healthy")[0] == 401
+        os.kill(agent.pid, signal.SIGHUP)
+        assert agent.get("/metrics")[0] == 401

@@ -1,0 +1,81 @@
+"""The agent's TOML: every key is in the example, and what is wrong is named."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import get_args, get_origin, get_type_hints
+
+import pytest
+
+from innoscope.agent import config
+from innoscope.errors import BadFile
+
+EXAMPLE = Path(__file__).parents[2] / "packaging" / "agent.toml"
+
+
+def loaded(tmp_path: Path, text: str) -> config.Config:
+    file = tmp_path / "agent.toml"
+    file.write_text(text)
+    return config.load(file)
+
+
+def keys(kind: type, path: str = "") -> set[str]:
+    """``web.listen_address``, ``server.name``, …"""
+    found = set()
+    hints = get_type_hints(kind)
+    for field in fields(kind):
+        hint = get_args(hints[field.name])[0] if get_origin(hints[field.name]) is tuple else hints[field.name]
+        inner = is_dataclass(hint)
+        found |= keys(hint, f"{path}{field.name}.") if inner else {path + field.name}
+    return found
+
+
+def test_the_example_has_every_key_with_its_default() -> None:
+    text = EXAMPLE.read_text()
+    section, there = "", set()
+    for line in text.splitlines():
+        if header := re.fullmatch(r"#? ?\[+(\w+)\]+", line):
+            section = f"{header.group(1)}."
+        elif key := re.fullmatch(r"#? ?(\w+) = .*", line):
+            there.add(section + key.group(1))
+
+    assert there == keys(config.Config)
+    assert config.load(EXAMPLE) == config.Config()
+    uncommented = re.sub(r"^# (?=\[\[|\w+ = )", "", text, flags=re.MULTILINE)
+    assert uncommented != text
+
+
+def test_the_commented_keys_are_good_too(tmp_path: Path) -> None:
+    text = re.sub(r"^# (?=\[\[|\w+ = )", "", EXAMPLE.read_text(), flags=re.MULTILINE)
+
+    assert loaded(tmp_path, text).server[0].name == "orders"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[web]\nlisten_adress = 'x'", "did you mean web.listen_address"),
+        ("[wep]", "did you mean web"),
+        ("[[server]]\nsocket = '/s'", r"server\[0\].name is missing"),
+        ("[sql]\nenabled = 'yes'", "sql.enabled is true or false"),
+        ("[sql]\ntimeout_seconds = true", "sql.timeout_seconds is a number"),
+        ("[sql]\ntimeout_seconds = 5", "between 0.01 and 0.8"),
+        ("web = 1", "web is a table"),
+        ("[server]\nname = 'a'", "server is a list of tables"),
+        ("[log]\nlevel = 'loud'", "log.level is one of"),
+        ("[[server]]\nname = 'a'", "needs a socket or a port"),
+        ("[[server]]\nname = 'a'\nport = 1\n[[server]]\nname = 'a'\nport = 2", "different from each other"),
+        ("[[server]]\nname = 'a'\nhost = 'b'\nsocket = '/s'", "has a host and no port"),
+        ("[web]\ntelemetry_path = 'metrics'", "web.telemetry_path is a path"),
+        ("x", "is not TOML"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(BadFile, match=words):
+        loaded(tmp_path, text)
+
+
+def test_whole_numbers_do_for_numbers(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "[stacks]\nkeep_seconds = 600").stacks.keep_seconds == 600.0

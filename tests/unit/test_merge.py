@@ -1,0 +1,109 @@
+"""One value a series: the best source wins, labels stay within bounds, and what promtool has to say."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from innoscope.exporter import families
+from innoscope.exporter.counters import Life
+from innoscope.exporter.merge import Merger, Reading, Series, about, failure
+from innoscope.metrics import registry
+from innoscope.metrics.model import Histogram, Outcome, Sample
+
+LIFE = Life("a", "b")
+
+
+def outcome(collector: str, *samples: Sample, reason: str | None = None) -> Outcome:
+    return Outcome(collector, reason is None, 0.01, samples, reason)
+
+
+def merged(*outcomes: Outcome, merger: Merger | None = None) -> dict[tuple[str, tuple[str, ...]], object]:
+    made = (merger or Merger(registry.default())).merge(Reading("main", LIFE, outcomes))
+    return {(one.metric.name, one.labels): one.value for one in made}
+
+
+def test_the_first_declared_source_wins_series_by_series() -> None:
+    sql = outcome("sql", Sample("read_ahead_pages", 7, ("linear",)), Sample("read_ahead_pages", 8, ("random",)))
+    probes = outcome("probes", Sample("read_ahead_pages", 1, ("linear",)))
+
+    found = merged(sql, probes)
+
+    assert found == {("read_ahead_pages", ("linear",)): 1, ("read_ahead_pages", ("random",)): 8}
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        Sample("no_such_metric", 1),
+        Sample("connections", 1, ("extra",)),
+        Sample("fsync_seconds", Histogram((1,), 1), ("data",)),  # not sql's to tell
+    ],
+)
+def test_what_is_not_declared_is_left_out(sample: Sample) -> None:
+    assert merged(outcome("sql", sample, Sample("uptime_seconds", 3))) == {("uptime_seconds", ()): 3}
+
+
+def test_listed_labels_take_no_other_value() -> None:
+    merger = Merger(registry.default())
+
+    assert merged(outcome("probes", Sample("checkpoints", 1, ("sudden",))), merger=merger) == {}
+    assert merger.dropped == 1
+
+
+def test_counted_labels_keep_those_that_came_first() -> None:
+    merger = Merger(registry.default())
+    sites = [outcome("probes", *(Sample("latch_spin_waits", 1, (f"a.c:{n}",)) for n in numbers)) for numbers in
+             (range(40), range(30, 60))]  # fmt: skip
+
+    assert len(merged(sites[0], merger=merger)) == 40
+    assert len(merged(sites[1], merger=merger)) == 10
+    assert merger.dropped == 20
+    merged(sites[1], merger=merger)
+    assert merger.dropped == 20
+
+
+def test_outcomes_tell_why_they_failed() -> None:
+    denied = outcome("sql", reason="denied: access denied for ann: yes")
+
+    assert failure(denied) == ("denied", "access denied for ann: yes")
+    assert failure(outcome("sql", reason="KeyError: x")) == ("error", "KeyError: x")
+    assert [sample.labels for sample in about([denied])] == [("sql",), ("sql",), ("sql", "denied")]
+    assert [sample.labels for sample in about([outcome("sql")])] == [("sql",), ("sql",)]
+
+
+def test_buckets_are_cumulative_and_fixed() -> None:
+    counts = [0] * 40
+    counts[13], counts[14], counts[39] = 1, 2, 4  # below 16 µs, below 33 µs, beyond all bounds
+    found = families.buckets(Histogram(tuple(counts), 1))
+
+    assert found[0] == ("1.6384e-05", 1)
+    assert found[1] == ("3.2768e-05", 3)
+    assert found[-2] == ("68.719476736", 3)
+    assert found[-1] == ("+Inf", 7)
+    assert families.buckets(Histogram((5,), 1))[0] == ("1.6384e-05", 5)
+
+
+def every_series() -> list[Series]:
+    """One series of each metric."""
+    found = []
+    for metric in registry.default():
+        labels = tuple(label.values[0] if label.values else 'quote " and \\ and ü' for label in metric.labels)
+        value = Histogram((0,) * 20 + (3,), 99) if metric.kind == "histogram" else 2
+        found.append(Series(metric, "" if metric.own else "main", labels, value))
+    return found
+
+
+def test_text_and_openmetrics() -> None:
+    text, plain = families.expose(every_series(), "text/plain")
+    openmetrics, other = families.expose(every_series(), "application/openmetrics-text; version=1.0.0")
+
+    assert plain.startswith("text/plain")
+    assert other.startswith("application/openmetrics-text")
+    assert openmetrics.endswith(b"# EOF\n")
+    for metric in registry.default():
+        name = metric.exported + ("_bucket" if metric.kind == "histogram" else "")
+        own = "" if metric.own else r'[^}]*server="main"'
+        assert re.search(rf"^{name}(\{{{own}.*)? ", text.decode(), re.MULTILINE), name
+    assert b"_created" not in text

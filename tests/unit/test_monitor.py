@@ -1,0 +1,90 @@
+"""The InnoDB monitor's text, as five real servers print it (tests/golden/monitor)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from innoscope.collectors import monitor, sql_catalog
+from innoscope.collectors.sql_plan import Answers
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "monitor"
+SERVERS = sorted(path.stem for path in GOLDEN.glob("*.txt"))
+
+#: What a person reads in those files: LSN, flushed up to, last checkpoint, change buffer merges, history list.
+SEEN: dict[str, tuple[int | None, ...]] = {
+    "mysql-5.5.9": (1595675, 1595675, 1595675, 0, 0),
+    "mysql-5.6.24": (1643552, 0, 1643542, 0, 5),
+}
+
+
+def values(text: str) -> dict[str, float | None]:
+    """What the catalog's monitor sources find."""
+    answers = Answers(monitor=monitor.sections(text))
+    return {
+        entry.metric: answers.value(source)
+        for entry in sql_catalog.default().entries
+        for source in entry.sources
+        if source.kind == "monitor"
+    }
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_sections_of_every_generation(server: str) -> None:
+    text = (GOLDEN / f"{server}.txt").read_text()
+    parts = monitor.sections(text)
+
+    assert {"LOG", "TRANSACTIONS", "BUFFER POOL AND MEMORY", "ROW OPERATIONS"} <= parts.keys()
+    found = values(text)
+    for metric, line in (
+        ("redo_written_bytes", r"Log sequence number +(\d+)"),
+        ("redo_checkpoint_bytes", r"Last checkpoint at +(\d+)"),
+        ("history_list_length", r"History list length (\d+)"),
+    ):
+        match = re.search(line, text)
+        assert match is not None
+        assert found[metric] == int(match.group(1)), metric
+    flushed = found["redo_flushed_bytes"]
+    assert flushed is not None
+    assert found["redo_written_bytes"] is not None
+    assert flushed <= found["redo_written_bytes"]
+
+
+def test_five_servers_are_recorded() -> None:
+    assert len(SERVERS) == 5
+
+
+@pytest.mark.parametrize("server", SEEN)
+def test_numbers_that_a_person_read(server: str) -> None:
+    found = values((GOLDEN / f"{server}.txt").read_text())
+
+    assert tuple(found.values()) == SEEN[server]
+
+
+def test_two_halves_make_a_number() -> None:
+    text = "---\nLOG\n---\nLog sequence number 2 5\n"
+
+    assert values(text)["redo_written_bytes"] == (2 << 32) + 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "no sections here",
+        "---\nLOG\n---",
+        "---\nSOMETHING NEW\n---\nLog sequence number 5\n",
+        "---\nLOG\n---\nLog sequence number none\n",
+        "---\nLOG\n---\n   Log sequence number 5\n",  # a line of a query, say
+    ],
+)
+def test_what_is_not_there_is_none(text: str) -> None:
+    assert set(values(text).values()) == {None}
+
+
+def test_unknown_sections_and_lines_do_no_harm() -> None:
+    text = "=====\n---\nNEW IN 10.0\n---\nwords\n---\nLOG\n---\nwords\nLog sequence number          7\nmore\n---\nEND\n"
+
+    assert values(text)["redo_written_bytes"] == 7

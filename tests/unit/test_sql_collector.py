@@ -1,0 +1,276 @@
+"""The SQL collector on a server that is made up: plans, failures, back-off. Real ones: tests/live/test_sql.py."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pymysql
+import pytest
+
+from innoscope.collectors import sql_catalog, sql_plan
+from innoscope.collectors.crosscheck import differences
+from innoscope.collectors.errors import CollectorFailed
+from innoscope.collectors.sql import SqlCollector
+from innoscope.collectors.sql_failures import explain
+from innoscope.collectors.sql_plan import Answers
+from innoscope.errors import BadFile, SqlFailed
+from innoscope.metrics import registry
+from innoscope.metrics.model import Sample
+from innoscope.target.sql_errors import explaining
+
+DENIED = pymysql.err.OperationalError(1227, "Access denied; you need the PROCESS privilege")
+LOST = pymysql.err.OperationalError(2013, "Lost connection to MySQL server during query (timed out)")
+
+OLD: dict[str, Any] = {
+    "SHOW GLOBAL STATUS": {"Uptime": "10", "Innodb_buffer_pool_pages_free": "5", "Innodb_buffer_pool_pages_data": "15",
+                           "Innodb_buffer_pool_pages_dirty": "2", "Compression": "OFF"},
+    "SHOW GLOBAL VARIABLES": {"innodb_max_dirty_pages_pct": "75.000000", "max_connections": "151",
+                              "innodb_log_file_size": "5242880", "innodb_log_files_in_group": "2"},
+    "SELECT NAME": pymysql.err.ProgrammingError(1109, "Unknown table 'INNODB_METRICS'"),
+    "SHOW ENGINE INNODB STATUS": "---\nLOG\n---\nLog sequence number 900\nLast checkpoint at  400\n",
+}  # fmt: skip
+
+
+class Server:
+    """Answers by the first words of a statement; an exception is raised."""
+
+    user = b"ann"
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self.answers = answers
+        self.asked: list[str] = []
+        self.closed = 0
+        self.rows: list[tuple[Any, ...]] = []
+
+    def __call__(self) -> Any:
+        return self
+
+    def cursor(self) -> Server:
+        return self
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def _force_close(self) -> None:
+        self.closed += 1
+
+    def execute(self, statement: str) -> None:
+        self.asked.append(statement)
+        answer = next((value for start, value in self.answers.items() if statement.startswith(start)), {})
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, str):
+            self.rows = [("InnoDB", "", answer)]
+            return
+        wanted = re.search(r"IN \((.*)\)", statement)
+        names = set(re.findall(r"'(\w+)'", wanted.group(1))) if wanted else answer.keys()
+        self.rows = [(name, value) for name, value in answer.items() if name in names]
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        return self.rows
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def collector(server: Any, flavour: str = "mysql", version: tuple[int, ...] = (5, 5, 9)) -> tuple[SqlCollector, Clock]:
+    clock = Clock()
+    return SqlCollector(server, sql_catalog.default(), flavour, version, clock=clock), clock
+
+
+def values(samples: Any) -> dict[str, Any]:
+    return {".".join((sample.metric, *sample.labels)): sample.value for sample in samples}
+
+
+def test_an_old_server_s_numbers_come_from_three_places() -> None:
+    server = Server(OLD)
+    found = values(collector(server)[0].collect())
+
+    assert found["uptime_seconds"] == 10
+    assert found["buffer_pool_dirty_limit_ratio"] == 0.75
+    assert found["redo_written_bytes"] == 900
+    assert found["checkpoint_age_max_bytes"] == 7782360  # what 5.5.9 itself computes for two files of 5 MiB
+    assert found["checkpoint_age_bytes"] == 500
+    assert found["buffer_pool_dirty_ratio"] == pytest.approx(0.1)
+    assert "deadlocks" not in found
+
+
+def test_the_plan_is_made_once_and_asks_for_no_more_than_it_needs() -> None:
+    server = Server(OLD)
+    asked, clock = collector(server)
+    asked.collect()
+    server.asked.clear()
+    clock.now += 15
+    asked.collect()
+
+    assert [statement.split(" WHERE")[0] for statement in server.asked] == [
+        "SHOW GLOBAL STATUS", "SHOW GLOBAL VARIABLES", "SHOW ENGINE INNODB STATUS",
+    ]  # fmt: skip
+    assert "Compression" not in server.asked[0]
+    clock.now += 400
+    asked.collect()
+    assert "SHOW GLOBAL STATUS" in server.asked  # all of it: what is there may have changed
+
+
+def test_a_server_whose_status_has_it_all_is_not_asked_for_the_monitor() -> None:
+    status = {source.name: "1" for entry in sql_catalog.default().entries for source in entry.sources
+              if source.kind == "status"}  # fmt: skip
+    counters = {"lock_deadlock_rounds": 3, "buffer_flush_batch_total_pages": 4}
+    server = Server({"SHOW GLOBAL STATUS": status, "SHOW GLOBAL VARIABLES": OLD["SHOW GLOBAL VARIABLES"], "SELECT NAME": counters})
+    found = values(collector(server)[0].collect())
+
+    assert found["deadlock_searches"] == 3
+    assert found["flushed_pages.list"] == 4
+    assert not any("ENGINE" in statement for statement in server.asked)
+
+
+def test_mariadb_calls_the_column_otherwise() -> None:
+    select = "SELECT NAME, COUNT FROM information_schema.INNODB_METRICS WHERE "
+    unknown = pymysql.err.OperationalError(1054, "Unknown column 'STATUS'")
+    server = Server({**OLD, f"{select}ENABLED": {"lock_deadlock_rounds": 3}, f"{select}STATUS": unknown})
+    del server.answers["SELECT NAME"]
+
+    assert values(collector(server)[0].collect())["deadlock_searches"] == 3
+
+
+def test_a_counter_that_counts_wrongly_is_not_taken() -> None:
+    counters = {"lock_deadlocks": 3}
+    for version, there in (((5, 7, 40), False), ((8, 0, 40), True), ((), False)):
+        server = Server({**OLD, "SELECT NAME": counters})
+        assert ("deadlocks" in values(collector(server, version=version)[0].collect())) is there, version
+
+
+def test_without_rights_there_is_what_needs_none_and_a_reason() -> None:
+    server = Server({**OLD, "SELECT NAME": DENIED, "SHOW ENGINE INNODB STATUS": DENIED})
+    asked, _ = collector(server)
+    found = values(asked.collect())
+
+    assert found["uptime_seconds"] == 10
+    assert "redo_written_bytes" not in found
+    assert asked.shortfall is not None
+    assert asked.shortfall.startswith("denied: ann lacks a privilege (GRANT PROCESS")
+
+
+def test_settings_that_a_server_does_not_know_do_no_harm() -> None:
+    unknown = pymysql.err.InternalError(1193, "Unknown system variable")
+
+    assert values(collector(Server({"SET SESSION": unknown, **OLD}))[0].collect())
+
+
+def test_after_a_failure_it_waits_longer_and_longer_then_goes_on() -> None:
+    server = Server({"SHOW GLOBAL STATUS": LOST})
+    tries = 0
+
+    def connect() -> Any:
+        nonlocal tries
+        tries += 1
+        return server
+
+    asked, clock = collector(connect)
+    for pause in (0.5, 1, 2, 4, 5, 5):
+        before = tries
+        for _ in range(3):
+            with pytest.raises(CollectorFailed) as caught:
+                asked.collect()
+        assert (caught.value.reason, tries) == ("timeout", before + 1)
+        clock.now += pause * 0.9
+        with pytest.raises(CollectorFailed):
+            asked.collect()
+        assert tries == before + 1
+        clock.now += pause
+    assert server.closed == tries
+    server.answers = OLD
+    assert asked.collect()
+    assert asked.shortfall is None
+
+
+def refused(code: int, words: str = "") -> SqlFailed:
+    with pytest.raises(SqlFailed) as caught, explaining("ann", "/s.sock"):
+        raise pymysql.err.OperationalError(code, words)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "reason"),
+    [
+        (1040, "Too many connections", "refused"),
+        (1045, "Access denied for user", "denied"),
+        (1698, "Access denied for user", "denied"),
+        (2003, "Can't connect to MySQL server on 'localhost' ([Errno 2] No such file)", "refused"),
+        (2003, "Can't connect to MySQL server on 'localhost' (timed out)", "timeout"),
+        (2013, "Lost connection to MySQL server during query (timed out)", "timeout"),
+        (2013, "Lost connection to MySQL server during query", "gone"),
+        (3024, "maximum statement execution time exceeded", "timeout"),
+        (1146, "Table 'a.b' doesn't exist", "error"),
+    ],
+)
+def test_reasons(code: int, words: str, reason: str) -> None:
+    assert explain(refused(code, words)).reason == reason
+
+
+def test_reasons_of_what_is_not_the_server_s_fault() -> None:
+    assert explain(BadFile("cannot read the option file /x")).reason == "denied"
+    assert explain(SqlFailed("no SQL: it listens on no socket")).reason == "refused"
+    assert explain(KeyError("x")).reason == "error"
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"metric": "no_such", "any": [{"status": "A"}]}, "metric of metrics.yaml"),
+        ({"metric": "fsync_seconds", "any": [{"status": "A"}]}, "sql is not among the sources"),
+        ({"metric": "read_ahead_pages", "any": [{"status": "A"}]}, "has 1 labels"),
+        ({"metric": "uptime_seconds", "any": []}, "list of sources"),
+        ({"metric": "uptime_seconds", "any": [{"status": "A", "counter": "b"}]}, "exactly one"),
+        ({"metric": "uptime_seconds", "any": [{"status": "A", "line": "(a)"}]}, "only that, has a line"),
+        ({"metric": "uptime_seconds", "any": [{"monitor": "LOG", "line": "a"}]}, "one or two groups"),
+        ({"metric": "uptime_seconds", "any": [{"monitor": "LOG", "line": "("}]}, "bad pattern"),
+        ({"metric": "uptime_seconds", "any": [{"status": "A"}], "some": 1}, "unknown key"),
+        ({"metric": "uptime_seconds", "any": [{"formula": "guess"}]}, "no formula"),
+    ],
+)
+def test_a_bad_catalog_is_named(body: dict[str, Any], words: str) -> None:
+    data = {"version": 1, "session": [], "metrics": [body]}
+
+    assert any(words in text for text in sql_catalog.problems(data, registry.default()))
+
+
+def test_every_metric_that_names_sql_comes_from_the_catalog_or_is_derived() -> None:
+    derived = {
+        "buffer_pool_other_pages", "buffer_pool_dirty_ratio", "buffer_pool_dirty_headroom_ratio",
+        "read_ahead_useful_ratio", "checkpoint_age_bytes", "checkpoint_age_ratio", "checkpoint_zone",
+        "redo_full_seconds", "sql_up", "memory_sql_difference",
+    }  # fmt: skip
+    told = {entry.metric for entry in sql_catalog.default().entries}
+
+    assert {metric.name for metric in registry.default() if "sql" in metric.sources} == told | derived
+
+
+def test_the_classic_redo_limit() -> None:
+    formula = sql_plan.FORMULAS["classic_redo_limit"].compute
+
+    assert formula({}) is None
+    assert formula({"innodb_log_file_size": "50331648", "innodb_log_files_in_group": "2"}) == 80826164
+
+
+def test_numbers_that_are_none() -> None:
+    answers = Answers(status={"Uptime": "ON"})
+    entry = next(entry for entry in sql_catalog.default().entries if entry.metric == "uptime_seconds")
+
+    assert answers.value(entry.sources[0]) is None
+
+
+def test_memory_and_sql_are_compared_series_by_series() -> None:
+    memory = [Sample("read_ahead_pages", 9, ("linear",)), Sample("spin_waits", 1), Sample("checkpoint_zone", 1, ("calm",))]
+    sql = [Sample("read_ahead_pages", 7, ("linear",)), Sample("checkpoint_zone", 1, ("calm",)), Sample("statements", 3)]
+
+    assert differences(memory, sql, {"read_ahead_pages", "statements"}) == [
+        Sample("memory_sql_difference", 2, ("read_ahead_pages_linear",))
+    ]

@@ -1,0 +1,190 @@
+"""The HTTP server on a real port: who gets what, and that nobody keeps others out."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import bcrypt
+import pytest
+
+from innoscope.errors import BadFile
+from innoscope.exporter.connections import MOST, Connections
+from innoscope.exporter.web import Address, Request, Response, WebServer
+from innoscope.exporter.webconfig import Watched
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
+
+
+def say(request: Request) -> Response:
+    return Response(json.dumps({"query": dict(request.query), "trusted": request.trusted}).encode())
+
+
+def fail(_: Request) -> Response:
+    raise KeyError("a secret of ours")
+
+
+@contextmanager
+def serving(config: Path | None = None, address: str = "127.0.0.1:0") -> Iterator[WebServer]:
+    server = WebServer(Address.parse(address), {"/say": say, "/fail": fail}, Watched(config))
+    threading.Thread(target=server.serve, daemon=True).start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def get(
+    server: WebServer, path: str = "/say", method: str = "GET", context: ssl.SSLContext | None = None,
+    **headers: str,
+) -> tuple[int, dict[str, str], bytes]:  # fmt: skip
+    connection: http.client.HTTPConnection
+    if context is None:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    else:
+        connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=5, context=context)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read()
+    finally:
+        connection.close()
+
+
+def test_routes_queries_and_errors() -> None:
+    with serving() as server:
+        status, headers, body = get(server, "/say?a=1&b=")
+        assert (status, json.loads(body)["query"]) == (200, {"a": "1", "b": ""})
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert get(server, "/nowhere")[0] == 404
+        assert get(server, "/say", "HEAD")[2] == b""
+        assert get(server, "/say", "POST")[0] == 501
+        status, _, body = get(server, "/fail")
+        assert (status, b"secret" in body) == (500, False)
+
+
+def test_one_connection_answers_many_requests() -> None:
+    with serving() as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+        for _ in range(3):
+            connection.request("GET", "/say")
+            assert connection.getresponse().read()
+        assert len(server.connections) == 1
+        connection.close()
+
+
+def test_a_page_elsewhere_that_has_its_name_lead_here_is_not_trusted() -> None:
+    with serving() as server:
+        assert json.loads(get(server)[2])["trusted"]
+        assert json.loads(get(server, Host="localhost:9977")[2])["trusted"]
+        assert not json.loads(get(server, Host="evil.example.net")[2])["trusted"]
+
+
+def test_another_address_than_loopback_is_trusted_only_with_a_password(tmp_path: Path) -> None:
+    with serving(address=":0") as server:
+        assert not json.loads(get(server)[2])["trusted"]
+    config = tmp_path / "web.yaml"
+    config.write_text(f'basic_auth_users: {{ann: "{HASH}"}}\n')
+    with serving(config, address=":0") as server:
+        status, headers, _ = get(server)
+        assert (status, headers["WWW-Authenticate"]) == (401, "Basic")
+        assert get(server, Authorization="Basic YW5uOndyb25n")[0] == 401
+        status, _, body = get(server, Authorization="Basic YW5uOnNlY3JldA==")
+        assert (status, json.loads(body)["trusted"]) == (200, True)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tls")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
+        check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    return folder
+
+
+def test_tls_with_client_certificates(certificate: Path) -> None:
+    config = certificate / "web.yaml"
+    config.write_text(
+        "tls_server_config: {cert_file: cert.pem, key_file: key.pem, client_ca_file: cert.pem,"
+        " client_auth_type: RequireAndVerifyClientCert}\n"
+        "http_server_config: {headers: {Strict-Transport-Security: max-age=9}}\n"
+    )
+    stranger = ssl.create_default_context(cafile=certificate / "cert.pem")
+    known = ssl.create_default_context(cafile=certificate / "cert.pem")
+    known.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
+    with serving(config) as server:
+        status, headers, body = get(server, context=known)
+        assert (status, json.loads(body)["trusted"]) == (200, True)
+        assert headers["Strict-Transport-Security"] == "max-age=9"
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            get(server, context=stranger)
+        with pytest.raises((http.client.BadStatusLine, ConnectionError)):
+            get(server)
+
+
+def test_slow_clients_keep_nobody_out() -> None:
+    with serving() as server, ExitStack() as stack:
+        for number in range(3 * MOST):
+            slow = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 5))
+            slow.sendall(b"GET /say HTTP/1.1\r\nX: " if number % 2 else b"")
+        began = time.monotonic()
+        assert get(server)[0] == 200
+        assert time.monotonic() - began < 1
+        assert len(server.connections) <= MOST
+
+
+def test_a_connection_that_is_answered_is_not_the_one_to_go() -> None:
+    ours, theirs = zip(*(socket.socketpair() for _ in range(4)), strict=True)
+    connections = Connections(most=2)
+    busy = connections.add(ours[0])
+    with connections.answering(busy):
+        connections.add(ours[1])
+        connections.add(ours[2])  # at the cost of the second
+        assert theirs[1].recv(1) == b""
+    connections.add(ours[3])  # the first one was used last, so the third goes
+    assert theirs[2].recv(1) == b""
+    for one in (*ours, *theirs):
+        one.close()
+
+
+def test_stopping_is_quick_with_clients_connected() -> None:
+    with serving() as server, socket.create_connection(("127.0.0.1", server.port), 5):
+        began = time.monotonic()
+        server.stop()
+        assert time.monotonic() - began < 0.5
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", server.port), 1)
+
+
+@pytest.mark.parametrize("text", ["", "9977", "host", "a:b", "1:2:3", "127.0.0.1:99999"])
+def test_addresses_that_are_none(text: str) -> None:
+    with pytest.raises(BadFile):
+        Address.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"), [("127.0.0.1:1", "127.0.0.1", 1), (":2", "", 2), ("[::1]:3", "::1", 3)]
+)
+def test_addresses(text: str, host: str, port: int) -> None:
+    assert Address.parse(text) == Address(host, port)
+    assert str(Address.parse(text)) == text
+
+
+def test_a_port_that_is_taken_is_said() -> None:
+    with serving() as server, pytest.raises(BadFile, match="cannot listen"):
+        WebServer(Address("127.0.0.1", server.port), {}, Watched(None))
+
+

@@ -1,0 +1,130 @@
+"""The web configuration file: what it may say, what is refused, and that a change is seen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import bcrypt
+import pytest
+
+from innoscope.errors import BadFile
+from innoscope.exporter import webconfig
+from innoscope.exporter.auth import Verifier, parse
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_the_toolkit_s_keys(tmp_path: Path) -> None:
+    file = written(
+        tmp_path / "web.yaml",
+        f"""
+tls_server_config: {{cert_file: c.pem, key_file: /k.pem, client_ca_file: ca.pem,
+  client_auth_type: RequireAndVerifyClientCert, min_version: TLS13}}
+http_server_config: {{http2: false, headers: {{X-Frame-Options: deny}}}}
+basic_auth_users: {{ann: "{HASH}"}}
+""",
+    )
+    found = webconfig.load(file)
+
+    assert found.tls is not None
+    assert (found.tls.cert_file, str(found.tls.key_file)) == (tmp_path / "c.pem", "/k.pem")
+    assert found.authenticates
+    assert found.users == {"ann": HASH.encode()}
+    assert found.headers == {"X-Frame-Options": "deny"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("rate_limit: {burst: 1}", "rate_limit is not supported"),
+        ("tls_server_config: {cert_file: a, key_file: b, cipher_suites: [x]}", "cipher_suites is not supported"),
+        ("tls_server_config: {cert_file: a}", "needs cert_file and key_file"),
+        (
+            "tls_server_config: {cert_file: a, key_file: b, client_auth_type: RequireAnyClientCert}",
+            "RequireAnyClientCert is not supported",
+        ),
+        (
+            "tls_server_config: {cert_file: a, key_file: b, client_auth_type: RequireAndVerifyClientCert}",
+            "client_ca_file goes with",
+        ),
+        ("tls_server_config: {cert_file: a, key_file: b, client_ca_file: c}", "client_ca_file goes with"),
+        ("tls_server_config: {cert_file: a, key_file: b, min_version: TLS10}", "TLS10 is not supported"),
+        ("http_server_config: {http2: true}", "http2 is not supported"),
+        ("http_server_config: {headers: {Set-Cookie: a}}", "Set-Cookie is not supported"),
+        ("http_server_config: {headers: {X-Frame-Options: \"a\\nb\"}}", "X-Frame-Options is not supported"),
+        ("basic_auth_users: {ann: secret}", "is not a bcrypt hash"),
+        ("basic_auth_users: [ann]", "is not a mapping"),
+        ("[]", "is not a mapping"),
+        ("{", "not YAML"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(BadFile, match=words):
+        webconfig.load(written(tmp_path / "web.yaml", text)).authenticates  # noqa: B018
+
+
+def test_a_change_is_seen_and_a_bad_one_is_not_used(tmp_path: Path) -> None:
+    file = written(tmp_path / "web.yaml", f'basic_auth_users: {{ann: "{HASH}"}}')
+    watched = webconfig.Watched(file)
+    assert set(watched.current()[0].users) == {"ann"}
+
+    written(file, "basic_auth_users: {bob: nonsense}")
+    assert set(watched.current()[0].users) == {"ann"}
+
+    written(file, f'basic_auth_users: {{bobby: "{HASH}"}}')
+    assert set(watched.current()[0].users) == {"bobby"}
+
+    file.unlink()
+    assert set(watched.current()[0].users) == {"bobby"}
+
+
+def test_a_certificate_that_is_not_one(tmp_path: Path) -> None:
+    (tmp_path / "c.pem").write_text("no")
+    file = written(tmp_path / "web.yaml", "tls_server_config: {cert_file: c.pem, key_file: c.pem}")
+    with pytest.raises(BadFile, match=r"cannot use .*c\.pem"):
+        webconfig.Watched(file)
+
+
+def test_users_and_passwords() -> None:
+    verifier = Verifier()
+    users = {"ann": HASH.encode()}
+
+    assert verifier.admits(None, {})
+    assert verifier.admits("Basic YW5uOnNlY3JldA==", users)  # ann:secret
+    assert verifier.admits("basic YW5uOnNlY3JldA==", users)
+    for header in (None, "", "Basic", "Basic !", "Bearer YW5uOnNlY3JldA==", "Basic YW5uOndyb25n", "Basic Ym9iOnNlY3JldA=="):
+        assert not verifier.admits(header, users), header
+
+
+def test_verdicts_are_remembered_but_not_for_another_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+    real = bcrypt.checkpw
+    monkeypatch.setattr(bcrypt, "checkpw", lambda word, hashed: asked.append(hashed) or real(word, hashed))
+    verifier = Verifier()
+    for _ in range(3):
+        assert verifier.admits("Basic YW5uOnNlY3JldA==", {"ann": HASH.encode()})
+    changed = bcrypt.hashpw(b"other", bcrypt.gensalt(4))
+
+    assert not verifier.admits("Basic YW5uOnNlY3JldA==", {"ann": changed})
+    assert len(asked) == 2
+
+
+def test_an_unknown_user_takes_as_long_as_a_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+    monkeypatch.setattr(bcrypt, "checkpw", lambda _, hashed: asked.append(hashed) or True)
+
+    assert not Verifier().admits("Basic Ym9iOnNlY3JldA==", {"ann": HASH.encode()})
+    assert len(asked) == 1
+
+
+def test_authorization_headers_are_taken_apart() -> None:
+    assert parse("Basic YW5uOmE6Yg==") == ("ann", b"a:b")
+    assert parse("Basic /w==") is None
