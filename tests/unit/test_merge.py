@@ -25,7 +25,9 @@ def merged(*outcomes: Outcome, merger: Merger | None = None) -> dict[tuple[str, 
 
 
 def test_the_first_declared_source_wins_series_by_series() -> None:
-    sql = outcome("sql", Sample("read_ahead_pages", 7, ("linear",)), Sample("read_ahead_pages", 8, ("random",)))
+    sql = outcome(
+        "sql", Sample("read_ahead_pages", 7, ("linear",)), Sample("read_ahead_pages", 8, ("random",))
+    )
     probes = outcome("probes", Sample("read_ahead_pages", 1, ("linear",)))
 
     found = merged(sql, probes)

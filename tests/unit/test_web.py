@@ -186,5 +186,3 @@ def test_addresses(text: str, host: str, port: int) -> None:
 def test_a_port_that_is_taken_is_said() -> None:
     with serving() as server, pytest.raises(BadFile, match="cannot listen"):
         WebServer(Address("127.0.0.1", server.port), {}, Watched(None))
-
-
