@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from certificates import self_signed
 from innoscope.metrics import registry
 from live import figures
 from safety.agenting import Running
@@ -159,12 +160,7 @@ def test_pages_for_people_and_probes(scene: tuple[Server, Running, Sensing]) -> 
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
-        check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
-    (tmp_path / "key.pem").chmod(0o644)
+    self_signed(tmp_path)
     return tmp_path
 
 
@@ -177,18 +173,21 @@ def test_a_real_prometheus_scrapes_it_over_tls_with_a_password(
         "tls_server_config: {cert_file: cert.pem, key_file: key.pem, min_version: TLS13}\n"
         f"basic_auth_users: {{ann: {USER}}}\n"
     )
-    with Sensing() as sensing, Running(server(name), "--web.config.file", web, sensor=sensing.path) as agent:
-        with Prometheus(certificate, agent.port) as prometheus:
-            assert prometheus.value("up") == 1
-            assert prometheus.value("innoscope_sql_up") == 1
-            assert prometheus.value("innoscope_mysqld_up") == 1
-            assert prometheus.value("innoscope_sensor_up") == 1
-            assert prometheus.value('innoscope_threads{wait="background_idle"}') > 0
-            assert prometheus.value("rate(innoscope_statements_total[30s])") > 0
-            assert 0 < prometheus.value("scrape_samples_scraped") <= 3000
-            metadata = prometheus.get("/api/v1/metadata")
-            assert metadata["innoscope_statements"][0]["type"] == "counter"
-            assert metadata["innoscope_buffer_pool_pages"][0]["help"].startswith("Pages of the buffer pool")
+    with (
+        Sensing() as sensing,
+        Running(server(name), "--web.config.file", web, sensor=sensing.path) as agent,
+        Prometheus(certificate, agent.port) as prometheus,
+    ):
+        assert prometheus.value("up") == 1
+        assert prometheus.value("innoscope_sql_up") == 1
+        assert prometheus.value("innoscope_mysqld_up") == 1
+        assert prometheus.value("innoscope_sensor_up") == 1
+        assert prometheus.value('innoscope_threads{wait="background_idle"}') > 0
+        assert prometheus.value("rate(innoscope_statements_total[30s])") > 0
+        assert 0 < prometheus.value("scrape_samples_scraped") <= 3000
+        metadata = prometheus.get("/api/v1/metadata")
+        assert metadata["innoscope_statements"][0]["type"] == "counter"
+        assert metadata["innoscope_buffer_pool_pages"][0]["help"].startswith("Pages of the buffer pool")
 
 
 class Prometheus:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from certificates import self_signed
 from innoscope.collectors import sql_catalog
 from innoscope.collectors.errors import CollectorFailed
 from innoscope.collectors.sql import SqlCollector
@@ -186,11 +186,7 @@ def test_a_hung_server_is_given_up() -> None:
 def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
     """A MariaDB that speaks TLS over TCP, and its certificate."""
     folder = tmp_path_factory.mktemp("tls")
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
-        check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
+    self_signed(folder)
     options = {"ssl_cert": str(folder / "cert.pem"), "ssl_key": str(folder / "key.pem")}
     with Server("mariadb-10.11", options=options) as server:
         said(server, "SHOW STATUS LIKE 'nothing'")
@@ -219,13 +215,11 @@ def test_tcp_without_the_tls_that_was_asked_for_is_refused(tls: tuple[Server, Pa
     tls_server, folder = tls
     with pytest.raises(SqlFailed, match="access denied"):  # its account requires TLS
         sql.connect_tcp("127.0.0.1", tls_server.port, my_cnf(folder), timeout=5)
-    other = folder / "other.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=other",
-         "-keyout", folder / "other.key", "-out", other], check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
+    self_signed(folder, "other-")
     with pytest.raises(SqlFailed, match="certificate"):
-        sql.connect_tcp("127.0.0.1", tls_server.port, my_cnf(folder, f"ssl-ca={other}"), timeout=5)
+        sql.connect_tcp(
+            "127.0.0.1", tls_server.port, my_cnf(folder, f"ssl-ca={folder}/other-cert.pem"), timeout=5
+        )
     plain = server("mariadb-11.4.5")  # started with --skip-ssl
     with pytest.raises(SqlFailed, match=r"does not speak TLS|SSL"):
         sql.connect_tcp("127.0.0.1", plain.port, my_cnf(folder, "ssl-mode=REQUIRED"), user="root", timeout=5)

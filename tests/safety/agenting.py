@@ -69,7 +69,7 @@ class Running:
         config = self.home / "agent.toml"
         inside = server.folder.inside
         config.write_text(
-            f"only_named = true\n[[server]]\nname = '{_TEST_NAME}'\nsocket = '{inside}/s.sock'\nport = {server.port}\n"
+            f"only_named = true\n[[server]]\nname = '{_TEST_NAME}'\nsocket = '{inside}/s.sock'\n"
             + "\n".join(options)
         )
         self._command = [

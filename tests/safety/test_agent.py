@@ -224,18 +224,22 @@ def test_a_sensor_that_is_killed_stopped_and_started_again(mysql: Server) -> Non
 
 
 def test_a_server_that_is_killed_and_started_again() -> None:
-    with Server("mysql-5.6.24") as server, Sensing() as sensing:
-        with Running(server, sensor=sensing.path) as agent, Idle(server, 5):
-            before = agent.until(lambda scrape: scrape.why("waits") is None and scrape.value("sql_up") == 1)
-            server.kill()
-            dead = agent.until(lambda scrape: scrape.why("sql") == "refused")
-            assert (dead.value("sql_up"), dead.value("mysqld_up")) == (0, 0)
-            port = server.port
-            server.start()
-            if server.port == port:
-                pytest.fail("the port was to change: the agent must know the server by its socket")
-            after = agent.until(lambda scrape: scrape.value("mysqld_up") == 1 and scrape.value("sql_up") == 1)
-            assert falls(before, after) == {}
+    with (
+        Server("mysql-5.6.24") as server,
+        Sensing() as sensing,
+        Running(server, sensor=sensing.path) as agent,
+        Idle(server, 5),
+    ):
+        before = agent.until(lambda scrape: scrape.why("waits") is None and scrape.value("sql_up") == 1)
+        server.kill()
+        dead = agent.until(lambda scrape: scrape.why("sql") == "refused")
+        assert (dead.value("sql_up"), dead.value("mysqld_up")) == (0, 0)
+        port = server.port
+        server.start()
+        if server.port == port:
+            pytest.fail("the port was to change: the agent must know the server by its socket")
+        after = agent.until(lambda scrape: scrape.value("mysqld_up") == 1 and scrape.value("sql_up") == 1)
+        assert falls(before, after) == {}
 
 
 def status(pid: int) -> dict[str, str]:

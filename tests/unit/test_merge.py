@@ -56,8 +56,10 @@ def test_listed_labels_take_no_other_value() -> None:
 
 def test_counted_labels_keep_those_that_came_first() -> None:
     merger = Merger(registry.default())
-    sites = [outcome("probes", *(Sample("latch_spin_waits", 1, (f"a.c:{n}",)) for n in numbers)) for numbers in
-             (range(40), range(30, 60))]  # fmt: skip
+    sites = [
+        outcome("probes", *(Sample("latch_spin_waits", 1, (f"a.c:{number}",)) for number in numbers))
+        for numbers in (range(40), range(30, 60))
+    ]
 
     assert len(merged(sites[0], merger=merger)) == 40
     assert len(merged(sites[1], merger=merger)) == 10

@@ -23,7 +23,8 @@ DENIED = pymysql.err.OperationalError(1227, "Access denied; you need the PROCESS
 LOST = pymysql.err.OperationalError(2013, "Lost connection to MySQL server during query (timed out)")
 
 OLD: dict[str, Any] = {
-    "SHOW GLOBAL STATUS": {"Uptime": "10", "Innodb_buffer_pool_pages_free": "5", "Innodb_buffer_pool_pages_data": "15",
+    "SHOW GLOBAL STATUS": {"Uptime": "10", "Innodb_buffer_pool_pages_free": "5",
+                           "Innodb_buffer_pool_pages_data": "15",
                            "Innodb_buffer_pool_pages_dirty": "2", "Compression": "OFF"},
     "SHOW GLOBAL VARIABLES": {"innodb_max_dirty_pages_pct": "75.000000", "max_connections": "151",
                               "innodb_log_file_size": "5242880", "innodb_log_files_in_group": "2"},
@@ -59,7 +60,8 @@ class Server:
 
     def execute(self, statement: str) -> None:
         self.asked.append(statement)
-        answer: Any = next((value for start, value in self.answers.items() if statement.startswith(start)), {})
+        fitting = (value for start, value in self.answers.items() if statement.startswith(start))
+        answer: Any = next(fitting, {})
         if isinstance(answer, Exception):
             raise answer
         if isinstance(answer, str):
