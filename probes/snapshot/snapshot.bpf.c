@@ -4,7 +4,8 @@
  *
  * A sleepable task iterator (kernel >= 5.18) visits each thread; one record a thread goes out through read():
  * struct record_header, then stack_len bytes from the stack pointer upwards, then kernel_len bytes of kernel
- * return addresses, then returns_len bytes of return addresses that return probes replaced. agent/native/src/snapshot/record.rs mirrors the layout.
+ * return addresses, then returns_len bytes of return addresses that return probes replaced.
+ * agent/native/src/snapshot/record.rs mirrors the layout.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>

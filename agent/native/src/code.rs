@@ -82,7 +82,7 @@ impl CodeFile {
             .filter_map(|Named { name, address, size, .. }| {
                 let offset = self.file_offset(address)?;
                 let stepped = uprobe::is_stepped(self.elf.bytes().get(offset as usize..)?);
-                Some(Function { offset, name, address, size, stepped })
+                Some(Function { name, address, size, offset, stepped })
             })
             .collect()
     }
