@@ -1,4 +1,4 @@
-"""``make run``: a first stack dump of the server here, or of a throw-away one with a load, and the agent.
+"""``make run``: a first stack dump of the server here (or a throw-away one with a load), and the agent.
 
 Then it goes on looking once a second until Ctrl-C, which leaves nothing behind.
 """

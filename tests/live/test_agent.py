@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from certificates import self_signed
 from innoscope.metrics import registry
 from live import figures
 from safety.agenting import Running
@@ -42,7 +43,9 @@ def scene(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Running, Sen
         stack.enter_context(RowLock(server, 6))
         sensing = stack.enter_context(Sensing())
         agent = stack.enter_context(Running(server, sensor=sensing.path))
-        agent.until(lambda scrape: bool(scrape.value("threads", wait="row_lock")) and scrape.value("sql_up") == 1)
+        agent.until(
+            lambda scrape: bool(scrape.value("threads", wait="row_lock")) and scrape.value("sql_up") == 1
+        )
         yield server, agent, sensing
 
 
@@ -51,7 +54,12 @@ def test_promtool_has_nothing_to_say(scene: tuple[Server, Running, Sensing]) -> 
     for accept in ("text/plain", "*/*"):
         text = agent.scrape(Accept=accept).text
         done = subprocess.run(
-            ["promtool", "check", "metrics"], input=text, text=True, capture_output=True, timeout=60, check=False
+            ["promtool", "check", "metrics"],
+            input=text,
+            text=True,
+            capture_output=True,
+            timeout=60,
+            check=False,
         )
         assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
@@ -60,7 +68,9 @@ def test_every_series_is_declared_and_there_are_not_too_many(scene: tuple[Server
     server, agent, _ = scene
     scrape = agent.scrape()
     declared = {metric.exported for metric in registry.default()}
-    names = {name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name, _ in scrape.values}
+    names = {
+        name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name, _ in scrape.values
+    }
 
     assert names <= declared | {"innoscope_memory_sql_difference"}
     assert len(scrape.values) <= 3000
@@ -69,7 +79,9 @@ def test_every_series_is_declared_and_there_are_not_too_many(scene: tuple[Server
 
 def test_memory_and_sql_agree(scene: tuple[Server, Running, Sensing]) -> None:
     server, agent, _ = scene
-    found = agent.until(lambda scrape: bool(scrape.named("memory_sql_difference"))).named("memory_sql_difference")
+    found = agent.until(lambda scrape: bool(scrape.named("memory_sql_difference"))).named(
+        "memory_sql_difference"
+    )
     still = {dict(labels)["name"]: value for labels, value in found.items()}
 
     assert len(still) > (10 if server.name == "mysql-5.6.24" else 0)  # the other one is stripped
@@ -84,16 +96,20 @@ def test_scrapes_are_quick(scene: tuple[Server, Running, Sensing]) -> None:
     for _ in range(SCRAPES):
         time.sleep(0.26)  # or they would share a gathering
         seconds.append(agent.scrape().seconds * 1000)
-    agent_cpu, sensor_cpu = ((_cpu(pid) - before) / SCRAPES * 1000 for pid, before in zip((agent.pid, sensing.pid), used, strict=True))
+    agent_cpu, sensor_cpu = (
+        (_cpu(pid) - before) / SCRAPES * 1000
+        for pid, before in zip((agent.pid, sensing.pid), used, strict=True)
+    )
     p50, p99 = statistics.median(seconds), sorted(seconds)[int(SCRAPES * 0.99) - 1]
     memory = _memory(agent.pid)
     text = (
-        f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, {agent_cpu:.1f} ms of the agent's CPU a scrape (with the sensor's looks: "
+        f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, CPU a scrape {agent_cpu:.1f} ms (and sensor, with its looks, "
         f"{sensor_cpu:.1f}); agent RSS {memory['VmRSS']:.1f} MB, of it anonymous {memory['RssAnon']:.1f} MB"
     )
     figures.record("scrapes", server.name, text, p50_ms=p50, p99_ms=p99, cpu_ms=agent_cpu, **memory)
 
-    assert p99 < 250  # a machine that does nothing else: 50
+    assert agent_cpu < 25  # wall times are the machine's, of which these tests are not alone
+    assert memory["VmRSS"] < 60
 
 
 def _cpu(pid: int) -> float:
@@ -119,7 +135,11 @@ def test_stacks_in_every_format(scene: tuple[Server, Running, Sensing]) -> None:
     assert json.loads(agent.get("/api/stacks?format=speedscope")[1])["profiles"]
     assert gzip.decompress(agent.get("/api/stacks?format=pprof")[1])
     assert agent.get("/api/stacks?format=html")[1].lower().startswith(b"<!doctype html")
-    for query, words in (("format=doc", b"format= is one of"), ("server=x", b"server= is one of"), ("from=soon", b"no time")):
+    for query, words in (
+        ("format=doc", b"format= is one of"),
+        ("server=x", b"server= is one of"),
+        ("from=soon", b"no time"),
+    ):
         status, body = agent.get(f"/api/stacks?{query}")
         assert status == 400
         assert words in body
@@ -140,34 +160,34 @@ def test_pages_for_people_and_probes(scene: tuple[Server, Running, Sensing]) -> 
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
-        check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
-    (tmp_path / "key.pem").chmod(0o644)
+    self_signed(tmp_path)
     return tmp_path
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_real_prometheus_scrapes_it_over_tls_with_a_password(name: str, server: Any, certificate: Path) -> None:
+def test_a_real_prometheus_scrapes_it_over_tls_with_a_password(
+    name: str, server: Any, certificate: Path
+) -> None:
     web = certificate / "web.yaml"
     web.write_text(
         "tls_server_config: {cert_file: cert.pem, key_file: key.pem, min_version: TLS13}\n"
         f"basic_auth_users: {{ann: {USER}}}\n"
     )
-    with Sensing() as sensing, Running(server(name), "--web.config.file", web, sensor=sensing.path) as agent:
-        with Prometheus(certificate, agent.port) as prometheus:
-            assert prometheus.value("up") == 1
-            assert prometheus.value("innoscope_sql_up") == 1
-            assert prometheus.value("innoscope_mysqld_up") == 1
-            assert prometheus.value("innoscope_sensor_up") == 1
-            assert prometheus.value('innoscope_threads{wait="background_idle"}') > 0
-            assert prometheus.value("rate(innoscope_statements_total[30s])") > 0
-            assert 0 < prometheus.value("scrape_samples_scraped") <= 3000
-            metadata = prometheus.get("/api/v1/metadata")
-            assert metadata["innoscope_statements"][0]["type"] == "counter"
-            assert metadata["innoscope_buffer_pool_pages"][0]["help"].startswith("Pages of the buffer pool")
+    with (
+        Sensing() as sensing,
+        Running(server(name), "--web.config.file", web, sensor=sensing.path) as agent,
+        Prometheus(certificate, agent.port) as prometheus,
+    ):
+        assert prometheus.value("up") == 1
+        assert prometheus.value("innoscope_sql_up") == 1
+        assert prometheus.value("innoscope_mysqld_up") == 1
+        assert prometheus.value("innoscope_sensor_up") == 1
+        assert prometheus.value('innoscope_threads{wait="background_idle"}') > 0
+        assert prometheus.value("rate(innoscope_statements_total[30s])") > 0
+        assert 0 < prometheus.value("scrape_samples_scraped") <= 3000
+        metadata = prometheus.get("/api/v1/metadata")
+        assert metadata["innoscope_statements"][0]["type"] == "counter"
+        assert metadata["innoscope_buffer_pool_pages"][0]["help"].startswith("Pages of the buffer pool")
 
 
 class Prometheus:
@@ -219,7 +239,9 @@ class Prometheus:
                 found = None
             if found:
                 return list(found)
-            assert time.monotonic() < deadline, f"{query}: nothing\n{self._log.read_text()}\n{self._targets()}"
+            assert time.monotonic() < deadline, (
+                f"{query}: nothing\n{self._log.read_text()}\n{self._targets()}"
+            )
             time.sleep(0.2)
 
     def _targets(self) -> str:

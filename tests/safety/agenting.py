@@ -49,7 +49,9 @@ class Scrape:
     def why(self, collector: str) -> str | None:
         """The reason why a collector failed, None if it did not."""
         reasons = self.named("collector_failure_info")
-        return next((dict(labels)["reason"] for labels in reasons if ("collector", collector) in labels), None)
+        return next(
+            (dict(labels)["reason"] for labels in reasons if ("collector", collector) in labels), None
+        )
 
 
 class Running:
@@ -67,7 +69,7 @@ class Running:
         config = self.home / "agent.toml"
         inside = server.folder.inside
         config.write_text(
-            f"only_named = true\n[[server]]\nname = '{_TEST_NAME}'\nsocket = '{inside}/s.sock'\nport = {server.port}\n"
+            f"only_named = true\n[[server]]\nname = '{_TEST_NAME}'\nsocket = '{inside}/s.sock'\n"
             + "\n".join(options)
         )
         self._command = [
@@ -137,7 +139,9 @@ class Running:
         """Status and body of a page over plain HTTP."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         try:
-            connection.request("GET", path, headers={name.replace("_", "-"): text for name, text in headers.items()})
+            connection.request(
+                "GET", path, headers={name.replace("_", "-"): text for name, text in headers.items()}
+            )
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:

@@ -1,4 +1,4 @@
-"""Must show 5: whatever happens to the server or the sensor, a scrape answers in time and says what is wrong."""
+"""Must show 5: whatever happens to server or sensor, a scrape answers in time and says what is wrong."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 NAMES = ("mysql-5.6.24", "mariadb-10.11")
 ACCOUNT = "innoscope"
-PASSWORD = "quite-secret"
+PASSWORD = "quite-secret"  # noqa: S105
 ENDS_S = 1.0
 
 
@@ -152,7 +152,9 @@ def test_a_socket_that_is_gone() -> None:
             agent.until(sql_is(1))
             hidden = path.with_suffix(".hidden")
             path.rename(hidden)
-            connection = sql_by(server, hidden, "SELECT ID FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID()")
+            connection = sql_by(
+                server, hidden, "SELECT ID FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID()"
+            )
             for (number,) in connection:
                 sql_by(server, hidden, f"KILL {number}")
             scrape = agent.until(lambda scrape: scrape.why("sql") == "refused")
@@ -176,7 +178,9 @@ def test_one_connection_however_many_scrape(mysql: Server) -> None:
         with ThreadPoolExecutor(20) as pool:
             scrapes = list(pool.map(lambda _: agent.scrape(), range(60)))
         assert all(scrape.value("sql_up") == 1 for scrape in scrapes)
-        (count,) = sql(mysql, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID()")[0]
+        (count,) = sql(
+            mysql, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID()"
+        )[0]
         assert count == 1
 
 
@@ -220,18 +224,22 @@ def test_a_sensor_that_is_killed_stopped_and_started_again(mysql: Server) -> Non
 
 
 def test_a_server_that_is_killed_and_started_again() -> None:
-    with Server("mysql-5.6.24") as server, Sensing() as sensing:
-        with Running(server, sensor=sensing.path) as agent, Idle(server, 5):
-            before = agent.until(lambda scrape: scrape.why("waits") is None and scrape.value("sql_up") == 1)
-            server.kill()
-            dead = agent.until(lambda scrape: scrape.why("sql") == "refused")
-            assert (dead.value("sql_up"), dead.value("mysqld_up")) == (0, 0)
-            port = server.port
-            server.start()
-            if server.port == port:
-                pytest.fail("the port was to change: the agent must know the server by its socket")
-            after = agent.until(lambda scrape: scrape.value("mysqld_up") == 1 and scrape.value("sql_up") == 1)
-            assert falls(before, after) == {}
+    with (
+        Server("mysql-5.6.24") as server,
+        Sensing() as sensing,
+        Running(server, sensor=sensing.path) as agent,
+        Idle(server, 5),
+    ):
+        before = agent.until(lambda scrape: scrape.why("waits") is None and scrape.value("sql_up") == 1)
+        server.kill()
+        dead = agent.until(lambda scrape: scrape.why("sql") == "refused")
+        assert (dead.value("sql_up"), dead.value("mysqld_up")) == (0, 0)
+        port = server.port
+        server.start()
+        if server.port == port:
+            pytest.fail("the port was to change: the agent must know the server by its socket")
+        after = agent.until(lambda scrape: scrape.value("mysqld_up") == 1 and scrape.value("sql_up") == 1)
+        assert falls(before, after) == {}
 
 
 def status(pid: int) -> dict[str, str]:
@@ -281,7 +289,9 @@ def test_the_web_configuration_is_read_again(mysql: Server, tmp_path: Path) -> N
     file.write_text("http_server_config: {headers: {X-Frame-Options: deny}}\n")
     with Running(mysql, "--web.config.file", file) as agent:
         assert agent.get("/-/healthy")[0] == 200
-        file.write_text('basic_auth_users: {ann: "$2b$04$abcdefghijklmnopqrstuuTzmo0sVPSpVqaVTcDqCTmQkJ1ZGXEYu"}\n')
+        file.write_text(
+            'basic_auth_users: {ann: "$2b$04$abcdefghijklmnopqrstuuTzmo0sVPSpVqaVTcDqCTmQkJ1ZGXEYu"}\n'
+        )
         assert agent.get("/-/healthy")[0] == 401
         os.kill(agent.pid, signal.SIGHUP)
         assert agent.get("/metrics")[0] == 401

@@ -20,7 +20,13 @@ def test_one_source_is_passed_on_as_it_is() -> None:
 
 
 def test_another_source_goes_on_where_the_last_one_was() -> None:
-    steps = ("sql", LIFE, 1000), ("probes", LIFE, 3), ("probes", LIFE, 8), ("sql", LIFE, 1020), ("sql", LIFE, 1021)
+    steps = (
+        ("sql", LIFE, 1000),
+        ("probes", LIFE, 3),
+        ("probes", LIFE, 8),
+        ("sql", LIFE, 1020),
+        ("sql", LIFE, 1021),
+    )
 
     assert told(*steps) == [1000, 1000, 1005, 1005, 1006]
 

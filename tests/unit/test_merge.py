@@ -25,7 +25,9 @@ def merged(*outcomes: Outcome, merger: Merger | None = None) -> dict[tuple[str, 
 
 
 def test_the_first_declared_source_wins_series_by_series() -> None:
-    sql = outcome("sql", Sample("read_ahead_pages", 7, ("linear",)), Sample("read_ahead_pages", 8, ("random",)))
+    sql = outcome(
+        "sql", Sample("read_ahead_pages", 7, ("linear",)), Sample("read_ahead_pages", 8, ("random",))
+    )
     probes = outcome("probes", Sample("read_ahead_pages", 1, ("linear",)))
 
     found = merged(sql, probes)
@@ -54,8 +56,10 @@ def test_listed_labels_take_no_other_value() -> None:
 
 def test_counted_labels_keep_those_that_came_first() -> None:
     merger = Merger(registry.default())
-    sites = [outcome("probes", *(Sample("latch_spin_waits", 1, (f"a.c:{n}",)) for n in numbers)) for numbers in
-             (range(40), range(30, 60))]  # fmt: skip
+    sites = [
+        outcome("probes", *(Sample("latch_spin_waits", 1, (f"a.c:{number}",)) for number in numbers))
+        for numbers in (range(40), range(30, 60))
+    ]
 
     assert len(merged(sites[0], merger=merger)) == 40
     assert len(merged(sites[1], merger=merger)) == 10

@@ -13,7 +13,7 @@ from innoscope.collectors.sql_plan import Answers
 GOLDEN = Path(__file__).parents[1] / "golden" / "monitor"
 SERVERS = sorted(path.stem for path in GOLDEN.glob("*.txt"))
 
-#: What a person reads in those files: LSN, flushed up to, last checkpoint, change buffer merges, history list.
+#: What a person reads there: LSN, flushed up to, last checkpoint, change buffer merges, history list.
 SEEN: dict[str, tuple[int | None, ...]] = {
     "mysql-5.5.9": (1595675, 1595675, 1595675, 0, 0),
     "mysql-5.6.24": (1643552, 0, 1643542, 0, 5),
@@ -85,6 +85,6 @@ def test_what_is_not_there_is_none(text: str) -> None:
 
 
 def test_unknown_sections_and_lines_do_no_harm() -> None:
-    text = "=====\n---\nNEW IN 10.0\n---\nwords\n---\nLOG\n---\nwords\nLog sequence number          7\nmore\n---\nEND\n"
+    text = "---\nNEW IN 10.0\n---\nwords\n---\nLOG\n---\nwords\nLog sequence number     7\nmore\n---\nEND\n"
 
     assert values(text)["redo_written_bytes"] == 7

@@ -12,7 +12,8 @@ from innoscope.metrics import docs, registry
 #: What issue 3 promises to dashboards.
 PROMISED = (
     "innoscope_mysqld_up", "innoscope_sql_up", "innoscope_threads", "innoscope_buffer_pool_dirty_pages",
-    "innoscope_checkpoint_age_bytes", "innoscope_read_ahead_pages_total", "innoscope_read_ahead_requests_total",
+    "innoscope_checkpoint_age_bytes", "innoscope_read_ahead_pages_total",
+    "innoscope_read_ahead_requests_total",
     "innoscope_flushed_pages_total", "innoscope_fsync_seconds", "innoscope_deadlock_searches_total",
     "innoscope_deadlock_search_seconds_total", "innoscope_probe_attached", "innoscope_probe_overhead_ratio",
 )  # fmt: skip

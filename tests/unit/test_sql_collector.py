@@ -1,4 +1,4 @@
-"""The SQL collector on a server that is made up: plans, failures, back-off. Real ones: tests/live/test_sql.py."""
+"""The SQL collector on a server that is made up: plans, failures, back-off. Real ones: live/test_sql.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ DENIED = pymysql.err.OperationalError(1227, "Access denied; you need the PROCESS
 LOST = pymysql.err.OperationalError(2013, "Lost connection to MySQL server during query (timed out)")
 
 OLD: dict[str, Any] = {
-    "SHOW GLOBAL STATUS": {"Uptime": "10", "Innodb_buffer_pool_pages_free": "5", "Innodb_buffer_pool_pages_data": "15",
+    "SHOW GLOBAL STATUS": {"Uptime": "10", "Innodb_buffer_pool_pages_free": "5",
+                           "Innodb_buffer_pool_pages_data": "15",
                            "Innodb_buffer_pool_pages_dirty": "2", "Compression": "OFF"},
     "SHOW GLOBAL VARIABLES": {"innodb_max_dirty_pages_pct": "75.000000", "max_connections": "151",
                               "innodb_log_file_size": "5242880", "innodb_log_files_in_group": "2"},
@@ -59,7 +60,8 @@ class Server:
 
     def execute(self, statement: str) -> None:
         self.asked.append(statement)
-        answer = next((value for start, value in self.answers.items() if statement.startswith(start)), {})
+        fitting = (value for start, value in self.answers.items() if statement.startswith(start))
+        answer: Any = next(fitting, {})
         if isinstance(answer, Exception):
             raise answer
         if isinstance(answer, str):
@@ -80,7 +82,9 @@ class Clock:
         return self.now
 
 
-def collector(server: Any, flavour: str = "mysql", version: tuple[int, ...] = (5, 5, 9)) -> tuple[SqlCollector, Clock]:
+def collector(
+    server: Any, flavour: str = "mysql", version: tuple[int, ...] = (5, 5, 9)
+) -> tuple[SqlCollector, Clock]:
     clock = Clock()
     return SqlCollector(server, sql_catalog.default(), flavour, version, clock=clock), clock
 
@@ -123,7 +127,13 @@ def test_a_server_whose_status_has_it_all_is_not_asked_for_the_monitor() -> None
     status = {source.name: "1" for entry in sql_catalog.default().entries for source in entry.sources
               if source.kind == "status"}  # fmt: skip
     counters = {"lock_deadlock_rounds": 3, "buffer_flush_batch_total_pages": 4}
-    server = Server({"SHOW GLOBAL STATUS": status, "SHOW GLOBAL VARIABLES": OLD["SHOW GLOBAL VARIABLES"], "SELECT NAME": counters})
+    server = Server(
+        {
+            "SHOW GLOBAL STATUS": status,
+            "SHOW GLOBAL VARIABLES": OLD["SHOW GLOBAL VARIABLES"],
+            "SELECT NAME": counters,
+        }
+    )
     found = values(collector(server)[0].collect())
 
     assert found["deadlock_searches"] == 3
@@ -268,8 +278,16 @@ def test_numbers_that_are_none() -> None:
 
 
 def test_memory_and_sql_are_compared_series_by_series() -> None:
-    memory = [Sample("read_ahead_pages", 9, ("linear",)), Sample("spin_waits", 1), Sample("checkpoint_zone", 1, ("calm",))]
-    sql = [Sample("read_ahead_pages", 7, ("linear",)), Sample("checkpoint_zone", 1, ("calm",)), Sample("statements", 3)]
+    memory = [
+        Sample("read_ahead_pages", 9, ("linear",)),
+        Sample("spin_waits", 1),
+        Sample("checkpoint_zone", 1, ("calm",)),
+    ]
+    sql = [
+        Sample("read_ahead_pages", 7, ("linear",)),
+        Sample("checkpoint_zone", 1, ("calm",)),
+        Sample("statements", 3),
+    ]
 
     assert differences(memory, sql, {"read_ahead_pages", "statements"}) == [
         Sample("memory_sql_difference", 2, ("read_ahead_pages_linear",))

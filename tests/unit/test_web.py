@@ -6,7 +6,6 @@ import http.client
 import json
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from contextlib import ExitStack, contextmanager
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 import bcrypt
 import pytest
 
+from certificates import self_signed
 from innoscope.errors import BadFile
 from innoscope.exporter.connections import MOST, Connections
 from innoscope.exporter.web import Address, Request, Response, WebServer
@@ -107,11 +107,7 @@ def test_another_address_than_loopback_is_trusted_only_with_a_password(tmp_path:
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tls")
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
-        check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
+    self_signed(folder)
     return folder
 
 
@@ -186,5 +182,3 @@ def test_addresses(text: str, host: str, port: int) -> None:
 def test_a_port_that_is_taken_is_said() -> None:
     with serving() as server, pytest.raises(BadFile, match="cannot listen"):
         WebServer(Address("127.0.0.1", server.port), {}, Watched(None))
-
-

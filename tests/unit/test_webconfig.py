@@ -45,7 +45,10 @@ basic_auth_users: {{ann: "{HASH}"}}
     ("text", "words"),
     [
         ("rate_limit: {burst: 1}", "rate_limit is not supported"),
-        ("tls_server_config: {cert_file: a, key_file: b, cipher_suites: [x]}", "cipher_suites is not supported"),
+        (
+            "tls_server_config: {cert_file: a, key_file: b, cipher_suites: [x]}",
+            "cipher_suites is not supported",
+        ),
         ("tls_server_config: {cert_file: a}", "needs cert_file and key_file"),
         (
             "tls_server_config: {cert_file: a, key_file: b, client_auth_type: RequireAnyClientCert}",
@@ -59,7 +62,7 @@ basic_auth_users: {{ann: "{HASH}"}}
         ("tls_server_config: {cert_file: a, key_file: b, min_version: TLS10}", "TLS10 is not supported"),
         ("http_server_config: {http2: true}", "http2 is not supported"),
         ("http_server_config: {headers: {Set-Cookie: a}}", "Set-Cookie is not supported"),
-        ("http_server_config: {headers: {X-Frame-Options: \"a\\nb\"}}", "X-Frame-Options is not supported"),
+        ('http_server_config: {headers: {X-Frame-Options: "a\\nb"}}', "X-Frame-Options is not supported"),
         ("basic_auth_users: {ann: secret}", "is not a bcrypt hash"),
         ("basic_auth_users: [ann]", "is not a mapping"),
         ("[]", "is not a mapping"),
@@ -100,14 +103,33 @@ def test_users_and_passwords() -> None:
     assert verifier.admits(None, {})
     assert verifier.admits("Basic YW5uOnNlY3JldA==", users)  # ann:secret
     assert verifier.admits("basic YW5uOnNlY3JldA==", users)
-    for header in (None, "", "Basic", "Basic !", "Bearer YW5uOnNlY3JldA==", "Basic YW5uOndyb25n", "Basic Ym9iOnNlY3JldA=="):
+    for header in (
+        None,
+        "",
+        "Basic",
+        "Basic !",
+        "Bearer YW5uOnNlY3JldA==",
+        "Basic YW5uOndyb25n",
+        "Basic Ym9iOnNlY3JldA==",
+    ):
         assert not verifier.admits(header, users), header
 
 
-def test_verdicts_are_remembered_but_not_for_another_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+def spied(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The hashes that are compared with."""
     asked: list[bytes] = []
     real = bcrypt.checkpw
-    monkeypatch.setattr(bcrypt, "checkpw", lambda word, hashed: asked.append(hashed) or real(word, hashed))
+
+    def check(password: bytes, hashed: bytes) -> bool:
+        asked.append(hashed)
+        return real(password, hashed)
+
+    monkeypatch.setattr(bcrypt, "checkpw", check)
+    return asked
+
+
+def test_verdicts_are_remembered_but_not_for_another_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = spied(monkeypatch)
     verifier = Verifier()
     for _ in range(3):
         assert verifier.admits("Basic YW5uOnNlY3JldA==", {"ann": HASH.encode()})
@@ -118,8 +140,7 @@ def test_verdicts_are_remembered_but_not_for_another_hash(monkeypatch: pytest.Mo
 
 
 def test_an_unknown_user_takes_as_long_as_a_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bytes] = []
-    monkeypatch.setattr(bcrypt, "checkpw", lambda _, hashed: asked.append(hashed) or True)
+    asked = spied(monkeypatch)
 
     assert not Verifier().admits("Basic Ym9iOnNlY3JldA==", {"ann": HASH.encode()})
     assert len(asked) == 1

@@ -44,8 +44,8 @@ class Gaps:
 class LatencyProbe:
     """A context manager around one client that sends ``DO 1``, waits for the answer, and sends the next.
 
-    With ``realtime`` (SCHED_FIFO) the client itself never waits for a CPU, as if it ran on another host: what it
-    waits for is the server. A nice value will not do: EEVDF charges a heavy task's debt several times over.
+    With ``realtime`` (SCHED_FIFO) the client itself never waits for a CPU, as if it ran on another host: what
+    it waits for is the server. A nice value will not do: EEVDF charges a heavy task's debt several times over.
     It ends by itself after ``bound`` seconds.
     """
 

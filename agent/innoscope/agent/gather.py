@@ -158,10 +158,10 @@ class Gatherer:
         for server in servers:
             server.outcomes = ()
         for told in reply.servers:
-            server = self._servers.met(told.name, told.target)
-            if server is not None:
-                server.outcomes = told.outcomes
-                server.collectors = tuple(one.collector for one in told.outcomes)
+            met = self._servers.met(told.name, told.target)
+            if met is not None:
+                met.outcomes = told.outcomes
+                met.collectors = tuple(one.collector for one in told.outcomes)
 
     def _outcomes(self, server: Server) -> tuple[Outcome, ...]:
         """All outcomes of a server, and what follows from them together."""

@@ -52,9 +52,7 @@ class Agent:
         servers = Servers(config)
         self._gatherer = Gatherer(sensor, servers, registry.default())
         self._store = Store(patient, servers.called, config.stacks.keep_seconds)
-        routes = Routes(
-            self._gatherer, self._store, sensor, servers.name_of, config.web.telemetry_path
-        )
+        routes = Routes(self._gatherer, self._store, sensor, servers.name_of, config.web.telemetry_path)
         self.ended = threading.Event()
         self._polled_at = time.monotonic()
         self.web = WebServer(Address.parse(config.web.listen_address), routes.table(), self.watched)

@@ -20,7 +20,7 @@ Generated from `probes/catalog/metrics.yaml` by `python -m innoscope.metrics.doc
 All series but those of the last table have the label `server`, the name of the server they are about. Base
 units throughout: seconds, bytes, ratios from 0 to 1. A metric has no series on a server that cannot tell it;
 why not is said by `innoscope probes status` and by `innoscope_collector_failure_info`. Where several sources
-can tell a number, the first one that has it wins; a counter goes on from where it was when its source changes.
+can tell a number, the first one that has it wins; a counter goes on from where it was when that changes.
 
 Histograms have the fixed bounds {least} s to {most} s by factor 2. With every label at its bound one server
 makes at most {series:,} series; a label that has more values than its bound loses the rest, counted in

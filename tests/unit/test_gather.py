@@ -1,0 +1,216 @@
+"""Gathering with made-up sensors: what is missing is said, names are ours, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from innoscope.agent import config
+from innoscope.agent.gather import Gatherer
+from innoscope.agent.profiles import Store, moment
+from innoscope.agent.routes import budget
+from innoscope.agent.servers import Servers
+from innoscope.collectors.own import SensorState, own
+from innoscope.exporter.web import Request
+from innoscope.metrics import registry
+from innoscope.metrics.model import Outcome, Sample
+from innoscope.sensor.client import SensorDown, ServerProfiles
+from innoscope.sensor.protocol import Reply, ServerReply
+from innoscope.stacks.model import Frame, Trust
+from innoscope.stacks.profiles import Chunk, Stack
+from innoscope.target.proc import ProcFs
+from unit.test_target_sql import target
+
+if TYPE_CHECKING:
+    from innoscope.agent.gather import Picture
+
+QUIET = config.Config(sql=config.Sql(enabled=False), sensor=config.Sensor(timeout_seconds=0.2))
+#: Ourselves, as a process that is there.
+ALIVE = target(start_time=ProcFs().stat(os.getpid()).start_time, socket="/run/a.sock")
+
+
+def reply(*samples: Sample, pid: int = 7, told: Any = ALIVE, reason: str | None = None) -> Reply:
+    outcome = Outcome("waits", reason is None, 0.1, samples, reason)
+    return Reply("boot", pid, 1.5, 4096, "0.1.0", (ServerReply("3306", told, (outcome,)),), 0.0)
+
+
+class Sensor:
+    """Answers with the next reply, raises it, or waits until it may go on."""
+
+    def __init__(self, *replies: Reply | Exception) -> None:
+        self.replies = list(replies)
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+
+    def collect(self) -> Reply:
+        self.may_go_on.wait()
+        answer = self.replies.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Clock:
+    """A second passes between two gatherings."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def gathered(sensor: Sensor, count: int = 1, settings: config.Config = QUIET) -> list[Picture]:
+    clock = Clock()
+    gatherer = Gatherer(sensor, Servers(settings), registry.default(), clock)
+    found = []
+    for _ in range(count):
+        clock.now += 1
+        picture = gatherer.gather(0.5)
+        assert picture is not None
+        found.append(picture)
+    return found
+
+
+def values(picture: Picture) -> dict[tuple[str, ...], Any]:
+    return {(one.metric.name, one.server, *one.labels): one.value for one in picture.series}
+
+
+def test_what_the_sensor_tells_is_told_on_with_what_follows() -> None:
+    (picture,) = gathered(Sensor(reply(Sample("look_seconds", 0.5))))
+    found = values(picture)
+
+    assert found["look_seconds", "3306"] == 0.5
+    assert found["collector_success", "3306", "waits"] == 1
+    assert found["mysqld_up", "3306"] == 1
+    assert found["sensor_up", ""] == 1
+    assert found["own_cpu_seconds", "", "sensor"] == 1.5
+    assert ("sql_up", "3306") not in found
+
+
+def test_a_configured_name_wins_and_others_can_be_left_out() -> None:
+    named = config.Config(
+        sql=QUIET.sql, server=(config.Server("orders", socket="/run/a.sock"),), only_named=True
+    )
+    other = config.Config(
+        sql=QUIET.sql, server=(config.Server("orders", socket="/run/b.sock"),), only_named=True
+    )
+
+    assert [view.name for view in gathered(Sensor(reply()), settings=named)[0].servers] == ["orders"]
+    assert gathered(Sensor(reply()), settings=other)[0].servers == ()
+
+
+def test_a_sensor_that_is_gone_leaves_reasons_not_holes() -> None:
+    before, after = gathered(Sensor(reply(), SensorDown("it is gone", remedy="start it")), 2)
+    found = values(after)
+
+    assert values(before)["sensor_up", ""] == 1
+    assert found["sensor_up", ""] == 0
+    assert found["collector_failure_info", "3306", "waits", "gone"] == 1
+    assert found["mysqld_up", "3306"] == 1
+    assert ("own_cpu_seconds", "", "sensor") not in found
+
+
+def test_another_sensor_is_counted() -> None:
+    pictures = gathered(Sensor(reply(), reply(), reply(pid=8)), 3)
+
+    assert [values(picture)["sensor_restarts", ""] for picture in pictures] == [0, 0, 1]
+
+
+def test_a_server_that_ended_is_down() -> None:
+    (picture,) = gathered(Sensor(reply(told=target(start_time=1))))
+
+    assert values(picture)["mysqld_up", "3306"] == 0
+    assert picture.servers[0].up is False
+
+
+def test_a_sensor_that_hangs_holds_nobody_up() -> None:
+    sensor = Sensor(reply())
+    sensor.may_go_on.clear()
+    began = time.monotonic()
+    (picture,) = gathered(sensor)
+    sensor.may_go_on.set()
+
+    assert time.monotonic() - began < 0.5
+    assert values(picture)["sensor_up", ""] == 0
+
+
+def test_who_comes_while_another_gathers_gets_the_last_picture_in_time() -> None:
+    sensor = Sensor(reply(), reply())
+    gatherer = Gatherer(sensor, Servers(QUIET), registry.default())
+    first = gatherer.gather(0.5)
+    with gatherer._lock:
+        found: list[Picture | None] = []
+        thread = threading.Thread(target=lambda: found.append(gatherer.gather(0.05)))
+        thread.start()
+        thread.join(5)
+
+    assert found == [first]
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"), [(None, 0.8), ("10", 0.8), ("0.5", 0.35), ("0.01", 0.05), ("soon", 0.8)]
+)
+def test_prometheus_says_how_long_it_waits(header: str | None, seconds: float) -> None:
+    assert budget(header) == pytest.approx(seconds)
+
+
+def test_what_we_cost_ourselves() -> None:
+    found = {(one.metric, one.labels): one.value for one in own(SensorState(), 3).samples}
+
+    assert float(found["own_resident_memory_bytes", ("agent",)]) > 1 << 20  # type: ignore[arg-type]
+    assert found["series_dropped", ()] == 3
+    assert found["sensor_up", ()] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("now", 1000.0), ("-1.5m", 910.0), ("-1h", -2600.0), ("12.5", 12.5), ("1970-01-01T00:01:00Z", 60.0),
+     ("1970-01-01T00:01:00", 60.0)],
+)  # fmt: skip
+def test_moments(text: str, expected: float) -> None:
+    assert moment(text, 1000.0) == expected
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-m", "-5", "1.2.3"])
+def test_moments_that_are_none(text: str) -> None:
+    with pytest.raises(ValueError, match="is no time"):
+        moment(text, 1000.0)
+
+
+class Profiler:
+    """Tells of one chunk of two servers, once."""
+
+    def __init__(self, end: float) -> None:
+        stack = Stack.of("idle", Trust.EXACT, (Frame("poll", "libc.so.6", 1),))
+        chunks = [Chunk(end - 10, end, 10, 5.0, {stack: 30})]
+        self.told = {name: ServerProfiles(ALIVE, chunks) for name in ("3306", "3307")}
+
+    def profiles(self, cursor: Any) -> tuple[Any, dict[str, ServerProfiles]]:
+        told, self.told = self.told, {}
+        return cursor, told
+
+
+def asked(store: Store, query: dict[str, str], *, trusted: bool = True) -> tuple[int, bytes]:
+    response = store.answer(Request("/api/stacks", query, None, trusted))  # type: ignore[arg-type]
+    return int(response.status), response.body
+
+
+def test_stacks_are_served_by_our_names_to_those_who_may_see_them() -> None:
+    clock = Clock()
+    clock.now = 5000.0
+    names = {"3306": "orders"}
+    store = Store(Profiler(4990.0), lambda name, _: names.get(name), 3600, clock)
+    assert asked(store, {})[0] == 503
+    store.poll()
+
+    status, body = asked(store, {"format": "folded"})
+    assert (status, body.split(b" ")[-1]) == (200, b"30\n")
+    assert asked(store, {"server": "3307"})[0] == 400
+    assert asked(store, {}, trusted=False)[0] == 403
+    clock.now += 3700
+    store.poll()
+    assert asked(store, {})[0] == 503
