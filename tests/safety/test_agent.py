@@ -15,7 +15,6 @@ import pytest
 from safety.agenting import Running, Scrape
 from safety.sensing import Sensing
 from servers import Server
-from workloads import Idle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -228,7 +227,6 @@ def test_a_server_that_is_killed_and_started_again() -> None:
         Server("mysql-5.6.24") as server,
         Sensing() as sensing,
         Running(server, sensor=sensing.path) as agent,
-        Idle(server, 5),
     ):
         before = agent.until(lambda scrape: scrape.why("waits") is None and scrape.value("sql_up") == 1)
         server.kill()
