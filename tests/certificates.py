@@ -12,18 +12,16 @@ if TYPE_CHECKING:
 def self_signed(folder: Path, name: str = "") -> None:
     """Make ``cert.pem`` and ``key.pem`` there, after ``name`` if one is given."""
     key, cert = folder / f"{name}key.pem", folder / f"{name}cert.pem"
-    kind = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "2",
+    kind = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    files = [
         "-subj",
         "/CN=localhost",
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+        "-keyout",
+        str(key),
+        "-out",
+        str(cert),
     ]
-    files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
     subprocess.run([*kind, *files], check=True, capture_output=True, timeout=60)
     key.chmod(0o644)  # servers and agents that give up their rights read it too
