@@ -34,7 +34,7 @@ class Measured:
         for report in sorted(
             self.reports, key=lambda each: (each.state == "missing", -each.hits, each.probe)
         ):
-            yield _row(report)
+            yield row(report)
 
     def summary(self) -> str:
         """One line."""
@@ -108,7 +108,8 @@ def _wait(seconds: float) -> None:
         sys.stderr.write("\r\x1b[K")
 
 
-def _row(report: ProbeReport) -> tuple[str, ...]:
+def row(report: ProbeReport) -> tuple[str, ...]:
+    """A line of the table of probes."""
     if report.state == "missing":
         return (
             report.probe,
@@ -119,7 +120,7 @@ def _row(report: ProbeReport) -> tuple[str, ...]:
             "",
             "",
             report.reason or "",
-            report.instead or "",
+            report.instead or report.remedy or "",
         )
     return (
         report.probe, report.family, report.state, f"{report.hits:,}", f"{report.hits_per_second:,.0f}",

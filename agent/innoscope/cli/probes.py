@@ -30,6 +30,7 @@ def command() -> None:
     \b
     Examples:
       innoscope probes list                       what could be attached, on every server
+      innoscope probes status                     what the sensor has attached, what it counts and costs
       innoscope probes measure --seconds 10       attach the default probes for 10 s and show what they cost
       innoscope probes measure --family spin      one family, also one that is off by default
     """
@@ -93,6 +94,31 @@ def measure(
     for line in table(_MEASURED, list(result.rows()), right=_RIGHT, width=terminal_width()):
         click.echo(line)
     click.echo(f"\n{result.summary()}")
+
+
+@command.command("status")
+@click.option("--socket", "path", metavar="PATH", help="The sensor's socket.  [default: where it listens]")
+@json_option
+def status(path: str | None, as_json: bool) -> None:
+    """What the running sensor has attached to each server: hits, cost, or why not and the remedy.
+
+    \b
+    Exit codes: 13 when no sensor answers (docs/cli.md has the others).
+    """
+    from innoscope.cli.measuring import row
+    from innoscope.probes.governor import ProbeReport
+    from innoscope.sensor.client import DEFAULT_SOCKET, SensorClient
+
+    servers = SensorClient(path or DEFAULT_SOCKET).probes()
+    if as_json:
+        click.echo(json.dumps(servers, indent=2))
+        return
+    for number, (name, rows) in enumerate(servers.items()):
+        click.echo(("\n" if number else "") + f"server {name}")
+        reports = [ProbeReport(**each) for each in rows]
+        lines = [row(report) for report in sorted(reports, key=lambda each: -each.hits)]
+        for line in table(_MEASURED, lines, right=_RIGHT, width=terminal_width()):
+            click.echo(line)
 
 
 def _targets(pid: int | None, socket: str | None, port: int | None) -> Sequence[Target]:
