@@ -13,7 +13,7 @@ from innoscope.target.discover import find_one
 from live import figures
 from live.bpftrace import Independent
 from servers import Server
-from workloads import UpdateStorm
+from workloads import Fsync, UpdateStorm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,16 +62,23 @@ def test_the_budget_holds_with_the_hottest_family(storm: Server, budget: float) 
     assert states["row_lock_wait"] != "off", "a cheap probe does not pay for the hot one"
 
 
-def test_estimates_of_a_duty_cycle_are_close(storm: Server) -> None:
-    collector = ProbesCollector(find_one(storm.pid), families=frozenset({"redo"}), budget=0.0005)
+@pytest.fixture
+def commits() -> Iterator[Server]:
+    """A load that goes on evenly: what a sample of it says is then a matter of the sampling alone."""
+    with Server("mysql-5.6.24", options=Fsync.server_options) as server, Fsync(server, 4):
+        yield server
+
+
+def test_estimates_of_a_duty_cycle_are_close(commits: Server) -> None:
+    collector = ProbesCollector(find_one(commits.pid), families=frozenset({"redo"}), budget=0.0005)
     governor = collector.start()
     try:
         time.sleep(5)
         [point] = [point for point in governor.attachment.points if point.name == "redo_write"]
         [place] = point.placed.places
-        path = storm.installation.mysqld
+        path = commits.installation.mysqld
         before = _writes(by_series(collector.collect()))
-        with Independent(f"uprobe:{path}:{place.symbol} /pid == {storm.pid}/") as independent:
+        with Independent(f"uprobe:{path}:{place.symbol} /pid == {commits.pid}/") as independent:
             before = _writes(by_series(collector.collect()))
             time.sleep(SECONDS)
             after = _writes(by_series(collector.collect()))

@@ -65,6 +65,10 @@ def looked(told: ServerReply) -> bool:
     return outcome(told, "waits").success
 
 
+def learnt(told: ServerReply) -> bool:
+    return all(outcome(told, collector).success for collector in ("memory", "probes"))
+
+
 def threads(told: ServerReply, wait: str) -> float:
     value = values(told, "waits")["threads", (wait,)] if looked(told) else -1
     assert isinstance(value, int)
@@ -193,7 +197,10 @@ def test_hello_and_probes(sensing: Sensing, mariadb: Server) -> None:
     assert "shop" in sensing.client.probes()
 
 
-def test_its_own_cost_is_told(sensing: Sensing) -> None:
+def test_its_own_cost_is_told(sensing: Sensing, mysql: Server, mariadb: Server) -> None:
+    """Once it has learnt the servers: reading debug info and code maps their files for some seconds."""
+    for server in (mysql, mariadb):
+        until(sensing, server, learnt)
     reply = sensing.client.collect()
 
     assert reply.pid == sensing.pid

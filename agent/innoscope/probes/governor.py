@@ -26,6 +26,10 @@ DEFAULT_BUDGET = 0.01
 _TICK_S = 1.0
 #: The first look at what everything costs comes early: a hot function must not stay probed for a second.
 _FIRST_TICK_S = 0.1
+#: Less time than this says nothing about a rate.
+_ENOUGH_S = 0.05
+#: What is left of a rate at the next one, in what is reckoned with.
+_MEMORY = 0.85
 #: How long a probe on a duty cycle counts at a time, at least.
 _WINDOW_S = 0.1
 #: What the kernel takes to take one off, until we know better; and what we leave it beyond that.
@@ -45,9 +49,11 @@ class _State:
     hit_cost: float
     duty: float = 1.0
     rate: float = 0.0  # hits a second while attached
+    expected: float = 0.0  # the same, as a decision has to reckon with it
     hits: int = 0  # all that were counted
     cost_s: float = 0.0
-    attached_s: float = 0.0  # since the last tick
+    attached_s: float = 0.0  # since the rate was reckoned
+    fresh: int = 0  # hits since then
     scale: float = 1.0  # a hit in this window of a duty cycle stands for so many
     off_s: float = _OFF_S  # how long the kernel took to take it off the last time
     begun: float = 0.0  # when its window began
@@ -91,6 +97,7 @@ class Governor:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._last_tick = time.monotonic()
+        self._spent = 0.0  # seconds, since then
         self._thread = threading.Thread(target=self._run, name="governor", daemon=True)
 
     def start(self) -> None:
@@ -224,7 +231,7 @@ class Governor:
     def _tick(self, now: float) -> list[_State]:
         self._account(self.attachment.read(), now)
         loads = {
-            name: Load(state.rate, state.hit_cost, state.point.placed.probe.limit)
+            name: Load(state.expected, state.hit_cost, state.point.placed.probe.limit)
             for name, state in self._states.items()
             if not state.point.problem
         }
@@ -255,12 +262,11 @@ class Governor:
 
     def _account(self, reading: Reading, now: float) -> None:
         """Hits, cost and counts since the last time."""
-        elapsed = max(now - self._last_tick, 1e-9)
-        self._last_tick = now
-        spent = 0.0
         for state in self._states.values():
-            spent += self._account_one(state, reading.hits[state.point.index], now)
-        self.overhead = spent / elapsed / self.cpus
+            self._spent += self._account_one(state, reading.hits[state.point.index], now)
+        if (elapsed := now - self._last_tick) >= _TICK_S / 2:
+            self.overhead = self._spent / elapsed / self.cpus
+            self._last_tick, self._spent = now, 0.0
         self.totals.add(reading, self._scales(self._states.values()))
 
     def _account_one(self, state: _State, hits: int, now: float) -> float:
@@ -269,9 +275,12 @@ class Governor:
             state.on_since = now
         fresh = hits - state.hits
         state.hits = hits
-        if state.attached_s > 0:
-            state.rate = fresh / state.attached_s
-            state.attached_s = 0.0
+        state.fresh += fresh
+        if state.attached_s >= _ENOUGH_S:
+            state.rate = state.fresh / state.attached_s
+            # A window that happens to be quiet is no reason to let go.
+            state.expected = max(state.rate, _MEMORY * state.expected)
+            state.attached_s, state.fresh = 0.0, 0
         spent = fresh * state.hit_cost
         state.cost_s += spent
         return spent
