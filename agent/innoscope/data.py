@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
+from typing import Any
+
+from innoscope.errors import BadFile
 
 
 def folder(name: str) -> Path:
@@ -15,3 +18,20 @@ def folder(name: str) -> Path:
     if in_tree.is_dir():
         return in_tree
     return Path(import_module(f"innoscope.{name}").__path__[0])
+
+
+def catalog_path(name: str) -> Path:
+    """A file of the catalog: metrics.yaml, waits.yaml, …"""
+    return folder("catalog") / name
+
+
+def read_yaml(path: Path) -> Any:
+    """The parsed file. Raises BadFile."""
+    import yaml
+
+    try:
+        return yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+    except OSError as error:
+        raise BadFile(f"cannot read {path}: {error.strerror}", remedy=f"ls -l {path}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise BadFile(f"{path} is not YAML: {error}") from error

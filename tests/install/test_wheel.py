@@ -42,8 +42,12 @@ def test_it_is_one_wheel_for_all_pythons(installed: Path) -> None:
 
 def test_core_and_catalog_are_in_it(installed: Path) -> None:
     program = (
-        "import innoscope, innoscope._native as core; from innoscope.stacks import catalog;"
-        "print(innoscope.__file__, core.__file__, catalog.waits_path(), len(catalog.load().rules) > 50)"
+        "import innoscope, innoscope._native as core; from innoscope import data;"
+        "from innoscope.stacks import catalog;"
+        "source = data.folder('uprobes') / 'flush.bpf.c', data.folder('include') / 'probe.h';"
+        "assert all(file.is_file() for file in source), source;"
+        "print(innoscope.__file__, core.__file__, *source, data.catalog_path('waits.yaml'),"
+        "len(catalog.load().rules) > 50)"
     )
     done = run(installed, "-c", program)
     assert done.returncode == 0, done.stderr

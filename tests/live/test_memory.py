@@ -15,6 +15,7 @@ import yaml
 
 from innoscope.collectors.errors import CollectorFailed
 from innoscope.collectors.memory import MemoryCollector
+from innoscope.data import catalog_path
 from innoscope.errors import InnoscopeError
 from innoscope.memory import catalog
 from innoscope.memory.layout import Debug
@@ -133,7 +134,7 @@ def test_what_is_quiet_is_equal(small: Server, reader: MemoryReader) -> None:
 
 
 def test_the_collector_exports_declared_series_only(small: Server, reader: MemoryReader) -> None:
-    metrics = yaml.safe_load(catalog.catalog_path().with_name("metrics.yaml").read_bytes())["metrics"]
+    metrics = yaml.safe_load(catalog_path("metrics.yaml").read_bytes())["metrics"]
     collector = MemoryCollector(find_one(pid=small.pid), status=True, variables=True, reader=reader)
 
     series = by_series([*collector.collect(), *collector.collect()])

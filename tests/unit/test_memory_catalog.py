@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from innoscope.data import catalog_path
 from innoscope.errors import BadFile
 from innoscope.memory import catalog
 
@@ -20,7 +21,7 @@ METRICS = Path(__file__).parents[2] / "probes" / "catalog" / "metrics.yaml"
 
 @pytest.fixture
 def data() -> Any:
-    return yaml.safe_load(catalog.catalog_path().read_bytes())
+    return yaml.safe_load(catalog_path("memory.yaml").read_bytes())
 
 
 def test_the_installed_catalog_is_good() -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from innoscope.data import catalog_path, read_yaml
 from innoscope.errors import BadFile
-from innoscope.metrics.registry import catalog_path, read_yaml
 from innoscope.stacks.catalog import to_regex
 from innoscope.stacks.classify import plain_name
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from innoscope.data import catalog_path, read_yaml
 from innoscope.errors import BadFile
 from innoscope.metrics import registry
-from innoscope.metrics.registry import catalog_path, read_yaml
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from innoscope.data import read_yaml
 from innoscope.errors import BadFile
-from innoscope.metrics.registry import read_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from innoscope.data import catalog_path, read_yaml
 from innoscope.errors import BadFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 _TOP_KEYS: Final = {"version", "lengths", "values", "tables"}
 _PLACES: Final = ("paths", "symbol", "status", "variable")
@@ -82,28 +82,10 @@ class Catalog:
     paths: tuple[str, ...] = field(default=())
 
 
-def catalog_path() -> Path:
-    """The memory.yaml that is installed with the program, or that of the source tree."""
-    try:
-        package = import_module("innoscope.catalog").__file__
-    except ImportError:
-        package = None
-    if package:
-        return Path(package).with_name("memory.yaml")
-    return Path(__file__).parents[3] / "probes" / "catalog" / "memory.yaml"
-
-
 def load(path: Path | None = None) -> Catalog:
     """Read and check the catalog; BadFile names the first problem."""
-    import yaml
-
-    path = path or catalog_path()
-    try:
-        data = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
-    except OSError as error:
-        raise BadFile(f"cannot read {path}: {error.strerror}", remedy="reinstall innoscope") from error
-    except yaml.YAMLError as error:
-        raise BadFile(f"{path} is not YAML: {error}") from error
+    path = path or catalog_path("memory.yaml")
+    data = read_yaml(path)
     found = problems(data)
     if found:
         raise BadFile(f"{path}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""))

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from innoscope.data import catalog_path, read_yaml
 from innoscope.errors import BadFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 PREFIX: Final = "innoscope_"
 KINDS: Final = ("counter", "gauge", "histogram", "info")
@@ -96,17 +96,6 @@ def default() -> Registry:
     return load()
 
 
-def catalog_path(name: str) -> Path:
-    """A file of the catalog as installed with the program, or of the source tree."""
-    try:
-        package = import_module("innoscope.catalog").__file__
-    except ImportError:
-        package = None
-    if package:
-        return Path(package).with_name(name)
-    return Path(__file__).parents[3] / "probes" / "catalog" / name
-
-
 def load(path: Path | None = None) -> Registry:
     """Read and check the file; BadFile names the first problem."""
     path = path or catalog_path("metrics.yaml")
@@ -115,18 +104,6 @@ def load(path: Path | None = None) -> Registry:
     if found:
         raise BadFile(f"{path}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""))
     return Registry({name: _metric(name, body) for name, body in data["metrics"].items()})
-
-
-def read_yaml(path: Path) -> Any:
-    """The parsed file. Raises BadFile."""
-    import yaml
-
-    try:
-        return yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
-    except OSError as error:
-        raise BadFile(f"cannot read {path}: {error.strerror}", remedy=f"ls -l {path}") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise BadFile(f"{path} is not YAML: {error}") from error
 
 
 def _metric(name: str, body: dict[str, Any]) -> Metric:

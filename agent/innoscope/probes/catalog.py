@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from innoscope.data import catalog_path, read_yaml
 from innoscope.errors import BadFile
-from innoscope.metrics.registry import catalog_path, read_yaml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +59,7 @@ class Site:
     returns: str | None
     functions: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
-    library: str | None = None
+    shared_object: str | None = None  # the beginning of a mapped file's name; None: the executable
     values: dict[str, Value] = field(default_factory=dict)
     feeds: tuple[str, ...] = ()  # besides what the probe feeds everywhere
     absent: str | None = None  # why there is nothing to attach to
@@ -168,7 +168,7 @@ def _site(
         returns=returns,
         functions=tuple(entry.get("functions", ())),
         symbols=tuple(entry.get("symbols", ())),
-        library=entry.get("library"),
+        shared_object=entry.get("library"),
         values={key: _value(entry[key]) for key in values if key in entry},
         feeds=tuple(entry.get("feeds", ())),
         absent=entry.get("absent"),

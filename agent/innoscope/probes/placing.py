@@ -95,13 +95,13 @@ class _Files:
 
     def of(self, site: Site) -> CodeFile:
         """The file of a site. NativeError (elf) if it is not mapped."""
-        if site.library is None:
+        if site.shared_object is None:
             return self.main
-        if site.library not in self._libraries:
+        if site.shared_object not in self._libraries:
             from innoscope._native import CodeFile
 
-            self._libraries[site.library] = CodeFile(self._pid, site.library)
-        return self._libraries[site.library]
+            self._libraries[site.shared_object] = CodeFile(self._pid, site.shared_object)
+        return self._libraries[site.shared_object]
 
 
 def _place_one(target: Target, probe: Probe, files: _Files) -> Placed | Missing:
@@ -161,12 +161,14 @@ def _not_found(target: Target, probe: Probe, site: Site, file: CodeFile) -> Miss
 
 def _alive(placed: Sequence[Placed], files: _Files) -> list[Placed | Missing]:
     """Without dead copies: exported by link-time optimisation, and nothing calls them."""
-    own = [(place.address, place.size) for each in placed if not each.site.library for place in each.places]
+    own = [
+        (place.address, place.size) for each in placed if not each.site.shared_object for place in each.places
+    ]
     counts = files.main.references(own)
     if counts is None:
         return list(placed)
     dead = {address for (address, _), count in zip(own, counts, strict=True) if not count}
-    return [each if each.site.library else _without_dead(each, dead) for each in placed]
+    return [each if each.site.shared_object else _without_dead(each, dead) for each in placed]
 
 
 def _without_dead(placed: Placed, dead: set[int]) -> Placed | Missing:
