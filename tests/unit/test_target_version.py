@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -68,7 +69,13 @@ def test_ten_eleven_is_after_ten_five() -> None:
     ],
 )
 def test_versions_in_an_executable(image: bytes, expected: str | None) -> None:
-    assert version.search(image) == expected
+    assert version.search([image]) == expected
+
+
+@pytest.mark.parametrize("size", range(1, 40))
+def test_a_version_that_lies_across_two_pieces_is_found(size: int) -> None:
+    image = b"\x003.0.17\x00/build/mysql-8.0.35/sql/x.cc\0" + bytes(90) + b"\0MySQL 9.7.4\0" + bytes(90)
+    assert version.search(version.pieces(io.BytesIO(image), size)) == "9.7.4"
 
 
 def test_the_executable_is_read_through_proc(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.target.native_errors import translating
+from innoscope.target.reading import ONE_AT_A_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,7 +76,7 @@ def learn(
     (a folder).
     """
     files = dict(debug.files)
-    with translating(target.pid):
+    with ONE_AT_A_TIME, translating(target.pid):
         from innoscope import _native
 
         symbols, source = _native.globals_in_process(target.pid, list(names), list(debug.dirs), files)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from innoscope.probes.mangled import beginnings, is_partial, pattern, symbol_pattern
 from innoscope.target.native_errors import translating
+from innoscope.target.reading import ONE_AT_A_TIME
 
 if TYPE_CHECKING:
     import re
@@ -70,7 +71,7 @@ def place(target: Target, probes: Iterable[Probe]) -> Placement:
     Raises NoSuchProcess, NoRights or BadFile for the executable itself; for a library that is not mapped the
     probe is missing.
     """
-    with translating(target.pid):
+    with ONE_AT_A_TIME, translating(target.pid):
         files = _Files(target.pid)
         found = [_place_one(target, probe, files) for probe in probes]
         placed = _alive([each for each in found if isinstance(each, Placed)], files)

@@ -6,15 +6,17 @@ A server that starts, hangs or refuses connections still tells its version: in m
 
 from __future__ import annotations
 
-import mmap
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, BinaryIO
 
 from innoscope.errors import InnoscopeError
 from innoscope.target.native_errors import translating
 from innoscope.target.proc import ProcFs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 _SYMBOL = "server_version"
 _SYMBOL_SIZE = 60  # SERVER_VERSION_LENGTH in include/mysql_com.h, unchanged from 4.1 to 9.7
@@ -22,6 +24,8 @@ _SANE = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{1,3})(?![\d.])[\w.+~:-]*$")
 _WIRE_PREFIX = "5.5.5-"  # MariaDB ≥ 10 greets with it so that old replicas accept the number
 _NUMBER = rb"\d{1,2}\.\d{1,2}\.\d{1,3}"
 _BINARY_LIMIT = 512 << 20  # bytes searched: allocated sections come first, debug info after them
+_PIECE = 4 << 20  # bytes held at a time: a daemon has no room for a whole server
+_BEFORE, _AFTER = 16, 96  # bytes around a literal that its string may take
 
 #: What to look for in an executable, in this order: a literal to find quickly, and the string around it.
 _MARKS: tuple[tuple[bytes, re.Pattern[bytes]], ...] = (
@@ -86,23 +90,40 @@ def from_binary(proc: ProcFs, pid: int) -> str | None:
     """The version that was compiled into the executable, or None. /proc/PID/exe, also when it was deleted."""
     try:
         with Path(proc.path(pid, "exe")).open("rb") as file:
-            size = min(os.fstat(file.fileno()).st_size, _BINARY_LIMIT)
-            if size == 0:
-                return None
-            with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as image:
-                return search(image)
-    except (OSError, ValueError):
+            return search(pieces(file))
+    except OSError:
         return None
 
 
-def search(image: mmap.mmap | bytes) -> str | None:
-    """The server's version in the bytes of an executable; those of OpenSSL, libc and so on are not taken."""
-    for literal, whole in _MARKS:
-        position = image.find(literal)
-        while position >= 0:
-            start = max(0, position - 16)
-            match = whole.search(image[start : position + 96])
-            if match and parse(text := match.group(1).decode("ascii")):
-                return text
-            position = image.find(literal, position + 1)
+def search(pieces: Iterable[bytes]) -> str | None:
+    """The server's version in an executable, of the best mark; not that of OpenSSL, libc and so on."""
+    best, marks = None, _MARKS
+    for piece in pieces:
+        for rank, mark in enumerate(marks):
+            if text := _search(piece, *mark):
+                best, marks = text, marks[:rank]
+                break
+        if not marks:
+            break
+    return best
+
+
+def _search(piece: bytes, literal: bytes, whole: re.Pattern[bytes]) -> str | None:
+    position = piece.find(literal)
+    while position >= 0:
+        match = whole.search(piece[max(0, position - _BEFORE) : position + _AFTER])
+        if match and parse(text := match.group(1).decode("ascii")):
+            return text
+        position = piece.find(literal, position + 1)
     return None
+
+
+def pieces(file: BinaryIO, size: int = _PIECE) -> Iterator[bytes]:
+    """The file's bytes; each piece begins with the end of the one before, for what lies across."""
+    piece = b""
+    for _ in range(0, _BINARY_LIMIT, size):
+        read = file.read(size)
+        if not read:
+            return
+        piece = piece[-(_BEFORE + _AFTER) :] + read
+        yield piece

@@ -27,9 +27,10 @@ pub fn count(elf: &ElfFile, functions: &[(u64, u64)]) -> Option<Vec<u32>> {
     let mut search = Search::new(functions);
     for section in elf.loaded_sections() {
         if section.code {
-            search.code(section.start, &section.data);
+            let overlap = WINDOW - 1;
+            section.data.scan(PIECE, overlap, |at, bytes| search.code(section.start + at as u64, bytes));
         } else {
-            search.data(&section.data);
+            section.data.scan(PIECE, 0, |_, bytes| search.data(bytes));
         }
     }
     for address in elf.relocated_symbols() {
@@ -45,6 +46,10 @@ struct Search {
 }
 
 const FILTER_BITS: u32 = 16;
+/// Bytes of code that are looked at together: up to three of an opcode, four of an operand.
+const WINDOW: usize = 7;
+/// Bytes of a section that are in memory at a time.
+const PIECE: usize = 4 << 20;
 
 fn hash(address: u64) -> usize {
     (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - FILTER_BITS)) as usize
@@ -74,8 +79,9 @@ impl Search {
     }
 
     fn code(&mut self, start: u64, bytes: &[u8]) {
-        for (at, window) in bytes.windows(7).enumerate() {
-            let [before3, before2, before, operand @ ..] = <[u8; 7]>::try_from(window).expect("7 bytes");
+        for (at, window) in bytes.windows(WINDOW).enumerate() {
+            let [before3, before2, before, operand @ ..] =
+                <[u8; WINDOW]>::try_from(window).expect("a window");
             let here = start.wrapping_add(at as u64 + 3);
             let value = i32::from_le_bytes(operand);
             if is_relative(before2, before) {

@@ -25,13 +25,32 @@ const NEEDED: [SectionId; 6] = [
     SectionId::DebugStrOffsets,
 ];
 
+/// Bytes of the section of entries that are in memory at a time while all of it is scanned.
+const PIECE: usize = 4 << 20;
+
 /// The sections of a file that [`Units`] borrows from.
-pub(super) fn sections(elf: &ElfFile) -> DwarfSections<Bytes> {
-    let Ok(sections) = DwarfSections::load(|id| -> Result<Bytes, Infallible> {
+pub(super) struct Sections {
+    all: DwarfSections<Bytes>,
+    /// Those that are scanned from end to end, and then released.
+    entries: Bytes,
+    strings: Bytes,
+}
+
+/// Maps them, or decompresses them.
+pub(super) fn sections(elf: &ElfFile) -> Sections {
+    let nothing = Bytes::from(Vec::new());
+    let (mut entries, mut strings) = (nothing.clone(), nothing.clone());
+    let Ok(all) = DwarfSections::load(|id| -> Result<Bytes, Infallible> {
         let section = NEEDED.contains(&id).then(|| elf.section(id.name())).flatten();
-        Ok(section.map_or_else(|| Bytes::from(Vec::new()), |section| section.data))
+        let data = section.map_or_else(|| nothing.clone(), |section| section.data);
+        match id {
+            SectionId::DebugInfo => entries = data.clone(),
+            SectionId::DebugStr => strings = data.clone(),
+            _ => {}
+        }
+        Ok(data)
     });
-    sections
+    Sections { all, entries, strings }
 }
 
 /// One entry: its unit and where in it.
@@ -43,6 +62,7 @@ pub(super) struct Place {
 
 /// All units of a file, parsed when they are asked for.
 pub(super) struct Units<'data> {
+    sections: &'data Sections,
     dwarf: Dwarf<Slice<'data>>,
     headers: Vec<UnitHeader<Slice<'data>>>,
     parsed: Vec<OnceCell<Option<Unit<Slice<'data>>>>>,
@@ -50,15 +70,15 @@ pub(super) struct Units<'data> {
 
 impl<'data> Units<'data> {
     /// The list of units; it ends where the section is damaged.
-    pub fn new(sections: &'data DwarfSections<Bytes>) -> Self {
-        let dwarf = sections.borrow(|section| EndianSlice::new(section, LittleEndian));
+    pub fn new(sections: &'data Sections) -> Self {
+        let dwarf = sections.all.borrow(|section| EndianSlice::new(section, LittleEndian));
         let mut headers = Vec::new();
         let mut iter = dwarf.units();
         while let Ok(Some(header)) = iter.next() {
             headers.push(header);
         }
         let parsed = headers.iter().map(|_| OnceCell::new()).collect();
-        Self { dwarf, headers, parsed }
+        Self { sections, dwarf, headers, parsed }
     }
 
     /// The units in which one of these names occurs as a string reference, those with most of them first.
@@ -70,12 +90,19 @@ impl<'data> Units<'data> {
             return (0..self.headers.len()).collect();
         }
         let references = string_offsets(self.dwarf.debug_str.reader().slice(), names);
+        self.sections.strings.release();
         let mut quick = vec![false; 1 << 16];
         for offset in references.keys() {
             quick[(offset & 0xffff) as usize] = true;
         }
         let mut found: Vec<(usize, usize)> = Vec::new();
+        let mut scanned = 0;
         for unit in 0..self.headers.len() {
+            scanned += self.bytes(unit).len();
+            if scanned > PIECE {
+                self.sections.entries.release();
+                scanned = 0;
+            }
             let mut seen = vec![false; names.len()];
             for window in self.bytes(unit).windows(4) {
                 let value = u32::from_le_bytes([window[0], window[1], window[2], window[3]]);

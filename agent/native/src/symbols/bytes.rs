@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use memmap2::Mmap;
+use memmap2::{Mmap, UncheckedAdvice};
 
 /// What the bytes are backed by.
 enum Backing {
@@ -31,6 +31,30 @@ impl Bytes {
         let start = self.range.start.checked_add(usize::try_from(offset).ok()?)?;
         let end = start.checked_add(usize::try_from(size).ok()?)?;
         (end <= self.range.end).then(|| Self { backing: Arc::clone(&self.backing), range: start..end })
+    }
+
+    /// Gives the pages of a mapped file back to the kernel, which reads them again when they are asked for: who
+    /// has scanned a file must not be charged for all of it. Does nothing to a buffer.
+    pub fn release(&self) {
+        if let Backing::Map(map) = &*self.backing {
+            let page = 4096; // the kernel refuses a smaller one than its own, and then nothing is given back
+            let start = self.range.start.next_multiple_of(page).min(self.range.end);
+            // SAFETY: the mapping is of a file, private and never written: its pages come back as they were.
+            let given = unsafe {
+                map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, self.range.end - start)
+            };
+            given.ok();
+        }
+    }
+
+    /// All of it in pieces of `step` bytes, each with the `overlap` bytes after it and its offset; what was seen
+    /// of a mapped file is released.
+    pub fn scan(&self, step: usize, overlap: usize, mut see: impl FnMut(usize, &[u8])) {
+        for start in (0..self.len()).step_by(step) {
+            let piece = &self[start..self.len().min(start.saturating_add(step + overlap))];
+            see(start, piece);
+            self.part(start as u64, step.min(self.len() - start) as u64).iter().for_each(Self::release);
+        }
     }
 }
 
