@@ -46,13 +46,15 @@ class Setting:
     """A place in the server: ``name`` is a system variable (sql) or a global symbol (memory).
 
     ``kind`` (unsigned, signed, float) and ``size`` (1, 4 or 8 bytes) say what the memory way may write, and
-    ``plausible`` the lowest and highest value that may be found there before.
+    ``plausible`` the lowest and highest value that may be found there before. ``variable`` is the system variable
+    that shows the same place: stripped servers find it in their own table of them.
     """
 
     name: str
     kind: str | None = None
     size: int | None = None
     plausible: tuple[float, float] | None = None
+    variable: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +62,17 @@ class Assignment:
     """What a value of the toggle means for one setting.
 
     ``values`` maps the toggle's words (on, off, a choice) to what is written; without it, the toggle's number is
-    written itself, times ``scale``.
+    written itself, times ``scale``. ``low`` and ``high`` are limits of the toggle's number that are narrower on
+    these servers. A ``bound`` setting is not the toggle's own but stands in its way: "raise" only raises it to the
+    number, "lower" only lowers it, so that undoing knows what it was.
     """
 
     setting: Setting
     values: Mapping[str, Raw] | None = None
     scale: float | None = None
+    low: float | None = None
+    high: float | None = None
+    bound: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +139,14 @@ class Step:
     size: int | None = None
     type: str | None = None  # unsigned, signed or float
     origin: str | None = None  # where address and size come from ("debug information", ".dynsym", ...)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Who we are over SQL: what ``--defaults-file`` and ``--user`` say, as innoscope.target.sql takes them."""
+
+    defaults_file: str | None = None
+    user: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

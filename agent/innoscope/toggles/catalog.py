@@ -1,0 +1,167 @@
+"""What can be changed in which server: ``probes/catalog/toggles.yaml``, read, asked and spoken.
+
+Words and numbers of people become what is written (``raws``) and the other way round (``spoken``).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from innoscope.data import catalog_path, read_yaml
+from innoscope.errors import BadFile
+from innoscope.toggles import catalog_file
+from innoscope.toggles.model import NotOnThisServer, Refused, same
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from innoscope.toggles.model import Assignment, Domain, Generation, Raw, Toggle, Way
+
+_NUMBER: Final = re.compile(r"\d{1,20}", re.ASCII)
+_NAMES: Final = {"mysql": "MySQL", "mariadb": "MariaDB"}
+
+
+def load(path: Path | None = None) -> dict[str, Toggle]:
+    """All toggles by name, in file order. Raises BadFile, which names entry and key."""
+    path = path or catalog_path("toggles.yaml")
+    try:
+        return catalog_file.toggles(read_yaml(path))
+    except catalog_file.Wrong as error:
+        raise BadFile(
+            f"{path}: {error}", remedy="install innoscope again: nothing is changed by it"
+        ) from error
+    except RecursionError as error:  # mappings in mappings, some thousand deep
+        raise BadFile(f"{path}: is nested too deeply") from error
+
+
+def generation(toggle: Toggle, flavour: str, version: tuple[int, ...]) -> Generation:
+    """What is known of the toggle on that server. Raises NotOnThisServer: unknown version, or refused there."""
+    known = [one for one in toggle.generations if one.flavour == flavour]
+    remedy = f"innoscope toggle show {toggle.name}"
+    server = f"{_NAMES.get(flavour, flavour)} {_dotted(version)}".rstrip()
+    if not version:
+        raise NotOnThisServer(
+            f"the version of this {server} is not known, so nothing is tried", remedy=remedy
+        )
+    for one in known:
+        if one.since <= version and (one.below is None or version < one.below):
+            if one.refused is not None:
+                raise NotOnThisServer(f"{toggle.name}: not on {server}: {one.refused}", remedy=remedy)
+            return one
+    raise NotOnThisServer(f"{toggle.name} is not known for {server}: {_extent(known)}", remedy=remedy)
+
+
+def raws(way: Way, toggle: Toggle, value: str) -> tuple[Raw, ...]:
+    """What is written for each assignment of the way; () for an action.
+
+    ``value`` is a word of the toggle or its number. Raises Refused with what is allowed.
+    """
+    text = value.strip().lower()
+    if toggle.domain is None:
+        if text:
+            raise Refused(f"{toggle.name} is done, not set: it takes no value", remedy=_usage(toggle, ""))
+        return ()
+    if not text:
+        raise Refused(f"{toggle.name} needs a value: {allowed(way, toggle)}", remedy=_usage(toggle, "VALUE"))
+    return tuple(_raw(one, way, toggle, text) for one in way.assignments)
+
+
+def allowed(way: Way, toggle: Toggle) -> str:
+    """The values that this way takes: ``on, off`` or ``0 to 1000 threads``; empty for an action."""
+    domain = toggle.domain
+    if domain is None:
+        return ""
+    own = [one for one in way.assignments if one.bound is None]
+    if domain.words:
+        return ", ".join(word for word in domain.words if all(word in (one.values or {}) for one in own))
+    lows, highs = zip(*(_limits(one, domain) for one in own), strict=True)
+    return f"{max(lows):.0f} to {min(highs):.0f} {domain.unit or ''}".rstrip()
+
+
+def spoken(way: Way, toggle: Toggle, raws: Sequence[Raw | None]) -> str:
+    """What the settings of the way mean: ``off``, ``on``, ``on (40)``, ``200``, ``mixed (1, 0)``; "" for an action.
+
+    ``raws`` has one for each assignment. What is not read (None) is ``unknown``.
+    """
+    pairs = [pair for pair in zip(way.assignments, raws, strict=True) if pair[0].bound is None]
+    if toggle.domain is None:
+        return ""
+    if any(raw is None for _, raw in pairs):
+        return "unknown"
+    if not toggle.domain.words:
+        return ", ".join(dict.fromkeys(_unscaled(one, raw) for one, raw in pairs))
+    return _as_word(toggle.domain, pairs)
+
+
+def _as_word(domain: Domain, pairs: Sequence[tuple[Assignment, Raw | None]]) -> str:
+    """The word that all settings stand at; with the values where one is not quite what the word would set."""
+    exact = [{word for word, raw in (one.values or {}).items() if same(raw, now)} for one, now in pairs]
+    loose = [found or ({"on"} & set(domain.words)) for found in exact]
+    common = set.intersection(*loose)
+    values = ", ".join(_shown(one, now) for one, now in pairs)
+    word = next((word for word in domain.words if word in common), None)
+    if word is None:
+        return f"mixed ({values})" if len(pairs) > 1 else values
+    return word if all(word in found for found in exact) else f"{word} ({values})"
+
+
+def _shown(one: Assignment, raw: Raw | None) -> str:
+    if any(isinstance(value, bool) for value in (one.values or {}).values()):
+        return "on" if same(raw, True) else "off"
+    return str(raw)
+
+
+def _raw(one: Assignment, way: Way, toggle: Toggle, text: str) -> Raw:
+    domain = toggle.domain
+    assert domain is not None
+    if domain.words:
+        if one.values is None or text not in one.values:
+            raise _not_allowed(way, toggle, text)
+        return one.values[text]
+    low, high = _limits(one, domain)
+    if not _NUMBER.fullmatch(text) or not low <= int(text) <= high:
+        raise _not_allowed(way, toggle, text)
+    return int(int(text) * (one.scale or 1))
+
+
+def _not_allowed(way: Way, toggle: Toggle, text: str) -> Refused:
+    choices = allowed(way, toggle)
+    return Refused(
+        f"{toggle.name} cannot be {text:.40} on this server: it takes {choices}",
+        remedy=_usage(toggle, choices.split(",")[0].split(" ")[0]),
+    )
+
+
+def _limits(one: Assignment, domain: Domain) -> tuple[float, float]:
+    low = one.low if one.low is not None else domain.low
+    high = one.high if one.high is not None else domain.high
+    assert low is not None
+    assert high is not None
+    return low, high
+
+
+def _unscaled(one: Assignment, raw: Raw | None) -> str:
+    if raw is None or isinstance(raw, str):
+        return str(raw)
+    number = raw / one.scale if one.scale else raw
+    return f"{number:.0f}" if number == int(number) else f"{number:.6g}"
+
+
+def _usage(toggle: Toggle, value: str) -> str:
+    return f"innoscope toggle set {toggle.name} {value}".rstrip()
+
+
+def _extent(known: Sequence[Generation]) -> str:
+    """From where to where the catalog knows the flavour."""
+    if not known:
+        return "the catalog has no servers of this kind"
+    first = min(one.since for one in known)
+    ends = [one.below for one in known if one.below is not None]
+    last = f", up to before {_dotted(max(ends))}" if len(ends) == len(known) else ""
+    return f"the catalog knows it from {_dotted(first)} on{last}; nobody has looked at this one"
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
