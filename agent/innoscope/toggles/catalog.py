@@ -5,6 +5,7 @@ Words and numbers of people become what is written (``raws``) and the other way 
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -37,7 +38,7 @@ def load(path: Path | None = None) -> dict[str, Toggle]:
 
 
 def generation(toggle: Toggle, flavour: str, version: tuple[int, ...]) -> Generation:
-    """What is known of the toggle on that server. Raises NotOnThisServer: unknown version, or refused there."""
+    """What is known of the toggle on that server. Raises NotOnThisServer: nothing is, or it is refused."""
     known = [one for one in toggle.generations if one.flavour == flavour]
     remedy = f"innoscope toggle show {toggle.name}"
     server = f"{_NAMES.get(flavour, flavour)} {_dotted(version)}".rstrip()
@@ -48,7 +49,10 @@ def generation(toggle: Toggle, flavour: str, version: tuple[int, ...]) -> Genera
     for one in known:
         if one.since <= version and (one.below is None or version < one.below):
             if one.refused is not None:
-                raise NotOnThisServer(f"{toggle.name}: not on {server}: {one.refused}", remedy=remedy)
+                why = "; ".join(
+                    (one.refused, *(f"by {kind}: {reason}" for kind, reason in one.never.items()))
+                )
+                raise NotOnThisServer(f"{toggle.name}: not on {server}: {why}", remedy=remedy)
             return one
     raise NotOnThisServer(f"{toggle.name} is not known for {server}: {_extent(known)}", remedy=remedy)
 
@@ -65,7 +69,7 @@ def raws(way: Way, toggle: Toggle, value: str) -> tuple[Raw, ...]:
         return ()
     if not text:
         raise Refused(f"{toggle.name} needs a value: {allowed(way, toggle)}", remedy=_usage(toggle, "VALUE"))
-    return tuple(_raw(one, way, toggle, text) for one in way.assignments)
+    return tuple(_raw(one, way, toggle, toggle.domain, text) for one in way.assignments)
 
 
 def allowed(way: Way, toggle: Toggle) -> str:
@@ -81,9 +85,9 @@ def allowed(way: Way, toggle: Toggle) -> str:
 
 
 def spoken(way: Way, toggle: Toggle, raws: Sequence[Raw | None]) -> str:
-    """What the settings of the way mean: ``off``, ``on``, ``on (40)``, ``200``, ``mixed (1, 0)``; "" for an action.
+    """What the settings of the way mean: ``off``, ``on (40)``, ``200``, ``mixed (1, 0)``; "" for an action.
 
-    ``raws`` has one for each assignment. What is not read (None) is ``unknown``.
+    ``raws`` has one for each assignment. What was not read (None) is ``unknown``.
     """
     pairs = [pair for pair in zip(way.assignments, raws, strict=True) if pair[0].bound is None]
     if toggle.domain is None:
@@ -113,9 +117,7 @@ def _shown(one: Assignment, raw: Raw | None) -> str:
     return str(raw)
 
 
-def _raw(one: Assignment, way: Way, toggle: Toggle, text: str) -> Raw:
-    domain = toggle.domain
-    assert domain is not None
+def _raw(one: Assignment, way: Way, toggle: Toggle, domain: Domain, text: str) -> Raw:
     if domain.words:
         if one.values is None or text not in one.values:
             raise _not_allowed(way, toggle, text)
@@ -135,11 +137,9 @@ def _not_allowed(way: Way, toggle: Toggle, text: str) -> Refused:
 
 
 def _limits(one: Assignment, domain: Domain) -> tuple[float, float]:
-    low = one.low if one.low is not None else domain.low
-    high = one.high if one.high is not None else domain.high
-    assert low is not None
-    assert high is not None
-    return low, high
+    low = domain.low if one.low is None else one.low
+    high = domain.high if one.high is None else one.high
+    return (0.0 if low is None else low), (math.inf if high is None else high)
 
 
 def _unscaled(one: Assignment, raw: Raw | None) -> str:

@@ -46,8 +46,8 @@ class Setting:
     """A place in the server: ``name`` is a system variable (sql) or a global symbol (memory).
 
     ``kind`` (unsigned, signed, float) and ``size`` (1, 4 or 8 bytes) say what the memory way may write, and
-    ``plausible`` the lowest and highest value that may be found there before. ``variable`` is the system variable
-    that shows the same place: stripped servers find it in their own table of them.
+    ``plausible`` the lowest and highest value that may be found there before. ``variable`` is the system
+    variable that shows the same place: stripped servers find it in their own table of them.
     """
 
     name: str
@@ -61,9 +61,9 @@ class Setting:
 class Assignment:
     """What a value of the toggle means for one setting.
 
-    ``values`` maps the toggle's words (on, off, a choice) to what is written; without it, the toggle's number is
-    written itself, times ``scale``. ``low`` and ``high`` are limits of the toggle's number that are narrower on
-    these servers. A ``bound`` setting is not the toggle's own but stands in its way: "raise" only raises it to the
+    ``values`` maps the toggle's words (on, off, a choice) to what is written; without it, the toggle's number
+    is written itself, times ``scale``. ``low`` and ``high`` limit the toggle's number more narrowly on these
+    servers. A ``bound`` setting is not the toggle's own but stands in its way: "raise" only raises it to the
     number, "lower" only lowers it, so that undoing knows what it was.
     """
 
@@ -142,14 +142,6 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
-    """Who we are over SQL: what ``--defaults-file`` and ``--user`` say, as innoscope.target.sql takes them."""
-
-    defaults_file: str | None = None
-    user: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Verdict:
     """What one check says. ``reason`` and ``remedy`` when it says no."""
 
@@ -205,7 +197,7 @@ class Writer(Protocol):
 
 def same(one: Raw | None, other: Raw | None) -> bool:
     """Whether two raw values are the same setting: ON and 1, 75 and 75.0 are."""
-    return _plain(one) == _plain(other)
+    return bool(_plain(one) == _plain(other))
 
 
 def _plain(raw: Raw | None) -> Any:

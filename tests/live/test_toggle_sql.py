@@ -1,0 +1,272 @@
+"""Toggles over SQL on the five servers: set, read back, put back; clamping, rights, and being locked out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from innoscope.doctor.server import Account
+from innoscope.target.discover import find_one
+from innoscope.toggles import catalog
+from innoscope.toggles.model import (
+    Assignment,
+    ChangeFailed,
+    NotOnThisServer,
+    Refused,
+    Setting,
+    Step,
+    Way,
+    Writer,
+    same,
+)
+from innoscope.toggles.sqlway import LockedOut, NoLogin, SqlWriter
+from live import figures
+from servers import NAMES, Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from innoscope.toggles.model import Raw, Toggle
+
+ROOT = Account(user="root")
+#: What each server sets over SQL; the rest are memory, gdb, or not there.
+ALL = {
+    "read_ahead", "read_ahead_linear", "read_ahead_random", "deadlock_detection", "spin_rounds", "spin_delay",
+    "thread_concurrency", "adaptive_hash_index", "adaptive_flushing", "dirty_page_limit", "io_capacity",
+    "flush_neighbors", "flush_sync", "change_buffering", "redo_size", "relaxed_durability", "purge_lag",
+    "purge_lag_delay", "max_connections", "monitor_output",
+}  # fmt: skip
+NEW = {"deadlock_detection", "flush_sync", "redo_size"}
+MARIADB = {"thread_concurrency"}
+EXPECTED = {
+    "mysql-5.5.9": ALL - NEW - {
+        "read_ahead", "read_ahead_linear", "read_ahead_random", "flush_neighbors", "purge_lag_delay",
+        "monitor_output",
+    },
+    "mysql-5.6.24": ALL - NEW,
+    "mysql-9.7": ALL,
+    "mariadb-10.11": ALL - MARIADB,
+    "mariadb-11.4.5": ALL - MARIADB - {"change_buffering"} | {"doublewrite"},
+}  # fmt: skip
+#: A number that no server has by default, within what all of them take.
+NUMBERS = {
+    "spin_rounds": "17", "spin_delay": "9", "thread_concurrency": "33", "dirty_page_limit": "5",
+    "io_capacity": "30000", "redo_size": "48", "purge_lag": "1000000", "purge_lag_delay": "20000",
+    "max_connections": "2600",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def live_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """One server at a time, ours to change."""
+    with Server(request.param) as server:
+        yield server
+
+
+def sql_way(toggle: Toggle, server: Server) -> Way | None:
+    target = find_one(server.pid)
+    try:
+        ways = catalog.generation(toggle, target.flavour, target.version).ways
+    except NotOnThisServer:
+        return None
+    return next((way for way in ways if way.kind == "sql"), None)
+
+
+def other_value(toggle: Toggle, now: str) -> str:
+    if toggle.name in NUMBERS:
+        return NUMBERS[toggle.name]
+    assert toggle.domain is not None
+    return next(word for word in toggle.domain.words if not now.startswith(word))
+
+
+def shown(server: Server, names: list[str]) -> list[Any]:
+    """What the server itself says, over a connection of its own."""
+    with closing(server.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT " + ", ".join(f"@@global.{name}" for name in names))
+        return list(cursor.fetchone())
+
+
+def test_every_toggle_is_set_and_put_back(live_server: Server) -> None:
+    done = set()
+    for toggle in catalog.load().values():
+        way = sql_way(toggle, live_server)
+        if way is not None:
+            flip(live_server, toggle, way)
+            done.add(toggle.name)
+
+    assert done == EXPECTED[live_server.name]
+
+
+def flip(server: Server, toggle: Toggle, way: Way) -> None:
+    names = [one.setting.name for one in way.assignments]
+    before = shown(server, names)
+    with SqlWriter(find_one(server.pid), ROOT) as writer:
+        now = catalog.spoken(way, toggle, before)
+        value = other_value(toggle, now)
+        steps = writer.prepare(way, catalog.raws(way, toggle, value))
+        assert [step.old for step in steps] == before
+        assert shown(server, names) == before, "to prepare is not to write"
+        for step in steps:
+            writer.write(step)
+        meanwhile = shown(server, names)
+        said = catalog.spoken(way, toggle, meanwhile)
+        for step in reversed(steps):
+            writer.write(replace(step, old=step.new, new=step.old))
+        after = shown(server, names)
+        warnings = "".join(f"; {warning}" for warning in writer.warnings)
+    figures.record(
+        f"toggle over SQL on {server.name}", toggle.name,
+        f"{now} -> {said} -> put back ({', '.join(names)}{warnings})",
+        before=before, set=meanwhile, after=after,
+    )  # fmt: skip
+
+    assert said == value
+    assert all(same(raw, step.new) for raw, step in zip(meanwhile, steps, strict=True))
+    assert after == before
+
+
+def test_what_stands_in_the_way_is_moved_and_put_back(live_server: Server) -> None:
+    """io_capacity above its maximum: the maximum is raised as far as needed, and only then."""
+    toggle = catalog.load()["io_capacity"]
+    way = sql_way(toggle, live_server)
+    assert way is not None
+    names = [one.setting.name for one in way.assignments]
+    assert (len(names) == 1) is (live_server.name == "mysql-5.5.9"), "which has no maximum"
+    before = shown(live_server, names)
+    for wanted in (before[-1] + 1, before[0] + 7):
+        with SqlWriter(find_one(live_server.pid), ROOT) as writer:
+            steps = writer.prepare(way, catalog.raws(way, toggle, str(wanted)))
+            for one in steps:
+                writer.write(one)
+            assert shown(live_server, names) == [max(before[0], wanted), wanted][-len(names) :]
+            assert writer.warnings == []
+            for one in reversed(steps):
+                writer.write(replace(one, new=one.old))
+    assert shown(live_server, names) == before
+
+
+def step(writer: SqlWriter, name: str, new: Raw) -> Step:
+    return writer.prepare(Way("sql", (Assignment(Setting(name)),)), (new,))[0]
+
+
+def test_another_value_than_asked_for_is_noticed(live_server: Server) -> None:
+    """Servers clamp what they are given, with a warning at most."""
+    with SqlWriter(find_one(live_server.pid), ROOT) as writer:
+        assert isinstance(writer, Writer)
+        clamped = step(writer, "innodb_read_ahead_threshold", 1000)
+        with pytest.raises(ChangeFailed, match="made innodb_read_ahead_threshold 64 instead of 1000"):
+            writer.write(clamped)
+        writer.write(replace(clamped, new=clamped.old))
+        assert writer.read(clamped) == clamped.old
+
+
+@pytest.mark.parametrize(
+    ("name", "new", "said"),
+    [
+        ("innodb_page_size_of_ours", 1, "this server has no innodb_page_size_of_ours"),
+        ("innodb_log_group_home_dir", "x", "cannot be changed while this server runs"),
+        ("innodb_io_capacity", "much", "refuses to change innodb_io_capacity"),
+        ("innodb_io_capacity", "1; DROP", "is not a word"),
+        ("innodb_io_capacity, 1", 1, "is not the name"),
+    ],
+)
+def test_refusals_say_why(live_server: Server, name: str, new: Raw, said: str) -> None:
+    with SqlWriter(find_one(live_server.pid), ROOT) as writer, pytest.raises(Refused, match=said):
+        writer.write(step(writer, name, new))
+
+
+def test_an_account_without_rights_is_told_which(live_server: Server) -> None:
+    with closing(live_server.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE USER toggler@localhost")
+        try:
+            with SqlWriter(find_one(live_server.pid), Account(user="toggler")) as writer:
+                change = step(writer, "max_connections", 2600)
+                with pytest.raises(Refused, match="may not change max_connections") as caught:
+                    writer.write(change)
+            cursor.execute(caught.value.remedy)
+            with SqlWriter(find_one(live_server.pid), Account(user="toggler")) as writer:
+                writer.write(change)
+                writer.write(replace(change, new=change.old))
+        finally:
+            cursor.execute("DROP USER toggler@localhost")
+
+
+def test_no_account_is_not_locked_out(live_server: Server) -> None:
+    with closing(live_server.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE USER toggler@localhost IDENTIFIED BY 'not empty'")
+        try:
+            with SqlWriter(find_one(live_server.pid), Account(user="toggler")) as writer:
+                with pytest.raises(NoLogin, match="access denied") as caught:
+                    writer.prepare(Way("sql", (Assignment(Setting("max_connections")),)), (None,))
+                assert not isinstance(caught.value, LockedOut)
+        finally:
+            cursor.execute("DROP USER toggler@localhost")
+
+
+def fill(stack: ExitStack, server: Server) -> None:
+    """Connect until the server says that it is full, the one for administrators included."""
+    for _ in range(30):
+        try:
+            stack.enter_context(closing(server.connect(autocommit=None)))
+        except Exception as error:
+            assert error.args[0] == 1040  # noqa: PT017
+            return
+    raise AssertionError("the server is never full")
+
+
+@pytest.mark.parametrize(
+    "name", ["mysql-5.5.9", "mysql-5.6.24", "mysql-9.7", "mariadb-10.11", "mariadb-11.4.5"]
+)
+def test_a_full_server_is_locked_out(name: str) -> None:
+    with Server(name, options={"max_connections": 10}) as server, ExitStack() as stack:
+        target = find_one(server.pid)
+        fill(stack, server)
+        with SqlWriter(target, ROOT) as writer, pytest.raises(LockedOut, match="too many connections"):
+            writer.prepare(Way("sql", (Assignment(Setting("max_connections")),)), (None,))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("mysql-9.7", {"admin_address": "127.0.0.1"}), ("mariadb-11.4.5", {"extra_max_connections": 2})],
+)
+def test_an_extra_port_is_the_way_in(name: str, options: dict[str, Any]) -> None:
+    port = "admin_port" if "admin_address" in options else "extra_port"
+    settings = {"max_connections": 10, port: 33962, **options}
+    with Server(name, options=settings) as server, ExitStack() as stack:
+        target = find_one(server.pid)
+        fill(stack, server)
+        with SqlWriter(target, ROOT) as writer:
+            change = step(writer, "max_connections", 20)
+            writer.write(change)
+        with closing(server.connect()):  # there is room again
+            assert int(shown(server, ["max_connections"])[0]) == 20
+
+
+def test_a_hung_server_is_given_up() -> None:
+    with Server("mysql-5.6.24") as server, SqlWriter(find_one(server.pid), ROOT) as writer:
+        change = step(writer, "max_connections", 2600)
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            with pytest.raises(NoLogin, match="did not answer"):
+                step(writer, "max_connections", 2600)
+            assert time.monotonic() - began < 8
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        assert writer.read(change) == 2500
+
+
+def test_a_server_that_ended_meanwhile() -> None:
+    with Server("mysql-5.6.24") as server, SqlWriter(find_one(server.pid), ROOT) as writer:
+        change = step(writer, "max_connections", 2600)
+        server.kill()
+        with pytest.raises(ChangeFailed, match="gone"):
+            writer.write(change)
+        with pytest.raises(NoLogin):
+            step(writer, "max_connections", 2600)

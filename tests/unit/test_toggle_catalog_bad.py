@@ -1,0 +1,242 @@
+"""toggles.yaml: nothing harmful or damaged gets through its loader."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from innoscope.data import catalog_path
+from innoscope.errors import BadFile
+from innoscope.toggles import catalog, catalog_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from innoscope.toggles.model import Toggle
+
+
+@pytest.fixture(scope="module")
+def text() -> bytes:
+    return catalog_path("toggles.yaml").read_bytes()
+
+
+@pytest.fixture
+def data(text: bytes) -> Any:
+    return fresh(text)
+
+
+def fresh(text: bytes) -> Any:
+    """The parsed file without shared parts, so that a change of one entry is a change of one entry."""
+    return yaml.load(yaml.dump(yaml.safe_load(text), Dumper=Plain), Loader=yaml.CSafeLoader)
+
+
+class Plain(yaml.CSafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _set(*path: Any) -> Callable[[Any], None]:
+    *way, key, value = path
+
+    def change(data: Any) -> None:
+        for step in ("toggles", *way):
+            data = data[step]
+        data[key] = value
+
+    return change
+
+
+FLAG = ("read_ahead", "servers", 0, "ways", 0, "memory", "srv_startup_is_before_trx_rollback_phase")
+ROUNDS = ("spin_rounds", "servers", 1, "ways", 1, "memory", "srv_n_spin_wait_rounds")
+UNSIGNED = {"kind": "unsigned", "size": 8, "plausible": [0, 100000]}
+
+
+def only(flavour: str, since: str, below: str) -> dict[str, Any]:
+    """A generation that writes the start-up flag."""
+    ways = [{"memory": {FLAG[-1]: UNSIGNED}}]
+    return {"flavour": flavour, "from": since, "below": below, "ways": ways}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_set(*FLAG, "size", 2), "srv_startup_is_before_trx_rollback_phase: size is not 1, 4, 8"),
+        (_set(*FLAG, "size", True), "size is not 1, 4, 8"),
+        (_set(*FLAG, "kind", "float"), None),  # 8 bytes of float: only the server's own type can tell
+        (_set(*FLAG, "kind", "double"), "kind is not unsigned"),
+        (_set(*FLAG, "kind", ["float"]), "kind is not unsigned"),
+        (_set(*FLAG, "plausible", [1, 0]), "plausible does not fit"),
+        (_set(*FLAG, "plausible", [0]), "plausible is not"),
+        (_set(*FLAG, "values", {"on": 0, "off": 2}), "values: 2 is outside of plausible"),
+        (_set(*FLAG, "values", {"on": 0}), "needs on and off"),
+        (_set(*FLAG, "values", {"on": 0, "off": 1, "max": 1}), "max is not among"),
+        (_set(*FLAG, "values", {"on": 0, "off": True}), "values is not a number"),
+        (_set(*FLAG, "address", 4096), "unknown key 'address'"),
+        (_set(*FLAG, "bound", "raise"), "unknown key 'bound'"),
+        (_set(*ROUNDS, "plausible", [0, 99]), "100000 is outside of plausible"),
+        (_set(*ROUNDS, "size", 1), "plausible does not fit 1 bytes"),
+        (_set(*ROUNDS, "low", 5.5e30), "low is not a number"),
+        (_set(*ROUNDS, "high", 200000), "not within the toggle's own"),
+        (_set(*ROUNDS, "values", {"on": 1, "off": 0}), "takes a number"),
+        (_set(*ROUNDS, "scale", 2), "scale is not"),
+        (_set(*ROUNDS, "variable", "innodb_doublewrite"), "never be written to memory"),
+        (_set("spin_rounds", "values", {"low": 9, "high": 3, "unit": "x"}), "low is not below high"),
+        (_set("spin_rounds", "values", "number"), "values is not a mapping"),
+        (_set("spin_rounds", "risk", "none"), "risk is not"),
+        (_set("spin_rounds", "what", ""), "spin_rounds: what is not a line"),
+        (_set("spin_rounds", "titel", "x"), "spin_rounds: unknown key 'titel'"),
+        (_set("spin_rounds", "servers", 1, "from", 5.5), "from is not a version in quotes"),
+        (_set("spin_rounds", "servers", 1, "from", "9.9"), "from is not before below"),
+        (_set("spin_rounds", "servers", 1, "from", "5.1"), "two entries for mysql 5.1"),
+        (_set("spin_rounds", "servers", 1, "flavour", "percona"), "flavour is not"),
+        (_set("spin_rounds", "servers", 1, "refused", "x"), "either ways or refused"),
+        (_set("spin_rounds", "servers", 1, "never", {"memory": "x"}), "forbids a way that ways has"),
+        (_set("spin_rounds", "servers", 1, "ways", []), "ways needs one or more"),
+        (_set("spin_rounds", "servers", 1, "ways", 1, {"gdb": {"glibc": "abort()"}}), "gdb is for actions"),
+        (_set("spin_rounds", "servers", 1, "ways", 1, {"sql": {"a": {}}}), "each kind once"),
+        (_set("spin_rounds", "servers", 1, "ways", 1, {"sql": {"a b": {}}}), "'a b' is not a name"),
+        (_set("spin_rounds", "servers", 1, "ways", 0, {"sql": {"a": {"bound": "lower"}}}), "of its own"),
+        (_set("read_ahead", "servers", [only("mariadb", "10.11", "11.5")]), "these servers"),
+        (_set("read_ahead", "servers", [only("mysql", "5.7", "8.0")]), "not be written .* these servers"),
+        (_set("read_ahead", "servers", [only("mysql", "5.1", "5.7")]), "not be written .* these servers"),
+        *(
+            (_set("spin_rounds", "servers", 0, "ways", [{"memory": {symbol: UNSIGNED}}]), "never be written")
+            for symbol in (
+                "srv_use_doublewrite_buf", "btr_search_enabled", "srv_max_buf_pool_modified_pct",
+                "srv_unix_file_flush_method", "recv_no_log_write", "srv_shutdown_state", "srv_io_capacity",
+                "srv_use_checksums", "srv_force_recovery", "innodb_max_dirty_pages_pct",
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_a_tampered_entry_is_refused(
+    data: Any, tmp_path: Path, change: Callable[[Any], None], said: str | None
+) -> None:
+    change(data)
+    file = tmp_path / "toggles.yaml"
+    file.write_text(yaml.safe_dump(data))
+    if said is None:
+        assert catalog.load(file)
+        return
+    with pytest.raises(BadFile, match=said) as caught:
+        catalog.load(file)
+    assert caught.value.what.startswith(f"{file}: ")
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "toggles.yaml"
+    for content, said in (
+        (b"a: [", "is not YAML"),
+        (b"", "the file is not a mapping"),
+        (b"version: 2\ntoggles: {a: b}", "version is not 1"),
+        (b"version: 1\ntoggles: {}", "toggles is not a mapping"),
+        (b"version: 1\ntoggles: &a {a: *a}", "a: unknown key 'a'"),
+        (b"\xff\xfe\x00", "is not YAML"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(BadFile, match=said):
+            catalog.load(file)
+    with pytest.raises(BadFile, match="cannot read"):
+        catalog.load(tmp_path / "none")
+
+
+# ── fuzzing ─────────────────────────────────────────────────────────────────────────────────────────────────
+ODD: tuple[Any, ...] = (
+    None, True, False, 0, -1, 1, 2, 3, 8, 10**400, 1.5, float("nan"), float("inf"), "", "on", "memory", "5.5",
+    "\x00", "x" * 10000, [], {}, [[]], {"on": 1}, {1: 2}, {"memory": {}}, ["5.0"], b"\xff", "recv_x", (1, 2),
+)  # fmt: skip
+
+
+def places(node: Any) -> Iterator[tuple[Any, Any]]:
+    """Every container of the document with each of its keys."""
+    keys = list(node) if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ()
+    for key in keys:
+        yield node, key
+        yield from places(node[key])
+
+
+def mutate(document: Any, chance: random.Random) -> None:
+    node, key = chance.choice(list(places(document)))
+    match chance.randrange(5):
+        case 0:
+            del node[key]
+        case 1 if isinstance(node, dict):
+            node[chance.choice([one for one in ODD if one.__hash__])] = node[key]
+        case 2:
+            other, name = chance.choice(list(places(document)))
+            node[key] = copy.deepcopy(other[name])
+        case _:
+            node[key] = copy.deepcopy(chance.choice(ODD))
+
+
+def test_mutated_documents_are_refused_or_good(data: Any) -> None:
+    chance = random.Random(20260101)  # noqa: S311
+    names = list(data["toggles"])
+    good = 0
+    for _ in range(4000):
+        name = chance.choice(names)
+        document = {"version": 1, "toggles": {name: copy.deepcopy(data["toggles"][name])}}
+        for _ in range(chance.randint(1, 3)):
+            if list(places(document)):
+                mutate(document, chance)
+        with contextlib.suppress(catalog_file.Wrong):
+            check_safe(catalog_file.toggles(document))
+            good += 1
+    assert 100 < good < 3000
+
+
+def check_safe(toggles: dict[str, Toggle]) -> None:
+    """What got through can be asked, and writes nothing that it must not."""
+    for toggle in toggles.values():
+        for generation in toggle.generations:
+            for way in generation.ways:
+                catalog.allowed(way, toggle)
+                for one in way.assignments:
+                    if way.kind == "memory":
+                        assert one.setting.size in (1, 4, 8)
+                        assert not catalog_file.NEVER_RAW.fullmatch(one.setting.name)
+
+
+def test_mutated_bytes_are_refused_or_good(text: bytes, tmp_path: Path) -> None:
+    chance = random.Random(20260102)  # noqa: S311
+    start = text.index(b"  release_memory:")
+    small = b"version: 1\ntoggles:\n" + text[start:]
+    file = tmp_path / "toggles.yaml"
+    file.write_bytes(small)
+    assert catalog.load(file)
+    for _ in range(2000):
+        content = bytearray(small)
+        for _ in range(chance.randint(1, 6)):
+            at = chance.randrange(len(content))
+            content[at : at + chance.randrange(3)] = chance.choice(
+                (
+                    b"",
+                    b"\0",
+                    b":",
+                    b"- ",
+                    b"&a ",
+                    b"*a",
+                    b"[",
+                    b"{",
+                    b"!!python/x ",
+                    b"\n  ",
+                    b"\xc3",
+                    b"9" * 40,
+                )
+            )
+        file.write_bytes(content)
+        with contextlib.suppress(BadFile):
+            check_safe(catalog.load(file))
+
+
+def test_a_file_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "toggles.yaml"
+    file.write_bytes(b"[" * 20000)
+    with pytest.raises(BadFile):
+        catalog.load(file)
