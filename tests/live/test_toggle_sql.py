@@ -209,6 +209,16 @@ def test_no_account_is_not_locked_out(live_server: Server) -> None:
             cursor.execute("DROP USER toggler@localhost")
 
 
+def test_another_process_on_the_same_socket_is_refused(live_server: Server) -> None:
+    """A server that was started again listens where the one that we looked at did."""
+    earlier = replace(find_one(live_server.pid), pid=os.getpid())
+    with (
+        SqlWriter(earlier, ROOT) as writer,
+        pytest.raises(Refused, match=f"process {live_server.pid} answers"),
+    ):
+        step(writer, "max_connections", 2600)
+
+
 def fill(stack: ExitStack, server: Server) -> None:
     """Connect until the server says that it is full, the one for administrators included."""
     for _ in range(30):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import re
+import socket
+import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.errors import InnoscopeError, SqlFailed
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 #: Seconds for logging in and for each question; and for a change, which may flush or resize first.
 _ANSWER: Final = 5.0
 _CHANGE: Final = 60.0
+_UCRED: Final = struct.Struct("iII")
+#: What SO_PEERCRED says of another pid namespace, and of a socket that systemd made for its service.
+_NOT_TOLD: Final = (0, 1)
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _WORD: Final = re.compile(r"\w+", re.ASCII)
 _PRIVILEGES: Final = re.compile(r"need \(at least one of\) the (.+?) privilege", re.DOTALL)
@@ -131,11 +136,19 @@ class SqlWriter:
     def _connect(self) -> Connection[Any]:
         account = self._account
         try:
-            return sql.connect(self._target, account.defaults_file, account.user, _ANSWER, proc=self._proc)
+            made = sql.connect(self._target, account.defaults_file, account.user, _ANSWER, proc=self._proc)
         except SqlFailed as error:
             if _code(error) != _TOO_MANY:
                 raise NoLogin(f"no way over SQL: {_short(error)}", remedy=error.remedy) from error
             return self._extra_port(error)
+        answering = _peer(made)
+        if answering not in (self._target.pid, *_NOT_TOLD):
+            made._force_close()  # type: ignore[attr-defined]
+            raise Refused(
+                f"process {answering} answers on {self._target.socket}, not process {self._target.pid}",
+                remedy="innoscope targets",
+            )
+        return made
 
     def _extra_port(self, full: SqlFailed) -> Connection[Any]:
         """MariaDB's and Percona's extra_port or MySQL's admin port, which have connections of their own."""
@@ -210,6 +223,15 @@ def _refusal(code: int, words: str, what: str, user: str) -> Refused:
     return Refused(
         f"the server refuses to change {what}: {words} ({code})", remedy="innoscope toggle show NAME"
     )
+
+
+def _peer(connection: Connection[Any]) -> int:
+    """The process that listens at the other end of a Unix socket; 0 for TCP."""
+    end = connection._sock  # type: ignore[attr-defined]
+    if end.family != socket.AF_UNIX:
+        return 0
+    pid: int = _UCRED.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[0]
+    return pid
 
 
 def _bounded(one: Assignment, old: Raw, wanted: Raw | None) -> Raw | None:
