@@ -81,11 +81,12 @@ def resolve_all(target: Target, settings: Sequence[Setting], *, gdb: str = "gdb"
     known = [name for name in names if name in symbols.places]
     described, by = _describe(target, symbols, known, gdb) if known else ({}, "")
     image = Image(target.pid)
-    table = _table(image) if len(known) < len(names) else {}
+    table = _table(image) if len(described) < len(names) else {}
     found = {}
     for setting in settings:
         if setting.name in symbols.places:
             place = of_symbol(setting, symbols, described.get(setting.name), by)
+            must_not_contradict(setting, place, table)
         else:
             place = of_table(setting, table, target)
         check_place(setting.name, place, image)
@@ -165,6 +166,18 @@ def of_symbol(setting: Setting, symbols: Symbols, described: Described | None, b
             remedy=_NOT_SAFE,
         )
     return _agreed(setting, Resolved(address, size, kind, by))
+
+
+def must_not_contradict(setting: Setting, place: Resolved, table: Mapping[str, tables.Variable]) -> None:
+    """Raise Refused if the server's table has a variable of another type at that place."""
+    for variable in table.values():
+        said = _TABLE_TYPES.get(variable.type, ("other", 0))
+        if variable.address == place.address and said != (place.type, place.size):
+            raise Refused(
+                f"{setting.name} is {place.type} of {place.size} bytes in the catalog, and the server has "
+                f"{variable.name} there, which is {variable.type}",
+                remedy=_NOT_SAFE,
+            )
 
 
 def of_table(setting: Setting, table: Mapping[str, tables.Variable], target: Target) -> Resolved:
