@@ -25,7 +25,7 @@ _WITHIN: Final = {"tcmalloc": "MallocExtension_ReleaseFreeMemory", "jemalloc": "
 _RESTORER: Final = bytes.fromhex("48c7c00f0000000f05")
 _CALL: Final = re.compile(r"(?:\(\s*[a-z_ ]+\s*\)\s*)?(\w+)\s*\((.*)\)\s*;?", re.DOTALL)
 _ARGUMENT: Final = re.compile(
-    r'\s*(?:(?P<number>-?(?:0x[0-9a-fA-F]+|\d+))|(?P<null>NULL)|"(?P<text>[^"\\]*)")\s*'
+    r'\s*(?:\([a-z_ ]+\)\s*)?(?:(?P<number>-?(?:0x[0-9a-fA-F]+|\d+))|(?P<null>NULL)|"(?P<text>[^"\\]*)")\s*'
 )
 
 

@@ -1,12 +1,13 @@
-"""Runs inside gdb: has one thread of the held process call a function, so that nobody need be there at its end.
+"""Runs inside gdb: has one thread of the held process call a function, and need not be there at its end.
 
-gdb's own ``call`` makes the function return to a breakpoint that only gdb understands, and puts others into the
-program's code for as long as it runs: a gdb that dies in the middle takes the server with it. So the call is made
-as the kernel delivers a signal: the thread's registers are laid down in a signal frame below its stack, the
-function returns to ``rt_sigreturn``, and that takes them up again. All registers are set in one system call:
-before it nothing has changed, after it the thread needs nobody.
+gdb's own ``call`` makes the function return to a breakpoint that only gdb understands, and puts others into
+the program's code for as long as it runs: a gdb that dies in the middle takes the server with it. So the call
+is made as the kernel delivers a signal: the thread's registers are laid down in a signal frame below its
+stack, the function returns to ``rt_sigreturn``, and that takes them up again. All registers are set in one
+system call: before it nothing has changed, after it the thread needs nobody.
 
-Standard library only: gdb brings its own Python. The layout is x86-64's (arch/x86/include/uapi/asm/sigcontext.h).
+Standard library only: gdb brings its own Python. The layout is that of x86-64
+(arch/x86/include/uapi/asm/sigcontext.h).
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ from typing import Any
 
 #: struct user_regs_struct, sys/user.h.
 REGISTERS = (
-    "r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp ss "
-    "fs_base gs_base ds es fs gs"
-).split()
+    "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi",
+    "orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs",
+)  # fmt: skip
 _REGISTERS = struct.Struct("<27Q")
 #: struct sigcontext, up to flags.
-_CONTEXT = "r8 r9 r10 r11 r12 r13 r14 r15 rdi rsi rbp rbx rdx rax rcx rsp rip eflags".split()
-_ARGUMENTS = "rdi rsi rdx rcx r8 r9".split()
+_CONTEXT = (
+    "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "rdi", "rsi", "rbp", "rbx", "rdx", "rax", "rcx",
+    "rsp", "rip", "eflags",
+)  # fmt: skip
+_ARGUMENTS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
 #: System calls that may be begun again with the same arguments, as if nothing had been: poll, select, accept,
 #: epoll_wait, accept4. Those that change the signal mask meanwhile (ppoll) are not among them.
 PARKED = (7, 23, 43, 232, 288)
@@ -168,7 +172,7 @@ def _call(order: Any) -> None:
 
 def main() -> None:
     """Attach, have the call made, let go."""
-    import gdb
+    import gdb  # type: ignore[import-untyped]
 
     order = json.loads(os.environ["INNOSCOPE_CALL"])
     began = time.monotonic()
@@ -185,5 +189,5 @@ def main() -> None:
     _say(event="detached", held_s=time.monotonic() - began)
 
 
-if "INNOSCOPE_CALL" in os.environ:
+if __name__ == "__main__":
     main()

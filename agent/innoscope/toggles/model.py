@@ -46,21 +46,23 @@ class Setting:
     """A place in the server: ``name`` is a system variable (sql) or a global symbol (memory).
 
     ``kind`` (unsigned, signed, float) and ``size`` (1, 4 or 8 bytes) say what the memory way may write, and
-    ``plausible`` the lowest and highest value that may be found there before.
+    ``plausible`` the lowest and highest value that may be found there before. ``variable`` is the system
+    variable that shows the same place: stripped servers find it in their own table of them.
     """
 
     name: str
     kind: str | None = None
     size: int | None = None
     plausible: tuple[float, float] | None = None
+    variable: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """What a value of the toggle means for one setting.
 
-    ``values`` maps the toggle's words (on, off, a choice) to what is written; without it, the toggle's number is
-    written itself, times ``scale``.
+    ``values`` maps the toggle's words (on, off, a choice) to what is written; without it, the toggle's number
+    is written itself, times ``scale``.
     """
 
     setting: Setting
@@ -190,7 +192,7 @@ class Writer(Protocol):
 
 def same(one: Raw | None, other: Raw | None) -> bool:
     """Whether two raw values are the same setting: ON and 1, 75 and 75.0 are."""
-    return _plain(one) == _plain(other)
+    return bool(_plain(one) == _plain(other))
 
 
 def _plain(raw: Raw | None) -> Any:

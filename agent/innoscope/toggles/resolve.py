@@ -72,7 +72,8 @@ def resolve(target: Target, setting: Setting, *, gdb: str = "gdb") -> Resolved:
 def resolve_all(target: Target, settings: Sequence[Setting], *, gdb: str = "gdb") -> dict[str, Resolved]:
     """Where each setting is in the process, by its name.
 
-    A name is a global variable's, or (``innodb_…``) one of the server's own table of system variables. Raises
+    A name is that of a global variable. Where the server has no such symbol, the setting's ``variable`` (or
+    its name) is looked up in the server's own table of system variables. Raises
     NotOnThisServer for one that is not there, Refused for one that is not exactly what the catalog says, and
     NoSuchProcess or NoRights.
     """
@@ -170,6 +171,12 @@ def of_symbol(setting: Setting, symbols: Symbols, described: Described | None, b
 
 def must_not_contradict(setting: Setting, place: Resolved, table: Mapping[str, tables.Variable]) -> None:
     """Raise Refused if the server's table has a variable of another type at that place."""
+    shown = table.get(setting.variable or "")
+    if shown is not None and shown.address != place.address:
+        raise Refused(
+            f"{setting.name} is at {place.address:#x}, and the server has {shown.name} at {shown.address:#x}",
+            remedy=_NOT_SAFE,
+        )
     for variable in table.values():
         said = _TABLE_TYPES.get(variable.type, ("other", 0))
         if variable.address == place.address and said != (place.type, place.size):
@@ -182,11 +189,11 @@ def must_not_contradict(setting: Setting, place: Resolved, table: Mapping[str, t
 
 def of_table(setting: Setting, table: Mapping[str, tables.Variable], target: Target) -> Resolved:
     """The place of a variable that the server's own table has. Raises NotOnThisServer or Refused."""
-    name = setting.name
+    name = setting.variable or setting.name
     variable = table.get(name)
     if variable is None:
         raise NotOnThisServer(
-            f"{target.executable} has no symbol {name}, and its table of variables does not have it either",
+            f"{target.executable} has no symbol {setting.name}, and its table of variables has no {name}",
             remedy="install the debug symbols of this very build, or use the SQL way",
         )
     kind, size = _TABLE_TYPES.get(variable.type, ("other", 0))

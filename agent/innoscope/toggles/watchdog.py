@@ -9,7 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from innoscope.target.native_errors import gone
 from innoscope.toggles import watchdog_main
@@ -65,13 +65,12 @@ def run(
         stdout=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C in the terminal is for us
     )
+    orders, report = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
     try:
-        assert process.stdin is not None
-        assert process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(order).encode() + b"\n")
-            process.stdin.flush()
-        line = process.stdout.readline()
+            orders.write(json.dumps(order).encode() + b"\n")
+            orders.flush()
+        line = report.readline()
         if not line:
             _watch_over(target, server)
             raise ChangeFailed(
@@ -81,9 +80,9 @@ def run(
         return _outcome(target, json.loads(line))
     finally:
         with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()  # type: ignore[union-attr]
+            orders.close()
         process.wait()
-        process.stdout.close()  # type: ignore[union-attr]
+        report.close()
         os.close(server)
 
 

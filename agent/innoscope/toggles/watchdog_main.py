@@ -1,8 +1,8 @@
-"""The process that runs gdb and outlives everybody: the server ends up untraced and running, whatever happens.
+"""The process that runs gdb and outlives everybody: the server ends up untraced and running.
 
-Standard library only, runs with ``python -I -S``. It reads one order (a line of JSON) from stdin, whose end is
-the death of the tool; it says in one line of JSON what became of it. It kills gdb when it holds the server for
-too long, when its time is up, and when the tool dies. If it dies itself, the kernel kills gdb.
+Standard library only, runs with ``python -I -S``. It reads one order (a line of JSON) from stdin, whose end
+is the death of the tool; it says in one line of JSON what became of it. It kills gdb when it holds the server
+for too long, when its time is up, and when the tool dies. If it dies itself, the kernel kills gdb.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 _TICK_S = 0.01
 #: Seconds in which a server is put right. The kernel lets go of its threads within milliseconds.
@@ -66,8 +65,9 @@ def tracer(pid: int) -> int:
 def put_right(pid: int, server: int, session: int | None) -> float | None:
     """End every tracer of this session and continue the server. Seconds until it ran; None if it does not.
 
-    ``server`` is a pidfd, so that nobody else is ever continued. A gdb that is killed while it attaches leaves
-    threads with a SIGSTOP on its way; SIGCONT takes that back, too, and means nothing to a server that runs.
+    ``server`` is a pidfd, so that nobody else is ever continued. A gdb that is killed while it attaches
+    leaves threads with a SIGSTOP on its way; SIGCONT takes that back, too, and means nothing to a server that
+    runs.
     """
     began = time.monotonic()
     while time.monotonic() - began < _RIGHT_S:
@@ -105,19 +105,19 @@ class _Run:
             stderr=subprocess.STDOUT,
             env=self._order["environment"],
             start_new_session=True,
-            preexec_fn=_die_with_us,  # noqa: PLW1509 - one thread only
+            preexec_fn=_die_with_us,
         )
-        assert gdb.stdout is not None
-        os.set_blocking(gdb.stdout.fileno(), False)
+        output = cast("IO[bytes]", gdb.stdout).fileno()
+        os.set_blocking(output, False)
         killed = None
         while gdb.poll() is None:
-            self._wait(gdb.stdout.fileno())
+            self._wait(output)
             killed = self._reason(began)
             if killed:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(gdb.pid, signal.SIGKILL)
                 gdb.wait()
-        self._read(gdb.stdout.fileno())
+        self._read(output)
         events = self._events()
         clean = gdb.returncode == 0 and killed is None and events[-1:] and "held_s" in events[-1]
         righted = 0.0 if clean else put_right(self._order["pid"], self._server, gdb.pid)
