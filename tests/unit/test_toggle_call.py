@@ -28,7 +28,7 @@ def registers(number: int = POLL, result: int = RESTART) -> dict[str, int]:
 
 def test_a_call_is_laid_down_like_a_signal() -> None:
     before = registers()
-    at, content, after = in_gdb.build(before, VECTORS, 0xABC, 0x5000, [0, "arena.4096.purge"], 0x6000)
+    at, content, after = in_gdb.build(before, VECTORS, 0xABC, 0x5000, [0, "arena.4096.purge"], 0x6000, POLL)
 
     assert after["rip"] == 0x5000
     assert after["orig_rax"] == (1 << 64) - 1, "the kernel would begin the system call again, in the call"
@@ -45,7 +45,7 @@ def test_a_call_is_laid_down_like_a_signal() -> None:
 
 def test_the_way_back_makes_the_system_call_again() -> None:
     before = registers()
-    at, content, _ = in_gdb.build(before, VECTORS, 0xABC, 0x5000, [], 0x6000)
+    at, content, _ = in_gdb.build(before, VECTORS, 0xABC, 0x5000, [], 0x6000, POLL)
     context = struct.unpack_from("<18Q", content, 8 + 40)  # after the return address and what precedes it
     r8, rax, rsp, rip = context[0], context[13], context[15], context[16]
 
@@ -67,16 +67,21 @@ def test_the_way_back_makes_the_system_call_again() -> None:
 @pytest.mark.parametrize("number", [POLL, 23, 43, 232, 288])
 @pytest.mark.parametrize("result", [EINTR, -512, -514, RESTART])
 def test_threads_that_wait_for_clients(number: int, result: int) -> None:
-    in_gdb.build(registers(number, result), VECTORS, 0, 0x5000, [], 0x6000)
+    in_gdb.build(registers(number, result), VECTORS, 0, 0x5000, [], 0x6000, number)
+
+
+def test_a_poll_that_was_interrupted_before_is_a_poll() -> None:
+    _, content, _ = in_gdb.build(registers(219, RESTART), VECTORS, 0, 0x5000, [], 0x6000, POLL)
+    assert struct.unpack_from("<18Q", content, 48)[13] == POLL
 
 
 @pytest.mark.parametrize(
     ("number", "result"),
-    [(POLL, 1), (POLL, 0), (202, -512), (0, -512), (271, -514), ((1 << 64) - 1, 0), (POLL, -22)],
+    [(POLL, 1), (POLL, 0), (23, -514), (202, -512), (0, -512), (271, -514), ((1 << 64) - 1, 0), (POLL, -22)],
 )
 def test_threads_that_do_something_else(number: int, result: int) -> None:
     with pytest.raises(in_gdb.Unsafe, match="not parked"):
-        in_gdb.build(registers(number, result), VECTORS, 0, 0x5000, [], 0x6000)
+        in_gdb.build(registers(number, result), VECTORS, 0, 0x5000, [], 0x6000, POLL)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,9 @@ _HELD_S: Final = 1.5
 _STALL_S, _STALL_PER_THREAD_S = 0.15, 0.000_3
 #: Looks for a moment in which no thread is inside the allocator, and seconds between them.
 _LOOKS, _BETWEEN_S = 5, 0.1
-_POLL_S: Final = 0.005
+_AGAIN_S: Final = 0.005
+#: poll's number on x86-64, and the function of the kernel that it sleeps in.
+_POLL, _POLL_SLEEPS_IN = 7, "poll_schedule_timeout"
 _ALLOCATOR: Final = re.compile(
     r"(?:__libc_|_int_|tc_|je_|__GI_+)?(?:malloc|free|calloc|realloc|memalign|valloc|pvalloc|cfree)\b"
     r"|(?:posix_memalign|aligned_alloc|malloc_\w+|sysmalloc|systrim|arena_get\w*|tcache_\w+|mallctl)\b"
@@ -112,7 +114,7 @@ class GdbWriter:
             raise Refused(f"{step.setting} is not where it was when this was planned", remedy="plan it again")
         parked = self._check()
         self.last = outcome = watchdog.run(
-            self._target, self._command(), self._environment(call),
+            self._target, self._command(), self._environment(call, parked[0]),
             held_s=self.held_s, deadline_s=self.deadline_s,
         )  # fmt: skip
         if outcome.called is False:
@@ -133,14 +135,15 @@ class GdbWriter:
             "-iex", f"file /proc/{self._target.pid}/exe", "-x", str(_SCRIPT),
         ]  # fmt: skip
 
-    def _environment(self, call: Call) -> dict[str, str]:
+    def _environment(self, call: Call, waits_in: int) -> dict[str, str]:
         order = {
             "pid": self._target.pid, "tid": self._target.pid, "function": call.function,
             "arguments": list(call.arguments), "restorer": call.restorer,
+            "waits_in": waits_in,
         }  # fmt: skip
         return {**gdbfile.ENVIRONMENT, "INNOSCOPE_CALL": json.dumps(order)}
 
-    def _check(self) -> tuple[str, str, str]:
+    def _check(self) -> tuple[int, str, str]:
         """Raise Refused unless a call can be made now; where the first thread is parked."""
         pid = self._target.pid
         if not still_same(self._target):
@@ -182,7 +185,7 @@ class GdbWriter:
             remedy="try again when the server has less to do",
         )
 
-    def _parked(self) -> tuple[str, str, str]:
+    def _parked(self) -> tuple[int, str, str]:
         """(system call, stack pointer, program counter) of the first thread, which waits for clients."""
         where = self._where()
         if where is None:
@@ -192,19 +195,23 @@ class GdbWriter:
             )
         return where
 
-    def _where(self) -> tuple[str, str, str] | None:
+    def _where(self) -> tuple[int, str, str] | None:
         pid = self._target.pid
         try:
             fields = Path(f"/proc/{pid}/task/{pid}/syscall").read_text().split()
+            sleeps_in = Path(f"/proc/{pid}/task/{pid}/wchan").read_text()
         except PermissionError as error:
             raise no_rights(pid, error.strerror or "") from error
         except OSError as error:
             raise gone(pid) from error
-        if len(fields) != 9 or int(fields[0]) not in in_gdb.PARKED:
-            return None
-        return fields[0], fields[7], fields[8]
+        if len(fields) != 9:
+            return None  # it runs
+        number = int(fields[0])
+        if number == in_gdb.RESTARTED and sleeps_in.startswith(_POLL_SLEEPS_IN):
+            number = _POLL
+        return (number, fields[7], fields[8]) if number in in_gdb.PARKED else None
 
-    def _await(self, step: Step, parked: tuple[str, str, str]) -> None:
+    def _await(self, step: Step, parked: tuple[int, str, str]) -> None:
         """Until the thread is back where it was."""
         deadline = time.monotonic() + self.deadline_s
         while self._where() != parked:
@@ -215,7 +222,7 @@ class GdbWriter:
                     f"{step.setting} has not returned after {self.deadline_s:g} s; the server runs, untraced",
                     remedy="innoscope stacks shows where its first thread is; new clients wait for it",
                 )
-            time.sleep(_POLL_S)
+            time.sleep(_AGAIN_S)
 
 
 def busy(threads: Iterable[Thread]) -> list[int]:

@@ -35,6 +35,9 @@ _ARGUMENTS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
 #: System calls that may be begun again with the same arguments, as if nothing had been: poll, select, accept,
 #: epoll_wait, accept4. Those that change the signal mask meanwhile (ppoll) are not among them.
 PARKED = (7, 23, 43, 232, 288)
+#: restart_syscall, which stands in the place of poll's number once poll was interrupted (by a debugger, by
+#: SIGSTOP) and went on.
+RESTARTED = 219
 #: What the kernel has in rax when such a call was interrupted: EINTR, and its own ERESTART…
 _INTERRUPTED = (-4, -512, -513, -514, -516)
 _NO_SYSCALL = (1 << 64) - 1
@@ -64,13 +67,14 @@ def build(
     function: int,
     arguments: list[int | str],
     restorer: int,
+    waits_in: int,
 ) -> tuple[int, bytes, dict[str, int]]:
     """``(address, bytes to be written there, registers to be set)`` for a call from a parked thread.
 
     ``vectors`` is what PTRACE_GETREGSET gives of NT_X86_XSTATE, ``restorer`` the address of code that calls
-    rt_sigreturn. Raises Unsafe.
+    rt_sigreturn, ``waits_in`` the number of the system call that it is to be parked in. Raises Unsafe.
     """
-    before = _undone(registers)
+    before = _undone(registers, waits_in)
     top = registers["rsp"] - _RED_ZONE
     texts = [text.encode() + b"\0" for text in arguments if isinstance(text, str)]
     texts_at = top - sum(map(len, texts))
@@ -94,13 +98,13 @@ def build(
     return frame_at, content, after
 
 
-def _undone(registers: dict[str, int]) -> dict[str, int]:
+def _undone(registers: dict[str, int], waits_in: int) -> dict[str, int]:
     """The registers from before the system call that the thread is parked in, so that it is made again."""
     number, result = registers["orig_rax"], registers["rax"]
     result -= (result >> 63) << 64
-    if number not in PARKED or result not in _INTERRUPTED:
+    if number not in (waits_in, RESTARTED) or waits_in not in PARKED or result not in _INTERRUPTED:
         raise Unsafe(f"it is not parked: system call {number}, result {result}")
-    return {**registers, "rax": number, "rip": registers["rip"] - _SYSCALL_BYTES}
+    return {**registers, "rax": waits_in, "rip": registers["rip"] - _SYSCALL_BYTES}
 
 
 def _marked(vectors: bytes) -> bytes:
@@ -157,7 +161,7 @@ def _call(order: Any) -> None:
     thread = _Thread(order["tid"])
     address, content, registers = build(
         thread.registers(), thread.vectors(), thread.mask(), order["function"], order["arguments"],
-        order["restorer"],
+        order["restorer"], order["waits_in"],
     )  # fmt: skip
     with open(f"/proc/{order['pid']}/mem", "r+b", buffering=0) as memory:  # noqa: PTH123
         memory.seek(address)
