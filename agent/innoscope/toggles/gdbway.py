@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _SCRIPT: Final = Path(in_gdb.__file__)
 #: Seconds for which gdb may hold the server; it takes a tenth of that.
 _HELD_S: Final = 1.5
-#: Measured: gdb's own work, and what each thread adds to it, in seconds.
-_STALL_S, _STALL_PER_THREAD_S = 0.15, 0.000_3
+#: Measured on a busy host: gdb's own work, and what each thread adds to it, in seconds.
+_STALL_S, _STALL_PER_THREAD_S = 0.25, 0.000_3
 #: Looks for a moment in which no thread is inside the allocator, and seconds between them.
 _LOOKS, _BETWEEN_S = 5, 0.1
 _AGAIN_S: Final = 0.005
