@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 OPTIONS = {"innodb_buffer_pool_size": "16M", "innodb_flush_method": "O_DIRECT", "max_connections": 10}
 MAX_CONNECTIONS = Setting("max_connections", "unsigned", 8, (1, 100_000))
-SPIN_ROUNDS = Setting("srv_n_spin_wait_rounds", "unsigned", 8, (0, 100_000))
 #: The stripped server hides InnoDB's names, and its own table of variables has them.
-SPIN_LOOPS = Setting("innodb_sync_spin_loops", "unsigned", 8, (0, 100_000))
+SPIN_ROUNDS = Setting(
+    "srv_n_spin_wait_rounds", "unsigned", 8, (0, 100_000), variable="innodb_sync_spin_loops"
+)
 READ_AHEAD_OFF = Setting("srv_startup_is_before_trx_rollback_phase", "unsigned", 8, (0, 1))
 TOO_MANY_CONNECTIONS = 1040
 PATIENCE_S = 60
@@ -65,8 +66,6 @@ def ask(server: Server, statement: str) -> Any:
 def test_written_and_seen_over_sql_and_put_back(
     small: Server, writer: MemoryWriter, setting: Setting, variable: str
 ) -> None:
-    if setting is SPIN_ROUNDS and small.name == "mariadb-10.11":
-        setting = SPIN_LOOPS
     before = ask(small, f"SELECT @@GLOBAL.{variable}")
 
     step = prepare(writer, setting, 77)
