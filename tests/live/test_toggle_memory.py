@@ -19,7 +19,7 @@ from workloads import TableScan
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-OPTIONS = {"innodb_buffer_pool_size": "16M", "innodb_flush_method": "O_DIRECT", "max_connections": 10}
+SMALL_POOL = {"innodb_buffer_pool_size": "16M", "innodb_flush_method": "O_DIRECT"}
 MAX_CONNECTIONS = Setting("max_connections", "unsigned", 8, (1, 100_000))
 #: The stripped server hides InnoDB's names, and its own table of variables has them.
 SPIN_ROUNDS = Setting(
@@ -33,7 +33,7 @@ PATIENCE_S = 60
 @pytest.fixture(scope="module", params=NAMES)
 def small(request: pytest.FixtureRequest) -> Iterator[Server]:
     """Each server with a small pool and room for few clients."""
-    with Server(request.param, options=OPTIONS) as server:
+    with Server(request.param, options={**SMALL_POOL, "max_connections": "10"}) as server:
         yield server
 
 
@@ -108,9 +108,8 @@ def test_locked_out_and_rescued(small: Server, writer: MemoryWriter) -> None:
 
 def test_read_ahead_stands_still_and_moves_again() -> None:
     """The famous flag where it is safe, and the only full way: through two scans not one page read ahead."""
-    options = {key: OPTIONS[key] for key in ("innodb_buffer_pool_size", "innodb_flush_method")}
     with (
-        Server("mysql-5.5.9", options=options) as server,
+        Server("mysql-5.5.9", options=SMALL_POOL) as server,
         TableScan(server, 1) as scan,
         MemoryWriter(find_one(pid=server.pid)) as writer,
     ):
