@@ -185,7 +185,7 @@ def test_the_tool_is_killed(server: Server, tmp_path: Path, moment: str) -> None
     assert until(lambda: not gone_wrong(server.pid))
     assert time.monotonic() - began < WITHIN_S
     assert_well(server)
-    assert until(lambda: not exists(watchdog) and not exists(holder))
+    assert until(lambda: not runs(watchdog) and not runs(holder))
 
 
 @pytest.mark.timeout(900)
@@ -196,16 +196,15 @@ def test_the_tool_is_killed_at_random_moments(server: Server) -> None:
     whole, hit = time.monotonic() - began, 0
     for _ in range(RANDOM_KILLS):
         tool = start_tool(server.pid, "gdb")
-        with watched(server.pid) as seen, contextlib.suppress(subprocess.TimeoutExpired):
-            tool.wait(draw.uniform(0, whole))
-        hit += tool.poll() is None
-        left = children(tool.pid)
-        tool.kill()
-        tool.wait()
-        began = time.monotonic()
-        assert until(lambda left=left: not any(map(exists, left)))  # type: ignore[misc]
-        assert until(lambda: not gone_wrong(server.pid))
-        assert seen.seconds + time.monotonic() - began < WITHIN_S
+        with watched(server.pid) as seen:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                tool.wait(draw.uniform(0, whole))
+            hit += tool.poll() is None
+            left = children(tool.pid)
+            tool.kill()
+            tool.wait()
+            assert until(lambda left=left: not any(map(runs, left)))  # type: ignore[misc]
+        assert seen.seconds < WITHIN_S
         assert_well(server)
     print(f"\n{hit} of {RANDOM_KILLS} killed at work, within {whole:.2f} s")
     assert hit >= RANDOM_KILLS // 2
@@ -344,8 +343,12 @@ def state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def exists(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+def runs(pid: int) -> bool:
+    """Whether it is there; one that has ended may wait for init to take note of it."""
+    try:
+        return state(pid) not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def gone_wrong(pid: int) -> bool:
