@@ -44,6 +44,7 @@ def server() -> Iterator[Server]:
     with Server("mysql-5.6.24") as server, Idle(server, THREADS):
         yield server
         assert server.running
+        assert not left_over(server.pid)
 
 
 @pytest.fixture
@@ -155,6 +156,7 @@ def test_gdb_is_killed_at_random_moments(server: Server, target: Target) -> None
             killer.join()
         assert seen.seconds < WITHIN_S
         assert writer.last is not None
+        assert not left_over(server.pid)
         hit += writer.last.status == -signal.SIGKILL
         worst = max(worst, seen.seconds)
     print(f"\n{hit} of {RANDOM_KILLS} killed at work; stopped for {worst * 1000:.0f} ms at most")
@@ -341,6 +343,17 @@ def children(pid: int) -> list[int]:
 
 def state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def left_over(server: int) -> list[int]:
+    """What was started to call something in this server, gdb's own children too, and is still there."""
+    order = f'INNOSCOPE_CALL={{"pid": {server},'.encode()
+    found = []
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if order in environment.read_bytes():
+                found.append(int(environment.parent.name))
+    return [pid for pid in found if runs(pid)]
 
 
 def runs(pid: int) -> bool:

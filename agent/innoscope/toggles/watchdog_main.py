@@ -110,13 +110,14 @@ class _Run:
         output = cast("IO[bytes]", gdb.stdout).fileno()
         os.set_blocking(output, False)
         killed = None
-        while gdb.poll() is None:
+        while not _ended(gdb.pid):
             self._wait(output)
-            killed = self._reason(began)
+            killed = killed or self._reason(began)
             if killed:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(gdb.pid, signal.SIGKILL)
-                gdb.wait()
+                os.killpg(gdb.pid, signal.SIGKILL)
+        # Before it is reaped, so that the group is still this one: gdb has children of its own.
+        os.killpg(gdb.pid, signal.SIGKILL)
+        gdb.wait()
         self._read(output)
         events = self._events()
         clean = gdb.returncode == 0 and killed is None and events[-1:] and "held_s" in events[-1]
@@ -166,6 +167,11 @@ class _Run:
             with contextlib.suppress(ValueError):
                 found.append(json.loads(line.partition(b" ")[2]))
         return found
+
+
+def _ended(pid: int) -> bool:
+    """Whether our child has ended; it is not reaped."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _die_with_us() -> None:
