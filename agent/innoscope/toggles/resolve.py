@@ -1,0 +1,234 @@
+"""Where a setting lies in a running server, and what may be written there.
+
+Address and size come from the symbols of the very file that is mapped; type and size from its debug
+information, where it has any; from the catalog where it has none. All that are known must agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from innoscope.memory import catalog as memory_catalog
+from innoscope.memory import tables
+from innoscope.memory.regions import Image
+from innoscope.target.executable import DEBUG_DIR, Location, openable
+from innoscope.target.native_errors import translating
+from innoscope.target.proc import ProcFs
+from innoscope.target.reading import ONE_AT_A_TIME
+from innoscope.toggles import gdbfile
+from innoscope.toggles.gdbfile import Described
+from innoscope.toggles.model import NotOnThisServer, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from innoscope.target.model import Target
+    from innoscope.toggles.model import Setting
+
+#: Sizes that the processor reads and writes in one go, and C's numbers have.
+_SIZES: Final = (1, 2, 4, 8)
+#: Types of the server's own table of variables -> (kind, bytes).
+_TABLE_TYPES: Final[Mapping[str, tuple[str, int]]] = {
+    "bool": ("unsigned", 1),
+    "int32": ("signed", 4),
+    "uint32": ("unsigned", 4),
+    "int64": ("signed", 8),
+    "uint64": ("unsigned", 8),
+    "float64": ("float", 8),
+}
+_NOT_SAFE: Final = "nothing was written: use another way, or report this build to Innoscope"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A scalar in the process. ``type`` is unsigned, signed or float; ``origin`` where this is known from."""
+
+    address: int
+    size: int
+    type: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Symbols:
+    """What the mapped file says: ``{name: {(address in the process, bytes)}}``.
+
+    ``bias`` is the address in the process minus the ELF virtual address, ``described_in`` the file with the
+    debug information, if there is one.
+    """
+
+    places: Mapping[str, frozenset[tuple[int, int]]]
+    source: str
+    bias: int
+    described_in: str | None
+
+
+def resolve(target: Target, setting: Setting, *, gdb: str = "gdb") -> Resolved:
+    """Where one setting is; see ``resolve_all``."""
+    return resolve_all(target, [setting], gdb=gdb)[setting.name]
+
+
+def resolve_all(target: Target, settings: Sequence[Setting], *, gdb: str = "gdb") -> dict[str, Resolved]:
+    """Where each setting is in the process, by its name.
+
+    A name is that of a global variable. Where the server has no such symbol, the setting's ``variable`` (or
+    its name) is looked up in the server's own table of system variables. Raises
+    NotOnThisServer for one that is not there, Refused for one that is not exactly what the catalog says, and
+    NoSuchProcess or NoRights.
+    """
+    names = [setting.name for setting in settings]
+    symbols = learn(target, names)
+    known = [name for name in names if name in symbols.places]
+    described, by = _describe(target, symbols, known, gdb) if known else ({}, "")
+    image = Image(target.pid)
+    table = _table(image) if len(described) < len(names) else {}
+    found = {}
+    for setting in settings:
+        if setting.name in symbols.places:
+            place = of_symbol(setting, symbols, described.get(setting.name), by)
+            must_not_contradict(setting, place, table)
+        else:
+            place = of_table(setting, table, target)
+        check_place(setting.name, place, image)
+        found[setting.name] = place
+    return found
+
+
+def learn(target: Target, names: Sequence[str]) -> Symbols:
+    """The symbols with these names in the mapped executable. Refused if it is not the target's build."""
+    with ONE_AT_A_TIME, translating(target.pid):
+        from innoscope import _native
+
+        debug_dirs = (DEBUG_DIR, target.inside(DEBUG_DIR))
+        file = _native.CodeFile(target.pid, debug_dirs=debug_dirs)
+        if file.build_id != target.build_id:
+            raise Refused(
+                f"process {target.pid} runs build {file.build_id}, not {target.build_id} as before",
+                remedy="plan the change anew: innoscope toggle plan …",
+            )
+        places: dict[str, set[tuple[int, int]]] = {}
+        for name, address, size in file.variables(list(names)):
+            if name in names:
+                places.setdefault(name, set()).add((address, size))
+        described_in: str | None = file.path
+        if not _native.elf_info(file.path).has_debug_info:
+            where = Location(target.executable, target.deleted, target.root)
+            described_in = _native.find_debug_file(openable(ProcFs(), target.pid, where), debug_dirs)
+            if described_in is not None and not _native.elf_info(described_in).has_debug_info:
+                described_in = None
+    frozen = {name: frozenset(found) for name, found in places.items()}
+    return Symbols(frozen, file.symbols_from, file.bias, described_in)
+
+
+def _describe(
+    target: Target, symbols: Symbols, names: Sequence[str], gdb: str
+) -> tuple[Mapping[str, Described], str]:
+    """What the debug information says, and who read it: gdb, or our own reader where gdb cannot."""
+    if symbols.described_in is None:
+        return {}, ""
+    said = gdbfile.describe(symbols.described_in, names, gdb)
+    if said is not None:
+        return said, "debug information, read by gdb"
+    with ONE_AT_A_TIME, translating(target.pid):
+        from innoscope import _native
+
+        found = _native.members_in_process(target.pid, list(names), [DEBUG_DIR, target.inside(DEBUG_DIR)], {})
+    own = {}
+    for name, (offsets, size, kind, _, count) in (found[0] if found else {}).items():
+        [(address, _)] = list(symbols.places[name])[:1]
+        whole = len(offsets) == 1 and offsets[0] == 0 and count == 1
+        kind = ("char" if (kind, size) == ("signed", 1) else kind) if whole else "other"
+        own[name] = Described(address - symbols.bias, size, kind, kind)
+    return own, "debug information, read without gdb"
+
+
+def of_symbol(setting: Setting, symbols: Symbols, described: Described | None, by: str) -> Resolved:
+    """The place of a symbol, if symbol, debug information and catalog agree. Raises Refused."""
+    name, places = setting.name, symbols.places[setting.name]
+    if len(places) != 1:
+        where = ", ".join(f"{address:#x} ({size} bytes)" for address, size in sorted(places))
+        raise Refused(f"{name} is in this build {len(places)} times: {where}", remedy=_NOT_SAFE)
+    [(address, size)] = places
+    if described is None:
+        return _agreed(setting, Resolved(address, size, setting.kind or "", f"symbol ({symbols.source})"))
+    if described.address + symbols.bias != address or described.size != size:
+        raise Refused(
+            f"{name} is at {address:#x} with {size} bytes by its symbol, and at "
+            f"{described.address + symbols.bias:#x} with {described.size} bytes by its debug information",
+            remedy=_NOT_SAFE,
+        )
+    kind = described.kind
+    if kind == "char" and setting.kind in ("unsigned", "signed"):
+        kind = setting.kind
+    if kind != setting.kind:
+        raise Refused(
+            f"{name} is of type {described.text} in this build, and {setting.kind} in the catalog",
+            remedy=_NOT_SAFE,
+        )
+    return _agreed(setting, Resolved(address, size, kind, by))
+
+
+def must_not_contradict(setting: Setting, place: Resolved, table: Mapping[str, tables.Variable]) -> None:
+    """Raise Refused if the server's table has a variable of another type at that place."""
+    shown = table.get(setting.variable or "")
+    if shown is not None and shown.address != place.address:
+        raise Refused(
+            f"{setting.name} is at {place.address:#x}, and the server has {shown.name} at {shown.address:#x}",
+            remedy=_NOT_SAFE,
+        )
+    for variable in table.values():
+        said = _TABLE_TYPES.get(variable.type, ("other", 0))
+        if variable.address == place.address and said != (place.type, place.size):
+            raise Refused(
+                f"{setting.name} is {place.type} of {place.size} bytes in the catalog, and the server has "
+                f"{variable.name} there, which is {variable.type}",
+                remedy=_NOT_SAFE,
+            )
+
+
+def of_table(setting: Setting, table: Mapping[str, tables.Variable], target: Target) -> Resolved:
+    """The place of a variable that the server's own table has. Raises NotOnThisServer or Refused."""
+    name = setting.variable or setting.name
+    variable = table.get(name)
+    if variable is None:
+        raise NotOnThisServer(
+            f"{target.executable} has no symbol {setting.name}, and its table of variables has no {name}",
+            remedy="install the debug symbols of this very build, or use the SQL way",
+        )
+    kind, size = _TABLE_TYPES.get(variable.type, ("other", 0))
+    if kind != setting.kind:
+        raise Refused(
+            f"{name} is {variable.type} in the server's table, and {setting.kind} in the catalog",
+            remedy=_NOT_SAFE,
+        )
+    return _agreed(setting, Resolved(variable.address, size, kind, "the server's table of system variables"))
+
+
+def _agreed(setting: Setting, place: Resolved) -> Resolved:
+    if place.type not in ("unsigned", "signed", "float") or setting.size is None:
+        raise Refused(
+            f"the catalog does not say what {setting.name} holds", remedy="give it a kind and a size"
+        )
+    if place.size != setting.size:
+        raise Refused(
+            f"{setting.name} has {place.size} bytes in this build, and {setting.size} in the catalog",
+            remedy=_NOT_SAFE,
+        )
+    return place
+
+
+def check_place(name: str, place: Resolved, image: Image) -> None:
+    """Raise Refused unless it is an aligned number in memory of the executable that may be written to."""
+    if place.size not in _SIZES or (place.type == "float" and place.size < 4):
+        raise Refused(f"{name} has {place.size} bytes: that is no {place.type} number", remedy=_NOT_SAFE)
+    if place.address % place.size:
+        raise Refused(f"{name} at {place.address:#x} is not aligned to {place.size} bytes", remedy=_NOT_SAFE)
+    if not (image.is_data(place.address) and image.is_data(place.address + place.size - 1)):
+        raise Refused(
+            f"{name} at {place.address:#x} is not in the executable's writable memory", remedy=_NOT_SAFE
+        )
+
+
+def _table(image: Image) -> Mapping[str, tables.Variable]:
+    return tables.system_variables(image, memory_catalog.load().variables)

@@ -1,0 +1,49 @@
+"""Numbers as bytes: exactly one width, and nothing that does not fit."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import TYPE_CHECKING, Final
+
+from innoscope.toggles.model import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from innoscope.toggles.model import Raw
+
+_CODES: Final[Mapping[tuple[str, int], str]] = {
+    (kind, size): "<" + code
+    for kind, codes in (("unsigned", "BHIQ"), ("signed", "bhiq"), ("float", "  fd"))
+    for code, size in zip(codes, (1, 2, 4, 8), strict=True)
+    if code != " "
+}
+
+
+def encode(name: str, raw: Raw | None, kind: str, size: int) -> bytes:
+    """The bytes of a number of that kind and size, as x86-64 and arm64 have it (little-endian).
+
+    Raises Refused for what it cannot hold without loss, and for what is no number.
+    """
+    code = _CODES.get((kind, size))
+    if code is None:
+        raise Refused(f"{name}: there is no {kind} number of {size} bytes", remedy="correct the catalog")
+    if isinstance(raw, str) or raw is None or not math.isfinite(raw):
+        raise Refused(f"{name}: {raw!r} is not a number", remedy="correct the catalog")
+    if kind != "float":
+        if raw != int(raw):
+            raise Refused(f"{name} holds whole numbers, not {raw}", remedy="give a whole number")
+        raw = int(raw)
+    try:
+        return struct.pack(code, raw)
+    except (struct.error, OverflowError) as error:
+        raise Refused(
+            f"{name}: {raw} does not fit into {size} {kind} bytes", remedy="give another value"
+        ) from error
+
+
+def decode(raw: bytes, kind: str) -> int | float:
+    """The number in these bytes."""
+    number: int | float = struct.unpack(_CODES[kind, len(raw)], raw)[0]
+    return number

@@ -1,0 +1,226 @@
+"""What must not be written to memory is refused, with its reason and remedy, and nothing is written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from innoscope.errors import InnoscopeError, NoRights, NoSuchProcess
+from innoscope.target.discover import find_one
+from innoscope.toggles.memoryway import MemoryWriter
+from innoscope.toggles.model import Assignment, NotOnThisServer, Refused, Setting, Step, Way
+from safety.pretender import Pretender
+from servers import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from innoscope.target.model import Target
+
+MAX_CONNECTIONS = Setting("max_connections", "unsigned", 8, (1, 100_000))
+NOBODY = 65534
+OLD, STRIPPED = "mysql-5.5.9", "mariadb-10.11"
+
+#: Two files with a variable of the same name each, and one that cannot be written.
+TWICE = """
+static volatile unsigned long twice = 1;
+unsigned long FUNCTION(void) { return twice; }
+"""
+MAIN = """
+#include <unistd.h>
+unsigned long one(void), two(void);
+const unsigned long fixed = 7;
+struct pair { unsigned a, b; } pair = {1, 1};
+int main(void) { sleep(600 + one() + two() + fixed + pair.a); return 0; }
+"""
+
+
+@pytest.fixture(scope="module", params=[OLD, STRIPPED])
+def either(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """One with debug information, one stripped."""
+    with Server(request.param) as server:
+        yield server
+
+
+@pytest.fixture
+def target(either: Server) -> Target:
+    return find_one(pid=either.pid)
+
+
+def prepare(target: Target, setting: Setting, value: Any = 77, **options: str) -> Step:
+    with MemoryWriter(target, **options) as writer:
+        [step] = writer.prepare(Way("memory", (Assignment(setting),)), [value])
+        return step
+
+
+def max_connections(server: Server) -> int:
+    with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT @@GLOBAL.max_connections")
+        return int(cursor.fetchall()[0][0])
+
+
+def assert_refused(kind: type[InnoscopeError], words: str, attempt: Callable[[], object]) -> None:
+    with pytest.raises(kind, match=words) as refused:
+        attempt()
+    assert refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        (replace(MAX_CONNECTIONS, size=1), "8 bytes in this build, and 1"),
+        (replace(MAX_CONNECTIONS, size=4), "8 bytes in this build, and 4"),
+        (replace(MAX_CONNECTIONS, plausible=(1, 2)), "should be from 1 to 2"),
+        (replace(MAX_CONNECTIONS, kind=None), "does not say|in the catalog"),
+        (Setting("innodb_adaptive_flushing", "unsigned", 8, (0, 1)), "1 bytes in this build, and 8"),
+        (Setting("innodb_adaptive_flushing", "float", 8), "bool .* float in the catalog"),
+    ],
+)
+def test_not_what_the_catalog_says(target: Target, setting: Setting, words: str) -> None:
+    assert_refused(Refused, words, lambda: prepare(target, setting, 1))
+
+
+def test_the_type_by_debug_information_or_by_the_server_s_own_table(either: Server, target: Target) -> None:
+    """The dirty page limit: an integer in the old server, a double in the new one."""
+    if either.name == OLD:
+        wrong = Setting("srv_max_buf_pool_modified_pct", "float", 8)
+        assert_refused(Refused, "is of type unsigned long", lambda: prepare(target, wrong))
+        flag = Setting("srv_adaptive_flushing", "unsigned", 8)
+        assert_refused(Refused, "1 bytes in this build, and 8", lambda: prepare(target, flag, 1))
+    else:
+        wrong = Setting("srv_max_buf_pool_modified_pct", "unsigned", 8, None, "innodb_max_dirty_pages_pct")
+        assert_refused(Refused, "float64", lambda: prepare(target, wrong))
+
+
+def test_a_variable_that_is_not_there(target: Target) -> None:
+    assert_refused(NotOnThisServer, "no symbol srv_nothing", lambda: prepare(target, Setting("srv_nothing")))
+
+
+@pytest.mark.parametrize("value", ["on", 0.5, -1, 1 << 64, None])
+def test_a_value_that_it_cannot_hold(either: Server, target: Target, value: Any) -> None:
+    before = max_connections(either)
+    with MemoryWriter(target) as writer:
+        step = replace(prepare(target, MAX_CONNECTIONS), new=value)
+        assert_refused(Refused, "max_connections", lambda: writer.write(step))
+    assert max_connections(either) == before
+
+
+def test_somebody_else_changed_it(either: Server, target: Target) -> None:
+    step = prepare(target, MAX_CONNECTIONS)
+    with contextlib.closing(either.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("SET GLOBAL max_connections = 123")
+    with MemoryWriter(target) as writer:
+        assert_refused(Refused, "is 123 now, not", lambda: writer.write(step))
+        assert writer.read(step) == 123 == max_connections(either)
+        writer.write(replace(step, old=123, new=step.old))
+    assert max_connections(either) == step.old
+
+
+def test_another_build(target: Target) -> None:
+    step = prepare(target, MAX_CONNECTIONS)
+    other = replace(target, build_id="00" * 20)
+    assert_refused(Refused, "not 0000", lambda: prepare(other, MAX_CONNECTIONS))
+    with MemoryWriter(other) as writer:
+        assert_refused(Refused, "another build", lambda: writer.write(step))
+    with MemoryWriter(target) as writer:
+        assert writer.read(step) == step.old
+
+
+def test_another_process_by_now(target: Target) -> None:
+    step = prepare(target, MAX_CONNECTIONS)
+    other = replace(target, start_time=target.start_time + 1)
+    assert_refused(NoSuchProcess, "does not exist", lambda: prepare(other, MAX_CONNECTIONS))
+    with MemoryWriter(other) as writer:
+        assert_refused(NoSuchProcess, "does not exist", lambda: writer.write(step))
+    with MemoryWriter(target) as writer:
+        assert writer.read(step) == step.old
+
+
+@pytest.mark.parametrize("change", [{"address": 0x1000}, {"address": None}, {"type": None}, {"size": 16}])
+def test_a_tampered_step(target: Target, change: dict[str, Any]) -> None:
+    step = replace(prepare(target, MAX_CONNECTIONS), **change)
+    with MemoryWriter(target) as writer:
+        assert_refused(Refused, "max_connections", lambda: writer.write(step))
+
+
+def test_a_step_into_code_or_astride(target: Target) -> None:
+    step = prepare(target, MAX_CONNECTIONS)
+    assert step.address is not None
+    with MemoryWriter(target) as writer:
+        astride = replace(step, address=step.address + 4)
+        assert_refused(Refused, "not aligned", lambda: writer.write(astride))
+        [code] = [one for one in _code(target) if "mariadbd" in one or "mysqld" in one][:1]
+        inside = replace(step, address=int(code.partition("-")[0], 16))
+        assert_refused(Refused, "writable memory", lambda: writer.write(inside))
+
+
+def _code(target: Target) -> list[str]:
+    with open(f"/proc/{target.pid}/maps") as maps:  # noqa: PTH123
+        return [line for line in maps if " r-xp " in line]
+
+
+def test_no_rights(either: Server, target: Target) -> None:
+    step = prepare(target, MAX_CONNECTIONS)
+    with MemoryWriter(target) as writer:
+        os.seteuid(NOBODY)
+        try:
+            assert_refused(NoRights, "no right", lambda: writer.write(step))
+        finally:
+            os.seteuid(0)
+    assert max_connections(either) == step.old
+
+
+def test_the_server_ends(target: Target) -> None:
+    """Between the plan and the write, and a second one has its place."""
+    with Server(STRIPPED) as server:
+        gone = find_one(pid=server.pid)
+        step = prepare(gone, MAX_CONNECTIONS)
+        server.kill()
+        with MemoryWriter(gone) as writer:
+            assert_refused(NoSuchProcess, "has ended", lambda: writer.write(step))
+            assert_refused(NoSuchProcess, "has ended", lambda: writer.read(step))
+    assert find_one(pid=target.pid) == target
+
+
+def test_without_gdb_our_own_reader_says_the_same(either: Server, target: Target) -> None:
+    own = prepare(target, MAX_CONNECTIONS, gdb="/nonexistent/gdb")
+    by_gdb = prepare(target, MAX_CONNECTIONS)
+    assert replace(own, origin="") == replace(by_gdb, origin="")
+    if either.name == OLD:
+        assert (own.origin, by_gdb.origin) == (
+            "debug information, read without gdb",
+            "debug information, read by gdb",
+        )
+
+
+@pytest.fixture(scope="module")
+def pretender(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pretender]:
+    """A program in C under a server's name."""
+    folder: Path = tmp_path_factory.mktemp("twice")
+    (folder / "main.c").write_text(MAIN)
+    for name in ("one", "two"):
+        (folder / f"{name}.c").write_text(TWICE.replace("FUNCTION", name))
+    command = ["gcc", "-g", "-O0", "-o", "mysqld", "main.c", "one.c", "two.c"]
+    subprocess.run(command, cwd=folder, check=True)
+    with Pretender(folder) as pretender:
+        yield pretender
+
+
+@pytest.mark.parametrize("gdb", ["gdb", "/nonexistent/gdb"])
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        (Setting("twice", "unsigned", 8), "2 times"),
+        (Setting("fixed", "unsigned", 8), "writable memory"),
+        (Setting("pair", "unsigned", 8), "is of type"),
+    ],
+)
+def test_symbols_that_no_one_may_write(pretender: Pretender, setting: Setting, words: str, gdb: str) -> None:
+    target = find_one(pid=pretender.pid)
+    assert_refused(Refused, words, lambda: prepare(target, setting, 1, gdb=gdb))

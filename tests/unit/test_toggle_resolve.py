@@ -1,0 +1,178 @@
+"""Where a setting is: symbols, debug information, the server's table and the catalog must agree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from innoscope.memory.regions import Image, Region
+from innoscope.memory.tables import Variable
+from innoscope.target.model import Target
+from innoscope.toggles import gdbfile, resolve, scalar
+from innoscope.toggles.gdbfile import Described
+from innoscope.toggles.model import NotOnThisServer, Refused, Setting
+
+if TYPE_CHECKING:
+    from innoscope.toggles.model import Raw
+
+BIAS = 0x5500_0000_0000
+FLAG = Setting("flag", "unsigned", 8, (0, 1))
+SAID = """
+==max_connections
+$1 = 8
+$2 = 0xf4acc8
+type = unsigned long
+
+==gone
+
+==limit
+$3 = 8
+$4 = 0x26e52c0
+type = volatile double
+"""
+
+
+def symbols(*places: tuple[int, int], name: str = "flag") -> resolve.Symbols:
+    return resolve.Symbols({name: frozenset(places)}, "symtab", BIAS, None)
+
+
+def described(**changes: object) -> Described:
+    return replace(Described(0x1000, 8, "unsigned", "unsigned long"), **changes)  # type: ignore[arg-type]
+
+
+def test_what_gdb_says_is_read_and_what_it_does_not_know_is_left_out() -> None:
+    assert gdbfile.parse(SAID) == {
+        "max_connections": Described(0xF4ACC8, 8, "unsigned", "unsigned long"),
+        "limit": Described(0x26E52C0, 8, "float", "volatile double"),
+    }
+    assert gdbfile.parse("") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("unsigned long", "unsigned"), ("long", "signed"), ("volatile int", "signed"), ("bool", "unsigned"),
+        ("char", "char"), ("const unsigned char", "unsigned"), ("double", "float"), ("long double", "other"),
+        ("enum srv_mode {A, B}", "unsigned"), ("enum srv_mode {A, B} *", "other"), ("struct x {", "other"),
+        ("char *", "other"), ("unsigned long [4]", "other"), ("unsigned int", "unsigned"),
+    ],
+)  # fmt: skip
+def test_types_of_c(text: str, kind: str) -> None:
+    assert gdbfile.kind_of(text) == kind
+
+
+def test_all_agree() -> None:
+    found = resolve.of_symbol(FLAG, symbols((BIAS + 0x1000, 8)), described(), "gdb")
+    assert found == resolve.Resolved(BIAS + 0x1000, 8, "unsigned", "gdb")
+
+    found = resolve.of_symbol(FLAG, symbols((BIAS + 0x1000, 8)), None, "")
+    assert found == resolve.Resolved(BIAS + 0x1000, 8, "unsigned", "symbol (symtab)")
+
+    small = Setting("flag", "unsigned", 1, (0, 1))
+    own = described(size=1, kind="char", text="char")
+    assert resolve.of_symbol(small, symbols((BIAS + 0x1000, 1)), own, "").type == "unsigned"
+
+
+@pytest.mark.parametrize(
+    ("setting", "places", "said", "words"),
+    [
+        (FLAG, [(BIAS + 0x1000, 8), (BIAS + 0x2000, 8)], None, "2 times"),
+        (FLAG, [(BIAS + 0x1000, 1)], None, "1 bytes in this build, and 8"),
+        (FLAG, [(BIAS + 0x1000, 8)], described(address=0x2000), "by its debug information"),
+        (FLAG, [(BIAS + 0x1000, 8)], described(size=1), "by its debug information"),
+        (FLAG, [(BIAS + 0x1000, 8)], described(kind="float", text="double"), "is of type double"),
+        (FLAG, [(BIAS + 0x1000, 8)], described(kind="signed", text="long"), "is of type long"),
+        (FLAG, [(BIAS + 0x1000, 8)], described(kind="other", text="struct x"), "is of type struct x"),
+        (replace(FLAG, kind=None), [(BIAS + 0x1000, 8)], None, "does not say"),
+        (replace(FLAG, size=None), [(BIAS + 0x1000, 8)], None, "does not say"),
+        (replace(FLAG, size=1), [(BIAS + 0x1000, 8)], described(), "8 bytes in this build, and 1"),
+    ],
+)
+def test_one_disagrees(
+    setting: Setting, places: list[tuple[int, int]], said: Described | None, words: str
+) -> None:
+    with pytest.raises(Refused, match=words) as refused:
+        resolve.of_symbol(setting, symbols(*places), said, "gdb")
+    assert refused.value.remedy
+
+
+def test_the_server_s_own_table(target: Target) -> None:
+    table = {
+        "innodb_x": Variable("innodb_x", 0x1000, "uint64"),
+        "innodb_y": Variable("innodb_y", 8, "float64"),
+    }
+    setting = Setting("srv_x", "unsigned", 8, (0, 1), "innodb_x")
+
+    assert resolve.of_table(setting, table, target).address == 0x1000
+    with pytest.raises(NotOnThisServer, match="no symbol srv_z"):
+        resolve.of_table(Setting("srv_z", "unsigned", 8), table, target)
+    with pytest.raises(Refused, match="float64"):
+        resolve.of_table(replace(setting, variable="innodb_y"), table, target)
+    with pytest.raises(Refused, match="8 bytes"):
+        resolve.of_table(replace(setting, size=4), table, target)
+
+
+def test_the_server_s_table_contradicts_the_symbol() -> None:
+    place = resolve.Resolved(0x1000, 8, "unsigned", "")
+    other = {"innodb_x": Variable("innodb_x", 0x1000, "float64")}
+    with pytest.raises(Refused, match="innodb_x there, which is float64"):
+        resolve.must_not_contradict(FLAG, place, other)
+    elsewhere = {"innodb_x": Variable("innodb_x", 0x2000, "uint64")}
+    with pytest.raises(Refused, match="innodb_x at 0x2000"):
+        resolve.must_not_contradict(replace(FLAG, variable="innodb_x"), place, elsewhere)
+    resolve.must_not_contradict(FLAG, place, elsewhere)
+
+
+class Memory:
+    """A program with code at 0x1000 and data from 0x2000 to 0x3000."""
+
+    def is_data(self, address: int) -> bool:
+        return Region(0x2000, 0x3000, True, False).start <= address < 0x3000
+
+
+@pytest.mark.parametrize(
+    ("address", "size", "kind", "words"),
+    [
+        (0x1000, 8, "unsigned", "writable"), (0x3000, 1, "unsigned", "writable"),
+        (0x2004, 8, "unsigned", "aligned"), (0x2000, 16, "unsigned", "no unsigned number"),
+        (0x2000, 0, "unsigned", "no unsigned number"), (0x2000, 1, "float", "no float number"),
+    ],
+)  # fmt: skip
+def test_places_that_nothing_may_be_written_to(address: int, size: int, kind: str, words: str) -> None:
+    image = cast("Image", Memory())
+    resolve.check_place("flag", resolve.Resolved(0x2FF8, 8, "unsigned", ""), image)
+    with pytest.raises(Refused, match=words):
+        resolve.check_place("flag", resolve.Resolved(address, size, kind, ""), image)
+
+
+def test_numbers_in_their_exact_width() -> None:
+    assert scalar.encode("x", 1, "unsigned", 8) == b"\1" + bytes(7)
+    assert scalar.encode("x", True, "unsigned", 1) == b"\1"
+    assert scalar.encode("x", 200.0, "unsigned", 2) == b"\xc8\0"
+    assert scalar.encode("x", -1, "signed", 4) == b"\xff" * 4
+    assert scalar.decode(scalar.encode("x", 75, "float", 8), "float") == 75.0
+    assert scalar.decode(b"\xff" * 8, "unsigned") == (1 << 64) - 1
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind", "size"),
+    [
+        (256, "unsigned", 1), (-1, "unsigned", 8), (1 << 64, "unsigned", 8), (128, "signed", 1),
+        (0.5, "unsigned", 8), ("on", "unsigned", 1), (None, "unsigned", 1), (1, "float", 1),
+        (float("nan"), "float", 8), (float("inf"), "unsigned", 8), (1e300, "float", 4), (1, "other", 8),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(raw: Raw | None, kind: str, size: int) -> None:
+    with pytest.raises(Refused):
+        scalar.encode("x", raw, kind, size)
+
+
+@pytest.fixture
+def target() -> Target:
+    return Target(
+        pid=1, start_time=1, flavour="mysql", version=(5, 6, 24), version_text="5.6.24",
+        version_from="memory", executable="/usr/sbin/mysqld", deleted=False, build_id=None, socket=None,
+        port=None, datadir=None, threads=1, root="/", container=None, symbols="symtab",
+    )  # fmt: skip
