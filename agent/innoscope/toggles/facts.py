@@ -29,8 +29,8 @@ class Facts:
     """Of the process that now has the target's pid, and of ourselves.
 
     ``start_time`` is None when it has ended. ``stopped`` threads are in state T or t, ``tracer`` is the
-    process that traces one of them. ``phase`` (recovering, stopping) is as memory tells it, None where it does
-    not. ``memory_error`` says why /proc/PID/mem does not open for writing.
+    process that traces one of them. ``phase`` (recovering, stopping) is as memory tells it, None where it
+    does not. ``memory_error`` says why /proc/PID/mem does not open for writing.
     """
 
     start_time: int | None

@@ -45,12 +45,14 @@ def plan(
     means = means or Means()
     toggle = find_toggle(means.toggles(), toggle_name)
     generation = catalog.generation(toggle, target.flavour, target.version)
+    if toggle.domain is None and value:
+        raise Refused(f"{toggle.name} is done, not set: it takes no value", remedy="leave the value out")
     facts = means.facts(target, means.journal)
     entries = means.journal.entries()
     passed: list[tuple[str, str]] = []
     failures: list[InnoscopeError] = []
     for way in _candidates(generation, ways, passed):
-        new = catalog.raws(way, toggle, value)
+        new = catalog.raws(way, toggle, value) if toggle.domain is not None else ()
         held_up = _not_to_be_asked(checks.server_verdicts(target, facts, way.kind), way)
         try:
             if held_up is not None:
