@@ -8,7 +8,7 @@ import stat
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -80,9 +80,18 @@ def test_results_undos_and_notes_are_folded(journal: Journal) -> None:
 
 def test_a_line_is_one_write_and_on_the_disk(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    for name in ("write", "fsync"):
+
+    def noted(name: str) -> None:
         real = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda *given, real=real, name=name: calls.append(name) or real(*given))
+
+        def call(*given: Any) -> Any:
+            calls.append(name)
+            return real(*given)
+
+        monkeypatch.setattr(os, name, call)
+
+    noted("write")
+    noted("fsync")
     journal.intend(entry("one"))
     first, calls[:] = list(calls), []
     journal.conclude("one", "done")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from innoscope.doctor.server import Account
+from innoscope.target.discover import identify
 from innoscope.target.proc import ProcFs
 from innoscope.toggles import catalog, status
 from innoscope.toggles.engine import plan
@@ -33,7 +34,6 @@ from innoscope.toggles.model import (
     Way,
 )
 from innoscope.toggles.places import boot_id
-from unit.test_target_sql import target as make_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -76,8 +76,8 @@ class World:
 
     @property
     def target(self) -> Target:
-        start = ProcFs().stat(self.process.pid).start_time
-        return make_target(pid=self.process.pid, start_time=start, build_id="ab", version=(5, 6, 24))
+        found = identify(ProcFs(), self.process.pid)
+        return replace(found, flavour="mysql", version=(5, 6, 24), version_from="memory")
 
     @property
     def journal(self) -> Journal:

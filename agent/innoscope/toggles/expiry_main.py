@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Final
 from innoscope.doctor.server import Account
 from innoscope.errors import BadFile, CannotWrite, InnoscopeError
 from innoscope.target.proc import ProcFs
+from innoscope.toggles import lock
 from innoscope.toggles.journal import Journal
+from innoscope.toggles.means import Means
 from innoscope.toggles.places import lives
+from innoscope.toggles.undoing import Overtaken, undo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,9 +36,10 @@ class Watch:
     ``maker`` is the pid of who makes the change: the journal has no entry until it comes to that.
     """
 
-    def __init__(self, ident: str, journal: Journal, life: tuple[int, int, str], maker: int) -> None:
+    def __init__(self, ident: str, means: Means, life: tuple[int, int, str], maker: int) -> None:
         self._ident = ident
-        self._journal = journal
+        self._means = means
+        self._journal = means.journal
         self._life = life
         self._maker = maker
         self._maker_began = _start_time(maker)
@@ -60,18 +64,15 @@ class Watch:
 
     def undo(self, account: Account) -> None:
         """Try until it is done or moot. Each new reason why not goes to the journal."""
-        from innoscope.toggles.means import Means
-        from innoscope.toggles.undoing import Overtaken, undo
-
         pauses = chain(_RETRY_S, repeat(_RETRY_S[-1]))
         while not self.moot():
             try:
                 if self._entry is not None:
-                    undo(
-                        None, self._ident, account=account, who="innoscope", why="the end of its time",
-                        means=Means(journal=self._journal),
-                    )  # fmt: skip
+                    who, why = "innoscope", "the end of its time"
+                    undo(None, self._ident, account=account, who=who, why=why, means=self._means)
                     return
+            except lock.Held:  # also by whoever makes this very change
+                pass
             except InnoscopeError as error:
                 self._say(error.what)
                 if isinstance(error, Overtaken):
@@ -138,7 +139,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.foreground:
         _detach()
     pid, start_time, boot = options.server.split()
-    watch = Watch(options.ident, Journal(options.state), (int(pid), int(start_time), boot), options.maker)
+    means = Means(journal=Journal(options.state))
+    watch = Watch(options.ident, means, (int(pid), int(start_time), boot), options.maker)
     watch.wait(deadline)
     watch.undo(Account(options.defaults_file, options.user))
     return 0

@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     from innoscope.toggles.entries import ServerId
 
 
+class Held(Refused):
+    """Somebody else is changing this server at this moment."""
+
+
 @contextmanager
 def held(folder: Path, server: ServerId) -> Iterator[None]:
-    """Hold the server's lock; raises Refused when another process has it. It ends with its holder.
+    """Hold the server's lock; raises Held when another process has it. It ends with its holder.
 
     ``folder`` is the state folder. The lock is a file named by what names the process for good.
     """
@@ -44,7 +48,7 @@ def _take(descriptor: int, pid: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
-        raise Refused(
+        raise Held(
             f"process {holder} is changing server {pid} right now",
             remedy=f"wait for it to end, or see what it does: ps -fp {holder}",
         ) from None
