@@ -121,6 +121,7 @@ class FileWriter:
 
     def __init__(self, kind: str, world: World) -> None:
         self.kind = kind
+        self.held_s = 1.5 if kind == "gdb" else 0.0
         self._world = world
 
     def prepare(self, way: Way, new: Sequence[Raw | None]) -> tuple[Step, ...]:
@@ -150,7 +151,9 @@ class FileWriter:
 def made_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """A server with spin 30 and delay 6; a catalog that knows one toggle for both."""
     monkeypatch.setattr(catalog, "generation", _generation)
-    monkeypatch.setattr(catalog, "raws", lambda way, _toggle, value: (int(value),) * len(way.assignments))
+    monkeypatch.setattr(
+        catalog, "raws", lambda way, _toggle, value: tuple(int(value) for _ in way.assignments)
+    )
     monkeypatch.setattr(catalog, "spoken", lambda _way, _toggle, raws: "/".join(map(str, raws)))
     (folder / "server.json").write_text('{"spin": 30, "delay": 6}')
     with subprocess.Popen(["sleep", "600"]) as process:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from innoscope.errors import InnoscopeError
 from innoscope.toggles import catalog, checks
-from innoscope.toggles.means import GDB_DEADLINE_S, Means
+from innoscope.toggles.means import Means
 from innoscope.toggles.model import NotOnThisServer, Plan, Refused, same
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from innoscope.doctor.server import Account
     from innoscope.target.model import Target
-    from innoscope.toggles.model import Generation, Raw, Step, Toggle, Verdict, Way
+    from innoscope.toggles.model import Generation, Step, Toggle, Verdict, Way
 
 
 def find_toggle(toggles: Mapping[str, Toggle], name: str) -> Toggle:
@@ -45,19 +45,19 @@ def plan(
     means = means or Means()
     toggle = find_toggle(means.toggles(), toggle_name)
     generation = catalog.generation(toggle, target.flavour, target.version)
-    if toggle.domain is None and value:
-        raise Refused(f"{toggle.name} is done, not set: it takes no value", remedy="leave the value out")
     facts = means.facts(target, means.journal)
     entries = means.journal.entries()
     passed: list[tuple[str, str]] = []
     failures: list[InnoscopeError] = []
     for way in _candidates(generation, ways, passed):
-        new = catalog.raws(way, toggle, value) if toggle.domain is not None else ()
+        new = catalog.raws(way, toggle, value)
         held_up = _not_to_be_asked(checks.server_verdicts(target, facts, way.kind), way)
         try:
             if held_up is not None:
                 raise Refused(str(held_up.reason), remedy=held_up.remedy)
-            steps = _prepare(means, target, account, way, new)
+            with closing(means.writer(way.kind, target, account)) as writer:
+                steps = tuple(writer.prepare(way, new))
+                stall_s = float(getattr(writer, "held_s", 0.0))  # gdb's
         except InnoscopeError as error:
             passed.append((way.kind, error.what))
             failures.append(error)
@@ -69,7 +69,7 @@ def plan(
             way=way,
             steps=steps,
             verdicts=checks.verdicts(target, facts, change, entries),
-            stall_s=GDB_DEADLINE_S if way.kind == "gdb" else 0.0,
+            stall_s=stall_s,
             warnings=tuple(_warnings(toggle, way, steps)),
             passed=tuple(passed),
         )
@@ -99,13 +99,6 @@ def _not_to_be_asked(verdicts: Sequence[Verdict], way: Way) -> Verdict | None:
     else:
         names |= {"rights", "ptrace_policy"}
     return next((verdict for verdict in verdicts if not verdict.ok and verdict.check in names), None)
-
-
-def _prepare(
-    means: Means, target: Target, account: Account, way: Way, new: Sequence[Raw | None]
-) -> tuple[Step, ...]:
-    with closing(means.writer(way.kind, target, account)) as writer:
-        return tuple(writer.prepare(way, new))
 
 
 def _warnings(toggle: Toggle, way: Way, steps: Sequence[Step]) -> Iterator[str]:

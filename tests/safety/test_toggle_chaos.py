@@ -1,0 +1,168 @@
+"""Must show 3: the tool killed at every boundary of a change and of an undo, and at random moments.
+
+Every time the server runs on untraced, the journal tells the truth, and ``undo`` works from it.
+``INNOSCOPE_KILLS`` is the number of random kills; they are drawn from a fixed seed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope.toggles import engine
+from innoscope.toggles.model import Refused
+from innoscope.toggles.undoing import UNDO_FAULTS
+from safety.toggling import ACCOUNT, CONNECTIONS, READ_AHEAD, Subject, assert_true
+from servers import Server
+from workloads import Idle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from safety.toggling import Change
+
+KILLS = int(os.environ.get("INNOSCOPE_KILLS", "200"))
+SEED = 20261121
+PATIENCE_S = 60
+CHANGES = (READ_AHEAD, CONNECTIONS)
+#: Fault points before the journal's intent: nothing was begun.
+EARLY = engine.FAULTS[: engine.FAULTS.index("intended")]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Server]:
+    with Server("mysql-5.6.24") as server, Idle(server, 50):
+        yield server
+
+
+@pytest.fixture
+def subject(running: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
+    monkeypatch.setenv("INNOSCOPE_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("INNOSCOPE_RUN", str(tmp_path / "run"))
+    return Subject(running)
+
+
+def points(names: tuple[str, ...], change: Change) -> list[str]:
+    """The fault points that a change with so many settings comes by."""
+    numbers = range(len(change.variables))
+    found: list[str] = []
+    for name in names:
+        found += [name.replace("-N", f"-{number}") for number in numbers] if name.endswith("-N") else [name]
+    return found
+
+
+def died(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it was killed; a fault of its own fails the test."""
+    said = process.communicate(timeout=PATIENCE_S)[1]
+    assert process.returncode in (0, -signal.SIGKILL), said.decode()
+    return process.returncode == -signal.SIGKILL
+
+
+def finish(subject: Subject) -> None:
+    """Undo what there is to undo."""
+    last = subject.last()
+    if last is not None and last.may_be_in_force:
+        subject.set_back()
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.toggle)
+def test_killed_at_every_boundary_of_a_change(subject: Subject, change: Change) -> None:
+    before = subject.values(change)
+    for point in points(engine.FAULTS, change):
+        assert died(subject.set(change, point)), point
+        subject.assert_well()
+        assert_true(subject, change, before)
+        if point in EARLY:
+            assert subject.values(change) == before, point
+        else:
+            assert subject.set_back().outcome in ("undone", "not written"), point
+        assert subject.values(change) == before, point
+        assert not any(entry.may_be_in_force for entry in subject.journal.entries()), point
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.toggle)
+def test_killed_at_every_boundary_of_an_undo(subject: Subject, change: Change) -> None:
+    before = subject.values(change)
+    for point in points(UNDO_FAULTS, change):
+        assert not died(subject.set(change))
+        assert subject.values(change) == change.after
+        assert died(subject.undo(point)), point
+        subject.assert_well()
+        assert_true(subject, change, before)
+        finish(subject)
+        assert subject.values(change) == before, point
+        last = subject.last()
+        assert last is not None
+        assert last.outcome == "undone", point
+
+
+def _seconds(process: subprocess.Popen[bytes]) -> float:
+    began = time.monotonic()
+    assert not died(process)
+    return time.monotonic() - began
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.toggle)
+def test_killed_at_random_moments(subject: Subject, change: Change) -> None:
+    """Half of them while it changes, half while it undoes; those that had ended by then do not count."""
+    before = subject.values(change)
+    takes = {"set": _seconds(subject.set(change)), "undo": _seconds(subject.undo())}
+    draw = random.Random(SEED)  # noqa: S311
+    killed = begun = 0
+    slowest = 0.0
+    for number in range(4 * KILLS):
+        if killed >= KILLS // len(CHANGES):
+            break
+        what = "set" if number % 2 else "undo"
+        if what == "undo":
+            assert not died(subject.set(change))
+        process = subject.set(change) if what == "set" else subject.undo()
+        try:
+            process.wait(draw.uniform(0, takes[what]))
+        except subprocess.TimeoutExpired:
+            process.kill()
+        killed += died(process)
+        began = time.monotonic()
+        subject.assert_well()
+        slowest = max(slowest, time.monotonic() - began)
+        assert_true(subject, change, before)
+        last = subject.last()
+        begun += last is not None and last.outcome == "intended"
+        finish(subject)
+        assert subject.values(change) == before
+    print(
+        f"\n{change.toggle} by {change.way}: {killed} killed at work, within {takes['set']:.2f} s of a change "
+        f"and {takes['undo']:.2f} s of an undo; {begun} left unfinished, all set back; the server was well "
+        f"after {slowest:.2f} s at most"
+    )
+
+    assert killed >= KILLS // len(CHANGES)
+
+
+def test_a_second_change_waits_for_nobody(subject: Subject) -> None:
+    """Two at once: the second is refused while the first one is stopped in the middle of its work."""
+    before = subject.values(READ_AHEAD)
+    plan = engine.plan(subject.target, "read_ahead", "off", account=ACCOUNT)
+    refused: list[str] = []
+
+    def second(point: str) -> None:
+        if point == "written-0":
+            with pytest.raises(Refused) as caught:
+                engine.apply(subject.target, plan, who="second", account=ACCOUNT)
+            refused.append(caught.value.what)
+
+    engine.apply(subject.target, plan, who="first", account=ACCOUNT, fault=second)
+
+    assert str(os.getpid()) in refused[0]
+    subject.set_back()
+    assert subject.values(READ_AHEAD) == before
