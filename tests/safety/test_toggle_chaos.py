@@ -141,9 +141,9 @@ def test_killed_at_random_moments(subject: Subject, change: Change) -> None:
         finish(subject)
         assert subject.values(change) == before
     print(
-        f"\n{change.toggle} by {change.way}: {killed} killed at work, within {takes['set']:.2f} s of a change "
-        f"and {takes['undo']:.2f} s of an undo; {begun} left unfinished, all set back; the server was well "
-        f"after {slowest:.2f} s at most"
+        f"\n{change.toggle} by {change.way}: {killed} killed at work, within {takes['set']:.2f} s of a change"
+        f" and {takes['undo']:.2f} s of an undo; {begun} left unfinished, all set back; the server was well"
+        f" after {slowest:.2f} s at most"
     )
 
     assert killed >= KILLS // len(CHANGES)

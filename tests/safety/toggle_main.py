@@ -1,7 +1,7 @@
 """Changes a server, or undoes that; dies by SIGKILL at the fault point that it is told.
 
-Arguments: ``set PID TOGGLE VALUE WAY SECONDS FAULT`` or ``undo PID FAULT``; SECONDS 0 for no limit, FAULT - for
-none.
+Arguments: ``set PID TOGGLE VALUE WAY SECONDS FAULT`` or ``undo PID FAULT``; SECONDS 0 for no limit, FAULT -
+for none.
 """
 
 from __future__ import annotations
