@@ -92,12 +92,12 @@ def test_the_rescue_is_undone_while_nobody_can_log_in(subject: Subject) -> None:
 
 def _crowd(subject: Subject, crowd: ExitStack) -> int:
     """Take every connection that there is, root's spare one too; how many."""
-    taken = 0
-    with pytest.raises(pymysql.err.OperationalError, match="Too many connections"):
-        while True:
+    for taken in range(1000):
+        try:
             crowd.enter_context(closing(subject.server.connect()))
-            taken += 1
-    return taken
+        except pymysql.err.OperationalError:
+            return taken
+    raise AssertionError("there is no limit")
 
 
 def test_nothing_is_undone_in_a_server_that_was_restarted(subject: Subject) -> None:

@@ -1,7 +1,7 @@
 """Changes a server, or undoes that; dies by SIGKILL at the fault point that it is told.
 
-Arguments: ``set PID TOGGLE VALUE WAY SECONDS FAULT`` or ``undo PID FAULT``; SECONDS 0 for no limit, FAULT -
-for none.
+It says so before it begins. Arguments: ``set PID TOGGLE VALUE WAY SECONDS FAULT`` or ``undo PID FAULT``;
+SECONDS 0 for no limit, FAULT - for none.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ def main() -> None:
     what, pid, *rest = sys.argv[1:]
     target, account = find_one(int(pid)), Account()
     if what == "undo":
+        print("begins", flush=True)
         engine.undo(target, None, account=account, who="chaos", fault=_dying_at(rest[0]))
         return
     toggle, value, way, seconds, point = rest
     plan = engine.plan(target, toggle, value, account=account, ways=[way])
     limit = float(seconds) or None
+    print("begins", flush=True)
     engine.apply(target, plan, who="chaos", seconds=limit, account=account, fault=_dying_at(point))
 
 

@@ -125,6 +125,6 @@ def _start(*arguments: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, str(_MAIN), *map(str, arguments)],
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
