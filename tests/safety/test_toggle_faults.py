@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pymysql
 import pytest
 
-from innoscope.errors import BadFile, InnoscopeError
+from innoscope.errors import InnoscopeError
 from innoscope.toggles import engine, facts
 from innoscope.toggles.model import Refused
 from innoscope.toggles.undoing import Overtaken
@@ -194,7 +194,7 @@ def test_a_journal_that_cannot_be_read_refuses(subject: Subject) -> None:
     plan = engine.plan(subject.target, "read_ahead", "off", account=ACCOUNT)
     before = subject.values(READ_AHEAD)
     subject.journal.path.write_bytes(b"?\n?\n")
-    with pytest.raises(BadFile, match="line 1 is damaged"):
+    with pytest.raises(Refused, match="line 1 is damaged"):
         engine.apply(subject.target, plan, who="test", account=ACCOUNT)
 
     assert subject.values(READ_AHEAD) == before

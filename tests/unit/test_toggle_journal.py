@@ -59,6 +59,24 @@ def test_only_its_owner_may_read_it(journal: Journal) -> None:
     assert stat.S_IMODE(journal.folder.stat().st_mode) == 0o700
 
 
+def test_what_is_no_text_is_kept_as_far_as_it_is(journal: Journal) -> None:
+    journal.intend(entry("one", why="too\udcffslow" + "!" * 5000))
+    journal.conclude("one", "failed", "\udcff" * 5000)
+
+    (read,) = journal.entries()
+    assert read.why is not None
+    assert read.why.startswith("too?slow!")
+    assert read.reason == "?" * 1000
+
+
+def test_an_entry_that_could_not_be_read_is_not_written(journal: Journal) -> None:
+    for wrong in (entry(value="\udcff"), entry(who=""), entry(at=float("1e300"))):
+        with pytest.raises(Refused, match="takes no such entry"):
+            journal.intend(wrong)
+
+    assert journal.entries() == ()
+
+
 def test_results_undos_and_notes_are_folded(journal: Journal) -> None:
     journal.intend(entry("one"))
     journal.conclude("one", "done")

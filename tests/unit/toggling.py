@@ -191,3 +191,15 @@ def entry(ident: str = "0a1b2c3d", **changes: Any) -> Entry:
         ident, 1000.0, "ann", None, "spin", "7", "sql", server, (Step("spin", 30, 7), Step("delay", 6, 7))
     )
     return replace(made, **changes)
+
+
+def expanded(names: tuple[str, ...], order: tuple[int, ...] = (0, 1)) -> list[str]:
+    """The fault points of a change with two settings."""
+    head = list(names[: _first_numbered(names)])
+    tail = [name for name in names[_first_numbered(names) :] if not name.endswith("-N")]
+    numbered = [name for name in names if name.endswith("-N")]
+    return head + [name.replace("-N", f"-{number}") for number in order for name in numbered] + tail
+
+
+def _first_numbered(names: tuple[str, ...]) -> int:
+    return next(place for place, name in enumerate(names) if name.endswith("-N"))

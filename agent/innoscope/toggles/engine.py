@@ -56,7 +56,7 @@ def apply(
     with lock.held(means.journal.folder, server):
         fault("locked")
         change = checks.Change(plan.toggle.name, plan.toggle.domain, plan.value, plan.way, plan.steps)
-        facts, entries = means.facts(target, means.journal), means.journal.entries()
+        facts, entries = means.facts(target, means.journal), means.journal.entries_if_readable()
         checks.refuse(checks.verdicts(target, facts, change, entries))
         if seconds is not None and all(step.old is None for step in plan.steps):
             raise Refused(f"{plan.toggle.name} cannot be undone, so not after a time either")
@@ -169,7 +169,7 @@ def _failed(writer: Writer, entry: Entry, attempted: list[Step], error: BaseExce
 def _say(means: Means, entry: Entry, outcome: str, reason: str, back: bool = False) -> None:
     """Journal a failure. Where even that fails the entry stays "intended", and undo looks for itself."""
     try:
-        means.journal.conclude(entry.id, outcome, reason[:1000], put_back=back)
+        means.journal.conclude(entry.id, outcome, reason, put_back=back)
     except (BadFile, CannotWrite):
         return
     _publish(means)

@@ -20,6 +20,7 @@ VERSION: Final = 1
 #: What a result line may say.
 RESULTS: Final = ("done", "failed", "not written")
 _TEXT_MOST: Final = 4096
+_TEXT_KEPT: Final = 1000  # characters of a reason
 _STEPS_MOST: Final = 64
 _U64: Final = 1 << 64
 _JSON: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False)
@@ -98,7 +99,8 @@ class Damaged(ValueError):
 def intent_line(entry: Entry) -> bytes:
     """The line that says what is about to be done."""
     return _line({
-        "v": VERSION, "event": "intent", "id": entry.id, "at": entry.at, "who": entry.who, "why": entry.why,
+        "v": VERSION, "event": "intent", "id": entry.id, "at": entry.at, "who": entry.who,
+        "why": None if entry.why is None else _clean(entry.why),
         "toggle": entry.toggle, "value": entry.value, "way": entry.way, "server": asdict(entry.server),
         "steps": [asdict(step) for step in entry.steps], "until": entry.until, "undoes": entry.undoes,
     })  # fmt: skip
@@ -108,17 +110,22 @@ def result_line(ident: str, at: float, outcome: str, reason: str | None, put_bac
     """The line that says what came of it."""
     return _line({
         "v": VERSION, "event": "result", "id": ident, "at": at,
-        "outcome": outcome, "reason": reason, "put_back": put_back,
+        "outcome": outcome, "reason": None if reason is None else _clean(reason), "put_back": put_back,
     })  # fmt: skip
 
 
 def note_line(ident: str, at: float, text: str) -> bytes:
     """A line that says why something was not done yet."""
-    return _line({"v": VERSION, "event": "note", "id": ident, "at": at, "text": text})
+    return _line({"v": VERSION, "event": "note", "id": ident, "at": at, "text": _clean(text)})
 
 
 #: Follows a line that was cut off, so that it is known to be one.
 TORN_LINE: Final = _JSON.encode({"v": VERSION, "event": "torn"}).encode() + b"\n"
+
+
+def _clean(text: str) -> str:
+    """As the journal takes it: command lines and messages may hold bytes that are no text."""
+    return text.encode(errors="replace").decode()[:_TEXT_KEPT]
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

@@ -96,7 +96,7 @@ class Watch:
             return
         self._said.add(text)
         try:
-            self._journal.note(self._ident, f"not undone at the end of its time: {text}"[:1000])
+            self._journal.note(self._ident, f"not undone at the end of its time: {text}")
         except (BadFile, CannotWrite):
             return
 

@@ -64,6 +64,13 @@ class Journal:
         """All entries, the oldest first. Raises BadFile."""
         return self.read().entries
 
+    def entries_if_readable(self) -> tuple[Entry, ...]:
+        """None of one that cannot be read: ``problem`` says why."""
+        try:
+            return self.entries()
+        except BadFile:
+            return ()
+
     def find(self, ident: str) -> Entry | None:
         """The entry with this id. Raises BadFile."""
         return next((entry for entry in self.entries() if entry.id == ident), None)
@@ -94,7 +101,7 @@ class Journal:
         self._append(lines.note_line(ident, time.time(), text))
 
     def problem(self) -> tuple[str, str] | None:
-        """Why nothing can be written to it, and the remedy; None if it can. Writes no line."""
+        """Why it cannot be read or written to, and the remedy; None if it can. Writes no line."""
         try:
             make_private(self.folder)
             descriptor = self._open()
@@ -110,6 +117,10 @@ class Journal:
         free = room.f_bavail * room.f_frsize
         if free < NEEDED_BYTES:
             return f"the disk of the journal {self.path} has only {free >> 10} KiB left", f"df {self.folder}"
+        try:
+            self.read()
+        except BadFile as error:
+            return error.what, error.remedy or ""
         return None
 
     def _content(self) -> bytes:
@@ -131,6 +142,10 @@ class Journal:
 
     def _append(self, line: bytes) -> None:
         """One write(2), on the disk when this returns. Raises BadFile or CannotWrite."""
+        try:
+            lines.parse(line[:-1])
+        except lines.Damaged as error:  # it would make the whole journal unreadable
+            raise CannotWrite(f"the journal takes no such entry: {error}") from error
         try:
             make_private(self.folder)
             descriptor = self._open()

@@ -46,7 +46,7 @@ def plan(
     toggle = find_toggle(means.toggles(), toggle_name)
     generation = catalog.generation(toggle, target.flavour, target.version)
     facts = means.facts(target, means.journal)
-    entries = means.journal.entries()
+    entries = means.journal.entries_if_readable()
     passed: list[tuple[str, str]] = []
     failures: list[InnoscopeError] = []
     for way in _candidates(generation, ways, passed):

@@ -152,7 +152,7 @@ class _Undoing:
             self.fault("undo-verified")
         except Exception as error:
             what = error.what if isinstance(error, InnoscopeError) else f"{type(error).__name__}: {error}"
-            self._conclude(begun, "failed", what[:1000])
+            self._conclude(begun, "failed", what)
             raise ChangeFailed(
                 f"the change {self.entry.id} ({self.entry.toggle}) could not be undone: {what}",
                 remedy=getattr(error, "remedy", None) or f"innoscope toggle undo {self.entry.id}",
