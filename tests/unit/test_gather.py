@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -26,6 +27,8 @@ from innoscope.target.proc import ProcFs
 from unit.test_target_sql import target
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from innoscope.agent.gather import Picture
 
 QUIET = config.Config(sql=config.Sql(enabled=False), sensor=config.Sensor(timeout_seconds=0.2))
@@ -89,6 +92,27 @@ def test_what_the_sensor_tells_is_told_on_with_what_follows() -> None:
     assert found["sensor_up", ""] == 1
     assert found["own_cpu_seconds", "", "sensor"] == 1.5
     assert ("sql_up", "3306") not in found
+
+
+def test_changes_by_hand_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INNOSCOPE_RUN", str(tmp_path))
+    changed = {
+        "id": "a", "toggle": "read_ahead", "value": "off", "way": "sql", "since": 5.0, "until": None,
+        "who": "ann", "unfinished": False,
+    }  # fmt: skip
+    server = {
+        "pid": ALIVE.pid, "start_time": ALIVE.start_time, "socket": None,
+        "changes": {"done": 1, "undone": 0, "failed": 0}, "toggles": [changed],
+    }  # fmt: skip
+    content = {"version": 1, "written_at": 6.0, "servers": [server]}
+    (tmp_path / "toggles.json").write_text(json.dumps(content))
+    (picture,) = gathered(Sensor(reply()))
+    (tmp_path / "toggles.json").write_text("?")
+    (damaged,) = gathered(Sensor(reply()))
+
+    assert values(picture)["toggle_in_force", "3306", "read_ahead", "sql"] == 1
+    assert values(picture)["toggle_changes", "3306", "done"] == 1
+    assert values(damaged)["collector_success", "3306", "toggles"] == 0
 
 
 def test_a_configured_name_wins_and_others_can_be_left_out() -> None:

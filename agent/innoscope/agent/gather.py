@@ -12,6 +12,7 @@ from innoscope.collectors.crosscheck import differences
 from innoscope.collectors.errors import CollectorFailed
 from innoscope.collectors.own import SensorState, own
 from innoscope.collectors.runner import Runner
+from innoscope.collectors.toggles import TogglesFile
 from innoscope.exporter.counters import Life
 from innoscope.exporter.merge import Merger, Reading, about, failure
 from innoscope.metrics.model import Outcome, Sample
@@ -96,6 +97,7 @@ class Gatherer:
         self._timeout = servers.config.sensor.timeout_seconds
         self._asking = _Asking(sensor, self._timeout)
         self._runner = Runner([self._asking])
+        self._toggles = TogglesFile()
         self._lock = threading.Lock()
         self._checked = frozenset(entry.metric for entry in sql_catalog.default().entries)
         self.state = SensorState()
@@ -127,6 +129,7 @@ class Gatherer:
         asked = self._ask(known, deadline)
         self._take_sensor(known)
         self._ask([server for server in self._servers if server.lane not in asked], deadline)
+        self._toggles.read()
         series: list[Series] = []
         views = []
         for server in self._servers:
@@ -168,6 +171,8 @@ class Gatherer:
         outcomes = [*server.outcomes]
         if server.lane is not None:
             outcomes.append(self._sql(server, server.lane))
+        if server.target is not None:
+            outcomes.append(self._toggles.outcome(server.target))
         told = [Sample("mysqld_up", int(server.up))] if server.up is not None else []
         return (*outcomes, Outcome("agent", True, 0.0, (*about(outcomes), *told)))
 

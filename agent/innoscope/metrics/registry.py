@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PREFIX: Final = "innoscope_"
 KINDS: Final = ("counter", "gauge", "histogram", "info")
 #: All collectors; ``agent`` is what the agent knows of itself.
-SOURCES: Final = ("probes", "memory", "sql", "waits", "process", "agent")
+SOURCES: Final = ("probes", "memory", "sql", "waits", "process", "toggles", "agent")
 
 #: Upper bounds of the exported buckets, as powers of two of nanoseconds: 16 µs to 69 s by factor 2. The same
 #: whatever was measured, so that histograms of all servers can be added up.

@@ -1,0 +1,249 @@
+"""What must hold before a server is changed: pure functions, each with its own reason and remedy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from innoscope.toggles.model import Refused, Step, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from innoscope.target.model import Target
+    from innoscope.toggles.entries import Entry
+    from innoscope.toggles.facts import Facts
+    from innoscope.toggles.model import Domain, Setting, Way
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The parts of a plan that checks look at."""
+
+    toggle: str
+    domain: Domain | None
+    value: str
+    way: Way
+    steps: tuple[Step, ...]
+
+
+def server_verdicts(target: Target, facts: Facts, way: str) -> tuple[Verdict, ...]:
+    """What must hold of the server and of us, for a change and for an undo; the gravest first."""
+    return (
+        identity(target, facts),
+        not_stopped(target, facts),
+        not_traced(facts),
+        serving(target, facts),
+        rights(target, facts, way),
+        ptrace_policy(facts, way),
+        journal_writable(facts),
+    )
+
+
+def verdicts(target: Target, facts: Facts, change: Change, entries: Iterable[Entry]) -> tuple[Verdict, ...]:
+    """All checks of a change."""
+    return (
+        *server_verdicts(target, facts, change.way.kind),
+        catalog_knows(target),
+        as_declared(change.way, change.steps),
+        plausible(change.way, change.steps),
+        in_range(change.domain, change.value),
+        no_other_change(target, facts, change, entries),
+    )
+
+
+def refuse(verdicts: Iterable[Verdict]) -> None:
+    """Raise Refused with the first check that says no."""
+    for verdict in verdicts:
+        if not verdict.ok:
+            raise Refused(str(verdict.reason), remedy=verdict.remedy)
+
+
+def identity(target: Target, facts: Facts) -> Verdict:
+    """The pid still is the process that was meant, running the file that was looked at."""
+    if facts.start_time is None:
+        return _no("identity", f"server {target.pid} has ended", "innoscope targets")
+    if facts.start_time != target.start_time:
+        return _no(
+            "identity",
+            f"pid {target.pid} is another process now: it started at tick {facts.start_time}, "
+            f"the server that was meant at {target.start_time}",
+            "innoscope targets, then plan again",
+        )
+    if facts.build_id != target.build_id:
+        return _no(
+            "identity",
+            f"the executable of {target.pid} has build-id {facts.build_id}, not {target.build_id}",
+            "innoscope targets, then plan again",
+        )
+    return _yes("identity")
+
+
+def catalog_knows(target: Target) -> Verdict:
+    """The version is known: everything in the catalog hangs on it."""
+    if target.version and target.version_from != "unknown":
+        return _yes("catalog_knows")
+    return _no(
+        "catalog_knows",
+        f"the version of server {target.pid} could not be learnt, so nothing is known of its variables",
+        "innoscope doctor says why; as root it can be read from its memory",
+    )
+
+
+def not_stopped(target: Target, facts: Facts) -> Verdict:
+    """No thread is stopped by a signal or a debugger."""
+    if not facts.stopped:
+        return _yes("not_stopped")
+    return _no(
+        "not_stopped",
+        f"{facts.stopped} of the threads of server {target.pid} are stopped",
+        f"innoscope unstick --pid {target.pid}",
+    )
+
+
+def not_traced(facts: Facts) -> Verdict:
+    """Nobody traces it: a debugger may be changing it, or hold a thread in the middle of anything."""
+    if facts.tracer is None:
+        return _yes("not_traced")
+    return _no(
+        "not_traced",
+        f"process {facts.tracer} ({facts.tracer_name}) traces the server",
+        f"end it, or wait for it to end: ps -fp {facts.tracer}",
+    )
+
+
+def serving(target: Target, facts: Facts) -> Verdict:
+    """It is not starting, recovering or shutting down, when variables have other readers and writers."""
+    if facts.listens:
+        return _yes("serving")
+    words = {
+        None: "is starting, recovering from a crash, or shutting down",
+        "recovering": "is recovering from a crash",
+        "stopping": "is shutting down",
+    }[facts.phase]
+    return _no(
+        "serving",
+        f"server {target.pid} does not listen: it {words}",
+        "wait until its error log says 'ready for connections'",
+    )
+
+
+def rights(target: Target, facts: Facts, way: str) -> Verdict:
+    """We may write into the process, where the way does."""
+    if way == "sql" or facts.memory_error is None or facts.ptrace_capable:
+        return _yes("rights")
+    return _no(
+        "rights",
+        f"no right to write to the memory of process {target.pid}: {facts.memory_error}",
+        "run it as root, or with CAP_SYS_PTRACE: sudo innoscope …",
+    )
+
+
+def ptrace_policy(facts: Facts, way: str) -> Verdict:
+    """The kernel's policy does not forbid it to those who have the right."""
+    if way == "sql" or facts.memory_error is None or not facts.ptrace_capable:
+        return _yes("ptrace_policy")
+    if facts.ptrace_scope == 3:
+        return _no(
+            "ptrace_policy",
+            "kernel.yama.ptrace_scope is 3: nobody may trace or write to another process until the next boot",
+            "remove it from /etc/sysctl.d and boot, or take a way over SQL",
+        )
+    policy = "a seccomp filter of ours" if facts.seccomp else "a security module, or its user namespace,"
+    return _no(
+        "ptrace_policy",
+        f"{policy} forbids to write to its memory ({facts.memory_error}), though we have CAP_SYS_PTRACE",
+        "run it on the host itself, outside of containers; dmesg and the audit log name the module",
+    )
+
+
+def journal_writable(facts: Facts) -> Verdict:
+    """What is done can be written down, and its result too."""
+    if facts.journal_problem is None:
+        return _yes("journal")
+    return _no("journal", *facts.journal_problem)
+
+
+def as_declared(way: Way, steps: Sequence[Step]) -> Verdict:
+    """Size and type of what was found are those that the catalog knows for these servers."""
+    for setting, step in _pairs(way, steps):
+        for what, known, found in (("bytes", setting.size, step.size), ("type", setting.kind, step.type)):
+            if step.address is not None and known is not None and found != known:
+                return _no(
+                    "as_declared",
+                    f"{setting.name} has {what} {found} in this server, and {known} in the catalog",
+                    "this build is not one that the catalog knows; take a way over SQL",
+                )
+    return _yes("as_declared")
+
+
+def plausible(way: Way, steps: Sequence[Step]) -> Verdict:
+    """What is there now can be the variable's value; if not, it is not the variable."""
+    for setting, step in _pairs(way, steps):
+        if setting.plausible is None or step.old is None:
+            continue
+        low, high = setting.plausible
+        if isinstance(step.old, str) or not low <= step.old <= high:
+            return _no(
+                "plausible",
+                f"{setting.name} is {step.old}, which it cannot be ({low:g} to {high:g}): not that variable?",
+                "this build is not one that the catalog knows; take a way over SQL",
+            )
+    return _yes("plausible")
+
+
+def in_range(domain: Domain | None, value: str) -> Verdict:
+    """The value is one of the toggle's. What is not a plain number has been understood by the catalog."""
+    if domain is None or value.lower() in domain.words:
+        return _yes("in_range")
+    if domain.low is None and domain.high is None:
+        return _no("in_range", f"{value!r} is not a value of it", f"one of: {', '.join(domain.words)}")
+    try:
+        number = float(value)
+    except ValueError:
+        return _yes("in_range")
+    low = float("-inf") if domain.low is None else domain.low
+    high = float("inf") if domain.high is None else domain.high
+    if not low <= number <= high or (domain.whole and not number.is_integer()):
+        kind = "a whole number" if domain.whole else "a number"
+        unit = f" {domain.unit}" if domain.unit else ""
+        return _no("in_range", f"{value} is out of range", f"{kind} from {low:g} to {high:g}{unit}")
+    return _yes("in_range")
+
+
+def no_other_change(target: Target, facts: Facts, change: Change, entries: Iterable[Entry]) -> Verdict:
+    """No change of the same thing was left unfinished, or will be undone by itself."""
+    settings = {step.setting for step in change.steps}
+    life = (target.pid, target.start_time, facts.boot_id)
+    for entry in entries:
+        same_thing = entry.toggle == change.toggle or settings & {step.setting for step in entry.steps}
+        if entry.server.life != life or not same_thing:
+            continue
+        said = f"{entry.toggle} {entry.value}, by {entry.who}"
+        if entry.outcome == "intended" and not (entry.action and entry.undoes is None):
+            what = "change" if entry.undoes is None else "undo"
+            return _no(
+                "no_other_change",
+                f"the {what} {entry.id} ({said}) was begun and never ended",
+                f"innoscope toggle undo {entry.undoes or entry.id}",
+            )
+        if entry.until is not None and entry.outcome == "done":
+            return _no(
+                "no_other_change",
+                f"the change {entry.id} ({said}) will be undone by itself",
+                f"innoscope toggle undo {entry.id}, then set it anew",
+            )
+    return _yes("no_other_change")
+
+
+def _pairs(way: Way, steps: Sequence[Step]) -> Iterable[tuple[Setting, Step]]:
+    known = {assignment.setting.name: assignment.setting for assignment in way.assignments}
+    return ((known[step.setting], step) for step in steps if step.setting in known)
+
+
+def _yes(check: str) -> Verdict:
+    return Verdict(check, ok=True)
+
+
+def _no(check: str, reason: str, remedy: str) -> Verdict:
+    return Verdict(check, ok=False, reason=reason, remedy=remedy)

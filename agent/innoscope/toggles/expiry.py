@@ -1,0 +1,122 @@
+"""Changes for a time: something that undoes them by itself, whatever becomes of the terminal or of us.
+
+Where systemd runs, a transient timer; else a detached process of ours (expiry_main). Either knows the change
+by its id only and does what the journal says.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from innoscope.toggles.model import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from innoscope.doctor.server import Account
+    from innoscope.toggles.entries import Entry
+
+#: There where systemd is process 1 (sd_booted(3)).
+SYSTEMD: Final = Path("/run/systemd/system")
+_STARTED_S: Final = 20.0
+#: What the one who undoes must see as we do.
+_PASSED_ON: Final = ("INNOSCOPE_STATE", "INNOSCOPE_RUN", "HOME", "PATH", "LANG")
+
+
+def arm(entry: Entry, account: Account, state: Path) -> None:
+    """Have ``entry`` undone at its ``until``. Raises Refused where that cannot be promised.
+
+    The promise comes before the journal's entry: without one at that time there is nothing to do.
+    """
+    if entry.until is None:
+        return
+    seconds = max(0.0, entry.until - time.time())
+    server = " ".join(map(str, entry.server.life))
+    options = ["--state", str(state), "--server", server, "--maker", str(os.getpid())]
+    if account.defaults_file is not None:
+        options += ["--defaults-file", str(Path(account.defaults_file).expanduser().absolute())]
+    if account.user is not None:
+        options += ["--user", account.user]
+    if SYSTEMD.exists():
+        _run(timer_command(entry.id, seconds, options))
+    else:
+        _start_helper(entry.id, seconds, options)
+
+
+def disarm(ident: str) -> None:
+    """Nothing is left to undo. A helper sees that by itself in the journal; a timer is stopped."""
+    if SYSTEMD.exists():
+        with suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(
+                ["systemctl", "stop", f"{_unit(ident)}.timer"],
+                stdin=subprocess.DEVNULL, capture_output=True, timeout=_STARTED_S, check=False,
+            )  # fmt: skip
+
+
+def timer_command(ident: str, seconds: float, options: Sequence[str]) -> list[str]:
+    """What makes the transient timer; the unit it starts goes on trying until the undo is done or moot."""
+    passed_on = [f"--setenv={name}={os.environ[name]}" for name in _PASSED_ON if name in os.environ]
+    return [
+        "systemd-run", "--quiet", "--collect", f"--unit={_unit(ident)}",
+        f"--description=Innoscope: undo the change {ident}",
+        f"--on-active={seconds:.3f}s", "--timer-property=AccuracySec=100ms",
+        *passed_on, *_program(ident, 0.0, options), "--foreground",
+    ]  # fmt: skip
+
+
+def _unit(ident: str) -> str:
+    return f"innoscope-undo-{ident}"
+
+
+def _program(ident: str, seconds: float, options: Sequence[str]) -> list[str]:
+    module = "innoscope.toggles.expiry_main"
+    return [sys.executable, "-P", "-m", module, ident, f"{seconds:.3f}", *options]
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_STARTED_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise _cannot(str(error)) from error
+    if done.returncode:
+        raise _cannot(done.stderr.strip() or f"exit code {done.returncode}")
+
+
+def _start_helper(ident: str, seconds: float, options: Sequence[str]) -> None:
+    """Start it and wait until it says that it is on its own; what it says else is why it is not."""
+    theirs, ours = os.pipe()
+    with open(theirs, "rb", buffering=0) as hears:  # noqa: PTH123, a descriptor
+        try:
+            process = subprocess.Popen(
+                _program(ident, seconds, options),
+                stdin=subprocess.DEVNULL,
+                stdout=ours,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise _cannot(str(error)) from error
+        finally:
+            os.close(ours)
+        with process:
+            ready, _, _ = select.select([hears], [], [], _STARTED_S)
+            if not ready or not hears.read(100).startswith(b"waiting "):
+                process.kill()
+                raise _cannot("the helper process did not start")
+
+
+def _cannot(why: str) -> Refused:
+    return Refused(
+        f"nothing was changed: it could not be made sure that it is undone in time: {why}",
+        remedy="without --for it can be set, and undone by hand: innoscope toggle undo",
+    )

@@ -1,0 +1,167 @@
+"""What there is to know of a server before it is changed; learnt without stopping, tracing or asking it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from innoscope.errors import InnoscopeError
+from innoscope.target import executable
+from innoscope.target.native_errors import translating
+from innoscope.target.proc import ProcFs
+from innoscope.toggles.places import boot_id
+
+if TYPE_CHECKING:
+    from innoscope.target.model import Target
+    from innoscope.toggles.journal import Journal
+
+_CAP_SYS_PTRACE: Final = 19  # bit of CapEff, include/uapi/linux/capability.h
+_SCOPE: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
+#: Not 0 from the beginning of InnoDB's shutdown (srv0start, all versions), and while redo is applied at start
+#: (log0recv; a member of recv_sys since MariaDB 10.5, where the server just does not listen yet).
+_SHUTDOWN, _RECOVERY = "srv_shutdown_state", "recv_recovery_on"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Of the process that now has the target's pid, and of ourselves.
+
+    ``start_time`` is None when it has ended. ``stopped`` threads are in state T or t, ``tracer`` is the
+    process that traces one of them. ``phase`` (recovering, stopping) is as memory tells it, None where it
+    does not. ``memory_error`` says why /proc/PID/mem does not open for writing.
+    """
+
+    start_time: int | None
+    build_id: str | None
+    boot_id: str
+    stopped: int = 0
+    tracer: int | None = None
+    tracer_name: str | None = None
+    listens: bool = True
+    phase: str | None = None
+    memory_error: str | None = None
+    ptrace_capable: bool = True
+    ptrace_scope: int | None = None
+    seccomp: bool = False
+    journal_problem: tuple[str, str] | None = None
+
+
+def gather(target: Target, journal: Journal, proc: ProcFs | None = None) -> Facts:
+    """All facts now. Raises nothing: what cannot be learnt fails the check that needs it."""
+    proc = proc or ProcFs()
+    try:
+        return _gather(target, journal, proc)
+    except (ProcessLookupError, PermissionError) as error:
+        ended = isinstance(error, ProcessLookupError)
+        return Facts(
+            start_time=None if ended else target.start_time,
+            build_id=target.build_id,
+            boot_id=boot_id(),
+            memory_error=error.strerror,
+            ptrace_capable=_capable(proc),
+            ptrace_scope=_scope(),
+            journal_problem=journal.problem(),
+        )
+
+
+def _gather(target: Target, journal: Journal, proc: ProcFs) -> Facts:
+    pid = target.pid
+    stat = proc.stat(pid)
+    stopped, tracer = _threads(proc, pid)
+    listening = _listens(proc, pid)
+    return Facts(
+        start_time=None if stat.state in "ZX" else stat.start_time,
+        build_id=executable.describe(proc, pid, executable.locate(proc, pid)).build_id,
+        boot_id=boot_id(),
+        stopped=stopped,
+        tracer=tracer,
+        tracer_name=None if tracer is None else _name(proc, tracer),
+        listens=listening,
+        phase=None if listening else _phase(pid),
+        memory_error=_memory_error(proc, pid),
+        ptrace_capable=_capable(proc),
+        ptrace_scope=_scope(),
+        seccomp=_own_status(proc).get("Seccomp", "0") != "0",
+        journal_problem=journal.problem(),
+    )
+
+
+def _threads(proc: ProcFs, pid: int) -> tuple[int, int | None]:
+    """How many are stopped, and who traces one of them: a debugger may hold but a few."""
+    stopped, tracer = 0, None
+    try:
+        tids = os.listdir(proc.path(pid, "task"))  # noqa: PTH208, a thousand of them
+    except FileNotFoundError as error:
+        raise ProcessLookupError(pid) from error
+    for tid in tids:
+        try:
+            status = proc.status(int(tid))
+        except ProcessLookupError:
+            continue
+        stopped += status.get("State", "").startswith(("T", "t"))
+        tracer = int(status.get("TracerPid", "0")) or tracer
+    return stopped, tracer
+
+
+def _name(proc: ProcFs, pid: int) -> str:
+    try:
+        return proc.stat(pid).comm
+    except (ProcessLookupError, PermissionError):
+        return "?"
+
+
+def _listens(proc: ProcFs, pid: int) -> bool:
+    """Whether it has a socket that listens: opened after InnoDB is up, closed before it is taken down.
+
+    network_init() follows init_server_components() and recovery in it; close_connections() (5.5, 5.6,
+    MariaDB) and the end of connection_event_loop() (5.7 and newer) close them before clean_up().
+    """
+    inodes = proc.socket_inodes(pid)
+    if inodes & proc.unix_listeners(pid).keys():
+        return True
+    return any(inode in inodes for inode, _ in proc.tcp_listeners(pid))
+
+
+def _phase(pid: int) -> str | None:
+    """What memory says of a server that does not listen."""
+    try:
+        with translating(pid):
+            from innoscope import _native
+
+            found = _native.symbol_in_process(pid, [_SHUTDOWN, _RECOVERY])
+            holds = {
+                name: any(_native.read_memory(pid, address, min(size or 1, 8)))
+                for name, (address, size) in found.items()
+            }
+    except InnoscopeError:
+        return None
+    if holds.get(_SHUTDOWN):
+        return "stopping"
+    return "recovering" if holds.get(_RECOVERY) else None
+
+
+def _memory_error(proc: ProcFs, pid: int) -> str | None:
+    """Opening asks the kernel what tracing would be asked (PTRACE_MODE_ATTACH), and touches nothing."""
+    try:
+        os.close(os.open(proc.path(pid, "mem"), os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        return error.strerror
+    return None
+
+
+def _own_status(proc: ProcFs) -> dict[str, str]:
+    return proc.status(os.getpid())
+
+
+def _capable(proc: ProcFs) -> bool:
+    return bool(int(_own_status(proc).get("CapEff", "0"), 16) >> _CAP_SYS_PTRACE & 1)
+
+
+def _scope() -> int | None:
+    """kernel.yama.ptrace_scope; None on kernels without Yama."""
+    try:
+        return int(_SCOPE.read_text())
+    except (OSError, ValueError):
+        return None

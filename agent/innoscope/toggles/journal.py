@@ -1,0 +1,242 @@
+"""The journal of changes: JSON lines, only ever appended to, each on the disk before anything else happens.
+
+A line counts with its newline. One that was cut off (a full disk, a power cut) was never acted upon: at the
+end of the file it is told and left out, and the next writer marks it with a line of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from innoscope.errors import BadFile, CannotWrite
+from innoscope.toggles import entries as lines
+from innoscope.toggles.model import Refused
+from innoscope.toggles.places import make_private, state_folder, sync
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from innoscope.toggles.entries import Entry
+
+_NAME: Final = "journal.jsonl"
+_MOST_BYTES: Final = 64 << 20
+_LINE_MOST: Final = 64 << 10
+#: Seconds for which another writer's append, which takes milliseconds, is waited for.
+_PATIENCE_S: Final = 5.0
+#: What must be free for a change and its undo, in bytes: some hundred lines.
+NEEDED_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the journal tells; ``notes`` say which lines were cut off."""
+
+    entries: tuple[Entry, ...]
+    notes: tuple[str, ...] = ()
+
+
+class Journal:
+    """The journal in a folder, by default that of this host."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or state_folder()
+        self.path = self.folder / _NAME
+
+    def read(self) -> Reading:
+        """All entries, the oldest first; none where there is no journal. Raises BadFile."""
+        try:
+            content = self._content()
+        except FileNotFoundError:
+            return Reading(())
+        except OSError as error:
+            raise BadFile(
+                f"cannot read the journal {self.path}: {error.strerror}", remedy=f"as root: ls -l {self.path}"
+            ) from error
+        return _fold(content, self.path)
+
+    def entries(self) -> tuple[Entry, ...]:
+        """All entries, the oldest first. Raises BadFile."""
+        return self.read().entries
+
+    def entries_if_readable(self) -> tuple[Entry, ...]:
+        """None of one that cannot be read: ``problem`` says why."""
+        try:
+            return self.entries()
+        except BadFile:
+            return ()
+
+    def find(self, ident: str) -> Entry | None:
+        """The entry with this id. Raises BadFile."""
+        return next((entry for entry in self.entries() if entry.id == ident), None)
+
+    def stamp(self) -> tuple[int, int] | None:
+        """What changes when the file does; None where there is none."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size
+
+    def intend(self, entry: Entry) -> None:
+        """Say what is about to be done. Raises Refused: then it must not be done."""
+        try:
+            self._append(lines.intent_line(entry))
+        except (BadFile, CannotWrite) as error:
+            raise Refused(f"nothing was changed: {error.what}", remedy=error.remedy) from error
+
+    def conclude(
+        self, ident: str, outcome: str, reason: str | None = None, *, put_back: bool = False
+    ) -> None:
+        """Say what came of it (entries.RESULTS). Raises BadFile or CannotWrite."""
+        self._append(lines.result_line(ident, time.time(), outcome, reason, put_back))
+
+    def note(self, ident: str, text: str) -> None:
+        """Say why an undo was not done yet. Raises BadFile or CannotWrite."""
+        self._append(lines.note_line(ident, time.time(), text))
+
+    def problem(self) -> tuple[str, str] | None:
+        """Why it cannot be read or written to, and the remedy; None if it can. Writes no line."""
+        try:
+            make_private(self.folder)
+            descriptor = self._open()
+        except OSError as error:
+            return f"cannot write the journal {self.path}: {error.strerror}", self._remedy(error)
+        try:
+            self._must_be_trusted(descriptor)
+            room = os.fstatvfs(descriptor)
+        except BadFile as error:
+            return error.what, error.remedy or ""
+        finally:
+            os.close(descriptor)
+        free = room.f_bavail * room.f_frsize
+        if free < NEEDED_BYTES:
+            return f"the disk of the journal {self.path} has only {free >> 10} KiB left", f"df {self.folder}"
+        try:
+            self.read()
+        except BadFile as error:
+            return error.what, error.remedy or ""
+        return None
+
+    def _content(self) -> bytes:
+        # A pipe or a device under this name must not hold us up.
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            self._must_be_trusted(descriptor)
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise BadFile(
+                f"the journal {self.path} is larger than {_MOST_BYTES >> 20} MiB",
+                remedy=f"mv {self.path} {self.path}.old, when no change in it is in force any more",
+            )
+        return content
+
+    def _open(self) -> int:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        return os.open(self.path, flags, 0o600)
+
+    def _append(self, line: bytes) -> None:
+        """One write(2), on the disk when this returns. Raises BadFile or CannotWrite."""
+        try:
+            lines.parse(line[:-1])
+        except lines.Damaged as error:  # it would make the whole journal unreadable
+            raise CannotWrite(f"the journal takes no such entry: {error}") from error
+        try:
+            make_private(self.folder)
+            descriptor = self._open()
+            try:
+                self._must_be_trusted(descriptor)
+                _lock(descriptor)
+                self._write(descriptor, line)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise CannotWrite(
+                f"cannot write the journal {self.path}: {error.strerror}", remedy=self._remedy(error)
+            ) from error
+
+    def _write(self, descriptor: int, line: bytes) -> None:
+        size = os.fstat(descriptor).st_size
+        tail = os.pread(descriptor, _LINE_MOST, max(0, size - _LINE_MOST))
+        line = _after(tail) + line
+        if os.write(descriptor, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(descriptor)
+        if size == 0:
+            sync(self.folder)
+
+    def _must_be_trusted(self, descriptor: int) -> None:
+        """Raise BadFile for a journal that somebody else could have written: undo does what stands in it."""
+        found, folder = os.fstat(descriptor), self.folder.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise BadFile(f"the journal {self.path} is not a file", remedy=f"ls -l {self.path}")
+        for path, one in ((self.path, found), (self.folder, folder)):
+            if one.st_uid not in (0, os.geteuid()) or one.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise BadFile(
+                    f"{path} can be written by others, so the journal is not trusted",
+                    remedy=f"chown root {path} && chmod go-w {path}, after a look at what is in it",
+                )
+
+    def _remedy(self, error: OSError) -> str:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return f"make room: df {self.folder}"
+        if error.errno in (errno.EACCES, errno.EPERM):
+            return "run it as root: sudo innoscope toggle …"
+        return f"ls -ld {self.folder}; another folder: INNOSCOPE_STATE=FOLDER"
+
+
+def _lock(descriptor: int) -> None:
+    """Have the file to ourselves until it is closed. Raises OSError after a while."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+def _after(tail: bytes) -> bytes:
+    """What must stand between the end of the file and a new line: nothing, or that its last line is none."""
+    if not tail:
+        return b""
+    if not tail.endswith(b"\n"):
+        return b"\n" + lines.TORN_LINE
+    try:
+        lines.parse(tail[:-1].rpartition(b"\n")[2])
+    except lines.Damaged:
+        return lines.TORN_LINE
+    return b""
+
+
+def _fold(content: bytes, path: Path) -> Reading:
+    """The entries of a journal's content. Raises BadFile, which names the line."""
+    *complete, rest = content.split(b"\n")
+    fold, notes = lines.Fold(), []
+    for number, line in enumerate(complete, start=1):
+        try:
+            fold.add(lines.parse(line))
+        except lines.Damaged as error:
+            last = number == len(complete) and not rest
+            if not last and not _marked(complete[number : number + 1]):
+                raise BadFile(
+                    f"{path}: line {number} is damaged: {error}",
+                    remedy="mend or remove that line by hand; what changed since the server started: "
+                    "SHOW GLOBAL VARIABLES against its configuration",
+                ) from error
+            notes.append(f"{path}: line {number} is damaged and left out: {error}")
+    if rest:
+        notes.append(f"{path}: the last line is cut off and left out")
+    return Reading(fold.entries, tuple(notes))
+
+
+def _marked(following: list[bytes]) -> bool:
+    return following == [lines.TORN_LINE[:-1]]

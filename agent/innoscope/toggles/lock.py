@@ -1,0 +1,56 @@
+"""One change at a time on one server."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from innoscope.toggles.model import Refused
+from innoscope.toggles.places import make_private
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from innoscope.toggles.entries import ServerId
+
+
+class Held(Refused):
+    """Somebody else is changing this server at this moment."""
+
+
+@contextmanager
+def held(folder: Path, server: ServerId) -> Iterator[None]:
+    """Hold the server's lock; raises Held when another process has it. It ends with its holder.
+
+    ``folder`` is the state folder. The lock is a file named by what names the process for good.
+    """
+    pid, start_time, boot = server.life
+    path = folder / "locks" / f"{pid}-{start_time}-{boot}"
+    try:
+        make_private(path.parent)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise Refused(
+            f"cannot lock the server: {path}: {error.strerror}", remedy="run it as root: sudo innoscope …"
+        ) from error
+    try:
+        _take(descriptor, server.pid)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int, pid: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
+        raise Held(
+            f"process {holder} is changing server {pid} right now",
+            remedy=f"wait for it to end, or see what it does: ps -fp {holder}",
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

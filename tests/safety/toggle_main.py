@@ -1,0 +1,46 @@
+"""Changes a server, or undoes that; dies by SIGKILL at the fault point that it is told.
+
+It says so before it begins. Arguments: ``set PID TOGGLE VALUE WAY SECONDS FAULT`` or ``undo PID FAULT``;
+SECONDS 0 for no limit, FAULT - for none.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from innoscope.doctor.server import Account
+from innoscope.target.discover import find_one
+from innoscope.toggles import engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _dying_at(point: str) -> Callable[[str], None]:
+    def fault(reached: str) -> None:
+        if reached == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return fault
+
+
+def main() -> None:
+    """One change or one undo."""
+    what, pid, *rest = sys.argv[1:]
+    target, account = find_one(int(pid)), Account()
+    if what == "undo":
+        print("begins", flush=True)
+        engine.undo(target, None, account=account, who="chaos", fault=_dying_at(rest[0]))
+        return
+    toggle, value, way, seconds, point = rest
+    plan = engine.plan(target, toggle, value, account=account, ways=[way])
+    limit = float(seconds) or None
+    print("begins", flush=True)
+    engine.apply(target, plan, who="chaos", seconds=limit, account=account, fault=_dying_at(point))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""One real server that is changed and set back, by tools that are killed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from innoscope.doctor.server import Account
+from innoscope.target.discover import find_one
+from innoscope.toggles import engine
+from innoscope.toggles.journal import Journal
+
+if TYPE_CHECKING:
+    from innoscope.target.model import Target
+    from innoscope.toggles.entries import Entry
+    from servers import Server
+
+ACCOUNT = Account()
+#: Within so many seconds a server must run untraced and answer.
+WELL_S = 2.0
+_MAIN = Path(__file__).with_name("toggle_main.py")
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is set, by which way, and the system variables that show it."""
+
+    toggle: str
+    value: str
+    way: str
+    variables: tuple[str, ...]
+    after: tuple[Any, ...]
+
+
+READ_AHEAD = Change(
+    "read_ahead", "off", "sql", ("innodb_read_ahead_threshold", "innodb_random_read_ahead"), (0, 0)
+)
+CONNECTIONS = Change("max_connections", "2600", "memory", ("max_connections",), (2600,))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The server that is changed."""
+
+    server: Server
+
+    @property
+    def target(self) -> Target:
+        return find_one(self.server.pid)
+
+    @property
+    def journal(self) -> Journal:
+        return Journal()
+
+    def values(self, change: Change) -> tuple[Any, ...]:
+        asked = ", ".join(f"@@global.{name}" for name in change.variables)
+        return tuple(map(int, self.ask(f"SELECT {asked}")))
+
+    def ask(self, statement: str) -> tuple[Any, ...]:
+        with closing(self.server.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(statement)
+            row = cursor.fetchone()
+        return row or ()
+
+    def set(self, change: Change, point: str = "-", seconds: float = 0.0) -> subprocess.Popen[bytes]:
+        """Begin to change it, in a process of its own."""
+        arguments = [change.toggle, change.value, change.way, str(seconds), point]
+        return _start("set", self.server.pid, *arguments)
+
+    def undo(self, point: str = "-") -> subprocess.Popen[bytes]:
+        """Begin to undo the last change, in a process of its own."""
+        return _start("undo", self.server.pid, point)
+
+    def set_back(self) -> Entry:
+        """Undo the last change here and now."""
+        return engine.undo(self.target, None, account=ACCOUNT, who="test")
+
+    def last(self) -> Entry | None:
+        """The last change, undos left out."""
+        changes = [entry for entry in self.journal.entries() if entry.undoes is None]
+        return changes[-1] if changes else None
+
+    def assert_well(self) -> None:
+        """It runs, untraced, and answers, in time."""
+        deadline = time.monotonic() + WELL_S
+        while held := self._held():
+            assert time.monotonic() < deadline, held
+            time.sleep(0.01)
+        assert self.server.running
+        assert self.ask("SELECT 6 * 7") == (42,)
+        assert time.monotonic() < deadline
+
+    def _held(self) -> list[str]:
+        """Threads that are stopped or traced."""
+        held = []
+        for folder in Path(f"/proc/{self.server.pid}/task").iterdir():
+            try:
+                text = (folder / "status").read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            fields = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+            if fields["State"][0] in "Tt" or fields["TracerPid"] != "0":
+                held.append(f"{folder.name} {fields['State']}, traced by {fields['TracerPid']}")
+        return held
+
+
+def assert_true(subject: Subject, change: Change, before: tuple[Any, ...]) -> None:
+    """What the journal says of the last change is so."""
+    entry, now = subject.last(), subject.values(change)
+    if entry is None or entry.outcome in ("undone", "not written"):
+        assert now == before, entry
+    elif entry.outcome == "done":
+        undoing = any(one.undoes == entry.id for one in subject.journal.entries())
+        assert now == change.after or undoing, entry
+    else:
+        assert entry.outcome == "intended", entry
+
+
+def _start(*arguments: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, str(_MAIN), *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )

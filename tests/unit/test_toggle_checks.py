@@ -1,0 +1,245 @@
+"""Each check says no for one reason, with its remedy; and the facts are those of real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from innoscope.target.proc import ProcFs
+from innoscope.toggles import checks, facts
+from innoscope.toggles.facts import Facts
+from innoscope.toggles.journal import Journal
+from innoscope.toggles.model import Assignment, Domain, Refused, Setting, Step, Verdict, Way
+from unit.test_target_sql import target
+from unit.toggling import entry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+TARGET = target(pid=7, start_time=99, build_id="ab")
+GOOD = Facts(99, "ab", "boot")
+WAY = Way("memory", (Assignment(Setting("spin", "unsigned", 8, (0, 100))),))
+STEPS = (Step("spin", 30, 7, 4096, 8, "unsigned"),)
+CHANGE = checks.Change("spin", Domain(low=0, high=500), "7", WAY, STEPS)
+
+
+def refusals(change: checks.Change = CHANGE, entries: Any = (), **changed: Any) -> list[Verdict]:
+    found = checks.verdicts(TARGET, replace(GOOD, **changed), change, entries)
+    return [verdict for verdict in found if not verdict.ok]
+
+
+def test_all_is_well() -> None:
+    assert refusals() == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "check", "words"),
+    [
+        ({"start_time": None}, "identity", "has ended"),
+        ({"start_time": 100}, "identity", "another process"),
+        ({"build_id": "cd"}, "identity", "build-id cd, not ab"),
+        ({"stopped": 3}, "not_stopped", "3 of the threads"),
+        ({"tracer": 12, "tracer_name": "gdb"}, "not_traced", "process 12 (gdb)"),
+        ({"listens": False}, "serving", "starting, recovering"),
+        ({"listens": False, "phase": "recovering"}, "serving", "is recovering"),
+        ({"listens": False, "phase": "stopping"}, "serving", "is shutting down"),
+        ({"memory_error": "Permission denied", "ptrace_capable": False}, "rights", "no right"),
+        ({"memory_error": "no", "ptrace_scope": 3}, "ptrace_policy", "ptrace_scope is 3"),
+        ({"memory_error": "no", "seccomp": True}, "ptrace_policy", "seccomp"),
+        ({"memory_error": "no"}, "ptrace_policy", "security module"),
+        ({"journal_problem": ("disk full", "df")}, "journal", "disk full"),
+    ],
+)
+def test_what_is_wrong_with_the_server_or_us(changed: dict[str, Any], check: str, words: str) -> None:
+    (verdict,) = refusals(**changed)
+
+    assert verdict.check == check
+    assert words in str(verdict.reason)
+    assert verdict.remedy
+
+
+def test_sql_needs_no_right_to_write_into_the_process() -> None:
+    change = replace(CHANGE, way=Way("sql", WAY.assignments), steps=(Step("spin", 30, 7),))
+
+    assert refusals(change, memory_error="no", ptrace_capable=False) == []
+    assert refusals(change, memory_error="no", ptrace_scope=3) == []
+
+
+def test_an_unknown_version_is_not_guessed() -> None:
+    unknown = replace(TARGET, version=(), version_from="unknown")
+
+    assert not checks.catalog_knows(unknown).ok
+    assert checks.catalog_knows(unknown).remedy
+
+
+@pytest.mark.parametrize(
+    ("step", "check", "words"),
+    [
+        (Step("spin", 101, 7, 4096, 8, "unsigned"), "plausible", "101"),
+        (Step("spin", -1, 7, 4096, 8, "unsigned"), "plausible", "-1"),
+        (Step("spin", "ON", 7, 4096, 8, "unsigned"), "plausible", "ON"),
+        (Step("spin", 30, 7, 4096, 1, "unsigned"), "as_declared", "bytes 1"),
+        (Step("spin", 30, 7, 4096, 8, "float"), "as_declared", "type float"),
+    ],
+)
+def test_what_was_found_must_be_the_variable(step: Step, check: str, words: str) -> None:
+    (verdict,) = refusals(replace(CHANGE, steps=(step,)))
+
+    assert verdict.check == check
+    assert words in str(verdict.reason)
+    assert verdict.remedy
+
+
+@pytest.mark.parametrize(
+    ("domain", "value", "fits"),
+    [
+        (None, "", True),
+        (Domain(words=("off", "on")), "OFF", True),
+        (Domain(words=("off", "on")), "maybe", False),
+        (Domain(words=("off", "on")), "1", False),
+        (Domain(low=0, high=10), "10", True),
+        (Domain(low=0, high=10), "10.5", False),
+        (Domain(low=0, high=10), "11", False),
+        (Domain(low=0, high=10), "-1", False),
+        (Domain(low=0, high=10), "nan", False),
+        (Domain(low=0, high=99.9, whole=False), "10.5", True),
+        (Domain(low=1), "1e30", True),
+        (Domain(words=("off",), low=1, high=64), "off", True),
+        (Domain(words=("off",), low=1, high=64), "0", False),
+    ],
+)
+def test_the_value_is_one_of_the_toggle_s(domain: Domain | None, value: str, fits: bool) -> None:
+    verdict = checks.in_range(domain, value)
+
+    assert verdict.ok is fits
+    assert fits or verdict.remedy
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"outcome": "intended"}, "never ended"),
+        ({"outcome": "done", "until": 5.0}, "undone by itself"),
+        ({"outcome": "intended", "toggle": "other"}, "never ended"),
+        ({"outcome": "intended", "undoes": "ffff"}, "the undo"),
+        ({"outcome": "done"}, None),
+        ({"outcome": "undone", "until": 5.0}, None),
+        ({"outcome": "failed", "until": 5.0, "put_back": True}, None),
+        ({"outcome": "intended", "toggle": "other", "steps": (Step("more", 1, 2),)}, None),
+        ({"outcome": "intended", "steps": (Step("call", None, None),)}, None),
+    ],
+)
+def test_no_other_change_is_in_flight(changed: dict[str, Any], words: str | None) -> None:
+    found = refusals(entries=[entry(**changed)])
+
+    assert [verdict.check for verdict in found] == (["no_other_change"] if words else [])
+    assert all(words in str(verdict.reason) and "undo" in str(verdict.remedy) for verdict in found if words)
+
+
+def test_changes_of_another_process_do_not_matter() -> None:
+    before = replace(entry().server, start_time=98)
+
+    assert refusals(entries=[entry(outcome="intended", server=before)]) == []
+
+
+def test_the_first_no_is_the_error() -> None:
+    with pytest.raises(Refused, match="has ended") as caught:
+        checks.refuse(checks.verdicts(TARGET, replace(GOOD, start_time=None, stopped=1), CHANGE, ()))
+
+    assert caught.value.remedy
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that listens on nothing."""
+    with subprocess.Popen(["sleep", "600"]) as child:
+        yield child
+        child.kill()
+
+
+@pytest.fixture
+def look(process: subprocess.Popen[bytes], tmp_path: Path) -> Callable[[], Facts]:
+    start = ProcFs().stat(process.pid).start_time
+    return lambda: facts.gather(target(pid=process.pid, start_time=start), Journal(tmp_path / "state"))
+
+
+def test_facts_of_a_process_that_listens_on_nothing(look: Callable[[], Facts]) -> None:
+    seen = look()
+
+    assert (seen.stopped, seen.tracer, seen.listens, seen.phase) == (0, None, False, None)
+    assert (seen.memory_error, seen.ptrace_capable, seen.journal_problem) == (None, True, None)
+    assert seen.build_id
+
+
+def test_facts_of_ourselves_listening(tmp_path: Path) -> None:
+    me = target(pid=os.getpid())
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "sock"))
+        listener.listen()
+        assert facts.gather(me, Journal(tmp_path / "state")).listens
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        assert facts.gather(me, Journal(tmp_path / "state")).listens
+
+
+def test_facts_of_a_stopped_process(process: subprocess.Popen[bytes], look: Callable[[], Facts]) -> None:
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    assert look().stopped == 1
+
+
+def test_facts_of_a_traced_process(process: subprocess.Popen[bytes], look: Callable[[], Facts]) -> None:
+    with subprocess.Popen(
+        ["gdb", "-nx", "-q", "-p", str(process.pid), "-ex", "echo HELD\\n"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as gdb:
+        assert gdb.stdout is not None
+        while b"HELD" not in gdb.stdout.readline():
+            assert gdb.poll() is None
+        seen = look()
+        gdb.communicate(b"detach\nquit\n")
+
+    assert (seen.tracer, seen.tracer_name, seen.stopped) == (gdb.pid, "gdb", 1)
+    assert look().tracer is None
+
+
+def test_facts_of_a_process_that_has_ended(
+    process: subprocess.Popen[bytes], look: Callable[[], Facts]
+) -> None:
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert look().start_time is None, "a zombie"
+    process.wait()
+    assert look().start_time is None
+
+
+def test_an_unprivileged_user_is_told_so(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    start = ProcFs().stat(process.pid).start_time
+    one = target(pid=process.pid, start_time=start)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setresgid(65534, 65534, 65534)
+        os.setresuid(65534, 65534, 65534)
+        seen = facts.gather(one, Journal(tmp_path / "state"))
+        verdicts = checks.server_verdicts(one, seen, "memory")
+        os.write(writing, ",".join(one.check for one in verdicts if not one.ok).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with os.fdopen(reading) as told:
+        said = told.read().split(",")
+
+    assert {"rights", "journal"} <= set(said)
+    assert "ptrace_policy" not in said

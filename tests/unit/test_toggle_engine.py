@@ -1,0 +1,362 @@
+"""Planning, applying and undoing on a made-up server, where every fault can be had."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from innoscope.errors import SqlFailed
+from innoscope.toggles import engine, lock
+from innoscope.toggles.entries import ServerId
+from innoscope.toggles.model import ChangeFailed, NotOnThisServer, Refused, Step
+from innoscope.toggles.places import boot_id
+from innoscope.toggles.undoing import UNDO_FAULTS, Overtaken
+from unit.toggling import ACCOUNT, CALL, MEMORY, expanded, made_up, toggle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from innoscope.toggles.entries import Entry
+    from unit.toggling import World
+
+BEFORE = {"spin": 30, "delay": 6}
+AFTER = {"spin": 7, "delay": 7}
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    with made_up(tmp_path, monkeypatch) as world:
+        yield world
+
+
+def apply(world: World, value: str = "7", name: str = "spin", **more: Any) -> Entry:
+    plan = world.plan(value, name=name)
+    return engine.apply(world.target, plan, who="ann", means=world.means, account=ACCOUNT, **more)
+
+
+def undo(world: World, which: str | None = None, **more: Any) -> Entry:
+    return engine.undo(world.target, which, account=ACCOUNT, who="bob", means=world.means, **more)
+
+
+def outcomes(world: World) -> list[str]:
+    return [entry.outcome for entry in world.journal.entries()]
+
+
+def test_a_plan_says_exactly_what_would_be_done(world: World) -> None:
+    plan = world.plan()
+
+    assert (plan.way.kind, plan.steps) == ("sql", (Step("spin", 30, 7), Step("delay", 6, 7)))
+    assert (plan.refusals, plan.passed, plan.stall_s) == ((), (), 0)
+    assert plan.warnings == ("CPU",)
+    assert world.values == BEFORE
+
+
+def test_the_next_way_is_tried_and_why_is_remembered(world: World) -> None:
+    world.broken["sql"] = SqlFailed("Too many connections", remedy="raise it")
+    plan = world.plan()
+
+    assert plan.way.kind == "memory"
+    assert plan.passed == (("sql", "Too many connections"),)
+    assert plan.warnings == ("CPU", "both at once")
+
+
+def test_only_the_ways_that_were_asked_for(world: World) -> None:
+    assert world.plan(ways=["memory"]).way.kind == "memory"
+    with pytest.raises(NotOnThisServer, match="gdb: the catalog has no such way"):
+        world.plan(ways=["gdb"])
+    world.broken["sql"] = SqlFailed("Too many connections", remedy="raise it")
+    with pytest.raises(SqlFailed, match="Too many connections"):
+        world.plan(ways=["sql"])
+    with pytest.raises(Refused, match="sql: Too many connections; gdb: the catalog"):
+        world.plan(ways=["sql", "gdb"])
+
+
+def test_a_way_that_must_never_be_used(world: World) -> None:
+    harmful = toggle().generations[0]
+    harmful = type(harmful)("mysql", (5, 5), None, (MEMORY,), never={"memory": "it stops checkpoints"})
+    world.toggles["spin"] = toggle(generations=(harmful,))
+
+    for ways in (None, ["memory"]):
+        with pytest.raises(NotOnThisServer, match="it stops checkpoints") as caught:
+            world.plan(ways=ways)
+        assert caught.value.remedy
+
+
+def test_an_unknown_toggle_has_near_ones(world: World) -> None:
+    with pytest.raises(Refused) as caught:
+        world.plan(name="spim")
+    assert "spin" in str(caught.value.remedy)
+
+
+def test_a_stopped_server_is_not_asked_over_sql(world: World) -> None:
+    world.facts = {"stopped": 3}
+    plan = world.plan()
+
+    assert plan.way.kind == "memory"
+    assert "stopped" in plan.passed[0][1]
+    assert [verdict.check for verdict in plan.refusals] == ["not_stopped"]
+    with pytest.raises(Refused, match="stopped") as caught:
+        world.plan(ways=["sql"])
+    assert "unstick" in str(caught.value.remedy)
+
+
+def test_a_change_is_made_journalled_and_published(world: World) -> None:
+    reached: list[str] = []
+    entry = apply(world, why="too slow", fault=reached.append)
+
+    assert world.values == AFTER
+    assert (entry.outcome, entry.who, entry.why, entry.way) == ("done", "ann", "too slow", "sql")
+    assert entry.server == ServerId.of(world.target, boot_id())
+    assert reached == expanded(engine.FAULTS)
+    (server,) = json.loads((world.folder / "toggles.json").read_text())["servers"]
+    assert (server["pid"], server["changes"]["done"]) == (world.process.pid, 1)
+    assert [(one["toggle"], one["who"], one["unfinished"]) for one in server["toggles"]] == [
+        ("spin", "ann", False)
+    ]
+
+
+def test_a_change_is_undone(world: World) -> None:
+    apply(world)
+    reached: list[str] = []
+    entry = undo(world, fault=reached.append)
+
+    assert world.values == BEFORE
+    assert reached == expanded(UNDO_FAULTS, (0, 1))
+    change, undoing = world.journal.entries()
+    assert entry == change
+    assert (change.outcome, change.undone_by, undoing.undoes) == ("undone", undoing.id, change.id)
+    assert world.disarmed == [change.id]
+    (server,) = json.loads((world.folder / "toggles.json").read_text())["servers"]
+    assert server["toggles"] == []
+    assert server["changes"] == {"done": 1, "undone": 1, "failed": 0}
+
+
+def test_history_and_current(world: World) -> None:
+    apply(world)
+
+    assert [entry.toggle for entry in engine.history(means=world.means)] == ["spin"]
+    assert len(engine.history(world.target, means=world.means)) == 1
+    assert engine.current(world.target, "spin", ACCOUNT, means=world.means) == "7/7"
+    world.broken = {"sql": SqlFailed("no"), "memory": NotOnThisServer("no")}
+    assert engine.current(world.target, "spin", ACCOUNT, means=world.means) is None
+
+
+@pytest.mark.parametrize("changed", [{"tracer": 1}, {"listens": False}, {"start_time": None}])
+def test_checks_are_made_again_when_it_is_done(world: World, changed: dict[str, Any]) -> None:
+    plan = world.plan()
+    world.facts = changed
+    with pytest.raises(Refused):
+        engine.apply(world.target, plan, who="ann", means=world.means)
+
+    assert (world.values, outcomes(world)) == (BEFORE, [])
+
+
+def test_a_value_that_moved_since_the_plan_is_left_alone(world: World) -> None:
+    plan = world.plan()
+    world.set(delay=5)
+    with pytest.raises(Refused, match=r"delay was 6 .* is 5 now"):
+        engine.apply(world.target, plan, who="ann", means=world.means)
+
+    assert world.values == BEFORE | {"delay": 5}
+    assert outcomes(world) == ["not written"]
+
+
+def test_one_change_at_a_time(world: World) -> None:
+    plan = world.plan()
+    server = ServerId.of(world.target, boot_id())
+    with lock.held(world.journal.folder, server), pytest.raises(Refused, match=f"process {os.getpid()}"):
+        engine.apply(world.target, plan, who="ann", means=world.means)
+
+    assert (world.values, outcomes(world)) == (BEFORE, [])
+
+
+@pytest.mark.parametrize("error", [ChangeFailed("denied"), OSError(5, "I/O error"), KeyboardInterrupt()])
+def test_a_later_step_fails_and_the_earlier_ones_are_put_back(world: World, error: BaseException) -> None:
+    def failing(step: Step) -> None:
+        if (step.setting, step.new) == ("delay", 7):
+            raise error
+
+    world.on_write = failing
+    expected = KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else ChangeFailed
+    with pytest.raises(expected):
+        apply(world)
+
+    assert world.values == BEFORE
+    (entry,) = world.journal.entries()
+    assert (entry.outcome, entry.put_back, entry.may_be_in_force) == ("failed", True, False)
+
+
+def test_a_value_that_does_not_stay_is_put_back(world: World) -> None:
+    world.after_write = lambda step: world.set(delay=100) if step.new == 7 else None
+    with pytest.raises(ChangeFailed, match="reads back as 100"):
+        apply(world)
+
+    assert world.values == BEFORE
+    assert world.journal.entries()[0].put_back
+
+
+def test_what_cannot_be_put_back_is_said_and_can_be_undone_later(world: World) -> None:
+    def failing(step: Step) -> None:
+        if step.setting == "delay" or step.new == 30:
+            raise ChangeFailed("denied")
+
+    world.on_write = failing
+    with pytest.raises(ChangeFailed, match="nor all put back: spin may be 7, it was 30") as caught:
+        apply(world)
+    (entry,) = world.journal.entries()
+    assert (entry.outcome, entry.put_back) == ("failed", False)
+    assert entry.id in str(caught.value.remedy)
+
+    world.on_write = lambda _: None
+    assert undo(world).outcome == "undone"
+    assert world.values == BEFORE
+
+
+def test_a_writer_that_refuses_has_written_nothing(world: World) -> None:
+    def refusing(_: Step) -> None:
+        raise Refused("a thread is inside malloc", remedy="again")
+
+    world.on_write = refusing
+    with pytest.raises(Refused, match="malloc"):
+        apply(world)
+
+    assert outcomes(world) == ["not written"]
+
+
+@pytest.mark.parametrize("broken", ["unwritable", "unreadable"])
+def test_no_journal_no_change(world: World, broken: str) -> None:
+    plan = world.plan()
+    world.journal.folder.mkdir(mode=0o700, exist_ok=True)
+    if broken == "unwritable":
+        world.journal.path.unlink()
+        world.journal.path.mkdir()
+    else:
+        world.journal.path.write_bytes(b"?\n?\n")
+    with pytest.raises(Refused, match="journal") as caught:
+        engine.apply(world.target, plan, who="ann", means=world.means)
+
+    assert caught.value.remedy
+    assert [verdict.check for verdict in world.plan().refusals] == ["journal"]
+    assert world.values == BEFORE
+
+
+def test_an_action_is_journalled_and_cannot_be_undone(world: World) -> None:
+    world.toggles["release"] = toggle("release", CALL, domain=None)
+    plan = world.plan("", name="release")
+    assert (plan.way.kind, plan.stall_s > 0) == ("gdb", True)
+    entry = engine.apply(world.target, plan, who="ann", means=world.means)
+
+    assert (entry.outcome, entry.action) == ("done", True)
+    with pytest.raises(Refused, match="action"):
+        undo(world, entry.id)
+    with pytest.raises(Refused, match="no change in force"):
+        undo(world)
+
+
+def test_undo_leaves_alone_what_somebody_else_changed(world: World) -> None:
+    entry = apply(world)
+    world.set(spin=8)
+    with pytest.raises(Overtaken, match="spin is 8 now, not 7") as caught:
+        undo(world)
+
+    assert "SET GLOBAL" in str(caught.value.remedy)
+    assert (world.values["spin"], outcomes(world)) == (8, ["done"])
+    assert entry.may_be_in_force
+
+
+def test_changes_are_undone_from_the_last_one(world: World) -> None:
+    first, second = apply(world, "7"), apply(world, "9")
+    with pytest.raises(Overtaken) as caught:
+        undo(world, first.id)
+    assert second.id in str(caught.value.remedy)
+
+    assert undo(world).id == second.id
+    assert undo(world, "spin").id == first.id
+    assert world.values == BEFORE
+    with pytest.raises(Refused, match="undone by"):
+        undo(world, first.id)
+    with pytest.raises(Refused, match="no change in force"):
+        undo(world)
+
+
+def test_undo_of_what_was_set_back_by_hand(world: World) -> None:
+    apply(world)
+    world.set(**BEFORE)
+
+    assert undo(world).outcome == "undone"
+    assert "already" in str(world.journal.entries()[1].reason)
+
+
+def test_undo_goes_the_way_of_the_change(world: World) -> None:
+    world.broken["sql"] = SqlFailed("Too many connections")
+    entry = apply(world)
+    used: list[str] = []
+    world.on_write = lambda _: used.append(world.journal.entries()[-1].way)
+
+    assert entry.way == "memory"
+    assert undo(world).outcome == "undone"
+    assert used == ["memory", "memory"]
+
+
+def test_undo_never_touches_another_process(world: World) -> None:
+    entry = apply(world)
+    with subprocess.Popen(["sleep", "600"]) as successor:
+        other = type(world)(world.folder, successor)
+        with pytest.raises(Refused, match=f"made in server {world.process.pid}") as caught:
+            engine.undo(other.target, entry.id, account=ACCOUNT, who="bob", means=world.means)
+        assert entry.id in str(caught.value.remedy)
+        world.process.kill()
+        world.process.wait()
+        for target in (other.target, None):
+            with pytest.raises(Overtaken, match="has ended"):
+                engine.undo(target, entry.id, account=ACCOUNT, who="bob", means=world.means)
+            with pytest.raises(Refused, match="no change in force"):
+                engine.undo(target, None, account=ACCOUNT, who="bob", means=world.means)
+        successor.kill()
+    assert world.values == AFTER
+
+
+def test_another_build_under_the_same_pid_is_refused(world: World) -> None:
+    apply(world)
+    world.facts = {"build_id": "cd"}
+    with pytest.raises(Refused, match="build-id"):
+        undo(world)
+
+    assert world.values == AFTER
+
+
+def test_a_time_limit_is_armed_before_anything_is_written(world: World) -> None:
+    entry = apply(world, seconds=60)
+
+    assert world.armed == [entry.id]
+    assert entry.until is not None
+    assert entry.until - entry.at == 60
+    with pytest.raises(Refused, match="undone by itself"):
+        apply(world, "9")
+
+
+def test_what_failed_needs_no_time_limit(world: World) -> None:
+    def failing(_: Step) -> None:
+        raise ChangeFailed("denied")
+
+    world.on_write = failing
+    with pytest.raises(ChangeFailed):
+        apply(world, seconds=60)
+
+    assert world.disarmed == world.armed != []
+
+
+def test_without_a_promise_nothing_is_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> None:
+        raise Refused("no helper", remedy="without --for")
+
+    monkeypatch.setattr(world, "arm", failing, raising=False)
+    with pytest.raises(Refused, match="no helper"):
+        apply(world, seconds=60)
+
+    assert (world.values, outcomes(world)) == (BEFORE, [])

@@ -1,0 +1,239 @@
+"""Changes for a time: who undoes them, when there is nothing to undo, and what is told of trouble."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope.doctor.server import Account
+from innoscope.toggles import engine, expiry, lock
+from innoscope.toggles.entries import ServerId
+from innoscope.toggles.expiry_main import Watch
+from innoscope.toggles.model import Refused
+from innoscope.toggles.places import boot_id
+from unit.toggling import ACCOUNT, entry, made_up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from innoscope.toggles.entries import Entry
+    from unit.toggling import World
+
+BEFORE = {"spin": 30, "delay": 6}
+PATIENCE_S = 20
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    with made_up(tmp_path, monkeypatch) as world:
+        yield world
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def made(world: World, seconds: float = 60.0) -> Entry:
+    plan = world.plan()
+    return engine.apply(world.target, plan, who="ann", seconds=seconds, means=world.means, account=ACCOUNT)
+
+
+def watch(world: World, ident: str, maker: int | None = None) -> Watch:
+    life = (world.target.pid, world.target.start_time, boot_id())
+    return Watch(ident, world.means, life, maker or os.getpid())
+
+
+def test_it_is_undone_at_the_end_of_its_time(world: World) -> None:
+    change = made(world)
+    watching = watch(world, change.id)
+    assert not watching.moot()
+    watching.wait(time.clock_gettime(time.CLOCK_BOOTTIME))
+    watching.undo(ACCOUNT)
+
+    assert world.values == BEFORE
+    undone, undo = world.journal.entries()
+    assert (undone.outcome, undo.who, undo.why) == ("undone", "innoscope", "the end of its time")
+    assert watching.moot()
+
+
+def test_it_is_tried_again_until_it_can_be_done(world: World) -> None:
+    change = made(world)
+    world.facts = {"stopped": 1}
+    watching = threading.Thread(target=watch(world, change.id).undo, args=(ACCOUNT,))
+    watching.start()
+    until(lambda: world.journal.entries()[0].notes)
+    assert "are stopped" in world.journal.entries()[0].notes[0]
+    world.facts = {}
+    watching.join(PATIENCE_S)
+
+    assert world.values == BEFORE
+
+
+def test_it_waits_for_who_is_at_work(world: World) -> None:
+    change = made(world)
+    with lock.held(world.journal.folder, change.server):
+        watching = threading.Thread(target=watch(world, change.id).undo, args=(ACCOUNT,))
+        watching.start()
+        time.sleep(0.2)  # nothing to be seen from outside: it must not do or say anything
+    watching.join(PATIENCE_S)
+
+    assert world.values == BEFORE
+    assert world.journal.entries()[0].notes == ()
+
+
+def test_what_somebody_else_changed_is_left_alone_and_said(world: World) -> None:
+    change = made(world)
+    world.set(spin=8)
+    watch(world, change.id).undo(ACCOUNT)
+
+    assert world.values["spin"] == 8
+    assert "somebody changed it since" in world.journal.entries()[0].notes[0]
+
+
+def test_nothing_is_left_when_the_server_has_ended(world: World) -> None:
+    watching = watch(world, made(world).id)
+    world.process.kill()
+    world.process.wait()
+
+    assert watching.moot()
+    watching.undo(ACCOUNT)
+    assert world.values != BEFORE
+
+
+def test_nothing_was_begun_by_a_maker_that_was_killed(world: World) -> None:
+    with subprocess.Popen(["sleep", "600"]) as maker:
+        watching = watch(world, "0a1b2c3d", maker.pid)
+        assert not watching.moot()
+        maker.kill()
+    assert watching.moot()
+
+
+def _helpers(ident: str) -> list[int]:
+    """The processes that wait for this change's end."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            arguments = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if ident.encode() in arguments and b"innoscope.toggles.expiry_main" in arguments:
+            found.append(int(folder.name))
+    return found
+
+
+@pytest.fixture
+def no_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expiry, "SYSTEMD", tmp_path / "none")
+
+
+@pytest.mark.usefixtures("no_systemd")
+def test_a_helper_of_its_own_session_ends_when_it_is_undone_by_hand(world: World) -> None:
+    plan = world.plan()
+    means = world.means
+    means = type(means)(means.journal, means.toggles, means.writer, means.facts, expiry, means.publish)
+    change = engine.apply(world.target, plan, who="ann", seconds=600, means=means, account=ACCOUNT)
+    (helper,) = _helpers(change.id)
+    stat = Path(f"/proc/{helper}/stat").read_text().rpartition(")")[2].split()
+    assert int(stat[3]) != os.getsid(0), "it would end with our terminal"
+    assert int(stat[1]) != os.getpid(), "it would become a zombie of ours"
+    assert {str(Path(f"/proc/{helper}/fd/{number}").readlink()) for number in range(3)} == {os.devnull}
+    engine.undo(None, change.id, account=ACCOUNT, who="bob", means=means)
+
+    until(lambda: not _helpers(change.id))
+
+
+@pytest.mark.usefixtures("no_systemd")
+def test_a_helper_ends_with_the_server(world: World) -> None:
+    change = entry(server=_server_of(world), until=time.time() + 600)
+    expiry.arm(change, ACCOUNT, world.journal.folder)
+    world.journal.intend(change)
+    assert _helpers(change.id)
+    world.process.kill()
+    world.process.wait()
+
+    until(lambda: not _helpers(change.id))
+
+
+@pytest.mark.usefixtures("no_systemd")
+def test_without_a_helper_there_is_no_promise(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    with pytest.raises(Refused, match="nothing was changed") as caught:
+        expiry.arm(entry(server=_server_of(world), until=1.0), ACCOUNT, world.journal.folder)
+    assert "--for" in str(caught.value.remedy)
+
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with pytest.raises(Refused, match="did not start"):
+        expiry.arm(entry(server=_server_of(world), until=1.0), ACCOUNT, world.journal.folder)
+
+
+def _server_of(world: World) -> ServerId:
+    return ServerId.of(world.target, boot_id())
+
+
+_SYSTEMD_RUN = """#!/bin/sh
+for word in "$@"; do printf '%s\\n' "$word"; done > {told}
+exit {code}
+"""
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_where_systemd_runs_it_is_a_transient_timer(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    told = tmp_path / "told"
+    for name in ("systemd-run", "systemctl"):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(_SYSTEMD_RUN.format(told=f"{told}-{name}", code=code))
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setattr(expiry, "SYSTEMD", tmp_path)
+    change = entry(server=_server_of(world), until=time.time() + 600)
+    if code:
+        with pytest.raises(Refused, match="nothing was changed"):
+            expiry.arm(change, Account(), world.journal.folder)
+        return
+    expiry.arm(change, Account("my.cnf", "dba"), world.journal.folder)
+    expiry.disarm(change.id)
+
+    words = Path(f"{told}-systemd-run").read_text().splitlines()
+    assert f"--unit=innoscope-undo-{change.id}" in words
+    (active,) = (word for word in words if word.startswith("--on-active="))
+    assert float(active.partition("=")[2].removesuffix("s")) == pytest.approx(600, abs=5)
+    assert words[-1] == "--foreground"
+    assert words[words.index("--defaults-file") + 1] == str(Path.cwd() / "my.cnf")
+    assert Path(f"{told}-systemctl").read_text().split() == ["stop", f"innoscope-undo-{change.id}.timer"]
+
+
+def test_a_killed_maker_leaves_a_change_that_is_looked_at(world: World) -> None:
+    """Killed between two writes of a change with a time limit: what there is of it ends in time."""
+    plan = world.plan()
+    child = os.fork()
+    if child == 0:
+        engine.apply(
+            world.target, plan, who="ann", seconds=60, means=world.means,
+            fault=lambda name: os.kill(os.getpid(), signal.SIGKILL) if name == "written-0" else None,
+        )  # fmt: skip
+        os._exit(0)
+    os.waitpid(child, 0)
+    (change,) = world.journal.entries()
+    assert world.values == BEFORE | {"spin": 7}
+    watch(world, change.id).undo(ACCOUNT)
+
+    assert world.values == BEFORE
+    assert world.journal.entries()[0].outcome == "undone"
+    status = json.loads((world.folder / "toggles.json").read_text())
+    assert status["servers"][0]["toggles"] == []

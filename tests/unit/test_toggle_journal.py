@@ -1,0 +1,358 @@
+"""The journal: append-only, on the disk, for root only; read strictly, whatever happened to the file."""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from innoscope.errors import BadFile, CannotWrite
+from innoscope.toggles import entries, lock
+from innoscope.toggles.journal import Journal
+from innoscope.toggles.model import Refused, Step
+from unit.toggling import entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SEED = 20261121
+MUTATIONS = 4000
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "state")
+
+
+def lines(journal: Journal) -> list[bytes]:
+    return journal.path.read_bytes().splitlines(keepends=True)
+
+
+def test_no_journal_has_no_entries(journal: Journal) -> None:
+    assert journal.read() == journal.read().__class__(())
+
+
+def test_an_entry_is_read_as_it_was_written(journal: Journal) -> None:
+    steps = (
+        Step("a", True, False, 0x7FFF_0000_1000, 1, "unsigned", ".dynsym"),
+        Step("b", 75.5, 10.0, 0xFFFF_FFFF_FFFF_FFF8, 8, "float"),
+        Step("c", "ON", "OFF"),
+        Step("call", None, None),
+    )
+    written = entry(why="Grund: zu langsam", until=2000.5, steps=steps)
+    journal.intend(written)
+
+    assert journal.entries() == (written,)
+
+
+def test_only_its_owner_may_read_it(journal: Journal) -> None:
+    journal.intend(entry())
+
+    assert stat.S_IMODE(journal.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(journal.folder.stat().st_mode) == 0o700
+
+
+def test_what_is_no_text_is_kept_as_far_as_it_is(journal: Journal) -> None:
+    journal.intend(entry("one", why="too\udcffslow" + "!" * 5000))
+    journal.conclude("one", "failed", "\udcff" * 5000)
+
+    (read,) = journal.entries()
+    assert read.why is not None
+    assert read.why.startswith("too?slow!")
+    assert read.reason == "?" * 1000
+
+
+def test_an_entry_that_could_not_be_read_is_not_written(journal: Journal) -> None:
+    for wrong in (entry(value="\udcff"), entry(who=""), entry(at=float("1e300"))):
+        with pytest.raises(Refused, match="takes no such entry"):
+            journal.intend(wrong)
+
+    assert journal.entries() == ()
+
+
+def test_results_undos_and_notes_are_folded(journal: Journal) -> None:
+    journal.intend(entry("one"))
+    journal.conclude("one", "done")
+    journal.note("one", "server is stopped")
+    journal.intend(entry("two", undoes="one", why="enough"))
+    journal.conclude("two", "done")
+    journal.intend(entry("three"))
+    journal.conclude("three", "failed", "no such variable", put_back=True)
+    journal.intend(entry("four"))
+
+    one, two, three, four = journal.entries()
+
+    assert (one.outcome, one.undone_by, one.notes) == ("undone", "two", ("server is stopped",))
+    assert (two.outcome, two.undoes) == ("done", "one")
+    assert (three.outcome, three.reason, three.put_back) == ("failed", "no such variable", True)
+    assert four.outcome == "intended"
+    assert [one.may_be_in_force for one in (one, two, three, four)] == [False, False, False, True]
+
+
+def test_a_line_is_one_write_and_on_the_disk(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def noted(name: str) -> None:
+        real = getattr(os, name)
+
+        def call(*given: Any) -> Any:
+            calls.append(name)
+            return real(*given)
+
+        monkeypatch.setattr(os, name, call)
+
+    noted("write")
+    noted("fsync")
+    journal.intend(entry("one"))
+    first, calls[:] = list(calls), []
+    journal.conclude("one", "done")
+
+    assert first[-3:] == ["write", "fsync", "fsync"], "the new file, and the folder it is in"
+    assert calls == ["write", "fsync"]
+
+
+def test_a_line_that_was_cut_off_is_told_and_left_out(journal: Journal) -> None:
+    journal.intend(entry("one"))
+    whole = journal.path.read_bytes()
+    for length in range(1, len(whole)):
+        journal.path.write_bytes(whole + whole[:length])
+        reading = journal.read()
+        assert [one.id for one in reading.entries] == ["one"]
+        assert "cut off" in reading.notes[0]
+
+
+def test_after_a_cut_off_line_the_journal_goes_on(journal: Journal) -> None:
+    journal.intend(entry("one"))
+    with journal.path.open("ab") as file:
+        file.write(b'{"v":1,"event":"res')
+    journal.conclude("one", "done")
+    journal.intend(entry("two"))
+
+    reading = journal.read()
+    assert [(one.id, one.outcome) for one in reading.entries] == [("one", "done"), ("two", "intended")]
+    assert len(reading.notes) == 1
+
+
+def test_a_damaged_last_line_is_told_and_the_journal_goes_on(journal: Journal) -> None:
+    journal.intend(entry("one"))
+    with journal.path.open("ab") as file:
+        file.write(b"\0" * 80 + b"\n")
+    assert "line 2 is damaged" in journal.read().notes[0]
+
+    journal.conclude("one", "done")
+    assert [one.outcome for one in journal.entries()] == ["done"]
+
+
+def test_a_damaged_line_in_the_middle_is_named(journal: Journal) -> None:
+    for name in ("one", "two", "three"):
+        journal.intend(entry(name))
+    first, second, third = lines(journal)
+    journal.path.write_bytes(first + second[:40] + b"?" + second[41:] + third)
+
+    with pytest.raises(BadFile, match="line 2 is damaged") as caught:
+        journal.read()
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"at":1000.0', b'"at":NaN'),
+        (b'"at":1000.0', b'"at":1e999'),
+        (b'"pid":7', b'"pid":-7'),
+        (b'"pid":7', b'"pid":true'),
+        (b'"pid":7', b'"pid":' + b"9" * 5000),
+        (b'"setting":"spin"', b'"setting":"\\ud800"'),
+        (b'"address":null', b'"address":18446744073709551616'),
+        (b'"size":null', b'"size":3'),
+        (b'"undoes":null', b'"undoes":"nobody"'),
+        (b'"steps":[', b'"steps":[[],'),
+        (b'"why":null', b'"why":null,"more":1'),
+        (b'"v":1', b'"v":2'),
+        (b'"event":"intent"', b'"event":["intent"]'),
+        (b'"who":"ann"', b'"who":' + b"[" * 50_000),
+    ],
+)
+def test_what_is_not_as_it_should_be_is_damaged(journal: Journal, old: bytes, new: bytes) -> None:
+    journal.intend(entry("one"))
+    (line,) = lines(journal)
+    assert old in line
+    journal.intend(entry("two"))
+    journal.path.write_bytes(line.replace(old, new, 1) + lines(journal)[1])
+
+    with pytest.raises(BadFile, match="line 1 is damaged"):
+        journal.read()
+
+
+@pytest.mark.parametrize("second", ["intent", "result"])
+def test_nothing_happens_twice(journal: Journal, second: str) -> None:
+    journal.intend(entry("one"))
+    journal.conclude("one", "done")
+    intent, result = lines(journal)
+    journal.path.write_bytes(intent + result + (intent if second == "intent" else result) + intent)
+
+    with pytest.raises(BadFile, match="line 3 is damaged"):
+        journal.read()
+
+
+def test_mutated_files_give_entries_or_bad_file(journal: Journal) -> None:
+    journal.intend(entry("one", until=1.0))
+    journal.conclude("one", "done")
+    journal.intend(entry("two", undoes="one"))
+    journal.note("two", "why not")
+    journal.conclude("two", "done")
+    journal.intend(entry("three", steps=(Step("x", 1.5, -2, 4096, 8, "float", "here"),)))
+    whole = journal.path.read_bytes()
+    draw = random.Random(SEED)  # noqa: S311
+    read = bad = 0
+    for _ in range(MUTATIONS):
+        journal.path.write_bytes(_mutated(whole, draw))
+        try:
+            journal.read()
+        except BadFile as error:
+            bad += "line" in error.what
+        else:
+            read += 1
+    print(f"\n{MUTATIONS} mutated journals: {read} read, {bad} refused with their line")
+
+    assert read + bad == MUTATIONS
+    assert read > MUTATIONS / 50
+    assert bad > MUTATIONS / 50
+
+
+def _mutated(whole: bytes, draw: random.Random) -> bytes:
+    data = bytearray(whole)
+    for _ in range(draw.randint(1, 4)):
+        place = draw.randrange(len(data) + 1)
+        span = draw.randint(1, 30)
+        kind = draw.randrange(6)
+        if kind == 0:
+            data[place : place + 1] = bytes([draw.randrange(256)])
+        elif kind == 1:
+            del data[place : place + span]
+        elif kind == 2:
+            data[place:place] = bytes(draw.randrange(256) for _ in range(span))
+        elif kind == 3:
+            data[place:place] = data[: draw.randrange(len(data) + 1)]
+        elif kind == 4:
+            del data[max(1, place) :]
+        else:
+            wholes = data.splitlines(keepends=True)
+            draw.shuffle(wholes)
+            data = bytearray(b"".join(wholes))
+    return bytes(data[: 1 << 16])
+
+
+def test_several_writers_do_not_mix(journal: Journal) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: journal.intend(entry(f"n{number}")), range(200)))
+
+    assert {one.id for one in journal.entries()} == {f"n{number}" for number in range(200)}
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, with room for nothing."""
+    folder = tmp_path / "full"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk_refuses_the_intent(full_disk: Path) -> None:
+    journal = Journal(full_disk)
+    journal.intend(entry("one"))
+    _fill(full_disk)
+    with pytest.raises(Refused, match="No space left") as caught:
+        _intend_many(journal)
+    assert "df" in str(caught.value.remedy)
+    kept = [one.id for one in journal.entries()]
+    assert kept == ["one", *(f"n{number}" for number in range(len(kept) - 1))]
+    with pytest.raises(CannotWrite):
+        journal.conclude("one", "done")
+    (full_disk / "filler").unlink()
+    journal.conclude("one", "done")
+    assert journal.entries()[0].outcome == "done"
+
+
+def _intend_many(journal: Journal) -> None:
+    for number in range(20):  # the page that the file ends in has room for some
+        journal.intend(entry(f"n{number}"))
+
+
+def _fill(folder: Path) -> None:
+    with (folder / "filler").open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"\0" * 512)
+        except OSError:
+            return
+
+
+def test_little_room_is_a_problem_before_anything_is_written(full_disk: Path) -> None:
+    problem = Journal(full_disk).problem()
+
+    assert problem is not None
+    assert "KiB left" in problem[0]
+
+
+def test_what_others_may_write_is_not_trusted(journal: Journal) -> None:
+    journal.intend(entry("one"))
+    journal.path.chmod(0o620)
+
+    with pytest.raises(BadFile, match="written by others"):
+        journal.read()
+    with pytest.raises(Refused, match="written by others"):
+        journal.intend(entry("two"))
+    assert journal.problem() is not None
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_another_thing_in_its_place_is_refused(journal: Journal, tmp_path: Path, kind: str) -> None:
+    journal.folder.mkdir(mode=0o700)
+    if kind == "link":
+        journal.path.symlink_to(tmp_path / "elsewhere")
+    elif kind == "pipe":
+        os.mkfifo(journal.path, 0o600)
+    else:
+        journal.path.mkdir()
+
+    with pytest.raises(BadFile):
+        journal.read()
+    with pytest.raises(Refused):
+        journal.intend(entry())
+    assert journal.problem() is not None
+
+
+def test_one_lock_for_each_server(tmp_path: Path) -> None:
+    server = entry().server
+    other = replace(server, start_time=100)
+    with lock.held(tmp_path, server), lock.held(tmp_path, other):
+        with (
+            pytest.raises(Refused, match=f"process {os.getpid()} is changing server 7") as caught,
+            lock.held(tmp_path, server),
+        ):
+            pass
+        assert str(os.getpid()) in str(caught.value.remedy)
+    with lock.held(tmp_path, server):
+        pass
+
+
+def test_lines_of_every_kind_parse() -> None:
+    for line in (
+        entries.intent_line(entry()),
+        entries.result_line("a", 1.0, "done", None, False),
+        entries.note_line("a", 1.0, "x"),
+        entries.TORN_LINE,
+    ):
+        assert entries.parse(line)["v"] == 1

@@ -1,0 +1,185 @@
+"""What the agent is told of changes: the file, strictly read, within the bounds of its labels."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from innoscope.collectors import toggles
+from innoscope.collectors.toggles import TogglesFile
+from innoscope.exporter.counters import Life
+from innoscope.exporter.merge import Merger, Reading
+from innoscope.metrics import registry
+from innoscope.metrics.model import by_series
+from innoscope.target.proc import ProcFs
+from innoscope.toggles import status
+from innoscope.toggles.journal import Journal
+from innoscope.toggles.model import Step
+from innoscope.toggles.places import boot_id
+from unit.test_target_sql import target
+from unit.toggling import entry
+
+ME = target(start_time=ProcFs().stat(os.getpid()).start_time)
+SERVER = replace(entry().server, pid=ME.pid, start_time=ME.start_time, boot_id=boot_id())
+CALL = (Step("malloc_trim(0)", None, None),)
+MUTATIONS = 3000
+
+
+def told(path: Path, one: Any = ME) -> Any:
+    file = TogglesFile(path)
+    file.read()
+    return file.outcome(one)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The file after four changes: one in force, one undone, one without an end, one that failed."""
+    written = tmp_path / "run" / "toggles.json"
+    status.write(
+        written,
+        status.document([
+            entry("a", server=SERVER, outcome="done", until=2000.0),
+            entry("b", server=SERVER, toggle="gone", outcome="undone", undone_by="c"),
+            entry("c", server=SERVER, toggle="gone", outcome="done", undoes="b"),
+            entry("d", server=SERVER, toggle="half", way="memory", at=1500.0),
+            entry("e", server=SERVER, toggle="bad", outcome="failed", put_back=True),
+            entry("f", server=SERVER, toggle="call", outcome="done", way="gdb", steps=CALL),
+            entry("g", outcome="done"),
+        ]),
+    )  # fmt: skip
+    return written
+
+
+def test_the_file_is_for_everybody_to_read(path: Path) -> None:
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert [one.name for one in path.parent.iterdir()] == ["toggles.json"]
+    (server,) = json.loads(path.read_text())["servers"]
+    assert server["pid"] == ME.pid, "a server that is gone is not told of"
+
+
+def test_what_the_agent_tells(path: Path) -> None:
+    outcome = told(path)
+
+    assert (outcome.collector, outcome.success) == ("toggles", True)
+    assert by_series(outcome.samples) == {
+        ("toggle_changes", ("done",)): 3,
+        ("toggle_changes", ("undone",)): 1,
+        ("toggle_changes", ("failed",)): 1,
+        ("toggle_unfinished_changes", ()): 1,
+        ("toggle_in_force", ("spin", "sql")): 1,
+        ("toggle_since_timestamp_seconds", ("spin",)): 1000,
+        ("toggle_until_timestamp_seconds", ("spin",)): 2000,
+        ("toggle_info", ("spin", "7", "ann")): 1,
+        ("toggle_in_force", ("half", "memory")): 1,
+        ("toggle_since_timestamp_seconds", ("half",)): 1500,
+        ("toggle_info", ("half", "7", "ann")): 1,
+    }
+
+
+def test_every_sample_is_declared(path: Path) -> None:
+    merger = Merger(registry.default())
+    outcome = told(path)
+
+    assert len(merger.merge(Reading("3306", Life(1, 1), (outcome,)))) == len(outcome.samples)
+
+
+def test_other_servers_were_not_changed(path: Path) -> None:
+    for other in (replace(ME, start_time=1), replace(ME, pid=1)):
+        assert (told(path, other).success, told(path, other).samples) == (True, ())
+
+
+def test_without_a_file_nothing_was_ever_changed(tmp_path: Path) -> None:
+    outcome = told(tmp_path / "none")
+
+    assert (outcome.success, outcome.samples) == (True, ())
+
+
+def test_no_more_than_the_bound_is_told(tmp_path: Path) -> None:
+    many = [entry(f"n{at}", server=SERVER, toggle=f"t{at}", at=float(at), outcome="done") for at in range(40)]
+    status.write(tmp_path / "file", status.document(many))
+    outcome = told(tmp_path / "file")
+    in_force = [sample for sample in outcome.samples if sample.metric == "toggle_in_force"]
+
+    assert len(in_force) == toggles.MOST
+    assert in_force[-1].labels[0] == "t39"
+    bound = registry.default()["toggle_in_force"].labels[0].most
+    assert bound == toggles.MOST
+
+
+def test_a_second_server_of_the_file_is_told_apart(tmp_path: Path) -> None:
+    parent = os.getppid()
+    theirs = replace(SERVER, pid=parent, start_time=ProcFs().stat(parent).start_time)
+    two = [entry("a", server=SERVER, outcome="done"), entry("b", server=theirs, outcome="done", value="9")]
+    status.write(tmp_path / "file", status.document(two))
+    other = replace(ME, pid=parent, start_time=theirs.start_time)
+
+    assert ("toggle_info", ("spin", "9", "ann")) in by_series(told(tmp_path / "file", other).samples)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data | {"version": 2},
+        lambda data: data | {"more": 1},
+        lambda data: data | {"servers": {}},
+        lambda data: data["servers"][0].update(pid="1") or data,
+        lambda data: data["servers"][0]["changes"].pop("done") and data,
+        lambda data: data["servers"][0]["toggles"][0].update(way="magic") or data,
+        lambda data: data["servers"][0]["toggles"][0].update(who="a\nb") or data,
+        lambda data: data["servers"][0]["toggles"][0].update(since=float("nan")) or data,
+        lambda _: [],
+    ],
+)
+def test_what_is_not_as_it_should_be_is_an_error(path: Path, change: Any) -> None:
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    outcome = told(path)
+
+    assert (outcome.success, outcome.samples) == (False, ())
+    assert outcome.reason.startswith("error: ")
+
+
+def test_other_things_in_its_place(path: Path) -> None:
+    path.chmod(0o666)
+    assert "everybody may write" in told(path).reason
+    path.write_bytes(b"[" * 300_000)
+    path.chmod(0o644)
+    assert "too large" in told(path).reason
+    path.write_bytes(b"[" * 200_000)
+    assert "not JSON" in told(path).reason
+    path.unlink()
+    os.mkfifo(path)
+    assert "not a file" in told(path).reason
+
+
+def test_mutated_files_never_raise(path: Path) -> None:
+    whole = path.read_bytes()
+    draw = random.Random(20261121)  # noqa: S311
+    succeeded = 0
+    for _ in range(MUTATIONS):
+        data = bytearray(whole)
+        for _ in range(draw.randint(1, 3)):
+            place = draw.randrange(len(data))
+            data[place : place + draw.randrange(3)] = bytes([draw.randrange(256)])
+        path.write_bytes(data)
+        succeeded += told(path).success
+
+    assert 0 < succeeded < MUTATIONS
+
+
+def test_a_file_that_cannot_be_written_costs_only_the_metrics(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    status.publish(Journal(tmp_path / "state"), tmp_path / "file" / "toggles.json")
+
+
+def test_the_environment_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("INNOSCOPE_RUN", raising=False)
+    assert toggles.status_path() == Path("/run/innoscope/toggles.json")
+    monkeypatch.setenv("INNOSCOPE_RUN", "/tmp/x")  # noqa: S108
+    assert toggles.status_path() == Path("/tmp/x/toggles.json")  # noqa: S108

@@ -1,0 +1,205 @@
+"""A made-up server whose settings are a file, so that faults can be injected where real ones cannot have any.
+
+The file outlives whoever writes to it, as a server does; the process that stands for the server is real.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from innoscope.doctor.server import Account
+from innoscope.target.discover import identify
+from innoscope.target.proc import ProcFs
+from innoscope.toggles import catalog, status
+from innoscope.toggles.engine import plan
+from innoscope.toggles.entries import Entry, ServerId
+from innoscope.toggles.facts import Facts
+from innoscope.toggles.journal import Journal
+from innoscope.toggles.means import Means
+from innoscope.toggles.model import (
+    Assignment,
+    Domain,
+    Generation,
+    NotOnThisServer,
+    Risk,
+    Setting,
+    Step,
+    Toggle,
+    Way,
+)
+from innoscope.toggles.places import boot_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    import pytest
+
+    from innoscope.target.model import Target
+    from innoscope.toggles.model import Plan, Raw
+
+ACCOUNT = Account()
+SPIN = Setting("spin", "unsigned", 8, (0, 1000))
+DELAY = Setting("delay", "unsigned", 8, (0, 1000))
+MEMORY = Way("memory", (Assignment(SPIN), Assignment(DELAY)), note="both at once")
+SQL = Way("sql", (Assignment(SPIN), Assignment(DELAY)))
+CALL = Way("gdb", calls={"glibc": "malloc_trim(0)"})
+
+
+def toggle(name: str = "spin", *ways: Way, **changes: Any) -> Toggle:
+    generation = Generation("mysql", (5, 5), None, ways or (SQL, MEMORY))
+    made = Toggle(
+        name, "Spinning", "what it is", Risk.HARMLESS, Domain(low=0, high=500), (generation,), also="CPU"
+    )
+    return replace(made, **changes)
+
+
+@dataclass
+class World:
+    """The server, its journal, and how its writers behave."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+    toggles: dict[str, Toggle] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    broken: dict[str, Exception] = field(default_factory=dict)  # way -> what prepare raises
+    on_write: Callable[[Step], None] = lambda _: None
+    after_write: Callable[[Step], None] = lambda _: None
+    armed: list[str] = field(default_factory=list)
+    disarmed: list[str] = field(default_factory=list)
+
+    @property
+    def target(self) -> Target:
+        found = identify(ProcFs(), self.process.pid)
+        return replace(found, flavour="mysql", version=(5, 6, 24), version_from="memory")
+
+    @property
+    def journal(self) -> Journal:
+        return Journal(self.folder / "state")
+
+    @property
+    def means(self) -> Means:
+        return Means(
+            journal=self.journal,
+            toggles=lambda: self.toggles,
+            writer=lambda kind, *_: FileWriter(kind, self),
+            facts=lambda target, journal: self.facts_of(target, journal),
+            expiry=self,
+            publish=lambda journal: status.publish(journal, self.folder / "toggles.json"),
+        )
+
+    def facts_of(self, target: Target, journal: Journal) -> Facts:
+        made = Facts(target.start_time, target.build_id, boot_id(), journal_problem=journal.problem())
+        return replace(made, **self.facts)
+
+    def arm(self, entry: Entry, *_: object) -> None:
+        self.armed.append(entry.id)
+
+    def disarm(self, ident: str) -> None:
+        self.disarmed.append(ident)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "server.json").read_text())
+        return found
+
+    def set(self, **values: Any) -> None:
+        (self.folder / "server.json").write_text(json.dumps(self.values | values))
+
+    def plan(self, value: str = "7", *, name: str = "spin", ways: Sequence[str] | None = None) -> Plan:
+        return plan(self.target, name, value, account=ACCOUNT, ways=ways, means=self.means)
+
+
+class FileWriter:
+    """Writes to the file instead of a server."""
+
+    def __init__(self, kind: str, world: World) -> None:
+        self.kind = kind
+        self.held_s = 1.5 if kind == "gdb" else 0.0
+        self._world = world
+
+    def prepare(self, way: Way, new: Sequence[Raw | None]) -> tuple[Step, ...]:
+        if self.kind in self._world.broken:
+            raise self._world.broken[self.kind]
+        if way.calls:
+            return (Step("malloc_trim(0)", None, None),)
+        values = self._world.values
+        found = ((one.setting.name, raw) for one, raw in zip(way.assignments, new, strict=True))
+        return tuple(Step(name, values[name], raw) for name, raw in found)
+
+    def read(self, step: Step) -> Raw:
+        found: Raw = self._world.values[step.setting]
+        return found
+
+    def write(self, step: Step) -> None:
+        self._world.on_write(step)
+        if step.new is not None:
+            self._world.set(**{step.setting: step.new})
+        self._world.after_write(step)
+
+    def close(self) -> None:
+        return None
+
+
+@contextmanager
+def made_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """A server with spin 30 and delay 6; a catalog that knows one toggle for both."""
+    monkeypatch.setattr(catalog, "generation", _generation)
+    monkeypatch.setattr(
+        catalog, "raws", lambda way, _toggle, value: tuple(int(value) for _ in way.assignments)
+    )
+    monkeypatch.setattr(catalog, "spoken", lambda _way, _toggle, raws: "/".join(map(str, raws)))
+    (folder / "server.json").write_text('{"spin": 30, "delay": 6}')
+    with subprocess.Popen(["sleep", "600"]) as process:
+        try:
+            yield World(folder, process, {"spin": toggle()})
+        finally:
+            process.kill()
+
+
+def _generation(found: Toggle, _flavour: str, _version: tuple[int, ...]) -> Generation:
+    if not found.generations:
+        raise NotOnThisServer(f"{found.name} is not on this server")
+    return found.generations[0]
+
+
+def killed_at(name: str, work: Callable[[Callable[[str], None]], object]) -> bool:
+    """Run it in a process that dies by SIGKILL at that fault point; whether it came to it."""
+
+    def fault(reached: str) -> None:
+        if reached == name:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if child == 0:
+        try:
+            work(fault)
+        finally:
+            os._exit(0)
+    return os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+
+
+def entry(ident: str = "0a1b2c3d", **changes: Any) -> Entry:
+    server = ServerId(7, 99, "boot", "ab", "mysql", (5, 6, 24), "/run/s.sock")
+    made = Entry(
+        ident, 1000.0, "ann", None, "spin", "7", "sql", server, (Step("spin", 30, 7), Step("delay", 6, 7))
+    )
+    return replace(made, **changes)
+
+
+def expanded(names: tuple[str, ...], order: tuple[int, ...] = (0, 1)) -> list[str]:
+    """The fault points of a change with two settings."""
+    head = list(names[: _first_numbered(names)])
+    tail = [name for name in names[_first_numbered(names) :] if not name.endswith("-N")]
+    numbered = [name for name in names if name.endswith("-N")]
+    return head + [name.replace("-N", f"-{number}") for number in order for name in numbered] + tail
+
+
+def _first_numbered(names: tuple[str, ...]) -> int:
+    return next(place for place, name in enumerate(names) if name.endswith("-N"))
