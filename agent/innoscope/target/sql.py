@@ -173,12 +173,21 @@ def _no_thread_ids(number: tuple[int, ...]) -> SqlFailed:
 def _over_socket(
     proc: ProcFs, target: Target, path: str, account: credentials.Credentials, timeout: float
 ) -> Connection[Any]:
-    """Through /proc/PID/root: right in other mount namespaces and chroots; without rights, below its root."""
+    with socket_from_here(proc, target, path) as reachable:
+        return _open(account, path, timeout, unix_socket=reachable)
+
+
+@contextmanager
+def socket_from_here(proc: ProcFs, target: Target, path: str) -> Iterator[str]:
+    """A path for connect(2), as long as the context lasts. Raises SqlFailed when its folder is not there.
+
+    Through /proc/PID/root: right in other mount namespaces and chroots; without rights, below its root.
+    """
     seen = proc.inside(target.pid, path)
     if not os.access(PurePosixPath(seen).parent, os.X_OK):
         seen = target.root.rstrip("/") + path
     with _short(seen) as reachable:
-        return _open(account, path, timeout, unix_socket=reachable)
+        yield reachable
 
 
 @contextmanager
