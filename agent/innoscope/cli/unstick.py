@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 import time
 from dataclasses import asdict
@@ -21,9 +23,10 @@ if TYPE_CHECKING:
     from innoscope.toggles.standing import Standing, Tracer
     from innoscope.toggles.unstick import Rescue
 
+_NICE = -15
 _RISK = """\
-Ending a debugger that runs a function in the server (call, print f()) leaves wrong registers behind, and one
-that has breakpoints in it may leave them there: either ends the server. One that only looks leaves nothing."""
+Ending a debugger that runs a function in the server (call, print f()) leaves wrong registers behind, and
+one that has breakpoints in it may leave them there: either ends the server. One that only looks does not."""
 _EPILOG = """\b
 Examples:
   sudo innoscope unstick                       a server stopped by a signal, or by a gdb that was killed
@@ -60,6 +63,7 @@ def command(
     from innoscope.target.discover import find_one
     from innoscope.toggles import unstick
 
+    _be_quick()
     target = find_one(pid, socket, port)
     unstick.require_rights(target)
     if patience is not None:
@@ -78,6 +82,12 @@ def command(
         _confirm(target, found)
     done = unstick.rescue(target, found, end_tracer=end_tracer)
     click.echo(json.dumps(_document(target, found, done), indent=2) if as_json else _done(done))
+
+
+def _be_quick() -> None:
+    """A debugger that reads symbols takes every CPU there is; the server waits for us meanwhile."""
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, _NICE)
 
 
 def _confirm(target: Target, found: Standing) -> None:

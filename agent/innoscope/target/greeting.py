@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from innoscope.errors import SqlFailed
 from innoscope.target.container import differing
 from innoscope.target.proc import ProcFs
-from innoscope.target.sql import socket_from_here
+from innoscope.target.unix_socket import socket_from_here
 
 if TYPE_CHECKING:
     from innoscope.target.model import Target

@@ -1,4 +1,4 @@
-"""Which threads of a server stand still, and who holds them: from /proc, which answers when all else is stuck."""
+"""Which threads of a server stand still, and who holds them: from /proc, which answers when it does not."""
 
 from __future__ import annotations
 
