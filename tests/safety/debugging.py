@@ -63,8 +63,8 @@ class Gdb:
         return self
 
     def until_it_traces(self) -> Gdb:
-        """Return when the first thread is its."""
-        until(lambda: any(thread.tracer for thread in threads(self.of)))
+        """Return when the main thread is its; the others follow."""
+        until(lambda: standing.threads(ProcFs(), self.of, (self.of,))[self.of].tracer)
         return self
 
     def kill(self) -> None:
@@ -107,7 +107,7 @@ def until(met: Any) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     while not met():
         assert time.monotonic() < deadline
-        time.sleep(0.002)
+        time.sleep(0.001)
 
 
 class Client:

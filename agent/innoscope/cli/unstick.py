@@ -104,7 +104,8 @@ def _confirm(target: Target, found: Standing) -> None:
             remedy=f"innoscope unstick --pid {target.pid} --end-tracer --yes",
         )
     names = ", ".join(f"{tracer.name} (pid {tracer.pid})" for tracer in found.tracers)
-    click.confirm(f"End {names} of {found.tracers[0].owner}?", abort=True, err=True)
+    if not click.confirm(f"End {names} of {found.tracers[0].owner}?", err=True):
+        raise Refused("not confirmed: nothing was done", remedy="in gdb: detach, then quit")
 
 
 def _watch(target: Target, patience: float, as_json: bool) -> None:
