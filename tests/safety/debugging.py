@@ -67,6 +67,11 @@ class Gdb:
         until(lambda: standing.threads(ProcFs(), self.of, (self.of,))[self.of].tracer)
         return self
 
+    def until_it_holds_all(self) -> Gdb:
+        """Return when no thread is left that could answer."""
+        until(lambda: all(thread.tracer and thread.still for thread in threads(self.of)))
+        return self
+
     def kill(self) -> None:
         """SIGKILL, reaped."""
         self.process.kill()

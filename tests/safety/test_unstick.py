@@ -155,8 +155,7 @@ def test_a_gdb_that_holds_it_at_its_prompt(server: Server, client: Client) -> No
 def test_a_gdb_that_reads_symbols(server: Server, client: Client) -> None:
     """It does not listen to SIGTERM before it has read them, and takes every CPU meanwhile."""
     with Gdb(server.pid) as gdb:
-        gdb.until_it_traces()
-        until(lambda: stand(server.pid))
+        gdb.until_it_holds_all()
 
         _rescued(server, client, "gdb reading symbols", "--end-tracer", "--yes")
 
@@ -234,9 +233,11 @@ def test_the_guard_waits_so_long_and_rescues(
     guard = _start("--pid", server.pid, "--watch", WATCH_S)
     assert guard.stdout is not None
     assert "guarded" in guard.stdout.readline()
-    began = time.monotonic()
     gdb = stop(server)
+    began = time.monotonic()
     try:
+        if gdb:
+            gdb.until_it_holds_all()
         served = client.answered_at() - began
 
         assert well(server.pid)
@@ -245,7 +246,7 @@ def test_the_guard_waits_so_long_and_rescues(
         how = stop.__name__.strip("_").replace("_", " ")
         figures.record("unstick --watch 3", f"{server.name} {how}", f"after {served:.2f} s", seconds=served)
         print(f"{server.name} {how}: {served:.2f} s")
-        assert WATCH_S - 0.1 < served <= WATCH_S + 1
+        assert WATCH_S - 0.2 < served <= WATCH_S + 1
     finally:
         guard.send_signal(signal.SIGINT)
         guard.communicate(timeout=DEADLINE_S)

@@ -43,7 +43,7 @@ Exit codes: 0 it runs (or did all the time), 3 no or several servers, 4 the serv
 @click.command("unstick", epilog=_EPILOG)
 @target_options
 @click.option(
-    "--end-tracer", is_flag=True, help="End the debugger that holds it: SIGTERM, after 0.4 s SIGKILL."
+    "--end-tracer", is_flag=True, help="End the debugger that holds it: SIGTERM, after 0.25 s SIGKILL."
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before a debugger is ended.")
 @click.option(

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 #: Takes what was meant and what came of it. It must not raise: a rescue does not wait for a full disk.
 Record: TypeAlias = "Callable[[dict[str, Any]], None]"
 
-#: How long a tracer may take for an orderly end. gdb at its prompt needs a tenth of it for 100 threads; while
+#: How long a tracer may take for an orderly end. gdb at its prompt needs 0.02 s for 100 threads; while
 #: it reads symbols it does not listen, for seconds.
-GENTLE_S: Final = 0.4
+GENTLE_S: Final = 0.25
 _KILLED_S: Final = 2.0
 _CONTINUED_S: Final = 2.0
 _ANSWER_S: Final = 5.0
