@@ -11,7 +11,7 @@ import pymysql
 import pytest
 
 from innoscope.errors import BadFile, SqlFailed
-from innoscope.target import credentials, sql
+from innoscope.target import credentials, sql, unix_socket
 from innoscope.target.fingerprint import fingerprint
 from innoscope.target.model import Target
 
@@ -198,7 +198,7 @@ def test_a_server_that_listens_nowhere() -> None:
 def test_a_server_that_accepts_and_says_nothing_is_given_up(tmp_path: Path) -> None:
     path = tmp_path / ("long" * 30) / "my.sock"  # longer than sun_path: goes through a descriptor
     path.parent.mkdir()
-    with closing(socket.socket(socket.AF_UNIX)) as listener, sql._short(str(path)) as reachable:
+    with closing(socket.socket(socket.AF_UNIX)) as listener, unix_socket._short(str(path)) as reachable:
         assert len(str(path)) > 107 > len(reachable)
         listener.bind(reachable)
         listener.listen()

@@ -33,6 +33,8 @@ COMMANDS = {
     "probes": "Show the eBPF probes: where each can go, and what it costs.",
     "top": "Watch a server's waits live, once a second.",
     "replay": "Look again at what `top --record` wrote.",
+    "toggle": "Change a live server's settings: planned, checked, journalled, verified, undone.",
+    "unstick": "Make a server go on that a debugger or a signal left standing.",
     "agent": "Serve metrics to Prometheus: what the sensor sees, and what servers say over SQL.",
     "sensor": "The privileged half of the agent: probes, looks, memory; a Unix socket only.",
 }

@@ -5,12 +5,9 @@ Every step has a timeout, and no statement here can wait on a metadata lock.
 
 from __future__ import annotations
 
-import os
 import ssl
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from innoscope.errors import BadFile, SqlFailed
@@ -20,16 +17,16 @@ from innoscope.target.fingerprint import fingerprint
 from innoscope.target.model import Query
 from innoscope.target.proc import ProcFs
 from innoscope.target.sql_errors import GRANT, GRANT_SCHEMA, explaining
+from innoscope.target.unix_socket import socket_from_here
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from pymysql.connections import Connection
 
     from innoscope.target.model import Target
 
 _HERE = ("127.0.0.1", "::1", "localhost")
-_SUN_PATH = 107  # bytes of a Unix socket's path, unix(7), its final NUL not counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,28 +170,8 @@ def _no_thread_ids(number: tuple[int, ...]) -> SqlFailed:
 def _over_socket(
     proc: ProcFs, target: Target, path: str, account: credentials.Credentials, timeout: float
 ) -> Connection[Any]:
-    """Through /proc/PID/root: right in other mount namespaces and chroots; without rights, below its root."""
-    seen = proc.inside(target.pid, path)
-    if not os.access(PurePosixPath(seen).parent, os.X_OK):
-        seen = target.root.rstrip("/") + path
-    with _short(seen) as reachable:
+    with socket_from_here(proc, target, path) as reachable:
         return _open(account, path, timeout, unix_socket=reachable)
-
-
-@contextmanager
-def _short(path: str) -> Iterator[str]:
-    """A path that fits into sun_path: long ones go through a descriptor of their directory."""
-    if len(os.fsencode(path)) <= _SUN_PATH:
-        yield path
-        return
-    try:
-        directory = os.open(PurePosixPath(path).parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise SqlFailed(f"cannot reach {path}: {error.strerror}", remedy="innoscope targets") from error
-    try:
-        yield f"/proc/self/fd/{directory}/{PurePosixPath(path).name}"
-    finally:
-        os.close(directory)
 
 
 def _open(account: credentials.Credentials, where: str, timeout: float, **place: Any) -> Connection[Any]:

@@ -1,0 +1,233 @@
+"""What ``innoscope toggle`` says: tables, a plan, a result; for people and for programs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from innoscope.toggles.model import Refused, Risk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from innoscope.target.model import Target
+    from innoscope.toggles.entries import Entry
+    from innoscope.toggles.model import Generation, Plan, Raw, Step, Toggle, Way
+
+LIST = ("TOGGLE", "NOW", "RANGE", "WAYS", "RISK", "WHAT IT IS, OR WHY NOT HERE")
+HISTORY = ("ID", "WHEN", "WHO", "SERVER", "TOGGLE", "CHANGE", "WAY", "OUTCOME", "UNTIL", "WHY")
+_WAYS = {
+    "sql": "SET GLOBAL; nothing stops",
+    "memory": "one write into its memory; nothing stops",
+    "gdb": "a call by gdb; the server stops for a moment",
+}
+_DAY_S = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """A toggle on one server: its value now, the values it takes and its ways; or why it has none."""
+
+    toggle: Toggle
+    now: str | None = None
+    allowed: str = ""
+    generation: Generation | None = None
+    why_not: str | None = None
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """Those that may be used here."""
+        return self.generation.ways if self.generation else ()
+
+    def row(self) -> tuple[str, ...]:
+        """Cells of LIST."""
+        toggle = self.toggle
+        if self.why_not is not None:
+            return (toggle.name, "–", "", "none", toggle.risk.value, self.why_not)
+        now = "(action)" if toggle.domain is None else self.now or "?"
+        kinds = ", ".join(dict.fromkeys(way.kind for way in self.ways))
+        return (toggle.name, now, self.allowed, kinds, toggle.risk.value, toggle.title)
+
+    def document(self) -> Mapping[str, object]:
+        """The same for programs."""
+        return {
+            "toggle": self.toggle.name,
+            "title": self.toggle.title,
+            "what": self.toggle.what,
+            "risk": self.toggle.risk.value,
+            "action": self.toggle.domain is None,
+            "now": self.now,
+            "allowed": self.allowed,
+            "ways": [{"kind": way.kind, "settings": _settings(way), "note": way.note} for way in self.ways],
+            "never": dict(self.generation.never) if self.generation else {},
+            "why_not": self.why_not,
+            "also": self.toggle.also,
+            "undo": self.toggle.undo,
+        }
+
+
+def title(target: Target) -> str:
+    """``mysql 5.6.24, pid 4242``."""
+    return f"{target.flavour} {dotted(target.version)}, pid {target.pid}"
+
+
+def show_lines(here: Here, target: Target) -> Iterator[str]:
+    """Everything that is known of a toggle, and what it is on this server."""
+    toggle = here.toggle
+    yield f"{toggle.name}: {toggle.title} ({toggle.risk.value})"
+    yield f"  {toggle.what}"
+    yield from _labelled("also", toggle.also)
+    yield from _labelled("undo", toggle.undo)
+    if toggle.risk is Risk.DANGEROUS:
+        yield from _labelled("confirm", "by typing its name, or --confirm " + toggle.name)
+    yield ""
+    yield title(target)
+    if here.why_not is not None:
+        yield from _labelled("not here", here.why_not)
+        return
+    if toggle.domain is not None:
+        yield from _labelled("now", here.now or "cannot be told: innoscope toggle plan says why")
+        yield from _labelled("values", here.allowed)
+    for way in here.ways:
+        yield from _labelled(way.kind, f"{_settings_text(way)} ({_WAYS[way.kind]})")
+        yield from _labelled("", way.note)
+    for kind, reason in (here.generation.never if here.generation else {}).items():
+        yield from _labelled(f"{kind}: no", reason)
+
+
+def plan_lines(target: Target, plan: Plan) -> Iterator[str]:
+    """Exactly what would be done."""
+    toggle = plan.toggle
+    yield f"{title(target)}: {_aim(plan)}, by {plan.way.kind} ({_WAYS[plan.way.kind]})"
+    for kind, reason in plan.passed:
+        yield from _labelled("not by", f"{kind}: {reason}")
+    for step in plan.steps:
+        yield from _labelled("step", _step_text(step))
+    for text in dict.fromkeys(filter(None, (toggle.also, plan.way.note, *plan.warnings))):
+        yield from _labelled("note", text)
+    stall = f"at most {plan.stall_s:g} s" if plan.stall_s else "none"
+    yield from _labelled("stall", stall)
+    passed = sum(verdict.ok for verdict in plan.verdicts)
+    yield from _labelled("checks", f"{passed} of {len(plan.verdicts)} passed")
+    for verdict in plan.refusals:
+        yield from _labelled("not ok", f"{verdict.check}: {verdict.reason}")
+    if toggle.domain is None:
+        yield from _labelled("undo", "cannot be undone")
+    else:
+        kept = f"; {toggle.undo}" if toggle.undo else ""
+        yield from _labelled("undo", f"innoscope toggle undo {toggle.name}{kept}")
+
+
+def plan_document(target: Target, plan: Plan) -> Mapping[str, object]:
+    """The same for programs."""
+    return {
+        "target": asdict(target),
+        "toggle": plan.toggle.name,
+        "risk": plan.toggle.risk.value,
+        "value": plan.value,
+        "way": plan.way.kind,
+        "steps": [asdict(step) for step in plan.steps],
+        "checks": [asdict(verdict) for verdict in plan.verdicts],
+        "possible": not plan.refusals,
+        "stall_seconds": plan.stall_s,
+        "warnings": list(plan.warnings),
+        "passed": [{"way": kind, "reason": reason} for kind, reason in plan.passed],
+    }
+
+
+def refusal(plan: Plan) -> Refused:
+    """The error for a plan that checks say no to: all reasons, all remedies."""
+    reasons = "; ".join(verdict.reason or verdict.check for verdict in plan.refusals)
+    remedies = dict.fromkeys(verdict.remedy for verdict in plan.refusals if verdict.remedy)
+    return Refused(f"{plan.toggle.name} is not changed: {reasons}", remedy="\n".join(remedies) or None)
+
+
+def done_lines(entry: Entry) -> Iterator[str]:
+    """What was changed, and how it is undone."""
+    yield f"{entry.toggle}{f' is {entry.value}' if entry.value else ' done'} (by {entry.way}, {entry.id})"
+    for step in entry.steps:
+        if step.old is not None:
+            yield f"  {step.setting}: {_raw(step.old)} → {_raw(step.new)}"
+    if entry.until is not None:
+        yield f"  undone by itself at {clock(entry.until)}; before: innoscope toggle undo {entry.id}"
+    elif any(step.old is not None for step in entry.steps):
+        yield f"  undo: innoscope toggle undo {entry.id}"
+
+
+def undone_lines(entry: Entry) -> Iterator[str]:
+    """What was set back; ``entry`` is that of the change."""
+    if entry.outcome != "undone":
+        yield f"{entry.toggle}: nothing to set back, {entry.id} had not been written"
+        return
+    yield f"{entry.toggle} is as it was before {entry.id} of {clock(entry.at)}, by {entry.who}"
+    for step in reversed(entry.steps):
+        yield f"  {step.setting}: {_raw(step.new)} → {_raw(step.old)}"
+
+
+def history_row(entry: Entry) -> tuple[str, ...]:
+    """Cells of HISTORY."""
+    server = f"{entry.server.flavour} {dotted(entry.server.version)} pid {entry.server.pid}"
+    steps = ", ".join(f"{step.setting} {_raw(step.old)} → {_raw(step.new)}" for step in entry.steps)
+    what = entry.toggle + (f" {entry.value}" if entry.value else "")
+    outcome = entry.outcome + (f" by {entry.undone_by}" if entry.undone_by else "")
+    return (
+        entry.id, clock(entry.at), entry.who, server,
+        f"undo of {entry.undoes}" if entry.undoes else what, steps, entry.way,
+        f"{outcome}: {entry.reason}" if entry.reason else outcome,
+        clock(entry.until) if entry.until and entry.outcome == "done" else "", entry.why or "",
+    )  # fmt: skip
+
+
+def entry_document(entry: Entry) -> dict[str, Any]:
+    """An entry of the journal, and the command that undoes it."""
+    undoable = entry.outcome == "done" and any(step.old is not None for step in entry.steps)
+    undo = f"innoscope toggle undo {entry.id}" if undoable and not entry.undoes else None
+    return {**asdict(entry), "undo_command": undo}
+
+
+def clock(at: float) -> str:
+    """The local time; with the date when it is not within a day."""
+    form = "%H:%M:%S" if abs(at - time.time()) < _DAY_S else "%Y-%m-%d %H:%M:%S"
+    return datetime.fromtimestamp(at).astimezone().strftime(form)
+
+
+def dotted(version: Sequence[int]) -> str:
+    """``5.6.24``."""
+    return ".".join(map(str, version)) or "of unknown version"
+
+
+def _aim(plan: Plan) -> str:
+    return f"{plan.toggle.name} → {plan.value}" if plan.value else plan.toggle.name
+
+
+def _step_text(step: Step) -> str:
+    """``innodb_x: 56 → 0``; for memory what is written where, and who says so."""
+    if step.old is None:
+        return f"{step.setting}" if step.new is None else f"{step.setting}: {_raw(step.new)}"
+    text = f"{step.setting}: {_raw(step.old)} → {_raw(step.new)}"
+    if step.address is None:
+        return text
+    return f"{text}, {step.size} bytes {step.type} at {step.address:#x} (from {step.origin})"
+
+
+def _raw(raw: Raw | None) -> str:
+    if isinstance(raw, bool):
+        return "ON" if raw else "OFF"
+    return "–" if raw is None else str(raw)
+
+
+def _settings(way: Way) -> list[str]:
+    return [assignment.setting.name for assignment in way.assignments] or sorted(set(way.calls.values()))
+
+
+def _settings_text(way: Way) -> str:
+    if way.calls:
+        return ", ".join(f"{call} under {allocator}" for allocator, call in way.calls.items())
+    return ", ".join(_settings(way))
+
+
+def _labelled(label: str, text: str | None) -> Iterator[str]:
+    if text:
+        yield f"  {label:<9} {text}"

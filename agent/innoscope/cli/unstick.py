@@ -1,0 +1,205 @@
+"""``innoscope unstick``: a server that a debugger or a signal left standing goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from innoscope.cli.common import json_option, target_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from innoscope.target.model import Target
+    from innoscope.toggles.guard import Event
+    from innoscope.toggles.standing import Standing, Tracer
+    from innoscope.toggles.unstick import Rescue
+
+_NICE = -15
+_RISK = """\
+Ending a debugger that runs a function in the server (call, print f()) leaves wrong registers behind, and
+one that has breakpoints in it may leave them there: either ends the server. One that only looks does not."""
+_EPILOG = """\b
+Examples:
+  sudo innoscope unstick                       a server stopped by a signal, or by a gdb that was killed
+  sudo innoscope unstick --pid 4242 --end-tracer      end the debugger that holds it, after asking
+  sudo innoscope unstick --pid 4242 --watch 3  while a colleague debugs: end it if the server stands for 3 s
+
+\b
+Exit codes: 0 it runs (or did all the time), 3 no or several servers, 4 the server ended, 6 no rights,
+14 a debugger holds it and is not to be ended, or has started it, 16 it still stands or does not answer,
+130 Ctrl-C. All: docs/cli.md.
+"""
+
+
+@click.command("unstick", epilog=_EPILOG)
+@target_options
+@click.option(
+    "--end-tracer", is_flag=True, help="End the debugger that holds it: SIGTERM, after 0.25 s SIGKILL."
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before a debugger is ended.")
+@click.option(
+    "--watch", "patience", type=click.FloatRange(1), metavar="SECONDS",
+    help="Guard it until Ctrl-C: whoever lets it stand for longer is ended, without asking.",
+)  # fmt: skip
+@json_option
+def command(
+    pid: int | None, socket: str | None, port: int | None, end_tracer: bool, yes: bool,
+    patience: float | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Make a server that stands still (state T or t) go on, after saying who holds it; see that it answers.
+
+    It works without SQL and without symbols, and for a server that stands nothing else is needed. A debugger
+    that still holds the server is ended only when you say so.
+    """
+    from innoscope.target.discover import find_one
+    from innoscope.toggles import unstick
+
+    _be_quick()
+    target = find_one(pid, socket, port)
+    unstick.require_rights(target)
+    if patience is not None:
+        _watch(target, patience, as_json)
+        return
+    found = unstick.find(target)
+    if not as_json:
+        for line in _found_lines(target, found):
+            click.echo(line)
+    if not found.still:
+        if as_json:
+            click.echo(json.dumps(_document(target, found, None), indent=2))
+        return
+    unstick.require_possible(target, found, end_tracer=end_tracer)
+    if found.tracers and not yes:
+        _confirm(target, found)
+    done = unstick.rescue(target, found, end_tracer=end_tracer)
+    click.echo(json.dumps(_document(target, found, done), indent=2) if as_json else _done(done))
+
+
+def _be_quick() -> None:
+    """A debugger that reads symbols takes every CPU there is; the server waits for us meanwhile."""
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, _NICE)
+
+
+def _confirm(target: Target, found: Standing) -> None:
+    """Say what can go wrong, and ask; where nobody can be asked, refuse."""
+    from innoscope.toggles.model import Refused
+
+    click.echo(_RISK, err=True)
+    if found.still < found.threads:
+        running = f"{found.threads - found.still} of its {found.threads} threads run"
+        click.echo(f"Now {running}: it attaches just now, or a function is being run.", err=True)
+    if not sys.stdin.isatty():
+        raise Refused(
+            "there is no terminal to ask whether the debugger is to be ended",
+            remedy=f"innoscope unstick --pid {target.pid} --end-tracer --yes",
+        )
+    names = ", ".join(f"{tracer.name} (pid {tracer.pid})" for tracer in found.tracers)
+    if not click.confirm(f"End {names} of {found.tracers[0].owner}?", err=True):
+        raise Refused("not confirmed: nothing was done", remedy="in gdb: detach, then quit")
+
+
+def _watch(target: Target, patience: float, as_json: bool) -> None:
+    """Tell of each rescue, and on a terminal that all is well in between."""
+    from innoscope.toggles.guard import Watched, watch
+
+    began = time.monotonic()
+    live = sys.stderr.isatty() and not as_json
+    if not as_json:
+        click.echo(f"{_title(target)}: guarded; standing for more than {patience:g} s, it is continued")
+    for event in watch(target, patience):
+        if not isinstance(event, Watched):
+            _tell(target, event, as_json)
+        elif live:
+            state = f"stands for {event.still_s:.1f} s" if event.still_s else "runs"
+            sys.stderr.write(
+                f"\r\x1b[K{state}; watched for {time.monotonic() - began:,.0f} s; Ctrl-C ends this "
+            )
+            sys.stderr.flush()
+
+
+def _tell(target: Target, event: Event, as_json: bool) -> None:
+    from innoscope.errors import InnoscopeError
+    from innoscope.toggles.unstick import Rescue
+
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+    if isinstance(event, InnoscopeError):
+        failed = {"at": time.time(), "error": event.what, "remedy": event.remedy}
+        click.echo(json.dumps(failed) if as_json else f"{_clock(time.time())} {event.what}\n  {event.remedy}")
+    elif isinstance(event, Rescue):
+        if as_json:
+            click.echo(json.dumps({"at": time.time(), **_document(target, event.found, event)}))
+        else:
+            lines = [*_found_lines(target, event.found), _done(event)]
+            click.echo(f"{_clock(time.time())} " + "\n".join(lines))
+    sys.stdout.flush()
+
+
+def _found_lines(target: Target, found: Standing) -> Iterator[str]:
+    """Who stopped it or holds it."""
+    if not found.still:
+        if not found.tracers:
+            yield f"{_title(target)}: nothing to do, none of its {found.threads} threads stands still"
+            return
+        yield f"{_title(target)}: nothing to do; it is traced, and runs"
+    else:
+        yield f"{_title(target)}: {_how(found)}"
+    for tracer in found.tracers:
+        yield f"  {_tracer(tracer)}"
+
+
+def _how(found: Standing) -> str:
+    parts = []
+    if found.stopped:
+        parts.append(f"{found.stopped} stopped by a signal (T; the kernel does not keep who sent it)")
+    if found.traced:
+        parts.append(f"{found.traced} held by a debugger (t)")
+    return f"of its {found.threads} threads {' and '.join(parts)}"
+
+
+def _tracer(tracer: Tracer) -> str:
+    """``gdb, pid 12, of root (alice), runs since 14:02:11 (3 min), suspended: gdb -p 4242``."""
+    minutes = (time.time() - tracer.started) / 60
+    since = f"runs since {_clock(tracer.started)} ({minutes:.0f} min)"
+    suspended = ", itself suspended (Ctrl-Z)" if tracer.stopped else ""
+    return f"{tracer.name}, pid {tracer.pid}, of {tracer.owner}, {since}{suspended}: {_clean(tracer.command)}"
+
+
+def _done(done: Rescue) -> str:
+    steps = ", ".join(done.steps)
+    answer = (
+        "and answers" if done.answered else "and does not listen yet, as a server that starts or recovers"
+    )
+    return f"{steps}: after {done.seconds:.2f} s it runs, untraced, {answer}"
+
+
+def _document(target: Target, found: Standing, done: Rescue | None) -> Mapping[str, object]:
+    """``rescue`` is null when nothing had to be done."""
+    rescue = None
+    if done is not None:
+        rescue = {"steps": done.steps, "seconds": done.seconds, "answered": done.answered}
+    return {"target": asdict(target), "found": asdict(found), "rescue": rescue}
+
+
+def _title(target: Target) -> str:
+    number = ".".join(map(str, target.version)) or target.version_text
+    return f"{target.flavour} {number}, pid {target.pid}"
+
+
+def _clock(at: float) -> str:
+    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _clean(text: str) -> str:
+    """A command line of somebody else's, without control characters."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)

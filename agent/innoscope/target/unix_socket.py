@@ -1,0 +1,47 @@
+"""The Unix socket of a server that may see other files than we do, or have a long path."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from innoscope.errors import SqlFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from innoscope.target.model import Target
+    from innoscope.target.proc import ProcFs
+
+_SUN_PATH = 107  # bytes of a Unix socket's path, unix(7), its final NUL not counted
+
+
+@contextmanager
+def socket_from_here(proc: ProcFs, target: Target, path: str) -> Iterator[str]:
+    """A path for connect(2), as long as the context lasts. Raises SqlFailed when its folder is not there.
+
+    Through /proc/PID/root: right in other mount namespaces and chroots; without rights, below its root.
+    """
+    seen = proc.inside(target.pid, path)
+    if not os.access(PurePosixPath(seen).parent, os.X_OK):
+        seen = target.root.rstrip("/") + path
+    with _short(seen) as reachable:
+        yield reachable
+
+
+@contextmanager
+def _short(path: str) -> Iterator[str]:
+    """A path that fits into sun_path: long ones go through a descriptor of their directory."""
+    if len(os.fsencode(path)) <= _SUN_PATH:
+        yield path
+        return
+    try:
+        directory = os.open(PurePosixPath(path).parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise SqlFailed(f"cannot reach {path}: {error.strerror}", remedy="innoscope targets") from error
+    try:
+        yield f"/proc/self/fd/{directory}/{PurePosixPath(path).name}"
+    finally:
+        os.close(directory)

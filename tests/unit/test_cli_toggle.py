@@ -1,0 +1,350 @@
+"""What `innoscope toggle` says and asks, and with which code it ends; the engine behind it is a stand-in."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from innoscope.cli.main import Settings, cli, main
+from innoscope.cli.toggle import _duration
+from innoscope.target import discover, people
+from innoscope.target.model import Target
+from innoscope.toggles import catalog, engine
+from innoscope.toggles.entries import Entry, ServerId
+from innoscope.toggles.model import (
+    Assignment,
+    ChangeFailed,
+    Domain,
+    Generation,
+    NotOnThisServer,
+    Plan,
+    Refused,
+    Risk,
+    Setting,
+    Step,
+    Toggle,
+    Verdict,
+    Way,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from innoscope.doctor.server import Account
+    from innoscope.errors import InnoscopeError
+
+NEVER = "it stops checkpoints"
+WAY = Way("sql", (Assignment(Setting("innodb_read_ahead_threshold")),), note="applies at once")
+GENERATION = Generation("mysql", (5, 6), None, (WAY,), never={"memory": NEVER})
+READ_AHEAD = Toggle(
+    "read_ahead", "Linear and random read-ahead", "Fetches whole extents.", Risk.CAREFUL,
+    Domain(("on", "off")), (GENERATION,), also="nothing else", undo="pages that were read",
+)  # fmt: skip
+DURABILITY = replace(READ_AHEAD, name="durability", title="Redo at commit", risk=Risk.DANGEROUS)
+RELEASE = replace(
+    READ_AHEAD, name="release_memory", title="Give memory back", risk=Risk.HARMLESS, domain=None, undo=None
+)
+DEADLOCK = replace(READ_AHEAD, name="deadlock_detect", title="Deadlock search", generations=())
+TOGGLES = {toggle.name: toggle for toggle in (READ_AHEAD, DURABILITY, RELEASE, DEADLOCK)}
+
+TARGET = Target(
+    pid=4242, start_time=1, flavour="mysql", version=(5, 6, 24), version_text="5.6.24", version_from="memory",
+    executable="/usr/sbin/mysqld", deleted=False, build_id="ab", socket="/run/my.sock", port=3306,
+    datadir="/data", threads=12, root="/", container=None, symbols="symtab",
+)  # fmt: skip
+SERVER = ServerId(4242, 1, "boot", "ab", "mysql", (5, 6, 24), "/run/my.sock")
+STEP = Step("innodb_read_ahead_threshold", 56, 0)
+FLAG = Step("srv_flag", 0, 1, 0x1F6B2A8, 8, "unsigned", "debug information")
+ENTRY = Entry(
+    "c7f1", 1000.0, "root (alice)", None, "read_ahead", "off", "sql", SERVER, (STEP,), outcome="done"
+)
+
+
+class Engine:
+    """Plans what it is told to, and notes what it was asked to do."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.verdicts: tuple[Verdict, ...] = (Verdict("identity", True), Verdict("range", True))
+        self.changes: dict[str, Any] = {}
+        self.raises: InnoscopeError | None = None
+        self.entries: list[Entry] = [ENTRY]
+
+    def plan(self, target: Target, toggle_name: str, value: str, **how: Any) -> Plan:
+        self.calls.append(("plan", {"name": toggle_name, "value": value, **how}))
+        toggle = TOGGLES[toggle_name]
+        if not toggle.generations:
+            raise NotOnThisServer("deadlock_detect: not before 5.7", remedy="thread_concurrency")
+        steps = (Step("malloc_trim(0)", None, None),) if toggle.domain is None else (STEP,)
+        return replace(
+            Plan(toggle, value, WAY, steps, self.verdicts, warnings=("heed this",)), **self.changes
+        )
+
+    def apply(self, target: Target, plan: Plan, **how: Any) -> Entry:
+        self.calls.append(("apply", {"name": plan.toggle.name, **how}))
+        if self.raises is not None:
+            raise self.raises
+        until = None if how["seconds"] is None else time.time() + how["seconds"]
+        return replace(ENTRY, toggle=plan.toggle.name, value=plan.value, until=until, steps=plan.steps)
+
+    def undo(self, target: Target | None, which: str | None, **how: Any) -> Entry:
+        self.calls.append(("undo", {"target": target, "which": which, **how}))
+        return replace(ENTRY, outcome="undone", undone_by="c7f2")
+
+    def history(self, target: Target | None = None) -> list[Entry]:
+        self.calls.append(("history", {"target": target}))
+        return self.entries
+
+    def current(self, target: Target, toggle: str, account: Account) -> str | None:
+        return "on" if toggle == "read_ahead" else None
+
+    @property
+    def applied(self) -> list[dict[str, Any]]:
+        return [how for name, how in self.calls if name == "apply"]
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    fake = Engine()
+    for name in ("plan", "apply", "undo", "history", "current"):
+        monkeypatch.setattr(engine, name, getattr(fake, name))
+
+    def generation(toggle: Toggle, flavour: str, version: tuple[int, ...]) -> Generation:
+        if not toggle.generations:
+            raise NotOnThisServer(f"{toggle.name}: not before 5.7")
+        return toggle.generations[0]
+
+    monkeypatch.setattr(catalog, "load", lambda path=None: TOGGLES)
+    monkeypatch.setattr(catalog, "generation", generation)
+    monkeypatch.setattr(catalog, "allowed", lambda way, toggle: "on, off" if toggle.domain else "")
+    monkeypatch.setattr(discover, "find_one", lambda *_, **__: TARGET)
+    monkeypatch.setattr(people, "ourselves", lambda _: "root (alice)")
+    return fake
+
+
+def _typing(
+    monkeypatch: pytest.MonkeyPatch, *arguments: str, answer: str
+) -> tuple[str, BaseException | None]:
+    """As on a terminal where a person types the answer; what was said, and what it ended with."""
+    runner = CliRunner()
+    monkeypatch.setattr("innoscope.cli.toggle._on_terminal", lambda: True)
+    result = runner.invoke(cli, ["toggle", *arguments], input=answer + "\n", obj=Settings())
+    return result.output, result.exception
+
+
+def test_list(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["toggle", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "mysql 5.6.24, pid 4242"
+    assert lines[1].split()[:2] == ["TOGGLE", "NOW"]
+    assert lines[2].split()[:6] == ["read_ahead", "on", "on,", "off", "sql", "careful"]
+    assert lines[3].split()[1] == "?", "no way could tell it"
+    assert "(action)" in lines[4]
+    assert lines[5].split()[:2] == ["deadlock_detect", "–"]
+    assert "not before 5.7" in lines[5]
+
+
+def test_list_for_programs(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["toggle", "list", "--json"]) == 0
+    first, *_, last = json.loads(capsys.readouterr().out)
+    assert (first["now"], first["risk"], first["never"]) == ("on", "careful", {"memory": NEVER})
+    assert first["ways"] == [
+        {"kind": "sql", "settings": ["innodb_read_ahead_threshold"], "note": "applies at once"}
+    ]
+    assert last["why_not"] == "deadlock_detect: not before 5.7"
+
+
+def test_show(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["toggle", "show", "read_ahead"]) == 0
+    said = capsys.readouterr().out
+    for words in ("Fetches whole extents.", "nothing else", "pages that were read", "now       on", NEVER):
+        assert words in said
+    assert main(["toggle", "show", "deadlock_detect"]) == 0
+    assert "not before 5.7" in capsys.readouterr().out
+    assert main(["toggle", "show", "reed_ahead"]) == 2
+    assert "read_ahead, durability" in capsys.readouterr().err
+
+
+def test_a_plan_says_all_of_it(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.changes = {"steps": (FLAG,), "way": replace(WAY, kind="memory"), "passed": (("sql", "no login"),)}
+    assert main(["toggle", "plan", "read_ahead", "off", "--way", "memory", "-u", "dba"]) == 0
+    said = capsys.readouterr().out
+    assert "read_ahead → off, by memory" in said
+    assert "srv_flag: 0 → 1, 8 bytes unsigned at 0x1f6b2a8 (from debug information)" in said
+    for words in ("sql: no login", "nothing else", "applies at once", "heed this", "2 of 2 passed"):
+        assert words in said
+    assert "stall     none" in said
+    assert "innoscope toggle undo read_ahead; pages that were read" in said
+    [(_, how)] = fake.calls
+    assert how["ways"] == ["memory"]
+    assert how["account"].user == "dba"
+
+
+def test_a_stall_is_told_before(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.changes = {"way": Way("gdb", calls={"glibc": "malloc_trim(0)"}), "stall_s": 5.0}
+    assert main(["toggle", "plan", "release_memory"]) == 0
+    said = capsys.readouterr().out
+    assert "at most 5 s" in said
+    assert "cannot be undone" in said
+
+
+def test_a_plan_that_checks_refuse(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.verdicts += (
+        Verdict("not_stopped", False, "the server is stopped", "innoscope unstick"),
+        Verdict("not_traced", False, "gdb traces it", "innoscope unstick"),
+    )
+    assert main(["toggle", "plan", "read_ahead", "off"]) == Refused.exit_code
+    out, err = capsys.readouterr()
+    assert "not_stopped: the server is stopped" in out
+    assert "the server is stopped; gdb traces it" in err
+    assert err.count("innoscope unstick") == 1
+    assert main(["toggle", "plan", "read_ahead", "off", "--json"]) == Refused.exit_code
+    assert json.loads(capsys.readouterr().out)["possible"] is False
+    assert main(["toggle", "set", "read_ahead", "off", "--yes"]) == Refused.exit_code
+    assert fake.applied == []
+
+
+def test_not_on_this_server(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["toggle", "set", "deadlock_detect", "off", "--yes"]) == NotOnThisServer.exit_code
+    assert "thread_concurrency" in capsys.readouterr().err
+
+
+def test_set(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["toggle", "set", "read_ahead", "off", "--yes", "--why", "scan", "--for", "10m"]) == 0
+    said = capsys.readouterr().out
+    assert said.index("read_ahead → off") < said.index("read_ahead is off")
+    assert "undone by itself at" in said
+    assert "innoscope toggle undo c7f1" in said
+    [how] = fake.applied
+    assert (how["who"], how["why"], how["seconds"]) == ("root (alice)", "scan", 600.0)
+
+
+def test_set_for_programs(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["toggle", "set", "read_ahead", "off", "--yes", "--json"]) == 0
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert (document["id"], document["outcome"]) == ("c7f1", "done")
+    assert document["undo_command"] == "innoscope toggle undo c7f1"
+    assert "read_ahead → off" in err
+
+
+def test_an_action_has_no_way_back(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["toggle", "set", "release_memory", "-y"]) == 0
+    said = capsys.readouterr().out
+    assert "release_memory done" in said
+    assert "toggle undo" not in said
+
+
+def test_a_change_that_failed(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.raises = ChangeFailed("read back 56", remedy="innoscope toggle history")
+    assert main(["toggle", "set", "read_ahead", "off", "-y"]) == ChangeFailed.exit_code
+    assert "read back 56" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (["read_ahead", "off"], "innoscope toggle set read_ahead off --yes"),
+        (["durability", "off"], "innoscope toggle set durability off --confirm durability"),
+        (["durability", "off", "--yes"], "innoscope toggle set durability off --confirm durability"),
+        (["release_memory"], "innoscope toggle set release_memory --yes"),
+    ],
+)
+def test_without_a_terminal_nothing_is_taken_for_granted(
+    fake: Engine, capsys: pytest.CaptureFixture[str], arguments: list[str], remedy: str
+) -> None:
+    assert main(["toggle", "set", *arguments]) == Refused.exit_code
+    assert capsys.readouterr().err.splitlines()[-1].strip() == remedy
+    assert fake.applied == []
+
+
+def test_a_dangerous_one_by_its_name(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["toggle", "set", "durability", "off", "--confirm", "durability"]) == 0
+    assert len(fake.applied) == 1
+    assert main(["toggle", "set", "durability", "off", "--confirm", "read_ahead"]) == 2
+    assert len(fake.applied) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "done"),
+    [
+        ("read_ahead", "y", True),
+        ("read_ahead", "", False),
+        ("read_ahead", "n", False),
+        ("durability", "durability", True),
+        ("durability", "y", False),
+        ("durability", "", False),
+    ],
+)
+def test_it_asks(fake: Engine, monkeypatch: pytest.MonkeyPatch, name: str, answer: str, done: bool) -> None:
+    said, error = _typing(monkeypatch, "set", name, "off", answer=answer)
+    assert bool(fake.applied) is done
+    assert ("is off" in said) is done
+    if not done:
+        assert isinstance(error, Refused)
+        assert "nothing was changed" in error.what
+
+
+def test_undo(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["toggle", "undo"]) == 0
+    said = capsys.readouterr().out
+    assert "read_ahead is as it was before c7f1" in said
+    assert "innodb_read_ahead_threshold: 0 → 56" in said
+    assert main(["toggle", "undo", "read_ahead", "--pid", "4242", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["outcome"], document["undo_command"]) == ("undone", None)
+    (_, first), (_, second) = fake.calls
+    assert (first["target"], first["which"]) == (None, None), "the journal knows the server"
+    assert (second["target"], second["which"]) == (TARGET, "read_ahead")
+
+
+def test_history(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.entries = [
+        replace(ENTRY, outcome="undone", undone_by="c7f2"),
+        replace(ENTRY, id="c7f2", undoes="c7f1", at=2000.0),
+        replace(ENTRY, id="c7f3", outcome="failed", reason="read back 56"),
+        replace(ENTRY, id="c7f4", until=time.time() + 60, why="import"),
+    ]
+    assert main(["toggle", "history"]) == 0
+    _, fourth, third, second, first = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in (fourth, third, second, first)] == ["c7f4", "c7f3", "c7f2", "c7f1"]
+    assert "mysql 5.6.24 pid 4242" in fourth
+    assert fourth.rstrip().endswith("import")
+    assert "failed: read back 56" in third
+    assert "undo of c7f1" in second
+    assert "undone by c7f2" in first
+    assert main(["toggle", "history", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["id"] == "c7f4"
+    fake.entries = []
+    assert main(["toggle", "history"]) == 0
+    assert "nothing was changed yet" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90.0), ("10m", 600.0), ("2h", 7200.0), (" 1d ", 86400.0), ("366d", 31622400.0)],
+)
+def test_times(text: str, seconds: float) -> None:
+    assert _duration(click.Context(cli), click.Option(["--for"]), text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "10", "0s", "1.5h", "-1m", "10 m", "1w", "367d", "²s", "999999999d"])
+def test_no_times(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is no time"):
+        _duration(click.Context(cli), click.Option(["--for"]), text)
+
+
+def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    known: Mapping[str, str] = {
+        "set read_ahead off": "toggle", "--confirm NAME": "set", "The journal knows": "undo",
+    }  # fmt: skip
+    for words, name in known.items():
+        arguments = ["toggle", "--help"] if name == "toggle" else ["toggle", name, "--help"]
+        assert main(arguments) == 0
+        assert words in capsys.readouterr().out
