@@ -91,7 +91,8 @@ def report(results: dict[str, Any]) -> str:
 
 
 _HEADER = ("server", "process", "threads", "series", "seconds", "start-up CPU s", "CPU of one core",
-           "RSS MB, median", "most in that time", "of it anonymous", "mapped files", "peak RSS MB since its start")  # fmt: skip
+           "RSS MB, median", "most in that time", "of it anonymous", "mapped files",
+           "peak RSS MB since its start")  # fmt: skip
 
 
 def _rows(name: str, result: Record) -> list[list[str]]:

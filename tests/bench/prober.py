@@ -1,8 +1,8 @@
 """Helper process: the probes of one server, compiled once, that come and go under their governor.
 
-Arguments: pid, families. Orders on its input: ``points`` for the names of the probes that have a place, ``settle``
-to let the governor learn what each costs, ``on`` and ``off``; between these ``begin`` and ``end``, which answers
-with what the probes did since. Each gets one line of JSON, when it is done.
+Arguments: pid, budget, families. Orders on its input: ``points`` for the names of the probes that have a
+place, ``settle`` to let the governor learn what each costs, ``on`` and ``off``; between these ``begin`` and
+``end``, which answers with what the probes did since. Each gets one line of JSON, when it is done.
 """
 
 from __future__ import annotations
@@ -83,8 +83,9 @@ def _obey(order: str, governor: Governor, meter: _Meter) -> Any:
 
 
 def main() -> None:
-    """The pid, and families."""
-    collector = ProbesCollector(find_one(int(sys.argv[1])), families=frozenset(sys.argv[2:]))
+    """The pid, the budget, and families."""
+    pid, budget, *families = sys.argv[1:]
+    collector = ProbesCollector(find_one(int(pid)), families=frozenset(families), budget=float(budget))
     governor = collector.start()
     governor.stop()
     meter = _Meter(governor)

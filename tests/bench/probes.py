@@ -1,8 +1,8 @@
 """What the probes cost the server with their budget at work: ``python -m bench probes``.
 
-The arms: nothing (control), the families that are on by default, and with ``--spin`` these and the hottest one;
-or single families, to see which it is. The probes were compiled before; in a window of theirs they are attached,
-else they are not.
+The arms: nothing (control), the families that are on by default, with ``--spin`` these and the hottest, with
+``--unbounded`` these without a budget; or single families, to see which it is. The probes were compiled
+before; in a window of theirs they are attached, else they are not.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from bench.children import Child
 from bench.scene import say
 from bench.tables import table
 from innoscope.probes.catalog import default_catalog
+from innoscope.probes.governor import DEFAULT_BUDGET
 from servers import Server
 from workloads import Oltp, UpdateStorm
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 DEFAULTS = "defaults"
 SPIN = "defaults and spin"
+UNBOUNDED = "defaults, no budget"
 
 Record = dict[str, Any]
 
@@ -53,8 +55,8 @@ def _loaded(name: str, load_name: str, settings: Settings) -> Record:
         load = stack.enter_context(_load(server, load_name, settings))
         say(f"{name}: {load.describe}; compiling the probes")
         probers = {
-            arm: stack.enter_context(Child("prober", str(server.pid), *families))
-            for arm, families in _arms(settings).items()
+            arm: stack.enter_context(Child("prober", str(server.pid), *arguments))
+            for arm, arguments in _arms(settings).items()
         }
         for arm in _placeless(probers):
             say(f"{name}: {arm}: no place here")
@@ -72,11 +74,17 @@ def _loaded(name: str, load_name: str, settings: Settings) -> Record:
 
 
 def _arms(settings: Settings) -> dict[str, list[str]]:
-    """By what they are called: families of probes."""
+    """By what they are called: budget and families of probes."""
+    budget = str(DEFAULT_BUDGET)
     if settings.families:
-        return {family: [family] for family in settings.families}
+        return {family: [budget, family] for family in settings.families}
     families = [name for name, family in default_catalog().families.items() if family.default]
-    return {DEFAULTS: families} | ({SPIN: [*families, "spin"]} if settings.spin else {})
+    arms = {DEFAULTS: [budget, *families]}
+    if settings.spin:
+        arms[SPIN] = [budget, *families, "spin"]
+    if settings.unbounded:
+        arms[UNBOUNDED] = ["1", *families]
+    return arms
 
 
 def _placeless(probers: Mapping[str, Child]) -> list[str]:

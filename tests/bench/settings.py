@@ -29,6 +29,7 @@ class Settings:
     pair_window: float = 2.0
     probe_loads: tuple[str, ...] = PROBE_LOADS
     families: tuple[str, ...] = ()  #: of probes, each by itself instead of those on by default, in ``probes``
+    unbounded: bool = False  #: those on by default without a budget, beside them
     spin: bool = False  #: those on by default with the hottest family, beside them, in ``probes``
     oltp_clients: int = 8
     storm_clients: int = 40
