@@ -39,8 +39,10 @@ class _Meter:
         began, cost, hits = self._before
         ended, cost_then, hits_then = self._reading()
         reports = self._governor.report()
+        cost_per_second = (cost_then - cost) / (ended - began)
         return {
-            "spent": (cost_then - cost) / (ended - began) / self._governor.cpus,
+            "cost_per_second": cost_per_second,
+            "spent": cost_per_second / self._governor.cpus,
             "hits_per_second": (hits_then - hits) / (ended - began),
             "attached": sum(report.state == "attached" for report in reports),
             "cycled": {report.probe: report.duty for report in reports if report.state in {"sampled", "off"}},

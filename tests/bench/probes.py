@@ -103,7 +103,7 @@ def _window(
         prober.ask("on")
         prober.ask("begin")
         seen = pairs.window(server, load, seconds)
-        cells.append({"arm": arm, **prober.ask("end")})
+        cells.append({"arm": arm, "per_second": seen["per_second"], **prober.ask("end")})
         prober.ask("off")
         return seen
 
@@ -130,8 +130,8 @@ def report(results: dict[str, Any]) -> str:
     )
 
 
-_SPENT = ("windows", "hits/s, median", "most", "spent, mean", "median", "most", "always attached",
-          "on a duty cycle (share of the windows; median duty)")  # fmt: skip
+_SPENT = ("windows", "hits/s, median", "most", "spent, mean", "median", "most", "µs/operation, median",
+          "always attached", "on a duty cycle (share of the windows; median duty)")  # fmt: skip
 
 
 def _spent(cells: list[Record]) -> list[str]:
@@ -140,6 +140,7 @@ def _spent(cells: list[Record]) -> list[str]:
     return [
         str(len(cells)), f"{median(hits):,.0f}", f"{max(hits):,.0f}",
         f"{fmean(spent):.2%}", f"{median(spent):.2%}", f"{max(spent):.2%}",
+        f"{median(cell['cost_per_second'] / cell['per_second'] for cell in cells) * 1e6:.1f}",
         f"{median(cell['attached'] for cell in cells):.0f}", _cycled(cells),
     ]  # fmt: skip
 
