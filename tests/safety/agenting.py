@@ -38,7 +38,7 @@ class Scrape:
     text: str
     values: dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
-    def value(self, name: str, **labels: str) -> float | None:
+    def value(self, name: str, /, **labels: str) -> float | None:
         """Of the server under test, or of the agent itself."""
         return self.values.get((f"innoscope_{name}", tuple(sorted(labels.items()))))
 

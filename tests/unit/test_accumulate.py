@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from innoscope.metrics.model import Histogram, Sample, Value
-from innoscope.sensor.accumulate import Accumulator
+from innoscope.sensor.accumulate import Accumulator, added
 
 LASTING = ("redo_written_bytes",)
 COUNTERS = ("statements", "fsync_seconds", *LASTING)
@@ -72,6 +72,16 @@ def test_series_and_things_are_apart() -> None:
     told = known.update("a", 2, [Sample("statements", 10, ("y",)), Sample("statements", 10, ("z",))])
     assert [sample.value for sample in told] == [12, 10]
     assert value(known, 1, 51, thing="b") == 51
+
+
+def test_what_was_added_is_told() -> None:
+    known = sums()
+    known.update("a", 1, [Sample("statements", 5), Sample("fsync_seconds", Histogram((1,), 1))])
+    raw = [Sample("statements", 2), Sample("fsync_seconds", Histogram((1,), 1)), Sample("connections", 3)]
+    told = known.update("a", 2, raw)
+
+    assert added(raw, told) == (Sample("statements", 5),)
+    assert added(raw, raw) == ()
 
 
 def test_a_series_that_pauses_for_a_life_keeps_its_sum() -> None:

@@ -72,6 +72,15 @@ class Accumulator:
         return sample if before is None else replace(sample, value=_sum(before, value))
 
 
+def added(raw: Iterable[Sample], told: Iterable[Sample]) -> tuple[Sample, ...]:
+    """What ``update`` added to each number, where it added something."""
+    return tuple(
+        replace(now, value=now.value - one.value)
+        for one, now in zip(raw, told, strict=True)
+        if now is not one and not isinstance(now.value, Histogram) and not isinstance(one.value, Histogram)
+    )
+
+
 def _fell(value: Value, last: Value) -> bool:
     if isinstance(value, Histogram) and isinstance(last, Histogram):
         return value.count < last.count

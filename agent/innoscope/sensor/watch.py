@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from innoscope.collectors.errors import CollectorFailed
@@ -15,7 +15,7 @@ from innoscope.collectors.runner import Runner, explain
 from innoscope.collectors.waits import WaitsCollector
 from innoscope.metrics.model import Outcome, Sample
 from innoscope.probes.governor import DEFAULT_BUDGET
-from innoscope.sensor.accumulate import Accumulator
+from innoscope.sensor.accumulate import Accumulator, added
 from innoscope.stacks.profiles import Profiles
 from innoscope.target.discover import still_same
 
@@ -141,7 +141,7 @@ class Slot:
 
     def _go_on(self, outcome: Outcome, watch: Watch) -> Outcome:
         samples = self._sums.update(outcome.collector, watch.epoch, outcome.samples)
-        return Outcome(outcome.collector, outcome.success, outcome.seconds, samples, outcome.reason)
+        return replace(outcome, samples=samples, past=added(outcome.samples, samples))
 
 
 def down(target: Target) -> Outcome:
