@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from safety.agenting import Running, Scrape
+from safety.agenting import Running, Scrape, falls
 from safety.sensing import Sensing
 from servers import Server
 
@@ -60,16 +60,6 @@ def option_file(folder: Path, password: str = PASSWORD) -> Path:
 
 def sql_is(up: int) -> Callable[[Scrape], bool]:
     return lambda scrape: scrape.value("sql_up") == up
-
-
-def falls(before: Scrape, after: Scrape) -> dict[str, tuple[float, float]]:
-    """Counters that are lower than before; none may be."""
-    return {
-        f"{name}{dict(labels)}": (before.values[name, labels], value)
-        for (name, labels), value in after.values.items()
-        if name.endswith(("_total", "_bucket", "_count", "_sum"))
-        and value < before.values.get((name, labels), float("-inf"))
-    }
 
 
 def test_a_stopped_server_holds_up_no_scrape(target: Server) -> None:
