@@ -160,9 +160,9 @@ class Running:
         assert seconds < SCRAPE_S, f"a scrape took {seconds:.2f} s"
         return Scrape(seconds, body.decode(), _parsed(body.decode()))
 
-    def until(self, holds: Callable[[Scrape], bool]) -> Scrape:
+    def until(self, holds: Callable[[Scrape], bool], patience: float = _PATIENCE_S) -> Scrape:
         """Scrape until it is so; each scrape must be quick."""
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + patience
         while not holds(scrape := self.scrape()):
             assert time.monotonic() < deadline, f"never so:\n{scrape.text}\n{self.log}"
             time.sleep(0.3)  # longer than scrapes share a gathering

@@ -40,7 +40,14 @@ def orphans_now() -> set[int]:
 def breakpoints(pid: int) -> set[tuple[str, int]]:
     """(mapping, offset in its file) of code that is not the file's, and that no process holds a probe on."""
     changed = _changed(pid)
-    return changed - _probed(pid) if changed else changed
+    return changed - probed(pid) if changed else changed
+
+
+def probed(pid: int) -> set[tuple[str, int]]:
+    """Where somebody's perf events are; ours name the file by its mapping."""
+    events = (event for event in _bpftool("perf") if event["fd_type"].startswith("u"))
+    paths = ((Path(event["filename"]), event["offset"]) for event in events)
+    return {(path.name, offset) for path, offset in paths if path.parent == Path(f"/proc/{pid}/map_files")}
 
 
 def _loaded() -> set[int]:
@@ -64,13 +71,6 @@ def _held() -> set[int]:
         except OSError:  # closed in the meantime
             continue
     return held
-
-
-def _probed(pid: int) -> set[tuple[str, int]]:
-    """Where somebody's perf events are; ours name the file by its mapping."""
-    events = (event for event in _bpftool("perf") if event["fd_type"].startswith("u"))
-    paths = ((Path(event["filename"]), event["offset"]) for event in events)
-    return {(path.name, offset) for path, offset in paths if path.parent == Path(f"/proc/{pid}/map_files")}
 
 
 def _bpftool(what: str) -> list[dict[str, Any]]:

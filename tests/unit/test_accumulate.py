@@ -64,6 +64,15 @@ def test_what_lasts_by_itself_is_not_added_up() -> None:
     assert value(known, 3, 6, "redo_written_bytes") == 1_011
 
 
+def test_recovery_begins_near_zero_and_ends_where_the_crash_was() -> None:
+    known = sums()
+    value(known, 1, 1_000, "redo_written_bytes")
+
+    assert value(known, 2, 8, "redo_written_bytes") == 1_000
+    assert value(known, 2, 990, "redo_written_bytes") == 1_000, "the crash lost the end"
+    assert value(known, 2, 1_001, "redo_written_bytes") == 1_001
+
+
 def test_series_and_things_are_apart() -> None:
     known = sums()
     known.update("a", 1, [Sample("statements", 1, ("x",)), Sample("statements", 2, ("y",))])
