@@ -79,7 +79,7 @@ def server() -> Iterator[ContainedServer]:
         yield server
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_killed_while_it_probes(server: ContainedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     draw, tally = random.Random(SEED), Tally()  # noqa: S311
     print(f"\nseed {SEED}")

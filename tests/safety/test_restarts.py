@@ -32,6 +32,7 @@ DOUBLINGS = 15
 FOLLOWED_S = 5
 
 
+@pytest.mark.timeout(600)
 def test_a_server_in_crash_recovery() -> None:
     with (
         Server("mysql-5.6.24", options=ROOMY) as server,
@@ -41,9 +42,14 @@ def test_a_server_in_crash_recovery() -> None:
         _make_redo(server)
         before = agent.until(_all_told)
         server.kill()
+        down = agent.until(lambda scrape: scrape.value("sql_up") == 0)
+        assert (down.value("mysqld_up"), down.why("sql") in {"gone", "refused"}) == (0, True)
         server.options = TIGHT
         server.start(wait=False)
-        recovering = agent.until(lambda scrape: bool(scrape.value("recovery_scanned_bytes")))
+        recovering = agent.until(
+            lambda scrape: bool(scrape.value("recovery_scanned_bytes")) or scrape.value("sql_up") == 1,
+            RECOVERS_S,
+        )
         assert (recovering.value("mysqld_up"), recovering.value("sql_up")) == (1, 0)
         assert recovering.why("sql") == "refused"
         assert recovering.value("connections_limit")
@@ -61,7 +67,7 @@ def _all_told(scrape: Scrape) -> bool:
 
 
 def _make_redo(server: Server) -> None:
-    """Some 20 MB, of rows in random order."""
+    """Some 30 MB, of rows in random order."""
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE crash")
         cursor.execute(
@@ -70,7 +76,7 @@ def _make_redo(server: Server) -> None:
         cursor.execute("INSERT INTO crash.t (b, pad) VALUES (0, REPEAT('x', 500))")
         for _ in range(DOUBLINGS):
             cursor.execute("INSERT INTO crash.t (b, pad) SELECT b, pad FROM crash.t")
-        for _ in range(2):
+        for _ in range(3):
             cursor.execute("UPDATE crash.t SET b = b + 1 ORDER BY RAND()")
 
 

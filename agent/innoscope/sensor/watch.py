@@ -32,8 +32,8 @@ _log = logging.getLogger(__name__)
 
 #: However long a collector may take, who asks gets an answer within this. The agent waits for half a second.
 PATIENCE_S: Final = 0.35
-#: Taking off a server's probes keeps the kernel's lock on all probes for up to 5 s. Those of a process that is
-#: dead cost nothing, so its successor, which often begins at once, gets its own first.
+#: Taking off a server's probes keeps the kernel's lock on all probes for up to 5 s. Those of a process that
+#: is dead cost nothing, so its successor, which often begins at once, gets its own first.
 LINGER_S: Final = 10.0
 #: Log sequence numbers go on by themselves when their server is restarted.
 LASTING: Final = ("redo_written_bytes", "redo_flushed_bytes", "redo_checkpoint_bytes")
