@@ -33,8 +33,9 @@ SEED = 20261121
 #: Inherited by all processes that are started while it is set.
 MARK = "INNOSCOPE_KILLED_PROBING"
 ATTACHED_S = 60
-#: The kernel takes off the probes of a process that ends one after the other, some 100 ms each.
-GONE_S = 30
+#: The kernel takes off the probes of a process that ends one after the other, some 100 ms each, under a lock
+#: that all who probe on this machine share.
+GONE_S = 60
 #: Few probes are off soon, which leaves time for more kills; an agent's own sensor has all of them.
 FEW = ("--family", "redo", "--family", "fsync", "--family", "row_lock")
 
@@ -125,10 +126,11 @@ def _start(victim: Victim, server: ContainedServer, draw: random.Random, *, earl
 
 def _kill(victim: Victim, server: ContainedServer) -> float:
     """Seconds until nothing of it was left."""
+    known = _marked()
     began = time.monotonic()
     victim.process.kill()
     assert_well(server)
-    while left := _left(server):
+    while left := _left(server, known):
         assert time.monotonic() - began < GONE_S, f"still there: {left}"
         time.sleep(0.05)
     assert_well(server)
@@ -139,19 +141,29 @@ def _probed(scrape: Scrape) -> bool:
     return scrape.why("probes") is None and any(scrape.named("probe_attached").values())
 
 
-def _left(server: ContainedServer) -> list[object]:
+def _left(server: ContainedServer, known: set[Path]) -> list[object]:
     """Processes, programs and breakpoints of ours."""
-    return [*_marked(), *orphans_now(), *breakpoints(server.pid)]
+    dying = [process for process in known if _lives(process)]
+    return [*(_marked() - known), *dying, *orphans_now(), *breakpoints(server.pid)]
 
 
-def _marked() -> list[Path]:
+def _marked() -> set[Path]:
+    """Processes that were started by us since the mark was set."""
     mark = f"{MARK}={os.getpid()}".encode()
-    found = []
+    found = set()
     for file in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):  # it has ended
             if mark in file.read_bytes():
-                found.append(file)
+                found.add(file.parent)
     return found
+
+
+def _lives(process: Path) -> bool:
+    """Also while it closes what it had open, without an environment; not as a zombie that nobody reaps."""
+    with suppress(OSError):
+        states = [file.read_text().rpartition(")")[2].split()[0] for file in process.glob("task/*/stat")]
+        return any(state not in "ZX" for state in states)
+    return False
 
 
 def _wait_until_attached(victim: Victim, server: ContainedServer) -> None:
