@@ -38,9 +38,14 @@ def orphans_now() -> set[int]:
 
 
 def breakpoints(pid: int) -> set[tuple[str, int]]:
-    """(mapping, offset in its file) of code that is not the file's, and that no process holds a probe on."""
+    """(mapping, offset in its file) of code that is not the file's, and that nobody probes or will mend.
+
+    Other innoscopes may have probes on the same server. Who is closing them is not in ``probed`` any more,
+    but in the kernel until they are off.
+    """
     changed = _changed(pid)
-    return changed - probed(pid) if changed else changed
+    left = changed - probed(pid) if changed else changed
+    return set() if left and _being_closed() else left
 
 
 def probed(pid: int) -> set[tuple[str, int]]:
@@ -71,6 +76,17 @@ def _held() -> set[int]:
         except OSError:  # closed in the meantime
             continue
     return held
+
+
+def _being_closed() -> bool:
+    """Whether a thread of this machine is taking off a probe."""
+    for stack in Path("/proc").glob("[0-9]*/task/[0-9]*/stack"):
+        try:
+            if "perf_uprobe_destroy" in stack.read_text():
+                return True
+        except OSError:  # it has ended
+            continue
+    return False
 
 
 def _bpftool(what: str) -> list[dict[str, Any]]:
