@@ -42,10 +42,14 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         with contextlib.ExitStack() as stack:
-            pids = server_pids(ProcFs()) or [_throw_away(stack)]
+            here = server_pids(ProcFs())
+            pids = here or [_throw_away(stack)]
             target = find_one(pid=pids[0])
-            page = _agent(stack)
-            _watch(target, page, others=pids[1:])
+            port = _agent(stack)
+            _first_dump(target, others=pids[1:])
+            if not here:
+                _scraped(stack, port)
+            _watch(target, port)
     except KeyboardInterrupt:
         print("\nstopped; nothing was left behind")
     except InnoscopeError as error:
@@ -65,8 +69,8 @@ def _throw_away(stack: contextlib.ExitStack) -> int:
     return server.pid
 
 
-def _agent(stack: contextlib.ExitStack) -> str:
-    """The address of an agent with a sensor of its own, once it is ready."""
+def _agent(stack: contextlib.ExitStack) -> int:
+    """The port of an agent with a sensor of its own, once it is ready."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="innoscope-")))
     folder.chmod(0o755)  # the agent gives up root
     with socket.socket() as probe:
@@ -89,7 +93,24 @@ def _agent(stack: contextlib.ExitStack) -> str:
                 f"the agent is not ready after {_AGENT_S} s", remedy=f"curl {address}/-/ready"
             )
         time.sleep(0.1)
-    return f"http://{address}"
+    return int(address.rpartition(":")[2])
+
+
+def _scraped(stack: contextlib.ExitStack, port: int) -> None:
+    """Beside a server of our own, a Prometheus of our own too: to see the metrics over time."""
+    from prometheus import Prometheus
+
+    print(
+        "\nrun: starting a Prometheus that scrapes it (unpacked into the cache if none is installed)",
+        flush=True,
+    )
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="innoscope-prometheus-")))
+    prometheus = stack.enter_context(Prometheus(folder, port))
+    series = prometheus.value("scrape_samples_scraped")
+    print(
+        f"run: Prometheus has scraped {series:.0f} series: http://127.0.0.1:{prometheus.port}/graph",
+        flush=True,
+    )
 
 
 @contextlib.contextmanager
@@ -110,18 +131,22 @@ def _is_ready(address: str) -> bool:
         return False
 
 
-def _watch(target: Target, page: str, others: list[int]) -> None:
-    engine = Engine(target)
+def _first_dump(target: Target, others: list[int]) -> None:
     print(f"run: looking at pid {target.pid}, {target.flavour} {target.version_text}; not stopping it\n")
-    report = _look(engine, target)
-    print("\n".join(render(report, "text", by="stack", limit=20)))
+    report = _look(Engine(target), target)
+    print("\n".join(render(report, "text", by="stack", limit=20)), flush=True)
     for pid in others:
         print(f"\nrun: there is another server: .venv/bin/innoscope stacks --pid {pid}")
+
+
+def _watch(target: Target, port: int) -> None:
+    page = f"http://127.0.0.1:{port}"
     print(f"\nIn another terminal:  .venv/bin/innoscope stacks --pid {target.pid} --by wait")
     print(f"                      .venv/bin/innoscope top --pid {target.pid}")
-    print(f"                      .venv/bin/innoscope probes measure --pid {target.pid}")
+    print("                      .venv/bin/innoscope probes list")
     print(f"In a browser:         {page}/   For Prometheus: {page}/metrics")
     print("Looking once a second; Ctrl-C ends it.\n", flush=True)
+    engine = Engine(target)
     while True:
         time.sleep(1)
         print(headline(_look(engine, target)), flush=True)

@@ -206,4 +206,4 @@ def detach_all(probes: Sequence[Uprobe]) -> None:
     """As ``detach`` of each, all at the same time."""
 
 def calibration_run(calls: int, *, stepped: bool = False) -> int:
-    """CPU nanoseconds of this thread for so many calls of ``CALIBRATION_FUNCTION`` (or ``…_STEPPED``)."""
+    """Nanoseconds of one of so many calls of ``CALIBRATION_FUNCTION`` (or ``…_STEPPED``), caches cold."""

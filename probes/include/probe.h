@@ -136,14 +136,20 @@ static inline void observe(u32 slot, u32 labels, u64 label, u64 ns)
 		spread(histogram, ns);
 }
 
-/* Entry of a call: counts the hit and remembers when, and one value for its end. 0 if it does not count. */
-static inline int begin(u32 point, u64 value)
+/* Remembers when a call began, and one value for its end. */
+static inline void remember(u32 point, u64 value)
 {
 	struct call_key key = {(u32)bpf_get_current_pid_tgid(), point};
 	struct call call = {bpf_ktime_get_ns(), value};
+	calls.update(&key, &call);
+}
+
+/* Entry of a call: counts the hit and remembers the call. 0 if it does not count. */
+static inline int begin(u32 point, u64 value)
+{
 	if (!hit(point))
 		return 0;
-	calls.update(&key, &call);
+	remember(point, value);
 	return 1;
 }
 

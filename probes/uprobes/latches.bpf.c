@@ -58,11 +58,11 @@ int mutex_wait_enter(struct pt_regs *ctx)
 {
 	u64 address = mutex_wait_mutex(ctx);
 	u32 *index;
-	if (elsewhere())
+	if (elsewhere() || !hit(MUTEX_WAIT)) /* a mutex without a name costs as much as one with */
 		return 0;
 	index = mutexes.lookup(&address);
 	if (index)
-		begin(MUTEX_WAIT, *index);
+		remember(MUTEX_WAIT, *index);
 	return 0;
 }
 

@@ -13,18 +13,23 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bench import gap, host, overhead, speed
+from bench import agent, gap, host, overhead, probes, speed
 from bench.children import ChildError
 from bench.scene import say
-from bench.settings import Settings, quick
+from bench.settings import PROBE_LOADS, Settings, quick
+from innoscope.probes.catalog import default_catalog
 from servers import NAMES, ServerError
 from workloads import WorkloadError
 
-_BENCHES = {"speed": speed, "gap": gap, "overhead": overhead}
+_BENCHES = {"speed": speed, "gap": gap, "overhead": overhead, "probes": probes, "agent": agent}
 _JSON = Path("build/bench.json")
 
 #: Set by command-line options of their own.
-_OWN_OPTION = "servers"
+_OWN_OPTIONS = {
+    "servers": ("--server", NAMES),
+    "probe_loads": ("--probe-load", PROBE_LOADS),
+    "families": ("--family", tuple(default_catalog().families)),
+}
 
 
 def main() -> int:
@@ -50,11 +55,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="small and short: to try it, not for figures")
     parser.add_argument("--json", type=Path, default=_JSON, metavar="FILE", help=f"all values ({_JSON})")
     parser.add_argument("--reprint", type=Path, metavar="FILE", help="only print the tables of such a file")
-    parser.add_argument("--server", action="append", choices=NAMES, metavar="NAME", help="may be repeated")
+    for name, (option, choices) in _OWN_OPTIONS.items():
+        what = f"{', '.join(choices)}; may be repeated"
+        parser.add_argument(option, dest=name, action="append", choices=choices, metavar="NAME", help=what)
     for field in fields(Settings):
-        if field.name != _OWN_OPTION:
+        option = "--" + field.name.replace("_", "-")
+        if isinstance(field.default, bool):
+            parser.add_argument(option, action="store_true", default=None, help="off, unless asked for")
+        elif field.name not in _OWN_OPTIONS:
             kind = type(field.default)
-            option = "--" + field.name.replace("_", "-")
             parser.add_argument(option, type=kind, metavar="N", help=f"full: {field.default}")
     return parser
 
@@ -66,8 +75,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         for field in fields(Settings)
         if getattr(options, field.name, None) is not None
     }
-    if options.server:
-        given["servers"] = tuple(options.server)
+    given |= {name: tuple(given[name]) for name in _OWN_OPTIONS if name in given}
     return replace(settings, **given)
 
 

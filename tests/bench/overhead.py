@@ -7,11 +7,12 @@ from dataclasses import asdict
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench.alternating import CONTROL, Trial, Window, alternate, judge
+from bench import pairs
+from bench.alternating import CONTROL, Trial, Window, alternate
 from bench.children import Child
 from bench.proc import cpu_seconds, memory_mb
 from bench.scene import busy, crowded, say
-from bench.tables import interval, percent, table
+from bench.tables import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from workloads import Cpu
 
 LOOKS = "looks"
-
-#: What is told of the pairs, and how.
-_METRICS = {"per_second": "operations/s", "cpu_us_per_operation": "server CPU µs/operation"}
 
 #: Seconds between two readings of the looker's own memory and CPU time.
 _READING = 5.0
@@ -80,19 +78,9 @@ def _window(server: Server, load: Cpu, looker: Child, seconds: float) -> Callabl
 
     def window(arm: str) -> Window:
         looker.ask(orders[arm])
-        began, cpu, operations = time.monotonic(), cpu_seconds(server.pid), load.throughput()
-        time.sleep(seconds)
-        ended, cpu, operations = (
-            time.monotonic(),
-            cpu_seconds(server.pid) - cpu,
-            load.throughput() - operations,
-        )
+        seen = pairs.window(server, load, seconds)
         looker.ask("pause")
-        return {
-            "per_second": operations / (ended - began),
-            "cpu_us_per_operation": cpu / operations * 1e6,
-            "looks": len(looker.ask("take")),
-        }
+        return {**seen, "looks": len(looker.ask("take"))}
 
     return window
 
@@ -100,21 +88,20 @@ def _window(server: Server, load: Cpu, looker: Child, seconds: float) -> Callabl
 def report(results: dict[str, Any]) -> str:
     """The looker's own cost, and the server's."""
     own = [_own_row(name, result) for name, result in results.items()]
-    pairs = [row for name, result in results.items() for row in _pair_rows(name, result)]
+    lost = [row for name, result in results.items() for row in _pair_rows(name, result)]
     return "\n\n".join(
         [
             "Looking once a second: the looker itself.",
             table(_OWN, own),
             "What the server loses by it.",
-            table(_PAIRS, pairs),
+            table(_PAIRS, lost),
         ]
     )
 
 
 _OWN = ("server", "seconds", "looks", "threads", "CPU of one core", "start-up CPU s", "look ms",
         "memory MB at the start", "in the middle", "at the end", "peak RSS MB with mapped files")  # fmt: skip
-_PAIRS = ("server", "metric", "pairs", "without", "with", "change (95 % interval)", "control (95 % interval)",
-          "beyond the control (95 % interval)", "verdict")  # fmt: skip
+_PAIRS = ("server", *pairs.HEADER)
 
 
 def _own_row(name: str, result: dict[str, Any]) -> list[str]:
@@ -133,16 +120,4 @@ def _own_row(name: str, result: dict[str, Any]) -> list[str]:
 
 def _pair_rows(name: str, result: dict[str, Any]) -> list[list[str]]:
     trials = [Trial(**trial) for trial in result["trials"]]
-    rows = []
-    for metric, title in _METRICS.items():
-        looks, control = judge(trials, LOOKS, metric), judge(trials, CONTROL, metric)
-        rows.append(
-            [
-                name, title, str(sum(trial.arm == LOOKS for trial in trials)),
-                f"{looks.empty:,.1f}", f"{looks.value:,.1f}",
-                f"{percent(looks.change)} {interval(*looks.change_interval)}",
-                f"{percent(control.change)} {interval(*control.change_interval)}",
-                f"{percent(looks.excess)} {interval(*looks.excess_interval)}", looks.words,
-            ]
-        )  # fmt: skip
-    return rows
+    return [[name, *row] for row in pairs.rows(trials, LOOKS)]

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 #: The two servers of the baseline: small and large debug info.
 SERVERS = ("mysql-5.6.24", "mariadb-11.4.5")
 
+#: What the server does while probes come and go.
+PROBE_LOADS = ("oltp", "storm")
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -24,6 +27,15 @@ class Settings:
     seconds: float = 600.0  #: one look a second for so long, in ``overhead``
     pair_rounds: int = 60
     pair_window: float = 2.0
+    probe_loads: tuple[str, ...] = PROBE_LOADS
+    families: tuple[str, ...] = ()  #: of probes, each by itself instead of those on by default, in ``probes``
+    unbounded: bool = False  #: those on by default without a budget, beside them
+    spin: bool = False  #: those on by default with the hottest family, beside them, in ``probes``
+    oltp_clients: int = 8
+    storm_clients: int = 40
+    cell: float = 3.0  #: a window of ``probes``
+    agent_seconds: float = 120.0  #: how long agent and sensor are watched, in ``agent``
+    scrape_every: float = 5.0
 
 
 def quick(servers: tuple[str, ...] = SERVERS[:1]) -> Settings:
@@ -39,4 +51,6 @@ def quick(servers: tuple[str, ...] = SERVERS[:1]) -> Settings:
         seconds=10.0,
         pair_rounds=3,
         pair_window=1.0,
+        cell=1.0,
+        agent_seconds=20.0,
     )

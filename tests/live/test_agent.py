@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import http.client
 import json
 import os
-import socket
 import statistics
 import subprocess
 import time
-import urllib.parse
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +17,10 @@ import pytest
 from certificates import self_signed
 from innoscope.metrics import registry
 from live import figures
+from prometheus import Prometheus
 from safety.agenting import Running
 from safety.sensing import Sensing
-from servers import Keeper, Server
+from servers import Server
 from workloads import RowLock
 
 if TYPE_CHECKING:
@@ -176,7 +174,13 @@ def test_a_real_prometheus_scrapes_it_over_tls_with_a_password(
     with (
         Sensing() as sensing,
         Running(server(name), "--web.config.file", web, sensor=sensing.path) as agent,
-        Prometheus(certificate, agent.port) as prometheus,
+        Prometheus(
+            certificate,
+            agent.port,
+            "scheme: https",
+            f"tls_config: {{ca_file: {certificate}/cert.pem}}",
+            "basic_auth: {username: ann, password: secret}",
+        ) as prometheus,
     ):
         assert prometheus.value("up") == 1
         assert prometheus.value("innoscope_sql_up") == 1
@@ -188,70 +192,3 @@ def test_a_real_prometheus_scrapes_it_over_tls_with_a_password(
         metadata = prometheus.get("/api/v1/metadata")
         assert metadata["innoscope_statements"][0]["type"] == "counter"
         assert metadata["innoscope_buffer_pool_pages"][0]["help"].startswith("Pages of the buffer pool")
-
-
-class Prometheus:
-    """Debian's, with one target; a context manager. The first query waits until there are two scrapes."""
-
-    def __init__(self, folder: Path, target: int) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
-        config = folder / "prometheus.yml"
-        config.write_text(
-            "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
-            "scrape_configs:\n- job_name: innoscope\n  scheme: https\n"
-            f"  tls_config: {{ca_file: {folder}/cert.pem}}\n"
-            "  basic_auth: {username: ann, password: secret}\n"
-            f"  static_configs: [{{targets: ['127.0.0.1:{target}']}}]\n"
-        )
-        self._command = [
-            "prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data",
-            f"--web.listen-address=127.0.0.1:{self.port}", "--log.level=warn",
-        ]  # fmt: skip
-        self._log = folder / "prometheus.log"
-        self._keeper = Keeper()
-
-    def __enter__(self) -> Prometheus:
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        self._keeper.watch(self._process.pid)
-        self._until("count_over_time(up[1m]) >= 3")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._keeper.forget(self._process.pid)
-        self._keeper.close()
-
-    def value(self, query: str) -> float:
-        """The only series' value."""
-        (series,) = self._until(query)
-        return float(series["value"][1])
-
-    def _until(self, query: str) -> list[Any]:
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                found = self.get(f"/api/v1/query?{urllib.parse.urlencode({'query': query})}")["result"]
-            except (OSError, ValueError):  # it does not listen yet, or says that it is not ready
-                found = None
-            if found:
-                return list(found)
-            assert time.monotonic() < deadline, (
-                f"{query}: nothing\n{self._log.read_text()}\n{self._targets()}"
-            )
-            time.sleep(0.2)
-
-    def _targets(self) -> str:
-        return str(self.get("/api/v1/targets"))
-
-    def get(self, path: str) -> Any:
-        """What its API answers."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
-        try:
-            connection.request("GET", path)
-            return json.loads(connection.getresponse().read())["data"]
-        finally:
-            connection.close()

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from innoscope.metrics.model import Value
+    from innoscope.probes.governor import Governor
 
 CLIENTS = 40
 SECONDS = 40.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +62,42 @@ def test_the_budget_holds_with_the_hottest_family(storm: Server, budget: float) 
     assert share <= 1.25 * budget
     assert budget > share or "sampled" in states.values()
     assert states["row_lock_wait"] != "off", "a cheap probe does not pay for the hot one"
+
+
+def test_it_stops_and_goes_on_where_it_was(storm: Server) -> None:
+    """Nothing is compiled or learnt again: the hot ones are on their duty cycles from the start."""
+    collector = ProbesCollector(find_one(storm.pid), families=frozenset({"redo", "row_lock"}), budget=0.001)
+    governor = collector.start()
+    try:
+        time.sleep(3)
+        governor.stop()
+        attached = [point.name for point in governor.attachment.points if point.attached]
+        stopped = {report.probe: report for report in collector.report()}
+        time.sleep(0.3)
+        governor.refresh()
+        later = {report.probe: report.hits for report in collector.report()}
+        governor.start()
+        again = {report.probe: report.duty for report in collector.report()}
+        goes_on = _is_hit_again(governor, later)
+    finally:
+        collector.close()
+
+    assert attached == []
+    assert "sampled" in {report.state for report in stopped.values()}
+    assert later == {probe: report.hits for probe, report in stopped.items()}
+    assert again == {probe: report.duty for probe, report in stopped.items()}
+    assert goes_on
+
+
+def _is_hit_again(governor: Governor, before: dict[str, int]) -> bool:
+    """Within the pause of a duty cycle, at least one more hit of each probe that was hit before."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        governor.refresh()
+        if all(report.hits > before[report.probe] for report in governor.report() if report.hits):
+            return True
+        time.sleep(0.1)
+    return False
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import re
+import signal
 import socket
 import subprocess
 import tempfile
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.parser import text_string_to_metric_families
 
 from safety.command import INNOSCOPE
+from safety.contained import beyond_nsenter
 from servers import Keeper
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ class Scrape:
     text: str
     values: dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
-    def value(self, name: str, **labels: str) -> float | None:
+    def value(self, name: str, /, **labels: str) -> float | None:
         """Of the server under test, or of the agent itself."""
         return self.values.get((f"innoscope_{name}", tuple(sorted(labels.items()))))
 
@@ -59,7 +61,7 @@ class Running:
 
     def __init__(
         self, server: Server, *arguments: object, sensor: Path | None = None, options: Iterable[str] = (),
-        by_hand: bool = False,
+        by_hand: bool = False, under: Iterable[str] = (),
     ) -> None:  # fmt: skip
         self._folder = tempfile.TemporaryDirectory(prefix="innoscope-agent-")
         self.home = Path(self._folder.name)
@@ -73,7 +75,7 @@ class Running:
             + "\n".join(options)
         )
         self._command = [
-            INNOSCOPE, "agent", "--config.file", str(config), "--web.listen-address", "127.0.0.1:0",
+            *under, INNOSCOPE, "agent", "--config.file", str(config), "--web.listen-address", "127.0.0.1:0",
             "--sensor.socket", str(self.sensor), *map(str, arguments),
         ]  # fmt: skip
         self._keeper = Keeper()
@@ -83,7 +85,7 @@ class Running:
     @property
     def pid(self) -> int:
         assert self.process is not None
-        return self.process.pid
+        return beyond_nsenter(self.process)
 
     @property
     def log(self) -> str:
@@ -99,7 +101,7 @@ class Running:
         self._keeper.close()
         self._folder.cleanup()
 
-    def start(self) -> None:
+    def start(self, *, wait: bool = True) -> None:
         """Start it, and wait until it says READY=1: it has gathered once."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, (self.home / "log").open("ab") as log:
             notify = self.home / "notify"
@@ -112,7 +114,9 @@ class Running:
             self.process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | environment
             )
-            self._keeper.watch(self.pid)
+            self._keeper.watch(self.process.pid)
+            if not wait:
+                return
             if self._by_hand:
                 self._until_ready(before)
                 return
@@ -156,9 +160,9 @@ class Running:
         assert seconds < SCRAPE_S, f"a scrape took {seconds:.2f} s"
         return Scrape(seconds, body.decode(), _parsed(body.decode()))
 
-    def until(self, holds: Callable[[Scrape], bool]) -> Scrape:
+    def until(self, holds: Callable[[Scrape], bool], patience: float = _PATIENCE_S) -> Scrape:
         """Scrape until it is so; each scrape must be quick."""
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + patience
         while not holds(scrape := self.scrape()):
             assert time.monotonic() < deadline, f"never so:\n{scrape.text}\n{self.log}"
             time.sleep(0.3)  # longer than scrapes share a gathering
@@ -173,7 +177,8 @@ class Running:
     def kill(self) -> None:
         """SIGKILL, reaped."""
         if self.process is not None:
-            self.process.kill()
+            if self.process.poll() is None:
+                os.kill(self.pid, signal.SIGKILL)
             self._reap()
 
     def _reap(self) -> int:
@@ -182,6 +187,16 @@ class Running:
         self._keeper.forget(self.process.pid)
         self.process = None
         return code
+
+
+def falls(before: Scrape, after: Scrape) -> dict[str, tuple[float, float]]:
+    """Counters that are lower than before; none may be."""
+    return {
+        f"{name}{dict(labels)}": (before.values[name, labels], value)
+        for (name, labels), value in after.values.items()
+        if name.endswith(("_total", "_bucket", "_count", "_sum"))
+        and value < before.values.get((name, labels), float("-inf"))
+    }
 
 
 def _parsed(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

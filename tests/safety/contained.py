@@ -65,6 +65,22 @@ class ContainedServer(Server):
         self._keeper.watch(self._process.pid)
 
 
+def beside(server: ContainedServer) -> list[str]:
+    """What begins a command that sees no server but this one."""
+    return ["nsenter", f"--target={server.pid}", "--pid", "--mount", "--"]
+
+
+def beyond_nsenter(process: subprocess.Popen[bytes]) -> int:
+    """The process itself, or the child of the nsenter that it is, which stays in between."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while Path(f"/proc/{process.pid}/comm").read_text() == "nsenter\n" and not children.read_text():
+        if process.poll() is not None:
+            raise RuntimeError(f"nsenter started nothing: it ended with {process.returncode}")
+    if Path(f"/proc/{process.pid}/comm").read_text() != "nsenter\n":
+        return process.pid
+    return int(children.read_text().split()[0])
+
+
 def installed_in(name: str, folder: Path) -> Installation:
     """The named server with an executable of its own in ``folder``; all else is what the cache has."""
     cached = fetch(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import tempfile
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from innoscope.metrics.model import by_series
 from innoscope.sensor.client import SensorClient
 from safety.command import INNOSCOPE
+from safety.contained import beyond_nsenter
 from servers import Keeper
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ class Sensing:
     @property
     def pid(self) -> int:
         assert self.process is not None
-        return self.process.pid
+        return beyond_nsenter(self.process)
 
     @property
     def log(self) -> str:
@@ -59,7 +61,7 @@ class Sensing:
         self._keeper.close()
         self._folder.cleanup()
 
-    def start(self) -> None:
+    def start(self, *, wait: bool = True) -> None:
         """Start it, and wait until it says READY=1: it has found the servers that run."""
         with (
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready,
@@ -76,7 +78,9 @@ class Sensing:
                 stderr=log,
                 env=os.environ | {"NOTIFY_SOCKET": str(notify)},
             )
-            self._keeper.watch(self.pid)
+            self._keeper.watch(self.process.pid)
+            if not wait:
+                return
             try:
                 assert ready.recv(100) == b"READY=1"
             except TimeoutError as error:
@@ -91,7 +95,8 @@ class Sensing:
     def kill(self) -> None:
         """SIGKILL, reaped."""
         if self.process is not None:
-            self.process.kill()
+            if self.process.poll() is None:
+                os.kill(self.pid, signal.SIGKILL)
             self._reap()
 
     def _reap(self) -> int:

@@ -12,15 +12,14 @@ import random
 import signal
 import subprocess
 import time
-from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from safety.command import INNOSCOPE, innoscope
 from safety.leftovers import orphans
+from safety.well import assert_well, statuses
 from servers import Server
 from workloads import Idle, RowLock
 
@@ -31,7 +30,6 @@ KILLS = int(os.environ.get("INNOSCOPE_KILLS", "200"))
 SEED = 20261121
 LOOKS = 4  # of a run that is left alone: time enough to be killed in
 HELD_KILLS = 10
-ANSWER_S = 15  # generous, for a machine that is busy with other things: a stopped server never answers
 
 
 @pytest.fixture(scope="module")
@@ -74,31 +72,6 @@ def _duration(pid: int, method: str, looks: int) -> float:
     return min(taken)
 
 
-def _statuses(pid: int) -> Iterator[tuple[str, str, int]]:
-    """(thread, state letter, tracer) of each thread."""
-    for folder in Path(f"/proc/{pid}/task").iterdir():
-        try:
-            text = (folder / "status").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        fields = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
-        yield folder.name, fields["State"][0], int(fields["TracerPid"])
-
-
-def _wrong(pid: int) -> list[tuple[str, str, int]]:
-    return [found for found in _statuses(pid) if found[1] in "Tt" or found[2] != 0]
-
-
-def _assert_well(server: Server) -> None:
-    """Running, untraced, answering: at once, since the killed tool has been reaped."""
-    assert server.running
-    assert _wrong(server.pid) == []
-    patience = {"connect_timeout": ANSWER_S, "read_timeout": ANSWER_S}
-    with closing(server.connect(**patience)) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT 6 * 7")
-        assert cursor.fetchone() == (42,)
-
-
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("method", ["bpf", "ptrace"])
 def test_killed_at_random_moments(server: Server, method: str) -> None:
@@ -117,7 +90,7 @@ def test_killed_at_random_moments(server: Server, method: str) -> None:
             process.kill()
             tally.in_flight += process.wait() == -signal.SIGKILL
         began = time.monotonic()
-        _assert_well(server)
+        assert_well(server)
         tally.seconds.append(time.monotonic() - began)
     print(
         f"\n{method}: {tally.in_flight} killed at work, within {one:.2f} s and {all_of_them:.2f} s; "
@@ -140,17 +113,17 @@ def test_killed_while_it_holds_a_thread(server: Server) -> None:
             time.sleep(draw.uniform(0, 0.01))
             process.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-            held += any(tracer for _, _, tracer in _statuses(server.pid))
+            held += any(tracer for _, _, tracer in statuses(server.pid))
         finally:
             process.kill()
             process.wait()
-        _assert_well(server)
+        assert_well(server)
     assert held >= HELD_KILLS
 
 
 def _until_it_traces(pid: int, process: subprocess.Popen[bytes]) -> None:
     """Return when a thread of the server was seen with a tracer for the first time."""
     deadline = time.monotonic() + 30
-    while not any(tracer for _, _, tracer in _statuses(pid)):
+    while not any(tracer for _, _, tracer in statuses(pid)):
         assert process.poll() is None
         assert time.monotonic() < deadline

@@ -25,6 +25,7 @@ from safety.command import assert_one_clear_error, innoscope
 from safety.leftovers import orphans
 from safety.privileges import NOBODY, without_bpf
 from safety.sensing import Sensing, of_pid, outcome
+from safety.well import assert_well
 from servers import Server
 
 if TYPE_CHECKING:
@@ -255,7 +256,7 @@ def test_killed_it_leaves_the_server_alone_and_the_next_one_takes_over(server: S
             time.sleep(draw.random() * 0.5)
             sensing.kill()
             assert sensing.path.exists(), "a stale socket, as kill -9 leaves it"
-            _assert_untouched(server)
+            assert_well(server)
             sensing.start()
         _until(lambda: _looked(sensing, server))
     assert not orphans()
@@ -271,16 +272,6 @@ def _until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def _assert_untouched(server: Server) -> None:
-    status = Path(f"/proc/{server.pid}/status").read_text()
-    assert "TracerPid:\t0\n" in status
-    assert "State:\tT" not in status
-    assert "State:\tt" not in status
-    with closing(server.connect()) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT 6 * 7")
-        assert cursor.fetchone() == (42,)
 
 
 def test_without_bpf_it_says_so_and_stops_no_thread(server: Server) -> None:

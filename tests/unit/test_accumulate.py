@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from innoscope.metrics.model import Histogram, Sample, Value
-from innoscope.sensor.accumulate import Accumulator
+from innoscope.sensor.accumulate import Accumulator, added
 
 LASTING = ("redo_written_bytes",)
 COUNTERS = ("statements", "fsync_seconds", *LASTING)
@@ -64,6 +64,15 @@ def test_what_lasts_by_itself_is_not_added_up() -> None:
     assert value(known, 3, 6, "redo_written_bytes") == 1_011
 
 
+def test_recovery_begins_near_zero_and_ends_where_the_crash_was() -> None:
+    known = sums()
+    value(known, 1, 1_000, "redo_written_bytes")
+
+    assert value(known, 2, 8, "redo_written_bytes") == 1_000
+    assert value(known, 2, 990, "redo_written_bytes") == 1_000, "the crash lost the end"
+    assert value(known, 2, 1_001, "redo_written_bytes") == 1_001
+
+
 def test_series_and_things_are_apart() -> None:
     known = sums()
     known.update("a", 1, [Sample("statements", 1, ("x",)), Sample("statements", 2, ("y",))])
@@ -72,6 +81,16 @@ def test_series_and_things_are_apart() -> None:
     told = known.update("a", 2, [Sample("statements", 10, ("y",)), Sample("statements", 10, ("z",))])
     assert [sample.value for sample in told] == [12, 10]
     assert value(known, 1, 51, thing="b") == 51
+
+
+def test_what_was_added_is_told() -> None:
+    known = sums()
+    known.update("a", 1, [Sample("statements", 5), Sample("fsync_seconds", Histogram((1,), 1))])
+    raw = [Sample("statements", 2), Sample("fsync_seconds", Histogram((1,), 1)), Sample("connections", 3)]
+    told = known.update("a", 2, raw)
+
+    assert added(raw, told) == (Sample("statements", 5),)
+    assert added(raw, raw) == ()
 
 
 def test_a_series_that_pauses_for_a_life_keeps_its_sum() -> None:

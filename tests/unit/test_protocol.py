@@ -135,6 +135,7 @@ OUTCOMES = (
         "rights: not root",
     ),
     Outcome("waits", True, 0.0, (Sample("threads", 3, ("idle",)), Sample("thread_seconds", 1.25, ("idle",)))),
+    Outcome("memory", True, 0.0, (Sample("spin_waits", 9),), past=(Sample("spin_waits", 4),)),
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from innoscope.collectors.sql_failures import explain
 from innoscope.collectors.sql_plan import Answers
 from innoscope.errors import BadFile, SqlFailed
 from innoscope.metrics import registry
-from innoscope.metrics.model import Sample
+from innoscope.metrics.model import Outcome, Sample
 from innoscope.target.sql_errors import explaining
 
 DENIED = pymysql.err.OperationalError(1227, "Access denied; you need the PROCESS privilege")
@@ -278,17 +278,25 @@ def test_numbers_that_are_none() -> None:
 
 
 def test_memory_and_sql_are_compared_series_by_series() -> None:
-    memory = [
+    memory = (
         Sample("read_ahead_pages", 9, ("linear",)),
         Sample("spin_waits", 1),
         Sample("checkpoint_zone", 1, ("calm",)),
-    ]
+    )
     sql = [
         Sample("read_ahead_pages", 7, ("linear",)),
         Sample("checkpoint_zone", 1, ("calm",)),
         Sample("statements", 3),
     ]
 
-    assert differences(memory, sql, {"read_ahead_pages", "statements"}) == [
-        Sample("memory_sql_difference", 2, ("read_ahead_pages_linear",))
+    compared = differences(Outcome("memory", True, 0.0, memory), sql, {"read_ahead_pages", "statements"})
+    assert compared == [Sample("memory_sql_difference", 2, ("read_ahead_pages_linear",))]
+
+
+def test_what_an_earlier_process_of_the_server_counted_is_no_difference() -> None:
+    memory, past = Sample("buffer_pool_reads", 105), Sample("buffer_pool_reads", 98)
+    outcome = Outcome("memory", True, 0.0, (memory,), past=(past,))
+
+    assert differences(outcome, [Sample("buffer_pool_reads", 7)], {"buffer_pool_reads"}) == [
+        Sample("memory_sql_difference", 0, ("buffer_pool_reads",))
     ]

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from workloads.base import Workload, WorkloadError
-from workloads.clients import Clients
+from workloads.clients import Clients, prepare, repeating
 from workloads.crowd import Crowd
 
 if TYPE_CHECKING:
@@ -22,8 +22,32 @@ _BETWEEN = frozenset({"idle", "on_cpu", "network_send", "opening_tables", "spin"
 _COMMIT = frozenset({"fsync_redo", "redo_write_wait", "group_commit"})
 
 
-class _Busy(Workload):
-    """Clients in a process of their own that repeat some statements."""
+class _Loaded(Workload):
+    """Clients in a process of their own that never pause."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make the tables."""
+
+    @abstractmethod
+    def script(self) -> Sequence[str]:
+        """What each client does: a script of sysbench with its options."""
+
+    def begin(self) -> None:
+        self.prepare()
+        self._counted_before = self._counted()
+        self.clients = self._stack.enter_context(
+            Clients(self.server, self.count, self.database, self.script())
+        )
+
+    def reached(self) -> bool:
+        """All are connected, and the load is under way."""
+        self.clients.check()
+        return len(self.listed("TRUE")) == self.count and self.throughput() >= _WARM
+
+
+class _Busy(_Loaded):
+    """Clients that repeat some statements."""
 
     rows: ClassVar[int] = 1
 
@@ -31,23 +55,14 @@ class _Busy(Workload):
     def statements(self) -> Sequence[str]:
         """What each client repeats."""
 
+    def script(self) -> Sequence[str]:
+        return repeating(self.statements(), self.rows)
+
     def prepare(self) -> None:
         """Make the tables: one with ``rows`` rows unless a workload needs more."""
         self.sql(f"CREATE TABLE {self.database}.t1 (a INT PRIMARY KEY, b INT) ENGINE=InnoDB")
         values = ", ".join(f"({row}, 0)" for row in range(1, self.rows + 1))
         self.sql(f"INSERT INTO {self.database}.t1 VALUES {values}")
-
-    def begin(self) -> None:
-        self.prepare()
-        self._counted_before = self._counted()
-        self.clients = self._stack.enter_context(
-            Clients(self.server, self.count, self.database, self.statements(), self.rows)
-        )
-
-    def reached(self) -> bool:
-        """All are connected, and the load is under way."""
-        self.clients.check()
-        return len(self.listed("TRUE")) == self.count and self.throughput() >= _WARM
 
 
 class UpdateStorm(_Busy):
@@ -104,6 +119,27 @@ class Fsync(_Busy):
 
     def statements(self) -> Sequence[str]:
         return ["INSERT INTO t1 (b) VALUES (1)"]
+
+
+class Oltp(_Loaded):
+    """sysbench's own oltp_read_write: transactions of 18 statements on tables that fit the buffer pool."""
+
+    name: ClassVar[str] = "oltp"
+    expected: ClassVar[str] = "on_cpu"
+    also: ClassVar[frozenset[str]] = _BETWEEN | _COMMIT | {"row_lock"}
+    counter: ClassVar[str] = "Com_commit"
+
+    _SCRIPT: ClassVar[Sequence[str]] = ("oltp_read_write", "--tables=4", "--table-size=25000")
+
+    @property
+    def describe(self) -> str:
+        return f"{self.count} clients of sysbench oltp_read_write"
+
+    def prepare(self) -> None:
+        prepare(self.server, self.database, self._SCRIPT)
+
+    def script(self) -> Sequence[str]:
+        return self._SCRIPT
 
 
 class TableScan(_Busy):

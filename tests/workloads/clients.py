@@ -24,27 +24,34 @@ _BOUND = 3600
 _STOP = 2
 
 
-class Clients:
-    """``count`` connections that repeat ``statements`` without pause; ``$R`` is a number up to ``rows``."""
+def repeating(statements: Sequence[str], rows: int = 1) -> list[str]:
+    """The script, with its options, that repeats these; ``$R`` is a number up to ``rows``."""
+    return [str(_SCRIPT), f"--statements={';'.join(statements)}", f"--rows={rows}"]
 
-    def __init__(
-        self, server: Server, count: int, database: str, statements: Sequence[str], rows: int = 1
-    ) -> None:
+
+def _sysbench(server: Server, database: str, *arguments: str) -> list[str]:
+    connection = [f"--mysql-socket={server.socket}", "--mysql-user=root", f"--mysql-db={database}"]
+    return ["sysbench", *connection, *arguments]
+
+
+def prepare(server: Server, database: str, script: Sequence[str]) -> None:
+    """Let a script of sysbench's own make its tables."""
+    ensure_commands("sysbench")
+    done = subprocess.run(
+        _sysbench(server, database, *script, "prepare"), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise WorkloadError(f"sysbench prepare ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+
+
+class Clients:
+    """``count`` connections that each do, without pause, what a script of sysbench says."""
+
+    def __init__(self, server: Server, count: int, database: str, script: Sequence[str]) -> None:
         ensure_commands("sysbench")
         self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in __exit__
-        command = [
-            "sysbench",
-            str(_SCRIPT),
-            f"--threads={count}",
-            f"--time={_BOUND}",
-            "--events=0",
-            f"--mysql-socket={server.socket}",
-            "--mysql-user=root",
-            f"--mysql-db={database}",
-            f"--statements={';'.join(statements)}",
-            f"--rows={rows}",
-            "run",
-        ]
+        bounds = [f"--threads={count}", f"--time={_BOUND}", "--events=0"]
+        command = _sysbench(server, database, *script, *bounds, "run")
         self._keeper = Keeper()
         self._process = subprocess.Popen(
             command,

@@ -179,8 +179,8 @@ class Gatherer:
     def _sql(self, server: Server, lane: Lane) -> Outcome:
         outcome = lane.outcome()
         answered = Sample("sql_up", int(bool(outcome.samples)))
-        memory = next((one.samples for one in server.outcomes if one.collector == "memory"), ())
-        checked = differences(memory, outcome.samples, self._checked)
+        memory = [one for one in server.outcomes if one.collector == "memory"]
+        checked = [found for one in memory for found in differences(one, outcome.samples, self._checked)]
         return Outcome(
             outcome.collector,
             outcome.success,

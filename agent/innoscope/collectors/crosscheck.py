@@ -9,17 +9,22 @@ from innoscope.metrics.model import Histogram, Sample, by_series
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
+    from innoscope.metrics.model import Outcome
 
-def differences(memory: Iterable[Sample], sql: Iterable[Sample], metrics: Container[str]) -> list[Sample]:
-    """``memory_sql_difference`` for each series of ``metrics`` that both tell, read one after the other."""
-    told = by_series(memory)
+
+def differences(memory: Outcome, sql: Iterable[Sample], metrics: Container[str]) -> list[Sample]:
+    """``memory_sql_difference`` for each series of ``metrics`` that both tell, read one after the other.
+
+    SQL tells what this process of the server has counted, so the past is left out of memory's counters.
+    """
+    told, past = _numbers(memory.samples), _numbers(memory.past)
     found = []
-    for sample in sql:
-        other = told.get((sample.metric, sample.labels))
-        if sample.metric not in metrics or isinstance(sample.value, Histogram):
-            continue
-        if other is None or isinstance(other, Histogram):
-            continue
-        name = "_".join((sample.metric, *sample.labels))
-        found.append(Sample("memory_sql_difference", other - sample.value, (name,)))
+    for series, value in _numbers(sql).items():
+        if series[0] in metrics and series in told:
+            own = told[series] - past.get(series, 0)
+            found.append(Sample("memory_sql_difference", own - value, ("_".join((series[0], *series[1])),)))
     return found
+
+
+def _numbers(samples: Iterable[Sample]) -> dict[tuple[str, tuple[str, ...]], float]:
+    return {series: value for series, value in by_series(samples).items() if not isinstance(value, Histogram)}

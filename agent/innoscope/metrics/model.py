@@ -51,13 +51,17 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One run of one collector. ``reason`` says why it failed, for a person; it may have samples even so."""
+    """One run of one collector. ``reason`` says why it failed, for a person; it may have samples even so.
+
+    ``past`` is what earlier processes of the server had counted, where samples have it in them.
+    """
 
     collector: str
     success: bool
     seconds: float
     samples: tuple[Sample, ...]
     reason: str | None = None
+    past: tuple[Sample, ...] = ()
 
 
 def by_series(samples: Iterable[Sample]) -> dict[tuple[str, tuple[str, ...]], Value]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from statistics import median
 from typing import TYPE_CHECKING
 
 from innoscope.errors import KernelUnable
@@ -17,13 +16,12 @@ if TYPE_CHECKING:
     from innoscope.probes.attachment import Attachment
     from innoscope.probes.placing import Place
 
-_CALLS = 300
-_ROUNDS = 5
+_CALLS = 201
 
 
 @dataclass(frozen=True, slots=True)
 class HitCost:
-    """CPU nanoseconds of the probed thread for one hit, with our programs.
+    """Nanoseconds of the probed thread for one hit, with our programs and caches as cold as a server's.
 
     An entry probe costs ``entry_ns``, or ``stepped_ns`` where the kernel cannot emulate the function's first
     instruction; a return probe costs ``return_ns`` beside the entry.
@@ -42,7 +40,7 @@ class HitCost:
 
 
 def calibrate(attachment: Attachment) -> HitCost:
-    """Measure with the very programs that were loaded; takes some 20 ms of one CPU.
+    """Measure with the very programs that were loaded; takes some 50 ms of one CPU.
 
     Raises KernelUnable where our own code cannot be probed.
     """
@@ -72,7 +70,7 @@ def calibrate(attachment: Attachment) -> HitCost:
 def _per_call(*, stepped: bool) -> float:
     from innoscope._native import calibration_run
 
-    return median(calibration_run(_CALLS, stepped=stepped) for _ in range(_ROUNDS)) / _CALLS
+    return float(calibration_run(_CALLS, stepped=stepped))
 
 
 def _probe(program: int, function: str, *, on_return: bool) -> Uprobe:

@@ -94,26 +94,50 @@ class Governor:
             point.name: _State(point, cost.of(point.placed.site.at, point.placed.places))
             for point in attachment.points
         }
+        self.decisions = 0  # how often it was decided what may stay
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._last_tick = time.monotonic()
+        self._last_tick = self._stopped_at = time.monotonic()
         self._spent = 0.0  # seconds, since then
-        self._thread = threading.Thread(target=self._run, name="governor", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Attach everything and begin to watch what it costs."""
+        """Attach everything and begin to watch what it costs; after ``stop`` it goes on where it was."""
         with self._lock:
+            paused = time.monotonic() - self._stopped_at
             for state in self._states.values():
-                self._switch_on(state)
-            self._last_tick = time.monotonic()
+                state.switch_at += paused
+                if state.duty >= 1:
+                    self._switch_on(state)
+            self._last_tick, self._spent = time.monotonic(), 0.0
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._run, name="governor", daemon=True)
         self._thread.start()
 
+    def stop(self) -> None:
+        """Take everything off, and keep programs, counts, rates and duty cycles for another ``start``."""
+        self._end_watch()
+        with self._lock:
+            attached = [state for state in self._states.values() if state.on_since is not None]
+            for state in attached:
+                self._end_window(state)
+        self.attachment.detach()
+        with self._lock:
+            self._stopped_at = time.monotonic()
+            self._account(self.attachment.read(), self._stopped_at)
+            for state in attached:
+                state.on_since = None
+
     def close(self) -> None:
-        """Take everything off."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        """Take everything off for good."""
+        self._end_watch()
         self.attachment.close()
+
+    def _end_watch(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
 
     def refresh(self) -> None:
         """Add up what is new now; for a reader that wants the present and not the last tick."""
@@ -230,6 +254,7 @@ class Governor:
 
     def _tick(self, now: float) -> list[_State]:
         self._account(self.attachment.read(), now)
+        self.decisions += 1
         loads = {
             name: Load(state.expected, state.hit_cost, state.point.placed.probe.limit)
             for name, state in self._states.items()

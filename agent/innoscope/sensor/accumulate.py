@@ -7,7 +7,7 @@ input or output.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from innoscope.metrics.model import Histogram
 
@@ -18,14 +18,21 @@ if TYPE_CHECKING:
 
 _Series: TypeAlias = tuple[str, tuple[str, ...]]
 
+#: The share of what was reached from which on a number that lasts counts as being back.
+_BACK: Final = 0.9
+
 
 @dataclass(slots=True)
 class _Thing:
-    """What is known of one thing that counts: sums of its earlier lives, and what this one said last."""
+    """What is known of one thing that counts: sums of its earlier lives, and what this one said last.
+
+    ``reached`` is the most that was told of what lasts.
+    """
 
     epoch: Hashable
     before: dict[_Series, Value] = field(default_factory=dict)
     last: dict[_Series, Value] = field(default_factory=dict)
+    reached: dict[_Series, float] = field(default_factory=dict)
 
 
 class Accumulator:
@@ -58,18 +65,43 @@ class Accumulator:
 
     def _restart(self, known: _Thing, epoch: Hashable) -> None:
         for series, last in known.last.items():
-            if series[0] not in self._lasting:
-                known.before[series] = _sum(known.before.get(series), last)
-        known.last = {series: last for series, last in known.last.items() if series[0] in self._lasting}
+            known.before[series] = _sum(known.before.get(series), last)
+        known.last = {}
         known.epoch = epoch
 
     def _go_on(self, known: _Thing, sample: Sample) -> Sample:
         series = (sample.metric, sample.labels)
         value, last, before = sample.value, known.last.get(series), known.before.get(series)
+        if sample.metric in self._lasting and not isinstance(value, Histogram):
+            return replace(sample, value=_outlive(known, series, value))
         if last is not None and _fell(value, last):
             before = known.before[series] = _standing(before, last, value)
         known.last[series] = value
         return sample if before is None else replace(sample, value=_sum(before, value))
+
+
+def _outlive(known: _Thing, series: _Series, value: float) -> float:
+    """As it is, once it is back where it was: a crash loses the end, and recovery begins near zero.
+
+    In a new data folder it stays below, and what was reached before is added.
+    """
+    reached, before = known.reached.get(series, value), known.before.get(series, 0)
+    if value >= _BACK * reached or isinstance(before, Histogram):
+        before = 0
+    elif value + before < reached:
+        before = reached - value
+    known.before[series] = before
+    known.reached[series] = max(reached, value + before)
+    return known.reached[series]
+
+
+def added(raw: Iterable[Sample], told: Iterable[Sample]) -> tuple[Sample, ...]:
+    """What ``update`` added to each number, where it added something."""
+    return tuple(
+        replace(now, value=now.value - one.value)
+        for one, now in zip(raw, told, strict=True)
+        if now != one and not isinstance(now.value, Histogram) and not isinstance(one.value, Histogram)
+    )
 
 
 def _fell(value: Value, last: Value) -> bool:

@@ -206,7 +206,7 @@ class Sensor:
             if pid not in pids or slot.watch is None or not slot.watch.alive:
                 _log.info("server ended", extra={"server": known.name, "pid": pid})
                 del self._known[pid]
-                slot.end()
+                slot.ended()
         ended = [(slot.ended_at, name) for name, slot in self._slots.items() if slot.watch is None]
         with self._lock:
             for number, (ended_at, name) in enumerate(sorted(ended, reverse=True)):

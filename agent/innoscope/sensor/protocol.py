@@ -115,12 +115,15 @@ def encode_outcomes(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
             "success": outcome.success,
             "seconds": outcome.seconds,
             "reason": outcome.reason,
-            "samples": [
-                [sample.metric, _encode_value(sample.value), *sample.labels] for sample in outcome.samples
-            ],
+            "samples": _encode_samples(outcome.samples),
+            "past": _encode_samples(outcome.past),
         }
         for outcome in outcomes
     ]
+
+
+def _encode_samples(samples: Iterable[Sample]) -> list[list[Any]]:
+    return [[sample.metric, _encode_value(sample.value), *sample.labels] for sample in samples]
 
 
 def _encode_value(value: Value) -> Any:
@@ -140,6 +143,7 @@ def _outcome(data: Any) -> Outcome:
         part(data, "seconds", float),
         tuple(_sample(item) for item in part(data, "samples", list)),
         None if reason is None else expect(reason, str),
+        tuple(_sample(item) for item in expect(data.get("past", []), list)),
     )
 
 

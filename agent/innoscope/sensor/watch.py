@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from innoscope.collectors.errors import CollectorFailed
@@ -15,7 +16,7 @@ from innoscope.collectors.runner import Runner, explain
 from innoscope.collectors.waits import WaitsCollector
 from innoscope.metrics.model import Outcome, Sample
 from innoscope.probes.governor import DEFAULT_BUDGET
-from innoscope.sensor.accumulate import Accumulator
+from innoscope.sensor.accumulate import Accumulator, added
 from innoscope.stacks.profiles import Profiles
 from innoscope.target.discover import still_same
 
@@ -31,6 +32,9 @@ _log = logging.getLogger(__name__)
 
 #: However long a collector may take, who asks gets an answer within this. The agent waits for half a second.
 PATIENCE_S: Final = 0.35
+#: Taking off a server's probes keeps the kernel's lock on all probes for up to 5 s. Those of a process that
+#: is dead cost nothing, so its successor, which often begins at once, gets its own first.
+LINGER_S: Final = 10.0
 #: Log sequence numbers go on by themselves when their server is restarted.
 LASTING: Final = ("redo_written_bytes", "redo_flushed_bytes", "redo_checkpoint_bytes")
 
@@ -125,10 +129,18 @@ class Slot:
         self._sums = Accumulator(counters, LASTING)
 
     def end(self) -> None:
-        """It has ended, or we do."""
+        """We end."""
         watch, self.watch, self.ended_at = self.watch, None, time.monotonic()
         if watch is not None:
             watch.close()
+
+    def ended(self) -> None:
+        """The server has ended, by itself. Nothing is pressing: first comes its successor."""
+        watch, self.watch, self.ended_at = self.watch, None, time.monotonic()
+        if watch is not None:
+            closing = threading.Timer(LINGER_S, watch.close)
+            closing.daemon = True
+            closing.start()
 
     def outcomes(self, watch: Watch | None, target: Target) -> list[Outcome]:
         """What came of the run that ``watch`` began, its counters with their past; without, that it is down.
@@ -141,7 +153,7 @@ class Slot:
 
     def _go_on(self, outcome: Outcome, watch: Watch) -> Outcome:
         samples = self._sums.update(outcome.collector, watch.epoch, outcome.samples)
-        return Outcome(outcome.collector, outcome.success, outcome.seconds, samples, outcome.reason)
+        return replace(outcome, samples=samples, past=added(outcome.samples, samples))
 
 
 def down(target: Target) -> Outcome:

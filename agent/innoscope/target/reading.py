@@ -5,5 +5,5 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-#: Each server's files take up to 30 MB for a moment. A host with many servers is there for them: one at a time.
+#: Each server takes up to 30 MB for a moment. A host with many servers is there for them: one at a time.
 ONE_AT_A_TIME: Final = threading.Lock()

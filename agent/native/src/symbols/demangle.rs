@@ -12,12 +12,13 @@ const MAX_MANGLED: usize = 2048;
 const MAX_WRITTEN: usize = 32 << 10;
 /// Template arguments that take more than this between `<` and `>` are shown as `<...>` (bytes).
 const MAX_ARGUMENTS: usize = 40;
-/// The depths of nesting that are tried. Most names need less than the first; the last is safe for the stack.
-const DEPTHS: [u32; 2] = [40, 64];
-/// A parse that fails after more than this is of a name that was made to cost time (CPU ns).
-const MAX_PARSE_NS: i64 = 1_000_000;
+/// The depths of nesting that are tried. Most names need no more than the first; the last is safe for the stack.
+const DEPTHS: [u32; 5] = [32, 40, 48, 56, 62];
+/// A parse that fails after more than this is of a name that was made to cost time: it is not tried deeper, where
+/// it would cost up to 16 times as much (CPU ns).
+const MAX_PARSE_NS: i64 = 300_000;
 /// Once such names have cost this much, only the first depth is tried (CPU ns).
-const MAX_WASTED_NS: i64 = 20_000_000;
+const MAX_WASTED_NS: i64 = 10_000_000;
 static WASTED_NS: AtomicI64 = AtomicI64::new(0);
 
 /// A name without parameter list and return type: `handle_one_connection`, `THD::enter_cond`.
@@ -50,21 +51,24 @@ fn demangle_plain(mangled: &str) -> Option<String> {
 
 /// Parses with as little depth as will do. The parser backtracks: what a damaged name costs doubles every other level.
 fn parse(mangled: &[u8]) -> Option<OwnedSymbol> {
-    for (tries, depth) in DEPTHS.into_iter().enumerate() {
-        if tries > 0 && WASTED_NS.load(Ordering::Relaxed) > MAX_WASTED_NS {
+    for depth in DEPTHS {
+        if depth > DEPTHS[0] && WASTED_NS.load(Ordering::Relaxed) > MAX_WASTED_NS {
             return None;
         }
         let start = cpu_time();
         let options = ParseOptions::default().recursion_limit(depth);
-        let result = Symbol::new_with_options(mangled.to_vec(), &options);
-        let took = cpu_time() - start;
-        if result.is_err() && took > MAX_PARSE_NS {
-            WASTED_NS.fetch_add(took, Ordering::Relaxed);
-        }
-        match result {
+        match Symbol::new_with_options(mangled.to_vec(), &options) {
             Ok(symbol) => return Some(symbol),
-            Err(Error::TooMuchRecursion) => {}
-            Err(_) => return None,
+            Err(error) => {
+                let took = cpu_time() - start;
+                if took > MAX_PARSE_NS {
+                    WASTED_NS.fetch_add(took, Ordering::Relaxed);
+                    return None;
+                }
+                if !matches!(error, Error::TooMuchRecursion) {
+                    return None;
+                }
+            }
         }
     }
     None
@@ -191,6 +195,22 @@ mod tests {
         let long = format!("_Z{}", "3foo".repeat(2000));
         for name in ["", "main", "futex_wait.part.0", "_Z", "_ZN", "_Zé", long.as_str()] {
             assert_eq!(demangle(name), name);
+        }
+    }
+
+    /// Each frame of 128 has another name that makes the parser go back and try again.
+    #[test]
+    fn a_stack_of_hostile_names_takes_less_than_50_ms() {
+        for unit in ["cvT_I", "StI"] {
+            for times in 4..40 {
+                WASTED_NS.store(0, Ordering::Relaxed);
+                let began = cpu_time();
+                for frame in 0..128 {
+                    demangle(&format!("_Z{}ET{frame}_", unit.repeat(times)));
+                }
+                let took = cpu_time() - began;
+                assert!(took < 50_000_000, "{unit} {times} times: {took} ns");
+            }
         }
     }
 }

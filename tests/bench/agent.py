@@ -1,0 +1,116 @@
+"""What agent and sensor take with everything on: ``python -m bench agent``.
+
+Both watch a server with idle connections: SQL, memory, stacks once a second, probes; and a scrape every 5 s.
+"""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from bench.children import ChildError
+from bench.proc import cpu_seconds, memory_mb
+from bench.scene import crowded, say
+from bench.tables import table
+from innoscope.target.discover import find_all
+from safety.agenting import Running
+from safety.sensing import Sensing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bench.settings import Settings
+    from safety.agenting import Scrape
+
+_COLLECTORS = ("process", "waits", "memory", "probes", "sql")
+_TOGETHER = "both"
+
+#: Seconds between two readings of what they occupy.
+_STEP_S = 0.5
+
+#: Seconds until all of it works: compiling, reading debug info, the governor's first decisions.
+_PATIENCE_S = 120
+
+Record = dict[str, Any]
+
+
+def run(name: str, settings: Settings) -> Record:
+    """One server: until all works, then so long."""
+    with crowded(name, settings.connections, mixed=False) as server:
+        if others := [target.pid for target in find_all() if target.pid != server.pid]:
+            say(f"the sensor watches {len(others)} other servers of this host too: no figures")
+        with Sensing() as sensing, Running(server, sensor=sensing.path) as agent:
+            pids = {"sensor": sensing.pid, "agent": agent.pid}
+            scrape = _until_all_works(agent)
+            start = {who: cpu_seconds(pid) for who, pid in pids.items()}
+            say(f"{name}: a scrape every {settings.scrape_every:g} s for {settings.agent_seconds:g} s")
+            readings = _watched(pids, agent, settings)
+    return {
+        "threads": scrape.value("mysqld_os_threads"),
+        "series": len(scrape.values),
+        "other_servers": len(others),
+        "start_cpu_s": start,
+        "readings": readings,
+    }
+
+
+def _until_all_works(agent: Running) -> Scrape:
+    deadline = time.monotonic() + _PATIENCE_S
+    while missing := _missing(scrape := agent.scrape()):
+        if time.monotonic() > deadline:
+            raise ChildError(f"no {', '.join(missing)} after {_PATIENCE_S} s:\n{agent.log}")
+        time.sleep(_STEP_S)
+    return scrape
+
+
+def _missing(scrape: Scrape) -> list[str]:
+    """Collectors that have not succeeded yet."""
+    return [name for name in _COLLECTORS if scrape.value("collector_success", collector=name) != 1]
+
+
+def _watched(pids: Mapping[str, int], agent: Running, settings: Settings) -> list[Record]:
+    began = time.monotonic()
+    readings, scrape_at = [_reading(pids, 0.0)], began
+    while (elapsed := time.monotonic() - began) < settings.agent_seconds:
+        if time.monotonic() >= scrape_at:
+            agent.scrape()
+            scrape_at += settings.scrape_every
+        time.sleep(min(_STEP_S, settings.agent_seconds - elapsed))
+        readings.append(_reading(pids, time.monotonic() - began))
+    return readings
+
+
+def _reading(pids: Mapping[str, int], at: float) -> Record:
+    return {"at_s": at, **{who: {"cpu_s": cpu_seconds(pid), **memory_mb(pid)} for who, pid in pids.items()}}
+
+
+def report(results: dict[str, Any]) -> str:
+    """One row for each process, one for both."""
+    return table(_HEADER, [row for name, result in results.items() for row in _rows(name, result)])
+
+
+_HEADER = ("server", "process", "threads", "series", "seconds", "start-up CPU s", "CPU of one core",
+           "RSS MB, median", "most in that time", "of it anonymous", "mapped files",
+           "peak RSS MB since its start")  # fmt: skip
+
+
+def _rows(name: str, result: Record) -> list[list[str]]:
+    readings = result["readings"]
+    by_process = {who: [reading[who] for reading in readings] for who in ("sensor", "agent")}
+    by_process[_TOGETHER] = [
+        {key: one[key] + other[key] for key in one} for one, other in zip(*by_process.values(), strict=True)
+    ]
+    seconds = readings[-1]["at_s"] - readings[0]["at_s"]
+    start = result["start_cpu_s"] | {_TOGETHER: sum(result["start_cpu_s"].values())}
+    about = [f"{result['threads']:,.0f}", f"{result['series']:,}", f"{seconds:.0f}"]
+    return [[name, who, *about, f"{start[who]:.1f}", *_row(own, seconds)] for who, own in by_process.items()]
+
+
+def _row(own: list[dict[str, float]], seconds: float) -> list[str]:
+    return [
+        f"{(own[-1]['cpu_s'] - own[0]['cpu_s']) / seconds:.2%}",
+        f"{median(each['rss'] for each in own):.1f}", f"{max(each['rss'] for each in own):.1f}",
+        f"{median(each['anon'] for each in own):.1f}", f"{median(each['file'] for each in own):.1f}",
+        f"{own[-1]['rss_peak']:.1f}",
+    ]  # fmt: skip

@@ -1,0 +1,58 @@
+"""What a server does in a window of time, and the table of what it loses by something."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from bench.alternating import CONTROL, Trial, Window, judge
+from bench.proc import cpu_seconds
+from bench.tables import interval, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from servers import Server
+    from workloads import Workload
+
+#: What is told of the pairs, and how.
+_METRICS = {"per_second": "operations/s", "cpu_us_per_operation": "server CPU µs/operation"}
+
+HEADER = ("metric", "pairs", "without", "with", "change (95 % interval)", "control (95 % interval)",
+          "beyond the control (95 % interval)", "verdict")  # fmt: skip
+
+
+def window(server: Server, load: Workload, seconds: float) -> Window:
+    """Watch the load for so long."""
+    began, ran, done = _reading(server, load)
+    time.sleep(seconds)
+    ended, ran_then, done_then = _reading(server, load)
+    operations = done_then - done
+    return {
+        "per_second": operations / (ended - began),
+        "cpu_us_per_operation": (ran_then - ran) / operations * 1e6,
+    }
+
+
+def _reading(server: Server, load: Workload) -> tuple[float, float, int]:
+    """When, the server's CPU time, its operations. A busy server takes a while to say them: its middle."""
+    before = time.monotonic(), cpu_seconds(server.pid)
+    done = load.throughput()
+    after = time.monotonic(), cpu_seconds(server.pid)
+    return (before[0] + after[0]) / 2, (before[1] + after[1]) / 2, done
+
+
+def rows(trials: Sequence[Trial], arm: str) -> list[list[str]]:
+    """One row for each metric."""
+    return [_row(trials, arm, metric) for metric in _METRICS]
+
+
+def _row(trials: Sequence[Trial], arm: str, metric: str) -> list[str]:
+    own, control = judge(trials, arm, metric), judge(trials, CONTROL, metric)
+    return [
+        _METRICS[metric], str(sum(trial.arm == arm for trial in trials)),
+        f"{own.empty:,.1f}", f"{own.value:,.1f}",
+        f"{percent(own.change)} {interval(*own.change_interval)}",
+        f"{percent(control.change)} {interval(*control.change_interval)}",
+        f"{percent(own.excess)} {interval(*own.excess_interval)}", own.words,
+    ]  # fmt: skip

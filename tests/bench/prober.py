@@ -1,0 +1,103 @@
+"""Helper process: the probes of one server, compiled once, that come and go under their governor.
+
+Arguments: pid, budget, families. Orders on its input: ``points`` for the names of the probes that have a
+place, ``settle`` to let the governor learn what each costs, ``on`` and ``off``; between these ``begin`` and
+``end``, which answers with what the probes did since. Each gets one line of JSON, when it is done.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from bench.children import answer, told
+from innoscope.collectors.probes import ProbesCollector
+from innoscope.target.discover import find_one
+
+if TYPE_CHECKING:
+    from innoscope.probes.governor import Governor
+
+#: Decisions, one a second: what the governor needs to know all rates, and to have come to rest.
+_SETTLED = 10
+#: Decisions before a window: it knows the present rates, and one full period has passed since.
+_READY = 2
+_STEP_S = 0.02
+
+
+class _Meter:
+    """What the probes did since ``begin``."""
+
+    def __init__(self, governor: Governor) -> None:
+        self._governor = governor
+        self._before = (0.0, 0.0, 0)
+
+    def begin(self) -> None:
+        self._before = self._reading()
+
+    def end(self) -> dict[str, Any]:
+        began, cost, hits = self._before
+        ended, cost_then, hits_then = self._reading()
+        reports = self._governor.report()
+        cost_per_second = (cost_then - cost) / (ended - began)
+        return {
+            "cost_per_second": cost_per_second,
+            "spent": cost_per_second / self._governor.cpus,
+            "hits_per_second": (hits_then - hits) / (ended - began),
+            "attached": sum(report.state == "attached" for report in reports),
+            "cycled": {report.probe: report.duty for report in reports if report.state in {"sampled", "off"}},
+        }
+
+    def _reading(self) -> tuple[float, float, int]:
+        self._governor.refresh()
+        reports = self._governor.report()
+        return (
+            time.monotonic(),
+            sum(report.cost_seconds for report in reports),
+            sum(report.hits for report in reports),
+        )
+
+
+def _await_decisions(governor: Governor, count: int) -> None:
+    wanted = governor.decisions + count
+    while governor.decisions < wanted:
+        time.sleep(_STEP_S)
+
+
+def _obey(order: str, governor: Governor, meter: _Meter) -> Any:
+    match order:
+        case "points":
+            return [point.name for point in governor.attachment.points]
+        case "settle" | "on":
+            governor.start()
+            _await_decisions(governor, _SETTLED if order == "settle" else _READY)
+            if order == "settle":
+                governor.stop()
+        case "off":
+            governor.stop()
+        case "begin":
+            meter.begin()
+        case "end":
+            return meter.end()
+        case _:
+            raise SystemExit(f"no such order: {order}")
+    return "so be it"
+
+
+def main() -> None:
+    """The pid, the budget, and families."""
+    pid, budget, *families = sys.argv[1:]
+    collector = ProbesCollector(find_one(int(pid)), families=frozenset(families), budget=float(budget))
+    governor = collector.start()
+    governor.stop()
+    meter = _Meter(governor)
+    answer("ready")
+    try:
+        while (order := told(None)) is not None:
+            answer(_obey(order[0], governor, meter))
+    finally:
+        collector.close()
+
+
+if __name__ == "__main__":
+    main()

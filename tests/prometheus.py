@@ -1,0 +1,104 @@
+"""Debian's Prometheus with one target: an agent."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import socket
+import subprocess
+import time
+import urllib.parse
+from typing import TYPE_CHECKING, Any
+
+from servers import Keeper, cache
+from servers.debian import unpack_packages
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_PATIENCE_S = 30
+
+
+class Prometheus:
+    """On a loopback port of its own, with its data in ``folder``; a context manager.
+
+    ``options`` are further lines of the scrape configuration. It is there once it has scraped three times.
+    """
+
+    def __init__(self, folder: Path, target: int, *options: str, interval_s: int = 1) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        config = folder / "prometheus.yml"
+        lines = [
+            f"global: {{scrape_interval: {interval_s}s, scrape_timeout: {interval_s}s}}",
+            "scrape_configs:",
+            "- job_name: innoscope",
+            *(f"  {option}" for option in options),
+            f"  static_configs: [{{targets: ['127.0.0.1:{target}']}}]",
+        ]
+        config.write_text("\n".join(lines) + "\n")
+        self._command = [
+            _binary(), f"--config.file={config}", f"--storage.tsdb.path={folder}/data",
+            f"--web.listen-address=127.0.0.1:{self.port}", "--log.level=warn",
+        ]  # fmt: skip
+        self._log = folder / "prometheus.log"
+        self._keeper = Keeper()
+
+    def __enter__(self) -> Prometheus:
+        with self._log.open("wb") as log:
+            # A session of its own: Ctrl-C is for us, who then end it.
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self._keeper.watch(self._process.pid)
+        self._until("count_over_time(up[1m]) >= 3")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._keeper.forget(self._process.pid)
+        self._keeper.close()
+
+    def value(self, query: str) -> float:
+        """The only series' value."""
+        (series,) = self._until(query)
+        return float(series["value"][1])
+
+    def _until(self, query: str) -> list[Any]:
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                found = self.get(f"/api/v1/query?{urllib.parse.urlencode({'query': query})}")["result"]
+            except (OSError, ValueError):  # it does not listen yet, or says that it is not ready
+                found = None
+            if found:
+                return list(found)
+            assert time.monotonic() < deadline, (
+                f"{query}: nothing\n{self._log.read_text()}\n{self.get('/api/v1/targets')}"
+            )
+            time.sleep(0.2)
+
+    def get(self, path: str) -> Any:
+        """What its API answers."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request("GET", path)
+            return json.loads(connection.getresponse().read())["data"]
+        finally:
+            connection.close()
+
+
+def _binary() -> str:
+    """The installed one, else Debian's package in the cache: installing it would start a service."""
+    installed = shutil.which("prometheus")
+    if installed:
+        return installed
+    home = cache.root() / "tools" / "prometheus"
+    with cache.locked(home.name):
+        if not home.exists():
+            with cache.made_whole(home) as scratch:
+                unpack_packages(("prometheus",), scratch, scratch)
+    return str(home / "usr/bin/prometheus")

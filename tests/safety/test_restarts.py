@@ -1,0 +1,128 @@
+"""Must show 5: a server in crash recovery, and one that an upgrade replaces while it runs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from safety.agenting import Running, Scrape, falls
+from safety.contained import installed_in
+from safety.leftovers import probed
+from safety.sensing import Sensing
+from servers import Server
+from workloads import Fsync
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Redo enough for all that is changed, and none of it written back before the crash.
+ROOMY: dict[str, str | int | None] = {"innodb_log_file_size": "128M", "innodb_flush_method": "O_DIRECT"}
+#: Recovery in many small batches, each of which reads and writes nearly all pages: it lasts for seconds.
+TIGHT = {**ROOMY, "innodb_buffer_pool_size": "8M"}
+RECOVERS_S = 180
+DOUBLINGS = 15
+#: From the start of the new server to its first probe.
+FOLLOWED_S = 5
+
+
+@pytest.mark.timeout(600)
+def test_a_server_in_crash_recovery() -> None:
+    with (
+        Server("mysql-5.6.24", options=ROOMY) as server,
+        Sensing() as sensing,
+        Running(server, sensor=sensing.path) as agent,
+    ):
+        _make_redo(server)
+        before = agent.until(_all_told)
+        server.kill()
+        down = agent.until(lambda scrape: scrape.value("sql_up") == 0)
+        assert (down.value("mysqld_up"), down.why("sql") in {"gone", "refused"}) == (0, True)
+        server.options = TIGHT
+        server.start(wait=False)
+        recovering = agent.until(
+            lambda scrape: bool(scrape.value("recovery_scanned_bytes")) or scrape.value("sql_up") == 1,
+            RECOVERS_S,
+        )
+        assert (recovering.value("mysqld_up"), recovering.value("sql_up")) == (1, 0)
+        assert recovering.why("sql") == "refused"
+        assert recovering.value("connections_limit")
+        assert falls(before, recovering) == {}
+        after = agent.until(_all_told, RECOVERS_S)
+        assert falls(before, after) == {}
+        assert after.value("recovery_scanned_bytes") == 0
+        lsn = before.value("redo_written_bytes_total")
+        assert after.value("redo_written_bytes_total") == pytest.approx(lsn, rel=0.1)
+
+
+def _all_told(scrape: Scrape) -> bool:
+    told = scrape.value("sql_up") == 1 and scrape.value("connections_limit") is not None
+    return told and not any(scrape.why(collector) for collector in ("memory", "waits", "probes"))
+
+
+def _make_redo(server: Server) -> None:
+    """Some 30 MB, of rows in random order."""
+    with closing(server.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE crash")
+        cursor.execute(
+            "CREATE TABLE crash.t (a INT AUTO_INCREMENT PRIMARY KEY, b INT, pad VARCHAR(500)) ENGINE=InnoDB"
+        )
+        cursor.execute("INSERT INTO crash.t (b, pad) VALUES (0, REPEAT('x', 500))")
+        for _ in range(DOUBLINGS):
+            cursor.execute("INSERT INTO crash.t (b, pad) SELECT b, pad FROM crash.t")
+        for _ in range(3):
+            cursor.execute("UPDATE crash.t SET b = b + 1 ORDER BY RAND()")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Where the server may read, which it may not in pytest's own folders."""
+    with tempfile.TemporaryDirectory(prefix="innoscope-") as name:
+        path = Path(name)
+        path.chmod(0o755)
+        yield path
+
+
+def test_a_server_that_is_upgraded_in_place(folder: Path) -> None:
+    server = Server("mysql-5.6.24")
+    server.installation = installed_in("mysql-5.6.24", folder / "server")
+    with server, Sensing() as sensing, Running(server, sensor=sensing.path) as agent:
+        first = agent.until(_all_told)
+        _upgrade(server.installation.mysqld, folder)
+        with Fsync(server, 1):
+            counting = agent.until(lambda scrape: _redo_writes(scrape) > _redo_writes(first) + 50)
+        assert falls(first, counting) == {}
+        assert probed(server.pid), "the probes are on the file that runs"
+
+        server.stop()
+        down = agent.until(lambda scrape: scrape.value("mysqld_up") == 0)
+        assert falls(counting, down) == {}
+        began = time.monotonic()
+        server.start(wait=False)
+        while not probed(server.pid):
+            assert time.monotonic() < began + FOLLOWED_S
+            time.sleep(0.05)
+        server.wait_ready()
+        with Fsync(server, 1):
+            again = agent.until(lambda scrape: _redo_writes(scrape) > _redo_writes(counting) + 50)
+        assert falls(down, again) == falls(counting, again) == {}
+
+
+def _redo_writes(scrape: Scrape) -> float:
+    return scrape.value("probe_hits_total", probe="redo_write") or 0
+
+
+def _upgrade(binary: Path, folder: Path) -> None:
+    """Another file under the same path, of another layout: as a package manager leaves it."""
+    new = folder / "new"
+    note = folder / "note"
+    note.write_text("a later build")
+    subprocess.run(["objcopy", "--add-section", f".later={note}", binary, new], check=True)
+    shutil.copymode(binary, new)
+    new.rename(binary)
