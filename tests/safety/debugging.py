@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +43,10 @@ class Gdb:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.kill()
+        if not self.ended:
+            self.process.kill()
+        with suppress(ProcessLookupError):  # a child by which gdb tries ptrace stays behind, stopped
+            os.killpg(self.pid, signal.SIGKILL)
         self.process.communicate()
         self._keeper.close()
 

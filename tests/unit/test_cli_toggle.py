@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from innoscope.cli.main import Settings, cli, main
 from innoscope.cli.toggle import _duration
+from innoscope.cli.toggle_words import _change
 from innoscope.target import discover, people
 from innoscope.target.model import Target
 from innoscope.toggles import catalog, engine
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from innoscope.doctor.server import Account
     from innoscope.errors import InnoscopeError
+    from innoscope.toggles.model import Raw
 
 NEVER = "it stops checkpoints"
 WAY = Way("sql", (Assignment(Setting("innodb_read_ahead_threshold")),), note="applies at once")
@@ -302,6 +304,20 @@ def test_undo(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     (_, first), (_, second) = fake.calls
     assert (first["target"], first["which"]) == (None, None), "the journal knows the server"
     assert (second["target"], second["which"]) == (TARGET, "read_ahead")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (0, True, "OFF → ON"),
+        ("OFF", False, "OFF, as it is"),
+        (75.0, 90, "75.0 → 90"),
+        (200, 200, "200, as it is"),
+        (None, None, ""),
+    ],
+)
+def test_a_change_in_words(old: Raw | None, new: Raw | None, said: str) -> None:
+    assert _change(Step("x", old, new)) == said
 
 
 def test_history(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:

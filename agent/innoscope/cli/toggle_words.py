@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from innoscope.toggles.model import Refused, Risk
+from innoscope.toggles.model import Refused, Risk, same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ _WAYS = {
     "gdb": "a call by gdb; the server stops for a moment",
 }
 _DAY_S = 86_400
+_READABLE = 100  # columns of a paragraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,14 @@ class Here:
         """Cells of LIST."""
         toggle = self.toggle
         if self.why_not is not None:
-            return (toggle.name, "–", "", "none", toggle.risk.value, self.why_not)
+            return (
+                toggle.name,
+                "–",
+                "",
+                "none",
+                toggle.risk.value,
+                self.why_not.removeprefix(f"{toggle.name}: "),
+            )
         now = "(action)" if toggle.domain is None else self.now or "?"
         kinds = ", ".join(dict.fromkeys(way.kind for way in self.ways))
         return (toggle.name, now, self.allowed, kinds, toggle.risk.value, toggle.title)
@@ -77,7 +86,7 @@ def show_lines(here: Here, target: Target) -> Iterator[str]:
     """Everything that is known of a toggle, and what it is on this server."""
     toggle = here.toggle
     yield f"{toggle.name}: {toggle.title} ({toggle.risk.value})"
-    yield f"  {toggle.what}"
+    yield from wrap(toggle.what, _READABLE, initial_indent="  ", subsequent_indent="  ")
     yield from _labelled("also", toggle.also)
     yield from _labelled("undo", toggle.undo)
     if toggle.risk is Risk.DANGEROUS:
@@ -149,7 +158,7 @@ def done_lines(entry: Entry) -> Iterator[str]:
     yield f"{entry.toggle}{f' is {entry.value}' if entry.value else ' done'} (by {entry.way}, {entry.id})"
     for step in entry.steps:
         if step.old is not None:
-            yield f"  {step.setting}: {_raw(step.old)} → {_raw(step.new)}"
+            yield f"  {step.setting}: {_change(step)}"
     if entry.until is not None:
         yield f"  undone by itself at {clock(entry.until)}; before: innoscope toggle undo {entry.id}"
     elif any(step.old is not None for step in entry.steps):
@@ -163,13 +172,13 @@ def undone_lines(entry: Entry) -> Iterator[str]:
         return
     yield f"{entry.toggle} is as it was before {entry.id} of {clock(entry.at)}, by {entry.who}"
     for step in reversed(entry.steps):
-        yield f"  {step.setting}: {_raw(step.new)} → {_raw(step.old)}"
+        yield f"  {step.setting}: {_change(replace(step, old=step.new, new=step.old))}"
 
 
 def history_row(entry: Entry) -> tuple[str, ...]:
     """Cells of HISTORY."""
     server = f"{entry.server.flavour} {dotted(entry.server.version)} pid {entry.server.pid}"
-    steps = ", ".join(f"{step.setting} {_raw(step.old)} → {_raw(step.new)}" for step in entry.steps)
+    steps = ", ".join(f"{step.setting} {_change(step)}".rstrip() for step in entry.steps)
     what = entry.toggle + (f" {entry.value}" if entry.value else "")
     outcome = entry.outcome + (f" by {entry.undone_by}" if entry.undone_by else "")
     return (
@@ -205,17 +214,24 @@ def _aim(plan: Plan) -> str:
 def _step_text(step: Step) -> str:
     """``innodb_x: 56 → 0``; for memory what is written where, and who says so."""
     if step.old is None:
-        return f"{step.setting}" if step.new is None else f"{step.setting}: {_raw(step.new)}"
-    text = f"{step.setting}: {_raw(step.old)} → {_raw(step.new)}"
+        return step.setting
+    text = f"{step.setting}: {_change(step)}"
     if step.address is None:
         return text
     return f"{text}, {step.size} bytes {step.type} at {step.address:#x} (from {step.origin})"
 
 
-def _raw(raw: Raw | None) -> str:
-    if isinstance(raw, bool):
-        return "ON" if raw else "OFF"
-    return "–" if raw is None else str(raw)
+def _change(step: Step) -> str:
+    """``56 → 0``; ``OFF → ON`` also where the server says 0 of it; ``OFF, as it is``; nothing for a call."""
+    if step.old is None or step.new is None:
+        return ""
+    switch = isinstance(step.old, bool) or isinstance(step.new, bool)
+    old, new = ((_switch(raw) if switch else str(raw)) for raw in (step.old, step.new))
+    return f"{new}, as it is" if same(step.old, step.new) else f"{old} → {new}"
+
+
+def _switch(raw: Raw) -> str:
+    return "ON" if same(raw, True) else "OFF" if same(raw, False) else str(raw)
 
 
 def _settings(way: Way) -> list[str]:
