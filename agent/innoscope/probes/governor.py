@@ -256,9 +256,9 @@ class Governor:
         self._account(self.attachment.read(), now)
         self.decisions += 1
         loads = {
-            name: Load(state.expected, state.hit_cost, state.point.placed.probe.limit)
+            name: Load(state.expected, state.hit_cost * probe.weight, probe.limit)
             for name, state in self._states.items()
-            if not state.point.problem
+            if not state.point.problem and (probe := state.point.placed.probe)
         }
         present = {name: self._states[name].duty for name in loads}
         decided = duties(loads, budget=self.budget, cpus=self.cpus, now=present)
