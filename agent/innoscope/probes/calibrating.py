@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from innoscope.probes.placing import Place
 
 _CALLS = 201
-#: A busy server loses more than the time of a hit: branch predictors forget, the thread may lose its CPU on the
-#: way back, others spin for what it holds. Measured in pairs with and without probes: 3 to 5 times as much
+#: A busy server loses more than the time of a hit: branch predictors forget, the thread may lose its CPU on
+#: the way back, others spin for what it holds. Measured in pairs with and without probes: 3 to 5 times as much
 #: (docs/performance.md).
 _BUSY = 4.0
 
