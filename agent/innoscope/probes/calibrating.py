@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _CALLS = 201
 #: A busy server loses more than the time of a hit: branch predictors forget, the thread may lose its CPU on
-#: the way back, others spin for what it holds. Measured in pairs with and without probes: 3 to 5 times as much
-#: (docs/performance.md).
+#: the way back, others spin for what it holds. Measured in pairs with and without probes: 3 to 5 times as
+#: much (docs/performance.md).
 _BUSY = 4.0
 
 
