@@ -82,7 +82,7 @@ def _being_closed() -> bool:
     """Whether a thread of this machine is taking off a probe."""
     for stack in Path("/proc").glob("[0-9]*/task/[0-9]*/stack"):
         try:
-            if "perf_uprobe_destroy" in stack.read_text():
+            if "perf_event_release_kernel" in stack.read_text():
                 return True
         except OSError:  # it has ended
             continue

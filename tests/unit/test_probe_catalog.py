@@ -106,6 +106,7 @@ def _one_probe(**changes: Any) -> dict[str, Any]:
         ({"at": ["enter", "leave"]}, "no exception can cross"),
         ({"at": ["leave"], "returns": "hope"}, "no exception can cross"),
         ({"family": "nobody"}, "no family nobody"),
+        ({"weight": 0}, "weight 0 is no whole number"),
         ({"sites": [{"mysql": "new", "functions": ["f"]}]}, "no range of versions"),
         ({"sites": [{"mysql": "5.5", "function": "f"}]}, "unknown keys function"),
         (

@@ -22,7 +22,7 @@ _SLACK = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One probe: hits a second while attached, what each costs in seconds, the most that it may have."""
+    """One probe: hits a second while attached, seconds that each costs the server, the most it may have."""
 
     rate: float
     hit_cost: float

@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from innoscope.probes.placing import Place
 
 _CALLS = 201
+#: A busy server loses more than the time of a hit: branch predictors forget, the thread may lose its CPU on
+#: the way back, others spin for what it holds. Measured in pairs with and without probes: 3 to 5 times as
+#: much (docs/performance.md).
+_BUSY = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class HitCost:
-    """Nanoseconds of the probed thread for one hit, with our programs and caches as cold as a server's.
+    """Nanoseconds that a busy server loses by one hit, with our programs.
 
     An entry probe costs ``entry_ns``, or ``stepped_ns`` where the kernel cannot emulate the function's first
     instruction; a return probe costs ``return_ns`` beside the entry.
@@ -61,9 +65,9 @@ def calibrate(attachment: Attachment) -> HitCost:
         detach_all(probes)
         attachment.count_in(attachment.target.pid)
     return HitCost(
-        entry_ns=max(0.0, entry - plain),
-        stepped_ns=max(0.0, stepped - plain_stepped),
-        return_ns=max(0.0, both - entry),
+        entry_ns=_BUSY * max(0.0, entry - plain),
+        stepped_ns=_BUSY * max(0.0, stepped - plain_stepped),
+        return_ns=_BUSY * max(0.0, both - entry),
     )
 
 

@@ -77,6 +77,7 @@ class Probe:
     values: tuple[str, ...]
     sites: tuple[Site, ...]
     limit: int | None = None
+    weight: int = 1
     check: tuple[str, str] | None = None  # (metric of ours, counter of the server)
 
     def site(self, flavour: str, version: tuple[int, ...]) -> Site | None:
@@ -147,8 +148,15 @@ def _probe(name: str, entry: dict[str, Any], safe: dict[str, str]) -> Probe:
         values=values,
         sites=sites,
         limit=entry.get("limit"),
+        weight=_weight(entry.get("weight", 1)),
         check=(check["metric"], check["counter"]) if check else None,
     )
+
+
+def _weight(value: object) -> int:
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"weight {value!r} is no whole number from 1 on")
+    return value
 
 
 def _site(

@@ -55,6 +55,7 @@ class _State:
     attached_s: float = 0.0  # since the rate was reckoned
     fresh: int = 0  # hits since then
     scale: float = 1.0  # a hit in this window of a duty cycle stands for so many
+    pause: float = 0.0  # how long the pause after this window is to be, in lengths of the window
     off_s: float = _OFF_S  # how long the kernel took to take it off the last time
     begun: float = 0.0  # when its window began
     on_since: float | None = None  # since when its time on is not yet in attached_s
@@ -212,7 +213,7 @@ class Governor:
                 continue
             if state.on_since is None:
                 self._switch_on(state)
-                self._begin_window(state)
+                self._begin_window(state, due=state.switch_at)
             else:
                 ending.append(self._end_window(state))
         return ending
@@ -221,23 +222,28 @@ class Governor:
         self.attachment.attach([state.point])
         state.on_since = time.monotonic() if state.point.attached else None
 
-    def _begin_window(self, state: _State) -> None:
-        """As long as the cycle's duty allows, together with the time that it takes to be taken off."""
+    def _begin_window(self, state: _State, due: float | None = None) -> None:
+        """As long as the cycle's duty allows, together with the time that it takes to be taken off.
+
+        On a busy host it begins later than it was ``due``: its hits stand for that time too.
+        """
         state.begun = time.monotonic()
         self._account(self.attachment.read(), state.begun)  # what came before has another scale
         if state.duty <= 0:
-            state.scale, state.switch_at = 1.0, state.begun + _WINDOW_S
+            state.scale, state.pause, state.switch_at = 1.0, 0.0, state.begun + _WINDOW_S
             return
         duty = min(state.duty, _MOST_DUTY)
         window = max(_WINDOW_S, _SPARE_S * duty / (1 - duty) - state.off_s)
-        state.scale = (window + state.off_s) / duty / window
+        state.pause = (window + state.off_s) / duty / window - 1
+        late = 0.0 if due is None else max(0.0, state.begun - due)
+        state.scale = 1 + state.pause + late / window
         state.switch_at = state.begun + window
 
     def _end_window(self, state: _State) -> _State:
         """It stops to count at once. Its next window begins so much later as this one's scale says."""
         now = time.monotonic()
         self.attachment.stop_counting(state.point)
-        pause = (now - state.begun) * (state.scale - 1) if state.duty > 0 else _RETRY_S
+        pause = (now - state.begun) * state.pause if state.duty > 0 else _RETRY_S
         state.switch_at = now + min(pause, _RETRY_S)
         return state
 
@@ -256,9 +262,9 @@ class Governor:
         self._account(self.attachment.read(), now)
         self.decisions += 1
         loads = {
-            name: Load(state.expected, state.hit_cost, state.point.placed.probe.limit)
+            name: Load(state.expected, state.hit_cost * probe.weight, probe.limit)
             for name, state in self._states.items()
-            if not state.point.problem
+            if not state.point.problem and (probe := state.point.placed.probe)
         }
         present = {name: self._states[name].duty for name in loads}
         decided = duties(loads, budget=self.budget, cpus=self.cpus, now=present)
