@@ -65,7 +65,9 @@ def modules_from(*starts: str) -> set[str]:
 
 def starting(modules: set[str]) -> set[str]:
     """Those of them that can start another program."""
-    means = re.compile(r"\b(subprocess|multiprocessing|pty|posix_spawn\w*|os\.(exec|spawn|system|popen)\w*)\b")
+    means = re.compile(
+        r"\b(subprocess|multiprocessing|pty|posix_spawn\w*|os\.(exec|spawn|system|popen)\w*)\b"
+    )
     return {name for name in modules if means.search(file_of(name).read_text())}
 
 
