@@ -1,4 +1,4 @@
-"""``reaching_main.py PID ADDRESS``: every way into another process, tried; prints each one's errno name or "ok".
+"""``reaching_main.py PID ADDRESS``: tries every way into another process; prints "ok" or the errno of each.
 
 What is written are the eight bytes that are there already.
 """

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 UNITS = ("sensor", "agent")
 #: By its own user and in this root, as root; by another user in another root. The second is stripped.
 SERVERS = ("mysql-5.6.24", "mysql-9.7")
-PATIENCE_S = 30
+#: The memory of a server is learnt once, one server at a time, and this machine may have many.
+PATIENCE_S = 120
 #: linux/capability.h
 NUMBERS = {
     "CAP_DAC_READ_SEARCH": 2, "CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38, "CAP_BPF": 39,
@@ -203,7 +204,7 @@ def test_the_sensor_does_its_work_under_its_unit(
     threads = (value for (metric, _), value in values(told, "waits").items() if metric == "threads")
     assert sum(float(str(value)) for value in threads) > 10
     assert [row for row in rows if row["state"] in ("attached", "sampled")]
-    assert "Traceback" not in log
+    assert "Traceback" not in log, log
     assert not orphans()
 
 
@@ -235,7 +236,8 @@ def test_probes_need_sys_admin(server: Callable[[str], Server], accounts: Accoun
         told = until(sensing, one, lambda told: not str(outcome(told, "probes").reason).startswith("timeout"))
         rows = [row for rows in sensing.client.probes().values() for row in rows]
 
-    assert not [row for row in rows if row["state"] in ("attached", "sampled")], told
+    assert str(outcome(told, "probes").reason).startswith("rights: ")
+    assert not rows
 
 
 def test_the_agent_does_its_work_under_its_unit_beside_the_sensor(
@@ -255,12 +257,13 @@ def test_the_agent_does_its_work_under_its_unit_beside_the_sensor(
         seen = status(agent.pid)
         assert_well(one)
         assert agent.terminate() == 0
+        log = agent.log
 
     assert (scrape.value("sensor_up"), scrape.value("mysqld_up")) == (1, 1)
     assert seen["Uid"].split()[0] == str(accounts.user("innoscope")[0])
     assert [int(seen[name], 16) for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb")] == [0] * 4
     assert (seen["Seccomp"], seen["NoNewPrivs"]) == (_SECCOMP_FILTER, "1")
-    assert "Traceback" not in agent.log
+    assert "Traceback" not in log, log
 
 
 def test_the_agents_unit_reads_the_configuration_that_we_ship() -> None:

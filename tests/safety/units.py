@@ -1,4 +1,4 @@
-"""The units that we ship, and commands run as they would run them: by the unit's own words, without a systemd.
+"""The units that we ship, and commands run as they would run them: by their own words, without a systemd.
 
 Applied are users, groups, capabilities, no_new_privs, the system call filter, address families, no gain of
 executable memory, the read-only and hidden places. What is left of a unit cannot take from us what we need.
@@ -65,7 +65,7 @@ class Unit:
     @property
     def denied(self) -> set[str]:
         """The system calls that its filter denies; systemd's groups are resolved by systemd."""
-        names = set()
+        names: set[str] = set()
         for value in self.settings["SystemCallFilter"]:
             assert value[0] == "~", "a list of what is denied"
             for word in value[1:].split():
