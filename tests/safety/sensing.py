@@ -70,6 +70,7 @@ class Sensing:
             notify = self._home / "notify"
             notify.unlink(missing_ok=True)
             ready.bind(str(notify))
+            notify.chmod(0o777)  # the sensor may be another user
             ready.settimeout(_READY_S)
             self.process = subprocess.Popen(
                 self._arguments,

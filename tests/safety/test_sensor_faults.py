@@ -19,8 +19,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from innoscope.collectors.errors import CollectorFailed
+from innoscope.collectors.probes import ProbesCollector
+from innoscope.probes.calibrating import calibrate
 from innoscope.sensor.client import SensorDown
 from innoscope.sensor.server import MOST_CLIENTS
+from innoscope.target.discover import find_one
 from safety.command import assert_one_clear_error, innoscope
 from safety.leftovers import orphans
 from safety.privileges import NOBODY, without_bpf
@@ -30,6 +34,9 @@ from servers import Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from innoscope.probes.attachment import Attachment
+    from innoscope.probes.calibrating import HitCost
 
 QUICK_S = 1.0
 KILLS = int(os.environ.get("INNOSCOPE_SENSOR_KILLS", "20"))
@@ -288,6 +295,28 @@ def test_without_bpf_it_says_so_and_stops_no_thread(server: Server) -> None:
     assert "innoscope doctor" in str(waits.reason)
     assert outcome(told, "process").success
     assert set(traced) == {0}
+
+
+def test_a_server_that_ends_while_its_probes_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collector says so, and not for ever that it is still at it."""
+    with Server("mysql-5.6.24") as server:
+
+        def calibrate_late(attachment: Attachment) -> HitCost:
+            server.kill()
+            return calibrate(attachment)
+
+        monkeypatch.setattr("innoscope.collectors.probes.calibrate", calibrate_late)
+        collector = ProbesCollector(find_one(server.pid), attach_soon=True)
+        _until(lambda: not _why(collector).startswith("timeout"))
+
+    assert "has ended" in _why(collector)
+    assert not orphans()
+
+
+def _why(collector: ProbesCollector) -> str:
+    with pytest.raises(CollectorFailed) as caught:
+        collector.start_once()
+    return f"{caught.value.reason}: {caught.value.words}"
 
 
 def _starting(sensing: Sensing, server: Server) -> bool:

@@ -21,6 +21,7 @@ from innoscope.probes.named import exported_mutexes, site_names
 from innoscope.probes.selftest import SelfTest
 from innoscope.probes.slots import Slot, default_slots
 from innoscope.probes.source import THREADS
+from innoscope.target.native_errors import translating
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -80,9 +81,10 @@ class ProbesCollector:
         """Compile, calibrate, attach. Raises InnoscopeError."""
         attachment = Attachment(self._target, self._families)
         try:
-            cost = calibrate(attachment)
-            self._mutexes = self._name_mutexes(attachment)
-            self._tell_kinds(attachment)
+            with translating(self._target.pid):  # the server may end at any moment
+                cost = calibrate(attachment)
+                self._mutexes = self._name_mutexes(attachment)
+                self._tell_kinds(attachment)
         except BaseException:
             attachment.close()
             raise

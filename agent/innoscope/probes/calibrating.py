@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from innoscope.errors import KernelUnable
 from innoscope.probes.catalog import ENTER, LEAVE
+from innoscope.target.native_errors import translating
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +47,7 @@ class HitCost:
 def calibrate(attachment: Attachment) -> HitCost:
     """Measure with the very programs that were loaded; takes some 50 ms of one CPU.
 
-    Raises KernelUnable where our own code cannot be probed.
+    Raises NoRights (CAP_SYS_ADMIN), or KernelUnable where our own code cannot be probed.
     """
     from innoscope._native import CALIBRATION_FUNCTION, CALIBRATION_FUNCTION_STEPPED, detach_all
 
@@ -54,13 +55,14 @@ def calibrate(attachment: Attachment) -> HitCost:
     probes: list[Uprobe] = []
     attachment.count_in(os.getpid())
     try:
-        plain, plain_stepped = _per_call(stepped=False), _per_call(stepped=True)
-        probes.append(_probe(enter, CALIBRATION_FUNCTION_STEPPED, on_return=False))
-        stepped = _per_call(stepped=True)
-        probes.append(_probe(enter, CALIBRATION_FUNCTION, on_return=False))
-        entry = _per_call(stepped=False)
-        probes.append(_probe(leave, CALIBRATION_FUNCTION, on_return=True))
-        both = _per_call(stepped=False)
+        with translating(os.getpid()):
+            plain, plain_stepped = _per_call(stepped=False), _per_call(stepped=True)
+            probes.append(_probe(enter, CALIBRATION_FUNCTION_STEPPED, on_return=False))
+            stepped = _per_call(stepped=True)
+            probes.append(_probe(enter, CALIBRATION_FUNCTION, on_return=False))
+            entry = _per_call(stepped=False)
+            probes.append(_probe(leave, CALIBRATION_FUNCTION, on_return=True))
+            both = _per_call(stepped=False)
     finally:
         detach_all(probes)
         attachment.count_in(attachment.target.pid)

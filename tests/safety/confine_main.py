@@ -1,0 +1,51 @@
+"""``confine_main.py SETTINGS COMMAND…``: the command under a unit's filter, built as systemd builds it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import sys
+from typing import Any
+
+import seccomp
+
+_PROT_WRITE, _PROT_EXEC = 2, 4
+_SHM_EXEC = 0o100000
+
+
+def main() -> None:
+    """Load the filter and become the command."""
+    settings = json.loads(sys.argv[1])
+    rules = seccomp.SyscallFilter(defaction=seccomp.ALLOW)  # other architectures' calls: killed
+    action = seccomp.ERRNO(getattr(errno, settings["error"]))
+    for name in settings["denied"]:
+        if seccomp.resolve_syscall(seccomp.Arch(), name) >= 0:  # groups name those of all architectures
+            rules.add_rule(action, name)
+    _only_families(rules, [getattr(socket, name) for name in settings["families"]])
+    if settings["no_new_code"]:
+        _no_new_code(rules)
+    rules.load()
+    os.execvp(sys.argv[2], sys.argv[2:])  # noqa: S606
+
+
+def _only_families(rules: Any, families: list[int]) -> None:
+    action = seccomp.ERRNO(errno.EAFNOSUPPORT)
+    rules.add_rule(action, "socket", seccomp.Arg(0, seccomp.LT, min(families)))
+    rules.add_rule(action, "socket", seccomp.Arg(0, seccomp.GT, max(families)))
+    for between in set(range(min(families), max(families))) - set(families):
+        rules.add_rule(action, "socket", seccomp.Arg(0, seccomp.EQ, between))
+
+
+def _no_new_code(rules: Any) -> None:
+    action = seccomp.ERRNO(errno.EPERM)
+    both = _PROT_WRITE | _PROT_EXEC
+    rules.add_rule(action, "mmap", seccomp.Arg(2, seccomp.MASKED_EQ, both, both))
+    for name in ("mprotect", "pkey_mprotect"):
+        rules.add_rule(action, name, seccomp.Arg(2, seccomp.MASKED_EQ, _PROT_EXEC, _PROT_EXEC))
+    rules.add_rule(action, "shmat", seccomp.Arg(2, seccomp.MASKED_EQ, _SHM_EXEC, _SHM_EXEC))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""The units that we ship, and commands run as they would run them: by their own words, without a systemd.
+
+Applied are users, groups, capabilities, no_new_privs, the system call filter, address families, no gain of
+executable memory, the read-only and hidden places. What is left of a unit cannot take from us what we need.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import click
+
+import innoscope
+
+ROOT = Path(innoscope.__file__).resolve().parents[2]
+FOLDER = ROOT / "packaging" / "systemd"
+_PYTHON = str(Path(sys.executable).resolve())
+_SEEN_AT = Path("/mnt")
+_MAIN = _SEEN_AT / "tests/safety/confine_main.py"
+_PREFIX = "CAP_"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A unit's file: its settings as they stand there, each with all its values in order."""
+
+    path: Path
+    settings: dict[str, list[str]]
+
+    @classmethod
+    def named(cls, name: str) -> Unit:
+        """``sensor`` or ``agent``."""
+        path = FOLDER / f"innoscope-{name}.service"
+        settings: dict[str, list[str]] = {}
+        for line in path.read_text().splitlines():
+            if line and line[0] not in "#;[":
+                key, value = line.split("=", 1)
+                settings.setdefault(key, []).append(value)
+        return cls(path, settings)
+
+    def __getitem__(self, key: str) -> str:
+        (value,) = self.settings[key]
+        return value
+
+    @property
+    def command(self) -> list[str]:
+        """The arguments of innoscope itself."""
+        program, *arguments = self["ExecStart"].split()
+        assert program == "/usr/bin/innoscope"
+        return arguments
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """Those that it has all the time: the bounding set, and the same as ambient ones."""
+        assert self["CapabilityBoundingSet"] == self["AmbientCapabilities"]
+        return tuple(self["AmbientCapabilities"].split())
+
+    @property
+    def denied(self) -> set[str]:
+        """The system calls that its filter denies; systemd's groups are resolved by systemd."""
+        names: set[str] = set()
+        for value in self.settings["SystemCallFilter"]:
+            assert value[0] == "~", "a list of what is denied"
+            for word in value[1:].split():
+                names |= _group(word) if word[0] == "@" else {word}
+        return names
+
+    def filter(self) -> dict[str, Any]:
+        """What ``confine_main.py`` applies."""
+        return {
+            "denied": sorted(self.denied),
+            "error": self["SystemCallErrorNumber"],
+            "families": self["RestrictAddressFamilies"].split(),
+            "no_new_code": self["MemoryDenyWriteExecute"] == "yes",
+        }
+
+
+@cache
+def _group(name: str) -> frozenset[str]:
+    command = ["systemd-analyze", "--no-pager", "syscall-filter", name]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    members = [line.strip() for line in text.splitlines()[1:] if line.strip() and line.strip()[0] != "#"]
+    nested = (_group(member) for member in members if member[0] == "@")
+    return frozenset(member for member in members if member[0] != "@").union(*nested)
+
+
+class Accounts:
+    """Files of users and groups: this machine's, and what systemd-sysusers adds by our file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "etc").mkdir()
+        for name in ("passwd", "group"):
+            shutil.copy(f"/etc/{name}", folder / "etc" / name)
+        text = (FOLDER / "innoscope.sysusers").read_bytes()
+        subprocess.run(["systemd-sysusers", f"--root={folder}", "-"], input=text, check=True)
+
+    def user(self, name: str) -> tuple[int, int]:
+        """Its user and group id."""
+        entry = self._entry("passwd", name)
+        return int(entry[2]), int(entry[3])
+
+    def group(self, name: str) -> int:
+        """Its id."""
+        return int(self._entry("group", name)[2])
+
+    def _entry(self, file: str, name: str) -> list[str]:
+        lines = (self.folder / "etc" / file).read_text().splitlines()
+        return next(line.split(":") for line in lines if line.startswith(f"{name}:"))
+
+
+def confined(
+    unit: Unit, accounts: Accounts, *, writable: Path, less: tuple[str, ...] = (), filtered: bool = True
+) -> list[str]:
+    """What begins a command that runs as that unit's would.
+
+    It may write below ``writable`` only, and has the unit's capabilities without ``less``. Our packages are
+    shown to it at /mnt, because its user may not be let into our tree.
+    """
+    held = [name.removeprefix(_PREFIX).lower() for name in unit.capabilities if name not in less]
+    named = ",".join(["-all", *(f"+{name}" for name in held)])
+    uid, gid = accounts.user(unit["User"])
+    groups = [accounts.group(name) for name in unit.settings.get("SupplementaryGroups", [])]
+    run = [
+        "env", f"PYTHONPATH={_SEEN_AT}/agent:{_SEEN_AT}/site", f"XDG_CACHE_HOME={writable}",
+        "setpriv", f"--reuid={uid}", f"--regid={gid}",
+        f"--groups={','.join(map(str, groups))}" if groups else "--clear-groups",
+        f"--bounding-set={named}", f"--inh-caps={named}", f"--ambient-caps={named}", "--no-new-privs",
+    ]  # fmt: skip
+    if filtered:
+        run += [_PYTHON, "-B", str(_MAIN), json.dumps(unit.filter())]
+    script = " && ".join([*_mounts(unit, accounts, writable), 'exec "$@"'])
+    return ["unshare", "--mount", "sh", "-c", script, "sh", *run]
+
+
+def _mounts(unit: Unit, accounts: Accounts, writable: Path) -> list[str]:
+    shown = {
+        "agent": ROOT / "agent", "probes": ROOT / "probes", "tests": ROOT / "tests",
+        "site": Path(click.__file__).parents[1],
+    }  # fmt: skip
+    steps = [f"mount -t tmpfs -o mode=755 tmpfs {_SEEN_AT}"]
+    for name, real in shown.items():
+        steps += [f"mkdir {_SEEN_AT}/{name}", f"mount --bind '{real}' {_SEEN_AT}/{name}"]
+    steps += [f"mount --bind {accounts.folder}/etc/{name} /etc/{name}" for name in ("passwd", "group")]
+    if unit["ProtectHome"] == "yes":
+        steps += [f"mount -t tmpfs -o mode=0,ro tmpfs {place}" for place in ("/root", "/home")]
+    if unit["ProtectKernelTunables"] == "yes":
+        steps += [f"install -m 0 /dev/null {_SEEN_AT}/none", f"mount --bind {_SEEN_AT}/none /proc/kallsyms"]
+        steps += ["mount -o remount,bind,ro /sys"]
+    assert unit["ProtectSystem"] == "strict"
+    return [*steps, f"mount --bind {writable} {writable}", "cd /", "mount -o remount,bind,ro /"]
+
+
+def command_line(prefix: list[str]) -> list[str]:
+    """The same for what begins with the path of our command line, which that user may not reach."""
+    return [*prefix, "sh", "-c", f'shift; exec {_PYTHON} -B -m innoscope.cli.main "$@"', "sh"]
+
+
+def python(prefix: list[str], name: str, *arguments: object) -> list[str]:
+    """A script of this folder, confined."""
+    return [*prefix, _PYTHON, "-B", str(_MAIN.with_name(name)), *map(str, arguments)]
