@@ -169,7 +169,7 @@ def undone_lines(entry: Entry) -> Iterator[str]:
 def history_row(entry: Entry) -> tuple[str, ...]:
     """Cells of HISTORY."""
     server = f"{entry.server.flavour} {dotted(entry.server.version)} pid {entry.server.pid}"
-    steps = ", ".join(f"{step.setting} {_raw(step.old)} → {_raw(step.new)}" for step in entry.steps)
+    steps = ", ".join(map(_written, entry.steps))
     what = entry.toggle + (f" {entry.value}" if entry.value else "")
     outcome = entry.outcome + (f" by {entry.undone_by}" if entry.undone_by else "")
     return (
@@ -178,6 +178,13 @@ def history_row(entry: Entry) -> tuple[str, ...]:
         f"{outcome}: {entry.reason}" if entry.reason else outcome,
         clock(entry.until) if entry.until and entry.outcome == "done" else "", entry.why or "",
     )  # fmt: skip
+
+
+def _written(step: Step) -> str:
+    """``innodb_x 56 → 0``; a call by itself."""
+    if step.old is None and step.new is None:
+        return step.setting
+    return f"{step.setting} {_raw(step.old)} → {_raw(step.new)}"
 
 
 def entry_document(entry: Entry) -> dict[str, Any]:
