@@ -230,7 +230,7 @@ def _fill(folder: Path, journal: Path) -> None:
     """Take all room there is, and that of the journal's last page too, by lines that are cut off."""
     (folder / "filler").write_bytes(b"\0" * _room(folder))
     with journal.open("ab", buffering=0) as file:
-        file.write(b"?" * (PAGE - journal.stat().st_size % PAGE))
+        file.write(b"?" * (-journal.stat().st_size % PAGE))
 
 
 def _room(folder: Path) -> int:
