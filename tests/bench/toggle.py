@@ -125,7 +125,8 @@ class _Stage:
         for refusals in range(_ATTEMPTS):
             try:
                 told = _released(target, self._folder, writers)
-            except Refused:
+            except Refused as refused:
+                say(f"release_memory, refused: {refused.what}")
                 continue
             except InnoscopeError as error:
                 raise ChildError(f"release_memory failed: {error.what}") from error

@@ -67,10 +67,9 @@ def test_the_journal_tells_what_became_of_the_call(
     assert (entry.reason is None) == (outcome == "done")
 
 
-def test_gdb_dies_at_the_very_moment_of_the_call(subject: Subject, tmp_path: Path) -> None:
+def test_gdb_dies_at_the_very_moment_of_the_call(subject: Subject) -> None:
     """Nobody can say whether it was called: the journal says that it failed, not that it was not written."""
-    gdb = faulty_gdb(tmp_path, "before-detach", "killed")
-    means = Means(writer=lambda _, target, __: Unsure(target, DEADLINE_S, gdb=gdb))
+    means = Means(writer=lambda _, target, __: Unsure(target, DEADLINE_S))
     plan = engine.plan(subject.target, "release_memory", "", account=ACCOUNT, means=means)
     with pytest.raises(ChangeFailed, match="may have been called"):
         engine.apply(subject.target, plan, who="test", means=means)

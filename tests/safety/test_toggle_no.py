@@ -33,7 +33,6 @@ from safety.toggling import ACCOUNT
 from servers import NAMES, Server
 
 if TYPE_CHECKING:
-    import contextlib
     from collections.abc import Callable, Iterator
 
     from innoscope.target.model import Target
@@ -234,9 +233,7 @@ def test_a_traced_server(old: Server, way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_somebody_else_changes_it_right_now(old: Server, way: str) -> None:
-    held: contextlib.AbstractContextManager[None]
-    held = lock.held(Journal().folder, ServerId.of(find_one(old.pid), boot_id()))
-    with held:
+    with lock.held(Journal().folder, ServerId.of(find_one(old.pid), boot_id())):
         assert_refused(old, Refused.exit_code, f"process {os.getpid()} is changing server {old.pid}",
                        "max_connections", "2600", "--way", way)  # fmt: skip
 

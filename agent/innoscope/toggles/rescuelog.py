@@ -64,7 +64,9 @@ class RescueLog:
             else:
                 self._journal.conclude(self._entry, told["outcome"], _reason(told))
         except InnoscopeError as error:
-            self.problem = error.what, error.remedy
+            cause = error.__cause__  # intend() says that nothing was changed, for its cause
+            told_by = cause if isinstance(cause, InnoscopeError) else error
+            self.problem = told_by.what, told_by.remedy
         except OSError as error:
             self.problem = f"{self._journal.path}: {error}", None
         else:
