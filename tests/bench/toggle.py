@@ -108,7 +108,14 @@ class _Stage:
 
     def _one_liner(self) -> Window:
         """gdb ended in the middle leaves the server stopped: then it is woken."""
-        command = ["gdb", "-p", str(self._server.pid), "-batch", "-ex", f"set var {_SYMBOL}={self._before + 1}"]
+        command = [
+            "gdb",
+            "-p",
+            str(self._server.pid),
+            "-batch",
+            "-ex",
+            f"set var {_SYMBOL}={self._before + 1}",
+        ]
         try:
             run = measured(command, {"DEBUGINFOD_URLS": "", "LC_ALL": "C.UTF-8"})
         except BaseException:

@@ -1,4 +1,4 @@
-"""Must show 4: what must not be done to a real server is refused, with reason and remedy, and nothing is written.
+"""Must show 4: what must not be done to real servers is refused, with its reason, and nothing is written.
 
 What goes wrong around a change (restarts, crash recovery, disks) is in test_toggle_faults, what must not be
 written to memory in test_toggle_refusals, what must not be called in test_toggle_gdb.
@@ -136,7 +136,12 @@ def tampered(target: Target, toggle: Toggle, setting: Setting) -> Means:
         ("spin_rounds", "7", replace(SPIN_ROUNDS, size=1), "bytes in this build, and 1 in the catalog"),
         ("spin_rounds", "7", replace(SPIN_ROUNDS, kind="float"), "float.* in the catalog"),
         ("spin_rounds", "7", replace(SPIN_ROUNDS, plausible=(1, 2)), "should be from 1 to 2"),
-        ("adaptive_flushing", "off", replace(FLUSHING, size=8), "1 bytes in this build, and 8 in the catalog"),
+        (
+            "adaptive_flushing",
+            "off",
+            replace(FLUSHING, size=8),
+            "1 bytes in this build, and 8 in the catalog",
+        ),
         ("dirty_page_limit", "50", DIRTY, "float64|double"),
     ],
     ids=["4 bytes", "1 byte", "a float", "implausible", "8 bytes into a flag", "an integer into a double"],

@@ -1,4 +1,4 @@
-"""In a pid namespace of its own: a server's pid is taken by another process after a change was planned and done.
+"""In a pid namespace of its own: another process takes a server's pid after a change was planned.
 
 Argument: a folder for a ``mysqld``. Prints JSON: both pids, what changing and undoing came to, how many
 entries the journal has.

@@ -71,9 +71,7 @@ def test_a_rescue_is_told(target: Target, journal: Journal) -> None:
     assert entry.server.life == (target.pid, target.start_time, boot_id())
     row = dict(zip(toggle_words.HISTORY, toggle_words.history_row(entry), strict=True))
     assert row["TOGGLE"] == "unstick"
-    assert row["CHANGE"] == (
-        "of 125 threads 3 stopped by a signal, 122 held by gdb (pid 12) of root (ann)"
-    )
+    assert row["CHANGE"] == ("of 125 threads 3 stopped by a signal, 122 held by gdb (pid 12) of root (ann)")
     assert row["OUTCOME"] == "done: SIGTERM to gdb (pid 12), SIGCONT to the server: well after 0.06 s"
 
 

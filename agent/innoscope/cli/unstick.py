@@ -204,7 +204,7 @@ def _done(done: Rescue) -> str:
 def _document(
     target: Target, found: Standing, done: Rescue | None = None, log: RescueLog | None = None
 ) -> Mapping[str, object]:
-    """``rescue`` is null when nothing had to be done; its ``journal`` when the journal has it, else why not."""
+    """``rescue`` is null when nothing had to be done; its ``journal`` is why the journal does not have it."""
     rescue = None
     if done is not None:
         problem = log.problem[0] if log is not None and log.problem else None

@@ -1,4 +1,4 @@
-"""Rescues in the journal of changes, as far as it takes them: no rescue waits for a disk, or fails with it."""
+"""Rescues in the journal of changes, as far as it takes them: none waits for a disk, or fails with it."""
 
 from __future__ import annotations
 
