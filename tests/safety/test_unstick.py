@@ -247,8 +247,8 @@ def test_the_guard_waits_so_long_and_rescues(
             gdb.until_it_holds_all()
         served = client.answered_at() - began
 
-        assert well(server.pid)
         assert "SIGCONT to the server" in [guard.stdout.readline() for _ in range(3 if gdb else 2)][-1]
+        assert well(server.pid)
         assert guard.poll() is None, "it goes on guarding"
         assert [entry.outcome for entry in Journal().entries()] == ["done"]
         how = stop.__name__.strip("_").replace("_", " ")
