@@ -13,7 +13,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bench import agent, gap, host, overhead, probes, speed
+from bench import agent, gap, host, overhead, probes, speed, toggle
 from bench.children import ChildError
 from bench.scene import say
 from bench.settings import PROBE_LOADS, Settings, quick
@@ -21,7 +21,14 @@ from innoscope.probes.catalog import default_catalog
 from servers import NAMES, ServerError
 from workloads import WorkloadError
 
-_BENCHES = {"speed": speed, "gap": gap, "overhead": overhead, "probes": probes, "agent": agent}
+_BENCHES = {
+    "speed": speed,
+    "gap": gap,
+    "overhead": overhead,
+    "probes": probes,
+    "agent": agent,
+    "toggle": toggle,
+}
 _JSON = Path("build/bench.json")
 
 #: Set by command-line options of their own.

@@ -36,6 +36,9 @@ class Settings:
     cell: float = 3.0  #: a window of ``probes``
     agent_seconds: float = 120.0  #: how long agent and sensor are watched, in ``agent``
     scrape_every: float = 5.0
+    toggle_rounds: int = 8
+    toggle_window: float = 3.0
+    toggle_load: int = 0  #: clients besides the one that measures, in ``toggle``
 
 
 def quick(servers: tuple[str, ...] = SERVERS[:1]) -> Settings:
@@ -53,4 +56,5 @@ def quick(servers: tuple[str, ...] = SERVERS[:1]) -> Settings:
         pair_window=1.0,
         cell=1.0,
         agent_seconds=20.0,
+        toggle_rounds=2,
     )

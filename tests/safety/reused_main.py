@@ -18,21 +18,26 @@ from safety.pretender import Pretender
 _TRIES = 20
 
 
+def of_the_same_pid(first: Pretender) -> subprocess.Popen[bytes]:
+    """Another process, with the pid of one that has ended, if need be after some tries."""
+    for _ in range(_TRIES):
+        Path("/proc/sys/kernel/ns_last_pid").write_text(str(first.pid - 1))
+        second = subprocess.Popen([first.executable, "60"])
+        if second.pid == first.pid:
+            break
+        second.kill()
+        second.wait()
+    return second
+
+
 def main() -> None:
     """Nobody else takes pids in here, so the next one can be chosen."""
     folder, method = Path(sys.argv[1]), sys.argv[2]
-    last_pid = Path("/proc/sys/kernel/ns_last_pid")
     with Pretender(folder) as first:
         engine = Engine(find_one(first.pid), method=method)
         before = len(engine.look().threads)
         first.kill()
-        for _ in range(_TRIES):
-            last_pid.write_text(str(first.pid - 1))
-            second = subprocess.Popen([first.executable, "60"])
-            if second.pid == first.pid:
-                break
-            second.kill()
-            second.wait()
+        second = of_the_same_pid(first)
         try:
             after = f"{len(engine.look().threads)} threads"
         except NoSuchProcess:

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ import pytest
 from safety.agenting import Running, Scrape, falls
 from safety.contained import installed_in
 from safety.leftovers import probed
+from safety.recovering import ROOMY, TIGHT, make_redo
 from safety.sensing import Sensing
 from servers import Server
 from workloads import Fsync
@@ -22,12 +22,7 @@ from workloads import Fsync
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Redo enough for all that is changed, and none of it written back before the crash.
-ROOMY: dict[str, str | int | None] = {"innodb_log_file_size": "128M", "innodb_flush_method": "O_DIRECT"}
-#: Recovery in many small batches, each of which reads and writes nearly all pages: it lasts for seconds.
-TIGHT = {**ROOMY, "innodb_buffer_pool_size": "8M"}
 RECOVERS_S = 180
-DOUBLINGS = 15
 #: From the start of the new server to its first probe.
 FOLLOWED_S = 5
 
@@ -39,7 +34,7 @@ def test_a_server_in_crash_recovery() -> None:
         Sensing() as sensing,
         Running(server, sensor=sensing.path) as agent,
     ):
-        _make_redo(server)
+        make_redo(server)
         before = agent.until(_all_told)
         server.kill()
         down = agent.until(lambda scrape: scrape.value("sql_up") == 0)
@@ -64,20 +59,6 @@ def test_a_server_in_crash_recovery() -> None:
 def _all_told(scrape: Scrape) -> bool:
     told = scrape.value("sql_up") == 1 and scrape.value("connections_limit") is not None
     return told and not any(scrape.why(collector) for collector in ("memory", "waits", "probes"))
-
-
-def _make_redo(server: Server) -> None:
-    """Some 30 MB, of rows in random order."""
-    with closing(server.connect()) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE DATABASE crash")
-        cursor.execute(
-            "CREATE TABLE crash.t (a INT AUTO_INCREMENT PRIMARY KEY, b INT, pad VARCHAR(500)) ENGINE=InnoDB"
-        )
-        cursor.execute("INSERT INTO crash.t (b, pad) VALUES (0, REPEAT('x', 500))")
-        for _ in range(DOUBLINGS):
-            cursor.execute("INSERT INTO crash.t (b, pad) SELECT b, pad FROM crash.t")
-        for _ in range(3):
-            cursor.execute("UPDATE crash.t SET b = b + 1 ORDER BY RAND()")
 
 
 @pytest.fixture

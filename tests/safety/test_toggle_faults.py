@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import pymysql
 import pytest
 
-from innoscope.errors import InnoscopeError
-from innoscope.toggles import engine, facts
-from innoscope.toggles.model import Refused
+from innoscope.errors import BadFile, InnoscopeError
+from innoscope.toggles import engine
+from innoscope.toggles.model import ChangeFailed, Refused
 from innoscope.toggles.undoing import Overtaken
+from safety.recovering import ROOMY, TIGHT, make_redo
 from safety.toggling import ACCOUNT, CONNECTIONS, READ_AHEAD, Subject
 from servers import Server
 
@@ -28,13 +29,30 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 30
 LIMIT_S = 2.0
+PAGE = os.sysconf("SC_PAGESIZE")
 FEW = 10
 
 
-@pytest.fixture
-def subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Subject]:
+@pytest.fixture(scope="module")
+def running() -> Iterator[Server]:
+    with Server("mysql-5.6.24") as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def _journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INNOSCOPE_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("INNOSCOPE_RUN", str(tmp_path / "run"))
+
+
+@pytest.fixture
+def subject(running: Server) -> Subject:
+    return Subject(running)
+
+
+@pytest.fixture
+def lone() -> Iterator[Subject]:
+    """A server that the test ends, or fills."""
     with Server("mysql-5.6.24") as server:
         yield Subject(server)
 
@@ -75,16 +93,16 @@ def test_a_time_limit_holds_though_the_server_is_stopped_then(subject: Subject) 
     until(lambda: subject.values(READ_AHEAD) == before)
 
 
-def test_the_rescue_is_undone_while_nobody_can_log_in(subject: Subject) -> None:
+def test_the_rescue_is_undone_while_nobody_can_log_in(lone: Subject) -> None:
     """max_connections raised by memory ends by memory, with every connection taken again."""
     with ExitStack() as crowd:
-        first = crowd.enter_context(closing(subject.server.connect()))
+        first = crowd.enter_context(closing(lone.server.connect()))
         first.cursor().execute(f"SET GLOBAL max_connections = {FEW}")
-        _crowd(subject, crowd)
+        _crowd(lone, crowd)
         raised = replace(CONNECTIONS, value=str(FEW + 2), after=(FEW + 2,))
-        assert subject.set(raised, "-", LIMIT_S).wait(PATIENCE_S) == 0
-        assert _crowd(subject, crowd) == 2
-        until(lambda: (found := subject.last()) is not None and found.outcome == "undone")
+        assert lone.set(raised, "-", LIMIT_S).wait(PATIENCE_S) == 0
+        assert _crowd(lone, crowd) == 2
+        until(lambda: (found := lone.last()) is not None and found.outcome == "undone")
         with first.cursor() as cursor:
             cursor.execute("SELECT @@global.max_connections")
             assert cursor.fetchone() == (FEW,)
@@ -100,40 +118,47 @@ def _crowd(subject: Subject, crowd: ExitStack) -> int:
     raise AssertionError("there is no limit")
 
 
-def test_nothing_is_undone_in_a_server_that_was_restarted(subject: Subject) -> None:
-    process = subject.set(READ_AHEAD, "-", 600)
+def test_nothing_is_undone_in_a_server_that_was_restarted(lone: Subject) -> None:
+    process = lone.set(READ_AHEAD, "-", 600)
     assert process.wait(PATIENCE_S) == 0
-    entry = subject.last()
+    entry = lone.last()
     assert entry is not None
-    subject.server.stop()
-    subject.server.start()
-    before = subject.values(READ_AHEAD)
-    for target in (subject.target, None):
+    lone.server.stop()
+    lone.server.start()
+    before = lone.values(READ_AHEAD)
+    for target in (lone.target, None):
         with pytest.raises(Overtaken, match="has ended"):
             engine.undo(target, entry.id, account=ACCOUNT, who="test")
 
-    assert subject.values(READ_AHEAD) == before
+    assert lone.values(READ_AHEAD) == before
 
 
-def test_a_server_that_recovers_from_a_crash_is_left_alone(subject: Subject) -> None:
-    """From its start to its first listening socket, every look finds it not serving."""
-    subject.server.kill()
-    subject.server.start(wait=False)
-    seen = set()
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
+def test_a_server_that_recovers_from_a_crash_is_left_alone() -> None:
+    with Server("mysql-5.6.24", options=ROOMY) as server:
+        make_redo(server)
+        _left_alone_while_it_recovers(Subject(server))
+
+
+def _left_alone_while_it_recovers(lone: Subject) -> None:
+    plan = engine.plan(lone.target, "max_connections", "2600", account=ACCOUNT, ways=["memory"])
+    before = lone.values(CONNECTIONS)
+    lone.server.kill()
+    lone.server.options = TIGHT
+    lone.server.start(wait=False)
+    deadline, said = time.monotonic() + PATIENCE_S, ""
+    while "does not listen" not in said:
+        assert time.monotonic() < deadline, said
         try:
-            target = subject.target
-            told = facts.gather(target, subject.journal)
-            plan = engine.plan(target, "max_connections", "2600", account=ACCOUNT, ways=["memory"])
-        except InnoscopeError:
-            continue
-        if told.listens:
-            break
-        seen |= {verdict.check for verdict in plan.refusals}
-    subject.server.wait_ready()
+            engine.apply(lone.target, plan, who="test", account=ACCOUNT)
+        except InnoscopeError as error:
+            said, remedy = error.what, error.remedy
+        else:
+            raise AssertionError("it was changed")
+    lone.server.wait_ready()
 
-    assert "serving" in seen
+    assert "ready for connections" in str(remedy)
+    assert lone.values(CONNECTIONS) == before
+    assert lone.last() is None
 
 
 def test_a_stopped_server_is_left_alone(subject: Subject) -> None:
@@ -185,6 +210,37 @@ def test_a_full_disk_refuses_before_anything_is_written(
     assert subject.values(READ_AHEAD) == before
 
 
+def test_a_full_disk_at_the_result_leaves_a_change_that_can_be_undone(
+    subject: Subject, full: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written and verified, but not told: the journal says that it was begun, and undo looks for itself."""
+    monkeypatch.setenv("INNOSCOPE_STATE", str(full))
+    before = subject.values(READ_AHEAD)
+    plan = engine.plan(subject.target, "read_ahead", "off", account=ACCOUNT)
+
+    def fill(point: str) -> None:
+        if point == "verified":
+            _fill(full, subject.journal.path)
+
+    with pytest.raises(ChangeFailed, match="the journal cannot say so") as caught:
+        engine.apply(subject.target, plan, who="test", account=ACCOUNT, fault=fill)
+    entry = subject.last()
+    assert entry is not None
+    assert entry.outcome == "intended"
+    assert f"innoscope toggle undo {entry.id}" in str(caught.value.remedy)
+    assert subject.values(READ_AHEAD) == READ_AHEAD.after
+    (full / "filler").unlink()
+    assert subject.set_back().outcome == "undone"
+    assert subject.values(READ_AHEAD) == before
+
+
+def _fill(folder: Path, journal: Path) -> None:
+    """Take all room there is, and that of the journal's last page too, by lines that are cut off."""
+    (folder / "filler").write_bytes(b"\0" * _room(folder))
+    with journal.open("ab", buffering=0) as file:
+        file.write(b"?" * (-journal.stat().st_size % PAGE))
+
+
 def _room(folder: Path) -> int:
     room = os.statvfs(folder)
     return room.f_bavail * room.f_frsize
@@ -197,4 +253,21 @@ def test_a_journal_that_cannot_be_read_refuses(subject: Subject) -> None:
     with pytest.raises(Refused, match="line 1 is damaged"):
         engine.apply(subject.target, plan, who="test", account=ACCOUNT)
 
+    assert subject.values(READ_AHEAD) == before
+
+
+def test_an_undo_from_a_journal_that_cannot_be_read_says_where(subject: Subject) -> None:
+    """The change stays; with the line mended it can be undone."""
+    before = subject.values(READ_AHEAD)
+    plan = engine.plan(subject.target, "read_ahead", "off", account=ACCOUNT)
+    engine.apply(subject.target, plan, who="test", account=ACCOUNT)
+    whole = subject.journal.path.read_bytes()
+    subject.journal.path.write_bytes(b"?\n" + whole)
+    with pytest.raises(BadFile, match="line 1 is damaged") as caught:
+        subject.set_back()
+    assert caught.value.remedy
+    assert subject.values(READ_AHEAD) == READ_AHEAD.after
+
+    subject.journal.path.write_bytes(whole)
+    subject.set_back()
     assert subject.values(READ_AHEAD) == before

@@ -21,6 +21,8 @@ from innoscope.target.discover import find_one
 from innoscope.toggles import watchdog_main
 from innoscope.toggles.gdbway import GdbWriter
 from innoscope.toggles.model import ChangeFailed, NotOnThisServer, Refused, Way
+from safety.debugging import faulty_gdb
+from safety.toggling import KILLS, WELL_S
 from servers import Server, ensure_packages
 from workloads import Idle
 
@@ -31,9 +33,7 @@ if TYPE_CHECKING:
 
 CALLS = Way("gdb", calls={"glibc": "malloc_trim(0)"})
 THREADS = 200  # so that gdb is busy with attaching for a while
-WITHIN_S = 2.0
 PATIENCE_S = 60
-RANDOM_KILLS = int(os.environ.get("INNOSCOPE_KILLS", "20"))
 SEED = 20261121
 HERE = Path(__file__).parent
 
@@ -93,20 +93,6 @@ def assert_well(server: Server) -> None:
         assert cursor.fetchone() == (42,)
 
 
-def faulty_gdb(folder: Path, moment: str, deed: str, *, child: bool = False) -> str:
-    """A gdb with a fault; as a ``child`` of a shell that is killed in its place."""
-    program = folder / "gdb"
-    run = f'gdb -iex \'python exec(open("{HERE}/fault_in_gdb.py").read())\' "$@"'
-    lines = [
-        "#!/bin/sh",
-        f"FAULT='{moment} {deed}'; export FAULT",
-        f"{run}; exit 3" if child else f"exec {run}",
-    ]
-    program.write_text("\n".join(lines) + "\n")
-    program.chmod(0o755)
-    return str(program)
-
-
 @pytest.mark.parametrize("deed", ["killed", "stopped", "hung"])
 @pytest.mark.parametrize("moment", ["before-attach", "after-attach", "before-detach", "after-detach"])
 def test_gdb_fails_at_a_moment(
@@ -123,11 +109,11 @@ def test_gdb_fails_at_a_moment(
                 writer.write(step)
             assert refused.value.remedy
         assert_well(server)
-    assert seen.seconds < WITHIN_S
+    assert seen.seconds < WELL_S
     assert writer.last is not None
     assert writer.last.called is called
     assert (writer.last.killed is not None) == (deed != "killed")
-    assert writer.last.righted_s < WITHIN_S
+    assert writer.last.righted_s < WELL_S
 
 
 def test_gdb_is_a_child_of_what_is_killed(server: Server, target: Target, tmp_path: Path) -> None:
@@ -136,7 +122,7 @@ def test_gdb_is_a_child_of_what_is_killed(server: Server, target: Target, tmp_pa
     with watched(server.pid) as seen, pytest.raises(Refused, match="held the server"):
         writer.write(step)
     assert_well(server)
-    assert seen.seconds < WITHIN_S
+    assert seen.seconds < WELL_S
 
 
 @pytest.mark.timeout(900)
@@ -144,7 +130,7 @@ def test_gdb_is_killed_at_random_moments(server: Server, target: Target) -> None
     """From outside, while it attaches, holds the server and lets go of it."""
     draw = random.Random(SEED)  # noqa: S311
     hit, worst = 0, 0.0
-    for _ in range(RANDOM_KILLS):
+    for _ in range(KILLS):
         writer = GdbWriter(target)
         [step] = writer.prepare(CALLS, ())
         killer = threading.Thread(target=kill_tracer, args=(server.pid, draw.uniform(0, 0.12)))
@@ -154,13 +140,13 @@ def test_gdb_is_killed_at_random_moments(server: Server, target: Target) -> None
                 writer.write(step)
             assert_well(server)
             killer.join()
-        assert seen.seconds < WITHIN_S
+        assert seen.seconds < WELL_S
         assert writer.last is not None
         assert not left_over(server.pid)
         hit += writer.last.status == -signal.SIGKILL
         worst = max(worst, seen.seconds)
-    print(f"\n{hit} of {RANDOM_KILLS} killed at work; stopped for {worst * 1000:.0f} ms at most")
-    assert hit >= RANDOM_KILLS // 4
+    print(f"\n{hit} of {KILLS} killed at work; stopped for {worst * 1000:.0f} ms at most")
+    assert hit >= KILLS // 4
 
 
 def kill_tracer(pid: int, after_s: float) -> None:
@@ -185,7 +171,7 @@ def test_the_tool_is_killed(server: Server, tmp_path: Path, moment: str) -> None
     began = time.monotonic()
     assert until(lambda: watchdog_main.tracer(server.pid) == 0)
     assert until(lambda: not gone_wrong(server.pid))
-    assert time.monotonic() - began < WITHIN_S
+    assert time.monotonic() - began < WELL_S
     assert_well(server)
     assert until(lambda: not runs(watchdog) and not runs(holder))
 
@@ -196,7 +182,7 @@ def test_the_tool_is_killed_at_random_moments(server: Server) -> None:
     began = time.monotonic()
     assert start_tool(server.pid, "gdb").wait(PATIENCE_S) == 0
     whole, hit = time.monotonic() - began, 0
-    for _ in range(RANDOM_KILLS):
+    for _ in range(KILLS):
         tool = start_tool(server.pid, "gdb")
         with watched(server.pid) as seen:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -206,10 +192,10 @@ def test_the_tool_is_killed_at_random_moments(server: Server) -> None:
             tool.kill()
             tool.wait()
             assert until(lambda left=left: not any(map(runs, left)))  # type: ignore[misc]
-        assert seen.seconds < WITHIN_S
+        assert seen.seconds < WELL_S
         assert_well(server)
-    print(f"\n{hit} of {RANDOM_KILLS} killed at work, within {whole:.2f} s")
-    assert hit >= RANDOM_KILLS // 2
+    print(f"\n{hit} of {KILLS} killed at work, within {whole:.2f} s")
+    assert hit >= KILLS // 2
 
 
 @pytest.mark.parametrize("moment", ["before-attach", "after-attach", "before-detach"])
@@ -228,7 +214,7 @@ def test_the_watchdog_is_killed(server: Server, target: Target, tmp_path: Path, 
             writer.write(step)
         assert_well(server)
         killer.join()
-    assert seen.seconds < WITHIN_S
+    assert seen.seconds < WELL_S
 
 
 def test_no_gdb(target: Target) -> None:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from innoscope.errors import NoRights, NoSuchProcess
-from innoscope.target.discover import find_one
-from innoscope.toggles import unstick
+from innoscope.toggles.journal import Journal
 from innoscope.toggles.model import Refused
 from live import figures
 from safety.command import DEADLINE_S, INNOSCOPE, assert_one_clear_error, innoscope, run
@@ -43,6 +42,14 @@ INTERRUPTED = 130
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     with Server(request.param) as server, Idle(server, 100):
         yield server
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A journal for nobody else."""
+    folder = tmp_path / "state"
+    monkeypatch.setenv("INNOSCOPE_STATE", str(folder))
+    return folder
 
 
 @pytest.fixture
@@ -243,6 +250,7 @@ def test_the_guard_waits_so_long_and_rescues(
         assert "SIGCONT to the server" in [guard.stdout.readline() for _ in range(3 if gdb else 2)][-1]
         assert well(server.pid)
         assert guard.poll() is None, "it goes on guarding"
+        assert [entry.outcome for entry in Journal().entries()] == ["done"]
         how = stop.__name__.strip("_").replace("_", " ")
         figures.record("unstick --watch 3", f"{server.name} {how}", f"after {served:.2f} s", seconds=served)
         print(f"{server.name} {how}: {served:.2f} s")
@@ -273,14 +281,52 @@ def test_without_rights(server: Server) -> None:
     assert_one_clear_error(result, NoRights.exit_code, str(server.pid))
 
 
-def test_what_was_done_is_told_to_the_journal(server: Server) -> None:
-    target = find_one(server.pid)
+def test_a_rescue_stands_in_the_history(server: Server, client: Client) -> None:
     os.kill(server.pid, signal.SIGSTOP)
     until(lambda: stand(server.pid))
-    kept: list[dict[str, Any]] = []
+    assert _rescued(server, client, "stopped by SIGSTOP, told")["rescue"]["journal"] is None
 
-    unstick.rescue(target, unstick.find(target), record=kept.append)
+    result = innoscope("toggle", "history", "--json", "--pid", server.pid)
+    [entry] = json.loads(result.stdout)
+    assert (entry["toggle"], entry["way"], entry["outcome"]) == ("unstick", "signal", "done")
+    assert entry["server"]["pid"] == server.pid
+    assert entry["who"].startswith("root")
+    assert "stopped by a signal" in entry["steps"][0]["setting"]
+    assert entry["reason"].startswith("SIGCONT to the server: well after 0.")
+    assert entry["undo_command"] is None
+    shown = innoscope("toggle", "history").stdout
+    assert "unstick" in shown
+    assert entry["steps"][0]["setting"] in shown
+    assert_one_clear_error(innoscope("toggle", "undo", entry["id"]), Refused.exit_code, "was an action")
 
-    assert [entry["outcome"] for entry in kept] == ["intended", "done"]
-    assert all(entry["pid"] == server.pid and entry["found"]["stopped"] for entry in kept)
-    json.dumps(kept)
+
+def _damaged(folder: Path) -> None:
+    (folder / "journal.jsonl").write_bytes(b"?\n?\n")
+
+
+def _full(folder: Path) -> None:
+    (folder / "filler").write_bytes(b"\0" * (64 << 10))
+
+
+@pytest.mark.parametrize(("spoil", "why"), [(_damaged, "line 1 is damaged"), (_full, "No space left")])
+def test_a_rescue_does_not_depend_on_the_journal(
+    server: Server, client: Client, state: Path, spoil: Callable[[Path], None], why: str
+) -> None:
+    state.mkdir(0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", state], check=True)
+    try:
+        spoil(state)
+        os.kill(server.pid, signal.SIGSTOP)
+        until(lambda: stand(server.pid))
+        how = f"stopped by SIGSTOP, journal{spoil.__name__.replace('_', ' ')}"
+        assert why in _rescued(server, client, how)["rescue"]["journal"]
+
+        os.kill(server.pid, signal.SIGSTOP)
+        until(lambda: stand(server.pid))
+        result = innoscope("unstick", "--pid", server.pid)
+        assert result.returncode == 0
+        assert "The journal does not have this rescue: " in result.stderr
+        assert why in result.stderr
+        client.answered_at()
+    finally:
+        subprocess.run(["umount", state], check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from servers import Server
 
 ACCOUNT = Account()
+#: Random kills in each of the tests that kill; ``INNOSCOPE_KILLS=200`` for Must show 3 in full.
+KILLS = int(os.environ.get("INNOSCOPE_KILLS", "20"))
 #: Within so many seconds a server must run untraced and answer.
 WELL_S = 2.0
 _MAIN = Path(__file__).with_name("toggle_main.py")
@@ -41,6 +44,7 @@ READ_AHEAD = Change(
     "read_ahead", "off", "sql", ("innodb_read_ahead_threshold", "innodb_random_read_ahead"), (0, 0)
 )
 CONNECTIONS = Change("max_connections", "2600", "memory", ("max_connections",), (2600,))
+RELEASE = Change("release_memory", "", "gdb", (), ())
 
 
 @dataclass(frozen=True)

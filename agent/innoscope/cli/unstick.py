@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from innoscope.target.model import Target
     from innoscope.toggles.guard import Event
+    from innoscope.toggles.rescuelog import RescueLog
     from innoscope.toggles.standing import Standing, Tracer
     from innoscope.toggles.unstick import Rescue
 
@@ -60,14 +61,18 @@ def command(
     It works without SQL and without symbols, and for a server that stands nothing else is needed. A debugger
     that still holds the server is ended only when you say so.
     """
+    from innoscope.target import people
     from innoscope.target.discover import find_one
+    from innoscope.target.proc import ProcFs
     from innoscope.toggles import unstick
+    from innoscope.toggles.rescuelog import RescueLog
 
     _be_quick()
     target = find_one(pid, socket, port)
     unstick.require_rights(target)
+    log = RescueLog(target, people.ourselves(ProcFs()))
     if patience is not None:
-        _watch(target, patience, as_json)
+        _watch(target, patience, as_json, log)
         return
     found = unstick.find(target)
     if not as_json:
@@ -75,13 +80,16 @@ def command(
             click.echo(line)
     if not found.still:
         if as_json:
-            click.echo(json.dumps(_document(target, found, None), indent=2))
+            click.echo(json.dumps(_document(target, found), indent=2))
         return
     unstick.require_possible(target, found, end_tracer=end_tracer)
     if found.tracers and not yes:
         _confirm(target, found)
-    done = unstick.rescue(target, found, end_tracer=end_tracer)
-    click.echo(json.dumps(_document(target, found, done), indent=2) if as_json else _done(done))
+    try:
+        done = unstick.rescue(target, found, end_tracer=end_tracer, record=log)
+    finally:
+        _complain(log)
+    click.echo(json.dumps(_document(target, found, done, log), indent=2) if as_json else _done(done))
 
 
 def _be_quick() -> None:
@@ -108,7 +116,16 @@ def _confirm(target: Target, found: Standing) -> None:
         raise Refused("not confirmed: nothing was done", remedy="in gdb: detach, then quit")
 
 
-def _watch(target: Target, patience: float, as_json: bool) -> None:
+def _complain(log: RescueLog) -> None:
+    """Say why the journal does not have the rescue, if so."""
+    if log.problem is not None:
+        what, remedy = log.problem
+        click.echo(f"The journal does not have this rescue: {what}", err=True)
+        if remedy:
+            click.echo("  " + remedy.replace("\n", "\n  "), err=True)
+
+
+def _watch(target: Target, patience: float, as_json: bool, log: RescueLog) -> None:
     """Tell of each rescue, and on a terminal that all is well in between."""
     from innoscope.toggles.guard import Watched, watch
 
@@ -116,9 +133,10 @@ def _watch(target: Target, patience: float, as_json: bool) -> None:
     live = sys.stderr.isatty() and not as_json
     if not as_json:
         click.echo(f"{_title(target)}: guarded; standing for more than {patience:g} s, it is continued")
-    for event in watch(target, patience):
+    for event in watch(target, patience, record=log):
         if not isinstance(event, Watched):
-            _tell(target, event, as_json)
+            _tell(target, event, as_json, log)
+            _complain(log)
         elif live:
             state = f"stands for {event.still_s:.1f} s" if event.still_s else "runs"
             sys.stderr.write(
@@ -127,7 +145,7 @@ def _watch(target: Target, patience: float, as_json: bool) -> None:
             sys.stderr.flush()
 
 
-def _tell(target: Target, event: Event, as_json: bool) -> None:
+def _tell(target: Target, event: Event, as_json: bool, log: RescueLog) -> None:
     from innoscope.errors import InnoscopeError
     from innoscope.toggles.unstick import Rescue
 
@@ -138,7 +156,7 @@ def _tell(target: Target, event: Event, as_json: bool) -> None:
         click.echo(json.dumps(failed) if as_json else f"{_clock(time.time())} {event.what}\n  {event.remedy}")
     elif isinstance(event, Rescue):
         if as_json:
-            click.echo(json.dumps({"at": time.time(), **_document(target, event.found, event)}))
+            click.echo(json.dumps({"at": time.time(), **_document(target, event.found, event, log)}))
         else:
             lines = [*_found_lines(target, event.found), _done(event)]
             click.echo(f"{_clock(time.time())} " + "\n".join(lines))
@@ -183,11 +201,14 @@ def _done(done: Rescue) -> str:
     return f"{steps}: after {done.seconds:.2f} s it runs, untraced, {answer}"
 
 
-def _document(target: Target, found: Standing, done: Rescue | None) -> Mapping[str, object]:
-    """``rescue`` is null when nothing had to be done."""
+def _document(
+    target: Target, found: Standing, done: Rescue | None = None, log: RescueLog | None = None
+) -> Mapping[str, object]:
+    """``rescue`` is null when nothing had to be done; its ``journal`` is why the journal does not have it."""
     rescue = None
     if done is not None:
-        rescue = {"steps": done.steps, "seconds": done.seconds, "answered": done.answered}
+        problem = log.problem[0] if log is not None and log.problem else None
+        rescue = {"steps": done.steps, "seconds": done.seconds, "answered": done.answered, "journal": problem}
     return {"target": asdict(target), "found": asdict(found), "rescue": rescue}
 
 

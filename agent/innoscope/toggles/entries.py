@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from innoscope.toggles.model import Raw
 
 VERSION: Final = 1
+#: The toggle of an entry that is no change but a rescue (``innoscope unstick``).
+RESCUE: Final = "unstick"
 #: What a result line may say.
 RESULTS: Final = ("done", "failed", "not written")
 _TEXT_MOST: Final = 4096

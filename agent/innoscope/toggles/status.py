@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from innoscope.collectors.toggles import VERSION, status_path
 from innoscope.errors import BadFile
+from innoscope.toggles.entries import RESCUE
 from innoscope.toggles.places import lives
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def document(entries: Iterable[Entry]) -> dict[str, Any]:
     """
     by_life: dict[tuple[int, int, str], list[Entry]] = {}
     for entry in entries:
+        if entry.toggle == RESCUE:
+            continue
         by_life.setdefault(entry.server.life, []).append(entry)
     servers = [_server(of_one) for life, of_one in by_life.items() if lives(*life)]
     return {"version": VERSION, "written_at": time.time(), "servers": servers}

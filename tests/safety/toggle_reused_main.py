@@ -1,0 +1,73 @@
+"""In a pid namespace of its own: another process takes a server's pid after a change was planned.
+
+Argument: a folder for a ``mysqld``. Prints JSON: both pids, what changing and undoing came to, how many
+entries the journal has.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from innoscope.doctor.server import Account
+from innoscope.target.discover import find_one
+from innoscope.toggles import catalog, engine
+from innoscope.toggles.entries import Entry, ServerId
+from innoscope.toggles.journal import Journal
+from innoscope.toggles.model import Plan, Refused, Step
+from innoscope.toggles.places import boot_id
+from safety.pretender import Pretender
+from safety.reused_main import of_the_same_pid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from innoscope.target.model import Target
+
+_STEP = Step("max_connections", 100, 200, 4096, 8, "unsigned", "nowhere")
+
+
+def _said(attempt: Callable[[], object]) -> str:
+    try:
+        attempt()
+    except Refused as refused:
+        return f"{refused.what}, remedy: {refused.remedy}"
+    return "done"
+
+
+def _entry(target: Target) -> Entry:
+    return Entry(
+        "0a1b2c3d", time.time(), "test", None, "max_connections", "200", "memory",
+        ServerId.of(target, boot_id()), (_STEP,),
+    )  # fmt: skip
+
+
+def main() -> None:
+    """A change in the first process is in the journal; neither it nor a new one is made in the second."""
+    toggle = catalog.load()["max_connections"]
+    way = next(way for way in toggle.generations[0].ways if way.kind == "memory")
+    journal, account = Journal(), Account()
+    with Pretender(Path(sys.argv[1])) as first:
+        target = find_one(first.pid)
+        entry = _entry(target)
+        journal.intend(entry)
+        journal.conclude(entry.id, "done")
+        first.kill()
+        second = of_the_same_pid(first)
+        plan = Plan(toggle, "200", way, (_STEP,), ())
+        told = {
+            "pids": [first.pid, second.pid],
+            "apply": _said(lambda: engine.apply(target, plan, who="test", account=account)),
+            "undo": _said(lambda: engine.undo(None, entry.id, account=account, who="test")),
+            "entries": len(journal.entries()),
+        }
+        second.kill()
+        second.wait()
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()
