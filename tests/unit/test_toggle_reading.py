@@ -1,4 +1,4 @@
-"""What toggles are now, of a whole list: one writer of each kind, and memory only where SQL does not answer."""
+"""What a whole list of toggles is now: one writer of a kind, and memory only where SQL does not answer."""
 
 from __future__ import annotations
 

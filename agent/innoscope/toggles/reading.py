@@ -1,4 +1,4 @@
-"""What toggles are set to now: one connection and one look at the symbols for all of them; nothing is written."""
+"""What toggles are set to now: one connection and one look at the symbols for all; nothing is written."""
 
 from __future__ import annotations
 
