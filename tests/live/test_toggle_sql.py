@@ -27,6 +27,7 @@ from innoscope.toggles.model import (
 )
 from innoscope.toggles.sqlway import LockedOut, NoLogin, SqlWriter
 from live import figures
+from live.changing import ROOT, fill, other_value, shown
 from servers import NAMES, Server
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from innoscope.toggles.model import Raw, Toggle
 
-ROOT = Account(user="root")
 #: What each server sets over SQL; the rest are memory, gdb, or not there.
 ALL = {
     "read_ahead", "read_ahead_linear", "read_ahead_random", "deadlock_detection", "spin_rounds", "spin_delay",
@@ -54,12 +54,6 @@ EXPECTED = {
     "mariadb-10.11": ALL - MARIADB,
     "mariadb-11.4.5": ALL - MARIADB - {"change_buffering"} | {"doublewrite"},
 }  # fmt: skip
-#: A number that no server has by default, within what all of them take.
-NUMBERS = {
-    "spin_rounds": "17", "spin_delay": "9", "thread_concurrency": "33", "dirty_page_limit": "5",
-    "io_capacity": "30000", "redo_size": "48", "purge_lag": "1000000", "purge_lag_delay": "20000",
-    "max_connections": "2600",
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -76,20 +70,6 @@ def sql_way(toggle: Toggle, server: Server) -> Way | None:
     except NotOnThisServer:
         return None
     return next((way for way in ways if way.kind == "sql"), None)
-
-
-def other_value(toggle: Toggle, now: str) -> str:
-    if toggle.name in NUMBERS:
-        return NUMBERS[toggle.name]
-    assert toggle.domain is not None
-    return next(word for word in toggle.domain.words if not now.startswith(word))
-
-
-def shown(server: Server, names: list[str]) -> list[Any]:
-    """What the server itself says, over a connection of its own."""
-    with closing(server.connect()) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT " + ", ".join(f"@@global.{name}" for name in names))
-        return list(cursor.fetchone())
 
 
 def test_every_toggle_is_set_and_put_back(live_server: Server) -> None:
@@ -217,17 +197,6 @@ def test_another_process_on_the_same_socket_is_refused(live_server: Server) -> N
         pytest.raises(Refused, match=f"process {live_server.pid} answers"),
     ):
         step(writer, "max_connections", 2600)
-
-
-def fill(stack: ExitStack, server: Server) -> None:
-    """Connect until the server says that it is full, the one for administrators included."""
-    for _ in range(30):
-        try:
-            stack.enter_context(closing(server.connect(autocommit=None)))
-        except Exception as error:
-            assert error.args[0] == 1040  # noqa: PT017
-            return
-    raise AssertionError("the server is never full")
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from innoscope.toggles.model import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from innoscope.doctor.server import Account
     from innoscope.errors import InnoscopeError
@@ -103,8 +103,8 @@ class Engine:
         self.calls.append(("history", {"target": target}))
         return self.entries
 
-    def current(self, target: Target, toggle: str, account: Account) -> str | None:
-        return "on" if toggle == "read_ahead" else None
+    def values(self, target: Target, toggles: Iterable[Toggle], account: Account) -> dict[str, str]:
+        return {toggle.name: "on" for toggle in toggles if toggle.name == "read_ahead"}
 
     @property
     def applied(self) -> list[dict[str, Any]]:
@@ -114,7 +114,7 @@ class Engine:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Engine:
     fake = Engine()
-    for name in ("plan", "apply", "undo", "history", "current"):
+    for name in ("plan", "apply", "undo", "history", "values"):
         monkeypatch.setattr(engine, name, getattr(fake, name))
 
     def generation(toggle: Toggle, flavour: str, version: tuple[int, ...]) -> Generation:

@@ -136,14 +136,11 @@ def test_a_change_is_undone(world: World) -> None:
     assert server["changes"] == {"done": 1, "undone": 1, "failed": 0}
 
 
-def test_history_and_current(world: World) -> None:
+def test_history(world: World) -> None:
     apply(world)
 
     assert [entry.toggle for entry in engine.history(means=world.means)] == ["spin"]
     assert len(engine.history(world.target, means=world.means)) == 1
-    assert engine.current(world.target, "spin", ACCOUNT, means=world.means) == "7/7"
-    world.broken = {"sql": SqlFailed("no"), "memory": NotOnThisServer("no")}
-    assert engine.current(world.target, "spin", ACCOUNT, means=world.means) is None
 
 
 @pytest.mark.parametrize("changed", [{"tracer": 1}, {"listens": False}, {"start_time": None}])

@@ -12,7 +12,7 @@ import click
 from innoscope.cli.common import json_option, sql_options, table, target_options, terminal_width
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from innoscope.cli.toggle_words import Here
     from innoscope.doctor.server import Account
@@ -79,11 +79,12 @@ def list_toggles(
     """What can be changed on this server: the value now, its range, the ways, the risk; or why not."""
     from innoscope.cli import toggle_words as words
     from innoscope.target.discover import find_one
-    from innoscope.toggles import catalog
+    from innoscope.toggles import catalog, engine
 
     target = find_one(pid, socket, port)
-    account = _account(defaults_file, user)
-    found = [_here(target, toggle, account) for toggle in catalog.load().values()]
+    toggles = catalog.load().values()
+    now = engine.values(target, toggles, _account(defaults_file, user))
+    found = [_here(target, toggle, now) for toggle in toggles]
     if as_json:
         click.echo(json.dumps([here.document() for here in found], indent=2))
         return
@@ -102,11 +103,11 @@ def show(
     """What a toggle does and when one wants it; its value and its ways here, and what is never used."""
     from innoscope.cli import toggle_words as words
     from innoscope.target.discover import find_one
-    from innoscope.toggles import catalog
+    from innoscope.toggles import catalog, engine
 
     toggle = _toggle(catalog.load(), name)
     target = find_one(pid, socket, port)
-    here = _here(target, toggle, _account(defaults_file, user))
+    here = _here(target, toggle, engine.values(target, [toggle], _account(defaults_file, user)))
     if as_json:
         click.echo(json.dumps(here.document(), indent=2))
         return
@@ -266,18 +267,17 @@ def _on_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def _here(target: Target, toggle: Toggle, account: Account) -> Here:
-    """The toggle on this server."""
+def _here(target: Target, toggle: Toggle, now: Mapping[str, str]) -> Here:
+    """The toggle on this server; ``now`` are the values that could be told."""
     from innoscope.cli.toggle_words import Here
-    from innoscope.toggles import catalog, engine
+    from innoscope.toggles import catalog
     from innoscope.toggles.model import NotOnThisServer
 
     try:
         generation = catalog.generation(toggle, target.flavour, target.version)
     except NotOnThisServer as error:
         return Here(toggle, why_not=error.what)
-    now = None if toggle.domain is None else engine.current(target, toggle.name, account)
-    return Here(toggle, now, catalog.allowed(generation.ways[0], toggle), generation)
+    return Here(toggle, now.get(toggle.name), catalog.allowed(generation.ways[0], toggle), generation)
 
 
 def _planned(target: Target, name: str, value: str, way: str | None, account: Account) -> Plan:

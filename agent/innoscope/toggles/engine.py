@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.doctor.server import Account
 from innoscope.errors import BadFile, CannotWrite, InnoscopeError
-from innoscope.toggles import catalog, checks, expiry, lock, status
+from innoscope.toggles import checks, expiry, lock, status
 from innoscope.toggles.entries import Entry, ServerId, fresh_id, printable
 from innoscope.toggles.means import Means
 from innoscope.toggles.model import ChangeFailed, Refused, same
 from innoscope.toggles.places import boot_id
-from innoscope.toggles.planning import find_toggle, plan
+from innoscope.toggles.planning import plan
+from innoscope.toggles.reading import values
 from innoscope.toggles.undoing import undo
 from innoscope.toggles.writing import nothing, put_back, verify
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
     from innoscope.toggles.model import Plan, Step, Writer
 
-__all__ = ["FAULTS", "apply", "current", "history", "plan", "undo"]
+__all__ = ["FAULTS", "apply", "history", "plan", "undo", "values"]
 
 #: What ``fault`` is called with by ``apply``, in this order; N is the number of a step, from 0.
 FAULTS: Final = (
@@ -85,25 +86,6 @@ def history(target: Target | None = None, *, means: Means | None = None) -> list
         return list(entries)
     life = (target.pid, target.start_time, boot_id())
     return [entry for entry in entries if entry.server.life == life]
-
-
-def current(target: Target, toggle: str, account: Account, *, means: Means | None = None) -> str | None:
-    """The toggle's value now, as a person says it; None for an action, or where no way can tell it."""
-    means = means or Means()
-    found = find_toggle(means.toggles(), toggle)
-    generation = catalog.generation(found, target.flavour, target.version)
-    for way in generation.ways:
-        if found.domain is None or way.kind in generation.never:
-            continue
-        try:
-            with closing(means.writer(way.kind, target, account)) as writer:
-                steps = writer.prepare(way, [None] * len(way.assignments))
-        except InnoscopeError:
-            continue
-        raws = [step.old for step in steps if step.old is not None]
-        if len(raws) == len(way.assignments):
-            return catalog.spoken(way, found, raws)
-    return None
 
 
 def _do(writer: Writer, entry: Entry, means: Means, fault: Callable[[str], None]) -> None:

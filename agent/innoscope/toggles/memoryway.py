@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from innoscope.errors import NoRights
+from innoscope.errors import InnoscopeError, NoRights
 from innoscope.memory.regions import Image
 from innoscope.target.discover import still_same
 from innoscope.target.native_errors import gone, translating
@@ -42,7 +42,7 @@ class MemoryWriter:
     def __init__(self, target: Target, *, gdb: str = "gdb") -> None:
         self._target = target
         self._gdb = gdb
-        self._known: dict[Setting, Resolved] = {}
+        self._known: dict[Setting, Resolved | InnoscopeError] = {}
 
     def __enter__(self) -> MemoryWriter:
         return self
@@ -62,12 +62,16 @@ class MemoryWriter:
         Raises NotOnThisServer for a variable that this build does not have, Refused for one that is not what
         the catalog says, or whose value is none that the catalog expects there.
         """
+        self.learn([way])
         settings = [assignment.setting for assignment in way.assignments]
+        return tuple(self._step(setting, raw) for setting, raw in zip(settings, new, strict=True))
+
+    def learn(self, ways: Sequence[Way]) -> None:
+        """Look for all their settings at once; what is wrong with one is told by ``prepare``."""
+        settings = dict.fromkeys(one.setting for way in ways for one in way.assignments)
         unknown = [setting for setting in settings if setting not in self._known]
         if unknown:
-            found = resolving.resolve_all(self._target, unknown, gdb=self._gdb)
-            self._known |= {setting: found[setting.name] for setting in unknown}
-        return tuple(self._step(setting, raw) for setting, raw in zip(settings, new, strict=True))
+            self._known |= resolving.find_all(self._target, unknown, gdb=self._gdb)
 
     def read(self, step: Step) -> Raw:
         """The number that is in memory now."""
@@ -109,6 +113,8 @@ class MemoryWriter:
 
     def _step(self, setting: Setting, raw: Raw | None) -> Step:
         place = self._known[setting]
+        if isinstance(place, InnoscopeError):
+            raise place
         step = Step(
             setting.name, None, raw, place.address, place.size, place.type, place.origin
         )  # what to read

@@ -195,6 +195,15 @@ class Writer(Protocol):
         ...
 
 
+@runtime_checkable
+class Learner(Protocol):
+    """A writer that finds many settings together much faster than one by one."""
+
+    def learn(self, ways: Sequence[Way]) -> None:
+        """Look for all settings of the ways. Raises only what stops all of them."""
+        ...
+
+
 def same(one: Raw | None, other: Raw | None) -> bool:
     """Whether two raw values are the same setting: ON and 1, 75 and 75.0 are."""
     return bool(_plain(one) == _plain(other))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from innoscope.errors import InnoscopeError
 from innoscope.memory import catalog as memory_catalog
 from innoscope.memory import tables
 from innoscope.memory.regions import Image
@@ -72,10 +73,25 @@ def resolve(target: Target, setting: Setting, *, gdb: str = "gdb") -> Resolved:
 def resolve_all(target: Target, settings: Sequence[Setting], *, gdb: str = "gdb") -> dict[str, Resolved]:
     """Where each setting is in the process, by its name.
 
+    Raises what ``find_all`` has for the first that cannot be told.
+    """
+    found = {}
+    for setting, place in find_all(target, settings, gdb=gdb).items():
+        if isinstance(place, InnoscopeError):
+            raise place
+        found[setting.name] = place
+    return found
+
+
+def find_all(
+    target: Target, settings: Sequence[Setting], *, gdb: str = "gdb"
+) -> dict[Setting, Resolved | InnoscopeError]:
+    """Where each setting is in the process, or why that cannot be told; gdb is asked once for all.
+
     A name is that of a global variable. Where the server has no such symbol, the setting's ``variable`` (or
-    its name) is looked up in the server's own table of system variables. Raises
-    NotOnThisServer for one that is not there, Refused for one that is not exactly what the catalog says, and
-    NoSuchProcess or NoRights.
+    its name) is looked up in the server's own table of system variables. NotOnThisServer is for one that is
+    not there, Refused for one that is not exactly what the catalog says. Raises NoSuchProcess or NoRights,
+    and Refused for another build.
     """
     names = [setting.name for setting in settings]
     symbols = learn(target, names)
@@ -83,15 +99,22 @@ def resolve_all(target: Target, settings: Sequence[Setting], *, gdb: str = "gdb"
     described, by = _describe(target, symbols, known, gdb) if known else ({}, "")
     image = Image(target.pid)
     table = _table(image) if len(described) < len(names) else {}
-    found = {}
-    for setting in settings:
+
+    def find(setting: Setting) -> Resolved:
         if setting.name in symbols.places:
             place = of_symbol(setting, symbols, described.get(setting.name), by)
             must_not_contradict(setting, place, table)
         else:
             place = of_table(setting, table, target)
         check_place(setting.name, place, image)
-        found[setting.name] = place
+        return place
+
+    found: dict[Setting, Resolved | InnoscopeError] = {}
+    for setting in settings:
+        try:
+            found[setting] = find(setting)
+        except Refused as error:
+            found[setting] = error
     return found
 
 

@@ -1,0 +1,112 @@
+"""Dirty pages on order, on a server with a small buffer pool that is never quite idle."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING, Any, Final, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from servers import Server
+
+#: Flushing starts where innodb_max_dirty_pages_pct says and not before, nor for want of free pages; 5.5 knows
+#: neither of the two.
+SMALL_POOL: Final[dict[str, str | int | None]] = {
+    "innodb_buffer_pool_size": "16M",
+    "innodb_flush_method": "O_DIRECT",
+    "loose_innodb_max_dirty_pages_pct_lwm": 0,
+    "loose_innodb_lru_scan_depth": 100,
+}
+POOL_PAGES: Final = 1024
+_UNWANTED: Final = {
+    "mysql": ("innodb_max_dirty_pages_pct", "0"),
+    "mariadb": ("innodb_max_dirty_pages_pct_lwm", "0.001"),
+}
+#: Rows of 2 KB, seven to a page: half of the pool.
+_ROWS: Final = 3500
+_BETWEEN_S: Final = 0.05
+#: 5.6 goes no further through the list of dirty pages than new redo has come.
+_SOME_REDO: Final = "UPDATE stained.one SET b = b + 1, pad = REPEAT(CHAR(65 + b % 26), 3000)"
+
+
+class DirtyPages:
+    """A table that fills half of the pool."""
+
+    def __init__(self, server: Server) -> None:
+        self._flavour = server.spec.flavour
+        self._stack = ExitStack()
+        self._connection = self._stack.enter_context(closing(server.connect()))
+
+    def __enter__(self) -> Self:
+        self._ask("CREATE DATABASE stained")
+        self._stack.callback(self._ask, "DROP DATABASE stained")
+        self._ask("CREATE TABLE stained.one (b INT, pad VARCHAR(3000)) ENGINE=InnoDB")
+        self._ask("INSERT INTO stained.one VALUES (0, '')")
+        columns = "a INT AUTO_INCREMENT PRIMARY KEY, b INT, pad VARCHAR(2100)"
+        self._ask(f"CREATE TABLE stained.t ({columns}) ENGINE=InnoDB")
+        self._ask("INSERT INTO stained.t (b, pad) VALUES (0, REPEAT('x', 2000))")
+        rows = 1
+        while rows < _ROWS:
+            more = min(rows, _ROWS - rows)
+            self._ask(f"INSERT INTO stained.t (b, pad) SELECT b, pad FROM stained.t LIMIT {more}")
+            rows += more
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def stained(self) -> int:
+        """Change a few bytes on each page; how many are dirty then."""
+        self._ask("UPDATE stained.t SET b = b + 1")
+        return self.now()
+
+    def now(self) -> int:
+        """Dirty pages."""
+        return self._status("Innodb_buffer_pool_pages_dirty")
+
+    def share(self) -> float:
+        """Dirty pages in per cent of the pool."""
+        return 100 * self.now() / POOL_PAGES
+
+    def keep_busy(self, reached: Callable[[], bool], seconds: float) -> bool:
+        """Until it is reached or the time is over; a server with nothing to do writes its pages anyhow."""
+        deadline = time.monotonic() + seconds
+        while not reached():
+            if time.monotonic() > deadline:
+                return False
+            self._ask(_SOME_REDO)
+            time.sleep(_BETWEEN_S)
+        return True
+
+    @contextmanager
+    def unwanted(self) -> Iterator[None]:
+        """For the block, none is to stay dirty: the server writes them at the pace of innodb_io_capacity.
+
+        MariaDB does so from the low-water mark on while it is idle; above the limit it is in more of a hurry.
+        """
+        name, value = _UNWANTED[self._flavour]
+        [(_, usual)] = self._ask(f"SHOW GLOBAL VARIABLES LIKE '{name}'")
+        self._ask(f"SET GLOBAL {name} = {value}")
+        try:
+            yield
+        finally:
+            self._ask(f"SET GLOBAL {name} = {usual}")
+
+    def flushed_per_second(self, seconds: float) -> float:
+        """Over that time, or until a tenth is left."""
+        began, before = time.monotonic(), self._status("Innodb_buffer_pool_pages_flushed")
+        tenth = self.now() / 10
+        while self.now() >= tenth and time.monotonic() < began + seconds:
+            time.sleep(_BETWEEN_S)
+        flushed = self._status("Innodb_buffer_pool_pages_flushed") - before
+        return flushed / (time.monotonic() - began)
+
+    def _status(self, name: str) -> int:
+        return int(self._ask(f"SHOW GLOBAL STATUS LIKE '{name}'")[0][1])
+
+    def _ask(self, statement: str) -> Any:
+        with self._connection.cursor() as cursor:
+            cursor.execute(statement)
+            return cursor.fetchall()

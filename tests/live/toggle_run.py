@@ -1,0 +1,141 @@
+"""Every toggle of the catalog set and undone on one server, by each of its ways, before a witness."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from innoscope import _native
+from innoscope.toggles import catalog
+from innoscope.toggles.model import NotOnThisServer, same
+from live.changing import Changer, other_value, resident, shown
+from workloads import Crowd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from innoscope.toggles.model import Generation, Raw, Toggle, Way
+    from servers import Server
+
+#: Session variables of 50 KB each, which are freed when their session ends.
+_VARIABLES = ", ".join(f"@v{number} = REPEAT('x', 50000)" for number in range(20))
+_SESSIONS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A toggle set and undone: ``values`` as a person says them, ``settings`` one by one."""
+
+    toggle: str
+    way: str
+    values: str  # before → read back → undone
+    settings: tuple[str, ...]
+    witness: str
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Why a toggle is not on this server (none), or what it is never done by (never)."""
+
+    toggle: str
+    kind: Literal["none", "never"]
+    why: str
+
+
+class Broken(AssertionError):
+    """The server did not do what the engine said."""
+
+
+def run(server: Server, folder: Path) -> Iterator[Run | Absent]:
+    """All toggles on this server, in the catalog's order. Raises Broken, and what the engine raises."""
+    changer = Changer(server, folder)
+    for toggle in catalog.load().values():
+        try:
+            generation = catalog.generation(toggle, changer.target.flavour, changer.target.version)
+        except NotOnThisServer as error:
+            yield Absent(toggle.name, "none", error.what.split(": ", 2)[-1])
+            continue
+        for way in generation.ways:
+            if toggle.domain is None:
+                yield _action(changer, server, toggle, way)
+            else:
+                yield _flip(changer, toggle, way, Witness(server, generation, way))
+        for kind, why in generation.never.items():
+            yield Absent(toggle.name, "never", f"{kind}: {why}")
+
+
+class Witness:
+    """Reads a way's settings without the engine's writers."""
+
+    def __init__(self, server: Server, generation: Generation, way: Way) -> None:
+        self._server = server
+        self._variables = _variables(generation, way)
+        self._symbols = [one.setting.name for one in way.assignments]
+        self.kind = "SQL" if self._variables else "memory"
+
+    def read(self) -> list[Raw]:
+        """One value for each assignment."""
+        if self._variables:
+            return shown(self._server, self._variables)
+        places = _native.symbol_in_process(self._server.pid, self._symbols)
+        return [self._number(*places[name]) for name in self._symbols]
+
+    def _number(self, address: int, size: int) -> int:
+        return int.from_bytes(_native.read_memory(self._server.pid, address, size), "little")
+
+
+def _variables(generation: Generation, way: Way) -> list[str]:
+    """The system variables that show the settings; none where one of them has none."""
+    of_sql = {one.setting.name for each in generation.ways if each.kind == "sql" for one in each.assignments}
+    names = []
+    for one in way.assignments:
+        name = one.setting.name if one.setting.name in of_sql else one.setting.variable
+        if name is None:
+            return []
+        names.append(name)
+    return names
+
+
+def _flip(changer: Changer, toggle: Toggle, way: Way, witness: Witness) -> Run:
+    before = witness.read()
+    said = catalog.spoken(way, toggle, before)
+    if changer.now(toggle) != said:
+        raise Broken(f"{toggle.name} is {said}, and the engine says {changer.now(toggle)}")
+    value = other_value(toggle, said)
+    entry = changer.set(toggle.name, value, way=way.kind)
+    meanwhile = witness.read()
+    changer.undo(entry)
+    after = witness.read()
+    if entry.way != way.kind or catalog.spoken(way, toggle, meanwhile) != value:
+        raise Broken(f"{toggle.name} {value} by {way.kind}: read back {meanwhile}")
+    if not all(map(same, before, after)):
+        raise Broken(f"{toggle.name} by {way.kind} was {before}, undone it is {after}")
+    return Run(
+        toggle.name,
+        way.kind,
+        f"{said} → {value} → {catalog.spoken(way, toggle, after)}",
+        _changes(way, before, meanwhile, after),
+        witness.kind,
+    )
+
+
+def _changes(way: Way, *read: Sequence[Raw]) -> tuple[str, ...]:
+    return tuple(
+        f"`{one.setting.name}`: {' → '.join(map(str, raws))}"
+        for one, *raws in zip(way.assignments, *read, strict=True)
+    )
+
+
+def _action(changer: Changer, server: Server, toggle: Toggle, way: Way) -> Run:
+    """Release memory, after a crowd that has left some."""
+    with Crowd(server, _SESSIONS, "mysql", (f"SET {_VARIABLES}",)):
+        pass
+    before = resident(server)
+    entry = changer.set(toggle.name, way=way.kind)
+    after = resident(server)
+    server.connect().close()
+    if after >= before:
+        raise Broken(f"{toggle.name}: {before} bytes resident before, {after} after")
+    values = f"{before / 1e6:.0f} → {after / 1e6:.0f} MB resident"
+    return Run(toggle.name, way.kind, values, (f"`{entry.steps[0].setting}`",), "VmRSS")

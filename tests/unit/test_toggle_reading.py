@@ -1,0 +1,100 @@
+"""What a whole list of toggles is now: one writer of a kind, and memory only where SQL does not answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope.toggles import engine
+from innoscope.toggles.model import Assignment, NotOnThisServer, Refused, Setting, Way
+from innoscope.toggles.sqlway import NoLogin
+from unit.toggling import ACCOUNT, CALL, DELAY, SPIN, FileWriter, made_up, toggle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from innoscope.target.model import Target
+    from innoscope.toggles.model import Raw, Step, Toggle
+    from unit.toggling import World
+
+#: Only memory can change it, and SQL shows it under a name of its own.
+SHOWN = Way("memory", (Assignment(replace(SPIN, variable="shown")),))
+HIDDEN = Way("memory", (Assignment(DELAY),))
+ABSENT = Way("sql", (Assignment(Setting("of_another_server")),))
+
+
+class Noted(FileWriter):
+    """Notes what it was asked; what the server does not have is refused."""
+
+    def __init__(self, kind: str, world: World, notes: list[str]) -> None:
+        super().__init__(kind, world)
+        self._notes = notes
+        notes.append(f"{kind} opened")
+
+    def prepare(self, way: Way, new: Sequence[Raw | None]) -> tuple[Step, ...]:
+        self._notes.append(" ".join((self.kind, *(one.setting.name for one in way.assignments))))
+        if way is ABSENT:
+            raise Refused("no such variable")
+        return super().prepare(way, new)
+
+    def learn(self, ways: Sequence[Way]) -> None:
+        self._notes.append(f"{self.kind} learns {len(ways)}")
+
+    def close(self) -> None:
+        self._notes.append(f"{self.kind} closed")
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    with made_up(tmp_path, monkeypatch) as world:
+        world.set(shown=30)
+        yield world
+
+
+def values(world: World, *toggles: Toggle) -> tuple[dict[str, str], list[str]]:
+    notes: list[str] = []
+
+    def writer(kind: str, _target: Target, _account: object) -> Noted:
+        return Noted(kind, world, notes)
+
+    means = replace(world.means, writer=writer)
+    return engine.values(world.target, toggles, ACCOUNT, means=means), notes
+
+
+def test_one_connection_and_no_memory_where_sql_tells_all(world: World) -> None:
+    found, notes = values(world, toggle(), toggle("shown", SHOWN))
+
+    assert found == {"spin": "30/6", "shown": "30"}
+    assert notes == ["sql opened", "sql learns 2", "sql spin delay", "sql shown", "sql closed"]
+
+
+def test_memory_tells_the_rest_in_one_go(world: World) -> None:
+    found, notes = values(world, toggle(), toggle("hidden", HIDDEN), toggle("other", ABSENT, HIDDEN))
+
+    assert found == {"spin": "30/6", "hidden": "6", "other": "6"}
+    assert [note for note in notes if note.endswith(("opened", "2"))] == [
+        "sql opened", "sql learns 2", "memory opened", "memory learns 2",
+    ]  # fmt: skip
+
+
+def test_without_a_login_sql_is_asked_once(world: World) -> None:
+    world.broken["sql"] = NoLogin("no way over SQL")
+    found, notes = values(world, toggle(), toggle("shown", SHOWN))
+
+    assert found == {"spin": "30/6", "shown": "30"}
+    assert [note for note in notes if note.startswith("sql ") and "learns" not in note] == [
+        "sql opened", "sql spin delay", "sql closed",
+    ]  # fmt: skip
+
+
+def test_what_has_no_value_is_left_out(world: World) -> None:
+    world.broken = {"sql": NoLogin("no"), "memory": NotOnThisServer("no")}
+    release = toggle("release", CALL, domain=None)
+    elsewhere = toggle("elsewhere", generations=())
+
+    assert values(world, toggle(), release, elsewhere)[0] == {}
+    never = replace(toggle().generations[0], ways=(HIDDEN,), never={"memory": "stale entries"})
+    assert values(world, toggle("never", generations=(never,)))[0] == {}
