@@ -11,13 +11,14 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Flushing starts where innodb_max_dirty_pages_pct says and not before, nor for want of free pages; 5.5 knows
-#: neither of the two.
+#: Flushing starts where innodb_max_dirty_pages_pct says and not before, nor for want of free pages, and looks
+#: at the last second only; 5.5 knows none of this.
 SMALL_POOL: Final[dict[str, str | int | None]] = {
     "innodb_buffer_pool_size": "16M",
     "innodb_flush_method": "O_DIRECT",
     "loose_innodb_max_dirty_pages_pct_lwm": 0,
     "loose_innodb_lru_scan_depth": 100,
+    "loose_innodb_flushing_avg_loops": 1,
 }
 POOL_PAGES: Final = 1024
 _UNWANTED: Final = {
@@ -43,7 +44,7 @@ class DirtyPages:
         self._ask("CREATE DATABASE stained")
         self._stack.callback(self._ask, "DROP DATABASE stained")
         self._ask("CREATE TABLE stained.one (b INT, pad VARCHAR(3000)) ENGINE=InnoDB")
-        self._ask("INSERT INTO stained.one VALUES (0, '')")
+        self._ask("INSERT INTO stained.one VALUES (0, ''), (0, ''), (0, '')")
         columns = "a INT AUTO_INCREMENT PRIMARY KEY, b INT, pad VARCHAR(2100)"
         self._ask(f"CREATE TABLE stained.t ({columns}) ENGINE=InnoDB")
         self._ask("INSERT INTO stained.t (b, pad) VALUES (0, REPEAT('x', 2000))")
