@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 ROOMY: dict[str, str | int | None] = {"innodb_log_file_size": "128M", "innodb_flush_method": "O_DIRECT"}
 #: Recovery in many small batches, each of which reads and writes nearly all pages: it lasts for seconds.
 TIGHT = {**ROOMY, "innodb_buffer_pool_size": "8M"}
-_DOUBLINGS = 15
+DOUBLINGS = 15
 
 
-def make_redo(server: Server) -> None:
-    """Some 30 MB, of rows in random order."""
+def make_redo(server: Server, doublings: int = DOUBLINGS) -> None:
+    """Some 30 MB, or half as much for each doubling less, of rows in random order."""
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE crash")
         cursor.execute(
             "CREATE TABLE crash.t (a INT AUTO_INCREMENT PRIMARY KEY, b INT, pad VARCHAR(500)) ENGINE=InnoDB"
         )
         cursor.execute("INSERT INTO crash.t (b, pad) VALUES (0, REPEAT('x', 500))")
-        for _ in range(_DOUBLINGS):
+        for _ in range(doublings):
             cursor.execute("INSERT INTO crash.t (b, pad) SELECT b, pad FROM crash.t")
         for _ in range(3):
             cursor.execute("UPDATE crash.t SET b = b + 1 ORDER BY RAND()")

@@ -17,7 +17,7 @@ from innoscope.errors import BadFile, InnoscopeError
 from innoscope.toggles import engine
 from innoscope.toggles.model import ChangeFailed, Refused
 from innoscope.toggles.undoing import Overtaken
-from safety.recovering import ROOMY, TIGHT, make_redo
+from safety.recovering import DOUBLINGS, ROOMY, TIGHT, make_redo
 from safety.toggling import ACCOUNT, CONNECTIONS, READ_AHEAD, Subject
 from servers import Server
 
@@ -135,7 +135,7 @@ def test_nothing_is_undone_in_a_server_that_was_restarted(lone: Subject) -> None
 
 def test_a_server_that_recovers_from_a_crash_is_left_alone() -> None:
     with Server("mysql-5.6.24", options=ROOMY) as server:
-        make_redo(server)
+        make_redo(server, DOUBLINGS - 2)
         _left_alone_while_it_recovers(Subject(server))
 
 
