@@ -117,8 +117,8 @@ def test_what_must_never_be_written_to_memory(each: Server, toggle: str, value: 
         ("release_memory", "now", "takes no value"),
     ],
 )
-def test_values_out_of_range(each: Server, toggle: str, value: str, said: str) -> None:
-    assert_refused(each, Refused.exit_code, said, toggle, value)
+def test_values_out_of_range(old: Server, toggle: str, value: str, said: str) -> None:
+    assert_refused(old, Refused.exit_code, said, toggle, value)
 
 
 def tampered(target: Target, toggle: Toggle, setting: Setting) -> Means:

@@ -66,21 +66,11 @@ class Symbols:
 
 
 def resolve(target: Target, setting: Setting, *, gdb: str = "gdb") -> Resolved:
-    """Where one setting is; see ``resolve_all``."""
-    return resolve_all(target, [setting], gdb=gdb)[setting.name]
-
-
-def resolve_all(target: Target, settings: Sequence[Setting], *, gdb: str = "gdb") -> dict[str, Resolved]:
-    """Where each setting is in the process, by its name.
-
-    Raises what ``find_all`` has for the first that cannot be told.
-    """
-    found = {}
-    for setting, place in find_all(target, settings, gdb=gdb).items():
-        if isinstance(place, InnoscopeError):
-            raise place
-        found[setting.name] = place
-    return found
+    """Where one setting is. Raises what ``find_all`` has for it."""
+    place = find_all(target, [setting], gdb=gdb)[setting]
+    if isinstance(place, InnoscopeError):
+        raise place
+    return place
 
 
 def find_all(
