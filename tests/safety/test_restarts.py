@@ -106,7 +106,7 @@ def test_a_server_that_is_upgraded_in_place(folder: Path) -> None:
         began = time.monotonic()
         server.start(wait=False)
         while not probed(server.pid):
-            assert time.monotonic() < began + FOLLOWED_S
+            assert time.monotonic() < began + FOLLOWED_S, f"no probe yet:\n{sensing.log}"
             time.sleep(0.05)
         server.wait_ready()
         with Fsync(server, 1):
