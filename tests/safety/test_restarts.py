@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import tempfile
 import time
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,7 +18,7 @@ from servers import Server
 from workloads import Fsync
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
 #: Redo enough for all that is changed, and none of it written back before the crash.
 ROOMY: dict[str, str | int | None] = {"innodb_log_file_size": "128M", "innodb_flush_method": "O_DIRECT"}
@@ -78,15 +76,6 @@ def _make_redo(server: Server) -> None:
             cursor.execute("INSERT INTO crash.t (b, pad) SELECT b, pad FROM crash.t")
         for _ in range(3):
             cursor.execute("UPDATE crash.t SET b = b + 1 ORDER BY RAND()")
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Where the server may read, which it may not in pytest's own folders."""
-    with tempfile.TemporaryDirectory(prefix="innoscope-") as name:
-        path = Path(name)
-        path.chmod(0o755)
-        yield path
 
 
 def test_a_server_that_is_upgraded_in_place(folder: Path) -> None:
