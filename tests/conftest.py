@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,3 +56,12 @@ def server() -> Iterator[Callable[[str], Server]]:
 def any_server(request: pytest.FixtureRequest, server: Callable[[str], Server]) -> Server:
     """Each of the five servers in turn."""
     return server(request.param)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Where the server may read, which it may not in pytest's own folders."""
+    with tempfile.TemporaryDirectory(prefix="innoscope-") as name:
+        path = Path(name)
+        path.chmod(0o755)
+        yield path

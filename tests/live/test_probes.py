@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bpftrace import Independent
 from innoscope.collectors.probes import ProbesCollector
 from innoscope.metrics.model import Histogram, by_series
 from innoscope.target.discover import find_one
 from live import figures
-from live.bpftrace import Independent
 from servers import Server
 from workloads import Fsync, TableScan, UpdateStorm
 

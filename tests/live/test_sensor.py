@@ -198,14 +198,16 @@ def test_hello_and_probes(sensing: Sensing, mariadb: Server) -> None:
 
 
 def test_its_own_cost_is_told(sensing: Sensing, mysql: Server, mariadb: Server) -> None:
-    """Once it has learnt the servers: reading debug info and code maps their files for some seconds."""
+    """Once it has learnt the servers. It watches all of this host, also those of other tests: what the
+    daemons take beside one server is `bench agent`'s to measure.
+    """
     for server in (mysql, mariadb):
         until(sensing, server, learnt)
     reply = sensing.client.collect()
 
     assert reply.pid == sensing.pid
     assert reply.cpu_seconds == pytest.approx(_cpu_seconds(sensing.pid), abs=0.3)
-    assert 10e6 < reply.rss_bytes < 90e6
+    assert 10e6 < reply.rss_bytes < 60e6 + 15e6 * len(reply.servers)
 
 
 def _all_counters(reply: Reply, name: str) -> dict[tuple[str, str, tuple[str, ...]], float]:

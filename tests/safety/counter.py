@@ -6,18 +6,11 @@ process and one stretch of time; that it is not blind is shown by counting tools
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from servers import Keeper, ensure_packages
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from bpftrace import Bpftrace
 
 #: Return values of a system call that a signal or a ptrace stop broke off (include/linux/errno.h): -EINTR
 #: reaches the program; the -ERESTART… ones make the kernel start the call again (or turn into -EINTR).
@@ -34,12 +27,7 @@ tracepoint:raw_syscalls:sys_exit /pid == {pid} && ({restarts})/ {{ @restarted[ar
 tracepoint:raw_syscalls:sys_exit /pid == {pid}/ {{ @calls = count(); }}
 tracepoint:sched:sched_switch /pid == {pid} && (args->prev_state & {stopped})/ {{ @stops[tid] = count(); }}
 tracepoint:syscalls:sys_enter_ptrace {{ @ptrace[args->pid, args->request] = count(); }}
-BEGIN {{ printf("ready\\n"); }}
 """
-
-#: tracefs is mounted for bpftrace alone: the machine is as before when it ends.
-_MOUNTED = 'mount -t tracefs tracefs /sys/kernel/tracing && exec bpftrace -B line -f json -e "$1"'
-_END_S = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,65 +69,28 @@ class Counter:
     """A context manager; ``seen`` is there after its end."""
 
     def __init__(self, pid: int) -> None:
-        ensure_packages(["bpftrace"])
+        program = _PROGRAM.format(
+            pid=pid,
+            eintr=EINTR,
+            restarts=" || ".join(f"args->ret == -{code}" for code in RESTARTS),
+            stopped=_STOPPED_OR_TRACED,
+        )
+        self._bpftrace = Bpftrace(program, most_keys=65536)
         self._pid = pid
         self._threads: set[int] = set()
         self.seen: Disturbance | None = None
 
     def __enter__(self) -> Counter:
-        program = _PROGRAM.format(
-            pid=self._pid,
-            eintr=EINTR,
-            restarts=" || ".join(f"args->ret == -{code}" for code in RESTARTS),
-            stopped=_STOPPED_OR_TRACED,
-        )
-        self._keeper = Keeper()
-        self._process = subprocess.Popen(
-            ["unshare", "--mount", "sh", "-c", _MOUNTED, "sh", program],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "BPFTRACE_MAP_KEYS_MAX": "65536"},
-        )
-        self._keeper.watch(self._process.pid)
-        try:
-            self._wait_until_attached()
-        except BaseException:
-            self._process.kill()
-            self._process.communicate()
-            self._keeper.close()
-            raise
+        self._bpftrace.__enter__()
         self._threads |= threads(self._pid)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *told: object) -> None:
         self._threads |= threads(self._pid)
-        try:
-            self._process.send_signal(signal.SIGINT)
-            output, _errors = self._process.communicate(timeout=_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
-            raise
-        finally:
-            self._keeper.close()
-        self.seen = self._read(output.splitlines())
+        self._bpftrace.__exit__(*told)
+        self.seen = self._read(self._bpftrace.maps)
 
-    def _wait_until_attached(self) -> None:
-        """The line of BEGIN comes through the buffer that is read only once all probes are attached."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("{") and json.loads(line).get("data") == "ready\n":
-                return
-        assert self._process.stderr is not None
-        raise RuntimeError(f"bpftrace did not start: {self._process.stderr.read()}")
-
-    def _read(self, lines: Iterable[str]) -> Disturbance:
-        maps: dict[str, Any] = {}
-        for line in lines:
-            if line.startswith("{") and (message := json.loads(line))["type"] == "map":
-                maps |= message["data"]
+    def _read(self, maps: dict[str, Any]) -> Disturbance:
         return Disturbance(
             calls=int(maps.get("@calls") or 0),
             signals_generated=self._by_second(maps.get("@generated")),

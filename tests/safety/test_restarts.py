@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,7 +18,7 @@ from servers import Server
 from workloads import Fsync
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
 RECOVERS_S = 180
 #: From the start of the new server to its first probe.
@@ -61,15 +59,6 @@ def _all_told(scrape: Scrape) -> bool:
     return told and not any(scrape.why(collector) for collector in ("memory", "waits", "probes"))
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Where the server may read, which it may not in pytest's own folders."""
-    with tempfile.TemporaryDirectory(prefix="innoscope-") as name:
-        path = Path(name)
-        path.chmod(0o755)
-        yield path
-
-
 def test_a_server_that_is_upgraded_in_place(folder: Path) -> None:
     server = Server("mysql-5.6.24")
     server.installation = installed_in("mysql-5.6.24", folder / "server")
@@ -87,7 +76,7 @@ def test_a_server_that_is_upgraded_in_place(folder: Path) -> None:
         began = time.monotonic()
         server.start(wait=False)
         while not probed(server.pid):
-            assert time.monotonic() < began + FOLLOWED_S
+            assert time.monotonic() < began + FOLLOWED_S, f"no probe yet:\n{sensing.log}"
             time.sleep(0.05)
         server.wait_ready()
         with Fsync(server, 1):

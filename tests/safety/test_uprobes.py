@@ -6,7 +6,6 @@ import json
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -181,15 +180,6 @@ def test_a_binary_replaced_on_disk_is_probed_as_it_runs(folder: Path) -> None:
             assert _redo_writes(collector) - before > 40
         finally:
             collector.close()
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Where the server may read, which it may not in pytest's own folders."""
-    with tempfile.TemporaryDirectory(prefix="innoscope-") as name:
-        path = Path(name)
-        path.chmod(0o755)
-        yield path
 
 
 def test_stacks_below_return_probes_are_whole(server_5_6: Server) -> None:

@@ -105,8 +105,7 @@ impl Uprobe {
 
     fn detach(&self, py: Python<'_>) {
         let event = self.take();
-        // The kernel waits for programs under way.
-        py.detach(|| drop(event));
+        py.detach(|| uprobe::detach_all(event.into_iter().collect()));
     }
 }
 

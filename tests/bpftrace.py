@@ -1,0 +1,88 @@
+"""bpftrace for one stretch of time: what its maps hold at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from contextlib import suppress
+from typing import Any, Final, Self
+
+from servers import Keeper, ensure_packages
+
+#: tracefs is mounted for bpftrace alone: the machine is as before when it ends.
+_MOUNTED: Final = 'mount -t tracefs tracefs /sys/kernel/tracing && exec bpftrace -B line -f json -e "$1"'
+#: Who asks for the process group of this pid, which nobody has, ends all of them. A SIGINT would be lost where
+#: bpftrace is not in epoll_wait at that moment: it looks at nothing but that call's EINTR.
+_NOBODY: Final = 0x7FFFF000
+_FRAME: Final = f"""
+tracepoint:syscalls:sys_enter_getpgid /args->pid == {_NOBODY}/ {{ exit(); }}
+BEGIN {{ printf("ready\\n"); }}
+"""
+_END_S: Final = 60
+
+
+class Bpftrace:
+    """A context manager: all probes are attached inside, and ``maps`` (``@name`` → value) is there after."""
+
+    def __init__(self, program: str, *, most_keys: int = 4096) -> None:
+        ensure_packages(["bpftrace"])
+        self._program = program + _FRAME
+        self._most_keys = most_keys
+        self.maps: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._keeper = Keeper()
+        self._process = subprocess.Popen(
+            ["unshare", "--mount", "sh", "-c", _MOUNTED, "sh", self._program],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "BPFTRACE_MAP_KEYS_MAX": str(self._most_keys)},
+        )
+        self._keeper.watch(self._process.pid)
+        try:
+            self._wait_until_attached()
+        except BaseException:
+            self._kill()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ProcessLookupError):
+            os.getpgid(_NOBODY)
+        try:
+            output, _errors = self._process.communicate(timeout=_END_S)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            raise
+        self._keeper.close()
+        for line in output.splitlines():
+            if line.startswith("{") and (message := json.loads(line))["type"] == "map":
+                self.maps |= message["data"]
+
+    def _wait_until_attached(self) -> None:
+        """The line of BEGIN comes through the buffer that is read only once all probes are attached."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{") and json.loads(line).get("data") == "ready\n":
+                return
+        assert self._process.stderr is not None
+        raise RuntimeError(f"bpftrace did not start: {self._process.stderr.read()}")
+
+    def _kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._keeper.close()
+
+
+class Independent(Bpftrace):
+    """Counts: ``probes`` are bpftrace's, with a filter; ``count`` is there after the end."""
+
+    def __init__(self, *probes: str) -> None:
+        super().__init__("\n".join(f"{probe} {{ @n = count(); }}" for probe in probes))
+
+    @property
+    def count(self) -> int:
+        return int(self.maps.get("@n", 0))
