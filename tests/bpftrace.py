@@ -12,7 +12,7 @@ from servers import Keeper, ensure_packages
 
 #: tracefs is mounted for bpftrace alone: the machine is as before when it ends.
 _MOUNTED: Final = 'mount -t tracefs tracefs /sys/kernel/tracing && exec bpftrace -B line -f json -e "$1"'
-#: Who asks for the process group of this pid, which nobody has, ends all of them. A SIGINT would be lost where
+#: Who asks for the process group of this pid, which nobody has, ends all of them. A SIGINT is lost where
 #: bpftrace is not in epoll_wait at that moment: it looks at nothing but that call's EINTR.
 _NOBODY: Final = 0x7FFFF000
 _FRAME: Final = f"""

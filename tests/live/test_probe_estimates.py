@@ -1,0 +1,65 @@
+"""What is counted on a duty cycle is an honest estimate: alone on the machine, beside another counter."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bpftrace import Independent
+from innoscope.collectors.probes import ProbesCollector
+from innoscope.metrics.model import Histogram, by_series
+from innoscope.target.discover import find_one
+from live import figures
+from servers import Server
+from workloads import Oltp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from innoscope.metrics.model import Value
+
+SECONDS = 100.0
+
+
+def _writes(series: dict[tuple[str, tuple[str, ...]], Value]) -> int:
+    value = series["redo_write_seconds", ()]
+    assert isinstance(value, Histogram)
+    return value.count
+
+
+@pytest.fixture
+def commits() -> Iterator[Server]:
+    """An even load that waits for no disk, and of whose operations a probe is a small part.
+
+    While one is on, the server is slower by what it costs, and so is what is counted.
+    """
+    options = (*Oltp.server_options, "--innodb-flush-log-at-trx-commit=2")
+    with Server("mysql-5.6.24", options=options) as server, Oltp(server, 4):
+        yield server
+
+
+def test_estimates_of_a_duty_cycle_are_close(commits: Server) -> None:
+    collector = ProbesCollector(find_one(commits.pid), families=frozenset({"redo"}), budget=0.003)
+    governor = collector.start()
+    try:
+        time.sleep(5)
+        [point] = [point for point in governor.attachment.points if point.name == "redo_write"]
+        [place] = point.placed.places
+        path = commits.installation.mysqld
+        before = _writes(by_series(collector.collect()))
+        with Independent(f"uprobe:{path}:{place.symbol} /pid == {commits.pid}/") as independent:
+            before = _writes(by_series(collector.collect()))
+            time.sleep(SECONDS)
+            after = _writes(by_series(collector.collect()))
+        [report] = [report for report in collector.report() if report.probe == "redo_write"]
+    finally:
+        collector.close()
+    estimate = after - before
+    figures.record(
+        "truth", "mysql-5.6.24/sampled redo writes",
+        f"estimate {estimate:,}, bpftrace {independent.count:,}, attached {report.duty:.1%}",
+    )  # fmt: skip
+    assert report.state == "sampled"
+    assert estimate == pytest.approx(independent.count, rel=0.05)
