@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +26,11 @@ _CONDITIONS: tuple[tuple[Callable[[], bool], str], ...] = (
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Stop with a remedy where the machine cannot run the tests."""
+    """Stop with a remedy where the machine cannot run the tests.
+
+    In the background of a shell SIGINT is ignored, also by what we start: tests end commands with it.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     missing = [remedy for met, remedy in _CONDITIONS if not met()]
     if missing and not session.config.option.collectonly:
         pytest.exit("\n".join(missing), returncode=pytest.ExitCode.USAGE_ERROR)
