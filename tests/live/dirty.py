@@ -11,14 +11,15 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Flushing starts where innodb_max_dirty_pages_pct says and not before, nor for want of free pages, and looks
-#: at the last second only; 5.5 knows none of this.
+#: Flushing starts where innodb_max_dirty_pages_pct says and not before, nor for want of free pages or of redo
+#: space, and looks at the last second only; 5.5 knows none of this.
 SMALL_POOL: Final[dict[str, str | int | None]] = {
     "innodb_buffer_pool_size": "16M",
     "innodb_flush_method": "O_DIRECT",
     "loose_innodb_max_dirty_pages_pct_lwm": 0,
     "loose_innodb_lru_scan_depth": 100,
     "loose_innodb_flushing_avg_loops": 1,
+    "loose_innodb_redo_log_capacity": "1G",
 }
 POOL_PAGES: Final = 1024
 _UNWANTED: Final = {
