@@ -28,7 +28,7 @@ from workloads import Fsync
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-KILLS = int(os.environ.get("INNOSCOPE_PROBE_KILLS", "50"))
+KILLS = int(os.environ.get("INNOSCOPE_PROBE_KILLS", "20"))
 SEED = 20261121
 #: Inherited by all processes that are started while it is set.
 MARK = "INNOSCOPE_KILLED_PROBING"
