@@ -13,7 +13,6 @@ from bench.children import ChildError
 from bench.proc import cpu_seconds, memory_mb
 from bench.scene import crowded, say
 from bench.tables import table
-from innoscope.target.discover import find_all
 from safety.agenting import Running
 from safety.sensing import Sensing
 
@@ -37,19 +36,19 @@ Record = dict[str, Any]
 
 def run(name: str, settings: Settings) -> Record:
     """One server: until all works, then so long."""
-    with crowded(name, settings.connections, mixed=False) as server:
-        if others := [target.pid for target in find_all() if target.pid != server.pid]:
-            say(f"the sensor watches {len(others)} other servers of this host too: no figures")
-        with Sensing() as sensing, Running(server, sensor=sensing.path) as agent:
-            pids = {"sensor": sensing.pid, "agent": agent.pid}
-            scrape = _until_all_works(agent)
-            start = {who: cpu_seconds(pid) for who, pid in pids.items()}
-            say(f"{name}: a scrape every {settings.scrape_every:g} s for {settings.agent_seconds:g} s")
-            readings = _watched(pids, agent, settings)
+    with (
+        crowded(name, settings.connections, mixed=False) as server,
+        Sensing(only=[server]) as sensing,
+        Running(server, sensor=sensing.path) as agent,
+    ):
+        pids = {"sensor": sensing.pid, "agent": agent.pid}
+        scrape = _until_all_works(agent)
+        start = {who: cpu_seconds(pid) for who, pid in pids.items()}
+        say(f"{name}: a scrape every {settings.scrape_every:g} s for {settings.agent_seconds:g} s")
+        readings = _watched(pids, agent, settings)
     return {
         "threads": scrape.value("mysqld_os_threads"),
         "series": len(scrape.values),
-        "other_servers": len(others),
         "start_cpu_s": start,
         "readings": readings,
     }

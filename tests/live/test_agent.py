@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NAMES = ("mysql-5.6.24", "mariadb-10.11")
-SCRAPES = 200
+SCRAPES = 100
 #: ann:secret, at bcrypt's lowest cost.
 USER = '"$2b$04$8rxkvEEf1L4p9tz1nvUw6OunHm9Car9xkcNHBZO9SqJ.uu7AGXIUW"'
 PATIENCE_S = 30
@@ -39,7 +39,7 @@ def scene(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Running, Sen
     with ExitStack() as stack:
         server = stack.enter_context(Server(request.param))
         stack.enter_context(RowLock(server, 6))
-        sensing = stack.enter_context(Sensing())
+        sensing = stack.enter_context(Sensing(only=[server]))
         agent = stack.enter_context(Running(server, sensor=sensing.path))
         agent.until(
             lambda scrape: bool(scrape.value("threads", wait="row_lock")) and scrape.value("sql_up") == 1
@@ -172,7 +172,7 @@ def test_a_real_prometheus_scrapes_it_over_tls_with_a_password(
         f"basic_auth_users: {{ann: {USER}}}\n"
     )
     with (
-        Sensing() as sensing,
+        Sensing(only=[server(name)]) as sensing,
         Running(server(name), "--web.config.file", web, sensor=sensing.path) as agent,
         Prometheus(
             certificate,

@@ -58,7 +58,7 @@ def test_the_budget_holds_with_the_hottest_family(storm: Server, budget: float) 
 
 def test_it_stops_and_goes_on_where_it_was(storm: Server) -> None:
     """Nothing is compiled or learnt again: the hot ones are on their duty cycles from the start."""
-    collector = ProbesCollector(find_one(storm.pid), families=frozenset({"redo", "row_lock"}), budget=0.001)
+    collector = ProbesCollector(find_one(storm.pid), families=frozenset({"redo", "row_lock"}), budget=0.003)
     governor = collector.start()
     try:
         time.sleep(3)

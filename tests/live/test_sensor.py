@@ -13,6 +13,7 @@ import pytest
 from innoscope.stacks.profiles import Profiles, report
 from innoscope.stacks.render import encode
 from live import figures
+from safety.debugging import stand
 from safety.sensing import Sensing, of_pid, outcome, values
 from servers import Server
 from workloads import Burn, Crowd, Idle, RowLock
@@ -44,7 +45,7 @@ def mariadb() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def sensing(mysql: Server, mariadb: Server) -> Iterator[Sensing]:
-    with Sensing("--server", f"shop={mysql.socket}", "--interval", 0.5) as sensing:
+    with Sensing("--server", f"shop={mysql.socket}", "--interval", 0.5, only=[mysql, mariadb]) as sensing:
         until(sensing, mysql, looked)
         until(sensing, mariadb, looked)
         yield sensing
@@ -198,9 +199,7 @@ def test_hello_and_probes(sensing: Sensing, mariadb: Server) -> None:
 
 
 def test_its_own_cost_is_told(sensing: Sensing, mysql: Server, mariadb: Server) -> None:
-    """Once it has learnt the servers. It watches all of this host, also those of other tests: what the
-    daemons take beside one server is `bench agent`'s to measure.
-    """
+    """Once it has learnt both servers; what the daemons take beside one is `bench agent`'s to measure."""
     for server in (mysql, mariadb):
         until(sensing, server, learnt)
     reply = sensing.client.collect()
@@ -223,7 +222,11 @@ def _all_counters(reply: Reply, name: str) -> dict[tuple[str, str, tuple[str, ..
 @pytest.mark.parametrize("name", ["mysql-5.6.24", "mariadb-10.11"])
 def test_a_server_that_is_killed_and_restarted_goes_on(name: str) -> None:
     """Under its old name, within 5 s, and no counter falls."""
-    with Server(name) as server, Sensing("--interval", 0.2) as sensing, Crowd(server, IDLERS, "mysql"):
+    with (
+        Server(name) as server,
+        Sensing("--interval", 0.2, only=[server]) as sensing,
+        Crowd(server, IDLERS, "mysql"),
+    ):
         told = until(sensing, server, lambda told: looked(told) and threads(told, "idle") >= IDLERS)
         called, port = told.name, server.port
         time.sleep(1)
@@ -256,10 +259,12 @@ def test_a_server_that_is_killed_and_restarted_goes_on(name: str) -> None:
 
 
 def test_a_server_that_stands_still_is_told_at_once() -> None:
-    with Server("mysql-5.6.24") as server, Idle(server, IDLERS), Sensing() as sensing:
+    with Server("mysql-5.6.24") as server, Idle(server, IDLERS), Sensing(only=[server]) as sensing:
         until(sensing, server, looked)
         os.kill(server.pid, signal.SIGSTOP)
         try:
+            while not stand(server.pid):
+                time.sleep(0.01)
             began = time.monotonic()
             told = of_pid(sensing.client.collect(), server.pid)
             took = time.monotonic() - began

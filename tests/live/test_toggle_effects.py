@@ -154,7 +154,7 @@ def test_dirty_pages_sink_below_their_limit(small: Callable[[str], Changed], nam
             assert pages.keep_busy(lambda: pages.share() <= 6, PATIENCE_S)
             seconds = time.monotonic() - began
             sunk = pages.now()
-        assert stayed > sunk
+        assert stayed > sunk, f"{before} dirty pages before"
         assert pages.stained() > sunk
     text = f"{before} dirty pages, {stayed} a second later; limit 5 %: {sunk} within {seconds:.1f} s"
     record(name, "dirty_page_limit", text, before=before, stayed=stayed, sunk=sunk, seconds=seconds)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from innoscope.metrics.model import by_series
 from innoscope.sensor.client import SensorClient
+from innoscope.target.discover import find_one
 from safety.command import INNOSCOPE
 from safety.contained import beyond_nsenter
 from servers import Keeper
@@ -21,19 +22,32 @@ if TYPE_CHECKING:
 
     from innoscope.metrics.model import Outcome, Value
     from innoscope.sensor.protocol import Reply, ServerReply
+    from servers import Server
 
 _READY_S = 60
 
 
 class Sensing:
-    """A context manager; ``client`` asks it. ``kill()`` and ``start()`` are for tests of its death."""
+    """A context manager; ``client`` asks it. ``kill()`` and ``start()`` are for tests of its death.
 
-    def __init__(self, *arguments: object, under: Sequence[str] = (), path: Path | None = None) -> None:
+    It watches ``only`` these servers where there are some: those of other tests make it slow to end.
+    """
+
+    def __init__(
+        self,
+        *arguments: object,
+        only: Sequence[Server] = (),
+        under: Sequence[str] = (),
+        path: Path | None = None,
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="innoscope-sensor-")
         self._home = Path(self._folder.name)
         self._home.chmod(0o755)
         self.path = path or self._home / "run" / "sensor.sock"
-        self._arguments = [*under, INNOSCOPE, "sensor", "--socket", str(self.path), *map(str, arguments)]
+        places = [text for server in only for text in ("--only", str(find_one(server.pid).socket))]
+        self._arguments = [
+            *under, INNOSCOPE, "sensor", "--socket", str(self.path), *places, *map(str, arguments)
+        ]  # fmt: skip
         self._keeper = Keeper()
         self.process: subprocess.Popen[bytes] | None = None
 

@@ -189,7 +189,7 @@ def test_without_a_sensor_there_is_sql_and_a_reason(target: Server) -> None:
 
 
 def test_a_sensor_that_is_killed_stopped_and_started_again(mysql: Server) -> None:
-    with Sensing() as sensing, Running(mysql, sensor=sensing.path) as agent:
+    with Sensing(only=[mysql]) as sensing, Running(mysql, sensor=sensing.path) as agent:
         first = agent.until(lambda scrape: scrape.value("threads", wait="background_idle") is not None)
         assert first.value("sensor_up") == 1
 
@@ -217,7 +217,7 @@ def test_a_sensor_that_is_killed_stopped_and_started_again(mysql: Server) -> Non
 def test_a_server_that_is_killed_and_started_again() -> None:
     with (
         Server("mysql-5.6.24") as server,
-        Sensing() as sensing,
+        Sensing(only=[server]) as sensing,
         Running(server, sensor=sensing.path) as agent,
     ):
         before = agent.until(lambda scrape: memory_is_sql_s(scrape) and scrape.why("waits") is None)

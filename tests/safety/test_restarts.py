@@ -29,7 +29,7 @@ FOLLOWED_S = 5
 def test_a_server_in_crash_recovery() -> None:
     with (
         Server("mysql-5.6.24", options=ROOMY) as server,
-        Sensing() as sensing,
+        Sensing(only=[server]) as sensing,
         Running(server, sensor=sensing.path) as agent,
     ):
         make_redo(server)
@@ -62,7 +62,7 @@ def _all_told(scrape: Scrape) -> bool:
 def test_a_server_that_is_upgraded_in_place(folder: Path) -> None:
     server = Server("mysql-5.6.24")
     server.installation = installed_in("mysql-5.6.24", folder / "server")
-    with server, Sensing() as sensing, Running(server, sensor=sensing.path) as agent:
+    with server, Sensing(only=[server]) as sensing, Running(server, sensor=sensing.path) as agent:
         first = agent.until(_all_told)
         _upgrade(server.installation.mysqld, folder)
         with Fsync(server, 1):

@@ -70,8 +70,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def sensing(server: Server) -> Iterator[Sensing]:
-    assert server.running
-    with Sensing() as sensing:
+    with Sensing(only=[server]) as sensing:
         yield sensing
 
 
@@ -206,9 +205,9 @@ def test_another_user_is_refused_also_where_the_files_let_it_in(sensing: Sensing
     assert json.loads(said)["error"] == f"user {NOBODY} may not ask: it is not of the sensor's group"
 
 
-def test_members_of_the_group_may_ask() -> None:
+def test_members_of_the_group_may_ask(server: Server) -> None:
     """As the agent does: another user, the group among its supplementary ones."""
-    with Sensing("--group", "games") as sensing:
+    with Sensing("--group", "games", only=[server]) as sensing:
         games = pwd.getpwnam("games").pw_gid
         assert sensing.path.stat().st_gid == games
         member, stranger = _ask_as(sensing.path, NOBODY, 1, games, 2), _ask_as(sensing.path, NOBODY, 1, 2)
@@ -240,7 +239,7 @@ def test_what_is_no_socket_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_terminated_it_ends_at_once_and_removes_its_socket(server: Server) -> None:
-    with Sensing() as sensing:
+    with Sensing(only=[server]) as sensing:
         assert of_pid(sensing.client.collect(), server.pid) is not None
         began = time.monotonic()
         code = sensing.terminate()
@@ -258,7 +257,7 @@ def test_terminated_it_ends_at_once_and_removes_its_socket(server: Server) -> No
 
 def test_killed_it_leaves_the_server_alone_and_the_next_one_takes_over(server: Server) -> None:
     draw = random.Random(SEED)  # noqa: S311
-    with Sensing("--interval", 0.1) as sensing:
+    with Sensing("--interval", 0.1, only=[server]) as sensing:
         for _ in range(KILLS):
             time.sleep(draw.random() * 0.5)
             sensing.kill()
@@ -283,7 +282,7 @@ def _until(holds: Callable[[], bool]) -> None:
 
 def test_without_bpf_it_says_so_and_stops_no_thread(server: Server) -> None:
     """The daemon never takes ptrace, which would hold each thread; the rest goes on."""
-    with Sensing("--interval", 0.1, under=without_bpf()) as sensing:
+    with Sensing("--interval", 0.1, only=[server], under=without_bpf()) as sensing:
         _until(lambda: not _starting(sensing, server))
         traced = [_tracer(server.pid) for _ in range(200)]
         told = of_pid(sensing.client.collect(), server.pid)

@@ -19,6 +19,7 @@ Examples:
   sudo innoscope sensor                                  for root only, at /run/innoscope/sensor.sock
   sudo innoscope sensor --group innoscope                members of that group may ask it too
   sudo innoscope sensor --server shop=/run/mysqld/mysqld.sock --server audit=4242
+  sudo innoscope sensor --only /run/mysqld/mysqld.sock   no other server of this host
   innoscope sensor --socket /tmp/i/sensor.sock           for one's own servers, as far as the rights go
 
 \b
@@ -34,12 +35,23 @@ def _names(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> di
     found: dict[str, str] = {}
     for value in values:
         name, equals, where = value.partition("=")
-        if not (name and equals and (where.isdecimal() or where.startswith("/"))):
+        if not (name and equals and _is_place(where)):
             raise click.BadParameter(f"{value!r} is not NAME=PID or NAME=/path/of/its.sock")
         if name in found.values() or where in found:
             raise click.BadParameter(f"{value!r}: each name and each server once")
         found[where] = name
     return found
+
+
+def _places(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> frozenset[str]:
+    for value in values:
+        if not _is_place(value):
+            raise click.BadParameter(f"{value!r} is not a pid or /path/of/its.sock")
+    return frozenset(values)
+
+
+def _is_place(text: str) -> bool:
+    return text.isdecimal() or text.startswith("/")
 
 
 @click.command("sensor", epilog=_EPILOG)
@@ -54,6 +66,13 @@ def _names(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> di
     callback=_names,
     metavar="NAME=WHERE",
     help="Call the server with this pid or this socket NAME, not by its port (may be repeated).",
+)
+@click.option(
+    "--only",
+    multiple=True,
+    callback=_places,
+    metavar="WHERE",
+    help="Watch the server with this pid or this socket, and no others than those named.",
 )
 @click.option(
     "--interval",
@@ -85,6 +104,7 @@ def command(
     path: str,
     group: str | None,
     names: dict[str, str],
+    only: frozenset[str],
     interval: float,
     probes: bool,
     families: tuple[str, ...],
@@ -105,7 +125,7 @@ def command(
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     wanted = ProbeSettings(frozenset(families) or None, budget) if probes else None
-    sensor = Sensor(Settings(interval, names, wanted), default_factories())
+    sensor = Sensor(Settings(interval, names, wanted, only), default_factories())
     socket = SocketServer(path, sensor.handle, group=group)
     log.info("sensor listens", extra={"socket": path, "pid": os.getpid()})
     code = 0

@@ -46,11 +46,14 @@ _AGAIN_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``names`` maps a pid or a socket's path, as text, to a server's name. No ``probes``, no uprobes."""
+    """``names`` maps a pid or a socket's path, as text, to a server's name; ``only`` are those to watch, none
+    for all. No ``probes``, no uprobes.
+    """
 
     interval_s: float = 1.0
     names: Mapping[str, str] = field(default_factory=dict)
     probes: ProbeSettings | None = None
+    only: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -78,6 +81,7 @@ class Sensor:
         self._known: dict[int, _Known] = {}
         self._slots: dict[str, Slot] = {}
         self._lock = threading.Lock()  # of the two above
+        self._passed_by: set[int] = set()  # those that ``only`` leaves out
         self._collecting = threading.Lock()
         self._collected: tuple[float, list[tuple[str, Target, list[Outcome]]]] = (-1.0, [])
         self._boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -99,7 +103,10 @@ class Sensor:
         now = time.monotonic()
         pids = discover.server_pids(self._proc)
         self._end_gone(set(pids), now)
+        self._passed_by.intersection_update(pids)
         for pid in pids:
+            if pid in self._passed_by:
+                continue
             known = self._known.get(pid)
             if known is None or now >= known.again_at:
                 try:
@@ -216,6 +223,11 @@ class Sensor:
     def _identify(self, pid: int, known: _Known | None, now: float) -> None:
         """Learn who it is; begin to watch it if it is new, else take over what it did not tell before."""
         target = discover.identify(self._proc, pid)
+        only = self._settings.only
+        if only and only.isdisjoint({str(pid), target.socket}):
+            if target.socket is not None:  # else it does not listen yet: ask again
+                self._passed_by.add(pid)
+            return
         others = {one.name for number, one in self._known.items() if number != pid}
         name = self._names.give(target, others)
         again_s = 2 * known.again_s if known else _AGAIN_S
