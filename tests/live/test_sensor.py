@@ -198,6 +198,18 @@ def test_hello_and_probes(sensing: Sensing, mariadb: Server) -> None:
     assert "shop" in sensing.client.probes()
 
 
+def test_others_are_passed_by(sensing: Sensing, mysql: Server, mariadb: Server) -> None:
+    with Server("mysql-5.5.9") as other:
+        told = until(sensing, mariadb, looked)
+        with Server("mariadb-10.11"), Sensing(only=[other]) as choosy:
+            until(choosy, other, looked)
+            seen = choosy.client.hello()["servers"]
+
+    assert told.target.pid == mariadb.pid
+    assert set(sensing.client.hello()["servers"]) == {"shop", str(mariadb.port)}
+    assert seen == [str(other.port)]
+
+
 def test_its_own_cost_is_told(sensing: Sensing, mysql: Server, mariadb: Server) -> None:
     """Once it has learnt both servers; what the daemons take beside one is `bench agent`'s to measure."""
     for server in (mysql, mariadb):
