@@ -61,7 +61,7 @@ class Running:
 
     def __init__(
         self, server: Server, *arguments: object, sensor: Path | None = None, options: Iterable[str] = (),
-        by_hand: bool = False, under: Iterable[str] = (),
+        by_hand: bool = False, under: Iterable[str] = (), program: Iterable[str] = (INNOSCOPE,),
     ) -> None:  # fmt: skip
         self._folder = tempfile.TemporaryDirectory(prefix="innoscope-agent-")
         self.home = Path(self._folder.name)
@@ -75,7 +75,7 @@ class Running:
             + "\n".join(options)
         )
         self._command = [
-            *under, INNOSCOPE, "agent", "--config.file", str(config), "--web.listen-address", "127.0.0.1:0",
+            *under, *program, "agent", "--config.file", str(config), "--web.listen-address", "127.0.0.1:0",
             "--sensor.socket", str(self.sensor), *map(str, arguments),
         ]  # fmt: skip
         self._keeper = Keeper()
