@@ -27,7 +27,9 @@ MOST_SECONDS: Final = 2
 #: Not a workload: an agent with its sensor, which is asked for pages all the time.
 AGENT: Final = "agent"
 
-_FENCE: Final = re.compile(r"^(?:<!-- example:(?P<scene>[^>]*)-->\n)?```console\n(?P<body>.*?)^```$", re.M | re.S)
+_FENCE: Final = re.compile(
+    r"^(?:<!-- example:(?P<scene>[^>]*)-->\n)?```console\n(?P<body>.*?)^```$", re.M | re.S
+)
 _PROMPT: Final = "$ "
 _UNIT: Final = r"(?: ?(?:%|(?:ns|µs|ms|s|min|h|B|KiB|MiB|GiB|kB|MB|GB)\b))?"
 _NUMBER: Final = r"\d[\d,.]*" + _UNIT
@@ -107,7 +109,7 @@ class There:
 
 
 def placed(command: str, there: There) -> str:
-    """The command for the shell, on the server of the scene. Raises ValueError where it is against the rule."""
+    """The command for the shell, on the scene's server. Raises ValueError where it is against the rule."""
     first, bar, rest = command.partition(" | ")
     words = shlex.split(first, comments=True)
     if words[:1] == ["sudo"]:
@@ -124,7 +126,9 @@ def placed(command: str, there: There) -> str:
     }
     words, named = _replaced(words, stands_for)
     if "pid" in {option.name for option in found.params} and not named:
-        words += ["--socket", stands_for["--socket"]] if "--sensor" in words else ["--pid", stands_for["--pid"]]
+        words += (
+            ["--socket", stands_for["--socket"]] if "--sensor" in words else ["--pid", stands_for["--pid"]]
+        )
     return shlex.join(words) + bar + rest
 
 
@@ -160,7 +164,9 @@ def difference(shown: tuple[str, ...], real: str) -> str | None:
 
     These are the first lines of paragraphs, in their order; the first one has to be the first.
     """
-    heads = [line for before, line in zip(("", *shown), shown, strict=False) if line.strip() and not before.strip()]
+    heads = [
+        line for before, line in zip(("", *shown), shown, strict=False) if line.strip() and not before.strip()
+    ]
     lines = [line for line in real.splitlines() if line.strip()]
     for number, head in enumerate(heads):
         like = re.compile(pattern(head))

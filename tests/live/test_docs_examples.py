@@ -48,7 +48,9 @@ class Stage:
             return
         self.close()
         self._stack, self._scene = ExitStack(), scene
-        options = [option for name, _ in scene.loads if name != AGENT for option in WORKLOADS[name].server_options]
+        options = [
+            option for name, _ in scene.loads if name != AGENT for option in WORKLOADS[name].server_options
+        ]
         server = self._stack.enter_context(Server(scene.server, options=options))
         self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="innoscope-docs-")))
         for name, count in scene.loads:
@@ -56,7 +58,12 @@ class Stage:
                 self._stack.enter_context(WORKLOADS[name](server, count))
         agent, sensor = self._agent(server) if scene.agent else (None, None)
         self.there = There(
-            server.pid, str(server.socket), server.port, os.path.realpath(f"/proc/{server.pid}/exe"), agent, sensor
+            server.pid,
+            str(server.socket),
+            server.port,
+            os.path.realpath(f"/proc/{server.pid}/exe"),
+            agent,
+            sensor,
         )
 
     def _agent(self, server: Server) -> tuple[int, str]:
@@ -76,7 +83,9 @@ class Stage:
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
         """In a shell, without a terminal, with folders of its own for what Innoscope keeps."""
-        places = {f"INNOSCOPE_{name}": str(self.folder / name.lower()) for name in ("RUN", "STATE", "SYMBOLS")}
+        places = {
+            f"INNOSCOPE_{name}": str(self.folder / name.lower()) for name in ("RUN", "STATE", "SYMBOLS")
+        }
         path = f"{Path(INNOSCOPE).parent}:{os.environ['PATH']}"
         return subprocess.run(
             ["bash", "-o", "pipefail", "-c", command],
@@ -98,7 +107,9 @@ def stage() -> Iterator[Stage]:
     stage = Stage()
     yield stage
     stage.close()
-    figures.record("examples of the documentation", f"{len(EXAMPLES)}", f"{stage.seconds:.0f} s", seconds=stage.seconds)
+    figures.record(
+        "examples of the documentation", f"{len(EXAMPLES)}", f"{stage.seconds:.0f} s", seconds=stage.seconds
+    )
 
 
 @pytest.mark.parametrize("page", NEEDED)

@@ -1,4 +1,4 @@
-"""``innoscope self-profile`` on a real agent and a real sensor, and the profile that the agent takes by itself."""
+"""``innoscope self-profile`` on a real agent and sensor, and the profile that the agent takes by itself."""
 
 from __future__ import annotations
 
@@ -116,7 +116,9 @@ def test_the_sensor_with_its_waiting_threads(scene: tuple[Running, Sensing]) -> 
 
 def test_native_frames_where_one_asks_for_them(scene: tuple[Running, Sensing]) -> None:
     agent, _ = scene
-    done = innoscope("self-profile", "--pid", agent.pid, "--seconds", 1, "--native", "--format", "raw", "--idle")
+    done = innoscope(
+        "self-profile", "--pid", agent.pid, "--seconds", 1, "--native", "--format", "raw", "--idle"
+    )
 
     assert done.returncode == 0, done.stderr
     assert "libc" in done.stdout
@@ -140,7 +142,17 @@ def test_who_is_not_there(tmp_path: Path) -> None:
 
 def test_a_profiler_that_is_killed_leaves_the_agent_as_it_was(scene: tuple[Running, Sensing]) -> None:
     agent, _ = scene
-    command = ["py-spy", "record", "--nonblocking", "--pid", str(agent.pid), "--duration", "30", "-o", os.devnull]
+    command = [
+        "py-spy",
+        "record",
+        "--nonblocking",
+        "--pid",
+        str(agent.pid),
+        "--duration",
+        "30",
+        "-o",
+        os.devnull,
+    ]
     command[0] = str(Path(sys.executable).with_name("py-spy"))
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as profiler:
         assert profiler.stdout is not None

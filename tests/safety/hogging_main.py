@@ -30,5 +30,5 @@ def hogging(serve: Callable[[Agent], None]) -> Callable[[Agent], None]:
 
 
 if __name__ == "__main__":
-    Agent.run = hogging(Agent.run)  # type: ignore[method-assign]
+    Agent.run = hogging(Agent.run)  # type: ignore[assignment, method-assign]
     run()

@@ -1,4 +1,4 @@
-"""``readable_main.py UID``: who was root becomes that user; may its children read it before, within, after?"""
+"""``readable_main.py UID``: root becomes that user; may its children read it before, within, after?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from innoscope.errors import NoRights
 
 def readable() -> bool:
     """Whether a child may open our memory."""
-    done = subprocess.run(["/bin/sh", "-c", f"exec 3</proc/{os.getpid()}/mem"], stderr=subprocess.DEVNULL, check=False)
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"exec 3</proc/{os.getpid()}/mem"], stderr=subprocess.DEVNULL, check=False
+    )
     return done.returncode == 0
 
 

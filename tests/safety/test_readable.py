@@ -33,7 +33,9 @@ def test_not_where_strangers_share_the_user() -> None:
     assert tried(NOBODY) == "False True False" if alone else "agent runs as nobody" in tried(NOBODY)
 
 
-@pytest.mark.parametrize(("scope", "words"), [("2", "sudo innoscope self-profile"), ("3", "until the next boot")])
+@pytest.mark.parametrize(
+    ("scope", "words"), [("2", "sudo innoscope self-profile"), ("3", "until the next boot")]
+)
 def test_where_yama_forbids_it_it_is_said(
     scope: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

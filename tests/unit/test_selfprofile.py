@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +98,9 @@ def test_what_is_kept_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INNOSCOPE_RUN", str(tmp_path))
-    many = {(f"{'f' * 100}{number} (x.py:{number})",) * 50: number + 1 for number in range(20_000)}
+    many: folded.Stacks = {
+        (f"{'f' * 100}{number} (x.py:{number})",) * 50: number + 1 for number in range(20_000)
+    }
     kept.write(many, WHY)
     found = kept.read(kept.path())
 
@@ -111,8 +112,8 @@ def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        b"", b"{", b"[]", b"{}", b'{"innoscope": 1}', b'{"innoscope": {"schema": 2}}', b"\xff", b"[" * 100_000,
-        b" " * (kept.MOST_BYTES + 1),
+        b"", b"{", b"[]", b"{}", b'{"innoscope": 1}', b'{"innoscope": {"schema": 2}}', b"\xff",
+        b"[" * 100_000, b" " * (kept.MOST_BYTES + 1),
     ],
 )  # fmt: skip
 def test_what_is_damaged_is_refused(content: bytes, tmp_path: Path) -> None:
@@ -149,7 +150,12 @@ def test_the_doctor_tells_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     check = own_profile(host)
 
     assert check.status is Status.WARN
-    for words in ("pid 42", "87.0% of a core over 60 s, 5.0% are allowed", "work (b.py) 90%", kept.path().name):
+    for words in (
+        "pid 42",
+        "87.0% of a core over 60 s, 5.0% are allowed",
+        "work (b.py) 90%",
+        kept.path().name,
+    ):
         assert words in check.detail
     kept.path().write_text("{}")
     assert own_profile(host).remedy == f"rm {kept.path()}"

@@ -57,7 +57,7 @@ class Stacks:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """What the agent itself may cost, as a share of one core; beyond it, it takes a profile of itself, once."""
+    """What the agent itself may cost, as a share of one core; beyond it, it profiles itself, once."""
 
     cpu_budget: float = 0.05
     window_seconds: float = 60

@@ -57,7 +57,6 @@ class Agent:
         self._store = Store(patient, servers.called, config.stacks.keep_seconds)
         routes = Routes(self._gatherer, self._store, sensor, servers.name_of, config.web.telemetry_path)
         self._own = OwnProfile(config.own, self._gatherer.profiles)
-        self._settled = threading.Event()
         self.ended = threading.Event()
         self._polled_at = time.monotonic()
         self.web = WebServer(Address.parse(config.web.listen_address), routes.table(), self.watched)
@@ -74,8 +73,7 @@ class Agent:
         while not self.ended.wait(_BEAT):
             if time.monotonic() - self._polled_at < _POLL_STUCK:
                 notify("WATCHDOG=1")
-            if self._settled.is_set():
-                self._own.beat()
+            self._own.beat()
         notify("STOPPING=1")
         self.web.stop()
 
@@ -86,7 +84,7 @@ class Agent:
         notify("READY=1")
         while True:
             self._take_over_profiles()
-            self._settled.set()  # the first time it may be a whole hour: not what we cost from now on
+            self._own.begin()  # not earlier: it may have been a whole hour, which is not what we cost
             if self.ended.wait(self._config.stacks.poll_seconds):
                 return
             self._maintain()
@@ -151,7 +149,7 @@ def _as_root(config: Config) -> child.OwnSensor | None:
 
 
 def _place_for_profile(account: privileges.Account | None) -> None:
-    """A folder that the agent will be able to write to. Without it there is no profile; the log will say why."""
+    """A folder that the agent will be able to write to; without it the log will say why there is none."""
     with suppress(OSError):
         kept.prepare(account.uid if account else 0, account.gid if account else 0)
 

@@ -1,4 +1,4 @@
-"""A profile of the agent, taken by itself, once, when it passes its CPU budget; kept for ``innoscope doctor``."""
+"""A profile of the agent, taken by itself, once, when it passes its CPU budget: for ``innoscope doctor``."""
 
 from __future__ import annotations
 
@@ -56,19 +56,28 @@ class OwnProfile:
         self._settings = settings
         self._counts = counts
         self._budget = CpuBudget(settings.cpu_budget, settings.window_seconds)
+        self._begun = False
         self._done = settings.cpu_budget == 0
         self._told = False
 
+    def begin(self) -> None:
+        """What is used from now on counts. Again: nothing."""
+        if not self._begun:
+            self._budget.passed()
+        self._begun = True
+
     def beat(self) -> None:
         """Take the profile if the time has come: once in our life, and not again while the last is fresh."""
-        if self._done:
+        if self._done or not self._begun:
             return
         used = self._budget.passed()
         if used is None:
             return
         if kept.is_fresh():
             if not self._told:
-                _log.warning("CPU budget passed again", extra={"used": f"{used:.1%}", "kept": str(kept.path())})
+                _log.warning(
+                    "CPU budget passed again", extra={"used": f"{used:.1%}", "kept": str(kept.path())}
+                )
             self._told = True
             return
         self._done = True

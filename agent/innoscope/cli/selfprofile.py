@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from innoscope.selfprofile.pyspy import FORMATS, RATE
+from innoscope.errors import NoSuchProcess
+from innoscope.selfprofile.pyspy import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from innoscope.selfprofile.ours import Ours
 
 _TOP = 20
+_CPUCLOCK_SCHED = 2
 _PATIENCE_S = 2.0  # progress is shown when it takes longer
 
 _EPILOG = """\b
@@ -37,7 +40,9 @@ Exit codes: 4 no agent or sensor runs, or several do, 5 not a process of ours, 6
 @click.command("self-profile", epilog=_EPILOG)
 @click.option("--sensor", is_flag=True, help="The sensor instead of the agent.")
 @click.option("--socket", metavar="PATH", help="With --sensor: the one that answers there.")
-@click.option("-p", "--pid", type=click.IntRange(1), help="This process of Innoscope's, whatever its command.")
+@click.option(
+    "-p", "--pid", type=click.IntRange(1), help="This process of Innoscope's, whatever its command."
+)
 @click.option(
     "-s", "--seconds", type=click.IntRange(1, 3600), default=10, show_default=True, help="How long to look."
 )
@@ -76,9 +81,11 @@ def command(
     raw = form == "text"
     order = pyspy.Order(who.pid, seconds, "raw" if raw else form, native, idle)
     with open_sink(output) as sink:
+        before, began = _cpu_seconds(who.pid), time.monotonic()
         content = pyspy.record(order, _progress(who, seconds))
         if raw:
-            for line in _text(who, seconds, content):
+            share = (_cpu_seconds(who.pid) - before) / (time.monotonic() - began)
+            for line in _text(who, share, content):
                 sink.line(line)
         else:
             sink.raw(content)
@@ -95,12 +102,20 @@ def _who(sensor: bool, socket: str | None, pid: int | None) -> Ours:
     return ours.find("sensor" if sensor else "agent", pid)
 
 
-def _text(who: Ours, seconds: int, content: bytes) -> list[str]:
+def _cpu_seconds(pid: int) -> float:
+    """Another process's clock (linux/posix-timers.h, MAKE_PROCESS_CPUCLOCK). Raises NoSuchProcess."""
+    try:
+        return time.clock_gettime(~pid << 3 | _CPUCLOCK_SCHED)
+    except OSError as error:
+        raise NoSuchProcess(f"process {pid} has ended", remedy="innoscope self-profile") from error
+
+
+def _text(who: Ours, share: float, content: bytes) -> list[str]:
     from innoscope.selfprofile import folded
 
     stacks = folded.parse(content)
     samples = sum(stacks.values())
-    first = f"{who.command}, pid {who.pid}: {samples:,} samples in {seconds} s, {samples / seconds / RATE:.1%} of one core"
+    first = f"{who.command}, pid {who.pid}: {share:.1%} of one core, {samples:,} samples"
     if not samples:
         return [f"{first}: no thread ran", "  waiting threads too: --idle"]
     return [first, "", *folded.table(stacks, _TOP)]

@@ -30,6 +30,8 @@ MOST_BYTES: Final = 512 << 10
 _MOST_STACKS: Final = 1000
 _NAME: Final = "self-profile.speedscope.json"
 _PART: Final = "innoscope"
+#: Unix time that any calendar can show.
+_LATEST: Final = 1e11
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ def read(file: Path) -> Kept | None:
         raise _bad(file, f"it is larger than {MOST_BYTES:,} bytes")
     try:
         return _decode(json.loads(content))
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise _bad(file, f"{type(error).__name__}: {error}") from error
 
 
@@ -154,6 +156,8 @@ def _decode(document: Any) -> Kept:
         used=float(told["used"]), budget=float(told["budget"]), window_s=float(told["window_s"]),
         seconds=float(told["seconds"]),
     )  # fmt: skip
+    if not 0 <= why.taken_at < _LATEST:
+        raise ValueError(f"taken at {why.taken_at}")
     top = tuple((_printable(name), float(share)) for name, share in told["top"][:5])
     return Kept(why, sum(int(weight) for weight in document["profiles"][0]["weights"]), top)
 

@@ -99,6 +99,8 @@ def command_of(proc: ProcFs, pid: int) -> str | None:
     for word in words:
         if word in _WITH_VALUE:
             next(words, None)
+        elif word == "-c":
+            return None
         elif word == "-m":
             ours = next(words, "") == _MODULE
             break

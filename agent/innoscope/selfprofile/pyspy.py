@@ -58,6 +58,7 @@ def record(order: Order, tick: Callable[[float], None] | None = None) -> bytes:
     """
     program = find()
     reader, writer = os.pipe()
+    mouth, errors = os.pipe()
     output, words = bytearray(), bytearray()
     command = [str(program), *_arguments(order), "--output", f"/proc/self/fd/{writer}"]
     try:
@@ -65,18 +66,21 @@ def record(order: Order, tick: Callable[[float], None] | None = None) -> bytes:
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stderr=errors,
             pass_fds=(writer,),
             start_new_session=True,  # Ctrl-C is for us, who then end it
         )
     except OSError as error:
         os.close(reader)
-        raise InnoscopeError(f"cannot start {program}: {error.strerror}", remedy=f"ls -l {program}") from error
+        os.close(mouth)
+        raise InnoscopeError(
+            f"cannot start {program}: {error.strerror}", remedy=f"ls -l {program}"
+        ) from error
     finally:
         os.close(writer)
-    assert process.stderr is not None
+        os.close(errors)
     try:
-        _gather({reader: output, process.stderr.fileno(): words}, order.seconds + _SLACK_S, tick)
+        _gather({reader: output, mouth: words}, order.seconds + _SLACK_S, tick)
         process.wait(_SLACK_S)
     except (TimeoutError, subprocess.TimeoutExpired) as error:
         raise InnoscopeError(
@@ -85,8 +89,8 @@ def record(order: Order, tick: Callable[[float], None] | None = None) -> bytes:
     finally:
         process.kill()
         process.wait()
-        process.stderr.close()
         os.close(reader)
+        os.close(mouth)
     if process.returncode:
         raise _explained(order, words.decode(errors="replace"), process.returncode)
     return bytes(output)
@@ -103,9 +107,7 @@ def _arguments(order: Order) -> list[str]:
     ]  # fmt: skip
 
 
-def _gather(
-    into: Mapping[int, bytearray], patience_s: float, tick: Callable[[float], None] | None
-) -> None:
+def _gather(into: Mapping[int, bytearray], patience_s: float, tick: Callable[[float], None] | None) -> None:
     """Read the descriptors to their ends. Raises TimeoutError."""
     began = time.monotonic()
     with selectors.DefaultSelector() as waiting:
