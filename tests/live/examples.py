@@ -31,6 +31,8 @@ _FENCE: Final = re.compile(
     r"^(?:<!-- example:(?P<scene>[^>]*)-->\n)?```console\n(?P<body>.*?)^```$", re.M | re.S
 )
 _PROMPT: Final = "$ "
+#: Options that say how long a command looks.
+_LASTING: Final = ("--seconds", "--duration")
 _UNIT: Final = r"(?: ?(?:%|(?:ns|µs|ms|s|min|h|B|KiB|MiB|GiB|kB|MB|GB)\b))?"
 _NUMBER: Final = r"\d[\d,.]*" + _UNIT
 _PATH: Final = r"(?:/[\w.+-]+){2,}"
@@ -104,6 +106,7 @@ class There:
     socket: str
     port: int
     executable: str
+    packs: str = ""
     agent_pid: int | None = None
     sensor_socket: str | None = None
 
@@ -116,33 +119,41 @@ def placed(command: str, there: There) -> str:
         words = words[1:]
     if words[:1] != ["innoscope"]:
         raise ValueError(f"not a command of ours: {command}")
-    words = [there.executable if re.search(r"bin/(mysqld|mariadbd)$", word) else word for word in words]
+    words = [_file(word, there) for word in words]
     found = _resolve(words[1:])
-    ours = words[1:2] == ["self-profile"]
+    options = {name for option in found.params for name in option.opts}
+    of_agent = words[1:2] == ["self-profile"]
     stands_for = {
-        "--pid": str(there.agent_pid if ours else there.pid),
-        "--socket": str(there.sensor_socket if ours else there.socket),
+        "--pid": str(there.agent_pid if of_agent else there.pid),
+        "--socket": str(there.sensor_socket if of_agent else there.socket),
         "--port": str(there.port),
     }
-    words, named = _replaced(words, stands_for)
-    if "pid" in {option.name for option in found.params} and not named:
-        words += (
-            ["--socket", stands_for["--socket"]] if "--sensor" in words else ["--pid", stands_for["--pid"]]
-        )
+    given = set(words)
+    words = _replaced(words, stands_for)
+    if "--pid" in options and not given & {*stands_for, "-p"}:
+        option = "--socket" if "--sensor" in words else "--pid"
+        words += [option, stands_for[option]]
+    if (lasting := options & {*_LASTING}) and not given & {*_LASTING, "-s"}:
+        words += [lasting.pop(), str(MOST_SECONDS)]
     return shlex.join(words) + bar + rest
 
 
-def _replaced(words: list[str], stands_for: dict[str, str]) -> tuple[list[str], bool]:
-    """With our server instead of the page's, and no longer than a test has; whether a server was named."""
-    placed, named = list(words), False
+def _file(word: str, there: There) -> str:
+    if re.search(r"bin/(mysqld|mariadbd)$", word):
+        return there.executable
+    return word.replace("/etc/innoscope/symbols.d", there.packs)
+
+
+def _replaced(words: list[str], stands_for: dict[str, str]) -> list[str]:
+    """With our server instead of the page's, and no longer than a test has."""
+    placed = list(words)
     for place, word in enumerate(words[:-1]):
-        option = "--pid" if word == "-p" else word
+        option = {"-p": "--pid", "-s": "--seconds"}.get(word, word)
         if option in stands_for:
             placed[place + 1] = stands_for[option]
-            named = True
-        elif option in ("--seconds", "-s"):
-            placed[place + 1] = str(min(MOST_SECONDS, int(float(words[place + 1]))))
-    return placed, named
+        elif option in _LASTING:
+            placed[place + 1] = f"{min(MOST_SECONDS, float(words[place + 1])):g}"
+    return placed
 
 
 def _resolve(words: list[str]) -> click.Command:

@@ -62,6 +62,7 @@ class Stage:
             str(server.socket),
             server.port,
             os.path.realpath(f"/proc/{server.pid}/exe"),
+            str(self.folder / "symbols"),
             agent,
             sensor,
         )
