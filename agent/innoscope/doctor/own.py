@@ -38,7 +38,7 @@ def own_profile(host: Host) -> Check:
 def _told(found: Kept, file: str) -> str:
     why = found.why
     at = datetime.datetime.fromtimestamp(why.taken_at).astimezone().isoformat(" ", "seconds")
-    top = ", ".join(f"{name} {share:.0%}" for name, share in found.top) or "none: it was over by then"
+    top = ", ".join(f"{name} {share:.0%}" for name, share in found.top[:3]) or "none: it was over by then"
     return (
         f"the agent (pid {why.pid}) passed its CPU budget at {at}: {why.used:.1%} of a core over "
         f"{why.window_s:.0f} s, {why.budget:.1%} are allowed; see {file}, top functions: {top}"
