@@ -278,8 +278,8 @@ def test_the_agent_profiles_itself_under_its_unit(
         os.chown(place, *accounts.user("innoscope"))
         monkeypatch.setenv("INNOSCOPE_RUN", folder)
         program = python(confined(unit, accounts, writable=place), "hogging_main.py")
-        options = ("[own]", "cpu_budget = 0.3", "window_seconds = 10", "profile_seconds = 1")
-        with Running(one, options=options, program=program) as agent:
+        own = "cpu_budget = 0.3\nwindow_seconds = 10\nprofile_seconds = 1"
+        with Running(one, own=own, program=program) as agent:
             agent.until(lambda scrape: sum(scrape.named("own_profiles_total").values()) == 1)
             log = agent.log
         found = kept.read(kept.path())

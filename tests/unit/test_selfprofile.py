@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.agent.ownprofile import CpuBudget
+from innoscope.agent.config import Own
+from innoscope.agent.ownprofile import CpuBudget, OwnProfile
+from innoscope.collectors.own import OwnProfiles
 from innoscope.doctor.host import Host
 from innoscope.doctor.model import Status
 from innoscope.doctor.own import own_profile
@@ -193,6 +197,66 @@ class Machine:
             self.used += 5 * share
             found.append(self.budget.passed())
         return found
+
+
+class Profile:
+    """The agent's, with a budget that is passed whenever we say so; what it would take is counted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.passes: float | None = None
+        self.takes = 0
+        self.counts = OwnProfiles()
+        monkeypatch.setattr(CpuBudget, "passed", lambda _: self.passes)
+        monkeypatch.setattr(OwnProfile, "_take", lambda *_: self._take())
+        self.own = OwnProfile(Own(), self.counts)
+
+    def _take(self) -> None:
+        self.takes += 1
+
+    def beat(self, passes: float | None) -> int:
+        """How many were taken until after this beat."""
+        self.passes = passes
+        self.own.beat()
+        for thread in threading.enumerate():
+            if thread.name == "self-profile":
+                thread.join()
+        return self.takes
+
+
+def test_it_is_taken_once_in_a_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INNOSCOPE_RUN", str(tmp_path))
+    profile = Profile(monkeypatch)
+
+    assert profile.beat(0.9) == 0  # not begun
+    profile.own.begin()
+    assert [profile.beat(passes) for passes in (None, 0.9, None, 0.9)] == [0, 1, 1, 1]
+
+
+def test_a_fresh_one_of_an_earlier_life_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("INNOSCOPE_RUN", str(tmp_path))
+    kept.write(folded.parse(RAW), WHY)
+    profile = Profile(monkeypatch)
+    profile.own.begin()
+
+    assert [profile.beat(0.9), profile.beat(0.9)] == [0, 0]
+    assert [record.message for record in caplog.records] == ["CPU budget passed again"]
+    long_ago = time.time() - 2 * kept.FRESH_S
+    os.utime(kept.path(), (long_ago, long_ago))
+    assert profile.beat(0.9) == 1
+
+
+def test_why_there_is_none_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("INNOSCOPE_RUN", str(tmp_path))
+    monkeypatch.setattr("innoscope.selfprofile.pyspy.shutil.which", lambda *_, **__: None)
+    counts = OwnProfiles()
+    OwnProfile(Own(), counts)._take(0.9)
+
+    assert (counts.taken, counts.failed) == (0, 1)
+    assert "py-spy is not installed" in str(vars(caplog.records[0])["reason"])
 
 
 def test_what_was_used_before_does_not_count() -> None:
