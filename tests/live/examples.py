@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from innoscope.cli.main import cli
+from live.staging import LOADS
 from servers import NAMES
-from workloads import WORKLOADS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +81,7 @@ def _scene(words: str, place: str) -> tuple[Scene, int]:
             server = name
         elif name == "exit":
             code = int(value)
-        elif name in WORKLOADS or name == AGENT:
+        elif name in LOADS or name == AGENT:
             loads.append((name, int(value or 4)))
         else:
             raise ValueError(f"{place}: {word!r} is no server, no workload and no exit code")

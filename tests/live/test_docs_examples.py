@@ -15,19 +15,19 @@ import pytest
 
 from live import figures
 from live.examples import AGENT, Example, Scene, There, difference, examples, placed
+from live.staging import LOADS, server_options
 from safety.agenting import Running
 from safety.command import DEADLINE_S, INNOSCOPE
 from safety.sensing import Sensing
 from servers import Server
-from workloads import WORKLOADS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-#: What each has to show by an example.
-NEEDED = ("README.md", "cli.md", "toggles.md", "self-profile.md")
+#: Pages that have to show what they tell of.
+NEEDED = ("README.md", "cli.md", "toggles.md", "self-profile.md", "trace.md", "profile.md", "symbols.md")
 EXAMPLES = sorted(
     (example for page in PAGES for example in examples(page)), key=lambda example: repr(example.scene)
 )
@@ -48,14 +48,12 @@ class Stage:
             return
         self.close()
         self._stack, self._scene = ExitStack(), scene
-        options = [
-            option for name, _ in scene.loads if name != AGENT for option in WORKLOADS[name].server_options
-        ]
+        options = [option for name, _ in scene.loads if name != AGENT for option in server_options(name)]
         server = self._stack.enter_context(Server(scene.server, options=options))
         self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="innoscope-docs-")))
         for name, count in scene.loads:
             if name != AGENT:
-                self._stack.enter_context(WORKLOADS[name](server, count))
+                self._stack.enter_context(LOADS[name](server, count))
         agent, sensor = self._agent(server) if scene.agent else (None, None)
         self.there = There(
             server.pid,
@@ -113,7 +111,7 @@ def stage() -> Iterator[Stage]:
     )
 
 
-@pytest.mark.parametrize("page", NEEDED)
+@pytest.mark.parametrize("page", [page.name for page in PAGES if page.name in NEEDED])
 def test_it_has_examples(page: str) -> None:
     assert [example for example in EXAMPLES if example.place.startswith(f"{page}:")]
 

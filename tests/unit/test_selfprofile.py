@@ -11,6 +11,7 @@ import pytest
 
 from innoscope.agent.config import Own
 from innoscope.agent.ownprofile import CpuBudget, OwnProfile
+from innoscope.cli import main as cli_main
 from innoscope.collectors.own import OwnProfiles
 from innoscope.doctor.host import Host
 from innoscope.doctor.model import Status
@@ -174,6 +175,11 @@ def test_the_doctor_says_when_there_is_no_profiler(tmp_path: Path, monkeypatch: 
     assert "pip install py-spy" in (check.remedy or "")
     with pytest.raises(InnoscopeError, match="not installed"):
         pyspy.record(pyspy.Order(1, 1))
+
+
+@pytest.mark.parametrize("words", [("--pid", "1", "--sensor"), ("--socket", "/x"), ("--format", "svg")])
+def test_options_that_contradict_each_other(words: tuple[str, ...]) -> None:
+    assert cli_main.main(["self-profile", *words]) == 2
 
 
 def test_it_does_not_pause_the_process_unless_it_must() -> None:
