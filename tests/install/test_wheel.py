@@ -56,7 +56,9 @@ def test_core_and_catalog_are_in_it(installed: Path) -> None:
     assert loaded == "True"
 
 
-@pytest.mark.parametrize("command", ["targets", "doctor", "stacks", "top", "replay", "agent", "sensor"])
+@pytest.mark.parametrize(
+    "command", ["targets", "doctor", "stacks", "top", "replay", "agent", "sensor", "self-profile"]
+)
 def test_every_command_can_be_imported(installed: Path, command: str) -> None:
     done = run(installed, "-m", "innoscope.cli.main", command, "--help")
     assert done.returncode == 0, done.stderr

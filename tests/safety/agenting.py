@@ -61,7 +61,8 @@ class Running:
 
     def __init__(
         self, server: Server, *arguments: object, sensor: Path | None = None, options: Iterable[str] = (),
-        by_hand: bool = False, under: Iterable[str] = (),
+        by_hand: bool = False, under: Iterable[str] = (), program: Iterable[str] = (INNOSCOPE,),
+        own: str = "cpu_budget = 0",
     ) -> None:  # fmt: skip
         self._folder = tempfile.TemporaryDirectory(prefix="innoscope-agent-")
         self.home = Path(self._folder.name)
@@ -71,11 +72,11 @@ class Running:
         config = self.home / "agent.toml"
         inside = server.folder.inside
         config.write_text(
-            f"only_named = true\n[[server]]\nname = '{_TEST_NAME}'\nsocket = '{inside}/s.sock'\n"
-            + "\n".join(options)
+            f"only_named = true\n[own]\n{own}\n"
+            f"[[server]]\nname = '{_TEST_NAME}'\nsocket = '{inside}/s.sock'\n" + "\n".join(options)
         )
         self._command = [
-            *under, INNOSCOPE, "agent", "--config.file", str(config), "--web.listen-address", "127.0.0.1:0",
+            *under, *program, "agent", "--config.file", str(config), "--web.listen-address", "127.0.0.1:0",
             "--sensor.socket", str(self.sensor), *map(str, arguments),
         ]  # fmt: skip
         self._keeper = Keeper()

@@ -7,6 +7,7 @@ executable memory, the read-only and hidden places. What is left of a unit canno
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -130,6 +131,7 @@ def confined(
     groups = [accounts.group(name) for name in unit.settings.get("SupplementaryGroups", [])]
     run = [
         "env", f"PYTHONPATH={_SEEN_AT}/agent:{_SEEN_AT}/site", f"XDG_CACHE_HOME={writable}",
+        f"PATH={_SEEN_AT}/bin:{os.environ['PATH']}",
         "setpriv", f"--reuid={uid}", f"--regid={gid}",
         f"--groups={','.join(map(str, groups))}" if groups else "--clear-groups",
         f"--bounding-set={named}", f"--inh-caps={named}", f"--ambient-caps={named}", "--no-new-privs",
@@ -143,7 +145,7 @@ def confined(
 def _mounts(unit: Unit, accounts: Accounts, writable: Path) -> list[str]:
     shown = {
         "agent": ROOT / "agent", "probes": ROOT / "probes", "tests": ROOT / "tests",
-        "site": Path(click.__file__).parents[1],
+        "site": Path(click.__file__).parents[1], "bin": Path(sys.executable).parent,
     }  # fmt: skip
     steps = [f"mount -t tmpfs -o mode=755 tmpfs {_SEEN_AT}"]
     for name, real in shown.items():

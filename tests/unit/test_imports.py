@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "agent" / "innoscope"
 #: Each may import itself and what stands behind it.
 ORDER = (
     "cli", "toggles", "agent", "sensor", "exporter", "collectors", "top", "doctor",
-    "probes", "memory", "stacks", "metrics", "target", "errors",
+    "selfprofile", "probes", "memory", "stacks", "metrics", "target", "errors",
 )  # fmt: skip
 
 
@@ -72,8 +72,11 @@ def starting(modules: set[str]) -> set[str]:
 
 
 #: A process that lives long: who in it starts what. It begins in cli.main, which imports its command only.
-DAEMONS = {
-    "agent": {"innoscope.agent.child": "innoscope.cli.main"},  # a sensor, by hand as root
+DAEMONS: dict[str, dict[str, str | None]] = {
+    "agent": {
+        "innoscope.agent.child": "innoscope.cli.main",  # a sensor, by hand as root
+        "innoscope.selfprofile.pyspy": None,  # py-spy, which is not ours, on itself
+    },
     "sensor": {"innoscope.probes.compiling": "innoscope.probes.compiler"},
 }
 
@@ -92,7 +95,7 @@ def test_nor_can_what_they_start(process: str) -> None:
     reached = modules_from("innoscope.cli.main", f"innoscope.cli.{process}")
 
     assert starting(reached) == set(DAEMONS[process]), "somebody else can start programs"
-    assert set(DAEMONS[process].values()) <= reached, "what is started is not followed"
+    assert set(DAEMONS[process].values()) - {None} <= reached, "what is started is not followed"
 
 
 def test_the_command_that_the_agent_starts_is_the_sensor() -> None:
@@ -103,6 +106,17 @@ def test_the_command_that_the_agent_starts_is_the_sensor() -> None:
     ]
 
     assert ["-m", "innoscope.cli.main", "sensor", "--socket"] in words
+
+
+def test_the_agent_has_itself_profiled_and_nobody_else() -> None:
+    calls = [
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(file_of("innoscope.agent.ownprofile").read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pyspy.Order"
+    ]
+
+    assert len(calls) == 1
+    assert calls[0].startswith("pyspy.Order(os.getpid(), ")
 
 
 def test_the_agent_uses_nothing_of_what_has_privileges() -> None:

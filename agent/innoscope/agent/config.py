@@ -56,6 +56,15 @@ class Stacks:
 
 
 @dataclass(frozen=True, slots=True)
+class Own:
+    """What the agent itself may cost, as a share of one core; beyond it, it profiles itself, once."""
+
+    cpu_budget: float = 0.05
+    window_seconds: float = 60
+    profile_seconds: float = 10
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """What is written to standard error."""
 
@@ -83,6 +92,7 @@ class Config:
     sensor: Sensor = field(default_factory=Sensor)
     sql: Sql = field(default_factory=Sql)
     stacks: Stacks = field(default_factory=Stacks)
+    own: Own = field(default_factory=Own)
     log: Log = field(default_factory=Log)
     server: tuple[Server, ...] = ()
     only_named: bool = False
@@ -130,6 +140,10 @@ def problems(config: Config) -> list[str]:
     ]
     if not 60 <= config.stacks.keep_seconds <= 86_400 or not 1 <= config.stacks.poll_seconds <= 60:
         found.append("stacks.keep_seconds is between 60 and 86400, stacks.poll_seconds between 1 and 60")
+    if not 0 <= config.own.cpu_budget <= 1:
+        found.append("own.cpu_budget is a share of one core between 0 (take no profile) and 1")
+    if not 10 <= config.own.window_seconds <= 600 or not 1 <= config.own.profile_seconds <= 60:
+        found.append("own.window_seconds is between 10 and 600, own.profile_seconds between 1 and 60")
     for server in config.server:
         found += _server_problems(server, [other.name for other in config.server])
     return found

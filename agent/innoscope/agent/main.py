@@ -7,12 +7,14 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from innoscope import __version__
 from innoscope.agent import child, privileges
 from innoscope.agent.gather import Gatherer
+from innoscope.agent.ownprofile import OwnProfile
 from innoscope.agent.profiles import Store
 from innoscope.agent.routes import Routes
 from innoscope.agent.servers import Servers
@@ -22,6 +24,7 @@ from innoscope.exporter.web import Address, WebServer
 from innoscope.exporter.webconfig import Watched
 from innoscope.metrics import registry
 from innoscope.metrics.notify import notify
+from innoscope.selfprofile import kept
 from innoscope.sensor.client import SensorClient, SensorDown
 from innoscope.target import credentials
 
@@ -53,6 +56,7 @@ class Agent:
         self._gatherer = Gatherer(sensor, servers, registry.default())
         self._store = Store(patient, servers.called, config.stacks.keep_seconds)
         routes = Routes(self._gatherer, self._store, sensor, servers.name_of, config.web.telemetry_path)
+        self._own = OwnProfile(config.own, self._gatherer.profiles)
         self.ended = threading.Event()
         self._polled_at = time.monotonic()
         self.web = WebServer(Address.parse(config.web.listen_address), routes.table(), self.watched)
@@ -69,6 +73,7 @@ class Agent:
         while not self.ended.wait(_BEAT):
             if time.monotonic() - self._polled_at < _POLL_STUCK:
                 notify("WATCHDOG=1")
+            self._own.beat()
         notify("STOPPING=1")
         self.web.stop()
 
@@ -79,6 +84,7 @@ class Agent:
         notify("READY=1")
         while True:
             self._take_over_profiles()
+            self._own.begin()  # not earlier: it may have been a whole hour, which is not what we cost
             if self.ended.wait(self._config.stacks.poll_seconds):
                 return
             self._maintain()
@@ -135,9 +141,17 @@ def _as_root(config: Config) -> child.OwnSensor | None:
         except InnoscopeError as error:  # SQL and what /proc tells work without it
             _log.warning("no sensor", extra={"reason": error.what, "remedy": error.remedy})
             own = None
+    if config.own.cpu_budget:
+        _place_for_profile(account)
     privileges.drop(account)
     _log.info("rights given up", extra={"user": account.name if account else "root, without capabilities"})
     return own
+
+
+def _place_for_profile(account: privileges.Account | None) -> None:
+    """A folder that the agent will be able to write to; without it the log will say why there is none."""
+    with suppress(OSError):
+        kept.prepare(account.uid if account else 0, account.gid if account else 0)
 
 
 def _option_files(config: Config) -> list[Path]:

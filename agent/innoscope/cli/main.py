@@ -35,6 +35,7 @@ COMMANDS = {
     "replay": "Look again at what `top --record` wrote.",
     "toggle": "Change a live server's settings: planned, checked, journalled, verified, undone.",
     "unstick": "Make a server go on that a debugger or a signal left standing.",
+    "self-profile": "Show what Innoscope's own processes spend CPU time on, with py-spy.",
     "agent": "Serve metrics to Prometheus: what the sensor sees, and what servers say over SQL.",
     "sensor": "The privileged half of the agent: probes, looks, memory; a Unix socket only.",
 }
@@ -64,11 +65,11 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The ``command`` of module ``innoscope.cli.<name>``; None for an unknown name."""
+        """The ``command`` of module ``innoscope.cli.<name>``, without hyphens; None for an unknown name."""
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(f"innoscope.cli.{cmd_name}").command
+        command = importlib.import_module(f"innoscope.cli.{cmd_name.replace('-', '')}").command
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -42,6 +42,14 @@ class SensorState:
         self.up, self.words = False, words
 
 
+@dataclass(slots=True)
+class OwnProfiles:
+    """Profiles of the agent by itself: those that it took, and those that it could not."""
+
+    taken: int = 0
+    failed: int = 0
+
+
 def resident_bytes(status: Path = Path("/proc/self/statm")) -> int:
     """Resident memory of this process."""
     return int(status.read_text().split()[1]) * _PAGE
@@ -53,7 +61,7 @@ def cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def own(sensor: SensorState, dropped: int) -> Outcome:
+def own(sensor: SensorState, dropped: int, profiles: OwnProfiles) -> Outcome:
     """The samples about ourselves; of a sensor that is not there, its costs are left out."""
     began = time.monotonic()
     samples = [
@@ -63,6 +71,8 @@ def own(sensor: SensorState, dropped: int) -> Outcome:
         Sample("own_cpu_seconds", cpu_seconds(), ("agent",)),
         Sample("own_resident_memory_bytes", resident_bytes(), ("agent",)),
         Sample("series_dropped", dropped),
+        Sample("own_profiles", profiles.taken, ("taken",)),
+        Sample("own_profiles", profiles.failed, ("failed",)),
     ]
     if sensor.up and sensor.cpu_seconds is not None and sensor.rss_bytes is not None:
         samples.append(Sample("own_cpu_seconds", sensor.cpu_seconds, ("sensor",)))

@@ -1,0 +1,199 @@
+"""The examples of the documentation: found, put on a real server, and compared with what the page shows.
+
+The rule is in docs/contributing.md.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from innoscope.cli.main import cli
+from live.staging import LOADS
+from servers import NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: Where an example runs if it does not say.
+SERVER: Final = "mysql-5.6.24"
+#: The longest that an example may look.
+MOST_SECONDS: Final = 2
+#: Not a workload: an agent with its sensor, which is asked for pages all the time.
+AGENT: Final = "agent"
+
+_FENCE: Final = re.compile(
+    r"^(?:<!-- example:(?P<scene>[^>]*)-->\n)?```console\n(?P<body>.*?)^```$", re.M | re.S
+)
+_PROMPT: Final = "$ "
+#: Options that say how long a command looks.
+_LASTING: Final = ("--seconds", "--duration")
+_UNIT: Final = r"(?: ?(?:%|(?:ns|µs|ms|s|min|h|B|KiB|MiB|GiB|kB|MB|GB)\b))?"
+_NUMBER: Final = r"\d[\d,.]*" + _UNIT
+_PATH: Final = r"(?:/[\w.+-]+){2,}"
+_PIECES: Final = re.compile(rf"(?P<any>[,\s]*…[,\s]*)|(?P<path>{_PATH})|(?P<number>{_NUMBER})|(?P<gap>\s+)")
+_SAME_KIND: Final = {"any": ".*", "path": r"\S+", "number": _NUMBER, "gap": r"\s+"}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is there when an example runs: a server, and ``(workload, connections)``."""
+
+    server: str = SERVER
+    loads: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def agent(self) -> bool:
+        return AGENT in dict(self.loads)
+
+
+@dataclass(frozen=True)
+class Example:
+    """One command of a page, what is shown below it, and how it is to end."""
+
+    place: str  # page:line
+    scene: Scene
+    command: str
+    shown: tuple[str, ...]
+    code: int
+
+
+def examples(page: Path) -> Iterator[Example]:
+    """All examples of a page, in its order. Raises ValueError where a block is against the rule."""
+    text = page.read_text()
+    for block in _FENCE.finditer(text):
+        line = text.count("\n", 0, block.start("body")) + 1
+        scene, code = _scene(block["scene"] or "", f"{page.name}:{line}")
+        yield from _commands(block["body"].splitlines(), f"{page.name}", line, scene, code)
+
+
+def _scene(words: str, place: str) -> tuple[Scene, int]:
+    """``SERVER WORKLOAD=N … exit=CODE``, each of them optional."""
+    server, code, loads = SERVER, 0, []
+    for word in words.split():
+        name, _, value = word.partition("=")
+        if name in NAMES:
+            server = name
+        elif name == "exit":
+            code = int(value)
+        elif name in LOADS or name == AGENT:
+            loads.append((name, int(value or 4)))
+        else:
+            raise ValueError(f"{place}: {word!r} is no server, no workload and no exit code")
+    return Scene(server, tuple(loads)), code
+
+
+def _commands(lines: list[str], page: str, first: int, scene: Scene, code: int) -> Iterator[Example]:
+    starts = [number for number, line in enumerate(lines) if line.startswith(_PROMPT)]
+    if not starts or starts[0] != 0:
+        raise ValueError(f"{page}:{first}: a console block begins with {_PROMPT!r} and a command")
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        shown = tuple(lines[start + 1 : end])
+        place = f"{page}:{first + start}"
+        yield Example(place, scene, lines[start].removeprefix(_PROMPT), shown, code)
+
+
+@dataclass(frozen=True)
+class There:
+    """What an example's words stand for in this run."""
+
+    pid: int
+    socket: str
+    port: int
+    executable: str
+    packs: str = ""
+    agent_pid: int | None = None
+    sensor_socket: str | None = None
+
+
+def placed(command: str, there: There) -> str:
+    """The command for the shell, on the scene's server. Raises ValueError where it is against the rule."""
+    first, bar, rest = command.partition(" | ")
+    words = shlex.split(first, comments=True)
+    if words[:1] == ["sudo"]:
+        words = words[1:]
+    if words[:1] != ["innoscope"]:
+        raise ValueError(f"not a command of ours: {command}")
+    words = [_file(word, there) for word in words]
+    found = _resolve(words[1:])
+    options = {name for option in found.params for name in option.opts}
+    of_agent = words[1:2] == ["self-profile"]
+    stands_for = {
+        "--pid": str(there.agent_pid if of_agent else there.pid),
+        "--socket": str(there.sensor_socket if of_agent else there.socket),
+        "--port": str(there.port),
+    }
+    given = set(words)
+    words = _replaced(words, stands_for)
+    if "--pid" in options and not given & {*stands_for, "-p"}:
+        option = "--socket" if "--sensor" in words else "--pid"
+        words += [option, stands_for[option]]
+    if (lasting := options & {*_LASTING}) and not given & {*_LASTING, "-s"}:
+        words += [lasting.pop(), str(MOST_SECONDS)]
+    return shlex.join(words) + bar + rest
+
+
+def _file(word: str, there: There) -> str:
+    if re.search(r"bin/(mysqld|mariadbd)$", word):
+        return there.executable
+    return word.replace("/etc/innoscope/symbols.d", there.packs)
+
+
+def _replaced(words: list[str], stands_for: dict[str, str]) -> list[str]:
+    """With our server instead of the page's, and no longer than a test has."""
+    placed = list(words)
+    for place, word in enumerate(words[:-1]):
+        option = {"-p": "--pid", "-s": "--seconds"}.get(word, word)
+        if option in stands_for:
+            placed[place + 1] = stands_for[option]
+        elif option in _LASTING:
+            placed[place + 1] = f"{min(MOST_SECONDS, float(words[place + 1])):g}"
+    return placed
+
+
+def _resolve(words: list[str]) -> click.Command:
+    """The command that these words call."""
+    found: click.Command = cli
+    for word in words:
+        if not isinstance(found, click.Group):
+            break
+        if not word.startswith("-"):
+            next_one = found.get_command(click.Context(found), word)
+            if next_one is None:
+                raise ValueError(f"there is no command {word!r} in: innoscope {' '.join(words)}")
+            found = next_one
+    return found
+
+
+def difference(shown: tuple[str, ...], real: str) -> str | None:
+    """The first line of the page that the real output has not, of those that count; None if it has all.
+
+    These are the first lines of paragraphs, in their order; the first one has to be the first.
+    """
+    heads = [
+        line for before, line in zip(("", *shown), shown, strict=False) if line.strip() and not before.strip()
+    ]
+    lines = [line for line in real.splitlines() if line.strip()]
+    for number, head in enumerate(heads):
+        like = re.compile(pattern(head))
+        reach = lines[:1] if number == 0 else lines
+        place = next((at for at, line in enumerate(reach) if like.fullmatch(line.strip())), None)
+        if place is None:
+            return head
+        lines = lines[place + 1 :]
+    return None
+
+
+def pattern(line: str) -> str:
+    """What a line of a page stands for: other numbers and their units, other paths, anything for ``…``."""
+    made, end = [], 0
+    text = line.strip()
+    for piece in _PIECES.finditer(text):
+        made += [re.escape(text[end : piece.start()]), _SAME_KIND[str(piece.lastgroup)]]
+        end = piece.end()
+    return "".join([*made, re.escape(text[end:])])

@@ -1,0 +1,212 @@
+"""``innoscope self-profile`` on a real agent and sensor, and the profile that the agent takes by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from innoscope.selfprofile import kept
+from live import figures
+from safety.agenting import Running
+from safety.command import assert_one_clear_error, innoscope
+from safety.sensing import Sensing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from safety.agenting import Scrape
+    from servers import Server
+
+HOG = "artificial_hog"
+HOGGING = (sys.executable, str(Path(__file__).parents[1] / "safety" / "hogging_main.py"))
+#: A window that the hog passes at once, and a short profile.
+QUICKLY = "cpu_budget = 0.3\nwindow_seconds = 10\nprofile_seconds = 2"
+PATIENCE_S = 60
+
+
+@pytest.fixture(scope="module")
+def scene(server: Callable[[str], Server]) -> Iterator[tuple[Running, Sensing]]:
+    """An agent that is asked for pages all the time, and its sensor."""
+    ended = threading.Event()
+    with Sensing("--no-probes") as sensing, Running(server("mysql-5.6.24"), sensor=sensing.path) as agent:
+
+        def ask() -> None:
+            while not ended.is_set():
+                agent.get("/")
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        yield agent, sensing
+        ended.set()
+        asking.join()
+
+
+def stopped(pid: int) -> bool:
+    """Whether it is stopped, or traced, at this moment."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return "\nState:\tt" in status or "\nState:\tT" in status or "\nTracerPid:\t0\n" not in status
+
+
+@pytest.mark.parametrize("form", ["flamegraph", "speedscope", "raw"])
+def test_the_agent_in_three_formats(form: str, scene: tuple[Running, Sensing], tmp_path: Path) -> None:
+    agent, _ = scene
+    file = tmp_path / "out"
+    done = innoscope("self-profile", "--pid", agent.pid, "--seconds", 1, "--format", form, "-o", file)
+    text = file.read_text()
+
+    assert done.returncode == 0, done.stderr
+    assert "innoscope/exporter/web.py" in text
+    if form == "flamegraph":
+        assert ET.fromstring(text).tag.endswith("svg")  # noqa: S314, py-spy's own
+    elif form == "speedscope":
+        assert json.loads(text)["profiles"]
+    else:
+        assert all(line.rpartition(" ")[2].isdecimal() for line in text.splitlines())
+
+
+def test_as_text_and_it_is_not_paused(scene: tuple[Running, Sensing]) -> None:
+    agent, _ = scene
+    before = processor_time(agent.pid)
+    done: list[subprocess.CompletedProcess[str]] = []
+    looking = threading.Thread(
+        target=lambda: done.append(innoscope("self-profile", "--pid", agent.pid, "--seconds", 2))
+    )
+    looking.start()
+    looks = []
+    while looking.is_alive():
+        looks.append(stopped(agent.pid))
+        time.sleep(0.002)
+    looking.join()
+    used = processor_time(agent.pid) - before
+    first, blank, heading, *rows = done[0].stdout.splitlines()
+
+    assert (first.split(":")[0], blank, heading.split()) == (
+        f"agent, pid {agent.pid}", "", ["own", "total", "function"],
+    )  # fmt: skip
+    assert rows
+    assert len(looks) > 100
+    assert not any(looks)
+    assert used > 0
+
+
+def processor_time(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_the_sensor_with_its_waiting_threads(scene: tuple[Running, Sensing]) -> None:
+    _, sensing = scene
+    done = innoscope(
+        "self-profile", "--sensor", "--socket", sensing.path, "--seconds", 1, "--idle", "--format", "raw"
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "innoscope/sensor/main.py" in done.stdout
+
+
+def test_native_frames_where_one_asks_for_them(scene: tuple[Running, Sensing]) -> None:
+    agent, _ = scene
+    done = innoscope(
+        "self-profile", "--pid", agent.pid, "--seconds", 1, "--native", "--format", "raw", "--idle"
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "libc" in done.stdout
+    assert not stopped(agent.pid)
+
+
+def test_a_server_is_never_profiled(server: Callable[[str], Server]) -> None:
+    one = server("mysql-5.6.24")
+    done = innoscope("self-profile", "--pid", one.pid, "--seconds", 1)
+
+    assert_one_clear_error(done, 5, str(one.pid), "not one of Innoscope's own")
+
+
+def test_who_is_not_there(tmp_path: Path) -> None:
+    assert_one_clear_error(innoscope("self-profile", "--pid", 2**22), 4, "no process")
+    missing = tmp_path / "s.sock"
+    assert_one_clear_error(innoscope("self-profile", "--sensor", "--socket", missing), 13, str(missing))
+    other = innoscope("self-profile", "--pid", os.getpid())
+    assert_one_clear_error(other, 5, "not one of Innoscope's own")
+
+
+def test_a_profiler_that_is_killed_leaves_the_agent_as_it_was(scene: tuple[Running, Sensing]) -> None:
+    agent, _ = scene
+    command = [
+        "py-spy",
+        "record",
+        "--nonblocking",
+        "--pid",
+        str(agent.pid),
+        "--duration",
+        "30",
+        "-o",
+        os.devnull,
+    ]
+    command[0] = str(Path(sys.executable).with_name("py-spy"))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as profiler:
+        assert profiler.stdout is not None
+        assert "Sampling" in profiler.stdout.readline()
+        profiler.send_signal(signal.SIGKILL)
+    assert not stopped(agent.pid)
+    assert agent.scrape().value("build_info", version=version(agent)) == 1
+
+
+def version(agent: Running) -> str:
+    return next(dict(labels)["version"] for labels in agent.scrape().named("build_info"))
+
+
+def taken(scrape: Scrape) -> bool:
+    return scrape.value("own_profiles_total", result="taken") == 1
+
+
+def test_it_is_taken_by_itself_once_and_the_doctor_shows_it(
+    server: Callable[[str], Server], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INNOSCOPE_RUN", str(folder))
+    file = kept.path()
+    began = time.monotonic()
+    one = server("mysql-5.6.24")
+    with Running(one, own=QUICKLY, program=HOGGING) as agent:
+        first = agent.scrape()
+        agent.until(taken, PATIENCE_S)
+        seconds = time.monotonic() - began
+        wrote = file.stat().st_mtime_ns
+        dumped = doctor(one.pid)
+        used = processor_time(agent.pid)
+        while processor_time(agent.pid) < used + 6:  # it goes on to pass the budget, for longer than a beat
+            time.sleep(0.2)
+        again = agent.scrape()
+        log = agent.log
+
+    assert first.value("own_profiles_total", result="taken") == 0
+    assert again.value("own_profiles_total", result="taken") == 1
+    assert again.value("own_profiles_total", result="failed") == 0
+    assert file.stat().st_mtime_ns == wrote
+    assert log.count("CPU budget passed") == 1
+    found = kept.read(file)
+    assert found is not None
+    assert found.top[0][0].startswith(HOG)
+    assert found.top[0][1] > 0.5
+    assert file.stat().st_size <= kept.MOST_BYTES
+    assert dumped["status"] == "warn"
+    assert "passed its CPU budget" in dumped["detail"]
+    assert str(file) in dumped["detail"]
+    assert HOG in dumped["detail"]
+    text = f"{HOG} {found.top[0][1]:.0%} of {found.samples} samples; shown {seconds:.0f} s after the start"
+    figures.record("self-profile by itself", "hog in the agent", text, share=found.top[0][1], seconds=seconds)
+
+
+def doctor(pid: int) -> dict[str, Any]:
+    report = json.loads(innoscope("doctor", "--json", "--pid", pid).stdout)
+    return next(check for check in report["host"] if check["name"] == "agent's CPU")
