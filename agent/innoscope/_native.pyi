@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import final
 
 class NativeError(Exception):
-    """``args = (kind, detail)``; of kind ``pack`` (a symbol pack that is refused) also the remedy or None. Others: ``gone`` (the process ended), ``rights`` (EPERM or EACCES from the
+    """``args = (kind, detail)``. Kinds: ``gone`` (the process ended), ``rights`` (EPERM or EACCES from the
     kernel), ``traced`` (another debugger has it), ``bpf`` (this kernel cannot run the snapshot program),
-    ``elf`` (not a usable ELF file), ``arch`` (another CPU architecture), ``internal``."""
+    ``elf`` (not a usable ELF file), ``arch`` (another CPU architecture), ``internal``; ``pack`` (a refused
+    symbol pack: the third of ``args`` is the remedy or None)."""
 
 #: ``(function, module, offset, inlined, kernel)``; function is None where no symbol covers the address,
 #: module is the file's base name, offset is the address within the module (ELF virtual address).
@@ -120,9 +121,7 @@ def members_in_process(
     elements, ``std::atomic`` and the like stand for their scalar, InnoDB's ib_counter_t for the sum of its
     slots. None where there is no DWARF."""
 
-def members_in_file(
-    path: str, members: Sequence[str]
-) -> tuple[dict[str, RawMember], dict[str, str]] | None:
+def members_in_file(path: str, members: Sequence[str]) -> tuple[dict[str, RawMember], dict[str, str]] | None:
     """As members_in_process, of a file with debug information."""
 
 #: The format of symbol packs that is written and read.
@@ -140,8 +139,8 @@ class Pack:
     build_id: str  # lower-case hex
     functions: int  # aliases counted
     variables: int
-    bytes: int  # of the file
-    unpacked_bytes: int
+    size: int  # bytes of the file
+    unpacked_size: int
     about: bytes  # JSON as innoscope.symbols.export wrote it; not checked
     layout: bytes
 

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -50,7 +50,9 @@ def command() -> None:
 
 @command.command("export")
 @target_options
-@click.option("--file", "file", type=_FILE, metavar="FILE", help="Make it of this file, not of a running server.")
+@click.option(
+    "--file", "file", type=_FILE, metavar="FILE", help="Make it of this file, not of a running server."
+)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="PATH",
     help="Where to write it, a file or a folder.  [default: BUILD-ID.pack here]",
@@ -78,7 +80,7 @@ def export(
     began = time.monotonic()
     origin = _origin(pid, socket, port, file, debug_dirs)
     if server is not None:
-        origin = type(origin)(origin.file, origin.name, server)
+        origin = replace(origin, server=server)
     made = make(origin, _step)
     path = _write(made, output)
     about = _about(path)
@@ -87,7 +89,9 @@ def export(
         click.echo(json.dumps({"path": str(path), "seconds": round(seconds, 1), **asdict(about)}, indent=2))
         return
     click.echo(f"{path}: {_summary(about)}, made in {seconds:.1f} s")
-    click.echo(f"copy it to each host that runs this build: sudo install -D -m 644 {path.name} -t {_folder()}")
+    click.echo(
+        f"copy it to each host that runs this build: sudo install -D -m 644 {path.name} -t {_folder()}"
+    )
 
 
 @command.command("show")
@@ -115,7 +119,9 @@ def list_packs(as_json: bool) -> None:
         click.echo(json.dumps([asdict(entry) for entry in found], indent=2))
         return
     if not found:
-        click.echo(f"no symbol packs in {shelf.folder()}; innoscope symbols export --help tells how to make one")
+        click.echo(
+            f"no symbol packs in {shelf.folder()}; innoscope symbols export --help tells how to make one"
+        )
         return
     for line in table(_HEADINGS, [_row(entry) for entry in found], right=_RIGHT, width=terminal_width()):
         click.echo(line)
@@ -187,7 +193,9 @@ def _write(made: Made, output: Path | None) -> Path:
                 written.unlink(missing_ok=True)
                 raise
     except OSError as error:
-        raise CannotWrite(f"cannot write {path}: {error.strerror}", remedy="choose another: --output PATH") from error
+        raise CannotWrite(
+            f"cannot write {path}: {error.strerror}", remedy="choose another: --output PATH"
+        ) from error
     return path
 
 

@@ -52,9 +52,9 @@ class Member:
 class Layout:
     """``symbols`` is ``{name: (address in the process, size)}``, from ``symbols_from``.
 
-    ``missing`` says of members why they are not there. ``described`` is whether there is debug information or a
-    symbol pack (``from_pack``), ``cached`` whether its contents came from the file. ``problem`` is why there is a
-    pack and it was not taken, in words.
+    ``missing`` says of members why they are not there. ``described`` is whether there is debug information or
+    a symbol pack (``from_pack``), ``cached`` whether its contents came from the file. ``problem`` is why a
+    pack that is there was not taken, in words.
     """
 
     symbols: Mapping[str, tuple[int, int]]

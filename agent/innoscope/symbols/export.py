@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import time
 import zlib
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import innoscope
@@ -20,6 +18,8 @@ from innoscope.toggles import gdbfile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from innoscope._native import RawMember
     from innoscope.toggles.gdbfile import Described

@@ -38,7 +38,7 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file of the folder. ``fits`` are the pids of servers of its build, ``problem`` why it is not used."""
+    """One file of the folder. ``fits``: pids of servers of its build; ``problem``: why it is not used."""
 
     path: str
     about: About | None
@@ -59,8 +59,8 @@ def about(pack: Pack) -> About:
         variables=pack.variables,
         members=len(layout.members),
         settings=len(layout.variables),
-        bytes=pack.bytes,
-        unpacked_bytes=pack.unpacked_bytes,
+        bytes=pack.size,
+        unpacked_bytes=pack.unpacked_size,
         **texts,
     )
 

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 
-def of_server(
-    target: Target, debug_dirs: Sequence[str] = (), progress: Progress | None = None
-) -> Origin:
+def of_server(target: Target, debug_dirs: Sequence[str] = (), progress: Progress | None = None) -> Origin:
     """What to make the pack of a running server of.
 
     ``debug_dirs`` are searched before /usr/lib/debug, and debuginfod is asked only if DEBUGINFOD_URLS is set.
@@ -36,7 +34,7 @@ def of_server(
 
 
 def of_file(file: Path) -> Origin:
-    """What to make a pack of a file of; the server is told by one that runs this build, or by the file itself.
+    """What to make the pack of a file of; the server is told by one that runs this build, or by the file.
 
     Raises BadFile.
     """

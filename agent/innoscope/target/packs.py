@@ -38,7 +38,7 @@ class Layout:
 
 
 def layout(build_id: str | None) -> Layout | None:
-    """What the pack of this build knows; None where this host has none. Raises BadFile for one that is refused."""
+    """What the pack of this build knows; None where this host has none. Raises BadFile if it is refused."""
     if build_id is None:
         return None
     from innoscope import _native

@@ -79,10 +79,7 @@ fn members_in_file(py: Python<'_>, path: PathBuf, members: Vec<String>) -> PyRes
 }
 
 /// What was found and what was not, by path.
-fn sorted(
-    members: Vec<String>,
-    answers: Vec<std::result::Result<layout::Member, String>>,
-) -> PyMembers {
+fn sorted(members: Vec<String>, answers: Vec<std::result::Result<layout::Member, String>>) -> PyMembers {
     let (mut found, mut missing) = (HashMap::new(), HashMap::new());
     for (path, answer) in members.into_iter().zip(answers) {
         match answer {

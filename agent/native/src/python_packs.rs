@@ -61,12 +61,12 @@ impl Pack {
     }
 
     #[getter]
-    fn bytes(&self) -> u64 {
+    fn size(&self) -> u64 {
         self.inner.bytes
     }
 
     #[getter]
-    fn unpacked_bytes(&self) -> u64 {
+    fn unpacked_size(&self) -> u64 {
         self.inner.unpacked
     }
 

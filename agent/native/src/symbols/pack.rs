@@ -52,7 +52,9 @@ impl error::Error for PackError {}
 
 /// The folder with the packs of this host.
 pub fn folder() -> PathBuf {
-    env::var_os("INNOSCOPE_SYMBOLS").filter(|set| !set.is_empty()).map_or_else(|| FOLDER.into(), PathBuf::from)
+    env::var_os("INNOSCOPE_SYMBOLS")
+        .filter(|set| !set.is_empty())
+        .map_or_else(|| FOLDER.into(), PathBuf::from)
 }
 
 /// The path that the pack of a build has in a folder.
@@ -164,8 +166,11 @@ impl Sealed {
     }
 
     fn contents(&self) -> Result<Pack, String> {
-        let packed =
-            CompressedData { format: CompressionFormat::Zlib, data: &self.data[HEADER..], uncompressed_size: self.unpacked };
+        let packed = CompressedData {
+            format: CompressionFormat::Zlib,
+            data: &self.data[HEADER..],
+            uncompressed_size: self.unpacked,
+        };
         let payload = packed.decompress().map_err(|error| error.to_string())?.into_owned();
         let payload = Bytes::from(payload);
         let [about, layout, symbols, strings] = parts(&payload)?;

@@ -86,7 +86,11 @@ pub(super) fn decode(columns: &Bytes, strings: &[u8]) -> Result<Decoded, String>
         let section = if code { CODE } else { DATA };
         let symbol = RawSymbol { name, info: info(*kind), section, address, size };
         decoded.entries.extend(symbol.bytes());
-        if code { decoded.functions += 1 } else { decoded.variables += 1 }
+        if code {
+            decoded.functions += 1
+        } else {
+            decoded.variables += 1
+        }
         expected = after(address, size);
     }
     if names.next().is_some() || !sizes.0.is_empty() {

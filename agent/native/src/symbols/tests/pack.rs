@@ -87,7 +87,10 @@ fn a_stripped_program_has_the_names_of_the_whole_one() {
     let shop = Shop::new();
     shop.put(&sealed(&shop.build_id, &shop.payload));
     let (ours, whole) = (shop.load(), shop.fixture.load("prog"));
-    assert_eq!((ours.source, ours.path.clone(), ours.problem.clone()), (Source::Pack, Some(shop.place()), None));
+    assert_eq!(
+        (ours.source, ours.path.clone(), ours.problem.clone()),
+        (Source::Pack, Some(shop.place()), None)
+    );
     assert_eq!(ours.len(), whole.len());
     for address in 0..0x6000 {
         assert_eq!(ours.lookup(address), whole.lookup(address), "{address:#x}");
@@ -115,7 +118,8 @@ fn the_debug_file_is_better_than_a_pack() {
     let shop = Shop::new();
     shop.put(b"not even looked at");
     let id = &shop.build_id;
-    shop.fixture.put("prog.debug", &shop.fixture.at(&format!("dirs/.build-id/{}/{}.debug", &id[..2], &id[2..])));
+    shop.fixture
+        .put("prog.debug", &shop.fixture.at(&format!("dirs/.build-id/{}/{}.debug", &id[..2], &id[2..])));
     let search = DebugSearch { packs: shop.fixture.at("packs"), ..shop.fixture.search() };
     let table = load(&shop.fixture.open("stripped"), Path::new("/x"), &search);
     assert_eq!((table.source, table.problem), (Source::DebugFile, None));
@@ -181,7 +185,8 @@ fn a_bomb_is_refused_before_it_is_unpacked() {
     bomb[20..24].copy_from_slice(&u32::MAX.to_le_bytes());
     let problem = shop.refused(&mended(bomb));
     assert!(problem.contains("it would take 4294967295 bytes"), "{problem}");
-    let many = [&[0; 8][..], &4_u32.to_le_bytes(), &1_u32.to_le_bytes(), &u32::MAX.to_le_bytes(), &[0]].concat();
+    let many =
+        [&[0; 8][..], &4_u32.to_le_bytes(), &1_u32.to_le_bytes(), &u32::MAX.to_le_bytes(), &[0]].concat();
     assert_eq!(opened(sealed("aa", &many)).unwrap_err(), "is damaged: it would have 4294967295 symbols");
 }
 
