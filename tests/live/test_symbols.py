@@ -156,7 +156,7 @@ def test_the_same_probes_at_the_same_places(scene: Scene) -> None:
 def _attached(server: Server) -> dict[str, str]:
     result = innoscope("probes", "measure", "--pid", server.pid, "--seconds", 0.5, "--budget", 1, "--json")
     assert result.returncode == 0, result.stderr
-    return {each["name"]: each["state"] for each in json.loads(result.stdout)["probes"]}
+    return {each["probe"]: each["state"] for each in json.loads(result.stdout)["probes"]}
 
 
 def test_the_same_probes_attach(scene: Scene) -> None:
@@ -249,7 +249,7 @@ def _other_build(data: bytes, _: Path) -> bytes:
         pytest.param(_other_build, "is of another build", id="another build"),
         pytest.param(lambda data, _: data[:-1000], "was cut off or added to", id="cut off"),
         pytest.param(
-            lambda data, _: data[:500_000] + b"\0" + data[500_001:], "checksum is wrong", id="damaged"
+            lambda data, _: data[:5000] + b"damage" + data[5006:], "checksum is wrong", id="damaged"
         ),
         pytest.param(lambda data, path: path.chmod(0o666) or data, "others may write to it", id="writable"),
     ],
@@ -282,7 +282,7 @@ def test_a_pack_that_is_refused_is_said_once_and_the_search_goes_on(
     assert_one_clear_error(checked, BadFile.exit_code, words)
 
 
-def test_a_thousand_damages_of_a_real_pack_cost_nothing(scene: Scene, tmp_path: Path) -> None:
+def test_hundreds_of_damages_of_a_real_pack_cost_nothing(scene: Scene, tmp_path: Path) -> None:
     """No crash, no long computation, no memory: neither by chance nor where the checksum was made to fit."""
     whole = scene.pack.read_bytes()
     body, unpacked = whole[96:], int.from_bytes(whole[20:24], "little")
