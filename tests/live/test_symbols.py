@@ -1,13 +1,15 @@
-"""Must show 5 of issue 5: a server without any symbols gets all that it had from a pack of a megabyte."""
+"""A server without any symbols has from a pack of half a megabyte all that it had from its own."""
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import resource
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -19,7 +21,8 @@ from innoscope.memory.layout import Debug, Layout, learn, root
 from innoscope.memory.reader import MemoryReader
 from innoscope.probes.catalog import default_catalog
 from innoscope.probes.placing import Placement, place
-from innoscope.symbols.export import memory_settings
+from innoscope.symbols import source
+from innoscope.symbols.export import Origin, memory_settings
 from innoscope.target import packs
 from innoscope.target.discover import find_one
 from innoscope.toggles import resolve
@@ -31,7 +34,6 @@ from workloads import RowLock, Sleep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from innoscope.target.model import Target
 
@@ -236,11 +238,34 @@ def test_where_the_names_come_from_is_said(scene: Scene) -> None:
     assert entry["problem"] is None
 
 
+def test_the_file_for_a_pack_is_found(scene: Scene) -> None:
+    found = source.of_server(find_one(scene.whole.pid))
+    assert found == Origin(
+        Path(f"/proc/{scene.whole.pid}/exe"), "mariadbd", f"mariadb {scene.target.version_text}"
+    )
+
+    with pytest.raises(BadFile, match="is stripped, and no debug file of it") as caught:
+        source.of_server(scene.target)
+    assert "--file FILE" in str(caught.value.remedy)
+    file = source.of_server(scene.target, [str(scene.debug)]).file
+    assert file.samefile(scene.split.debug)
+
+
 def _other_build(data: bytes, _: Path) -> bytes:
     """Whole, and of a build that is not this one."""
     pack = bytearray(data)
     unpacked = int.from_bytes(pack[20:24], "little")
     return _native.pack_seal("00" * 20, bytes(pack[96:]), unpacked)
+
+
+def _writable(data: bytes, path: Path) -> bytes:
+    path.chmod(0o666)
+    return data
+
+
+def _theirs(data: bytes, path: Path) -> bytes:
+    os.chown(path, 9999, 9999)
+    return data
 
 
 @pytest.mark.parametrize(
@@ -251,7 +276,8 @@ def _other_build(data: bytes, _: Path) -> bytes:
         pytest.param(
             lambda data, _: data[:5000] + b"damage" + data[5006:], "checksum is wrong", id="damaged"
         ),
-        pytest.param(lambda data, path: path.chmod(0o666) or data, "others may write to it", id="writable"),
+        pytest.param(_writable, "others may write to it", id="writable"),
+        pytest.param(_theirs, "belongs to user 9999", id="theirs"),
     ],
 )
 def test_a_pack_that_is_refused_is_said_once_and_the_search_goes_on(

@@ -32,7 +32,7 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.group("symbols")
 def command() -> None:
-    """Symbol packs: the names of one build in a megabyte, for every host that runs it without debug files.
+    """Symbol packs: the names of one build in half a megabyte, for hosts without its debug files.
 
     \b
     Examples:
@@ -54,8 +54,8 @@ def command() -> None:
     "--file", "file", type=_FILE, metavar="FILE", help="Make it of this file, not of a running server."
 )
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), metavar="PATH",
-    help="Where to write it, a file or a folder.  [default: BUILD-ID.pack here]",
+    "-o", "--output", metavar="PATH", default=".",
+    help="Where to write it: a file or a folder (made, if it ends with /).  [default: BUILD-ID.pack here]",
 )  # fmt: skip
 @click.option("--server", metavar="TEXT", help="What the pack says it is of, if the file does not tell.")
 @click.option(
@@ -65,7 +65,7 @@ def command() -> None:
 )  # fmt: skip
 @json_option
 def export(
-    pid: int | None, socket: str | None, port: int | None, file: Path | None, output: Path | None,
+    pid: int | None, socket: str | None, port: int | None, file: Path | None, output: str,
     server: str | None, debug_dirs: tuple[Path, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """Make a pack of a debug file, or of the one that is found for a running server.
@@ -89,9 +89,9 @@ def export(
         click.echo(json.dumps({"path": str(path), "seconds": round(seconds, 1), **asdict(about)}, indent=2))
         return
     click.echo(f"{path}: {_summary(about)}, made in {seconds:.1f} s")
-    click.echo(
-        f"copy it to each host that runs this build: sudo install -D -m 644 {path.name} -t {_folder()}"
-    )
+    if path.parent.resolve() != _folder().resolve():
+        install = f"sudo install -D -m 644 {path.name} -t {_folder()}"
+        click.echo(f"copy it to each host that runs this build, and there: {install}")
 
 
 @command.command("show")
@@ -174,12 +174,14 @@ def _origin(
         return source.of_file(file)
 
 
-def _write(made: Made, output: Path | None) -> Path:
+def _write(made: Made, output: str) -> Path:
     """Whole or not at all, and only what would be taken."""
-    path = output or Path()
-    if path.is_dir():
-        path /= f"{made.build_id}.pack"
+    path = Path(output)
     try:
+        if output.endswith("/"):
+            path.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            path /= f"{made.build_id}.pack"
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as new:
             written = Path(new.name)
             try:

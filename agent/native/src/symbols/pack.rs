@@ -232,7 +232,9 @@ pub fn payload(elf: &ElfFile, about: &[u8], layout: &[u8]) -> Result<Vec<u8>, St
         let size = u32::try_from(part.len()).map_err(|_| "it has too many symbols for a pack".to_owned())?;
         data.extend(size.to_le_bytes());
     }
-    parts.iter().for_each(|part| data.extend_from_slice(part));
+    for part in parts {
+        data.extend_from_slice(part);
+    }
     if data.len() as u64 > MAX_UNPACKED {
         return Err(format!("its symbols take {} bytes, a pack at most {MAX_UNPACKED}", data.len()));
     }

@@ -87,9 +87,9 @@ pub(super) fn decode(columns: &Bytes, strings: &[u8]) -> Result<Decoded, String>
         let symbol = RawSymbol { name, info: info(*kind), section, address, size };
         decoded.entries.extend(symbol.bytes());
         if code {
-            decoded.functions += 1
+            decoded.functions += 1;
         } else {
-            decoded.variables += 1
+            decoded.variables += 1;
         }
         expected = after(address, size);
     }
