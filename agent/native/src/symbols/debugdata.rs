@@ -108,6 +108,13 @@ mod tests {
     }
 
     #[test]
+    fn refuses_a_second_filter() {
+        let mut packed = xz(&[7; 100]);
+        packed[STREAM_HEADER + 1] |= 1;
+        assert_eq!(unpack(&packed).unwrap_err(), "not a whole xz stream");
+    }
+
+    #[test]
     fn refuses_a_bomb() {
         let packed = xz(&vec![0; (MAX_UNPACKED + 1) as usize]);
         let reason = unpack(&packed).unwrap_err();
