@@ -93,12 +93,12 @@ fn find_pack(py: Python<'_>, build_id: &str) -> PyResult<Option<OsString>> {
 }
 
 #[pyfunction]
-fn pack_payload<'py>(
-    py: Python<'py>,
+fn pack_payload(
+    py: Python<'_>,
     path: PathBuf,
     about: Vec<u8>,
     layout: Vec<u8>,
-) -> PyResult<Bound<'py, PyBytes>> {
+) -> PyResult<Bound<'_, PyBytes>> {
     let payload = py.detach(|| {
         let elf = ElfFile::open(&path).map_err(|error| Error::new(Kind::Elf, error.to_string()))?;
         let failed = |reason| Error::new(Kind::Elf, format!("{}: {reason}", path.display()));
