@@ -11,7 +11,8 @@ from typing import final
 class NativeError(Exception):
     """``args = (kind, detail)``. Kinds: ``gone`` (the process ended), ``rights`` (EPERM or EACCES from the
     kernel), ``traced`` (another debugger has it), ``bpf`` (this kernel cannot run the snapshot program),
-    ``elf`` (not a usable ELF file), ``arch`` (another CPU architecture), ``internal``."""
+    ``elf`` (not a usable ELF file), ``arch`` (another CPU architecture), ``internal``; ``pack`` (a refused
+    symbol pack: the third of ``args`` is the remedy or None)."""
 
 #: ``(function, module, offset, inlined, kernel)``; function is None where no symbol covers the address,
 #: module is the file's base name, offset is the address within the module (ELF virtual address).
@@ -46,8 +47,8 @@ class ModuleInfo:
     deleted: bool
     start: int  # lowest mapped address
     build_id: str | None  # lower-case hex
-    symbols_from: str  # symtab, debug-file, debugdata, dynsym, vdso or none
-    symbols_path: str | None  # the separate debug file, if any
+    symbols_from: str  # symtab, debug-file, symbol-pack, debugdata, dynsym, vdso or none
+    symbols_path: str | None  # the separate debug file or the symbol pack, if any
     problem: str | None  # why symbols or unwind tables could not be used, if so
 
 @final
@@ -120,6 +121,41 @@ def members_in_process(
     elements, ``std::atomic`` and the like stand for their scalar, InnoDB's ib_counter_t for the sum of its
     slots. None where there is no DWARF."""
 
+def members_in_file(path: str, members: Sequence[str]) -> tuple[dict[str, RawMember], dict[str, str]] | None:
+    """As members_in_process, of a file with debug information."""
+
+#: The format of symbol packs that is written and read.
+PACK_FORMAT: int
+
+@final
+class Pack:
+    """A symbol pack, read whole and checked: owner, checksum, every length. NativeError (pack) if refused."""
+
+    def __init__(self, path: str) -> None: ...
+    @staticmethod
+    def of_build(build_id: str) -> Pack | None:
+        """The one that this host has of a build, or None."""
+    path: str
+    build_id: str  # lower-case hex
+    functions: int  # aliases counted
+    variables: int
+    size: int  # bytes of the file
+    unpacked_size: int
+    about: bytes  # JSON as innoscope.symbols.export wrote it; not checked
+    layout: bytes
+
+def pack_folder() -> str:
+    """Where this host's packs are: ``$INNOSCOPE_SYMBOLS``, else /etc/innoscope/symbols.d."""
+
+def find_pack(build_id: str) -> str | None:
+    """The pack of a build, None without one. Owner and checksum are checked, the content is not unpacked."""
+
+def pack_payload(path: str, about: bytes, layout: bytes) -> bytes:
+    """What a pack of this file with symbols holds, to be compressed with zlib."""
+
+def pack_seal(build_id: str, compressed: bytes, unpacked: int) -> bytes:
+    """The pack of a compressed payload that has so many bytes unpacked."""
+
 def probe_bpf() -> tuple[bool, str]:
     """Load and run the snapshot program on this very process: (works, evidence or reason)."""
 
@@ -158,7 +194,8 @@ class CodeFile:
     path: str  # opens the mapped file itself: /proc/PID/map_files/…
     shown_path: str  # as the process sees it
     build_id: str | None  # lower-case hex
-    symbols_from: str  # symtab, debug-file, debugdata, dynsym or none
+    symbols_from: str  # symtab, debug-file, symbol-pack, debugdata, dynsym or none
+    problem: str | None  # why a better source of names could not be used
     bias: int  # address in the process minus ELF virtual address
     def functions(self, beginnings: Sequence[str]) -> list[tuple[str, int, int, int, bool]]:
         """``(symbol, ELF virtual address, bytes, offset in the file, stepped)`` of functions.

@@ -33,8 +33,8 @@ _FOOT = """
 Where a distribution stripped its server (MariaDB 10.11 here), InnoDB's functions have no names, and only what
 needs none is attached: fsync and reads by kind of file and waits for exported mutexes (functions of the C
 library, which always have names), and the SQL layer's functions that are exported. Numbers come from memory
-and SQL then. The remedy is the server's debug symbol package (`innoscope probes list` names it); nothing has
-to be restarted.
+and SQL then. The remedy is the server's debug symbol package (`innoscope probes list` names it) or a
+[symbol pack](symbols.md) made of it; nothing has to be restarted.
 """
 
 

@@ -28,6 +28,7 @@ _COMPLETION = "_INNOSCOPE_COMPLETE"  # set by the completion that click writes f
 #: Command → its line in ``--help``. Its module is imported when it is used, since start-up must be quick.
 COMMANDS = {
     "targets": "List the MySQL and MariaDB servers on this host.",
+    "symbols": "Make and list symbol packs: the names of a build, for hosts without its debug files.",
     "doctor": "Check what works on this host and server, and what to do about the rest.",
     "stacks": "Show where every thread of a server is, without stopping it.",
     "probes": "Show the eBPF probes: where each can go, and what it costs.",

@@ -76,11 +76,12 @@ def open_engine(target: Target, how: How) -> tuple[Engine, tuple[str, ...]]:
         return engine, ()
     from innoscope.stacks import debuginfod
 
-    found = debuginfod.fetch(engine.modules(), debuginfod.Settings.of(os.environ), _download_progress())
+    found = debuginfod.fetch(engine.modules(), debuginfod.Settings.of(os.environ), download_progress())
     return (build(found.files) if found.files else engine), found.notes
 
 
-def _download_progress() -> Callable[[str, int, int | None], None] | None:
+def download_progress() -> Callable[[str, int, int | None], None] | None:
+    """What shows a download on stderr; None when nobody watches."""
     if not sys.stderr.isatty():
         return None
 

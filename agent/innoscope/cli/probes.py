@@ -54,6 +54,8 @@ def list_probes(
         return
     for number, (target, placement) in enumerate(found):
         click.echo(("\n" if number else "") + _title(target, placement.symbols_from))
+        if placement.problem:
+            click.echo(f"note: {placement.problem}")
         for line in table(_LIST, list(_list_rows(placement)), width=terminal_width()):
             click.echo(line)
 
@@ -163,6 +165,7 @@ def _placement_json(target: Target, placement: Placement) -> Mapping[str, object
         "target": asdict(target),
         "build_id": placement.build_id,
         "symbols_from": placement.symbols_from,
+        "problem": placement.problem,
         "probes": [*map(_placed_json, placement.placed), *map(_missing_json, placement.missing)],
     }
 

@@ -10,6 +10,7 @@ import click
 
 from innoscope.cli.common import json_option, table, terminal_width
 from innoscope.errors import NoTarget
+from innoscope.target import packs
 
 if TYPE_CHECKING:
     from innoscope.target.model import Target
@@ -23,8 +24,8 @@ _RIGHT = frozenset({"PID", "THREADS", "PORT"})
 def command(as_json: bool) -> None:
     """List the MySQL and MariaDB servers on this host, those in containers and chroots included.
 
-    SYMBOLS says where function names will come from: symtab (the server's own), debug-file, debugdata, dynsym
-    (exported names only) or none.
+    SYMBOLS says where function names will come from: symtab (the server's own), debug-file, symbol-pack,
+    debugdata, dynsym (exported names only) or none.
     """
     from innoscope.target.discover import find_all
 
@@ -70,4 +71,7 @@ def notes(target: Target) -> list[str]:
         found.append(f"chroot {target.root}")
     if target.build_id is None and target.version_from == "unknown":
         found.append("another user's: run as root for version and symbols")
+    lacking = target.symbols not in ("symtab", "debug-file")
+    if lacking and (refused := packs.problem(target)):
+        found.append(refused)
     return found

@@ -78,6 +78,7 @@ def list_toggles(
 ) -> None:  # fmt: skip
     """What can be changed on this server: the value now, its range, the ways, the risk; or why not."""
     from innoscope.cli import toggle_words as words
+    from innoscope.target import packs
     from innoscope.target.discover import find_one
     from innoscope.toggles import catalog, engine
 
@@ -91,6 +92,8 @@ def list_toggles(
     click.echo(words.title(target))
     for line in table(words.LIST, [here.row() for here in found], width=terminal_width()):
         click.echo(line)
+    if refused := packs.problem(target):
+        click.echo(f"note: {refused}")
 
 
 @command.command("show", short_help="What one toggle does, and its ways here.")

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _TIMEOUT = 3.0  # seconds; a package database may be locked by an upgrade that runs
+_PACK = "copy a symbol pack of it here, made where its debug file is (innoscope symbols export)"
 _DEBUGINFOD = "set DEBUGINFOD_URLS to your distribution's or your own debuginfod server"
 
 
@@ -36,7 +37,7 @@ def remedy(file: Stripped) -> str:
         ways.append(f"zypper install {package}-debuginfo")
     ways.append(_DEBUGINFOD)
     if file.build_id:
-        ways.append(f"put its debug file at {build_id_path(file.build_id)}")
+        ways += [f"put its debug file at {build_id_path(file.build_id)}", _PACK]
     return "; or ".join(ways)
 
 

@@ -26,12 +26,13 @@ _LIBC = re.compile(r"libc(?:\.so\.\d+|-2\.\d+\.so)|ld-musl-.*\.so\.\d+")
 _MEANING = {
     "symtab": "its own symbols",
     "debug-file": "a debug file",
+    "symbol-pack": "a symbol pack",
     "debugdata": "the reduced symbols of .gnu_debugdata",
     "dynsym": "exported symbols only; other functions show as module+0x…",
     "vdso": "the kernel's vDSO",
     "none": "nowhere; functions show as module+0x…",
 }
-_COMPLETE = {"symtab", "debug-file", "debugdata", "vdso"}
+_COMPLETE = {"symtab", "debug-file", "symbol-pack", "debugdata", "vdso"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,8 @@ def _base(path: str) -> str:
 
 def _debug_info(proc: ProcFs, target: Target, module: ModuleInfo) -> str:
     """A remark on DWARF, which only ``--inlines`` needs."""
+    if module.symbols_from == "symbol-pack":
+        return ""
     is_server = _base(module.path) == _base(target.executable)
     path = module.symbols_path or (proc.path(target.pid, "exe") if is_server else None)
     if path is None:

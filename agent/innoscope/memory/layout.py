@@ -1,5 +1,7 @@
 """Where one server's global numbers lie: addresses from its symbols, offsets from its debug information.
 
+Where there is none, a symbol pack tells both (``target.packs``).
+
 Reading 300 MB of debug information takes a second or two, so what was found is kept in a file per build-id.
 Addresses are not kept: a symbol table is read in milliseconds, and they differ from process to process.
 """
@@ -14,17 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from innoscope.errors import BadFile
+from innoscope.target import packs
 from innoscope.target.native_errors import translating
 from innoscope.target.reading import ONE_AT_A_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from innoscope._native import RawMember
     from innoscope.target.model import Target
 
 #: Of the file; another number is a file of another Innoscope and is made anew.
 _FORMAT: Final = 1
-_KINDS: Final = {"unsigned", "signed", "float", "pointer", "structure"}
+_NOT_ASKED: Final = "the symbol pack does not say: the Innoscope that made it did not ask for it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +52,9 @@ class Member:
 class Layout:
     """``symbols`` is ``{name: (address in the process, size)}``, from ``symbols_from``.
 
-    ``missing`` says of members why they are not there. ``described`` is whether there is debug information,
-    ``cached`` whether its contents came from the file.
+    ``missing`` says of members why they are not there. ``described`` is whether there is debug information or
+    a symbol pack (``from_pack``), ``cached`` whether its contents came from the file. ``problem`` is why a
+    pack that is there was not taken, in words.
     """
 
     symbols: Mapping[str, tuple[int, int]]
@@ -57,6 +63,8 @@ class Layout:
     missing: Mapping[str, str]
     described: bool
     cached: bool = False
+    from_pack: bool = False
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +95,27 @@ def learn(
             return Layout(symbols, source, *known, described=True, cached=True)
         found = _native.members_in_process(target.pid, list(paths), list(debug.dirs), files)
     if found is None:
-        return Layout(symbols, source, {}, {}, described=False)
-    members = {path: Member(tuple(raw[0]), *raw[1:]) for path, raw in found[0].items()}
+        return _of_pack(target, symbols, source, paths)
+    members = {path: _as_member(raw) for path, raw in found[0].items()}
     if file is not None:
         _write(file, members, found[1])
     return Layout(symbols, source, members, found[1], described=True)
+
+
+def _of_pack(
+    target: Target, symbols: Mapping[str, tuple[int, int]], source: str, paths: Sequence[str]
+) -> Layout:
+    """The layout of a server without debug information."""
+    try:
+        with ONE_AT_A_TIME:
+            known = packs.layout(target.build_id)
+    except BadFile as error:
+        return Layout(symbols, source, {}, {}, described=False, problem=packs.in_words(error))
+    if known is None:
+        return Layout(symbols, source, {}, {}, described=False)
+    members = {path: _as_member(known.members[path]) for path in paths if path in known.members}
+    missing = {path: known.missing.get(path, _NOT_ASKED) for path in paths if path not in members}
+    return Layout(symbols, source, members, missing, described=True, from_pack=True)
 
 
 def root(path: str) -> str:
@@ -133,10 +157,11 @@ def _read(file: Path | None, paths: Sequence[str]) -> tuple[dict[str, Member], d
 
 def _member(raw: Any) -> Member:
     """One member out of the file; ValueError or TypeError when it is none."""
+    return _as_member(packs.member(raw))
+
+
+def _as_member(raw: RawMember) -> Member:
     offsets, size, kind, stride, count = raw
-    numbers = (*offsets, size, stride, count)
-    if kind not in _KINDS or not offsets or not all(type(n) is int and 0 <= n < 1 << 32 for n in numbers):
-        raise ValueError("not a member")
     return Member(tuple(offsets), size, kind, stride, count)
 
 

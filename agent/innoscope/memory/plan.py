@@ -89,7 +89,7 @@ class _Maker:
         if source.paths:
             terms = tuple(self._member(path) for path in source.paths)
             when = self._member(source.when) if source.when else None
-            origin = "symbol " + " + ".join(source.paths) + ", offsets from debug information"
+            origin = "symbol " + " + ".join(source.paths) + ", offsets from " + _described_by(self.layout)
         elif source.symbol:
             terms = (self._symbol(source.symbol, source.kind or "unsigned"),)
             origin = f"symbol {source.symbol}"
@@ -182,10 +182,16 @@ def _because(reasons: list[str]) -> str:
 def _remedy(target: Target, layout: Layout) -> str:
     if layout.described:
         return "this release counts it nowhere that can be read; SQL or a probe may tell"
+    if layout.problem:
+        return f"{layout.problem}; or let the SQL collector tell"
     if target.build_id is None:
         return "run a build with debug information; or let the SQL collector tell"
     file = f"/usr/lib/debug/.build-id/{target.build_id[:2]}/{target.build_id[2:]}.debug"
-    return f"install the server's debug package ({file}); or let the SQL collector tell"
+    return f"install the server's debug package ({file}) or a symbol pack; or let the SQL collector tell"
+
+
+def _described_by(layout: Layout) -> str:
+    return "a symbol pack" if layout.from_pack else "debug information"
 
 
 def variable_term(address: int, kind: str) -> Term:

@@ -57,12 +57,16 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The probes of one server. ``build_id`` is that of the mapped executable."""
+    """The probes of one server. ``build_id`` is that of the mapped executable.
+
+    ``problem`` is why a better source of names could not be used, in words.
+    """
 
     placed: tuple[Placed, ...]
     missing: tuple[Missing, ...]
     build_id: str | None
     symbols_from: str
+    problem: str | None = None
 
 
 def place(target: Target, probes: Iterable[Probe]) -> Placement:
@@ -81,6 +85,7 @@ def place(target: Target, probes: Iterable[Probe]) -> Placement:
         missing=tuple(missing),
         build_id=files.main.build_id,
         symbols_from=files.main.symbols_from,
+        problem=files.main.problem,
     )
 
 
@@ -148,7 +153,7 @@ def _not_found(target: Target, probe: Probe, site: Site, file: CodeFile) -> Miss
     names = ", ".join((*site.functions, *site.symbols))
     if site.without:
         return Missing(probe, site.without, instead=site.instead)
-    if file.symbols_from in {"symtab", "debug-file"}:
+    if file.symbols_from in {"symtab", "debug-file", "symbol-pack"}:
         return Missing(probe, f"{names}: not in this build (inlined or removed)", instead=site.instead)
     from innoscope.stacks.advice import remedy
 

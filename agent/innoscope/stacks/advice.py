@@ -39,7 +39,7 @@ def missing_names(
     if not missing or missing < of * SHARE:
         return ()
     info = next((module for module in modules() if Path(module.path).name == main), None)
-    if info and info.symbols_from in ("symtab", "debug-file") and not info.problem:
+    if info and info.symbols_from in ("symtab", "debug-file", "symbol-pack") and not info.problem:
         return ()  # nothing more is to be had: _start and the like
     return (f"{100 * missing / of:.0f} % of {main}'s frames have no name ({_why(info)}); {remedy(target)}",)
 
@@ -61,9 +61,9 @@ def remedy(target: Target, root: str | None = None) -> str:
 
     ``root`` is the server's root directory as seen from here.
     """
-    debuginfod = "or set DEBUGINFOD_URLS"
+    debuginfod = "or set DEBUGINFOD_URLS, or copy a symbol pack here (innoscope symbols --help)"
     if os.environ.get("DEBUGINFOD_URLS"):
-        debuginfod = f"debuginfod has none for build-id {target.build_id}"
+        debuginfod = f"debuginfod has none for build-id {target.build_id}; or copy a symbol pack here"
     family = _distribution(root if root is not None else target.inside(""))
     path = target.executable
     if target.root != "/":

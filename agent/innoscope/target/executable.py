@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from innoscope.errors import InnoscopeError
+from innoscope.errors import BadFile, InnoscopeError
+from innoscope.target import packs
 from innoscope.target.endpoints import strip_root
 from innoscope.target.native_errors import translating
 
@@ -28,7 +29,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """``symbols`` is symtab, debug-file, debugdata, dynsym or none."""
+    """``symbols`` is symtab, debug-file, symbol-pack, debugdata, dynsym or none."""
 
     build_id: str | None
     symbols: str
@@ -80,6 +81,15 @@ def describe(proc: ProcFs, pid: int, where: Location) -> Description:
         return Description(None, "none")
     if debug is not None:
         return Description(info.build_id, "debug-file")
+    if _has_pack(info.build_id):
+        return Description(info.build_id, packs.SOURCE)
     if info.has_debugdata:
         return Description(info.build_id, "debugdata")
     return Description(info.build_id, "dynsym" if info.has_dynsym else "none")
+
+
+def _has_pack(build_id: str | None) -> bool:
+    try:
+        return packs.path_for(build_id) is not None
+    except BadFile:
+        return False

@@ -28,7 +28,7 @@ class Target:
     threads: int
     root: str  # "/" or the chroot as seen from here
     container: str | None  # short container id or the namespaces that differ from ours ("mnt,pid,user")
-    symbols: str  # symtab, debug-file, debugdata, dynsym or none: where names will come from
+    symbols: str  # symtab, debug-file, symbol-pack, debugdata, dynsym or none: where names will come from
 
     def inside(self, path: str) -> str:
         """A path of the server's own file system, as we can open it from here."""

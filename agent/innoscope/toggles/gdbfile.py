@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from innoscope._native import RawMember
+
 #: Seconds for 300 MB of debug information on a busy machine; 4 on an idle one.
 _TIMEOUT_S: Final = 120
 #: gdb reads no file of the user's or of the folder it is in, and runs none that lies beside the program.
@@ -48,6 +50,14 @@ class Described:
     size: int
     kind: str
     text: str  # the type in C
+
+
+def without_gdb(member: RawMember, address: int) -> Described:
+    """A variable at an ELF virtual address, as the core's own reader of debug information describes it."""
+    offsets, size, kind, _, count = member
+    whole = len(offsets) == 1 and offsets[0] == 0 and count == 1
+    kind = ("char" if (kind, size) == ("signed", 1) else kind) if whole else "other"
+    return Described(address, size, kind, kind)
 
 
 def available(gdb: str = "gdb") -> bool:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from innoscope.errors import InnoscopeError
+from innoscope.errors import BadFile, InnoscopeError
 from innoscope.memory import catalog as memory_catalog
 from innoscope.memory import tables
 from innoscope.memory.regions import Image
+from innoscope.target import packs
 from innoscope.target.executable import DEBUG_DIR, Location, openable
 from innoscope.target.native_errors import translating
 from innoscope.target.proc import ProcFs
@@ -139,7 +140,7 @@ def _describe(
 ) -> tuple[Mapping[str, Described], str]:
     """What the debug information says, and who read it: gdb, or our own reader where gdb cannot."""
     if symbols.described_in is None:
-        return {}, ""
+        return _by_pack(target), "symbol pack"
     said = gdbfile.describe(symbols.described_in, names, gdb)
     if said is not None:
         return said, "debug information, read by gdb"
@@ -148,12 +149,20 @@ def _describe(
 
         found = _native.members_in_process(target.pid, list(names), [DEBUG_DIR, target.inside(DEBUG_DIR)], {})
     own = {}
-    for name, (offsets, size, kind, _, count) in (found[0] if found else {}).items():
+    for name, member in (found[0] if found else {}).items():
         [(address, _)] = list(symbols.places[name])[:1]
-        whole = len(offsets) == 1 and offsets[0] == 0 and count == 1
-        kind = ("char" if (kind, size) == ("signed", 1) else kind) if whole else "other"
-        own[name] = Described(address - symbols.bias, size, kind, kind)
+        own[name] = gdbfile.without_gdb(member, address - symbols.bias)
     return own, "debug information, read without gdb"
+
+
+def _by_pack(target: Target) -> Mapping[str, Described]:
+    """What the symbol pack says, if this host has one that can be believed."""
+    try:
+        with ONE_AT_A_TIME:
+            known = packs.layout(target.build_id)
+    except BadFile:
+        return {}  # as if there were none; `innoscope toggle list` tells why
+    return {name: Described(*variable) for name, variable in known.variables.items()} if known else {}
 
 
 def of_symbol(setting: Setting, symbols: Symbols, described: Described | None, by: str) -> Resolved:

@@ -74,6 +74,11 @@ impl CodeFile {
         self.table.source.as_str()
     }
 
+    /// Why a better source of names could not be used, in words.
+    pub fn problem(&self) -> Option<&str> {
+        self.table.problem.as_deref()
+    }
+
     /// The functions whose names begin with one of these. Resolvers (IFUNC) are left out: they run once.
     pub fn functions(&self, beginnings: &[String]) -> Vec<Function> {
         let begins = |name: &str| beginnings.iter().any(|beginning| name.starts_with(beginning.as_str()));

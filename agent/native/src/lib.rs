@@ -22,6 +22,8 @@ mod python;
 #[cfg(feature = "python")]
 mod python_layout;
 #[cfg(feature = "python")]
+mod python_packs;
+#[cfg(feature = "python")]
 mod python_probing;
 pub mod references;
 pub mod snapshot;

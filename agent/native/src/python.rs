@@ -91,11 +91,8 @@ impl Process {
                 return Err(PyValueError::new_err(format!("method is auto, bpf or ptrace, not {other}")));
             }
         };
-        let search = DebugSearch {
-            dirs: debug_dirs.unwrap_or_else(|| vec![PathBuf::from("/usr/lib/debug")]),
-            fetched: debug_files.unwrap_or_default(),
-            root: Some(PathBuf::from(format!("/proc/{pid}/root"))),
-        };
+        let dirs = debug_dirs.unwrap_or_else(|| vec![PathBuf::from("/usr/lib/debug")]);
+        let search = DebugSearch::of_process(pid, dirs, debug_files.unwrap_or_default());
         let inner = py.detach(|| process::Process::new(pid, method, search, inlines, kernel))?;
         Ok(Self {
             method: inner.method(),
@@ -214,7 +211,7 @@ fn elf_info(py: Python<'_>, path: PathBuf) -> PyResult<ElfInfo> {
 fn find_debug_file(py: Python<'_>, path: PathBuf, debug_dirs: Vec<PathBuf>) -> PyResult<Option<PathBuf>> {
     py.detach(|| {
         let elf = open_elf(&path)?;
-        let search = DebugSearch { dirs: debug_dirs, fetched: HashMap::default(), root: None };
+        let search = DebugSearch { dirs: debug_dirs, ..DebugSearch::default() };
         Ok(symbols::find_debug_file(&elf, &path, &search))
     })
 }
@@ -333,5 +330,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(encode_pprof, module)?)?;
     module.add_function(wrap_pyfunction!(draw_flamegraph, module)?)?;
     crate::python_layout::register(module)?;
+    crate::python_packs::register(module)?;
     crate::python_probing::register(module)
 }

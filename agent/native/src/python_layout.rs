@@ -26,10 +26,6 @@ fn executable(pid: u32) -> Result<(Arc<ElfFile>, Mapping)> {
     Ok((modules::open_elf(pid, &mapping)?, mapping))
 }
 
-fn search(pid: u32, dirs: Vec<PathBuf>, fetched: HashMap<String, PathBuf>) -> DebugSearch {
-    DebugSearch { dirs, fetched, root: Some(PathBuf::from(format!("/proc/{pid}/root"))) }
-}
-
 #[pyfunction]
 fn globals_in_process(
     py: Python<'_>,
@@ -42,7 +38,8 @@ fn globals_in_process(
         let (elf, mapping) = executable(pid)?;
         let bias = modules::bias(&elf, &mapping)
             .ok_or_else(|| Error::new(Kind::Elf, format!("{}: no segment is mapped", mapping.path)))?;
-        let table = symbols::load(&elf, Path::new(&mapping.path), &search(pid, debug_dirs, debug_files));
+        let search = DebugSearch::of_process(pid, debug_dirs, debug_files);
+        let table = symbols::load(&elf, Path::new(&mapping.path), &search);
         let wanted: Vec<&str> = names.iter().map(String::as_str).collect();
         let found = table.find_many(&wanted).into_iter().filter_map(|(name, found)| match found {
             symbols::Found::One { address, size } => {
@@ -65,11 +62,24 @@ fn members_in_process(
 ) -> PyResult<Option<PyMembers>> {
     let answers = py.detach(|| {
         let (elf, mapping) = executable(pid)?;
-        let dwarf =
-            symbols::find_dwarf(&elf, Path::new(&mapping.path), &search(pid, debug_dirs, debug_files));
+        let search = DebugSearch::of_process(pid, debug_dirs, debug_files);
+        let dwarf = symbols::find_dwarf(&elf, Path::new(&mapping.path), &search);
         Ok::<_, Error>(dwarf.map(|dwarf| layout::members(&dwarf, &members)))
     })?;
-    let Some(answers) = answers else { return Ok(None) };
+    Ok(answers.map(|answers| sorted(members, answers)))
+}
+
+#[pyfunction]
+fn members_in_file(py: Python<'_>, path: PathBuf, members: Vec<String>) -> PyResult<Option<PyMembers>> {
+    let answers = py.detach(|| {
+        let elf = ElfFile::open(&path).map_err(|error| Error::new(Kind::Elf, error.to_string()))?;
+        Ok::<_, Error>(elf.has_debug_info().then(|| layout::members(&elf, &members)))
+    })?;
+    Ok(answers.map(|answers| sorted(members, answers)))
+}
+
+/// What was found and what was not, by path.
+fn sorted(members: Vec<String>, answers: Vec<std::result::Result<layout::Member, String>>) -> PyMembers {
     let (mut found, mut missing) = (HashMap::new(), HashMap::new());
     for (path, answer) in members.into_iter().zip(answers) {
         match answer {
@@ -82,7 +92,7 @@ fn members_in_process(
             }
         }
     }
-    Ok(Some((found, missing)))
+    (found, missing)
 }
 
 #[pyfunction]
@@ -99,5 +109,6 @@ fn read_many(
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(globals_in_process, module)?)?;
     module.add_function(wrap_pyfunction!(members_in_process, module)?)?;
+    module.add_function(wrap_pyfunction!(members_in_file, module)?)?;
     module.add_function(wrap_pyfunction!(read_many, module)?)
 }

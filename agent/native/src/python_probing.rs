@@ -30,11 +30,8 @@ impl CodeFile {
         name: Option<String>,
         debug_dirs: Option<Vec<PathBuf>>,
     ) -> PyResult<Self> {
-        let search = DebugSearch {
-            dirs: debug_dirs.unwrap_or_else(|| vec![PathBuf::from("/usr/lib/debug")]),
-            fetched: HashMap::default(),
-            root: Some(PathBuf::from(format!("/proc/{pid}/root"))),
-        };
+        let dirs = debug_dirs.unwrap_or_else(|| vec![PathBuf::from("/usr/lib/debug")]);
+        let search = DebugSearch::of_process(pid, dirs, HashMap::default());
         let inner = py.detach(|| code::CodeFile::new(pid, name.as_deref(), &search))?;
         Ok(Self { inner })
     }
@@ -57,6 +54,11 @@ impl CodeFile {
     #[getter]
     fn symbols_from(&self) -> &'static str {
         self.inner.symbols_from()
+    }
+
+    #[getter]
+    fn problem(&self) -> Option<&str> {
+        self.inner.problem()
     }
 
     #[getter]

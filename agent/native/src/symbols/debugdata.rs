@@ -49,6 +49,10 @@ fn unpacked_size(xz: &[u8]) -> Option<u64> {
         if words == 0 {
             return Some(total);
         }
+        // Another filter could make more of what this one gives, and its size stands nowhere.
+        if xz.get(at + 1)? & 0x03 != 0 {
+            return None;
+        }
         at += (words + 1) * 4;
         let (size, end) = block_size(xz, at)?;
         total += size;
@@ -101,6 +105,13 @@ mod tests {
             assert_eq!(unpack(&packed).unwrap(), data);
             assert!(unpack(&packed[..packed.len() / 2]).is_err());
         }
+    }
+
+    #[test]
+    fn refuses_a_second_filter() {
+        let mut packed = xz(&[7; 100]);
+        packed[STREAM_HEADER + 1] |= 1;
+        assert_eq!(unpack(&packed).unwrap_err(), "not a whole xz stream");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::crc::crc32;
 use super::elf::ElfFile;
+use super::pack;
 
 /// Where to look for debug files.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +18,15 @@ pub struct DebugSearch {
     /// The root folder of the looked-at process (`/proc/PID/root`) if it lives in another mount namespace or a
     /// chroot: looked at after our own file system.
     pub root: Option<PathBuf>,
+    /// The folder with symbol packs; empty for none.
+    pub packs: PathBuf,
+}
+
+impl DebugSearch {
+    /// For the files of a process: also in its own root folder, and among the packs of this host.
+    pub fn of_process(pid: u32, dirs: Vec<PathBuf>, fetched: HashMap<String, PathBuf>) -> Self {
+        Self { dirs, fetched, root: Some(format!("/proc/{pid}/root").into()), packs: pack::folder() }
+    }
 }
 
 /// The separate debug file of `elf`, or `None`.

@@ -11,6 +11,8 @@ mod elf;
 mod headers;
 mod inlines;
 mod kallsyms;
+pub mod pack;
+mod pack_symbols;
 mod rawtable;
 mod sections;
 mod table;
@@ -33,8 +35,8 @@ pub use table::{Found, Named, Source, Symbol, SymbolTable};
 
 use rawtable::RawTable;
 
-/// The symbols of a module from the best source there is: its `.symtab`, that of its debug file, `.gnu_debugdata`
-/// with `.dynsym`, `.dynsym`.
+/// The symbols of a module from the best source there is: its `.symtab`, that of its debug file, its symbol pack,
+/// `.gnu_debugdata` with `.dynsym`, `.dynsym`.
 ///
 /// `opened_as` is the path as the looked-at process names it. A damaged source is skipped and named in
 /// [`SymbolTable::problem`]. Costs some ms for a server.
@@ -43,6 +45,7 @@ pub fn load(elf: &Arc<ElfFile>, opened_as: &Path, search: &DebugSearch) -> Symbo
     problems.extend(elf.problem().map(str::to_owned));
     let table = own_symtab(elf, &mut problems)
         .or_else(|| debug_file(elf, opened_as, search, &mut problems))
+        .or_else(|| from_pack(elf, search, &mut problems))
         .unwrap_or_else(|| small_tables(elf, &mut problems));
     with_problems(table, &problems)
 }
@@ -87,6 +90,23 @@ fn debug_file(
     let mut table = not_empty(SymbolTable::new(Source::DebugFile, vec![table]))?;
     table.path = Some(file.path().to_owned());
     Some(table)
+}
+
+fn from_pack(elf: &ElfFile, search: &DebugSearch, problems: &mut Vec<String>) -> Option<SymbolTable> {
+    if elf.is_in_memory() || search.packs.as_os_str().is_empty() {
+        return None;
+    }
+    match pack::find(&search.packs, &elf.build_id()?)? {
+        Ok(pack) => {
+            let mut table = not_empty(SymbolTable::new(Source::Pack, vec![pack.table()]))?;
+            table.path = Some(pack.path);
+            Some(table)
+        }
+        Err(error) => {
+            problems.push(error.to_string());
+            None
+        }
+    }
 }
 
 fn small_tables(elf: &ElfFile, problems: &mut Vec<String>) -> SymbolTable {

@@ -44,6 +44,17 @@ impl RawSymbol {
         }
     }
 
+    /// As [`RawSymbol::parse`] reads it.
+    pub fn bytes(self) -> [u8; ENTRY] {
+        let mut entry = [0; ENTRY];
+        entry[..4].copy_from_slice(&self.name.to_le_bytes());
+        entry[4] = self.info;
+        entry[6..8].copy_from_slice(&self.section.to_le_bytes());
+        entry[8..16].copy_from_slice(&self.address.to_le_bytes());
+        entry[16..].copy_from_slice(&self.size.to_le_bytes());
+        entry
+    }
+
     fn kind(self) -> elf::SymbolType {
         elf::SymbolType(self.info & 0xf)
     }
@@ -115,6 +126,11 @@ impl RawTable {
         }))
     }
 
+    /// A table that comes from no ELF file: `Elf64_Sym` entries, their strings, and which sections hold code.
+    pub fn of(symbols: Bytes, strings: Bytes, code: Vec<bool>) -> Self {
+        Self { symbols, strings, versions: None, code }
+    }
+
     /// All symbols in file order, numbered.
     pub fn symbols(&self) -> impl Iterator<Item = (u32, RawSymbol)> {
         let (entries, _) = self.symbols.as_chunks::<ENTRY>();
@@ -150,7 +166,8 @@ impl RawTable {
         (end > 0).then(|| &name[..end])
     }
 
-    fn full_name(&self, symbol: RawSymbol) -> Option<&str> {
+    /// The name with its version, if it has one; `None` if damaged.
+    pub fn full_name(&self, symbol: RawSymbol) -> Option<&str> {
         let tail = self.strings.get(symbol.name as usize..)?;
         CStr::from_bytes_until_nul(tail).ok()?.to_str().ok()
     }

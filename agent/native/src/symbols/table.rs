@@ -14,6 +14,8 @@ pub enum Source {
     Symtab,
     /// `.symtab` of its separate debug file.
     DebugFile,
+    /// A symbol pack of this host.
+    Pack,
     /// `.gnu_debugdata`, together with `.dynsym`.
     Debugdata,
     /// `.dynsym` of the file itself: exported functions only.
@@ -26,11 +28,12 @@ pub enum Source {
 }
 
 impl Source {
-    /// The word for it in results: `symtab`, `debug-file`, `debugdata`, `dynsym`, `vdso` or `none`.
+    /// The word for it in results: `symtab`, `debug-file`, `symbol-pack`, `debugdata`, `dynsym`, `vdso` or `none`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Symtab => "symtab",
             Self::DebugFile => "debug-file",
+            Self::Pack => "symbol-pack",
             Self::Debugdata => "debugdata",
             Self::Dynsym => "dynsym",
             Self::Vdso => "vdso",
@@ -81,7 +84,7 @@ impl Entry {
 pub struct SymbolTable {
     /// Where the names came from.
     pub source: Source,
-    /// The separate debug file, where one was used.
+    /// The separate debug file or the symbol pack, where one was used.
     pub path: Option<PathBuf>,
     /// Why a better source could not be used, in words.
     pub problem: Option<String>,

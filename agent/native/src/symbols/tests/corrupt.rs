@@ -6,13 +6,15 @@ use super::fixture::{COUNT, Fixture};
 use super::sources::add_debugdata;
 use crate::symbols::{DebugSearch, ElfFile, Inlines, Source, load};
 
-const MAX_NS: i64 = 50_000_000;
+/// CPU time that one damaged file may take.
+pub const MAX_NS: i64 = 50_000_000;
 
 /// A small deterministic source of numbers (xorshift64).
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, limit: usize) -> usize {
+    /// From 0 up to, not with, the limit.
+    pub fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -21,7 +23,7 @@ impl Random {
 }
 
 /// CPU time of this thread in ns: unlike the clock on the wall it does not grow when the machine is busy.
-fn cpu_ns() -> i64 {
+pub fn cpu_ns() -> i64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a timespec of ours.
     let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };

@@ -4,4 +4,5 @@ mod corrupt;
 mod fixture;
 mod inlined;
 mod lookup;
+mod pack;
 mod sources;

@@ -1,0 +1,355 @@
+"""A server without any symbols has from a pack of half a megabyte all that it had from its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from innoscope import _native
+from innoscope.errors import BadFile
+from innoscope.memory import catalog as memory_catalog
+from innoscope.memory.layout import Debug, Layout, learn, root
+from innoscope.memory.reader import MemoryReader
+from innoscope.probes.catalog import default_catalog
+from innoscope.probes.placing import Placement, place
+from innoscope.symbols import source
+from innoscope.symbols.export import Origin, memory_settings
+from innoscope.target import packs
+from innoscope.target.discover import find_one
+from innoscope.toggles import resolve
+from innoscope.toggles.memoryway import MemoryWriter
+from innoscope.toggles.model import Assignment, Setting, Way
+from live import figures
+from live.changing import shown
+from live.stripped import Split
+from safety.command import assert_one_clear_error, innoscope
+from servers import Server
+from workloads import RowLock, Sleep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from innoscope.target.model import Target
+
+NAME = "mariadb-11.4.5"
+SLEEPERS, WAITERS = 5, 5
+LARGEST, LONGEST_S = 2 << 20, 60.0
+MUTANTS, MUTANT_S, MUTANT_BYTES = 300, 0.05, 100 << 20
+
+
+class Scene(NamedTuple):
+    """The same build twice: stripped of everything and under load, and whole. ``packs`` is looked into."""
+
+    split: Split
+    stripped: Server
+    whole: Server
+    packs: Path
+    debug: Path  # a folder laid out like /usr/lib/debug
+
+    @property
+    def pack(self) -> Path:
+        return self.packs / f"{self.split.build_id}.pack"
+
+    @property
+    def target(self) -> Target:
+        return find_one(self.stripped.pid)
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("packs")
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        split = Split(NAME, folder)
+        made = folder / "symbols.d"
+        made.mkdir()
+        stripped = stack.enter_context(split.server())
+        result = innoscope("symbols", "export", "--file", split.debug, "--output", made, "--json")
+        assert (result.returncode, result.stderr) == (0, "")
+        told = json.loads(result.stdout)
+        size = told["bytes"]
+        figures.record(
+            "symbol pack", NAME,
+            f"{size:,} bytes, made in {told['seconds']:.1f} s of {split.debug.stat().st_size / 1e6:,.0f} MB: "
+            f"{told['functions']:,} functions, {told['variables']:,} variables, "
+            f"{told['members']} members, {told['settings']} settings",
+            bytes=size, seconds=told["seconds"], functions=told["functions"],
+        )  # fmt: skip
+        assert size <= LARGEST
+        assert told["seconds"] <= LONGEST_S
+        assert told["server"] == f"mariadb {Server(NAME).spec.version}-MariaDB"
+        patch.setenv("INNOSCOPE_SYMBOLS", str(made))
+        stack.enter_context(Sleep(stripped, SLEEPERS))
+        stack.enter_context(RowLock(stripped, WAITERS))
+        whole = stack.enter_context(Server(NAME))
+        debug = stack.enter_context(split.by_build_id(folder / "debug"))
+        yield Scene(split, stripped, whole, made, debug)
+
+
+def _stacks(scene: Scene, *options: object) -> dict[int, dict[str, Any]]:
+    result = innoscope("stacks", "--pid", scene.stripped.pid, "--format", "json", *options)
+    assert (result.returncode, result.stderr) == (0, "")
+    dump = json.loads(result.stdout)
+    assert not [note for note in dump["notes"] if "no name" in note]
+    return {thread["tid"]: thread for thread in dump["threads"]}
+
+
+def _places(thread: dict[str, Any]) -> list[tuple[str, int]]:
+    return [(frame["module"], frame["offset"]) for frame in thread["frames"]]
+
+
+def test_the_same_stacks_thread_by_thread(scene: Scene) -> None:
+    """Two looks at one process: by the pack, and by the whole debug file."""
+    ours = _stacks(scene)
+    theirs = _stacks(scene, "--debug-dir", scene.debug)
+
+    still = [tid for tid in ours.keys() & theirs.keys() if _places(ours[tid]) == _places(theirs[tid])]
+    frames = sum(len(ours[tid]["frames"]) for tid in still)
+    figures.record(
+        "symbol pack", "stacks", f"{len(still)} of {len(ours)} threads stood still: {frames} frames"
+    )
+    assert len(still) > SLEEPERS + WAITERS + 5
+    for tid in still:
+        assert ours[tid]["frames"] == theirs[tid]["frames"]
+        assert ours[tid]["wait"] == theirs[tid]["wait"]
+    waits = [thread["wait"] for thread in ours.values()]
+    assert (waits.count("user_sleep"), waits.count("row_lock")) == (SLEEPERS, WAITERS)
+
+
+def test_every_function_has_the_name_and_the_size_that_it_has_in_the_file(scene: Scene) -> None:
+    ours = _native.CodeFile(scene.stripped.pid)
+    assert (ours.symbols_from, ours.problem) == ("symbol-pack", None)
+    theirs = _native.CodeFile(scene.stripped.pid, debug_dirs=[str(scene.debug)])
+    assert theirs.symbols_from == "debug-file"
+
+    functions = ours.functions([""])
+    figures.record("symbol pack", "functions", f"{len(functions):,}, all as in the debug file")
+    assert functions == theirs.functions([""])
+    compilers = ("_ZT", "_ZGV")
+    assert ours.variables([""]) == [
+        each for each in theirs.variables([""]) if not each[0].startswith(compilers)
+    ]
+
+
+def _placed(placement: Placement) -> dict[str, object]:
+    """Where each probe goes, or why it does not; nothing that names a process."""
+    possible = {each.probe.name: (each.places, each.note) for each in placement.placed}
+    return possible | {each.probe.name: (each.reason, each.instead) for each in placement.missing}
+
+
+def test_the_same_probes_at_the_same_places(scene: Scene) -> None:
+    """Dead copies are told by the code of the stripped file itself."""
+    probes = list(default_catalog().probes.values())
+    ours, theirs = (place(find_one(server.pid), probes) for server in (scene.stripped, scene.whole))
+
+    assert (ours.symbols_from, theirs.symbols_from) == ("symbol-pack", "symtab")
+    figures.record(
+        "symbol pack", "probes", f"{len(ours.placed)} placed, {len(ours.missing)} not, as on the whole"
+    )
+    assert len(ours.placed) > 20
+    assert _placed(ours) == _placed(theirs)
+
+
+def _attached(server: Server) -> dict[str, str]:
+    result = innoscope("probes", "measure", "--pid", server.pid, "--seconds", 0.5, "--budget", 1, "--json")
+    assert result.returncode == 0, result.stderr
+    return {each["probe"]: each["state"] for each in json.loads(result.stdout)["probes"]}
+
+
+def test_the_same_probes_attach(scene: Scene) -> None:
+    ours = _attached(scene.stripped)
+
+    assert ours == _attached(scene.whole)
+    assert sum(state == "attached" for state in ours.values()) > 20
+
+
+def _learnt(scene: Scene, debug: Debug) -> Layout:
+    known = memory_catalog.load()
+    names = sorted({root(path) for path in known.paths})
+    return learn(scene.target, names, known.paths, debug, None)
+
+
+def test_the_same_numbers_from_memory(scene: Scene, tmp_path: Path) -> None:
+    whole = Debug(dirs=(str(scene.debug),))
+    ours, theirs = _learnt(scene, Debug()), _learnt(scene, whole)
+    assert (ours.symbols_from, ours.from_pack) == ("symbol-pack", True)
+    assert replace(ours, symbols_from=theirs.symbols_from, from_pack=False) == theirs
+
+    read = [
+        MemoryReader(scene.target, cache=tmp_path / str(number), debug=debug)
+        for number, debug in enumerate((Debug(), whole))
+    ]
+    values, expected = (reader.read() for reader in read)
+    figures.record("symbol pack", "memory", f"{len(values)} values of {len(memory_catalog.load().values)}")
+    assert values.keys() == expected.keys()
+    assert len(values) > 20
+    told = [[one.source for one in reader.explain()] for reader in read]
+    assert [source and source.replace("a symbol pack", "debug information") for source in told[0]] == told[1]
+
+
+def _resolved(server: Server) -> dict[str, object]:
+    """Where each setting of each toggle is in the file, by whatever way it was found; or why nowhere."""
+    target = find_one(server.pid)
+    bias = resolve.learn(target, []).bias
+    found = resolve.find_all(target, memory_settings())
+    return {
+        setting.name: (place.address - bias, place.size, place.type)
+        if isinstance(place, resolve.Resolved)
+        else str(place).replace(target.executable, "it")
+        for setting, place in found.items()
+    }
+
+
+def test_the_same_ways_to_change_memory(scene: Scene) -> None:
+    ours = _resolved(scene.stripped)
+
+    assert ours == _resolved(scene.whole)
+    places = [each for each in ours.values() if isinstance(each, tuple)]
+    figures.record("symbol pack", "toggles", f"{len(places)} of {len(ours)} settings have a place in memory")
+    assert len(places) > 5
+
+
+def test_a_number_is_written_where_the_pack_says(scene: Scene) -> None:
+    setting = Setting("srv_n_spin_wait_rounds", "unsigned", 8, (0, 100_000))
+    [before] = shown(scene.stripped, ["innodb_sync_spin_loops"])
+    with MemoryWriter(scene.target) as writer:
+        [step] = writer.prepare(Way("memory", (Assignment(setting),)), [77])
+        assert (step.old, step.origin) == (before, "symbol pack")
+        writer.write(step)
+        assert shown(scene.stripped, ["innodb_sync_spin_loops"]) == [77]
+        writer.write(replace(step, old=77, new=before))
+    assert shown(scene.stripped, ["innodb_sync_spin_loops"]) == [before]
+
+
+def test_toggle_list_says_the_same(scene: Scene) -> None:
+    ours, theirs = (
+        json.loads(innoscope("toggle", "list", "--pid", server.pid, "--user", "root", "--json").stdout)
+        for server in (scene.stripped, scene.whole)
+    )
+    assert ours == theirs
+
+
+def test_where_the_names_come_from_is_said(scene: Scene) -> None:
+    [target] = [
+        each
+        for each in json.loads(innoscope("targets", "--json").stdout)
+        if each["pid"] == scene.stripped.pid
+    ]
+    assert target["symbols"] == "symbol-pack"
+    doctor = innoscope("doctor", "--pid", scene.stripped.pid).stdout
+    [line] = [line for line in doctor.splitlines() if "names of the server" in line]
+    assert f"a symbol pack ({scene.pack})" in line
+    listed = json.loads(innoscope("symbols", "list", "--json").stdout)
+    [entry] = listed
+    assert set(entry["fits"]) >= {scene.stripped.pid, scene.whole.pid}
+    assert entry["problem"] is None
+
+
+def test_the_file_for_a_pack_is_found(scene: Scene) -> None:
+    found = source.of_server(find_one(scene.whole.pid))
+    assert found == Origin(
+        Path(f"/proc/{scene.whole.pid}/exe"), "mariadbd", f"mariadb {scene.target.version_text}"
+    )
+
+    with pytest.raises(BadFile, match="is stripped, and no debug file of it") as caught:
+        source.of_server(scene.target)
+    assert "--file FILE" in str(caught.value.remedy)
+    file = source.of_server(scene.target, [str(scene.debug)]).file
+    assert file.samefile(scene.split.debug)
+
+
+def _other_build(data: bytes, _: Path) -> bytes:
+    """Whole, and of a build that is not this one."""
+    pack = bytearray(data)
+    unpacked = int.from_bytes(pack[20:24], "little")
+    return _native.pack_seal("00" * 20, bytes(pack[96:]), unpacked)
+
+
+def _writable(data: bytes, path: Path) -> bytes:
+    path.chmod(0o666)
+    return data
+
+
+def _theirs(data: bytes, path: Path) -> bytes:
+    os.chown(path, 9999, 9999)
+    return data
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        pytest.param(_other_build, "is of another build", id="another build"),
+        pytest.param(lambda data, _: data[:-1000], "was cut off or added to", id="cut off"),
+        pytest.param(
+            lambda data, _: data[:5000] + b"damage" + data[5006:], "checksum is wrong", id="damaged"
+        ),
+        pytest.param(_writable, "others may write to it", id="writable"),
+        pytest.param(_theirs, "belongs to user 9999", id="theirs"),
+    ],
+)
+def test_a_pack_that_is_refused_is_said_once_and_the_search_goes_on(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[bytes, Path], bytes], words: str,
+) -> None:  # fmt: skip
+    bad = tmp_path / scene.pack.name
+    bad.touch()
+    bad.write_bytes(damage(scene.pack.read_bytes(), bad))
+    monkeypatch.setenv("INNOSCOPE_SYMBOLS", str(tmp_path))
+    pid = scene.stripped.pid
+
+    for command in (["stacks"], ["probes", "list"], ["toggle", "list"], ["doctor"], ["targets"]):
+        of = [] if command == ["targets"] else ["--pid", pid]
+        result = innoscope(*command, *of)
+        said = result.stdout + result.stderr
+        assert [line for line in said.splitlines() if words in line] == [
+            line for line in said.splitlines() if str(bad) in line
+        ], said
+        assert len([line for line in said.splitlines() if words in line]) == 1, said
+        assert "Traceback" not in said
+    assert "dynsym" in result.stdout
+    values = MemoryReader(find_one(pid), cache=tmp_path / "cache").read()
+    assert values, "what the server's own tables tell"
+    if words != "is of another build":
+        assert_one_clear_error(innoscope("symbols", "check", bad), BadFile.exit_code, words)
+    checked = innoscope("symbols", "check", bad, "--pid", pid)
+    assert_one_clear_error(checked, BadFile.exit_code, words)
+
+
+def test_hundreds_of_damages_of_a_real_pack_cost_nothing(scene: Scene, tmp_path: Path) -> None:
+    """No crash, no long computation, no memory: neither by chance nor where the checksum was made to fit."""
+    whole = scene.pack.read_bytes()
+    body, unpacked = whole[96:], int.from_bytes(whole[20:24], "little")
+    draw, mutant = random.Random(5), tmp_path / "mutant.pack"  # noqa: S311
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    slowest, refused = 0.0, [0, 0]
+    for number in range(MUTANTS):
+        fits = number % 2  # whether the checksum is made to fit
+        data = bytearray(body if fits else whole)
+        for _ in range(draw.choice((1, 4, 64))):
+            data[draw.randrange(len(data))] ^= draw.randrange(1, 256)
+        if number % 5 == 0:
+            del data[draw.randrange(len(data)) :]
+        mutant.write_bytes(_native.pack_seal(scene.split.build_id, bytes(data), unpacked) if fits else data)
+        began = time.thread_time()
+        try:
+            packs.read_layout(packs.open_pack(str(mutant)))
+        except BadFile:
+            refused[fits] += 1
+        slowest = max(slowest, time.thread_time() - began)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    figures.record(
+        "symbol pack", "damage",
+        f"{sum(refused)} of {MUTANTS} refused, the slowest in {slowest * 1e3:.0f} ms, {grown / 1e6:.0f} MB",
+    )  # fmt: skip
+    assert refused[False] == MUTANTS / 2, "a checksum that sees nothing"
+    assert refused[True] > MUTANTS / 2 * 0.9
+    assert slowest < MUTANT_S
+    assert grown < MUTANT_BYTES
