@@ -20,12 +20,19 @@ _STOPPING = "each thread was stopped for a moment (ptrace)"
 
 def headline(report: Report) -> str:
     """``1,021 threads in 4.8 ms: 1,000 idle, 12 row lock · 1,020 exact, 1 on-cpu · not stopped``."""
+    if report.headline:
+        return report.headline + (f" · showing {share(report.shown, report)}" if report.wanted else "")
     waits = ", ".join(f"{count:,} {label(wait)}" for wait, count in report.waits.most_common())
     stopped = _STOPPING if report.method == "ptrace" else "not stopped"
     parts = [f"{_scope(report)}: {waits or 'none'}", trust(report.tally) or "nothing seen", stopped]
     if report.wanted:
         parts.append(f"showing {report.shown:,}")
     return " · ".join(parts)
+
+
+def share(count: int, report: Report) -> str:
+    """``12.3 %`` of all that was seen."""
+    return f"{100 * count / max(report.threads, 1):.1f} %"
 
 
 def _scope(report: Report) -> str:
