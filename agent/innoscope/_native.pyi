@@ -211,16 +211,16 @@ def detach_all(probes: Sequence[Uprobe]) -> None:
 def calibration_run(calls: int, *, stepped: bool = False) -> int:
     """Nanoseconds of one of so many calls of ``CALIBRATION_FUNCTION`` (or ``…_STEPPED``), caches cold."""
 
-#: ``(stack, trust, syscall, file)``: stack by ``Samples.frames``; trust as in RawThread; the number of the system
-#: call the thread was in and, for those asked for, its descriptor; else -1.
+#: ``(stack, trust, syscall, file)``: stack by ``Samples.frames``; trust as in RawThread; the number of the
+#: system call the thread was in and, for those asked for, its descriptor; else -1.
 RawPlace = tuple[int, str, int, int]
 
 @final
 class Samples:
     """Stacks of one process that a BPF program sends through a ring buffer (probes/include/sample.h).
 
-    ``ring`` is the map's descriptor. ``file_calls`` are system calls whose first argument is a descriptor worth
-    telling. Errors: ``gone``, ``rights``, ``internal`` for what is no ring buffer.
+    ``ring`` is the map's descriptor. ``file_calls`` are system calls whose first argument is a descriptor
+    worth telling. Errors: ``gone``, ``rights``, ``internal`` for what is no ring buffer.
     """
 
     def __init__(
@@ -241,14 +241,15 @@ class Samples:
         """
 
     def counts(self) -> list[tuple[int, int, RawPlace, int, int]]:
-        """All so far: ``(kind, tid, place, count, sum of weights)``. tid 0 stands for many where memory is short."""
+        """All so far: ``(kind, tid, place, count, sum of weights)``; tid 0 stands for many if there are very
+        many."""
 
     def frames(self, stack: int) -> list[RawFrame]:
-        """Innermost first. Stacks are the same when their functions are; offsets are those of the first one met."""
+        """Innermost first. Stacks are the same when their functions are; offsets are of the first one."""
 
     def comms(self) -> dict[int, str]: ...
     def modules(self) -> list[ModuleInfo]: ...
-    taken: tuple[int, int]  # records and bytes taken from the ring
+    taken: tuple[int, int]  # records taken from the ring, bytes of stack in them
 
 @final
 class OnCpu:
@@ -267,10 +268,11 @@ class OnCpu:
 
 @final
 class OffCpu:
-    """What a process's threads do when they do not run, by the scheduler's events. Times are CLOCK_MONOTONIC ns.
+    """What a process's threads do when they do not run, by the scheduler's events.
 
-    Times are exact, stacks are those of some waits, chosen evenly. Its records are for ``settle``, and not in
-    ``Samples.counts``. Off when it is dropped, or we die. Errors: ``rights``, ``bpf``.
+    Times are CLOCK_MONOTONIC, ns, and exact; stacks are those of some waits, chosen evenly. Its records are
+    for ``settle``, and not in ``Samples.counts``. Off when it is dropped, or we die. Errors: ``rights``,
+    ``bpf``.
     """
 
     def __init__(
@@ -301,6 +303,6 @@ class OffCpu:
         """``(waits, threads, seen)``, once and after ``end``.
 
         waits: ``(tid, place, waits, ns blocked, ns runnable)``, place None for time whose stack nobody saw.
-        threads: ``(tid, name, ns on a CPU, ns blocked, ns runnable)``; the waits of a thread add up to its last
-        two. tid 0 stands for many that ended. seen: ns of the waits whose own stack was taken.
+        threads: ``(tid, name, ns on a CPU, ns blocked, ns runnable)``; the waits of a thread add up to its
+        last two. tid 0 stands for many that ended. seen: ns of the waits whose own stack was taken.
         """

@@ -58,7 +58,10 @@ static __always_inline __u64 sample_depth(struct task_struct *task, __u64 sp)
 	return depth;
 }
 
-/* In one go, or page by page up to one that is not in memory. `room` is a constant. */
+/*
+ * In one go; or page by page, with zeros for one that is not in memory: a large array on the stack may have pages
+ * that nobody has touched. `room` is a constant.
+ */
 static __always_inline __u32 sample_copy(struct sample *sample, __u64 sp, __u64 depth, const __u64 room)
 {
 	__u64 copied = SAMPLE_PAGE_BYTES - (sp & (SAMPLE_PAGE_BYTES - 1));
@@ -67,17 +70,15 @@ static __always_inline __u32 sample_copy(struct sample *sample, __u64 sp, __u64 
 		depth = room;
 	if (!bpf_probe_read_user(sample->stack, depth, (void *)sp))
 		return depth;
-	if (bpf_probe_read_user(sample->stack, copied, (void *)sp))
-		return 0;
+	bpf_probe_read_user(sample->stack, copied, (void *)sp);
 	for (int i = 0; i < SAMPLE_LARGE / SAMPLE_PAGE_BYTES; i++) {
 		barrier_var(copied); /* what is compared must be what is used: the verifier keeps books by register */
-		if (copied > room - SAMPLE_PAGE_BYTES)
+		if (copied > room - SAMPLE_PAGE_BYTES || copied >= depth)
 			break;
-		if (bpf_probe_read_user(&sample->stack[copied], SAMPLE_PAGE_BYTES, (void *)(sp + copied)))
-			break;
+		bpf_probe_read_user(&sample->stack[copied], SAMPLE_PAGE_BYTES, (void *)(sp + copied));
 		copied += SAMPLE_PAGE_BYTES;
 	}
-	return copied;
+	return copied < depth ? copied : depth;
 }
 
 static __always_inline int sample_emit(void *ctx, void *ring, struct task_struct *task, struct pt_regs *regs,

@@ -1,7 +1,7 @@
 """What a profile costs the server, beside perf's: ``python -m bench profile``.
 
-The arms: nothing (control), ``innoscope profile``, the same ``--off-cpu``, ``perf record --call-graph dwarf`` at
-the same frequency. In a window of theirs they are at work, else not.
+The arms: nothing (control), ``innoscope profile``, the same ``--off-cpu``, ``perf record --call-graph dwarf``
+at the same frequency. In a window of theirs they are at work, else not.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def _perf(server: Server, load: Workload, settings: Settings, cells: list[Record
         seen = pairs.window(server, load, settings.profile_window)
         seconds, ran = time.monotonic() - began, cpu_seconds(perf.pid) - ran
     cells.append({
-        "arm": PERF, "seconds": seconds, "cpu_s": ran, "records": perf.samples, "bytes": perf.bytes, "lost": 0,
+        "arm": PERF, "seconds": seconds, "cpu_s": ran,
+        "records": perf.samples, "bytes": perf.bytes, "lost": 0,
     })  # fmt: skip
     return seen
 
@@ -111,7 +112,7 @@ _SPENT = ("CPU of one core", "samples or records/s", "data MB/s", "lost")
 
 def _spent(cells: list[Record]) -> list[str]:
     def rate(key: str) -> float:
-        return median(cell[key] / cell["seconds"] for cell in cells)
+        return float(median(cell[key] / cell["seconds"] for cell in cells))
 
     return [
         f"{rate('cpu_s'):.1%}", f"{rate('records'):,.0f}", f"{rate('bytes') / 1e6:,.2f}",

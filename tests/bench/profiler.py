@@ -1,7 +1,7 @@
 """Helper process: profiles of one server, symbols read once, that come and go.
 
-Arguments: pid, ``on-cpu`` or ``off-cpu``, frequency. Orders on its input: ``on`` and ``off``, which answers with
-what was taken since. Each gets one line of JSON, when it is done.
+Arguments: pid, ``on-cpu`` or ``off-cpu``, frequency. Orders on its input: ``on`` and ``off``, which answers
+with what was taken since. Each gets one line of JSON, when it is done.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _profiler(pid: str, kind: str, frequency: str) -> Profiler:
 
 
 def _until_off(profiler: Profiler) -> dict[str, float]:
-    """One profile. Naming at the end is not part of its cost to the server, so its CPU time is told without."""
+    """One profile. Naming at the end costs the server nothing, so the CPU time is told without."""
     profiler.begin()
     answer("on")
     began, ran = time.monotonic(), time.process_time()

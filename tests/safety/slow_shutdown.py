@@ -22,13 +22,13 @@ def make_backlog(server: Server, doublings: int = DOUBLINGS) -> None:
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE backlog")
         cursor.execute(
-            "CREATE TABLE backlog.t (a INT AUTO_INCREMENT PRIMARY KEY, b INT, c VARCHAR(100), KEY (b), KEY (c))"
-            " ENGINE=InnoDB"
+            "CREATE TABLE backlog.t (a INT AUTO_INCREMENT PRIMARY KEY, b INT, c VARCHAR(100), KEY (b),"
+            " KEY (c)) ENGINE=InnoDB"
         )
         cursor.execute("INSERT INTO backlog.t (b, c) VALUES (0, REPEAT('x', 40))")
         for _ in range(doublings):
             cursor.execute(
-                "INSERT INTO backlog.t (b, c) SELECT RAND() * 1e9, CONCAT(RAND(), c) FROM backlog.t"
+                "INSERT INTO backlog.t (b, c) SELECT RAND() * 1e9, LEFT(CONCAT(RAND(), c), 90) FROM backlog.t"
             )
         with closing(server.connect()) as reader, reader.cursor() as sees:
             _see(sees)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -17,10 +16,11 @@ import pytest
 from innoscope.profile.oncpu import OnCpuProfiler
 from innoscope.profile.sampling import run
 from innoscope.target.discover import find_one
-from safety.command import INNOSCOPE, assert_one_clear_error, innoscope, run as run_command
+from safety.command import INNOSCOPE, assert_one_clear_error, innoscope
+from safety.command import run as run_command
 from safety.leftovers import orphans
 from safety.privileges import nobody, without_bpf
-from safety.recovering import TIGHT, make_redo
+from safety.recovering import DOUBLINGS, ROOMY, ROOMY_9, TIGHT, TIGHT_9, make_redo
 from safety.slow_shutdown import OPTIONS, make_backlog
 from safety.well import assert_well
 from servers import Server
@@ -28,6 +28,8 @@ from workloads import Burn, Idle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from servers.launch import Options
 
 KILLS = 12
 _HERE = Path(__file__).parent
@@ -56,7 +58,7 @@ def _until_attached(process: subprocess.Popen[str]) -> None:
     while True:
         assert process.poll() is None, process.communicate()
         links = list(Path(f"/proc/{process.pid}/fd").iterdir())
-        if any("pidfd" in os.readlink(link) for link in links if link.is_symlink()):
+        if any("pidfd" in str(link.readlink()) for link in links if link.is_symlink()):
             return
         time.sleep(0.01)
 
@@ -133,16 +135,19 @@ def _shares(profile: dict[str, Any]) -> dict[str, float]:
     return {wait: count / profile["total"] for wait, count in profile["waits"].items()}
 
 
-@pytest.mark.parametrize("name", ["mysql-5.6.24", "mysql-9.7"])
-def test_a_crash_recovery(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "roomy", "tight"), [("mysql-5.6.24", ROOMY, TIGHT), ("mysql-9.7", ROOMY_9, TIGHT_9)]
+)
+def test_a_crash_recovery(name: str, roomy: Options, tight: Options) -> None:
     """Must show 3, SQL down: where the time goes, with progress."""
-    with Server(name, options=TIGHT) as server:
-        make_redo(server)
+    with Server(name, options=roomy) as server:
+        make_redo(server, DOUBLINGS - 1)
         server.kill()
+        server.options = tight
         server.start(wait=False)
         told: list[str] = []
         target = _found(server.pid)
-        profile, alive = run(OnCpuProfiler(target), target, 2.5, lambda _, so_far: told.append(so_far))
+        profile, alive = run(OnCpuProfiler(target), target, 1.5, lambda _, so_far: told.append(so_far))
         with pytest.raises(Exception, match="connect"):
             server.connect()
         server.wait_ready()

@@ -83,7 +83,7 @@ def open_engine(target: Target, how: How) -> tuple[Engine, tuple[str, ...]]:
 
 
 def fetched(modules: Callable[[], list[ModuleInfo]], how: How) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    """Debug files from debuginfod for what is mapped, by build-id, where the user asked for them, and notes."""
+    """Debug files from debuginfod for what is mapped, by build-id, where the user wants them, and notes."""
     if not how.fetch or not os.environ.get("DEBUGINFOD_URLS"):
         return {}, ()
     from innoscope.stacks import debuginfod

@@ -45,11 +45,12 @@ class ThreadTimes:
 
 @dataclass(slots=True)
 class Profile:
-    """A whole profile. ``began_at`` is Unix time, ``lost`` counts what found the ring buffer full.
+    """A whole profile. ``began_at`` is Unix time, ``bytes`` are those of stack, as copied; ``lost`` counts
+    what found the ring buffer full.
 
     On the CPU: ``period_ns`` of one CPU's time stand behind each sample, ``cpu_seconds`` is what the server
-    used by its own account. Off it: ``threads`` add up to the rows, ``seen_ns`` is the time of waits whose own
-    stack was taken (the other time is shared out by them).
+    used by its own account. Off it: ``threads`` add up to the rows, ``seen_ns`` is the time of waits whose
+    own stack was taken (the other time is shared out by them).
     """
 
     target: Target

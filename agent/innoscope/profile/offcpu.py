@@ -1,4 +1,4 @@
-"""What a server's threads wait for: exact times from the scheduler's events, stacks of evenly chosen waits."""
+"""What a server's threads wait for: exact times by the scheduler's events, stacks of evenly chosen waits."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 #: Stacks that are taken in a second at most, of all threads, once the limit for one has settled.
-MOST_A_SECOND: Final = 4000
+MOST_A_SECOND: Final = 2000
 #: Of one thread in 134 ms, to begin with.
-_MOST_OF_A_THREAD: Final = 16
-_RING_BYTES: Final = 16 << 20
+_MOST_OF_A_THREAD: Final = 12
+_RING_BYTES: Final = 32 << 20
 _STEER_S: Final = 0.25
 #: Between two looks for waits that last and whose stack was not taken.
 _LOOK_S: Final = 1.0

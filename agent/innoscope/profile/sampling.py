@@ -45,8 +45,8 @@ def run(
 ) -> tuple[Profile, bool]:
     """The profile, and whether the server was there to the end.
 
-    Ctrl-C and the end of the server end it early, and ``ended`` says so; ``tell`` is given the seconds gone and
-    what is known, once a second. Raises NoSuchProcess when the server is not there to begin with.
+    Ctrl-C and the end of the server end it early, and ``ended`` says so; ``tell`` is given the seconds gone
+    and what is known, once a second. Raises NoSuchProcess when the server is not there to begin with.
     """
     alive, ended = True, None
     process = _open(target)
@@ -105,6 +105,6 @@ def require_first_namespace(path: str = "/proc/self/ns/pid") -> None:
     """Raise KernelUnable in a container with pids of its own: the programs would look for the wrong one."""
     if os.stat(path).st_ino != _FIRST_PID_NAMESPACE:  # noqa: PTH116
         raise KernelUnable(
-            "this container has process ids of its own, and the kernel's programs know only those of the host",
+            "this container has process ids of its own, and the kernel's programs know those of the host",
             remedy="run it on the host, or in a container with the host's pids: docker run --pid=host …",
         )

@@ -26,7 +26,7 @@ MAX_TIDS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is counted. ``pprof`` is the type and unit of a sample, ``speedscope`` the unit of a weight there."""
+    """What is counted. ``pprof`` is the type and unit of a sample, ``speedscope`` the unit of a weight."""
 
     name: str
     pprof: tuple[str, str]
@@ -52,8 +52,9 @@ THREADS: Final = Unit("threads", ("threads", "count"))
 class Group:
     """Threads that belong together.
 
-    ``count`` adds up threads over all looks, or what the report's unit is. ``frames`` are innermost first, of the first thread met; empty
-    for a group by wait class, whose stacks are ``parts``. By thread, ``thread`` is its last record.
+    ``count`` adds up threads over all looks, or what the report's unit is. ``frames`` are innermost first,
+    of the first thread met; empty for a group by wait class, whose stacks are ``parts``. By thread,
+    ``thread`` is its last record.
     """
 
     wait: str

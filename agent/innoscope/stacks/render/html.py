@@ -38,7 +38,8 @@ _SCRIPT = """
       row.hidden = !on;
       if (on) count += +row.dataset.count;
     });
-    document.getElementById('found').textContent = (count / box.dataset.scale).toLocaleString('en') + ' ' + box.dataset.unit;
+    document.getElementById('found').textContent =
+      (count / box.dataset.scale).toLocaleString('en') + ' ' + box.dataset.unit;
   }
   document.querySelectorAll('tr[data-wait]').forEach(function (row) {
     row.addEventListener('click', function () {
@@ -95,13 +96,16 @@ def _flame(report: Report) -> str:
 def _wait_table(report: Report) -> Iterator[str]:
     classes = default_classifier().catalog.classes
     yield "<h2>What the threads wait for</h2><table><thead><tr>"
-    yield f'<th class="n">{report.unit.title}<th class="n">share<th>class<th><th style="width:35%"></thead><tbody>'
+    show = report.unit.show
+    yield f'<th class="n">{report.unit.title}<th class="n">share<th>class<th>'
+    yield '<th style="width:35%"></thead><tbody>'
     for group in report.fold.by_wait():
         share = 100 * group.count / max(report.shown, 1)
         known = classes.get(group.wait)
         name, about = (known.label, known.about) if known else (group.wait, "")
         yield (
-            f'<tr data-wait="{escape(group.wait)}"><td class="n">{report.unit.show(group.count)}<td class="n">{share:.1f} %'
+            f'<tr data-wait="{escape(group.wait)}"><td class="n">{show(group.count)}'
+            f'<td class="n">{share:.1f} %'
             f'<td>{escape(name)}<td class="dim">{escape(about)} {_marks(group)}'
             f'<td><div class="bar" style="width:{share:.2f}%"></div>'
         )

@@ -32,7 +32,7 @@ class _Frames:
 
 
 def document(report: Report, *, limit: int | None = None) -> dict[str, Any]:
-    """The whole file as plain values. Samples run from root to leaf, a weight is a number of threads (or another unit)."""
+    """The whole file as plain values. Samples run from root to leaf, a weight counts the report's unit."""
     frames = _Frames()
     unit = report.unit
     profiles = [_profile(f"all {unit.title}", report.fold.by_stack()[:limit], frames, unit)]

@@ -151,7 +151,7 @@ impl Samples {
         &self.taking.comms
     }
 
-    /// Records taken from the ring, and their bytes.
+    /// Records taken from the ring, and the bytes of stack in them.
     pub fn taken(&self) -> (u64, u64) {
         (self.taking.records, self.taking.bytes)
     }
@@ -199,9 +199,9 @@ fn unswitched(mode: Mode, switches: u64, began: u64) -> Account {
 impl Taking {
     fn take(&mut self, bytes: &[u8]) {
         self.records += 1;
-        self.bytes += bytes.len() as u64;
         match parse(bytes) {
             Some(Record::Sample(capture)) => {
+                self.bytes += capture.stack.len() as u64;
                 let place = self.place(&capture, Trust::OnCpu);
                 let tid = if self.counts.len() < MOST_COUNTS { capture.tid } else { 0 };
                 let count = self.counts.entry((capture.kind, tid, place)).or_default();
@@ -210,6 +210,7 @@ impl Taking {
                 self.comms.insert(tid, capture.comm);
             }
             Some(Record::WaitBegins(capture)) => {
+                self.bytes += capture.stack.len() as u64;
                 let place = self.place(&capture, Trust::Exact);
                 self.waits.begins(capture.tid, place, capture.weight);
                 self.comms.insert(capture.tid, capture.comm);

@@ -19,7 +19,7 @@ pub struct Stacks {
     numbers: FxHashMap<Frame, u32>,
     frames: Vec<Frame>,
     known: FxHashMap<Arc<[u32]>, u32>,
-    stacks: Vec<Arc<[u32]>>,
+    in_order: Vec<Arc<[u32]>>,
 }
 
 impl Stacks {
@@ -32,7 +32,7 @@ impl Stacks {
             numbers: FxHashMap::default(),
             frames: Vec::new(),
             known: FxHashMap::default(),
-            stacks: Vec::new(),
+            in_order: Vec::new(),
         }
     }
 
@@ -44,7 +44,7 @@ impl Stacks {
 
     /// The frames of a stack, innermost first; none for a number that was never given.
     pub fn frames(&self, stack: u32) -> impl Iterator<Item = &Frame> {
-        let numbers = self.stacks.get(stack as usize).map(|numbers| &**numbers).unwrap_or_default();
+        let numbers = self.in_order.get(stack as usize).map(|numbers| &**numbers).unwrap_or_default();
         numbers.iter().map(|number| &self.frames[*number as usize])
     }
 
@@ -60,9 +60,9 @@ impl Stacks {
         if let Some(known) = self.known.get(&*numbers) {
             return *known;
         }
-        let number = self.stacks.len() as u32;
+        let number = self.in_order.len() as u32;
         let stack: Arc<[u32]> = numbers.into();
-        self.stacks.push(Arc::clone(&stack));
+        self.in_order.push(Arc::clone(&stack));
         self.known.insert(stack, number);
         number
     }
@@ -83,8 +83,8 @@ impl Stacks {
         }
         let (numbers, frames, names) = (&mut self.numbers, &mut self.frames, &mut self.names);
         self.at.entry((address, innermost)).or_insert_with(|| {
-            let named = names.at(modules, address, innermost);
-            named.iter().map(|frame| frame_number(numbers, frames, frame.clone())).collect()
+            let found = names.at(modules, address, innermost);
+            found.iter().map(|frame| frame_number(numbers, frames, frame.clone())).collect()
         })
     }
 }

@@ -87,10 +87,10 @@ def test_steering_keeps_the_rate_near_its_limit() -> None:
     steering = Steering()
     before = steering.most
     assert not steering.steer(0.1, 10**6)
-    assert steering.steer(1.0, 16 * MOST_A_SECOND)
-    assert steering.most == before // 8
+    assert steering.steer(1.0, 8 * MOST_A_SECOND)
+    assert steering.most == before // 4
     for second in range(2, 40):
-        steering.steer(second, 16 * MOST_A_SECOND)
+        steering.steer(second, 8 * MOST_A_SECOND)
     assert steering.most == before
 
 
