@@ -78,7 +78,7 @@ def open_engine(target: Target, how: How) -> tuple[Engine, tuple[str, ...]]:
         )
 
     engine = build()
-    files, notes = fetched(engine.modules, how)
+    files, notes = fetched(lambda: engine.modules(), how)
     return (build(files) if files else engine), notes
 
 

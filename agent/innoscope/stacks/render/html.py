@@ -106,7 +106,7 @@ def _wait_table(report: Report) -> Iterator[str]:
         yield (
             f'<tr data-wait="{escape(group.wait)}"><td class="n">{show(group.count)}'
             f'<td class="n">{share:.1f} %'
-            f'<td>{escape(name)}<td class="dim">{escape(about)} {_marks(group)}'
+            f'<td>{escape(name)}<td class="dim">{escape(about)} {_marks(group, report)}'
             f'<td><div class="bar" style="width:{share:.2f}%"></div>'
         )
     yield "</tbody></table>"
@@ -129,10 +129,11 @@ def _stack_table(report: Report) -> Iterator[str]:
         )
         yield (
             f'<tr data-of="{escape(group.wait)}" data-count="{group.count}"><td class="n">{group.count:,}'
-            f"<td>{escape(group.wait)}<td>{_marks(group)}<code>{stack}{queries}</code>"
+            f"<td>{escape(group.wait)}<td>{_marks(group, report)}<code>{stack}{queries}</code>"
         )
     yield "</tbody></table>"
 
 
-def _marks(group: Group) -> str:
-    return f'<span class="mark">{escape(group.marks)}</span> ' if group.marks else ""
+def _marks(group: Group, report: Report) -> str:
+    marks = words.marks(group, report.unit)
+    return f'<span class="mark">{escape(marks)}</span> ' if marks else ""

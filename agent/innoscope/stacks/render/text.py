@@ -40,7 +40,7 @@ def _stacks(groups: list[Group], report: Report) -> Iterator[str]:
     width = max((len(group.wait) for group in groups), default=4)
     yield f"{_heading(report)}  {'wait':<{width}}  stack, innermost function first"
     for group in groups:
-        yield f"{_count(group, report)}  {group.wait:<{width}}  {_stack(group)}"
+        yield f"{_count(group, report)}  {group.wait:<{width}}  {_stack(group, report)}"
         yield from _queries(group)
 
 
@@ -60,9 +60,9 @@ def _width(report: Report) -> int:
     return max(7, 0 if report.unit is THREADS else len(report.unit.show(report.threads)))
 
 
-def _stack(group: Group) -> str:
-    marks = f"{group.marks} " if group.marks else ""
-    return marks + (",".join(words.labels(group)) or "[no frames]")
+def _stack(group: Group, report: Report) -> str:
+    marks = words.marks(group, report.unit)
+    return (f"{marks} " if marks else "") + (",".join(words.labels(group)) or "[no frames]")
 
 
 def _queries(group: Group, indent: str = " " * 9) -> Iterator[str]:
@@ -86,11 +86,11 @@ def _waits(groups: list[Group], report: Report) -> Iterator[str]:
     for group in groups:
         known = classes.get(group.wait)
         share = 100 * group.count / max(report.shown, 1)
-        marks = f"  {group.marks}" if group.marks else ""
+        marks = f"  {text}" if (text := words.marks(group, report.unit)) else ""
         about = f"{known.label}: {known.about}" if known else ""
         yield f"{show(group.count):>{room}}  {share:>5.1f}%  {group.wait:<{width}}  {about}{marks}"
         for part in group.parts[:STACKS]:
-            yield f"{show(part.count):>{room + 8}}  {_stack(part)}"
+            yield f"{show(part.count):>{room + 8}}  {_stack(part, report)}"
         if len(group.parts) > STACKS:
             yield f"{'':>{room + 8}}  … {len(group.parts) - STACKS:,} more stacks: --wait {group.wait}"
         yield from _queries(group, " " * (room + 10))
@@ -98,10 +98,10 @@ def _waits(groups: list[Group], report: Report) -> Iterator[str]:
 
 def _threads(groups: list[Group], report: Report) -> Iterator[str]:
     for group in groups:
-        yield _about(group)
+        yield _about(group, report)
         for part in group.parts:
             if len(group.parts) > 1:
-                yield f"  {_part_of(part, group, report)}: {part.wait} {part.marks}".rstrip()
+                yield f"  {_part_of(part, group, report)}: {part.wait} {words.marks(part, report.unit)}".rstrip()
             for number, frame in enumerate(part.frames):
                 inlined = "  (inlined)" if frame.inlined else ""
                 module = f"  {frame.module}" if frame.function else ""
@@ -115,13 +115,14 @@ def _part_of(part: Group, group: Group, report: Report) -> str:
     return f"{unit.show(part.count)} of {unit.show(group.count)} {name}"
 
 
-def _about(group: Group) -> str:
+def _about(group: Group, report: Report) -> str:
     thread = group.thread
     assert thread is not None  # noqa: S101
     ns_tid = f" (inside: {thread.ns_tid})" if thread.ns_tid != thread.tid else ""
     name = words.clean(thread.comm)
     head = f"thread {thread.tid}{ns_tid}  {name}  {thread.state}  {thread.trust}  {thread.wait}"
-    head += f" {group.marks}" if group.marks else ""
+    marks = words.marks(group, report.unit)
+    head += f" {marks}" if marks else ""
     query = thread.query
     if query is None:
         return head

@@ -6,13 +6,13 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from innoscope.stacks.classify import label
-from innoscope.stacks.fold import DOUBTFUL
+from innoscope.stacks.fold import DOUBTFUL, THREADS
 from innoscope.stacks.model import Trust
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from innoscope.stacks.fold import Group, Report
+    from innoscope.stacks.fold import Group, Report, Unit
     from innoscope.target.model import Target
 
 _STOPPING = "each thread was stopped for a moment (ptrace)"
@@ -28,6 +28,17 @@ def headline(report: Report) -> str:
     if report.wanted:
         parts.append(f"showing {report.shown:,}")
     return " · ".join(parts)
+
+
+def marks(group: Group, unit: Unit) -> str:
+    """What makes a stack doubtful, as ``Group.marks``; in shares where no threads are counted."""
+    if unit is THREADS:
+        return group.marks
+    found = [(level, group.trust[level]) for level in DOUBTFUL if group.trust[level]]
+    return " ".join(
+        f"[{level}]" if number == group.count else f"[{100 * number / group.count:.1f} % {level}]"
+        for level, number in found
+    )
 
 
 def share(count: int, report: Report) -> str:
