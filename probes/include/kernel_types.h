@@ -2,8 +2,8 @@
 #pragma once
 
 /*
- * The few kernel types that our CO-RE programs read. Only the names matter: libbpf relocates every field against the
- * running kernel's BTF (CO-RE), so no vmlinux.h of some other kernel is carried along.
+ * The few kernel types that our CO-RE programs read. Only the names matter: libbpf relocates every field
+ * against the running kernel's BTF (CO-RE), so no vmlinux.h of some other kernel is carried along.
  */
 
 typedef unsigned char __u8;

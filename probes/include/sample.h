@@ -59,8 +59,8 @@ static __always_inline __u64 sample_depth(struct task_struct *task, __u64 sp)
 }
 
 /*
- * In one go; or page by page, with zeros for one that is not in memory: a large array on the stack may have pages
- * that nobody has touched. `room` is a constant.
+ * In one go; or page by page, with zeros for one that is not in memory: a large array on the stack may have
+ * pages that nobody has touched. `room` is a constant.
  */
 static __always_inline __u32 sample_copy(struct sample *sample, __u64 sp, __u64 depth, const __u64 room)
 {
@@ -72,7 +72,8 @@ static __always_inline __u32 sample_copy(struct sample *sample, __u64 sp, __u64 
 		return depth;
 	bpf_probe_read_user(sample->stack, copied, (void *)sp);
 	for (int i = 0; i < SAMPLE_LARGE / SAMPLE_PAGE_BYTES; i++) {
-		barrier_var(copied); /* what is compared must be what is used: the verifier keeps books by register */
+		barrier_var(copied); /* what is compared must be what is used: the verifier keeps books by
+					register */
 		if (copied > room - SAMPLE_PAGE_BYTES || copied >= depth)
 			break;
 		bpf_probe_read_user(&sample->stack[copied], SAMPLE_PAGE_BYTES, (void *)(sp + copied));
@@ -114,8 +115,9 @@ static __always_inline int sample_emit(void *ctx, void *ring, struct task_struct
 }
 
 /*
- * Sends the stack of the current thread, `regs` being its user registers (bpf_task_pt_regs(task), or a uprobe's
- * own ctx). 0, or -1 when the ring is full. A thread at the very end of its life has no memory any more: it is sent without.
+ * Sends the stack of the current thread, `regs` being its user registers (bpf_task_pt_regs(task), or a
+ * uprobe's own ctx). 0, or -1 when the ring is full. A thread at the very end of its life has no memory any
+ * more: it is sent without.
  */
 static __always_inline int sample_take(void *ctx, void *ring, struct task_struct *task, struct pt_regs *regs,
 				       __u32 kind, __u64 weight, const int with_kernel)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 #pragma once
 
-/* What several programs ask of a thread. Needs kernel_types.h, bpf_helpers.h and bpf_core_read.h before it. */
+/* What several programs ask of a thread. Needs kernel_types.h, bpf_helpers.h and bpf_core_read.h before it.
+ */
 
 #define PF_EXITING 0x00000004
 #define PF_IO_WORKER 0x00000010 /* io_uring's helpers: in the process, with no user stack */

@@ -2,10 +2,10 @@
 /*
  * Where the threads of the server are when they do not run, from the scheduler's own events.
  *
- * Times are exact, for each thread: running, blocked, runnable (woken or preempted, and no CPU yet). Stacks are
- * not taken of each wait but of one in `every`, drawn by lot before the wait begins, so that what is told of
- * them is an unbiased estimate and the cost is bounded at any rate. How long a wait took whose stack was taken
- * follows when it ends; so it does for each long wait.
+ * Times are exact, for each thread: running, blocked, runnable (woken or preempted, and no CPU yet). Stacks
+ * are not taken of each wait but of one in `every`, drawn by lot before the wait begins, so that what is told
+ * of them is an unbiased estimate and the cost is bounded at any rate. How long a wait took whose stack was
+ * taken follows when it ends; so it does for each long wait.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>

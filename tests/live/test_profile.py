@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope.profile.model import RUNNABLE
+from innoscope.profile.report import report
 from innoscope.stacks.model import Trust
+from innoscope.stacks.render import encode
 from live import figures
 from live.profiling import Perf, off_cpu, on_cpu, schedstat, self_shares
 from servers import Server
@@ -98,7 +100,7 @@ def _loaded(server: Server) -> Workload:
 def test_cpu_time_is_where_perf_says() -> None:
     """Must show 3: the same functions, the same shares, at the same time; stacks that reach their root."""
     with Server("mysql-5.6.24") as server, _loaded(server), Perf(server.pid, 499, by_cpu=True) as perf:
-        profile = on_cpu(server.pid, 8.0, 499, kernel=True)
+        profile = on_cpu(server.pid, 6.0, 499, kernel=True)
     ours, theirs = self_shares(profile), perf.shares
     top = list(theirs)[:10]
     sound = sum(row.number for row in profile.rows if row.thread.trust in _SOUND)
@@ -107,17 +109,19 @@ def test_cpu_time_is_where_perf_says() -> None:
     names = dict.fromkeys((*top, *list(ours)[:10]))
     table = "\n".join(f"{name:40} {theirs.get(name, 0):5.2f} {ours.get(name, 0):5.2f}" for name in names)
     print(f"\n{'function':40}  perf  ours\n{table}")
+    written = len(encode(report(profile), "pprof"))
     common = len(set(top) & set(list(ours)[:10]))
     figures.record(
         "on-CPU profile",
         "against perf",
         f"{total:,} samples, {perf.samples:,} of perf; of its top 10 {common} are "
         f"ours, shares differ by {worst:.2f} points at most; {100 * sound / total:.2f} % reach their root; "
-        f"{profile.bytes / 1e6:.1f} MB, perf's {perf.bytes / 1e6:.1f} MB",
+        f"{written / 1e3:.0f} KB written, perf's {perf.bytes / 1e6:.1f} MB",
     )
     assert worst < 3
     assert _same(list(ours), list(theirs), ours, theirs)
     assert sound >= 0.98 * total
+    assert written < perf.bytes / 10
 
 
 def _same(ours: list[str], theirs: list[str], mine: dict[str, float], its: dict[str, float]) -> bool:

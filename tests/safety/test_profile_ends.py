@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from servers.launch import Options
 
-KILLS = 12
+KILLS = 8
 _HERE = Path(__file__).parent
 _KINDS = {"on-cpu": [], "off-cpu": ["--off-cpu"]}
 

@@ -101,7 +101,8 @@ def _threads(groups: list[Group], report: Report) -> Iterator[str]:
         yield _about(group, report)
         for part in group.parts:
             if len(group.parts) > 1:
-                yield f"  {_part_of(part, group, report)}: {part.wait} {words.marks(part, report.unit)}".rstrip()
+                marks = words.marks(part, report.unit)
+                yield f"  {_part_of(part, group, report)}: {part.wait} {marks}".rstrip()
             for number, frame in enumerate(part.frames):
                 inlined = "  (inlined)" if frame.inlined else ""
                 module = f"  {frame.module}" if frame.function else ""
