@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
 SETUP_INPUTS := pyproject.toml packaging/setup.sh agent/native/Cargo.toml agent/native/Cargo.lock agent/native/build.rs \
-	$(shell find agent/native/src probes/snapshot -type f 2>/dev/null)
+	$(shell find agent/native/src probes/snapshot probes/profile probes/include -type f 2>/dev/null)
 NAME ?= mysql-5.6.24
 WORKLOAD ?= idle
 
@@ -34,7 +34,7 @@ lint: .venv/.ready-dev ## ruff, mypy --strict, rustfmt, clippy, clang-format
 format: .venv/.ready-dev ## let the formatters write
 	.venv/bin/ruff check --fix-only --quiet agent tests
 	cd agent/native && cargo fmt
-	clang-format -i probes/snapshot/*.[ch]
+	clang-format -i probes/snapshot/*.[ch] probes/profile/*.[ch]
 
 bench: .venv/.ready ## the tables of docs/performance.md, measured here
 	PYTHONPATH=tests $(PYTHON) -m bench

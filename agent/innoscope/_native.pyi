@@ -168,10 +168,13 @@ def probe_ptrace() -> tuple[bool, str]:
 def pprof(
     samples: Sequence[tuple[Sequence[RawFrame], int, Mapping[str, str]]],
     *,
+    sample_type: tuple[str, str],
     taken_at_ns: int,
     duration_ns: int,
 ) -> bytes:
-    """A profile.proto, not compressed, of (frames innermost first, threads, labels)."""
+    """A profile.proto, not compressed, of (frames innermost first, count, labels).
+
+    The type and the unit of what is counted: ``("threads", "count")``."""
 
 def flamegraph(folded: Sequence[str], *, title: str, subtitle: str, count_name: str) -> str:
     """An interactive SVG (inferno) of folded lines ``root;...;leaf count``."""
@@ -244,3 +247,99 @@ def detach_all(probes: Sequence[Uprobe]) -> None:
 
 def calibration_run(calls: int, *, stepped: bool = False) -> int:
     """Nanoseconds of one of so many calls of ``CALIBRATION_FUNCTION`` (or ``…_STEPPED``), caches cold."""
+
+#: ``(stack, trust, syscall, file)``: stack by ``Samples.frames``; trust as in RawThread; the number of the
+#: system call the thread was in and, for those asked for, its descriptor; else -1.
+RawPlace = tuple[int, str, int, int]
+
+@final
+class Samples:
+    """Stacks of one process that a BPF program sends through a ring buffer (probes/include/sample.h).
+
+    ``ring`` is the map's descriptor. ``file_calls`` are system calls whose first argument is a descriptor
+    worth telling. Errors: ``gone``, ``rights``, ``internal`` for what is no ring buffer.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        ring: int,
+        *,
+        debug_dirs: Sequence[str] = ("/usr/lib/debug",),
+        debug_files: Mapping[str, str] | None = None,
+        inlines: bool = False,
+        kernel: bool = False,
+        file_calls: Sequence[int] = (),
+    ) -> None: ...
+    def read(self) -> int:
+        """Take, unwind, name and count what is in the ring now; how many records that were.
+
+        Does not wait. Call it before the ring is full: what does not fit is lost.
+        """
+
+    def counts(self) -> list[tuple[int, int, RawPlace, int, int]]:
+        """All so far: ``(kind, tid, place, count, sum of weights)``; tid 0 stands for many if there are very
+        many."""
+
+    def frames(self, stack: int) -> list[RawFrame]:
+        """Innermost first. Stacks are the same when their functions are; offsets are of the first one."""
+
+    def comms(self) -> dict[int, str]: ...
+    def modules(self) -> list[ModuleInfo]: ...
+    taken: tuple[int, int]  # records taken from the ring, bytes of stack in them
+
+@final
+class OnCpu:
+    """Samples of a process's threads while they run, by the software clock of each CPU. Kind 0, weight 1.
+
+    Off when it is dropped, or we die. ``ring_bytes`` is a power of two of pages. Errors: ``rights``, ``bpf``.
+    """
+
+    def __init__(
+        self, pid: int, start_time: int, *, kernel: bool = False, ring_bytes: int = 4194304
+    ) -> None: ...
+    ring: int
+    lost: int  # samples that found the ring full
+    def begin(self, period_ns: int) -> None: ...
+    def end(self) -> None: ...
+
+@final
+class OffCpu:
+    """What a process's threads do when they do not run, by the scheduler's events.
+
+    Times are CLOCK_MONOTONIC, ns, and exact; stacks are those of some waits, chosen evenly. Its records are
+    for ``settle``, and not in ``Samples.counts``. Off when it is dropped, or we die. Errors: ``rights``,
+    ``bpf``.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        start_time: int,
+        *,
+        kernel: bool = False,
+        ring_bytes: int = 4194304,
+        most_threads: int = 16384,
+    ) -> None: ...
+    ring: int
+    lost: int  # records that found the ring full, threads that found no room
+    cannot_look: str | None  # why threads that do not move have no stacks
+    def begin(self, most: int) -> int:
+        """Count from now on; ``most`` stacks of a thread are sent in 134 ms, or some more. The time."""
+
+    def set_most(self, most: int) -> None: ...
+    def look(self, samples: Samples) -> None:
+        """Learn the stacks of the waits that are under way."""
+
+    def end(self) -> int:
+        """Count no more. The time."""
+
+    def settle(
+        self, samples: Samples, began: int, ended: int
+    ) -> tuple[list[tuple[int, RawPlace | None, int, int, int]], list[tuple[int, str, int, int, int]], int]:
+        """``(waits, threads, seen)``, once and after ``end``.
+
+        waits: ``(tid, place, waits, ns blocked, ns runnable)``, place None for time whose stack nobody saw.
+        threads: ``(tid, name, ns on a CPU, ns blocked, ns runnable)``; the waits of a thread add up to its
+        last two. tid 0 stands for many that ended. seen: ns of the waits whose own stack was taken.
+        """

@@ -1,14 +1,28 @@
-//! Compiles the snapshot program for the BPF target; the object is carried inside the extension module.
+//! Compiles the CO-RE programs for the BPF target; the objects are carried inside the extension module.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// Below `probes/`; each becomes `OUT_DIR/<name>.bpf.o`.
+const PROGRAMS: [&str; 3] = ["snapshot/snapshot", "profile/oncpu", "profile/offcpu"];
 
 fn main() {
     let manifest = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR").expect("set by cargo"));
-    let source_dir = manifest.join("../../probes/snapshot");
-    let source = source_dir.join("snapshot.bpf.c");
-    let object = PathBuf::from(std::env::var("OUT_DIR").expect("set by cargo")).join("snapshot.bpf.o");
-    let include = std::env::var("DEP_BPF_INCLUDE").expect("libbpf-sys exports its headers");
+    let probes = manifest.join("../../probes");
+    for program in PROGRAMS {
+        compile(&probes, program);
+    }
+    for folder in ["snapshot", "profile", "include"] {
+        println!("cargo:rerun-if-changed={}", probes.join(folder).display());
+    }
+    println!("cargo:rerun-if-env-changed=CLANG");
+}
+
+fn compile(probes: &Path, program: &str) {
+    let source = probes.join(format!("{program}.bpf.c"));
+    let name = source.file_stem().expect("named above");
+    let object = PathBuf::from(std::env::var("OUT_DIR").expect("set by cargo")).join(name);
+    let libbpf = std::env::var("DEP_BPF_INCLUDE").expect("libbpf-sys exports its headers");
     let arch = match std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
         Ok("x86_64") => "x86",
         Ok("aarch64") => "arm64",
@@ -18,14 +32,13 @@ fn main() {
     let status = Command::new(&clang)
         .args(["-O2", "-g", "-Wall", "-Werror", "-target", "bpf"])
         .arg(format!("-D__TARGET_ARCH_{arch}"))
-        .arg(format!("-I{include}"))
+        .arg(format!("-I{libbpf}"))
+        .arg(format!("-I{}", probes.join("include").display()))
         .arg("-c")
         .arg(&source)
         .arg("-o")
-        .arg(&object)
+        .arg(object.with_extension("bpf.o"))
         .status()
         .unwrap_or_else(|error| panic!("cannot run {clang} ({error}): apt-get install clang"));
     assert!(status.success(), "{clang} could not compile {}", source.display());
-    println!("cargo:rerun-if-changed={}", source_dir.display());
-    println!("cargo:rerun-if-env-changed=CLANG");
 }

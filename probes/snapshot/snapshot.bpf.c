@@ -10,6 +10,7 @@
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include "task.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -17,15 +18,10 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 /* 20 KiB and not more: a record over 32 KiB, the seq_file's buffer, makes read() fail with E2BIG. */
 #define MAX_PAGES 5
 #define MAX_KERNEL_FRAMES 63
-/* The kernel keeps at most 64 a thread (MAX_URETPROBE_DEPTH). */
-#define MAX_RETURNS 63
 /* Every verifier understands a mask; the buffers are as large as what the masks let through. */
 #define STACK_MASK 0x7fffull
 #define KERNEL_MASK 0x1ffull
 #define RETURNS_MASK 0x3ffull
-#define PF_EXITING 0x00000004
-#define PF_IO_WORKER 0x00000010 /* io_uring's helpers: in the process, with no user stack */
-#define PF_KTHREAD 0x00200000
 
 struct record_header {
 	__u32 tid;
@@ -44,11 +40,6 @@ struct record_header {
 	__u64 syscall; /* -1 when it entered the kernel by an interrupt or a fault */
 	__u64 arg0;
 	char comm[16];
-};
-
-struct replaced_return {
-	__u64 slot; /* where on the stack the return address was */
-	__u64 address; /* what it was */
 };
 
 struct record {
@@ -81,11 +72,6 @@ struct {
 
 /* Set before loading; when false the verifier drops the code. */
 const volatile _Bool with_kernel_stack = 0;
-
-static __u64 context_switches(struct task_struct *task)
-{
-	return BPF_CORE_READ(task, nvcsw) + BPF_CORE_READ(task, nivcsw);
-}
 
 static __u32 thread_id_in_namespace(struct task_struct *task)
 {
@@ -150,24 +136,6 @@ static __u64 copy_stack(struct task_struct *task, struct record *record, __u32 w
 	return copied;
 }
 
-/* On the stack itself such calls return to the [uprobes] page. */
-static __u32 copy_replaced_returns(struct task_struct *task, struct record *record)
-{
-	struct return_instance *instance;
-	__u32 count = 0;
-
-	if (!bpf_core_field_exists(task->utask))
-		return 0;
-	instance = BPF_CORE_READ(task, utask, return_instances);
-	for (int i = 0; i < MAX_RETURNS && instance; i++) {
-		record->returns[i].slot = BPF_CORE_READ(instance, stack);
-		record->returns[i].address = BPF_CORE_READ(instance, orig_ret_vaddr);
-		instance = BPF_CORE_READ(instance, next);
-		count++;
-	}
-	return count * sizeof(struct replaced_return);
-}
-
 SEC("iter.s/task")
 int snapshot(struct bpf_iter__task *ctx)
 {
@@ -204,7 +172,7 @@ int snapshot(struct bpf_iter__task *ctx)
 
 	__u64 copied = copy_stack(task, record, wanted->stacks);
 
-	header->returns_len = copy_replaced_returns(task, record);
+	header->returns_len = copy_replaced_returns(task, record->returns);
 
 	if (with_kernel_stack) {
 		long bytes = bpf_get_task_stack(task, record->kernel, MAX_KERNEL_FRAMES * 8, 0);

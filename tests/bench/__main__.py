@@ -13,7 +13,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bench import agent, gap, host, overhead, probes, speed, toggle
+from bench import agent, gap, host, overhead, probes, profile, speed, toggle
 from bench.children import ChildError
 from bench.scene import say
 from bench.settings import PROBE_LOADS, Settings, quick
@@ -28,6 +28,7 @@ _BENCHES = {
     "probes": probes,
     "agent": agent,
     "toggle": toggle,
+    "profile": profile,
 }
 _JSON = Path("build/bench.json")
 

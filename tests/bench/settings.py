@@ -39,6 +39,9 @@ class Settings:
     toggle_rounds: int = 8
     toggle_window: float = 3.0
     toggle_load: int = 0  #: clients besides the one that measures, in ``toggle``
+    profile_rounds: int = 30
+    profile_window: float = 3.0
+    profile_frequency: int = 999  #: of innoscope's and of perf's, so that both cost something
 
 
 def quick(servers: tuple[str, ...] = SERVERS[:1]) -> Settings:
@@ -57,4 +60,5 @@ def quick(servers: tuple[str, ...] = SERVERS[:1]) -> Settings:
         cell=1.0,
         agent_seconds=20.0,
         toggle_rounds=2,
+        profile_rounds=2,
     )

@@ -13,8 +13,8 @@ from innoscope.probes.catalog import default_catalog
 from innoscope.probes.source import CALIBRATION
 from servers import ensure_packages
 
-#: The name that probes/snapshot/snapshot.bpf.c gives its program.
-_SNAPSHOT: Final = "snapshot"
+#: The names that the programs in probes/snapshot and probes/profile have.
+_OURS: Final = ("snapshot", "on_tick", "on_switch", "on_wakeup")
 #: What the kernel keeps of a program's name.
 _KEPT: Final = 15
 _HELD = re.compile(r"^prog_id:\s*(\d+)$", re.MULTILINE)
@@ -58,7 +58,7 @@ def probed(pid: int) -> set[tuple[str, int]]:
 
 
 def _loaded() -> set[int]:
-    names = {_SNAPSHOT, *(f"{name}_{at}" for name in _probes() for at in ("enter", "leave"))}
+    names = {*_OURS, *(f"{name}_{at}" for name in _probes() for at in ("enter", "leave"))}
     kept = {name[:_KEPT] for name in names}
     return {program["id"] for program in _bpftool("prog") if program.get("name", "")[:_KEPT] in kept}
 

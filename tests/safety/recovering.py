@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 ROOMY: dict[str, str | int | None] = {"innodb_log_file_size": "128M", "innodb_flush_method": "O_DIRECT"}
 #: Recovery in many small batches, each of which reads and writes nearly all pages: it lasts for seconds.
 TIGHT = {**ROOMY, "innodb_buffer_pool_size": "8M"}
+#: For MySQL 9, whose redo log has another name for its size.
+ROOMY_9 = {"innodb_redo_log_capacity": "256M", "innodb_flush_method": "O_DIRECT"}
+TIGHT_9 = {**ROOMY_9, "innodb_buffer_pool_size": "8M"}
 DOUBLINGS = 15
 
 

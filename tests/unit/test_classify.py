@@ -167,7 +167,7 @@ def test_the_catalog_is_sound_and_each_class_has_a_rule() -> None:
     given = catalog.load()
     given_out = {rule.wait for rule in given.rules}
 
-    assert given.classes.keys() - given_out == {"on_cpu", "other"}
+    assert given.classes.keys() - given_out == {"on_cpu", "other", "runnable"}
     assert label("row_lock") == "row lock"
     assert label("from a newer version") == "from a newer version"
 

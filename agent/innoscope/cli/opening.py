@@ -1,4 +1,4 @@
-"""Opening a server for looking: what ``stacks`` and ``top`` share, debug files included."""
+"""Opening a server for looking: what ``stacks``, ``top`` and ``profile`` share, debug files included."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from innoscope._native import ModuleInfo
     from innoscope.stacks.engine import Engine
     from innoscope.target.model import Target
 
@@ -30,8 +31,8 @@ class How:
     fetch: bool = True
 
 
-def method_options(function: F) -> F:
-    """``--method``, ``--debug-dir`` and ``--no-debuginfod``: ``method, debug_dirs, no_debuginfod``."""
+def debug_options(function: F) -> F:
+    """``--debug-dir`` and ``--no-debuginfod``: ``debug_dirs, no_debuginfod``."""
     for option in (
         click.option(
             "--no-debuginfod", is_flag=True, help="Fetch no debug files although DEBUGINFOD_URLS is set."
@@ -44,17 +45,22 @@ def method_options(function: F) -> F:
             metavar="DIR",
             help="Look for debug files there too, laid out like /usr/lib/debug (may be repeated).",
         ),
-        click.option(
-            "-m",
-            "--method",
-            type=click.Choice(["auto", "bpf", "ptrace"]),
-            default="auto",
-            show_default=True,
-            help="How to look. ptrace stops each thread for microseconds.",
-        ),
     ):
         function = option(function)
     return function
+
+
+def method_options(function: F) -> F:
+    """``--method`` and ``debug_options``: ``method, debug_dirs, no_debuginfod``."""
+    option = click.option(
+        "-m",
+        "--method",
+        type=click.Choice(["auto", "bpf", "ptrace"]),
+        default="auto",
+        show_default=True,
+        help="How to look. ptrace stops each thread for microseconds.",
+    )
+    return option(debug_options(function))
 
 
 def open_engine(target: Target, how: How) -> tuple[Engine, tuple[str, ...]]:
@@ -72,12 +78,18 @@ def open_engine(target: Target, how: How) -> tuple[Engine, tuple[str, ...]]:
         )
 
     engine = build()
+    files, notes = fetched(lambda: engine.modules(), how)
+    return (build(files) if files else engine), notes
+
+
+def fetched(modules: Callable[[], list[ModuleInfo]], how: How) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """Debug files from debuginfod for what is mapped, by build-id, where the user wants them, and notes."""
     if not how.fetch or not os.environ.get("DEBUGINFOD_URLS"):
-        return engine, ()
+        return {}, ()
     from innoscope.stacks import debuginfod
 
-    found = debuginfod.fetch(engine.modules(), debuginfod.Settings.of(os.environ), download_progress())
-    return (build(found.files) if found.files else engine), found.notes
+    found = debuginfod.fetch(modules(), debuginfod.Settings.of(os.environ), download_progress())
+    return found.files, found.notes
 
 
 def download_progress() -> Callable[[str, int, int | None], None] | None:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from innoscope.cli.common import sql_options, target_options
 from innoscope.cli.opening import How, method_options, open_engine
-from innoscope.stacks.render import BINARY, FORMATS, render
+from innoscope.cli.reporting import chosen_format, filter_options, format_options, frame_options, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
-    from innoscope.stacks.fold import Report
     from innoscope.stacks.model import Dump
     from innoscope.stacks.render.sink import File, Stdout
     from innoscope.target.model import Query, Target
@@ -39,45 +37,9 @@ Exit codes: 3 no or several servers, 4 the server ended (what was gathered is pr
 """
 
 
-def _regex(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    try:
-        re.compile(value or "")
-    except re.error as error:
-        raise click.BadParameter(f"{value!r} is not a regular expression: {error}") from error
-    return value
-
-
-def _classes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Wait classes by id, with - or _, or by label."""
-    if not values:
-        return ()
-    from innoscope.stacks.classify import default_classifier
-
-    classes = default_classifier().catalog.classes
-    known = {known.label: name for name, known in classes.items()} | {name: name for name in classes}
-    found = tuple(known.get(value) or known.get(value.replace("-", "_")) for value in values)
-    for value, name in zip(values, found, strict=True):
-        if name is None:
-            raise click.BadParameter(f"there is no class {value!r}; there are: {', '.join(classes)}")
-    return tuple(name for name in found if name)
-
-
 @click.command("stacks", epilog=_EPILOG)
 @target_options
-@click.option(
-    "--by",
-    type=click.Choice(["stack", "wait", "thread"]),
-    help="Group threads by this (text).  [default: stack]",
-)
-@click.option("-f", "--format", "form", type=click.Choice(FORMATS), help="Output format.  [default: text]")
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write there instead; the file appears whole or not at all.",
-)
+@format_options
 @click.option(
     "-n",
     "--count",
@@ -89,31 +51,12 @@ def _classes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> 
 @click.option(
     "-i", "--interval", type=click.FloatRange(min=0.01), help="Seconds between looks.  [default: 1]"
 )
-@click.option(
-    "-w",
-    "--wait",
-    "waits",
-    multiple=True,
-    callback=_classes,
-    metavar="CLASS",
-    help="Only threads of this wait class (may be repeated).",
-)
-@click.option(
-    "-g",
-    "--grep",
-    callback=_regex,
-    metavar="REGEX",
-    help="Only threads with a function, name or statement that matches.",
-)
-@click.option(
-    "-l", "--limit", type=click.IntRange(min=1), metavar="N", help="At most N stacks, classes or threads."
-)
+@filter_options
 @click.option(
     "-q", "--queries", is_flag=True, help="Ask the server over SQL which statement each thread runs."
 )
 @sql_options
-@click.option("--inlines", is_flag=True, help="Show inlined functions too (needs debug info; slower).")
-@click.option("--kernel", is_flag=True, help="Show the kernel's functions below the server's.")
+@frame_options
 @method_options
 def command(
     pid: int | None, socket: str | None, port: int | None, by: str | None, form: str | None, as_json: bool,
@@ -127,7 +70,7 @@ def command(
     The first line says how many threads wait for what, how far the stacks can be trusted, and that nothing
     was stopped. Then comes one line per stack, most threads first.
     """
-    form = _format(form, as_json, by, output)
+    form = chosen_format(form, as_json, by, output)
     if interval is not None and count == 1:
         raise click.UsageError("--interval needs --count: how many looks?")
     from innoscope.stacks.fold import Filter, Report
@@ -149,21 +92,9 @@ def command(
             each=_json_writer(sink) if form == "json" else None,
             progress=_progress(count) if count > 1 else None,
         )
-        _write(report, sink, form, by or "stack", limit)
+        write(report, sink, form, by or "stack", limit)
     if error is not None:
         raise error
-
-
-def _format(form: str | None, as_json: bool, by: str | None, output: Path | None) -> str:
-    """The format, or a usage error for options that contradict each other."""
-    if as_json and form not in (None, "json"):
-        raise click.UsageError(f"--json contradicts --format {form}")
-    form = "json" if as_json else form or "text"
-    if by is not None and form != "text":
-        raise click.UsageError(f"--by is for --format text; {form} has its own order")
-    if form in BINARY and output is None and sys.stdout.isatty():
-        raise click.UsageError(f"{form} is not for a terminal: --output FILE")
-    return form
 
 
 def _asker(target: Target, defaults_file: str | None, user: str | None) -> Callable[[], Mapping[int, Query]]:
@@ -184,17 +115,6 @@ def _json_writer(sink: Stdout | File) -> Callable[[Dump], None]:
     from innoscope.stacks.render.json import line
 
     return lambda dump: sink.line(line(dump))
-
-
-def _write(report: Report, sink: Stdout | File, form: str, by: str, limit: int | None) -> None:
-    """The report, once all looks are taken; JSON has been written look by look."""
-    if form == "pprof":
-        from innoscope.stacks.render import pprof
-
-        sink.raw(pprof.encode(report))
-    elif form != "json":
-        for line in render(report, form, by=by, limit=limit):
-            sink.line(line)
 
 
 def _progress(count: int) -> Callable[[int], None] | None:

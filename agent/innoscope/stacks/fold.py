@@ -24,12 +24,37 @@ MAX_QUERIES: Final = 1_000
 MAX_TIDS: Final = 10_000
 
 
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What is counted. ``pprof`` is the type and unit of a sample, ``speedscope`` the unit of a weight."""
+
+    name: str
+    pprof: tuple[str, str]
+    speedscope: str = "none"
+    #: So many are one of what people are shown, under this heading.
+    scale: int = 1
+    heading: str = ""
+
+    @property
+    def title(self) -> str:
+        """Above a column of numbers."""
+        return self.heading or self.name
+
+    def show(self, count: int) -> str:
+        """For people."""
+        return f"{count:,}" if self.scale == 1 else f"{count / self.scale:,.1f}"
+
+
+THREADS: Final = Unit("threads", ("threads", "count"))
+
+
 @dataclass(slots=True)
 class Group:
     """Threads that belong together.
 
-    ``count`` adds up threads over all looks. ``frames`` are innermost first, of the first thread met; empty
-    for a group by wait class, whose stacks are ``parts``. By thread, ``thread`` is its last record.
+    ``count`` adds up threads over all looks, or what the report's unit is. ``frames`` are innermost first,
+    of the first thread met; empty for a group by wait class, whose stacks are ``parts``. By thread,
+    ``thread`` is its last record.
     """
 
     wait: str
@@ -50,10 +75,10 @@ class Group:
             for trust, number in found
         )
 
-    def add(self, thread: Thread) -> None:
-        """Count one more thread."""
-        self.count += 1
-        self.trust[thread.trust] += 1
+    def add(self, thread: Thread, number: int = 1) -> None:
+        """Count one more thread, or so many of another unit."""
+        self.count += number
+        self.trust[thread.trust] += number
         if len(self.tids) < MAX_TIDS:
             self.tids[thread.tid] = None
         text = thread.query.digest_text if thread.query else None
@@ -80,6 +105,13 @@ class Fold:
             _into(self._stacks, key, thread)
             _into(self._threads.setdefault(thread.tid, {}), key, thread)
             self._last[thread.tid] = thread
+
+    def put(self, thread: Thread, number: int) -> None:
+        """Count so many of another unit than threads."""
+        key = (thread.wait, tuple([frame.label for frame in thread.frames]))
+        _into(self._stacks, key, thread, number)
+        _into(self._threads.setdefault(thread.tid, {}), key, thread, number)
+        self._last[thread.tid] = thread
 
     def count(
         self, wait: str, trust: Trust, labels: tuple[str, ...], frames: tuple[Frame, ...], number: int
@@ -126,11 +158,11 @@ class Fold:
         return {"stack": self.by_stack, "wait": self.by_wait, "thread": self.by_thread}[by]()
 
 
-def _into(groups: dict[Key, Group], key: Key, thread: Thread) -> None:
+def _into(groups: dict[Key, Group], key: Key, thread: Thread, number: int = 1) -> None:
     group = groups.get(key)
     if group is None:
         group = groups[key] = Group(thread.wait, thread.frames)
-    group.add(thread)
+    group.add(thread, number)
 
 
 def _most_first(groups: Iterable[Group]) -> list[Group]:
@@ -184,14 +216,19 @@ class Filter:
 
 
 class Report:
-    """What was seen: totals over all threads, and the folded ones that passed the filter."""
+    """What was seen: totals over all threads, and the folded ones that passed the filter.
 
-    def __init__(self, target: Target, wanted: Filter | None = None) -> None:
+    ``headline`` is said instead of the usual one.
+    """
+
+    def __init__(self, target: Target, wanted: Filter | None = None, unit: Unit = THREADS) -> None:
         self.target = target
         self.wanted = wanted or Filter()
+        self.unit = unit
+        self.headline = ""
         self.fold = Fold()
         self.looks = 0
-        self.threads = 0  # over all looks, before the filter
+        self.threads = 0  # over all looks, before the filter; or of another unit
         self.shown = 0  # after it
         self.tally: Counter[str] = Counter()
         self.waits: Counter[str] = Counter()
@@ -211,6 +248,15 @@ class Report:
         self.shown += number
         self.tally[trust] += number
         self.waits[wait] += number
+
+    def put(self, thread: Thread, number: int) -> None:
+        """Count so many of the report's unit for a thread, unless the filter drops it."""
+        self.threads += number
+        self.tally[thread.trust] += number
+        self.waits[thread.wait] += number
+        if self.wanted.keeps(thread):
+            self.shown += number
+            self.fold.put(thread, number)
 
     def add(self, dump: Dump) -> Dump:
         """Count one look; returns what the filter left of it."""

@@ -87,6 +87,11 @@ class ProcFs:
         except (IndexError, ValueError) as error:
             raise ProcessLookupError(errno.ESRCH, f"process {pid} is gone") from error
 
+    def cpu_ticks(self, pid: int) -> int:
+        """User and system time of all its threads so far, in clock ticks. /proc/PID/stat."""
+        fields = self._read(pid, "stat").rpartition(b")")[2].split()
+        return int(fields[11]) + int(fields[12])
+
     def status(self, pid: int) -> dict[str, str]:
         """/proc/PID/status as ``{"State": "S (sleeping)", "TracerPid": "0", …}``."""
         lines = self._read(pid, "status").decode(errors="replace").splitlines()

@@ -2,7 +2,8 @@
 //! them offline and names what they are in.
 //!
 //! `snapshot` copies, `modules` and `symbols` know the files that are mapped, `unwind` walks, `names`
-//! names, `process` puts one look together, `layout` knows where global numbers lie, `python` is the face.
+//! names, `process` puts one look together, `samples` adds up stacks that BPF programs send, `layout` knows
+//! where global numbers lie, `python` is the face.
 
 pub mod bpfmap;
 pub mod calibration;
@@ -25,7 +26,10 @@ mod python_layout;
 mod python_packs;
 #[cfg(feature = "python")]
 mod python_probing;
+#[cfg(feature = "python")]
+mod python_samples;
 pub mod references;
+pub mod samples;
 pub mod snapshot;
 pub mod symbols;
 pub mod turn;

@@ -110,10 +110,11 @@ impl Modules {
         Self { pid: 0, search: DebugSearch::default(), mappings: Vec::new(), files: modules }
     }
 
-    /// Reads the maps again. True when something changed; what is still mapped is kept as it is.
+    /// Reads the maps again. True when something changed; what is still mapped is kept as it is, and all of it
+    /// where the process has ended.
     pub fn refresh(&mut self) -> Result<bool> {
         let mappings = maps::executable(self.pid)?;
-        if mappings == self.mappings {
+        if mappings == self.mappings || mappings.is_empty() {
             return Ok(false);
         }
         let mut known = std::mem::take(&mut self.files);

@@ -9,7 +9,7 @@ use crate::modules::Modules;
 use crate::symbols::{Kallsyms, demangle};
 
 /// One function on a stack.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Frame {
     /// Demangled, without parameters; None where no symbol covers the address.
     pub function: Option<String>,
@@ -26,25 +26,64 @@ pub struct Frame {
 /// Distinct addresses whose names are kept when stacks are dropped.
 const ADDRESSES_KEPT: usize = 2_000;
 
-/// The stacks seen so far, by an id that is never used again.
-pub struct StackNames {
+/// The names of addresses, each looked up once.
+pub struct AddressNames {
     inlines: bool,
     kallsyms: Option<Kallsyms>,
+    frames: FxHashMap<u64, Arc<Vec<Frame>>>,
+}
+
+impl AddressNames {
+    /// `inlines` adds the calls that the compiler inlined, `kernel` loads the kernel's symbols.
+    pub fn new(inlines: bool, kernel: bool) -> Self {
+        let kallsyms = if kernel { Kallsyms::load().ok() } else { None };
+        Self { inlines, kallsyms, frames: FxHashMap::default() }
+    }
+
+    /// The frames at one address: inlined calls first. All but the innermost are return addresses.
+    pub fn at(&mut self, modules: &Modules, address: u64, innermost: bool) -> &Arc<Vec<Frame>> {
+        // A return address belongs to the call before it.
+        let lookup = if innermost { address } else { address.wrapping_sub(1) };
+        let named = self.frames.entry(lookup);
+        named.or_insert_with(|| Arc::new(name(modules, address, lookup, self.inlines)))
+    }
+
+    /// The kernel's function at one address.
+    pub fn in_kernel(&self, address: u64) -> Frame {
+        kernel_frame(self.kallsyms.as_ref(), address)
+    }
+
+    /// Distinct addresses kept.
+    pub fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Whether none is kept.
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// Drops all, because the modules changed or memory is to stay flat.
+    pub fn forget(&mut self) {
+        self.frames.clear();
+    }
+}
+
+/// The stacks seen so far, by an id that is never used again.
+pub struct StackNames {
+    names: AddressNames,
     ids: FxHashMap<(Vec<u64>, Vec<u64>), u32>,
     stacks: FxHashMap<u32, Arc<Vec<Frame>>>,
-    frames: FxHashMap<u64, Arc<Vec<Frame>>>,
     next_id: u32,
 }
 
 impl StackNames {
-    /// `inlines` adds the calls that the compiler inlined, `kernel` loads the kernel's symbols.
+    /// As `AddressNames::new`.
     pub fn new(inlines: bool, kernel: bool) -> Self {
         Self {
-            inlines,
-            kallsyms: if kernel { Kallsyms::load().ok() } else { None },
+            names: AddressNames::new(inlines, kernel),
             ids: FxHashMap::default(),
             stacks: FxHashMap::default(),
-            frames: FxHashMap::default(),
             next_id: 0,
         }
     }
@@ -63,8 +102,8 @@ impl StackNames {
     pub fn forget_stacks(&mut self) {
         self.ids.clear();
         self.stacks.clear();
-        if self.frames.len() > ADDRESSES_KEPT {
-            self.frames.clear();
+        if self.names.len() > ADDRESSES_KEPT {
+            self.names.forget();
         }
     }
 
@@ -72,7 +111,7 @@ impl StackNames {
     pub fn forget(&mut self) {
         self.ids.clear();
         self.stacks.clear();
-        self.frames.clear();
+        self.names.forget();
     }
 
     /// The frames of a stack, innermost first.
@@ -89,14 +128,9 @@ impl StackNames {
         let id = self.next_id;
         self.next_id = self.next_id.wrapping_add(1);
         let (addresses, kernel) = entry.key();
-        let kallsyms = self.kallsyms.as_ref();
-        let mut frames: Vec<Frame> = kernel.iter().map(|address| kernel_frame(kallsyms, *address)).collect();
+        let mut frames: Vec<Frame> = kernel.iter().map(|address| self.names.in_kernel(*address)).collect();
         for (depth, address) in addresses.iter().enumerate() {
-            // A return address belongs to the call before it.
-            let lookup = if depth == 0 { *address } else { address.wrapping_sub(1) };
-            let named = self.frames.entry(lookup);
-            let named = named.or_insert_with(|| Arc::new(name(modules, *address, lookup, self.inlines)));
-            frames.extend(named.iter().cloned());
+            frames.extend(self.names.at(modules, *address, depth == 0).iter().cloned());
         }
         entry.insert(id);
         self.stacks.insert(id, Arc::new(frames));

@@ -1,4 +1,4 @@
-//! The profile.proto of pprof, as far as counts of threads need it.
+//! The profile.proto of pprof, as far as counts by stack need it.
 //!
 //! Field numbers are those of github.com/google/pprof/proto/profile.proto.
 
@@ -89,11 +89,16 @@ pub struct Sample {
     pub labels: Vec<(String, String)>,
 }
 
-/// Encodes samples of type `threads/count`; not compressed.
-pub fn encode(samples: Vec<Sample>, taken_at_ns: i64, duration_ns: i64) -> Vec<u8> {
+/// Encodes samples of this type and unit, such as `threads/count`; not compressed.
+pub fn encode(
+    samples: Vec<Sample>,
+    (kind, unit): (&str, &str),
+    taken_at_ns: i64,
+    duration_ns: i64,
+) -> Vec<u8> {
     let mut builder = Builder::default();
     builder.string("");
-    let sample_type = ValueType { r#type: builder.string("threads"), unit: builder.string("count") };
+    let sample_type = ValueType { r#type: builder.string(kind), unit: builder.string(unit) };
     let mut profile = Profile {
         sample_type: vec![sample_type],
         time_nanos: taken_at_ns,

@@ -39,7 +39,7 @@ pub enum Method {
 }
 
 /// How far a thread's stack can be believed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Trust {
     /// It did not run while it was copied.
     Exact,

@@ -28,9 +28,9 @@ impl From<Error> for PyErr {
     }
 }
 
-type PyFrame = (Option<String>, String, u64, bool, bool);
+pub(crate) type PyFrame = (Option<String>, String, u64, bool, bool);
 
-fn py_frame(frame: &Frame) -> PyFrame {
+pub(crate) fn py_frame(frame: &Frame) -> PyFrame {
     (frame.function.clone(), frame.module.to_string(), frame.offset, frame.inlined, frame.kernel)
 }
 
@@ -48,7 +48,7 @@ struct Look {
 }
 
 #[pyclass(frozen, get_all)]
-struct ModuleInfo {
+pub(crate) struct ModuleInfo {
     path: String,
     deleted: bool,
     start: u64,
@@ -164,7 +164,7 @@ impl Process {
     }
 }
 
-fn module_info(module: &modules::Module) -> ModuleInfo {
+pub(crate) fn module_info(module: &modules::Module) -> ModuleInfo {
     ModuleInfo {
         path: module.path.clone(),
         deleted: module.deleted,
@@ -272,10 +272,11 @@ fn probe_ptrace(py: Python<'_>) -> (bool, String) {
 }
 
 #[pyfunction]
-#[pyo3(name = "pprof", signature = (samples, *, taken_at_ns, duration_ns))]
+#[pyo3(name = "pprof", signature = (samples, *, sample_type, taken_at_ns, duration_ns))]
 fn encode_pprof(
     py: Python<'_>,
     samples: Vec<(Vec<PyFrame>, i64, HashMap<String, String>)>,
+    sample_type: (String, String),
     taken_at_ns: i64,
     duration_ns: i64,
 ) -> Bound<'_, PyBytes> {
@@ -296,7 +297,10 @@ fn encode_pprof(
             labels: labels.into_iter().collect(),
         })
         .collect();
-    PyBytes::new(py, &py.detach(|| pprof::encode(samples, taken_at_ns, duration_ns)))
+    PyBytes::new(
+        py,
+        &py.detach(|| pprof::encode(samples, (&sample_type.0, &sample_type.1), taken_at_ns, duration_ns)),
+    )
 }
 
 #[pyfunction]
@@ -331,5 +335,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(draw_flamegraph, module)?)?;
     crate::python_layout::register(module)?;
     crate::python_packs::register(module)?;
-    crate::python_probing::register(module)
+    crate::python_probing::register(module)?;
+    crate::python_samples::register(module)
 }

@@ -32,13 +32,14 @@ _SCRIPT = """
 (function () {
   var box = document.getElementById('find'), wait = '', rows = document.querySelectorAll('#stacks tbody tr');
   function show() {
-    var text = box.value.toLowerCase(), threads = 0;
+    var text = box.value.toLowerCase(), count = 0;
     rows.forEach(function (row) {
       var on = (!wait || row.dataset.of === wait) && row.textContent.toLowerCase().indexOf(text) >= 0;
       row.hidden = !on;
-      if (on) threads += +row.dataset.count;
+      if (on) count += +row.dataset.count;
     });
-    document.getElementById('found').textContent = threads.toLocaleString('en') + ' threads';
+    document.getElementById('found').textContent =
+      (count / box.dataset.scale).toLocaleString('en') + ' ' + box.dataset.unit;
   }
   document.querySelectorAll('tr[data-wait]').forEach(function (row) {
     row.addEventListener('click', function () {
@@ -80,11 +81,14 @@ def _flame(report: Report) -> str:
     """The SVG as an inline element; empty reports have none."""
     stacks = list(folded.lines(report))
     if not stacks:
-        return "<p>No threads.</p>"
+        return f"<p>No {report.unit.name}.</p>"
     from innoscope import _native
 
     svg = _native.flamegraph(
-        stacks, title=words.server(report.target), subtitle=words.trust(report.tally), count_name="threads"
+        stacks,
+        title=words.server(report.target),
+        subtitle=report.headline or words.trust(report.tally),
+        count_name=report.unit.name,
     )
     return svg[max(svg.find("<svg"), 0) :]  # an XML declaration and a doctype have no place inside a page
 
@@ -92,14 +96,17 @@ def _flame(report: Report) -> str:
 def _wait_table(report: Report) -> Iterator[str]:
     classes = default_classifier().catalog.classes
     yield "<h2>What the threads wait for</h2><table><thead><tr>"
-    yield '<th class="n">threads<th class="n">share<th>class<th><th style="width:35%"></thead><tbody>'
+    show = report.unit.show
+    yield f'<th class="n">{report.unit.title}<th class="n">share<th>class<th>'
+    yield '<th style="width:35%"></thead><tbody>'
     for group in report.fold.by_wait():
         share = 100 * group.count / max(report.shown, 1)
         known = classes.get(group.wait)
         name, about = (known.label, known.about) if known else (group.wait, "")
         yield (
-            f'<tr data-wait="{escape(group.wait)}"><td class="n">{group.count:,}<td class="n">{share:.1f} %'
-            f'<td>{escape(name)}<td class="dim">{escape(about)} {_marks(group)}'
+            f'<tr data-wait="{escape(group.wait)}"><td class="n">{show(group.count)}'
+            f'<td class="n">{share:.1f} %'
+            f'<td>{escape(name)}<td class="dim">{escape(about)} {_marks(group, report)}'
             f'<td><div class="bar" style="width:{share:.2f}%"></div>'
         )
     yield "</tbody></table>"
@@ -107,9 +114,13 @@ def _wait_table(report: Report) -> Iterator[str]:
 
 def _stack_table(report: Report) -> Iterator[str]:
     yield "<h2>Stacks</h2>"
-    yield '<input id="find" type="search" placeholder="Search functions, classes and statements">'
+    unit = report.unit
+    yield (
+        f'<input id="find" type="search" data-scale="{unit.scale}" data-unit="{unit.title}" '
+        'placeholder="Search functions, classes and statements">'
+    )
     yield '<p class="dim" id="found"></p><table id="stacks"><thead><tr>'
-    yield '<th class="n">threads<th>class<th>stack, innermost function first</thead><tbody>'
+    yield f'<th class="n">{unit.title}<th>class<th>stack, innermost function first</thead><tbody>'
     for group in report.fold.by_stack():
         stack = escape(" ‹ ".join(words.labels(group)) or "[no frames]")
         queries = "".join(
@@ -118,10 +129,11 @@ def _stack_table(report: Report) -> Iterator[str]:
         )
         yield (
             f'<tr data-of="{escape(group.wait)}" data-count="{group.count}"><td class="n">{group.count:,}'
-            f"<td>{escape(group.wait)}<td>{_marks(group)}<code>{stack}{queries}</code>"
+            f"<td>{escape(group.wait)}<td>{_marks(group, report)}<code>{stack}{queries}</code>"
         )
     yield "</tbody></table>"
 
 
-def _marks(group: Group) -> str:
-    return f'<span class="mark">{escape(group.marks)}</span> ' if group.marks else ""
+def _marks(group: Group, report: Report) -> str:
+    marks = words.marks(group, report.unit)
+    return f'<span class="mark">{escape(marks)}</span> ' if marks else ""

@@ -20,7 +20,7 @@ def document(dump: Dump) -> dict[str, Any]:
     stacks: dict[int, list[dict[str, Any]]] = {}  # each stack once: threads share them
     return {
         "schema": SCHEMA,
-        "target": _target(dump.target),
+        "target": target_document(dump.target),
         "method": dump.method,
         "taken_at": round(dump.taken_at, 6),
         "duration_ms": round(dump.duration_ms, 3),
@@ -40,7 +40,7 @@ def profile(report: Report) -> dict[str, Any]:
     """Looks that were folded: stacks with their threads counted over all looks, most first."""
     return {
         "schema": SCHEMA,
-        "target": _target(report.target),
+        "target": target_document(report.target),
         "method": report.method,
         "started_at": round(report.started_at, 6),
         "ended_at": round(report.ended_at, 6),
@@ -53,7 +53,7 @@ def profile(report: Report) -> dict[str, Any]:
                 "wait": group.wait,
                 "threads": group.count,
                 "trust": {trust.value: count for trust, count in group.trust.items()},
-                "frames": [_frame(frame) for frame in group.frames],
+                "frames": [frame_document(frame) for frame in group.frames],
             }
             for group in report.fold.by_stack()
         ],
@@ -65,7 +65,8 @@ def profile_line(report: Report) -> str:
     return json.dumps(profile(report), ensure_ascii=False, separators=(",", ":"))
 
 
-def _target(target: Target) -> dict[str, Any]:
+def target_document(target: Target) -> dict[str, Any]:
+    """The server."""
     return {
         "pid": target.pid,
         "start_time": target.start_time,
@@ -89,7 +90,7 @@ def _target(target: Target) -> dict[str, Any]:
 def _thread(thread: Thread, stacks: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:
     frames = stacks.get(id(thread.frames))
     if frames is None:
-        frames = stacks[id(thread.frames)] = [_frame(frame) for frame in thread.frames]
+        frames = stacks[id(thread.frames)] = [frame_document(frame) for frame in thread.frames]
     return {
         "tid": thread.tid,
         "ns_tid": thread.ns_tid,
@@ -103,7 +104,8 @@ def _thread(thread: Thread, stacks: dict[int, list[dict[str, Any]]]) -> dict[str
     }
 
 
-def _frame(frame: Frame) -> dict[str, Any]:
+def frame_document(frame: Frame) -> dict[str, Any]:
+    """One function."""
     return {
         "function": frame.function,
         "module": frame.module,

@@ -28,13 +28,16 @@ def samples(report: Report) -> Iterator[tuple[Sequence[RawFrame], int, Mapping[s
 
 
 def encode(report: Report) -> bytes:
-    """The whole profile; its sample type is threads/count."""
+    """The whole profile; its sample type is threads/count, or that of the report's unit."""
     from innoscope import _native
 
     span_s = (
         report.ended_at - report.started_at + (report.durations_ms[-1] / 1e3 if report.durations_ms else 0)
     )
     raw = _native.pprof(
-        list(samples(report)), taken_at_ns=int(report.started_at * 1e9), duration_ns=int(span_s * 1e9)
+        list(samples(report)),
+        sample_type=report.unit.pprof,
+        taken_at_ns=int(report.started_at * 1e9),
+        duration_ns=int(span_s * 1e9),
     )
     return gzip.compress(raw, mtime=0)

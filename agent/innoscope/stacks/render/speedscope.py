@@ -12,7 +12,7 @@ from innoscope.stacks.render import words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from innoscope.stacks.fold import Group, Report
+    from innoscope.stacks.fold import Group, Report, Unit
 
 
 class _Frames:
@@ -32,10 +32,13 @@ class _Frames:
 
 
 def document(report: Report, *, limit: int | None = None) -> dict[str, Any]:
-    """The whole file as plain values. Samples run from root to leaf, a weight is a number of threads."""
+    """The whole file as plain values. Samples run from root to leaf, a weight counts the report's unit."""
     frames = _Frames()
-    profiles = [_profile("all threads", report.fold.by_stack()[:limit], frames)]
-    profiles += [_profile(label(group.wait), group.parts[:limit], frames) for group in report.fold.by_wait()]
+    unit = report.unit
+    profiles = [_profile(f"all {unit.title}", report.fold.by_stack()[:limit], frames, unit)]
+    profiles += [
+        _profile(label(group.wait), group.parts[:limit], frames, unit) for group in report.fold.by_wait()
+    ]
     return {
         "$schema": "https://www.speedscope.app/file-format-schema.json",
         "exporter": f"innoscope@{innoscope.__version__}",
@@ -46,7 +49,7 @@ def document(report: Report, *, limit: int | None = None) -> dict[str, Any]:
     }
 
 
-def _profile(name: str, groups: list[Group], frames: _Frames) -> dict[str, Any]:
+def _profile(name: str, groups: list[Group], frames: _Frames, unit: Unit) -> dict[str, Any]:
     samples: list[list[int]] = []
     weights: list[int] = []
     for group in groups:
@@ -60,7 +63,7 @@ def _profile(name: str, groups: list[Group], frames: _Frames) -> dict[str, Any]:
     return {
         "type": "sampled",
         "name": name,
-        "unit": "none",
+        "unit": unit.speedscope,
         "startValue": 0,
         "endValue": sum(weights),
         "samples": samples,

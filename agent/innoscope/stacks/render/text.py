@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from innoscope.stacks.classify import default_classifier
+from innoscope.stacks.fold import THREADS
 from innoscope.stacks.render import words
 
 if TYPE_CHECKING:
@@ -31,21 +32,37 @@ def lines(report: Report, *, by: str = "stack", limit: int | None = None) -> Ite
     shown = groups[:limit] if limit else groups
     yield from {"stack": _stacks, "wait": _waits, "thread": _threads}[by](shown, report)
     if rest := groups[len(shown) :]:
-        threads = sum(group.count for group in rest)
-        yield f"… {len(rest):,} more ({threads:,} threads); without --limit they are shown"
+        count = report.unit.show(sum(group.count for group in rest))
+        yield f"… {len(rest):,} more ({count} {report.unit.title}); without --limit they are shown"
 
 
 def _stacks(groups: list[Group], report: Report) -> Iterator[str]:
     width = max((len(group.wait) for group in groups), default=4)
-    yield f"{'threads':>7}  {'wait':<{width}}  stack, innermost function first"
+    yield f"{_heading(report)}  {'wait':<{width}}  stack, innermost function first"
     for group in groups:
-        yield f"{group.count:>7}  {group.wait:<{width}}  {_stack(group)}"
+        yield f"{_count(group, report)}  {group.wait:<{width}}  {_stack(group, report)}"
         yield from _queries(group)
 
 
-def _stack(group: Group) -> str:
-    marks = f"{group.marks} " if group.marks else ""
-    return marks + (",".join(words.labels(group)) or "[no frames]")
+def _heading(report: Report) -> str:
+    title = f"{report.unit.title:>{_width(report)}}"
+    return title if report.unit is THREADS else f"{title}   share"
+
+
+def _count(group: Group, report: Report) -> str:
+    """How much a group is; what are not threads as a share of all, too."""
+    if report.unit is THREADS:
+        return f"{group.count:>{_width(report)}}"
+    return f"{report.unit.show(group.count):>{_width(report)}}  {words.share(group.count, report):>6}"
+
+
+def _width(report: Report) -> int:
+    return max(7, 0 if report.unit is THREADS else len(report.unit.show(report.threads)))
+
+
+def _stack(group: Group, report: Report) -> str:
+    marks = words.marks(group, report.unit)
+    return (f"{marks} " if marks else "") + (",".join(words.labels(group)) or "[no frames]")
 
 
 def _queries(group: Group, indent: str = " " * 9) -> Iterator[str]:
@@ -64,26 +81,28 @@ def _short(text: str) -> str:
 def _waits(groups: list[Group], report: Report) -> Iterator[str]:
     classes = default_classifier().catalog.classes
     width = max((len(group.wait) for group in groups), default=4)
-    yield f"{'threads':>7}  {'share':>6}  {'wait':<{width}}  what it is"
+    room, show = _width(report), report.unit.show if report.unit is not THREADS else str
+    yield f"{report.unit.title:>{room}}  {'share':>6}  {'wait':<{width}}  what it is"
     for group in groups:
         known = classes.get(group.wait)
         share = 100 * group.count / max(report.shown, 1)
-        marks = f"  {group.marks}" if group.marks else ""
+        marks = f"  {text}" if (text := words.marks(group, report.unit)) else ""
         about = f"{known.label}: {known.about}" if known else ""
-        yield f"{group.count:>7}  {share:>5.1f}%  {group.wait:<{width}}  {about}{marks}"
+        yield f"{show(group.count):>{room}}  {share:>5.1f}%  {group.wait:<{width}}  {about}{marks}"
         for part in group.parts[:STACKS]:
-            yield f"{part.count:>15}  {_stack(part)}"
+            yield f"{show(part.count):>{room + 8}}  {_stack(part, report)}"
         if len(group.parts) > STACKS:
-            yield f"{'':>15}  … {len(group.parts) - STACKS:,} more stacks: --wait {group.wait}"
-        yield from _queries(group, " " * 17)
+            yield f"{'':>{room + 8}}  … {len(group.parts) - STACKS:,} more stacks: --wait {group.wait}"
+        yield from _queries(group, " " * (room + 10))
 
 
 def _threads(groups: list[Group], report: Report) -> Iterator[str]:
     for group in groups:
-        yield _about(group)
+        yield _about(group, report)
         for part in group.parts:
             if len(group.parts) > 1:
-                yield f"  {part.count} of {group.count} looks: {part.wait} {part.marks}".rstrip()
+                marks = words.marks(part, report.unit)
+                yield f"  {_part_of(part, group, report)}: {part.wait} {marks}".rstrip()
             for number, frame in enumerate(part.frames):
                 inlined = "  (inlined)" if frame.inlined else ""
                 module = f"  {frame.module}" if frame.function else ""
@@ -91,13 +110,20 @@ def _threads(groups: list[Group], report: Report) -> Iterator[str]:
         yield ""
 
 
-def _about(group: Group) -> str:
+def _part_of(part: Group, group: Group, report: Report) -> str:
+    unit = report.unit
+    name = "looks" if unit is THREADS else unit.title
+    return f"{unit.show(part.count)} of {unit.show(group.count)} {name}"
+
+
+def _about(group: Group, report: Report) -> str:
     thread = group.thread
     assert thread is not None  # noqa: S101
     ns_tid = f" (inside: {thread.ns_tid})" if thread.ns_tid != thread.tid else ""
     name = words.clean(thread.comm)
     head = f"thread {thread.tid}{ns_tid}  {name}  {thread.state}  {thread.trust}  {thread.wait}"
-    head += f" {group.marks}" if group.marks else ""
+    marks = words.marks(group, report.unit)
+    head += f" {marks}" if marks else ""
     query = thread.query
     if query is None:
         return head

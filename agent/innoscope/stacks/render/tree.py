@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from innoscope.stacks.fold import THREADS
 from innoscope.stacks.render import words
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Node:
 
 def grow(report: Report) -> Node:
     """The tree of all folded stacks. Doubtful ones hang on a node of their own, [stale] and the like."""
-    root = Node("all threads")
+    root = Node(f"all {report.unit.title}")
     for group in report.fold.by_stack():
         path = words.labels(group)[::-1] or ["[no frames]"]
         for mark, count in words.split(group):
@@ -49,12 +50,15 @@ def lines(report: Report) -> Iterator[str]:
     for note in (*([report.ended] if report.ended else []), *report.notes):
         yield f"note: {note}"
     yield ""
+    show = report.unit.show
+    width = max(7, len(show(report.threads)))
     # An explicit stack of work: a call chain may be deeper than Python likes to recurse.
     work = [(grow(report), "", "")]
     while work:
         node, lead, below = work.pop()
-        ends = ", ".join(f"{wait} {count:,}" for wait, count in node.waits.items())
-        yield f"{node.count:>7}  {lead}{node.name}" + (f"  ← {ends}" if ends else "")
+        ends = ", ".join(f"{wait} {show(count)}" for wait, count in node.waits.items())
+        count = str(node.count) if report.unit is THREADS else show(node.count)
+        yield f"{count:>{width}}  {lead}{node.name}" + (f"  ← {ends}" if ends else "")
         children = sorted(node.children.values(), key=lambda child: (-child.count, child.name))
         if len(children) == 1 and not node.waits:
             work.append((children[0], below, below))

@@ -6,13 +6,13 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from innoscope.stacks.classify import label
-from innoscope.stacks.fold import DOUBTFUL
+from innoscope.stacks.fold import DOUBTFUL, THREADS
 from innoscope.stacks.model import Trust
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from innoscope.stacks.fold import Group, Report
+    from innoscope.stacks.fold import Group, Report, Unit
     from innoscope.target.model import Target
 
 _STOPPING = "each thread was stopped for a moment (ptrace)"
@@ -20,12 +20,30 @@ _STOPPING = "each thread was stopped for a moment (ptrace)"
 
 def headline(report: Report) -> str:
     """``1,021 threads in 4.8 ms: 1,000 idle, 12 row lock · 1,020 exact, 1 on-cpu · not stopped``."""
+    if report.headline:
+        return report.headline + (f" · showing {share(report.shown, report)}" if report.wanted else "")
     waits = ", ".join(f"{count:,} {label(wait)}" for wait, count in report.waits.most_common())
     stopped = _STOPPING if report.method == "ptrace" else "not stopped"
     parts = [f"{_scope(report)}: {waits or 'none'}", trust(report.tally) or "nothing seen", stopped]
     if report.wanted:
         parts.append(f"showing {report.shown:,}")
     return " · ".join(parts)
+
+
+def marks(group: Group, unit: Unit) -> str:
+    """What makes a stack doubtful, as ``Group.marks``; in shares where no threads are counted."""
+    if unit is THREADS:
+        return group.marks
+    found = [(level, group.trust[level]) for level in DOUBTFUL if group.trust[level]]
+    return " ".join(
+        f"[{level}]" if number == group.count else f"[{100 * number / group.count:.1f} % {level}]"
+        for level, number in found
+    )
+
+
+def share(count: int, report: Report) -> str:
+    """``12.3 %`` of all that was seen."""
+    return f"{100 * count / max(report.threads, 1):.1f} %"
 
 
 def _scope(report: Report) -> str:

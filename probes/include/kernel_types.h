@@ -2,8 +2,8 @@
 #pragma once
 
 /*
- * The few kernel types the snapshot reads. Only the names matter: libbpf relocates every field against the
- * running kernel's BTF (CO-RE), so no vmlinux.h of some other kernel is carried along.
+ * The few kernel types that our CO-RE programs read. Only the names matter: libbpf relocates every field
+ * against the running kernel's BTF (CO-RE), so no vmlinux.h of some other kernel is carried along.
  */
 
 typedef unsigned char __u8;
@@ -19,7 +19,9 @@ typedef __u32 __be32;
 typedef __u32 __wsum;
 
 enum bpf_map_type {
+	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_RINGBUF = 27,
 };
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
@@ -48,15 +50,23 @@ struct uprobe_task {
 	struct return_instance *return_instances;
 };
 
+struct mm_struct {
+	unsigned long start_stack;
+};
+
 struct task_struct {
 	unsigned int __state;
 	unsigned int flags;
 	int on_cpu;
+	struct mm_struct *mm;
 	int pid;
 	int tgid;
+	struct task_struct *group_leader;
 	struct pid *thread_pid;
 	unsigned long nvcsw;
 	unsigned long nivcsw;
+	__u64 start_time; /* CLOCK_MONOTONIC */
+	__u64 start_boottime; /* CLOCK_BOOTTIME */
 	char comm[16];
 	struct thread_struct thread;
 	struct uprobe_task *utask;

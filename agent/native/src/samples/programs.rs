@@ -1,0 +1,267 @@
+//! The programs of probes/profile, loaded and attached until they are dropped. Nothing outlives us: the kernel
+//! takes them off with our descriptors.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use libbpf_rs::{Link, MapCore, MapFlags, ObjectBuilder};
+use perf_event_open_sys as sys;
+use sys::bindings::perf_event_attr;
+
+use super::record::Account;
+use crate::bpfmap::Map;
+use crate::error::{Error, Kind, Result};
+
+static ON_CPU: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/oncpu.bpf.o"));
+static OFF_CPU: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/offcpu.bpf.o"));
+
+/// What to watch, and how much room its samples get.
+#[derive(Debug, Clone, Copy)]
+pub struct Watch {
+    /// The process, by the number that the kernel itself gives it.
+    pub pid: u32,
+    /// When it started: field 22 of /proc/PID/stat.
+    pub start_time: u64,
+    /// Copy the kernel's part of each stack too.
+    pub kernel: bool,
+    /// A power of two of pages.
+    pub ring_bytes: u32,
+}
+
+/// Samples of the threads of a process while they run.
+pub struct OnCpu {
+    /// Closed first: then the program runs no more.
+    events: Vec<OwnedFd>,
+    object: libbpf_rs::Object,
+}
+
+impl OnCpu {
+    /// Loaded, and sampling from `begin` on.
+    ///
+    /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf`.
+    pub fn new(watch: Watch) -> Result<Self> {
+        Ok(Self { events: Vec::new(), object: load(ON_CPU, watch, None)? })
+    }
+
+    /// From now on one sample for every `period_ns` of each CPU in which the process runs.
+    ///
+    /// Errors: `Rights`, `Bpf`.
+    pub fn begin(&mut self, period_ns: u64) -> Result<()> {
+        let program = program(&self.object, "on_tick")?.as_fd().as_raw_fd();
+        self.events = online_cpus()?
+            .into_iter()
+            .map(|cpu| clock(cpu, period_ns, program))
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(|error| Error::from_os(&error, "opening the CPUs' software clocks", Kind::Bpf))?;
+        Ok(())
+    }
+
+    /// The descriptor of the ring buffer.
+    pub fn ring(&self) -> Result<RawFd> {
+        descriptor(&self.object, "samples")
+    }
+
+    /// Takes no more samples; those in the ring stay.
+    pub fn end(&mut self) {
+        self.events.clear();
+    }
+
+    /// Samples that found the ring full.
+    pub fn lost(&self) -> Result<u64> {
+        lost(&self.object)
+    }
+}
+
+/// What the threads of a process wait for, by the scheduler's events.
+pub struct OffCpu {
+    links: Vec<Link>,
+    object: libbpf_rs::Object,
+    config: [u64; 3],
+}
+
+impl OffCpu {
+    /// Attached, and counting from `begin` on. `most_threads`: more than that many at a time are not counted.
+    ///
+    /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` where the kernel has no BTF or no such
+    /// tracepoints.
+    pub fn new(watch: Watch, most_threads: u32) -> Result<Self> {
+        let object = load(OFF_CPU, watch, Some(most_threads))?;
+        let links = ["on_switch", "on_wakeup"]
+            .into_iter()
+            .map(|name| {
+                let attached = program(&object, name)?.attach_trace();
+                attached.map_err(|error| bpf_error(&error, "attaching to the scheduler's events"))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Self { links, object, config: [0; 3] })
+    }
+
+    /// The descriptor of the ring buffer.
+    pub fn ring(&self) -> Result<RawFd> {
+        descriptor(&self.object, "samples")
+    }
+
+    /// Counts from now on. `most` stacks of a thread are sent in 134 ms, or a few more; the time, ns.
+    pub fn begin(&mut self, most: u64) -> Result<u64> {
+        self.config = [now(), 0, most.max(1)];
+        self.configure()?;
+        Ok(self.config[0])
+    }
+
+    /// Sends more or fewer stacks.
+    pub fn set_most(&mut self, most: u64) -> Result<()> {
+        self.config[2] = most.max(1);
+        self.configure()
+    }
+
+    /// Counts no more; the time, ns.
+    pub fn end(&mut self) -> Result<u64> {
+        self.config[1] = now();
+        self.configure()?;
+        self.links.clear();
+        Ok(self.config[1])
+    }
+
+    /// The threads that switched and have not ended.
+    pub fn accounts(&self) -> Result<Vec<(u32, Account)>> {
+        let descriptor = descriptor(&self.object, "threads")?;
+        let map = Map { descriptor, key_bytes: 4, words: Account::WORDS, per_cpu: false };
+        let items = map.items().map_err(|error| Error::from_os(&error, "reading threads", Kind::Internal))?;
+        Ok(items
+            .iter()
+            .filter_map(|(key, words)| {
+                Some((u32::from_ne_bytes(key.as_slice().try_into().ok()?), Account::of(words)?))
+            })
+            .collect())
+    }
+
+    /// Records that found the ring full, and threads that found no room.
+    pub fn lost(&self) -> Result<u64> {
+        lost(&self.object)
+    }
+
+    fn configure(&self) -> Result<()> {
+        let value: Vec<u8> = self.config.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        map(&self.object, "config")?
+            .update(&0_u32.to_ne_bytes(), &value, MapFlags::ANY)
+            .map_err(|error| bpf_error(&error, "configuring the program"))
+    }
+}
+
+/// CLOCK_MONOTONIC, as bpf_ktime_get_ns() reads it.
+fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a struct of ours; this clock is always there.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+fn load(object: &[u8], watch: Watch, most_threads: Option<u32>) -> Result<libbpf_rs::Object> {
+    // libbpf prints to stderr by default; what matters reaches the caller in the error.
+    libbpf_rs::set_print(None);
+    let failed = |error: libbpf_rs::Error| bpf_error(&error, "loading the profiling program");
+    let mut open = ObjectBuilder::default().open_memory(object).map_err(failed)?;
+    for mut map in open.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        match name.as_str() {
+            "samples" => map.set_max_entries(watch.ring_bytes).map_err(failed)?,
+            "threads" => map.set_max_entries(most_threads.unwrap_or(1)).map_err(failed)?,
+            name if name.ends_with(".rodata") => map.set_initial_value(&constants(watch)).map_err(failed)?,
+            _ => {}
+        }
+    }
+    open.load().map_err(failed)
+}
+
+/// `server` of server.h.
+fn constants(watch: Watch) -> Vec<u8> {
+    let mut bytes = watch.pid.to_ne_bytes().to_vec();
+    bytes.extend(u32::from(watch.kernel).to_ne_bytes());
+    bytes.extend(watch.start_time.to_ne_bytes());
+    bytes
+}
+
+fn bpf_error(error: &libbpf_rs::Error, doing: &str) -> Error {
+    let kind = match error.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => Kind::Rights,
+        _ => Kind::Bpf,
+    };
+    Error::new(kind, format!("{doing}: {error}"))
+}
+
+fn program<'o>(object: &'o libbpf_rs::Object, name: &str) -> Result<libbpf_rs::ProgramMut<'o>> {
+    let mut programs = object.progs_mut();
+    let found = programs.find(|program| program.name() == name);
+    found.ok_or_else(|| Error::new(Kind::Internal, format!("the object has no program named {name}")))
+}
+
+fn map<'o>(object: &'o libbpf_rs::Object, name: &str) -> Result<libbpf_rs::Map<'o>> {
+    let found = object.maps().find(|map| map.name() == name);
+    found.ok_or_else(|| Error::new(Kind::Internal, format!("the object has no map named {name}")))
+}
+
+fn descriptor(object: &libbpf_rs::Object, name: &str) -> Result<RawFd> {
+    Ok(map(object, name)?.as_fd().as_raw_fd())
+}
+
+fn lost(object: &libbpf_rs::Object) -> Result<u64> {
+    let map = Map { descriptor: descriptor(object, "lost")?, key_bytes: 4, words: 1, per_cpu: false };
+    let value = map.array(1).map_err(|error| Error::from_os(&error, "reading a map", Kind::Internal))?;
+    Ok(value[0][0])
+}
+
+/// The software clock of one CPU, for whatever runs on it, with the program at each tick.
+fn clock(cpu: i32, period_ns: u64, program: RawFd) -> io::Result<OwnedFd> {
+    let mut attributes = perf_event_attr {
+        type_: sys::bindings::PERF_TYPE_SOFTWARE,
+        size: size_of::<perf_event_attr>() as u32,
+        config: sys::bindings::PERF_COUNT_SW_CPU_CLOCK.into(),
+        ..Default::default()
+    };
+    attributes.__bindgen_anon_1.sample_period = period_ns;
+    let flags = sys::bindings::PERF_FLAG_FD_CLOEXEC.into();
+    // SAFETY: attributes outlives the call; the result is a new descriptor or -1.
+    let event: RawFd = unsafe { sys::perf_event_open(&raw mut attributes, -1, cpu, -1, flags) };
+    if event < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: fresh and ours.
+    let event = unsafe { OwnedFd::from_raw_fd(event) };
+    // SAFETY: both descriptors are open.
+    let set = unsafe { sys::ioctls::SET_BPF(event.as_raw_fd(), program.cast_unsigned()) };
+    // SAFETY: as above.
+    if set < 0 || unsafe { sys::ioctls::ENABLE(event.as_raw_fd(), 0) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(event)
+}
+
+/// `0-3,8` in /sys/devices/system/cpu/online.
+fn online_cpus() -> Result<Vec<i32>> {
+    let path = "/sys/devices/system/cpu/online";
+    let text = fs::read_to_string(path)
+        .map_err(|error| Error::from_os(&error, &format!("reading {path}"), Kind::Internal))?;
+    cpus(&text).ok_or_else(|| Error::new(Kind::Internal, format!("{path} reads {text:?}")))
+}
+
+fn cpus(text: &str) -> Option<Vec<i32>> {
+    let mut found = Vec::new();
+    for part in text.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        found.extend(first.parse::<i32>().ok()?..=last.parse().ok()?);
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cpus;
+
+    #[test]
+    fn reads_lists_of_cpus() {
+        assert_eq!(cpus("0-1\n"), Some(vec![0, 1]));
+        assert_eq!(cpus("0,2-4,7"), Some(vec![0, 2, 3, 4, 7]));
+        assert_eq!(cpus(""), None);
+    }
+}

@@ -1,0 +1,232 @@
+//! The wire format of probes/include/sample.h and probes/profile/offcpu.bpf.c.
+
+use crate::snapshot::Registers;
+
+/// Bytes of `struct sample` before the stack: header, 64 kernel addresses, 64 replaced return addresses.
+const STACK_AT: usize = RETURNS_AT + 64 * 16;
+const RETURNS_AT: usize = KERNEL_AT + 64 * 8;
+const KERNEL_AT: usize = 88;
+
+/// `enum kind` of offcpu.bpf.c; smaller ones are for the owner of the ring.
+const WAIT_BEGINS: u32 = 256;
+const WAIT_ENDS: u32 = 257;
+const THREAD_ENDS: u32 = 258;
+
+/// A stack as captured; its bytes stay in the ring.
+#[derive(Debug)]
+pub struct Capture<'ring> {
+    /// Thread id.
+    pub tid: u32,
+    /// What its sender calls it.
+    pub kind: u32,
+    /// What its sender weighs it with.
+    pub weight: u64,
+    /// User registers.
+    pub registers: Registers,
+    /// The system call it was in, or -1.
+    pub syscall: i32,
+    /// First argument of that call.
+    pub arg0: u64,
+    /// Thread name.
+    pub comm: String,
+    /// Stack bytes from the stack pointer upwards.
+    pub stack: &'ring [u8],
+    /// Kernel return addresses, innermost first.
+    pub kernel: Vec<u64>,
+    /// (address of the slot, what was in it) of return addresses that return probes replaced.
+    pub returns: Vec<(u64, u64)>,
+}
+
+/// A wait is over.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WaitEnd {
+    /// Context switches of the thread when it began: which wait it was.
+    pub switches: u64,
+    /// Blocked, then ready to run.
+    pub ns: Spent,
+    /// One stack in so many was taken; 0: not this one's.
+    pub every: u64,
+}
+
+/// Nanoseconds off the CPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Waiting for something.
+    pub blocked: u64,
+    /// Waiting for a CPU.
+    pub runnable: u64,
+}
+
+/// `enum mode` of offcpu.bpf.c.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// On a CPU.
+    Running,
+    /// Waiting for something.
+    Blocked,
+    /// Waiting for a CPU.
+    Runnable,
+}
+
+/// `struct thread` of offcpu.bpf.c: what became of a thread's time. Times in ns of CLOCK_MONOTONIC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Account {
+    /// What it is doing.
+    pub mode: Mode,
+    /// Since when.
+    pub since: u64,
+    /// When it was seen first.
+    pub born: u64,
+    /// Complete stretches on a CPU.
+    pub running: u64,
+    /// Complete stretches off it.
+    pub spent: Spent,
+    /// Blocked in the wait that it has not come back from.
+    pub waited: u64,
+    /// Which wait that is.
+    pub switches: u64,
+    /// One in so many stacks was taken; 0: not this one's.
+    pub taken: u64,
+}
+
+impl Account {
+    /// Words of the struct.
+    pub const WORDS: usize = 12;
+
+    /// From the words of the map's value.
+    pub fn of(words: &[u64]) -> Option<Self> {
+        let [mode, since, born, running, blocked, runnable, waited, switches, taken, ..] = *words else {
+            return None;
+        };
+        let mode = match mode {
+            1 => Mode::Running,
+            2 => Mode::Blocked,
+            3 => Mode::Runnable,
+            _ => return None,
+        };
+        let spent = Spent { blocked, runnable };
+        Some(Self { mode, since, born, running, spent, waited, switches, taken })
+    }
+}
+
+/// One record.
+#[derive(Debug)]
+pub enum Record<'ring> {
+    /// A stack that counts at once.
+    Sample(Capture<'ring>),
+    /// The stack of a wait that begins; `weight` says which one it is.
+    WaitBegins(Capture<'ring>),
+    /// A wait is over: thread and how long.
+    WaitEnds(u32, WaitEnd),
+    /// A thread is over: its id, when, its times and its name.
+    ThreadEnds(u32, u64, Account, String),
+}
+
+/// The record in these bytes; None for one that is cut short.
+pub fn parse(bytes: &[u8]) -> Option<Record<'_>> {
+    let tid = word(bytes, 0)?;
+    match word(bytes, 4)? {
+        WAIT_ENDS => {
+            let ns = Spent { blocked: long(bytes, 16)?, runnable: long(bytes, 24)? };
+            Some(Record::WaitEnds(tid, WaitEnd { switches: long(bytes, 8)?, ns, every: long(bytes, 32)? }))
+        }
+        THREAD_ENDS => {
+            let words = longs(bytes.get(16..16 + 8 * Account::WORDS)?);
+            let comm = text(bytes.get(16 + 8 * Account::WORDS..)?.get(..16)?);
+            Some(Record::ThreadEnds(tid, long(bytes, 8)?, Account::of(&words)?, comm))
+        }
+        WAIT_BEGINS => capture(bytes).map(Record::WaitBegins),
+        _ => capture(bytes).map(Record::Sample),
+    }
+}
+
+fn capture(bytes: &[u8]) -> Option<Capture<'_>> {
+    let part = |at: usize, length: usize| bytes.get(at..at.checked_add(length)?);
+    let returns = longs(part(RETURNS_AT, word(bytes, 64)? as usize)?);
+    Some(Capture {
+        tid: word(bytes, 0)?,
+        kind: word(bytes, 4)?,
+        weight: long(bytes, 8)?,
+        registers: Registers { ip: long(bytes, 16)?, sp: long(bytes, 24)?, bp: long(bytes, 32)? },
+        syscall: long(bytes, 40)? as i32,
+        arg0: long(bytes, 48)?,
+        stack: part(STACK_AT, word(bytes, 56)? as usize)?,
+        kernel: longs(part(KERNEL_AT, word(bytes, 60)? as usize)?),
+        returns: returns.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect(),
+        comm: text(part(72, 16)?),
+    })
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn long(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+fn longs(bytes: &[u8]) -> Vec<u64> {
+    bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect()
+}
+
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(kind: u32, stack: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend(7_u32.to_le_bytes());
+        bytes.extend(kind.to_le_bytes());
+        for value in [5_u64, 0x1000, 0x2000, 0x3000, u64::MAX, 9] {
+            bytes.extend(value.to_le_bytes());
+        }
+        for value in [stack.len() as u32, 8, 16, 0] {
+            bytes.extend(value.to_le_bytes());
+        }
+        bytes.extend(b"mysqld\0\0\0\0\0\0\0\0\0\0");
+        bytes.resize(RETURNS_AT, 1);
+        bytes.resize(STACK_AT, 2);
+        bytes.extend(stack);
+        bytes
+    }
+
+    #[test]
+    fn reads_a_stack() {
+        let bytes = sample(3, &[1, 2, 3]);
+        let Some(Record::Sample(capture)) = parse(&bytes) else { panic!("no sample") };
+        assert_eq!((capture.tid, capture.kind, capture.weight, capture.syscall), (7, 3, 5, -1));
+        assert_eq!(capture.registers, Registers { ip: 0x1000, sp: 0x2000, bp: 0x3000 });
+        assert_eq!((capture.comm.as_str(), capture.stack), ("mysqld", &[1, 2, 3][..]));
+        assert_eq!((capture.kernel.len(), capture.returns.len()), (1, 1));
+    }
+
+    #[test]
+    fn takes_any_bytes() {
+        let whole = sample(WAIT_BEGINS, &[0; 64]);
+        for length in 0..whole.len() {
+            assert!(parse(&whole[..length]).is_none());
+        }
+        for place in 56..72 {
+            let mut damaged = whole.clone();
+            damaged[place] = 0xff;
+            let _ = parse(&damaged);
+        }
+    }
+
+    #[test]
+    fn reads_ends() {
+        let mut bytes = Vec::new();
+        bytes.extend(7_u32.to_le_bytes());
+        bytes.extend(WAIT_ENDS.to_le_bytes());
+        for value in [40_u64, 10, 20, 1] {
+            bytes.extend(value.to_le_bytes());
+        }
+        let Some(Record::WaitEnds(7, end)) = parse(&bytes) else { panic!("no end") };
+        assert_eq!(end, WaitEnd { switches: 40, ns: Spent { blocked: 10, runnable: 20 }, every: 1 });
+    }
+}

@@ -1,0 +1,100 @@
+//! Stacks by their functions: two that differ in addresses only are the same.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::modules::Modules;
+use crate::names::{AddressNames, Frame};
+
+/// Distinct addresses whose functions are remembered; then all are forgotten, so that memory stays flat.
+const ADDRESSES_KEPT: usize = 100_000;
+
+/// Gives each distinct stack its number. A profile has thousands of them and not millions, since numbers go by
+/// functions.
+pub struct Stacks {
+    names: AddressNames,
+    at: FxHashMap<(u64, bool), Arc<[u32]>>,
+    in_kernel: FxHashMap<u64, u32>,
+    numbers: FxHashMap<Frame, u32>,
+    frames: Vec<Frame>,
+    known: FxHashMap<Arc<[u32]>, u32>,
+    in_order: Vec<Arc<[u32]>>,
+}
+
+impl Stacks {
+    /// As `AddressNames::new`.
+    pub fn new(inlines: bool, kernel: bool) -> Self {
+        Self {
+            names: AddressNames::new(inlines, kernel),
+            at: FxHashMap::default(),
+            in_kernel: FxHashMap::default(),
+            numbers: FxHashMap::default(),
+            frames: Vec::new(),
+            known: FxHashMap::default(),
+            in_order: Vec::new(),
+        }
+    }
+
+    /// The modules changed: another function may be at a known address.
+    pub fn forget_addresses(&mut self) {
+        self.names.forget();
+        self.at.clear();
+    }
+
+    /// The frames of a stack, innermost first; none for a number that was never given.
+    pub fn frames(&self, stack: u32) -> impl Iterator<Item = &Frame> {
+        let numbers = self.in_order.get(stack as usize).map(|numbers| &**numbers).unwrap_or_default();
+        numbers.iter().map(|number| &self.frames[*number as usize])
+    }
+
+    /// The number of a stack: addresses innermost first, the kernel's before the process's.
+    pub fn number(&mut self, modules: &Modules, addresses: &[u64], kernel: &[u64]) -> u32 {
+        let mut numbers = Vec::with_capacity(addresses.len() + kernel.len());
+        for address in kernel {
+            numbers.push(self.kernel_frame(*address));
+        }
+        for (depth, address) in addresses.iter().enumerate() {
+            numbers.extend_from_slice(self.user_frames(modules, *address, depth == 0));
+        }
+        if let Some(known) = self.known.get(&*numbers) {
+            return *known;
+        }
+        let number = self.in_order.len() as u32;
+        let stack: Arc<[u32]> = numbers.into();
+        self.in_order.push(Arc::clone(&stack));
+        self.known.insert(stack, number);
+        number
+    }
+
+    fn kernel_frame(&mut self, address: u64) -> u32 {
+        if let Some(known) = self.in_kernel.get(&address) {
+            return *known;
+        }
+        let frame = self.names.in_kernel(address);
+        let number = frame_number(&mut self.numbers, &mut self.frames, frame);
+        self.in_kernel.insert(address, number);
+        number
+    }
+
+    fn user_frames(&mut self, modules: &Modules, address: u64, innermost: bool) -> &[u32] {
+        if self.at.len() > ADDRESSES_KEPT {
+            self.forget_addresses();
+        }
+        let (numbers, frames, names) = (&mut self.numbers, &mut self.frames, &mut self.names);
+        self.at.entry((address, innermost)).or_insert_with(|| {
+            let found = names.at(modules, address, innermost);
+            found.iter().map(|frame| frame_number(numbers, frames, frame.clone())).collect()
+        })
+    }
+}
+
+/// One number for all places in a function: the frame keeps the offset of the first one met.
+fn frame_number(numbers: &mut FxHashMap<Frame, u32>, frames: &mut Vec<Frame>, frame: Frame) -> u32 {
+    let offset = if frame.function.is_some() { 0 } else { frame.offset };
+    let key = Frame { offset, ..frame.clone() };
+    *numbers.entry(key).or_insert_with(|| {
+        frames.push(frame);
+        frames.len() as u32 - 1
+    })
+}

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+#pragma once
+
+/*
+ * The stack of the current thread, captured in the kernel and sent through a ring buffer (kernel >= 5.8): a
+ * struct sample, then header.stack_len bytes from the stack pointer upwards. Nothing is unwound here: the
+ * reader does that (agent/native/src/samples/record.rs mirrors the layout).
+ *
+ * Needs kernel_types.h, bpf_helpers.h and bpf_core_read.h before it.
+ */
+#include "task.h"
+
+#define SAMPLE_PAGE_BYTES 4096
+/* MySQL 9.7 reads a page 40 KB deep. */
+#define SAMPLE_SMALL (8 * 1024)
+#define SAMPLE_MIDDLE (20 * 1024)
+#define SAMPLE_LARGE (60 * 1024)
+#define SAMPLE_KERNEL_FRAMES 63
+#define SAMPLE_IN_TURN 1 /* BPF_RB_NO_WAKEUP: the reader comes by itself */
+
+struct sample_header {
+	__u32 tid;
+	__u32 kind; /* below 256: what the owner of the ring tells apart */
+	__u64 weight;
+	__u64 ip;
+	__u64 sp;
+	__u64 bp;
+	__u64 syscall; /* -1 when it entered the kernel by an interrupt or a fault */
+	__u64 arg0;
+	__u32 stack_len;
+	__u32 kernel_len; /* bytes of `kernel` */
+	__u32 returns_len; /* bytes of `returns` */
+	__u32 unused;
+	char comm[16];
+};
+
+struct sample {
+	struct sample_header header;
+	__u64 kernel[SAMPLE_KERNEL_FRAMES + 1];
+	struct replaced_return returns[MAX_RETURNS + 1];
+	__u8 stack[];
+};
+
+/*
+ * Bytes from the stack pointer to the end of the stack; more than SAMPLE_LARGE where that is not known. The C
+ * library keeps a thread's descriptor at the end of its stack, and the thread pointer points to it. The main
+ * thread's is elsewhere, but its stack ends where the program's arguments begin.
+ */
+static __always_inline __u64 sample_depth(struct task_struct *task, __u64 sp)
+{
+	__u64 depth = ~0ULL;
+
+#ifdef __TARGET_ARCH_x86
+	depth = BPF_CORE_READ(task, thread.fsbase) - sp;
+#endif
+	if (depth > (1 << 23))
+		depth = BPF_CORE_READ(task, mm, start_stack) - sp;
+	return depth;
+}
+
+/*
+ * In one go; or page by page, with zeros for one that is not in memory: a large array on the stack may have
+ * pages that nobody has touched. `room` is a constant.
+ */
+static __always_inline __u32 sample_copy(struct sample *sample, __u64 sp, __u64 depth, const __u64 room)
+{
+	__u64 copied = SAMPLE_PAGE_BYTES - (sp & (SAMPLE_PAGE_BYTES - 1));
+
+	if (depth > room)
+		depth = room;
+	if (!bpf_probe_read_user(sample->stack, depth, (void *)sp))
+		return depth;
+	bpf_probe_read_user(sample->stack, copied, (void *)sp);
+	for (int i = 0; i < SAMPLE_LARGE / SAMPLE_PAGE_BYTES; i++) {
+		barrier_var(copied); /* what is compared must be what is used: the verifier keeps books by
+					register */
+		if (copied > room - SAMPLE_PAGE_BYTES || copied >= depth)
+			break;
+		bpf_probe_read_user(&sample->stack[copied], SAMPLE_PAGE_BYTES, (void *)(sp + copied));
+		copied += SAMPLE_PAGE_BYTES;
+	}
+	return copied < depth ? copied : depth;
+}
+
+static __always_inline int sample_emit(void *ctx, void *ring, struct task_struct *task, struct pt_regs *regs,
+				       __u32 kind, __u64 weight, __u64 depth, const __u64 room,
+				       const int with_kernel)
+{
+	struct sample *sample = bpf_ringbuf_reserve(ring, sizeof(*sample) + room, 0);
+	struct sample_header *header;
+
+	if (!sample)
+		return -1;
+	header = &sample->header;
+	header->tid = task->pid;
+	header->kind = kind;
+	header->weight = weight;
+	header->ip = BPF_CORE_READ(regs, ip);
+	header->sp = BPF_CORE_READ(regs, sp);
+	header->bp = BPF_CORE_READ(regs, bp);
+	header->syscall = BPF_CORE_READ(regs, orig_ax);
+	header->arg0 = BPF_CORE_READ(regs, di);
+	header->kernel_len = 0;
+	header->unused = 0;
+	bpf_probe_read_kernel_str(header->comm, sizeof(header->comm), task->comm);
+	header->stack_len = sample_copy(sample, header->sp, depth, room);
+	header->returns_len = copy_replaced_returns(task, sample->returns);
+	if (with_kernel) {
+		long bytes = bpf_get_stack(ctx, sample->kernel, SAMPLE_KERNEL_FRAMES * 8, 0);
+
+		header->kernel_len = bytes > 0 ? bytes : 0;
+	}
+	bpf_ringbuf_submit(sample, SAMPLE_IN_TURN);
+	return 0;
+}
+
+/*
+ * Sends the stack of the current thread, `regs` being its user registers (bpf_task_pt_regs(task), or a
+ * uprobe's own ctx). 0, or -1 when the ring is full. A thread at the very end of its life has no memory any
+ * more: it is sent without.
+ */
+static __always_inline int sample_take(void *ctx, void *ring, struct task_struct *task, struct pt_regs *regs,
+				       __u32 kind, __u64 weight, const int with_kernel)
+{
+	__u64 depth = 0;
+
+	if (task->mm)
+		depth = sample_depth(task, BPF_CORE_READ(regs, sp));
+	if (depth <= SAMPLE_SMALL)
+		return sample_emit(ctx, ring, task, regs, kind, weight, depth, SAMPLE_SMALL, with_kernel);
+	if (depth <= SAMPLE_MIDDLE)
+		return sample_emit(ctx, ring, task, regs, kind, weight, depth, SAMPLE_MIDDLE, with_kernel);
+	return sample_emit(ctx, ring, task, regs, kind, weight, depth, SAMPLE_LARGE, with_kernel);
+}

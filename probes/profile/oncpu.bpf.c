@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * The stack of the server's thread that runs when a CPU's software clock ticks. One perf event for each CPU
+ * and not for each thread: it costs the server's context switches nothing, and threads born later are seen
+ * too.
+ */
+#include "kernel_types.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include "sample.h"
+#include "server.h"
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+SEC("perf_event")
+int on_tick(void *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct pt_regs *regs;
+
+	if (!is_server(task) || !is_same_process(task))
+		return 0;
+	regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	if (sample_take(ctx, &samples, task, regs, 0, 1, server.with_kernel_stack))
+		count_lost();
+	return 0;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+#pragma once
+
+/* What both profiles share: which process, where samples go, how many did not fit. */
+
+/* Clock ticks of /proc/PID/stat, whatever the kernel's own are (USER_HZ). */
+#define NS_PER_TICK 10000000
+
+/* Set before loading; samples/programs.rs mirrors it. */
+const volatile struct {
+	__u32 tgid;
+	__u32 with_kernel_stack; /* when 0 the verifier drops the code */
+	__u64 start; /* clock ticks since boot: a reused pid has others */
+} server = {};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4 << 20); /* set before loading */
+} samples SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} lost SEC(".maps");
+
+static __always_inline int is_server(struct task_struct *task)
+{
+	return task->tgid == server.tgid && !(task->flags & (PF_IO_WORKER | PF_KTHREAD));
+}
+
+static __always_inline int is_same_process(struct task_struct *task)
+{
+	return task->group_leader->start_boottime / NS_PER_TICK == server.start;
+}
+
+static __always_inline void count_lost(void)
+{
+	__u32 zero = 0;
+	__u64 *value = bpf_map_lookup_elem(&lost, &zero);
+
+	if (value)
+		__sync_fetch_and_add(value, 1);
+}

@@ -1,0 +1,120 @@
+"""Profiles of test servers, and what others say of the same time: the kernel's own accounts, perf."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from innoscope.profile.offcpu import OffCpuProfiler
+from innoscope.profile.oncpu import OnCpuProfiler
+from innoscope.profile.opening import Naming
+from innoscope.profile.sampling import run
+from innoscope.stacks.classify import plain_name
+from innoscope.target.discover import find_one
+from servers import Keeper, ensure_packages
+
+if TYPE_CHECKING:
+    from innoscope.profile.model import Profile
+
+
+def off_cpu(pid: int, seconds: float) -> Profile:
+    """What its threads wait for."""
+    target = find_one(pid)
+    return run(OffCpuProfiler(target), target, seconds)[0]
+
+
+def on_cpu(pid: int, seconds: float, frequency: float = 99, *, kernel: bool = False) -> Profile:
+    """Where its CPU time goes."""
+    target = find_one(pid)
+    return run(OnCpuProfiler(target, frequency, Naming(kernel=kernel)), target, seconds)[0]
+
+
+def schedstat(pid: int) -> dict[int, tuple[int, int]]:
+    """(ns on a CPU, ns ready to run) of each thread so far, as the scheduler itself counts them."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            running, ready, _ = (task / "schedstat").read_text().split()
+        except OSError:  # it has ended
+            continue
+        found[int(task.name)] = int(running), int(ready)
+    return found
+
+
+def self_shares(profile: Profile) -> dict[str, float]:
+    """Of each function on a CPU, in percent of all samples."""
+    counts: Counter[str] = Counter()
+    for row in profile.rows:
+        frame = row.thread.frames[0] if row.thread.frames else None
+        counts[one_name(frame.function) if frame and frame.function else "?"] += row.number
+    return shares(counts)
+
+
+def one_name(function: str) -> str:
+    """Of several that the C library gives the same code."""
+    return plain_name(function).replace("__memcpy_", "__memmove_")
+
+
+def shares(counts: Counter[str]) -> dict[str, float]:
+    """In percent, most first."""
+    total = counts.total()
+    return {name: 100 * count / total for name, count in counts.most_common()}
+
+
+class Perf:
+    """A context manager around ``perf record --call-graph dwarf``; ``shares`` and so on are there after.
+
+    With ``by_cpu`` it samples CPUs, as we do, and not threads: the clock of a thread that is switched in goes
+    off right there, so that finish_task_switch seems to take half as much again as it does.
+    """
+
+    def __init__(self, pid: int, frequency: int, *, by_cpu: bool = False) -> None:
+        ensure_packages(["linux-perf"])
+        self._folder = tempfile.TemporaryDirectory(prefix="innoscope-perf-")
+        self._file = Path(self._folder.name, "perf.data")
+        self._command = [
+            "perf", "record", "-q", "-e", "cpu-clock", "-F", str(frequency), "--call-graph", "dwarf",
+            *(["-a"] if by_cpu else ["-p", str(pid)]), "-o", str(self._file),
+        ]  # fmt: skip
+        self._pid = pid
+        self.shares: dict[str, float] = {}
+        self.bytes = 0
+        self.samples = 0
+
+    @property
+    def pid(self) -> int:
+        """perf's own."""
+        return self._process.pid
+
+    def __enter__(self) -> Self:
+        """It records once its file begins to grow."""
+        self._keeper = Keeper()
+        self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self._keeper.watch(self._process.pid)
+        while not (self._file.exists() and self._file.stat().st_size > 0):
+            assert self._process.poll() is None, self._process.communicate()[1]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.communicate(timeout=60)
+        self._keeper.close()
+        self.bytes = self._file.stat().st_size
+        script = ["perf", "script", "-G", "-i", str(self._file), "--pid", str(self._pid), "-F", "ip,sym"]
+        output = subprocess.run(script, capture_output=True, text=True, check=True).stdout
+        counts = Counter(_function(line) for line in output.splitlines() if line.strip())
+        self.samples = counts.total()
+        self.shares = shares(counts)
+        self._folder.cleanup()
+
+
+def _function(line: str) -> str:
+    """``55e0c0de row_search_for_mysql(unsigned char*, …)`` without address and parameters."""
+    name = line.strip().partition(" ")[2].strip()
+    if name in ("", "[unknown]"):
+        return "?"
+    return one_name(re.sub(r"\((?!anonymous namespace|\)).*", "", name))

@@ -1,0 +1,140 @@
+"""Issue 5, must show 3 and 4: profiles against the kernel's own accounts and against perf."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope.profile.model import RUNNABLE
+from innoscope.profile.report import report
+from innoscope.stacks.model import Trust
+from innoscope.stacks.render import encode
+from live import figures
+from live.profiling import Perf, off_cpu, on_cpu, schedstat, self_shares
+from servers import Server
+from workloads import Fsync, Oltp, RowLock
+
+if TYPE_CHECKING:
+    from innoscope.profile.model import Profile
+    from workloads import Workload
+
+SECONDS = 3.0
+CLIENTS = 16
+_SOUND = {Trust.EXACT, Trust.ON_CPU}
+#: What a client that commits single rows waits for.
+_COMMITTING = {"fsync_redo", "redo_write_wait", "group_commit", "fsync_data", "mutex_wait", "idle"}
+
+
+def _adds_up(profile: Profile, before: dict[int, tuple[int, int]], after: dict[int, tuple[int, int]]) -> None:
+    """Each thread's stacks and CPU time are its wall time; so says the scheduler of the CPU time."""
+    rows: Counter[int] = Counter()
+    for row in profile.rows:
+        rows[row.thread.tid] += row.number * 1000
+    wall = profile.seconds * 1e9
+    whole_time = [thread for thread in profile.threads if {thread.tid} <= before.keys() & after.keys()]
+    assert len(whole_time) == len(before.keys() & after.keys())
+    for thread in whole_time:
+        assert rows[thread.tid] + thread.running_ns == pytest.approx(wall, rel=0.05), thread
+        used = after[thread.tid][0] - before[thread.tid][0]
+        assert thread.running_ns == pytest.approx(used, abs=0.05 * wall), thread
+    total = sum(rows[thread.tid] + thread.running_ns for thread in whole_time)
+    ran = sum(thread.running_ns for thread in whole_time)
+    used = sum(after[thread.tid][0] - before[thread.tid][0] for thread in whole_time)
+    figures.record(
+        "off-CPU profile",
+        profile.target.version_text,
+        f"{len(whole_time)} threads: stacks and CPU time are {100 * total / wall / len(whole_time):.2f} % of "
+        f"their wall time; CPU time {ran / 1e9:.3f} s, {used / 1e9:.3f} s says the scheduler; "
+        f"{profile.records:,} records, {profile.bytes / 1e6:.1f} MB, {profile.lost} lost",
+        total=total,
+        wall=wall * len(whole_time),
+    )
+
+
+def _profiled(server: Server) -> tuple[Profile, dict[int, tuple[int, int]], dict[int, tuple[int, int]]]:
+    before = schedstat(server.pid)
+    profile = off_cpu(server.pid, SECONDS)
+    return profile, before, schedstat(server.pid)
+
+
+def _waits(profile: Profile, tids: set[int]) -> Counter[str]:
+    waits: Counter[str] = Counter()
+    for row in profile.rows:
+        if row.thread.tid in tids:
+            waits[row.thread.wait] += row.number
+    return waits
+
+
+@pytest.mark.parametrize("name", ["mysql-5.6.24", "mariadb-11.4.5"])
+def test_blocked_time_of_fsync_and_row_locks_adds_up(name: str) -> None:
+    """Must show 4."""
+    with Server(name, options=Fsync.server_options) as server:
+        own = set(schedstat(server.pid))
+        with Fsync(server, CLIENTS):
+            profile, before, after = _profiled(server)
+        _adds_up(profile, before, after)
+        _is_complete(profile)
+        waits = _waits(profile, set(before) - own)
+        assert sum(waits[wait] for wait in _COMMITTING) > 0.5 * (waits.total() - waits[RUNNABLE]), waits
+        assert waits["fsync_redo"] + waits["redo_write_wait"] + waits["group_commit"] > 0, waits
+
+        with RowLock(server, CLIENTS):
+            profile, before, after = _profiled(server)
+        _adds_up(profile, before, after)
+        _is_complete(profile)
+        waits = _waits(profile, set(before))
+        assert waits["row_lock"] / 1e6 == pytest.approx(CLIENTS * profile.seconds, rel=0.05), waits
+
+
+def _is_complete(profile: Profile) -> None:
+    sound = sum(row.number for row in profile.rows if row.thread.trust in _SOUND)
+    assert sound >= 0.98 * sum(row.number for row in profile.rows)
+
+
+def _loaded(server: Server) -> Workload:
+    return Oltp(server, 4)
+
+
+def test_cpu_time_is_where_perf_says() -> None:
+    """Must show 3: the same functions, the same shares, at the same time; stacks that reach their root."""
+    with Server("mysql-5.6.24") as server, _loaded(server), Perf(server.pid, 499, by_cpu=True) as perf:
+        profile = on_cpu(server.pid, 6.0, 499, kernel=True)
+    ours, theirs = self_shares(profile), perf.shares
+    top = list(theirs)[:10]
+    sound = sum(row.number for row in profile.rows if row.thread.trust in _SOUND)
+    total = sum(row.number for row in profile.rows)
+    worst = max(abs(ours.get(name, 0) - theirs.get(name, 0)) for name in {*top, *list(ours)[:10]})
+    names = dict.fromkeys((*top, *list(ours)[:10]))
+    table = "\n".join(f"{name:40} {theirs.get(name, 0):5.2f} {ours.get(name, 0):5.2f}" for name in names)
+    print(f"\n{'function':40}  perf  ours\n{table}")
+    written = len(encode(report(profile), "pprof"))
+    common = len(set(top) & set(list(ours)[:10]))
+    figures.record(
+        "on-CPU profile",
+        "against perf",
+        f"{total:,} samples, {perf.samples:,} of perf; of its top 10 {common} are "
+        f"ours, shares differ by {worst:.2f} points at most; {100 * sound / total:.2f} % reach their root; "
+        f"{written / 1e3:.0f} KB written, perf's {perf.bytes / 1e6:.1f} MB",
+    )
+    assert worst < 3
+    assert _same(list(ours), list(theirs), ours, theirs)
+    assert sound >= 0.98 * total
+    assert written < perf.bytes / 10
+
+
+def _same(ours: list[str], theirs: list[str], mine: dict[str, float], its: dict[str, float]) -> bool:
+    """The same ten, except those that are as frequent as the tenth, give or take chance."""
+    last = min(mine[ours[9]], its[theirs[9]])
+    odd = set(ours[:10]) ^ set(theirs[:10])
+    return all(max(mine.get(name, 0), its.get(name, 0)) < last + 0.75 for name in odd)
+
+
+def test_samples_are_as_many_as_the_time_used() -> None:
+    """One for each period of CPU time, by the server's own account."""
+    with Server("mysql-5.6.24") as server, _loaded(server):
+        profile = on_cpu(server.pid, SECONDS, 499)
+    sampled = sum(row.number for row in profile.rows) * profile.period_ns / 1e9
+    assert profile.lost == 0
+    assert sampled == pytest.approx(profile.cpu_seconds, rel=0.1)

@@ -1,0 +1,27 @@
+"""Profiles a server with another start time than it has, as if its pid had been reused: prints the samples.
+
+Arguments: pid, ticks to add to its start time.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from innoscope._native import OnCpu, Samples
+from innoscope.target.discover import find_one
+
+
+def main() -> None:
+    """A second at 999 Hz."""
+    target, later = find_one(int(sys.argv[1])), int(sys.argv[2])
+    program = OnCpu(target.pid, target.start_time + later)
+    samples = Samples(target.pid, program.ring)
+    program.begin(1_001_001)
+    time.sleep(1)
+    program.end()
+    print(samples.read())
+
+
+if __name__ == "__main__":
+    main()

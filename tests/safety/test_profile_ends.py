@@ -1,0 +1,194 @@
+"""Profiles that end early or badly, and must show 3: recovery and shutdown, when no SQL is to be had."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from innoscope.profile.oncpu import OnCpuProfiler
+from innoscope.profile.sampling import run
+from innoscope.target.discover import find_one
+from safety.command import INNOSCOPE, assert_one_clear_error, innoscope
+from safety.command import run as run_command
+from safety.leftovers import orphans
+from safety.privileges import nobody, without_bpf
+from safety.recovering import DOUBLINGS, ROOMY, ROOMY_9, TIGHT, TIGHT_9, make_redo
+from safety.slow_shutdown import OPTIONS, make_backlog
+from safety.well import assert_well
+from servers import Server
+from workloads import Burn, Idle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from servers.launch import Options
+
+KILLS = 8
+_HERE = Path(__file__).parent
+_KINDS = {"on-cpu": [], "off-cpu": ["--off-cpu"]}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server("mysql-5.6.24") as server, Idle(server, 20), Burn(server, 1):
+        yield server
+
+
+def _start(pid: int, *arguments: object) -> subprocess.Popen[str]:
+    command = [INNOSCOPE, "profile", "--pid", pid, *arguments]
+    return subprocess.Popen(
+        list(map(str, command)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _until_attached(process: subprocess.Popen[str]) -> None:
+    """It has a program of its own in the kernel, and a pidfd: it profiles."""
+    while True:
+        assert process.poll() is None, process.communicate()
+        links = list(Path(f"/proc/{process.pid}/fd").iterdir())
+        if any("pidfd" in str(link.readlink()) for link in links if link.is_symlink()):
+            return
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_ctrl_c_prints_what_was_seen(server: Server, kind: str) -> None:
+    process = _start(server.pid, "--seconds", 60, *_KINDS[kind])
+    _until_attached(process)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+
+    assert process.returncode == 0, err
+    assert "interrupted after" in out
+    assert "start_thread" in out
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_a_server_that_is_killed_ends_the_profile(kind: str) -> None:
+    with Server("mysql-5.6.24") as server, Burn(server, 1):
+        process = _start(server.pid, "--seconds", 60, "--json", *_KINDS[kind])
+        _until_attached(process)
+        time.sleep(0.5)
+        server.kill()
+        out, err = process.communicate(timeout=30)
+
+    assert process.returncode == 4, err
+    profile = json.loads(out)
+    assert "the server ended after" in profile["ended"]
+    assert profile["total"] > 0
+    if kind == "off-cpu":
+        assert len(profile["threads"]) > 10
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_killed_at_any_moment_it_leaves_nothing(server: Server, kind: str) -> None:
+    draw = random.Random(20261121)  # noqa: S311
+    for _ in range(KILLS):
+        process = _start(server.pid, "--seconds", 30, *_KINDS[kind])
+        time.sleep(draw.uniform(0.1, 0.8))
+        process.kill()
+        process.communicate()
+    assert_well(server)
+    assert orphans() == set()
+
+
+def test_a_reused_pid_is_not_sampled(server: Server) -> None:
+    def samples(later: int) -> int:
+        command = [sys.executable, str(_HERE / "profiled_main.py"), str(server.pid), str(later)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        return int(done.stdout)
+
+    assert samples(0) > 100
+    assert samples(1) == 0
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_without_rights_it_says_so(server: Server, kind: str) -> None:
+    arguments = ("profile", "--pid", server.pid, "--seconds", 1, *_KINDS[kind])
+    assert_one_clear_error(run_command(nobody(*arguments)), 6, "no right")
+    assert_one_clear_error(innoscope(*arguments, under=without_bpf()), 6, "no right")
+
+
+def test_a_process_that_ended_is_an_error() -> None:
+    with Server("mysql-5.6.24") as server:
+        target = find_one(server.pid)
+        profiler = OnCpuProfiler(target)
+        server.kill()
+        with pytest.raises(Exception, match="does not exist or has ended"):
+            run(profiler, target, 1)
+
+
+def _shares(profile: dict[str, Any]) -> dict[str, float]:
+    return {wait: count / profile["total"] for wait, count in profile["waits"].items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "roomy", "tight"), [("mysql-5.6.24", ROOMY, TIGHT), ("mysql-9.7", ROOMY_9, TIGHT_9)]
+)
+def test_a_crash_recovery(name: str, roomy: Options, tight: Options) -> None:
+    """Must show 3, SQL down: where the time goes, with progress."""
+    with Server(name, options=roomy) as server:
+        make_redo(server, DOUBLINGS - 1)
+        server.kill()
+        server.options = tight
+        server.start(wait=False)
+        told: list[str] = []
+        target = _found(server.pid)
+        profile, alive = run(OnCpuProfiler(target), target, 1.5, lambda _, so_far: told.append(so_far))
+        with pytest.raises(Exception, match="connect"):
+            server.connect()
+        server.wait_ready()
+    waits = _by_wait(profile)
+    print(f"\n{name}: {told[-1]}; {waits}")
+    assert alive
+    assert told
+    assert "recovery" in told[-1]
+    assert waits["recovery"] > 0.3
+
+
+@pytest.mark.parametrize("name", ["mysql-5.6.24", "mysql-9.7"])
+def test_a_slow_shutdown(name: str) -> None:
+    """Must show 3, SQL down: the profile ends with the server and shows what it was busy with."""
+    with Server(name, options=OPTIONS) as server:
+        make_backlog(server)
+        process = _start(server.pid, "--seconds", 60, "--json")
+        _until_attached(process)
+        server.stop()
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 4, err
+    profile = json.loads(out)
+    print(f"\n{name}: {profile['seconds']:.1f} s, {profile['total']} samples, {profile['waits']}")
+    assert profile["total"] > 10
+    assert _shares(profile).get("purge", 0) + _shares(profile).get("shutdown", 0) > 0.3
+
+
+def _found(pid: int) -> Any:
+    """A server that has only just been started may still be on its way through exec."""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            return find_one(pid)
+        except Exception:
+            if time.monotonic() > deadline:
+                raise
+
+
+def _by_wait(profile: Any) -> dict[str, float]:
+    total = sum(row.number for row in profile.rows)
+    found: dict[str, float] = {}
+    for row in profile.rows:
+        found[row.thread.wait] = found.get(row.thread.wait, 0) + row.number / total
+    return found

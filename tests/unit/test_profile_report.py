@@ -1,0 +1,105 @@
+"""Profiles as reports: units, filters, formats, what the headline says."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope.errors import KernelUnable
+from innoscope.profile import report as reporting
+from innoscope.profile.model import MICROSECONDS, SAMPLES, Profile, Row, ThreadTimes
+from innoscope.profile.offcpu import MOST_A_SECOND, Steering
+from innoscope.profile.opening import ring_bytes
+from innoscope.profile.sampling import require_first_namespace
+from innoscope.stacks.fold import Filter
+from innoscope.stacks.model import Frame, Thread, Trust
+from innoscope.stacks.render import encode, render
+from unit.dumps import target
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_FRAMES = tuple(Frame(name, "mysqld", 1) for name in ("leaf", "middle", "start_thread"))
+
+
+def _thread(tid: int, wait: str, trust: Trust = Trust.EXACT) -> Thread:
+    return Thread(tid, tid, "mysqld", "S", trust, wait, _FRAMES)
+
+
+def on_cpu() -> Profile:
+    rows = [Row(_thread(1, "on_cpu", Trust.ON_CPU), 98), Row(_thread(2, "spin", Trust.TRUNCATED), 2)]
+    return Profile(target(), SAMPLES, 1e9, 10.0, rows, 100, 1000, period_ns=10_101_010, cpu_seconds=1.01)
+
+
+def off_cpu() -> Profile:
+    rows = [Row(_thread(1, "row_lock"), 9_000_000, 3), Row(_thread(1, "runnable"), 500_000, 3)]
+    threads = [ThreadTimes(1, "mysqld", 500_000_000, 9_000_000_000, 500_000_000)]
+    return Profile(target(), MICROSECONDS, 1e9, 10.0, rows, 6, 1000, threads=threads, seen_ns=9_500_000_000)
+
+
+def test_the_headline_of_cpu_time() -> None:
+    said = next(iter(render(reporting.report(on_cpu()), "text")))
+    assert "100 samples in 10.0 s" in said
+    assert "98.0 % on CPU, 2.0 % mutex/rwlock spin" in said
+    assert "98.0 % with a complete stack" in said
+    assert "not stopped" in said
+
+
+def test_the_headline_of_waits() -> None:
+    said = next(iter(render(reporting.report(off_cpu()), "text")))
+    assert "1 threads in 10.0 s, 10.0 s together: 0.50 s on a CPU, 0.50 s ready to run, 9.0 s blocked" in said
+    assert "94.7 % row lock" in said
+    assert "100.0 % of it seen" in said
+
+
+def test_units_in_each_format() -> None:
+    made = reporting.report(off_cpu())
+    text = list(render(made, "text"))
+    assert any(line.split()[:3] == ["9,000.0", "94.7", "%"] for line in text), text
+    assert "start_thread;middle;leaf 9500000" in list(render(made, "folded"))
+    scope = json.loads("".join(render(made, "speedscope")))
+    assert {profile["unit"] for profile in scope["profiles"]} == {"microseconds"}
+    assert "9,500.0" in next(line for line in render(made, "tree") if "all ms" in line)
+    assert "microseconds" in "".join(render(made, "html"))
+    assert encode(made, "pprof")[:2] == b"\x1f\x8b"
+    assert any("9,000.0 of 9,500.0 ms" in line for line in render(made, "text", by="thread"))
+    assert any("row_lock" in line for line in render(made, "text", by="wait"))
+
+
+def test_the_filter_shows_a_part() -> None:
+    made = reporting.report(off_cpu(), Filter(("row_lock",)))
+    assert (made.shown, made.threads) == (9_000_000, 9_500_000)
+    assert "showing 94.7 %" in made.headline or "showing 94.7 %" in next(iter(render(made, "text")))
+
+
+def test_json_adds_up() -> None:
+    profile = off_cpu()
+    told = json.loads(reporting.line(profile, reporting.report(profile)))
+    assert told["profile"] == "off-cpu"
+    assert sum(stack["count"] for stack in told["stacks"]) == told["total"] == 9_500_000
+    assert told["threads"][0]["running_ns"] == 500_000_000
+    assert told["cpu_seconds"] is None
+
+
+def test_steering_keeps_the_rate_near_its_limit() -> None:
+    steering = Steering()
+    before = steering.most
+    assert not steering.steer(0.1, 10**6)
+    assert steering.steer(1.0, 8 * MOST_A_SECOND)
+    assert steering.most == before // 4
+    for second in range(2, 40):
+        steering.steer(second, 8 * MOST_A_SECOND)
+    assert steering.most == before
+
+
+def test_the_ring_has_room_and_bounds() -> None:
+    assert ring_bytes(99) == 4 << 20
+    assert ring_bytes(10**9) == 64 << 20
+
+
+def test_pids_of_a_container_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "pid").touch()
+    with pytest.raises(KernelUnable, match="process ids of its own"):
+        require_first_namespace(str(tmp_path / "pid"))
