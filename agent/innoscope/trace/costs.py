@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from innoscope.probes.calibrating import BUSY, calibrate, per_call, probe_own
@@ -24,7 +24,7 @@ _S: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds that a busy server loses by one call, and by one whose stack is taken besides.
+    """Seconds that a busy server loses by one call, by its return, and by taking its stack besides.
 
     ``weight``: a call counts so many times in the budget. ``cpus`` are those that the server may use.
     """
@@ -33,6 +33,12 @@ class Cost:
     stack_s: float
     cpus: float
     weight: int = 1
+    return_s: float = 0.0  # in ``call_s`` where there is a return probe
+
+    @property
+    def without_return(self) -> Cost:
+        """The same for calls that are not timed."""
+        return replace(self, call_s=self.call_s - self.return_s, return_s=0.0)
 
     def share(self, rate: float, stacks: float = 0.0) -> float:
         """Of the server's CPUs, for so many calls and stacks a second, as the budget counts it."""
@@ -58,6 +64,7 @@ def measure(session: Session, chosen: Chosen, *, timed: bool) -> Cost:
         stack_s=_stack_cost(session, cost.entry_ns) / _S if session.has_stacks else 0.0,
         cpus=usable_cpus(session.target.pid),
         weight=chosen.weight,
+        return_s=cost.return_ns / _S if timed else 0.0,
     )
 
 

@@ -86,18 +86,18 @@ class Tracer:
 
     def trace(self, progress: Progress, pace: Pace | None) -> Seen:
         """On, watched, off. Raises TooHot, or what attaching raises."""
+        if pace:
+            pace.lap()
+        if self._wanted.callers:
+            self._session.sample(self._stacks)
+        self._session.open()
+        began = time.monotonic()
         seen = Seen(self._chosen, self._try(), self._cost)
         if self._wanted.latency and not self._timed:
             seen.notes.append(_UNTIMED)
-        self._judge(seen.trial)
+        self._judge(seen)
         if self._timed:
             self._session.attach(on_return=True)
-        if self._wanted.callers:
-            self._session.sample(self._stacks, seen.trial.rate)
-        if pace:
-            pace.lap()
-        self._session.open()
-        began = time.monotonic()
         try:
             self._watch(seen, began, progress)
         except KeyboardInterrupt:
@@ -121,15 +121,27 @@ class Tracer:
             if hits >= _ENOUGH_HITS or now - since >= _TRIAL_S:
                 return Trial(hits, now - since, began)
 
-    def _judge(self, trial: Trial) -> None:
-        """Goes on, or takes the probes off and raises TooHot."""
-        chosen, wanted = self._chosen, self._wanted
-        share = self._cost.share(trial.rate, min(trial.rate, self._stacks))
-        within = share <= wanted.budget and not (chosen.limit and trial.rate > chosen.limit)
-        if within or wanted.force:
+    def _judge(self, seen: Seen) -> None:
+        """Goes on, if need be without a return probe, or takes the probes off and raises TooHot."""
+        trial, budget = seen.trial, self._wanted.budget
+        if self._wanted.force or self._fits(trial.rate, budget):
             return
+        if self._timed:
+            whole = self._cost.share(trial.rate)
+            self._timed, self._cost = False, self._cost.without_return
+            if self._fits(trial.rate, budget):
+                seen.cost = self._cost
+                seen.notes.append(
+                    f"not how long calls take: with a return probe it would cost {whole:.1%} of the server's CPUs "
+                    f"(budget {budget:.1%}; --budget or --force)"
+                )
+                return
         self._session.detach()
-        raise refusal(chosen, wanted, self._cost, trial, time.monotonic() - trial.began, timed=self._timed)
+        raise refusal(self._chosen, self._wanted, self._cost, trial, time.monotonic() - trial.began)
+
+    def _fits(self, rate: float, budget: float) -> bool:
+        limit = self._chosen.limit
+        return self._cost.share(rate, min(rate, self._stacks)) <= budget and not (limit and rate > limit)
 
     def _watch(self, seen: Seen, began: float, progress: Progress) -> None:
         last = began, self._session.hits()
@@ -170,7 +182,7 @@ class Tracer:
     def _collect(self, seen: Seen) -> None:
         reading = self._session.read()
         seen.calls, seen.hits = reading.counter("calls"), reading.counter("hits")
-        seen.latency = self._session.latency(reading)
+        seen.latency = self._session.latency(reading) if self._timed else None
         seen.values = self._session.values(reading)
         if self.callers is not None:
             self.callers.drain()
@@ -193,9 +205,7 @@ class Tracer:
         )
 
 
-def refusal(
-    chosen: Chosen, wanted: Wanted, cost: costs.Cost, trial: Trial, probed_s: float, *, timed: bool
-) -> TooHot:
+def refusal(chosen: Chosen, wanted: Wanted, cost: costs.Cost, trial: Trial, probed_s: float) -> TooHot:
     """The rate, what it would cost, and the way around."""
     share = cost.share(trial.rate)
     what = (
@@ -210,7 +220,5 @@ def refusal(
         ways.append(f"why: {chosen.why_hot}")
     if chosen.instead:
         ways.append(f"instead: {chosen.instead}")
-    if timed:
-        ways.append("--no-latency costs about half: no return probe")
     ways.append(f"--force traces it all the same, for {FORCED_SECONDS:g} s, and tells what the server lost")
     return TooHot(what, remedy="\n".join(ways))

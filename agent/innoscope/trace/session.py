@@ -141,7 +141,7 @@ class Session:
         """What was counted until now, for calibration, is not the server's; nothing counts until ``open``."""
         self.stop()
         self._zero = self._raw()
-        for key, _ in self._maps["values"].items():
+        for key, _ in self._maps["values"].items():  # noqa: PERF102 - no dict
             self._maps["values"].delete(key)
 
     def attach(self, *, on_return: bool = False) -> None:

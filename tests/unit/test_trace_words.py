@@ -49,22 +49,24 @@ def stacks(*counts: int) -> Report:
 
 
 def test_a_refusal_tells_the_rate_the_cost_and_the_way_around() -> None:
-    error = refusal(CHOSEN, Wanted(), COST, TRIAL, 0.05, timed=True)
+    error = refusal(CHOSEN, Wanted(), COST, TRIAL, 0.05)
     assert error.exit_code == 14
     assert "400,000 calls a second" in error.what
     assert "40.0% of its 2 CPUs (800 ms/s); the budget is 1.0%" in error.what
     assert error.remedy is not None
     assert "probed for 50 ms" in error.remedy
     assert "instead: innoscope trace x" in error.remedy
-    assert "--no-latency" in error.remedy
     assert "--force" in error.remedy
 
 
 def test_a_function_that_others_wait_for_counts_more() -> None:
     assert replace(COST, weight=10).share(100) == pytest.approx(10 * COST.share(100))
-    error = refusal(CHOSEN, Wanted(), replace(COST, weight=10), TRIAL, 0.05, timed=False)
+    error = refusal(CHOSEN, Wanted(), replace(COST, weight=10), TRIAL, 0.05)
     assert "count 10 times" in error.what
-    assert "--no-latency" not in (error.remedy or "")
+
+
+def test_without_a_return_probe_a_call_costs_less() -> None:
+    assert replace(COST, return_s=1e-6).without_return.call_s == pytest.approx(1e-6)
 
 
 def test_stacks_have_room_in_the_budget() -> None:
