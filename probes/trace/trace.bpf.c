@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * One function, on demand: its calls, how long they take, the values of one argument, and of some calls the stack.
- * All but the stacks is added up here: no event leaves the kernel, however busy the function is.
+ * One function, on demand: its calls, how long they take, the values of one argument, and of some calls the
+ * stack. All but the stacks is added up here: no event leaves the kernel, however busy the function is.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -83,7 +83,8 @@ struct {
 	__type(value, struct latency);
 } latencies SEC(".maps");
 
-/* When each thread's call began. A thread that ended in one leaves its entry; LRU so that such never fill it. */
+/* When each thread's call began. A thread that ended in one leaves its entry; LRU so that such never fill it.
+ */
 struct {
 	__uint(type, MAP_LRU_HASH);
 	__uint(max_entries, 16384);
@@ -91,7 +92,8 @@ struct {
 	__type(value, __u64);
 } begun SEC(".maps");
 
-/* Counted one by one up to so many different ones, and all of them by powers of two: 0, then [1, 2), [2, 4) ... */
+/* Counted one by one up to so many different ones, and all of them by powers of two: 0, then [1, 2), [2, 4)
+ * ... */
 struct {
 	__uint(type, MAP_PERCPU_HASH);
 	__uint(max_entries, 4096);
@@ -206,8 +208,8 @@ static __always_inline void note(__u64 value)
 }
 
 /*
- * Whether this call's stack is taken: one of each round of `every` calls, at a place in it that is drawn anew, so
- * that callers who come in turn are all met.
+ * Whether this call's stack is taken: one of each round of `every` calls, at a place in it that is drawn
+ * anew, so that callers who come in turn are all met.
  */
 static __always_inline int is_its_turn(struct turn *turn, __u64 every)
 {

@@ -57,6 +57,21 @@ def old() -> Iterator[Server]:
         yield server
 
 
+def _settle(server: Server) -> None:
+    """Background threads go on for a while: until no page comes into the pool or leaves it."""
+    names = "'Innodb_pages_read', 'Innodb_pages_created', 'Innodb_pages_written'"
+    deadline = time.monotonic() + 60
+    last: object = None
+    with closing(server.connect()) as connection, connection.cursor() as cursor:
+        while True:
+            cursor.execute(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})")
+            if (now := cursor.fetchall()) == last:
+                return
+            assert time.monotonic() < deadline, "the server does not come to rest"
+            last = now
+            time.sleep(1.2)
+
+
 def _functions(stack: dict[str, Any]) -> list[str]:
     return [frame["function"] for frame in stack["frames"]]
 
@@ -71,11 +86,14 @@ def test_who_allocates_from_the_buffer_pool(old: Server) -> None:
     """The old question: a CREATE TABLE … SELECT that runs a small buffer pool out of free blocks."""
     function = "buf_LRU_get_free_block"
     with closing(old.connect()) as connection, connection.cursor() as cursor:
+        _settle(old)
         with Independent(_uprobe(old, function)) as independent:
             # Not the budget but the count is the point here.
             tracing = Tracing(old, function, "--callers", "--seconds", 120, "--json", "--budget", 1)
             with tracing:
+                _settle(old)
                 cursor.execute("CREATE TABLE post.copy ENGINE=InnoDB SELECT * FROM post.big")
+                _settle(old)
         cursor.execute("DROP TABLE post.copy")
     seen = tracing.document()
     locks, reads = _share(seen, LOCK_PATH), _share(seen, READ_PATH)
@@ -173,7 +191,7 @@ def test_forced_it_ends_soon_and_tells_what_it_cost(busy: Server) -> None:
 def test_values_of_an_argument(busy: Server) -> None:
     """fsync's descriptor: each call has one, and they are few."""
     with Fsync(busy, 2):
-        seen = trace(busy, "fsync", "--arg", 0, "--bits", 32, "--seconds", 1)
+        seen = trace(busy, "fsync", "--arg", 0, "--bits", 32, "--seconds", 1, "--budget", 1)
     values = seen["argument"]["values"]
     assert values
     assert sum(count for _, count in values) == sum(count for _, count in seen["argument"]["octaves"])

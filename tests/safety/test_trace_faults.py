@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FUNCTION = "log_write_up_to"
+#: A budget that a loaded machine does not exceed either.
+ANY = ("--budget", 1)
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +33,11 @@ def server() -> Iterator[Server]:
 
 
 def test_a_server_that_is_killed_ends_the_trace_and_what_was_seen_is_told() -> None:
-    with Server("mysql-5.6.24") as server, Fsync(server, 2):
-        with Tracing(server, FUNCTION, "--callers", "--seconds", 60) as tracing:
+    with Server("mysql-5.6.24") as server:
+        with (
+            Fsync(server, 2),
+            Tracing(server, FUNCTION, "--callers", "--seconds", 60, *ANY) as tracing,
+        ):
             time.sleep(1)
             server.kill()
             code = tracing.finish()
@@ -41,13 +46,13 @@ def test_a_server_that_is_killed_ends_the_trace_and_what_was_seen_is_told() -> N
         assert "the server ended" in tracing.out
         server.start()  # another process on the same file: nothing of the trace is there
         assert breakpoints(server.pid) == set()
-        assert trace(server, FUNCTION, "--seconds", 0.2)["target"]["pid"] == server.pid
+        assert trace(server, FUNCTION, "--seconds", 0.2, *ANY)["target"]["pid"] == server.pid
     assert orphans() == set()
 
 
 def test_killed_at_work_nothing_is_left(server: Server) -> None:
     for moment in (0.0, 0.3):
-        with Tracing(server, FUNCTION, "--callers", "--seconds", 60) as tracing:
+        with Tracing(server, FUNCTION, "--callers", "--seconds", 60, *ANY) as tracing:
             time.sleep(moment)
             tracing.process.kill()
             assert tracing.finish() == -signal.SIGKILL
@@ -66,8 +71,8 @@ def _gone(server: Server) -> None:
 
 def test_two_servers_on_one_file_are_told_apart(server: Server) -> None:
     with Server("mysql-5.6.24") as idle:
-        quiet = trace(idle, FUNCTION, "--seconds", 1)
-        busy = trace(server, FUNCTION, "--seconds", 1)
+        quiet = trace(idle, FUNCTION, "--seconds", 1, *ANY)
+        busy = trace(server, FUNCTION, "--seconds", 1, *ANY)
     assert quiet["calls"] < 10  # its own background
     assert busy["calls"] > 20
 
@@ -85,7 +90,7 @@ def test_a_name_of_several_functions_lists_them(server: Server) -> None:
 
 
 def test_a_glob_of_one_function_is_that_function(server: Server) -> None:
-    assert trace(server, "log_write_up_t*", "--seconds", 0.2)["function"] == FUNCTION
+    assert trace(server, "log_write_up_t*", "--seconds", 0.2, *ANY)["function"] == FUNCTION
 
 
 def test_no_return_probe_where_an_exception_may_cross(server: Server) -> None:

@@ -44,9 +44,9 @@ class Cost:
         """Of the server's CPUs, for so many calls and stacks a second, as the budget counts it."""
         return (rate * self.call_s * self.weight + stacks * self.stack_s) / self.cpus
 
-    def spent(self, hits: float, stacks: float = 0.0) -> float:
-        """Seconds of CPU."""
-        return hits * self.call_s + stacks * self.stack_s
+    def spent(self, hits: float, stacks: float, seconds: float) -> float:
+        """Seconds of CPU, out of so many on the clock: a server cannot lose more than it has."""
+        return min(hits * self.call_s + stacks * self.stack_s, seconds * self.cpus)
 
     def stacks_a_second(self, budget: float) -> float:
         """As many as the budget has room for."""

@@ -39,7 +39,7 @@ def document(seen: Seen, target: Target) -> dict[str, Any]:
             "call_ns": round(seen.cost.call_s * 1e9),
             "stack_ns": round(seen.cost.stack_s * 1e9),
             "hits": seen.hits,
-            "seconds": round(seen.cost.spent(seen.hits, seen.stacks_taken), 6),
+            "seconds": round(seen.spent, 6),
             "cpus": seen.cost.cpus,
         },
         "latency": _histogram(seen.latency) if seen.latency else None,

@@ -124,6 +124,11 @@ class Seen:
     notes: list[str] = field(default_factory=list)
 
     @property
+    def spent(self) -> float:
+        """Seconds of CPU that it cost the server."""
+        return self.cost.spent(self.hits, self.stacks_taken, self.seconds)
+
+    @property
     def rate(self) -> float:
         """Calls a second."""
         return self.calls / self.seconds if self.seconds > 0 else 0.0

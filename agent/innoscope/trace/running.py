@@ -194,11 +194,10 @@ class Tracer:
 
     def loss(self, seen: Seen, before: dict[str, float], pace: Pace) -> Loss:
         """What it cost by hits, and what the server says itself."""
-        spent = self._cost.spent(seen.hits, seen.stacks_taken)
         return Loss(
-            spent=spent,
+            spent=seen.spent,
             seconds=seen.seconds,
-            share=spent / max(seen.seconds, 1e-9) / self._cost.cpus,
+            share=seen.spent / max(seen.seconds, 1e-9) / self._cost.cpus,
             before=before,
             during=self._during,
             why_no_sql=pace.why_no_sql,
@@ -210,7 +209,7 @@ def refusal(chosen: Chosen, wanted: Wanted, cost: costs.Cost, trial: Trial, prob
     share = cost.share(trial.rate)
     what = (
         f"{chosen.name} is too hot: {trial.rate:,.0f} calls a second, {cost.call_s * 1e6:.1f} µs of the server's time "
-        f"each, would cost {share:.1%} of its {cost.cpus:g} CPUs ({1e3 * cost.spent(trial.rate):,.0f} ms/s); "
+        f"each, would cost {share:.1%} of its {cost.cpus:g} CPUs ({1e3 * trial.rate * cost.call_s:,.0f} ms/s); "
         f"the budget is {wanted.budget:.1%}"
     )
     if cost.weight > 1:

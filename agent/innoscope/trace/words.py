@@ -40,7 +40,7 @@ def lines(seen: Seen, target: Target, limit: int | None = None) -> Iterator[str]
 
 def headline(seen: Seen) -> str:
     """``buf_page_get: 12,034 calls in 10.0 s, 1,203 a second · cost …``."""
-    share = seen.cost.spent(seen.hits, seen.stacks_taken) / max(seen.seconds, 1e-9) / seen.cost.cpus
+    share = seen.spent / max(seen.seconds, 1e-9) / seen.cost.cpus
     return (
         f"{seen.chosen.name}: {seen.calls:,} calls in {seen.seconds:.1f} s, {seen.rate:,.{_digits(seen.rate)}f} a second · "
         f"cost {share:.2%} of the server's {seen.cost.cpus:g} CPUs ({1e6 * seen.cost.call_s:.1f} µs a call) · not stopped"
@@ -72,7 +72,7 @@ def _latency(seen: Seen) -> Iterator[str]:
     assert histogram is not None  # noqa: S101
     yield ""
     if not histogram.count:
-        yield "how long calls take: no call ended"
+        yield "how long calls take: none ended meanwhile"
         return
     quantiles = ", ".join(
         f"{label} {latency.duration(latency.quantile(histogram, part))}"
