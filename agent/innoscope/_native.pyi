@@ -209,8 +209,8 @@ class BpfMap:
 class TracePrograms:
     """The programs ``trace_enter`` and ``trace_leave`` of probes/trace, and their maps, by descriptor.
 
-    ``argument`` (from 0, ``bits`` wide) has its values counted; with ``ring_bytes`` (a power of two of pages) stacks
-    go into ``samples``. NativeError kinds: rights, bpf.
+    ``argument`` (from 0, ``bits`` wide) has its values counted; with ``ring_bytes`` (a power of two of pages)
+    stacks go into ``samples``. NativeError kinds: rights, bpf.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What can go wrong with a trace: the server ends, the tool is killed, the name is wrong, there are no rights."""
+"""What can go wrong with a trace: the server ends, the tool is killed, a wrong name, no rights."""
 
 from __future__ import annotations
 

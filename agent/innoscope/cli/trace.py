@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _PATIENCE_S: Final = 1.0  # progress is shown when it takes longer
 
 _EPILOG = """\b
-FUNCTION is a probe of the catalog (innoscope probes list), else a function of the server: its symbol, its qualified
-name, or a glob that only one fits.
+FUNCTION is a probe of the catalog (innoscope probes list), else a function of the server: its symbol, its
+qualified name, or a glob that only one fits.
 
 \b
 Examples:
@@ -33,8 +33,8 @@ Examples:
   innoscope trace row_search_for_mysql --force           too hot: 5 s, and what the server lost
 
 \b
-Exit codes: 3 no or several servers, 4 the server ended (what was seen is printed), 6 no rights, 7 the kernel cannot,
-14 too hot (it was probed for milliseconds), 15 no such function here, 2 the name is ambiguous.  More: docs/trace.md.
+Exit codes: 2 the name is ambiguous, 3 no or several servers, 4 the server ended (what was seen is printed),
+6 no rights, 7 the kernel cannot, 14 too hot, 15 no such function here.  More: docs/trace.md.
 """
 
 
@@ -76,10 +76,11 @@ def command(
     bits: str, seconds: float | None, no_latency: bool, budget: float, force: bool, form: str | None,
     as_json: bool, output: Path | None, limit: int | None, defaults_file: str | None, user: str | None,
 ) -> None:  # fmt: skip
-    """Watch one function of a server for some seconds: how often it is called, how long it takes, by whom, with what.
+    """Watch one function of a server for some seconds: how often it is called, how long, by whom, with what.
 
-    A function that is called too often is tried for some milliseconds and refused, with its rate, what it would
-    cost, and the way around. Ctrl-C ends early and prints what was seen. Nothing is stopped, nothing stays behind.
+    A function that is called too often is tried for some milliseconds and refused, with its rate, what it
+    would cost, and the way around. Ctrl-C ends early and prints what was seen. Nothing is stopped, nothing
+    stays behind.
     """
     form = _format(form, as_json, callers, output)
     from innoscope.stacks.render.sink import open_sink

@@ -28,8 +28,8 @@ _GLOB: Final = frozenset("*?[")
 def choose(target: Target, function: str, catalog: Catalog | None = None) -> Chosen:
     """The function, all live copies of it.
 
-    Raises NotHere (with the nearest names, or what gives a stripped server names), Ambiguous, NoSuchProcess or
-    NoRights.
+    Raises NotHere (with the nearest names, or what gives a stripped server names), Ambiguous, NoSuchProcess
+    or NoRights.
     """
     catalog = catalog or default_catalog()
     if function in catalog.probes:

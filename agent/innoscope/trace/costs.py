@@ -1,4 +1,4 @@
-"""What a trace costs the server: reckoned before from what a hit was measured to cost, and told afterwards."""
+"""What a trace costs the server: reckoned from what a hit was measured to cost."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def range_of(buckets: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def quantile(histogram: Histogram, part: float) -> float:
-    """Nanoseconds within which that part of the calls ended: the upper end of a bucket, so at most twice as long."""
+    """Nanoseconds within which that part of the calls ended: the upper end of a bucket."""
     left = part * histogram.count
     for index, count in enumerate(histogram.buckets):
         left -= count

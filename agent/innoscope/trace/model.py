@@ -47,7 +47,7 @@ class Ambiguous(InnoscopeError):
 class Wanted:
     """What to find out, and at which price.
 
-    ``argument`` counts from 0; ``bits`` is its width. ``budget`` is a share of the CPUs that the server may use.
+    ``argument`` counts from 0; ``bits`` is its width. ``budget`` is a share of the server's CPUs.
     """
 
     seconds: float = SECONDS
@@ -92,8 +92,8 @@ class Trial:
 class Values:
     """The values of one argument: the most frequent ones, and all by powers of two.
 
-    ``octaves[0]`` are zeros, ``octaves[i]`` lie in [2**(i-1), 2**i). ``others`` are calls whose value is not among
-    ``counts``, which is bounded.
+    ``octaves[0]`` are zeros, ``octaves[i]`` lie in [2**(i-1), 2**i). ``others`` are calls whose value is not
+    among ``counts``, which is bounded.
     """
 
     argument: int

@@ -40,7 +40,7 @@ def glob(text: str) -> Callable[[str], object]:
 
 
 def names(file: CodeFile, wanted: str) -> list[str]:
-    """A few names like the wanted one, best first: the same function of a class, parts of names, misspellings."""
+    """A few names like the wanted one, best first: those that have it in them, then misspellings."""
     known = {name.partition(" [clone ")[0] for _, name in demangled(file)}
     last = wanted.strip("*?").rpartition("::")[2].lower()
     parts = sorted((name for name in known if last and last in name.lower()), key=len)

@@ -28,8 +28,8 @@ BEFORE_S: Final = 1.0
 class Loss:
     """What a forced trace cost: ``spent`` seconds of CPU in ``seconds``, by hits times their calibrated cost.
 
-    ``before`` and ``during`` are what the server got done a second, by what was counted; ``why_no_sql`` says why
-    it was not asked itself.
+    ``before`` and ``during`` are what the server got done a second, by what was counted; ``why_no_sql`` says
+    why it was not asked itself.
     """
 
     spent: float

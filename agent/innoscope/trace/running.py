@@ -1,4 +1,4 @@
-"""One trace from the name to what was seen: chosen, calibrated, tried, refused or carried through, taken off."""
+"""One trace: chosen, calibrated, tried, refused or carried through, taken off."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ _BURST_S: Final = 1.0
 def run(target: Target, function: str, wanted: Wanted, *, progress: Progress, paced: Paced) -> Seen:
     """Trace it. ``progress`` is told what is going on; ``paced`` opens what watches the server's own pace.
 
-    Ctrl-C ends it early, and so does the server's end: then ``Seen.error`` has it. Raises TooHot, NotHere, Ambiguous,
-    and what compiling, attaching and looking raise.
+    Ctrl-C ends it early, and so does the server's end: then ``Seen.error`` has it. Raises TooHot, NotHere,
+    Ambiguous, and what loading, attaching and looking raise.
     """
     progress("looking for the function")
     chosen = choose(target, function)
@@ -132,8 +132,8 @@ class Tracer:
             if self._fits(trial.rate, budget):
                 seen.cost = self._cost
                 seen.notes.append(
-                    f"not how long calls take: with a return probe it would cost {whole:.1%} of the server's CPUs "
-                    f"(budget {budget:.1%}; --budget or --force)"
+                    f"not how long calls take: with a return probe it would cost {whole:.1%} of the "
+                    f"server's CPUs (budget {budget:.1%}; --budget or --force)"
                 )
                 return
         self._session.detach()
@@ -208,9 +208,9 @@ def refusal(chosen: Chosen, wanted: Wanted, cost: costs.Cost, trial: Trial, prob
     """The rate, what it would cost, and the way around."""
     share = cost.share(trial.rate)
     what = (
-        f"{chosen.name} is too hot: {trial.rate:,.0f} calls a second, {cost.call_s * 1e6:.1f} µs of the server's time "
-        f"each, would cost {share:.1%} of its {cost.cpus:g} CPUs ({1e3 * trial.rate * cost.call_s:,.0f} ms/s); "
-        f"the budget is {wanted.budget:.1%}"
+        f"{chosen.name} is too hot: {trial.rate:,.0f} calls a second, {cost.call_s * 1e6:.1f} µs of the "
+        f"server's time each, would cost {share:.1%} of its {cost.cpus:g} CPUs "
+        f"({1e3 * trial.rate * cost.call_s:,.0f} ms/s); the budget is {wanted.budget:.1%}"
     )
     if cost.weight > 1:
         what += f", and others wait for each of its calls (they count {cost.weight} times)"

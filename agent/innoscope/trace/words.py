@@ -42,8 +42,9 @@ def headline(seen: Seen) -> str:
     """``buf_page_get: 12,034 calls in 10.0 s, 1,203 a second · cost …``."""
     share = seen.spent / max(seen.seconds, 1e-9) / seen.cost.cpus
     return (
-        f"{seen.chosen.name}: {seen.calls:,} calls in {seen.seconds:.1f} s, {seen.rate:,.{_digits(seen.rate)}f} a second · "
-        f"cost {share:.2%} of the server's {seen.cost.cpus:g} CPUs ({1e6 * seen.cost.call_s:.1f} µs a call) · not stopped"
+        f"{seen.chosen.name}: {seen.calls:,} calls in {seen.seconds:.1f} s, "
+        f"{seen.rate:,.{_digits(seen.rate)}f} a second · cost {share:.2%} of the server's "
+        f"{seen.cost.cpus:g} CPUs ({1e6 * seen.cost.call_s:.1f} µs a call) · not stopped"
     )
 
 
@@ -61,7 +62,8 @@ def notes(seen: Seen) -> Iterator[str]:
     yield from seen.notes
     if seen.stacks_held_back:
         yield (
-            f"{seen.stacks_held_back:,} stacks were left out in bursts of calls: the next one stands for them too"
+            f"{seen.stacks_held_back:,} stacks were left out in bursts of calls: "
+            "the next one stands for them too"
         )
     if seen.stacks_lost:
         yield f"{seen.stacks_lost:,} stacks were lost: they came faster than they were read"
@@ -140,7 +142,8 @@ def _callers(seen: Seen, report: Report, limit: int | None) -> Iterator[str]:
         stack = ",".join(words.labels(group)) or "[no frames]"
         yield f"{group.count:>10,}  {share:>5.1f}%  {marks}{stack}"
     if rest := groups[len(shown) :]:
-        yield f"… {len(rest):,} more ({sum(group.count for group in rest):,} calls); without --limit they are shown"
+        calls = sum(group.count for group in rest)
+        yield f"… {len(rest):,} more ({calls:,} calls); without --limit they are shown"
 
 
 def _taken(seen: Seen) -> str:
@@ -157,7 +160,8 @@ def _loss(seen: Seen, loss: Loss) -> Iterator[str]:
     yield ""
     yield (
         f"what it cost: {seen.hits:,} calls, {loss.spent:.2f} s of CPU in {loss.seconds:.1f} s: "
-        f"{1e3 * loss.spent / max(loss.seconds, 1e-9):,.0f} ms/s, {loss.share:.1%} of the server's {seen.cost.cpus:g} CPUs"
+        f"{1e3 * loss.spent / max(loss.seconds, 1e-9):,.0f} ms/s, {loss.share:.1%} of the server's "
+        f"{seen.cost.cpus:g} CPUs"
     )
     for name, before in loss.before.items():
         if name not in loss.during:
