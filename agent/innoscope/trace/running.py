@@ -208,8 +208,8 @@ def refusal(chosen: Chosen, wanted: Wanted, cost: costs.Cost, trial: Trial, prob
     """The rate, what it would cost, and the way around."""
     share = cost.share(trial.rate)
     what = (
-        f"{chosen.name} is too hot: {trial.rate:,.0f} calls a second, {cost.call_s * 1e6:.1f} µs of the "
-        f"server's time each, would cost {share:.1%} of its {cost.cpus:g} CPUs "
+        f"{chosen.name} is too hot: at least {trial.rate:,.0f} calls a second, "
+        f"{cost.call_s * 1e6:.1f} µs of the server's time each, would cost {share:.1%} of its {cost.cpus:g} CPUs "
         f"({1e3 * trial.rate * cost.call_s:,.0f} ms/s); the budget is {wanted.budget:.1%}"
     )
     if cost.weight > 1:
