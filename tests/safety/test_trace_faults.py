@@ -20,6 +20,7 @@ from workloads import Fsync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 FUNCTION = "log_write_up_to"
 #: A budget that a loaded machine does not exceed either.
@@ -110,3 +111,14 @@ def test_a_stripped_server_says_what_gives_it_names() -> None:
 def test_without_rights_it_says_so(server: Server) -> None:
     result = run(nobody("trace", "--pid", server.pid, FUNCTION))
     assert_one_clear_error(result, NoRights.exit_code, "no right")
+
+
+@pytest.mark.parametrize(
+    ("form", "begins"), [("folded", b"clone"), ("pprof", b"\x1f\x8b"), ("html", b"<!doctype")]
+)
+def test_callers_in_the_formats_of_stacks(server: Server, tmp_path: Path, form: str, begins: bytes) -> None:
+    file = tmp_path / form
+    options = ["--callers", "--seconds", 0.3, "--format", form, "--output", file, *ANY]
+    result = innoscope("trace", "--pid", server.pid, FUNCTION, *options)
+    assert result.returncode == 0, result.stderr
+    assert file.read_bytes().startswith(begins)

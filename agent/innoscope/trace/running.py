@@ -209,8 +209,8 @@ def refusal(chosen: Chosen, wanted: Wanted, cost: costs.Cost, trial: Trial, prob
     share = cost.share(trial.rate)
     what = (
         f"{chosen.name} is too hot: at least {trial.rate:,.0f} calls a second, "
-        f"{cost.call_s * 1e6:.1f} µs of the server's time each, would cost {share:.1%} of its {cost.cpus:g} CPUs "
-        f"({1e3 * trial.rate * cost.call_s:,.0f} ms/s); the budget is {wanted.budget:.1%}"
+        f"{cost.call_s * 1e6:.1f} µs of the server's time each, would cost {share:.1%} of its "
+        f"{cost.cpus:g} CPUs ({1e3 * trial.rate * cost.call_s:,.0f} ms/s); the budget is {wanted.budget:.1%}"
     )
     if cost.weight > 1:
         what += f", and others wait for each of its calls (they count {cost.weight} times)"
