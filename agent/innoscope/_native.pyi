@@ -242,6 +242,29 @@ class BpfMap:
     def update(self, key: bytes, value: bytes) -> None: ...
     def delete(self, key: bytes) -> None: ...
 
+@final
+class TracePrograms:
+    """The programs ``trace_enter`` and ``trace_leave`` of probes/trace, and their maps, by descriptor.
+
+    ``argument`` (from 0, ``bits`` wide) has its values counted; with ``ring_bytes`` (a power of two of pages)
+    stacks go into ``samples``. NativeError kinds: rights, bpf.
+    """
+
+    def __init__(
+        self,
+        *,
+        argument: int | None = None,
+        bits: int = 64,
+        timed: bool = False,
+        ring_bytes: int | None = None,
+    ) -> None: ...
+    def program(self, name: str) -> int: ...
+    def map(self, name: str) -> int: ...
+    def close(self) -> None: ...
+
+def demangle(symbols: Sequence[str]) -> list[str]:
+    """Names without parameter list and return type, in that order; what is not C++ comes back as it is."""
+
 def detach_all(probes: Sequence[Uprobe]) -> None:
     """As ``detach`` of each, all at the same time."""
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Below `probes/`; each becomes `OUT_DIR/<name>.bpf.o`.
-const PROGRAMS: [&str; 3] = ["snapshot/snapshot", "profile/oncpu", "profile/offcpu"];
+const PROGRAMS: [&str; 4] = ["snapshot/snapshot", "profile/oncpu", "profile/offcpu", "trace/trace"];
 
 fn main() {
     let manifest = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR").expect("set by cargo"));
@@ -12,7 +12,7 @@ fn main() {
     for program in PROGRAMS {
         compile(&probes, program);
     }
-    for folder in ["snapshot", "profile", "include"] {
+    for folder in ["snapshot", "profile", "trace", "include"] {
         println!("cargo:rerun-if-changed={}", probes.join(folder).display());
     }
     println!("cargo:rerun-if-env-changed=CLANG");

@@ -13,8 +13,8 @@ from innoscope.probes.catalog import default_catalog
 from innoscope.probes.source import CALIBRATION
 from servers import ensure_packages
 
-#: The names that the programs in probes/snapshot and probes/profile have.
-_OURS: Final = ("snapshot", "on_tick", "on_switch", "on_wakeup")
+#: The names that the programs in probes/snapshot, probes/profile and probes/trace have.
+_OURS: Final = ("snapshot", "on_tick", "on_switch", "on_wakeup", "trace_enter", "trace_leave")
 #: What the kernel keeps of a program's name.
 _KEPT: Final = 15
 _HELD = re.compile(r"^prog_id:\s*(\d+)$", re.MULTILINE)

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "agent" / "innoscope"
 #: Each may import itself and what stands behind it.
 ORDER = (
     "cli", "symbols", "profile", "toggles", "agent", "sensor", "exporter", "collectors", "top", "doctor",
-    "selfprofile", "probes", "memory", "stacks", "metrics", "target", "errors",
+    "selfprofile", "trace", "probes", "memory", "stacks", "metrics", "target", "errors",
 )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ COMMANDS = {
     "stacks": "Show where every thread of a server is, without stopping it.",
     "probes": "Show the eBPF probes: where each can go, and what it costs.",
     "profile": "Show where a server's CPU time goes, or what its threads wait for, over some seconds.",
+    "trace": "Watch one function: its rate, how long it takes, who calls it, with what.",
     "top": "Watch a server's waits live, once a second.",
     "replay": "Look again at what `top --record` wrote.",
     "toggle": "Change a live server's settings: planned, checked, journalled, verified, undone.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from innoscope.errors import KernelUnable
 from innoscope.probes.catalog import ENTER, LEAVE
@@ -14,14 +14,28 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from innoscope._native import Uprobe
-    from innoscope.probes.attachment import Attachment
     from innoscope.probes.placing import Place
+    from innoscope.target.model import Target
 
+#: Calls of which the median is taken.
 _CALLS = 201
 #: A busy server loses more than the time of a hit: branch predictors forget, the thread may lose its CPU on
 #: the way back, others spin for what it holds. Measured in pairs with and without probes: 3 to 5 times as
 #: much (docs/performance.md).
-_BUSY = 4.0
+BUSY = 4.0
+
+
+class Programs(Protocol):
+    """Programs that are loaded to count in one server."""
+
+    target: Target
+
+    @property
+    def calibration_programs(self) -> tuple[int, int]:
+        """Descriptors of the programs for an entry and for a return."""
+
+    def count_in(self, pid: int) -> None:
+        """Count in this process and no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +58,7 @@ class HitCost:
         return (entry if ENTER in at or LEAVE in at else 0.0) / 1e9 + both / 1e9
 
 
-def calibrate(attachment: Attachment) -> HitCost:
+def calibrate(attachment: Programs) -> HitCost:
     """Measure with the very programs that were loaded; takes some 50 ms of one CPU.
 
     Raises NoRights (CAP_SYS_ADMIN), or KernelUnable where our own code cannot be probed.
@@ -56,30 +70,32 @@ def calibrate(attachment: Attachment) -> HitCost:
     attachment.count_in(os.getpid())
     try:
         with translating(os.getpid()):
-            plain, plain_stepped = _per_call(stepped=False), _per_call(stepped=True)
-            probes.append(_probe(enter, CALIBRATION_FUNCTION_STEPPED, on_return=False))
-            stepped = _per_call(stepped=True)
-            probes.append(_probe(enter, CALIBRATION_FUNCTION, on_return=False))
-            entry = _per_call(stepped=False)
-            probes.append(_probe(leave, CALIBRATION_FUNCTION, on_return=True))
-            both = _per_call(stepped=False)
+            plain, plain_stepped = per_call(stepped=False), per_call(stepped=True)
+            probes.append(probe_own(enter, CALIBRATION_FUNCTION_STEPPED, on_return=False))
+            stepped = per_call(stepped=True)
+            probes.append(probe_own(enter, CALIBRATION_FUNCTION, on_return=False))
+            entry = per_call(stepped=False)
+            probes.append(probe_own(leave, CALIBRATION_FUNCTION, on_return=True))
+            both = per_call(stepped=False)
     finally:
         detach_all(probes)
         attachment.count_in(attachment.target.pid)
     return HitCost(
-        entry_ns=_BUSY * max(0.0, entry - plain),
-        stepped_ns=_BUSY * max(0.0, stepped - plain_stepped),
-        return_ns=_BUSY * max(0.0, both - entry),
+        entry_ns=BUSY * max(0.0, entry - plain),
+        stepped_ns=BUSY * max(0.0, stepped - plain_stepped),
+        return_ns=BUSY * max(0.0, both - entry),
     )
 
 
-def _per_call(*, stepped: bool) -> float:
+def per_call(*, stepped: bool) -> float:
+    """Nanoseconds that one call of our own function takes now."""
     from innoscope._native import calibration_run
 
     return float(calibration_run(_CALLS, stepped=stepped))
 
 
-def _probe(program: int, function: str, *, on_return: bool) -> Uprobe:
+def probe_own(program: int, function: str, *, on_return: bool) -> Uprobe:
+    """The program at a function of ours. Raises KernelUnable or NativeError."""
     from innoscope._native import CodeFile, Uprobe
 
     file = CodeFile(os.getpid(), "_native.")

@@ -90,7 +90,7 @@ class Governor:
         self.budget = budget
         self.totals = Totals()
         self.overhead = 0.0  # share of the server's CPUs, over the last tick
-        self.cpus = _cpus(attachment.target.pid)  # that the server may use
+        self.cpus = usable_cpus(attachment.target.pid)  # that the server may use
         self._states = {
             point.name: _State(point, cost.of(point.placed.site.at, point.placed.places))
             for point in attachment.points
@@ -327,7 +327,7 @@ class Governor:
         return scales
 
 
-def _cpus(pid: int) -> float:
+def usable_cpus(pid: int) -> float:
     """CPUs that the process may use (its affinity)."""
     try:
         return float(len(os.sched_getaffinity(pid)))

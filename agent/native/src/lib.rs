@@ -32,6 +32,7 @@ pub mod references;
 pub mod samples;
 pub mod snapshot;
 pub mod symbols;
+pub mod trace;
 pub mod turn;
 pub mod unwind;
 pub mod uprobe;

@@ -12,8 +12,9 @@ use pyo3::prelude::*;
 
 use crate::bpfmap::Map;
 use crate::code;
-use crate::symbols::DebugSearch;
-use crate::{calibration, uprobe};
+use crate::error::{Error, Kind, Result};
+use crate::symbols::{self, DebugSearch};
+use crate::{calibration, trace, uprobe};
 
 #[pyclass(frozen)]
 struct CodeFile {
@@ -147,6 +148,47 @@ impl BpfMap {
     }
 }
 
+#[pyclass(frozen)]
+struct TracePrograms {
+    inner: Mutex<Option<trace::Trace>>,
+}
+
+#[pymethods]
+impl TracePrograms {
+    #[new]
+    #[pyo3(signature = (*, argument = None, bits = 64, timed = false, ring_bytes = None))]
+    fn new(
+        py: Python<'_>,
+        argument: Option<u32>,
+        bits: u32,
+        timed: bool,
+        ring_bytes: Option<u32>,
+    ) -> PyResult<Self> {
+        let wanted = trace::Wanted { argument, bits, timed, ring_bytes };
+        let inner = py.detach(|| trace::Trace::new(wanted))?;
+        Ok(Self { inner: Mutex::new(Some(inner)) })
+    }
+
+    fn program(&self, name: &str) -> PyResult<RawFd> {
+        Ok(self.with(|trace| trace.program(name))?)
+    }
+
+    fn map(&self, name: &str) -> PyResult<RawFd> {
+        Ok(self.with(|trace| trace.map(name))?)
+    }
+
+    fn close(&self) {
+        *self.inner.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+impl TracePrograms {
+    fn with(&self, find: impl FnOnce(&trace::Trace) -> Result<RawFd>) -> Result<RawFd> {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        find(inner.as_ref().ok_or_else(|| Error::new(Kind::Internal, "the programs are closed"))?)
+    }
+}
+
 #[pyfunction]
 fn detach_all(py: Python<'_>, probes: Vec<PyRef<'_, Uprobe>>) {
     let events: Vec<OwnedFd> = probes.iter().filter_map(|probe| probe.take()).collect();
@@ -159,13 +201,20 @@ fn calibration_run(py: Python<'_>, calls: u32, stepped: bool) -> u64 {
     py.detach(|| calibration::run(calls, stepped)).as_nanos() as u64
 }
 
+#[pyfunction]
+fn demangle(py: Python<'_>, symbols: Vec<String>) -> Vec<String> {
+    py.detach(|| symbols.iter().map(|symbol| symbols::demangle(symbol)).collect())
+}
+
 /// Adds these to the module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<CodeFile>()?;
     module.add_class::<Uprobe>()?;
     module.add_class::<BpfMap>()?;
+    module.add_class::<TracePrograms>()?;
     module.add("CALIBRATION_FUNCTION", calibration::FUNCTION)?;
     module.add("CALIBRATION_FUNCTION_STEPPED", calibration::STEPPED_FUNCTION)?;
+    module.add_function(wrap_pyfunction!(demangle, module)?)?;
     module.add_function(wrap_pyfunction!(detach_all, module)?)?;
     module.add_function(wrap_pyfunction!(calibration_run, module)?)
 }

@@ -48,11 +48,8 @@ impl Samples {
         kernel: bool,
         file_calls: Option<Vec<i32>>,
     ) -> PyResult<Self> {
-        let search = DebugSearch {
-            dirs: debug_dirs.unwrap_or_else(|| vec![PathBuf::from("/usr/lib/debug")]),
-            fetched: debug_files.unwrap_or_default(),
-            root: Some(PathBuf::from(format!("/proc/{pid}/root"))),
-        };
+        let dirs = debug_dirs.unwrap_or_else(|| vec![PathBuf::from("/usr/lib/debug")]);
+        let search = DebugSearch::of_process(pid, dirs, debug_files.unwrap_or_default());
         let file_calls = file_calls.unwrap_or_default().into_iter().collect();
         let naming = Naming { search, inlines, kernel, file_calls };
         let inner = py.detach(|| samples::Samples::new(pid, ring, naming))?;

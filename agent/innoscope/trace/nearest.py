@@ -1,0 +1,51 @@
+"""The functions of a file by names that a person would write, and those that are near a misspelt one."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from fnmatch import translate
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from innoscope._native import CodeFile
+
+#: As ``CodeFile.functions`` gives it.
+Function: TypeAlias = tuple[str, int, int, int, bool]
+_SHOWN: Final = 5
+#: Names whose lengths differ by more than this are not compared letter by letter: a server has 60,000.
+_LETTERS: Final = 4
+
+
+def readable(symbol: str) -> str:
+    """The demangled name, without parameters."""
+    from innoscope._native import demangle
+
+    return demangle([symbol])[0]
+
+
+def demangled(file: CodeFile) -> Iterator[tuple[Function, str]]:
+    """All functions of a file with their demangled names; takes some tenths of a second for a server."""
+    from innoscope._native import demangle
+
+    functions = file.functions([""])
+    return zip(functions, demangle([found[0] for found in functions]), strict=True)
+
+
+def glob(text: str) -> Callable[[str], object]:
+    """Whether a whole name fits ``*``, ``?`` and ``[…]``."""
+    return re.compile(translate(text)).fullmatch
+
+
+def names(file: CodeFile, wanted: str) -> list[str]:
+    """A few names like the wanted one, best first: those that have it in them, then misspellings."""
+    known = {name.partition(" [clone ")[0] for _, name in demangled(file)}
+    last = wanted.strip("*?").rpartition("::")[2].lower()
+    parts = sorted((name for name in known if last and last in name.lower()), key=len)
+    found = dict.fromkeys(parts[:_SHOWN])
+    if len(found) < _SHOWN:
+        alike = [name for name in known if abs(len(name) - len(wanted)) <= _LETTERS]
+        found |= dict.fromkeys(difflib.get_close_matches(wanted, sorted(alike), n=_SHOWN, cutoff=0.75))
+    return list(found)[:_SHOWN]

@@ -1,0 +1,83 @@
+//! The programs of probes/trace, loaded for one function. Whoever has them puts them on with [`crate::uprobe`].
+
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use libbpf_rs::{MapCore, ObjectBuilder};
+
+use crate::error::{Error, Kind, Result};
+
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.bpf.o"));
+
+/// `NO_ARGUMENT` of trace.bpf.c.
+const NO_ARGUMENT: u32 = u32::MAX;
+/// A ring that is not used; one page would do where pages are small.
+const LEAST_RING: u32 = 64 << 10;
+
+/// What to find out.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    /// The argument whose values are counted, from 0.
+    pub argument: Option<u32>,
+    /// Its width.
+    pub bits: u32,
+    /// How long calls take: a program for the return is used as well.
+    pub timed: bool,
+    /// Room for stacks, a power of two of pages; None where none are taken.
+    pub ring_bytes: Option<u32>,
+}
+
+/// Programs and maps, until they are dropped.
+pub struct Trace {
+    object: libbpf_rs::Object,
+}
+
+impl Trace {
+    /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` where the kernel has no BTF or refuses.
+    pub fn new(wanted: Wanted) -> Result<Self> {
+        // libbpf prints to stderr by default; what matters reaches the caller in the error.
+        libbpf_rs::set_print(None);
+        let mut open = ObjectBuilder::default().open_memory(OBJECT).map_err(|error| failed(&error))?;
+        for mut map in open.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            let set = match name.as_str() {
+                "samples" => map.set_max_entries(wanted.ring_bytes.unwrap_or(LEAST_RING)),
+                "values" if wanted.argument.is_none() => map.set_max_entries(1),
+                name if name.ends_with(".rodata") => map.set_initial_value(&constants(wanted)),
+                _ => Ok(()),
+            };
+            set.map_err(|error| failed(&error))?;
+        }
+        Ok(Self { object: open.load().map_err(|error| failed(&error))? })
+    }
+
+    /// The descriptor of a program: `trace_enter` or `trace_leave`.
+    pub fn program(&self, name: &str) -> Result<RawFd> {
+        let found = self.object.progs_mut().find(|program| program.name() == name);
+        let found = found.ok_or_else(|| Error::new(Kind::Internal, format!("no program named {name}")))?;
+        Ok(found.as_fd().as_raw_fd())
+    }
+
+    /// The descriptor of a map.
+    pub fn map(&self, name: &str) -> Result<RawFd> {
+        let found = self.object.maps().find(|map| map.name() == name);
+        let found = found.ok_or_else(|| Error::new(Kind::Internal, format!("no map named {name}")))?;
+        Ok(found.as_fd().as_raw_fd())
+    }
+}
+
+/// `wanted` of trace.bpf.c.
+fn constants(wanted: Wanted) -> Vec<u8> {
+    let Wanted { argument, bits, timed, ring_bytes } = wanted;
+    [argument.unwrap_or(NO_ARGUMENT), bits, timed.into(), ring_bytes.is_some().into()]
+        .iter()
+        .flat_map(|word| word.to_ne_bytes())
+        .collect()
+}
+
+fn failed(error: &libbpf_rs::Error) -> Error {
+    let kind = match error.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => Kind::Rights,
+        _ => Kind::Bpf,
+    };
+    Error::new(kind, format!("loading the programs of a trace: {error}"))
+}

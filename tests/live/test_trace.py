@@ -1,0 +1,206 @@
+"""Must show 1 and 2: who allocates from the buffer pool; hot functions are refused, or cost what is told."""
+
+from __future__ import annotations
+
+import re
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bpftrace import Bpftrace
+from innoscope.target.discover import find_one
+from live import figures
+from safety.command import innoscope
+from safety.leftovers import breakpoints
+from safety.tracing import Tracing, trace
+from safety.well import assert_well
+from servers import Server
+from workloads import Cpu, Fsync
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+#: InnoDB's locks are in memory that each transaction takes from the buffer pool, a block at a time.
+LOCK_PATH = ("lock_rec_lock", "lock_rec_create", "mem_heap_create_block", "buf_block_alloc")
+READ_PATH = ("buf_page_init_for_read",)
+_TENTH = 100_000_000  # ns
+POOL = (
+    "--innodb-buffer-pool-size=8M",
+    "--innodb-flush-log-at-trx-commit=0",
+    "--innodb-flush-method=O_DIRECT",
+)
+
+
+def _uprobe(server: Server, function: str) -> str:
+    target = find_one(server.pid)
+    path = target.executable.removeprefix(target.root if target.root != "/" else "")
+    return f"uprobe:/proc/{server.pid}/root{path}:{function} /pid == {server.pid}/"
+
+
+def _fill(server: Server, megabytes: int) -> None:
+    """A table much larger than the buffer pool, with small rows: many to lock on each page."""
+    with closing(server.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE post")
+        cursor.execute("CREATE TABLE post.big (a INT PRIMARY KEY AUTO_INCREMENT, b INT) ENGINE=InnoDB")
+        cursor.execute("INSERT INTO post.big (b) VALUES (1), (2), (3), (4)")
+        rows = 4
+        while rows * 32 < megabytes << 20:
+            cursor.execute("INSERT INTO post.big (b) SELECT b FROM post.big")
+            rows *= 2
+
+
+@pytest.fixture(scope="module")
+def old() -> Iterator[Server]:
+    with Server("mysql-5.5.9", options=POOL) as server:
+        _fill(server, 48)
+        yield server
+
+
+def _settle(server: Server) -> None:
+    """Background threads go on for a while: until no page comes into the pool or leaves it."""
+    names = "'Innodb_pages_read', 'Innodb_pages_created', 'Innodb_pages_written'"
+    deadline = time.monotonic() + 60
+    last: object = None
+    with closing(server.connect()) as connection, connection.cursor() as cursor:
+        while True:
+            cursor.execute(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})")
+            if (now := cursor.fetchall()) == last:
+                return
+            assert time.monotonic() < deadline, "the server does not come to rest"
+            last = now
+            time.sleep(1.2)
+
+
+def _functions(stack: dict[str, Any]) -> list[str]:
+    return [frame["function"] for frame in stack["frames"]]
+
+
+def _share(document: dict[str, Any], path: tuple[str, ...]) -> float:
+    """Of the calls that came by all of these functions."""
+    stacks = document["callers"]["stacks"]
+    return float(sum(stack["share"] for stack in stacks if set(path) <= set(_functions(stack))))
+
+
+def test_who_allocates_from_the_buffer_pool(old: Server) -> None:
+    """The old question: a CREATE TABLE … SELECT that runs a small buffer pool out of free blocks."""
+    function = "buf_LRU_get_free_block"
+    with closing(old.connect()) as connection, connection.cursor() as cursor:
+        _settle(old)
+        with Bpftrace(f"{_uprobe(old, function)} {{ @n[nsecs / {_TENTH}] = count(); }}") as bpftrace:
+            # Not the budget but the count is the point here.
+            tracing = Tracing(old, function, "--callers", "--seconds", 120, "--json", "--budget", 1)
+            with tracing:
+                began = time.monotonic_ns() // _TENTH
+                _settle(old)
+                cursor.execute("CREATE TABLE post.copy ENGINE=InnoDB SELECT * FROM post.big")
+                _settle(old)
+                ended = time.monotonic_ns() // _TENTH
+        cursor.execute("DROP TABLE post.copy")
+    seen = tracing.document()
+    # It was on for longer than the trace: the server does something by itself now and then.
+    told = sum(count for at, count in bpftrace.maps["@n"].items() if began <= int(at) <= ended)
+    locks, reads = _share(seen, LOCK_PATH), _share(seen, READ_PATH)
+    figures.record(
+        "trace", "who allocates from the buffer pool",
+        f"{seen['calls']:,} calls, bpftrace {told:,}; "
+        f"{seen['callers']['stacks_taken']:,} stacks: "
+        f"{locks:.1%} for locks, {reads:.1%} for page reads",
+        calls=seen["calls"], bpftrace=told, locks=locks, reads=reads,
+    )  # fmt: skip
+    assert seen["calls"] == pytest.approx(told, rel=0.01)
+    assert seen["latency"]["calls"] == pytest.approx(seen["calls"], rel=0.01)
+    assert locks > 0
+    assert reads > locks
+    [stack, *_] = [each for each in seen["callers"]["stacks"] if set(LOCK_PATH) <= set(_functions(each))]
+    order = [_functions(stack).index(name) for name in (function, *reversed(LOCK_PATH))]
+    assert order == sorted(order), "from the allocation out to the lock"
+
+
+class _Scans(Cpu):
+    """Page accesses and rows, as many as there can be."""
+
+    def statements(self) -> Sequence[str]:
+        return ["SELECT b FROM t1 WHERE a = $R", "SELECT COUNT(b) FROM t1 WHERE a <= 300"]
+
+
+@pytest.fixture(scope="module")
+def busy() -> Iterator[Server]:
+    options = ("--innodb-adaptive-hash-index=OFF",)  # it spares most of the page accesses
+    with Server("mysql-5.6.24", options=options) as server, _Scans(server, 4):
+        yield server
+
+
+def _told(server: Server, variable: str) -> int:
+    with closing(server.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute(f"SHOW GLOBAL STATUS LIKE '{variable}'")
+        return int(cursor.fetchone()[1])
+
+
+def _rate_told(server: Server, variable: str) -> float:
+    before, began = _told(server, variable), time.monotonic()
+    time.sleep(1)
+    return (_told(server, variable) - before) / (time.monotonic() - began)
+
+
+@pytest.mark.parametrize(
+    ("function", "counter"),
+    [("buf_page_get_gen", None), ("row_search_for_mysql", "Innodb_rows_read")],
+)
+def test_a_hot_function_is_refused(busy: Server, function: str, counter: str | None) -> None:
+    told = _rate_told(busy, counter) if counter else 0.0
+    result = innoscope("trace", "--pid", busy.pid, function)
+    assert result.returncode == 14, result.stderr
+    assert result.stdout == ""
+    rate = _number(r"([\d,]+) calls a second", result.stderr)
+    probed_ms = _number(r"probed for ([\d,]+) ms", result.stderr)
+    assert re.search(r"would cost [\d.]+% of its \d CPUs", result.stderr)
+    assert "instead: " in result.stderr
+    assert "--force" in result.stderr
+    figures.record(
+        "trace", f"{function} refused",
+        f"{rate:,.0f} calls a second (server: {told:,.0f}), probed for {probed_ms:.0f} ms",
+        rate=rate, told=told, probed_ms=probed_ms,
+    )  # fmt: skip
+    assert rate > 0.2 * told, "a trial slows a hot function, and the tool takes a CPU of two"
+    assert probed_ms < 1000
+    assert_well(busy)
+    assert breakpoints(busy.pid) == set()
+
+
+def _number(pattern: str, text: str) -> float:
+    found = re.search(pattern, text)
+    assert found, text
+    return float(found[1].replace(",", ""))
+
+
+def test_forced_it_ends_soon_and_tells_what_it_cost(busy: Server) -> None:
+    began = time.monotonic()
+    seen = trace(busy, "row_search_for_mysql", "--force", "--seconds", 2)
+    loss = seen["loss"]
+    before, during = (loss[when]["statements"] for when in ("before", "during"))
+    figures.record(
+        "trace", "row_search_for_mysql --force",
+        f"{seen['rate']:,.0f} calls a second, {loss['share']:.1%} of the CPUs; {before:,.0f} statements a "
+        f"second before, {during:,.0f} meanwhile", share=loss["share"], before=before, during=during,
+    )  # fmt: skip
+    assert seen["seconds"] == pytest.approx(2, abs=0.5)
+    assert time.monotonic() - began < 20
+    assert seen["calls"] > 1000
+    assert loss["share"] > 0.01
+    assert loss["cpu_seconds"] == pytest.approx(seen["cost"]["seconds"])
+    assert before > 0
+    assert during > 0
+    assert breakpoints(busy.pid) == set()
+
+
+def test_values_of_an_argument(busy: Server) -> None:
+    """fsync's descriptor: each call has one, and they are few."""
+    with Fsync(busy, 2):
+        seen = trace(busy, "fsync", "--arg", 0, "--bits", 32, "--seconds", 1, "--budget", 1)
+    values = seen["argument"]["values"]
+    assert values
+    assert sum(count for _, count in values) == sum(count for _, count in seen["argument"]["octaves"])
+    assert sum(count for _, count in values) == seen["calls"]
+    assert all(0 <= value < 1 << 20 for value, _ in values)

@@ -1,0 +1,65 @@
+"""``innoscope trace`` as a person runs it, also while it runs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+from safety.command import DEADLINE_S, INNOSCOPE, innoscope
+from safety.leftovers import probed
+from servers import Keeper
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from servers import Server
+
+
+def trace(server: Server, *arguments: object) -> dict[str, Any]:
+    """To its end: what it saw."""
+    result = innoscope("trace", "--pid", server.pid, "--json", *arguments)
+    assert result.returncode == 0, result.stderr
+    return dict(json.loads(result.stdout))
+
+
+class Tracing:
+    """One that runs until it is interrupted; inside the block its probes are on."""
+
+    def __init__(self, server: Server, *arguments: object, under: Sequence[str] = ()) -> None:
+        self._server = server
+        self._command = [*under, INNOSCOPE, "trace", "--pid", str(server.pid), *map(str, arguments)]
+        self._keeper = Keeper()
+        self.out = self.err = ""
+
+    def __enter__(self) -> Self:
+        self.process = subprocess.Popen(
+            self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self._keeper.watch(self.process.pid)
+        deadline = time.monotonic() + DEADLINE_S
+        while not probed(self._server.pid):
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        self.finish()
+
+    def finish(self) -> int:
+        """Wait for its end; what it said is in ``out`` and ``err``."""
+        if not self.process.stdout or self.process.stdout.closed:
+            return self.process.returncode
+        self.out, self.err = self.process.communicate(timeout=DEADLINE_S)
+        self._keeper.close()
+        return self.process.returncode
+
+    def document(self) -> dict[str, Any]:
+        """What it saw, with ``--json``."""
+        assert self.process.returncode == 0, self.err
+        return dict(json.loads(self.out))

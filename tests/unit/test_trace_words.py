@@ -1,0 +1,180 @@
+"""A trace without a server: what is refused, and how what was seen is told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from innoscope.cli.main import main
+from innoscope.errors import NoSuchProcess
+from innoscope.metrics.model import Histogram
+from innoscope.probes.placing import Place
+from innoscope.stacks.fold import Report
+from innoscope.stacks.model import Frame, Trust
+from innoscope.trace import document, hot, latency, nearest, words
+from innoscope.trace.costs import Cost
+from innoscope.trace.model import Chosen, Seen, Trial, Values, Wanted
+from innoscope.trace.pace import Loss
+from innoscope.trace.running import refusal
+from unit.dumps import target
+
+PLACE = Place("buf_page_get_gen", 0x1000, 64, 0x1000, stepped=False)
+CHOSEN = Chosen(
+    "buf_page_get_gen", "/proc/1/map_files/0-1", (PLACE,), why_hot="each access", instead="innoscope trace x"
+)
+COST = Cost(call_s=2e-6, stack_s=20e-6, cpus=2)
+TRIAL = Trial(2000, 0.005, 0.0)
+
+
+def seen(**changes: Any) -> Seen:
+    made = Seen(CHOSEN, TRIAL, COST, seconds=10.0, calls=1000, hits=1010)
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def text(made: Seen) -> str:
+    return "\n".join(words.lines(made, target()))
+
+
+def stacks(*counts: int) -> Report:
+    report = Report(target())
+    for number, count in enumerate(counts):
+        frames = (Frame("buf_page_get_gen", "mysqld", 1), Frame(f"caller{number}", "mysqld", 2))
+        report.count("calls", Trust.EXACT, tuple(frame.label for frame in frames), frames, count)
+    return report
+
+
+def test_a_refusal_tells_the_rate_the_cost_and_the_way_around() -> None:
+    error = refusal(CHOSEN, Wanted(), COST, TRIAL, 0.05)
+    assert error.exit_code == 14
+    assert "400,000 calls a second" in error.what
+    assert "40.0% of its 2 CPUs (800 ms/s); the budget is 1.0%" in error.what
+    assert error.remedy is not None
+    assert "probed for 50 ms" in error.remedy
+    assert "instead: innoscope trace x" in error.remedy
+    assert "--force" in error.remedy
+
+
+def test_a_function_that_others_wait_for_counts_more() -> None:
+    assert replace(COST, weight=10).share(100) == pytest.approx(10 * COST.share(100))
+    error = refusal(CHOSEN, Wanted(), replace(COST, weight=10), TRIAL, 0.05)
+    assert "count 10 times" in error.what
+
+
+def test_without_a_return_probe_a_call_costs_less() -> None:
+    assert replace(COST, return_s=1e-6).without_return.call_s == pytest.approx(1e-6)
+
+
+def test_stacks_have_room_in_the_budget() -> None:
+    assert COST.stacks_a_second(0.01) == 250
+    assert replace(COST, stack_s=1e-3).stacks_a_second(0.01) == 10
+
+
+def test_the_headline_tells_rate_and_cost() -> None:
+    assert words.headline(seen()) == (
+        "buf_page_get_gen: 1,000 calls in 10.0 s, 100 a second · cost 0.01% of the server's 2 CPUs "
+        "(2.0 µs a call) · not stopped"
+    )
+
+
+def test_how_long_calls_take() -> None:
+    made = seen(latency=Histogram((0,) * 10 + (900, 0, 100), 2_000_000))
+    shown = text(made)
+    assert "mean 2.00 µs, half within 2.05 µs, 90 % within 2.05 µs, 99 % within 8.19 µs" in shown
+    assert "1.02 µs to 2.05 µs" in shown
+    assert "2.05 µs to 4.10 µs" in shown, "an empty one between others"
+    assert "8.19 µs to 16.4 µs" not in shown
+
+
+def test_values_most_frequent_first_then_by_powers_of_two() -> None:
+    values = Values(1, {7: 10, 3: 30, 1 << 40: 5}, 2, (0,) * 65)
+    lines = text(seen(values=replace(values, octaves=(0, 0, 30, 10, *(0,) * 37, 5, *(0,) * 23)))).splitlines()
+    [first, second, third] = [line.split()[2] for line in lines[4:7]]
+    assert (first, second, third) == ("3", "7", "0x10000000000")
+    assert any("found no room" in line for line in lines)
+    assert any("2 to 3" in line for line in lines)
+
+
+def test_callers_with_their_share_and_how_many_stacks_that_is() -> None:
+    made = seen(report=stacks(300, 700), stacks_taken=250)
+    lines = text(made).splitlines()
+    assert "2 different stacks in 250 of 1,000 calls (one of 4.0, drawn evenly" in text(made)
+    assert lines[-2].split() == ["700", "70.0%", "buf_page_get_gen,caller1"]
+    assert "one of" not in text(seen(report=stacks(10), stacks_taken=1000))
+
+
+def test_what_is_missing_is_said() -> None:
+    made = seen(calls=0, stacks_held_back=3, stacks_lost=4, ended="interrupted after 1.0 of 10 s")
+    notes = list(words.notes(made))
+    assert notes[0] == "interrupted after 1.0 of 10 s"
+    assert "no call was seen" in notes[1]
+    assert "3 stacks were left out" in notes[2]
+    assert "4 stacks were lost" in notes[3]
+
+
+def test_the_loss_is_told_in_both_ways() -> None:
+    loss = Loss(0.5, 5.0, 0.05, {"statements": 1000.0}, {"statements": 900.0}, None)
+    shown = text(seen(loss=loss))
+    assert "0.50 s of CPU in 5.0 s: 100 ms/s, 5.0% of the server's 2 CPUs" in shown
+    assert "1,000 statements a second before, 900 meanwhile (-10 %)" in shown
+
+
+def test_json_has_what_the_text_has() -> None:
+    made = seen(
+        latency=Histogram((0, 4), 10), report=stacks(5), values=Values(0, {1: 2}, 0, (0, 2)),
+        loss=Loss(0.5, 5.0, 0.05, {}, {}, "refused"),
+    )  # fmt: skip
+    told = json.loads(document.line(made, target()))
+    assert told["calls"] == 1000
+    assert told["latency"] == {"calls": 4, "total_ns": 10, "octaves_ns": [[2, 4]]}
+    assert told["argument"]["values"] == [[1, 2]]
+    assert told["callers"]["stacks"][0]["share"] == 1
+    assert told["loss"]["no_sql"] == "refused"
+
+
+@pytest.mark.parametrize(
+    ("ns", "shown"), [(3, "3 ns"), (1024, "1.02 µs"), (65536, "65.5 µs"), (131e6, "131 ms"), (2e9, "2.00 s")]
+)
+def test_durations_have_three_digits(ns: float, shown: str) -> None:
+    assert latency.duration(ns) == shown
+
+
+def test_a_glob_fits_whole_names() -> None:
+    assert nearest.glob("buf_*_get")("buf_page_get")
+    assert not nearest.glob("buf_*_get")("buf_page_get_gen")
+
+
+def test_hot_functions_are_known_by_their_symbols() -> None:
+    known = hot.of("_Z16buf_page_get_genmmmmP11buf_block_tmPKcmP5mtr_t")
+    assert known is not None
+    assert "each access" in known.why
+    search = hot.of("lock_deadlock_recursive")
+    assert search is not None
+    assert search.weight > 1
+    assert "deadlock_search" in search.instead
+    assert hot.of("log_write_up_to") is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--format", "folded"], "--callers"),
+        (["--json", "--format", "text"], "contradicts"),
+        (["--force", "--seconds", "31"], "at most 30"),
+        (["--seconds", "601"], "600"),
+        (["--arg", "6"], "range"),
+    ],
+)
+def test_options_that_make_no_sense(
+    arguments: list[str], word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["trace", "f", "--pid", "1", *arguments]) == 2
+    assert word in capsys.readouterr().err
+
+
+def test_no_such_process() -> None:
+    assert main(["trace", "f", "--pid", "4194304"]) == NoSuchProcess.exit_code
