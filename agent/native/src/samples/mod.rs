@@ -209,8 +209,10 @@ impl Taking {
                 count.weight = count.weight.wrapping_add(capture.weight);
                 self.comms.insert(tid, capture.comm);
             }
-            Some(Record::WaitBegins(capture)) => {
+            Some(Record::WaitBegins(mut capture)) => {
                 self.bytes += capture.stack.len() as u64;
+                let scheduler = self.stacks.in_scheduler(&capture.kernel);
+                capture.kernel.drain(..scheduler);
                 let place = self.place(&capture, Trust::Exact);
                 self.waits.begins(capture.tid, place, capture.weight);
                 self.comms.insert(capture.tid, capture.comm);

@@ -67,6 +67,19 @@ impl Stacks {
         number
     }
 
+    /// How many of these kernel addresses, from the innermost on, are of the scheduler and of what our program
+    /// hangs on there. A look at a thread that waits does not show them.
+    pub fn in_scheduler(&mut self, kernel: &[u64]) -> usize {
+        let is_scheduler = |function: &str| {
+            ["bpf_", "__bpf_", "__traceiter_", "__schedule", "schedule", "io_schedule", "preempt_schedule"]
+                .iter()
+                .any(|beginning| function.starts_with(beginning))
+        };
+        let numbers: Vec<u32> = kernel.iter().map(|address| self.kernel_frame(*address)).collect();
+        let functions = numbers.iter().map(|number| self.frames[*number as usize].function.as_deref());
+        functions.take_while(|function| function.is_some_and(is_scheduler)).count()
+    }
+
     fn kernel_frame(&mut self, address: u64) -> u32 {
         if let Some(known) = self.in_kernel.get(&address) {
             return *known;
