@@ -57,8 +57,12 @@ def test_core_and_catalog_are_in_it(installed: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["targets", "doctor", "stacks", "top", "replay", "agent", "sensor", "self-profile"]
-)
+    "command",
+    [
+        "targets", "doctor", "stacks", "top", "replay", "trace", "profile", "symbols", "probes", "toggle",
+        "unstick", "agent", "sensor", "self-profile",
+    ],
+)  # fmt: skip
 def test_every_command_can_be_imported(installed: Path, command: str) -> None:
     done = run(installed, "-m", "innoscope.cli.main", command, "--help")
     assert done.returncode == 0, done.stderr
