@@ -45,6 +45,11 @@ def schedstat(pid: int) -> dict[int, tuple[int, int]]:
     return found
 
 
+#: A clock that goes off while another's interrupt is handled is seen at its end: which of two profilers sees
+#: more of the other's interrupts says nothing about the server.
+_OTHERS_INTERRUPT = "irqentry_exit_to_user_mode"
+
+
 def self_shares(profile: Profile) -> dict[str, float]:
     """Of each function on a CPU, in percent of all samples."""
     counts: Counter[str] = Counter()
@@ -60,9 +65,9 @@ def one_name(function: str) -> str:
 
 
 def shares(counts: Counter[str]) -> dict[str, float]:
-    """In percent, most first."""
-    total = counts.total()
-    return {name: 100 * count / total for name, count in counts.most_common()}
+    """In percent of what is the server's, most first."""
+    kept = Counter({name: count for name, count in counts.items() if name != _OTHERS_INTERRUPT})
+    return {name: 100 * count / kept.total() for name, count in kept.most_common()}
 
 
 class Perf:
