@@ -11,8 +11,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pymysql
 import pytest
 
+from innoscope.errors import NoSuchProcess
 from innoscope.profile.oncpu import OnCpuProfiler
 from innoscope.profile.sampling import run
 from innoscope.target.discover import find_one
@@ -127,7 +129,7 @@ def test_a_process_that_ended_is_an_error() -> None:
         target = find_one(server.pid)
         profiler = OnCpuProfiler(target)
         server.kill()
-        with pytest.raises(Exception, match="does not exist or has ended"):
+        with pytest.raises(NoSuchProcess, match="does not exist or has ended"):
             run(profiler, target, 1)
 
 
@@ -148,7 +150,7 @@ def test_a_crash_recovery(name: str, roomy: Options, tight: Options) -> None:
         told: list[str] = []
         target = _found(server.pid)
         profile, alive = run(OnCpuProfiler(target), target, 1.5, lambda _, so_far: told.append(so_far))
-        with pytest.raises(Exception, match="connect"):
+        with pytest.raises(pymysql.err.OperationalError, match="connect"):
             server.connect()
         server.wait_ready()
     waits = _by_wait(profile)

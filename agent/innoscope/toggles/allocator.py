@@ -31,10 +31,10 @@ _ARGUMENT: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Allocator:
-    """``name`` is glibc, tcmalloc or jemalloc; ``library`` how its file's name begins, None: the server."""
+    """``name`` is glibc, tcmalloc or jemalloc; ``module`` how its file's name begins, None: the server."""
 
     name: str
-    library: str | None
+    module: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +74,11 @@ def detect(target: Target) -> Allocator:
 def resolve(target: Target, allocator: Allocator, expression: str) -> Call:
     """What to call for an expression of the catalog. Raises Refused."""
     name, arguments = parse(expression)
-    found = _functions(target, allocator.library, name)
+    found = _functions(target, allocator.module, name)
     if len(found) != 1:
         times = f"{len(found)} times" if found else "not"
         raise Refused(
-            f"{name} is {times} in {allocator.library or 'the server'} of process {target.pid}",
+            f"{name} is {times} in {allocator.module or 'the server'} of process {target.pid}",
             remedy="report this server's allocator to Innoscope",
         )
     return Call(found.pop(), arguments, _restorer(target), f"{allocator.name}: {name}")
