@@ -149,9 +149,9 @@ def test_a_crash_recovery(name: str, roomy: Options, tight: Options) -> None:
         server.start(wait=False)
         told: list[str] = []
         target = _found(server.pid)
-        profile, alive = run(OnCpuProfiler(target), target, 1.5, lambda _, so_far: told.append(so_far))
         with pytest.raises(pymysql.err.OperationalError, match="connect"):
             server.connect()
+        profile, alive = run(OnCpuProfiler(target), target, 1.5, lambda _, so_far: told.append(so_far))
         server.wait_ready()
     waits = _by_wait(profile)
     print(f"\n{name}: {told[-1]}; {waits}")
