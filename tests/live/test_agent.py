@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NAMES = ("mysql-5.6.24", "mariadb-10.11")
-SCRAPES = 100
+SCRAPES = 60
 #: ann:secret, at bcrypt's lowest cost.
 USER = '"$2b$04$8rxkvEEf1L4p9tz1nvUw6OunHm9Car9xkcNHBZO9SqJ.uu7AGXIUW"'
 PATIENCE_S = 30
