@@ -18,7 +18,7 @@ from innoscope.metrics.model import Histogram
 from innoscope.metrics.registry import BUCKETS, PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from prometheus_client import Metric as Family
 
@@ -43,8 +43,20 @@ def expose(series: Iterable[Series], accept: str) -> tuple[bytes, str]:
     """``(body, content type)``, in the format that the header ``Accept`` prefers."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Once(families(series)))
-    encoder, content_type = choose_encoder(accept)
-    return encoder(registry), content_type
+    encoder, form = _chosen(accept)
+    return encoder(registry), form
+
+
+def content_type(accept: str) -> str:
+    """That of what ``expose`` makes."""
+    return _chosen(accept)[1]
+
+
+def _chosen(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+    try:
+        return choose_encoder(accept)
+    except (TypeError, ValueError):  # a version that is none
+        return choose_encoder("")
 
 
 def families(series: Iterable[Series]) -> list[Family]:
