@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Made at a time. An hour of 2,000 distinct stacks as HTML takes a second and 40 MB.
-MAKING: Final = 2
+#: Made at a time. An hour of 2,000 distinct stacks as HTML takes a second and 90 MB.
+MAKING: Final = 1
 #: Seconds that the next one waits for its turn.
 PATIENCE_S: Final = 2.0
 #: Bytes that were made and that clients have not taken yet.
-UNTAKEN: Final = 32 << 20
+UNTAKEN: Final = 24 << 20
 
 
 class TooMuch(Exception):
