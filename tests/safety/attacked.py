@@ -155,8 +155,8 @@ def attack(
 def say(host: Host, port: int, raw: bytes, *, address: str = HERE, patience: float = 5) -> bytes:
     """All that comes back for these bytes, until the other side ends or says nothing more for a while."""
     with host.entered(), socket.create_connection((address, port), patience) as wire:
-        wire.sendall(raw)
-        with suppress(OSError):
+        with suppress(OSError):  # refused before it was read to its end
+            wire.sendall(raw)
             wire.shutdown(socket.SHUT_WR)
         found = b""
         with suppress(ConnectionResetError, TimeoutError):

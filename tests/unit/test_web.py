@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
@@ -16,6 +17,7 @@ import pytest
 
 from certificates import self_signed
 from innoscope.errors import BadFile
+from innoscope.exporter import web
 from innoscope.exporter.connections import MOST, Connections, counted_as
 from innoscope.exporter.load import Load, TooMuch
 from innoscope.exporter.web import Address, Request, Response, WebServer
@@ -209,6 +211,21 @@ def test_who_is_too_slow_is_ended() -> None:
 )
 def test_whose_connection_it_is(address: str, client: str) -> None:
     assert counted_as(address) == client
+
+
+@pytest.mark.parametrize("sent", [b"GET /say", b"GET /say HTTP/1.1\r\nX: "])
+def test_a_request_that_never_ends_is_ended(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many bytes still come."""
+    monkeypatch.setattr(web, "_SLOWEST", 1)
+    monkeypatch.setattr(web, "_SWEEP", 0.1)
+    with serving() as server, socket.create_connection(("127.0.0.1", server.port), 5) as wire:
+        wire.sendall(sent)
+        began = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            while not gone(wire):
+                wire.sendall(b"x")
+                time.sleep(0.05)
+        assert 0.5 < time.monotonic() - began < 3
 
 
 def test_so_many_dear_answers_at_a_time() -> None:

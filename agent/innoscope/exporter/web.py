@@ -168,7 +168,9 @@ class WebServer:
                 slot.socket = context.wrap_socket(
                     slot.socket, server_side=True, do_handshake_on_connect=False
                 )
-                if slot.ended.is_set():  # while there were two sockets: from now on who ends the slot ends this one
+                if (
+                    slot.ended.is_set()
+                ):  # while there were two sockets: from now on who ends the slot ends this one
                     return
                 slot.socket.do_handshake()
             _Handler(slot, client, self, config)
@@ -183,6 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
     """One connection; all its requests."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else each answer waits 40 ms for the other side's acknowledgement
     server_version = "innoscope"
     sys_version = ""
 
