@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 #: Clients served at a time, of all users and of one: who asks for much and takes nothing keeps no other out.
 MOST_CLIENTS: Final = 16
-MOST_OF_ONE: Final = 8
+MOST_OF_ONE: Final = 12
 #: Seconds to send a request, and to take its reply.
 REQUEST_S: Final = 2.0
 REPLY_S: Final = 5.0
