@@ -152,7 +152,7 @@ def attack(
     )  # fmt: skip
 
 
-def say(host: Host, port: int, raw: bytes, *, address: str = HERE, patience: float = 5) -> bytes:
+def say(host: Host, port: int, raw: bytes, *, address: str = HERE, patience: float = LOST_S) -> bytes:
     """All that comes back for these bytes, until the other side ends or says nothing more for a while."""
     with host.entered(), socket.create_connection((address, port), patience) as wire:
         with suppress(OSError):  # refused before it was read to its end

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _LONGEST: Final = 72
 #: Each of the good and of the bad ones: guesses do not push out who was let in.
 _VERDICTS_KEPT: Final = 256
-#: After a wrong one none is computed for so many times as long as it took: guessing gets a tenth of a core.
+#: After a wrong one none is computed for so many times the CPU time it took: guessing gets a tenth of a core.
 _PAUSE: Final = 9
 #: Passwords that wait to be computed, of one client and of all.
 _OF_ONE: Final = 2
@@ -73,11 +73,11 @@ class Verifier:
         with self._waits(client), self._turn:  # whoever is known already does not wait for it
             verdict = self._known(key)
             if verdict is None:
-                began = time.monotonic()
+                began = time.thread_time()
                 verdict = _matches(password, hashed)
                 self._keep(key, verdict)
                 if not verdict:
-                    time.sleep(_PAUSE * (time.monotonic() - began))
+                    time.sleep(_PAUSE * (time.thread_time() - began))
             return verdict
 
     def _keep(self, key: bytes, verdict: bool) -> None:
