@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import json
-import threading
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from innoscope import __version__
 from innoscope.exporter import landing
-from innoscope.exporter.families import content_type, expose
+from innoscope.exporter.families import Texts
 from innoscope.exporter.web import HTML, Request, Response, plain
 from innoscope.sensor.client import SensorDown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from innoscope.agent.gather import Gatherer, Picture
+    from innoscope.agent.gather import Gatherer
     from innoscope.agent.profiles import Store
 
 #: Seconds that a gathering may take, and what is kept back of Prometheus' own patience for the answer's way.
 _BUDGET: Final = 0.8
 _ON_THE_WAY: Final = 0.15
-#: Texts of one picture that are kept: clients may make up versions of a format.
-_FORMATS: Final = 4
 _TIMEOUT_HEADER: Final = "X-Prometheus-Scrape-Timeout-Seconds"
 
 
@@ -47,7 +44,7 @@ class Routes:
     ) -> None:
         self._gatherer, self._store, self._sensor, self._name_of = gatherer, store, sensor, name_of
         self._telemetry_path = telemetry_path
-        self._told = _Told()
+        self._texts = Texts()
 
     def table(self) -> Mapping[str, Callable[[Request], Response]]:
         """Path → what answers."""
@@ -65,7 +62,7 @@ class Routes:
         picture = self._gatherer.gather(budget(request.headers.get(_TIMEOUT_HEADER)))
         if picture is None:
             return plain("the first gathering is under way", HTTPStatus.SERVICE_UNAVAILABLE)
-        return self._told.of(picture, request.headers.get("Accept", ""))
+        return Response(*self._texts.of(picture.series, request.headers.get("Accept", "")))
 
     def ready(self, _: Request) -> Response:
         """Whether there was a gathering; nobody is asked for it."""
@@ -98,24 +95,6 @@ class Routes:
             return _json({"error": error.what, "remedy": error.remedy}, HTTPStatus.SERVICE_UNAVAILABLE)
         named = ((self._name_of(name), rows) for name, rows in told.items())
         return _json({name: rows for name, rows in named if name is not None}, HTTPStatus.OK)
-
-
-class _Told:
-    """One picture as text in each format that was asked for: who scrapes at the same time shares it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._picture: Picture | None = None
-        self._texts: dict[str, Response] = {}
-
-    def of(self, picture: Picture, accept: str) -> Response:
-        form = content_type(accept)
-        with self._lock:
-            if picture is not self._picture or len(self._texts) > _FORMATS:
-                self._picture, self._texts = picture, {}
-            if form not in self._texts:
-                self._texts[form] = Response(*expose(picture.series, accept))
-            return self._texts[form]
 
 
 def _json(value: Any, status: HTTPStatus) -> Response:
