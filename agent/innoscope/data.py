@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -34,4 +35,15 @@ def read_yaml(path: Path) -> Any:
     except OSError as error:
         raise BadFile(f"cannot read {path}: {error.strerror}", remedy=f"ls -l {path}") from error
     except (yaml.YAMLError, ValueError) as error:
-        raise BadFile(f"{path} is not YAML: {error}") from error
+        raise BadFile(f"{path} is not YAML: {_where(error)}") from error
+
+
+def _where(error: Exception) -> str:
+    """What is wrong and where. What stands there is not repeated: the file may have a password in it."""
+    import yaml
+
+    mark = getattr(error, "problem_mark", None)
+    grammar = isinstance(error, (yaml.scanner.ScannerError, yaml.parser.ParserError))
+    words = re.split("['\"]", getattr(error, "problem", None) or "")[0].strip() if grammar else ""
+    place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else type(error).__name__
+    return f"{words}, {place}" if words else place

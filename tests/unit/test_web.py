@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
@@ -9,14 +10,16 @@ import ssl
 import threading
 import time
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import bcrypt
 import pytest
 
 from certificates import self_signed
 from innoscope.errors import BadFile
-from innoscope.exporter.connections import MOST, Connections
+from innoscope.exporter import web
+from innoscope.exporter.connections import MOST, Connections, counted_as
+from innoscope.exporter.load import Load, TooMuch
 from innoscope.exporter.web import Address, Request, Response, WebServer
 from innoscope.exporter.webconfig import Watched
 
@@ -69,7 +72,7 @@ def test_routes_queries_and_errors() -> None:
         assert headers["X-Content-Type-Options"] == "nosniff"
         assert get(server, "/nowhere")[0] == 404
         assert get(server, "/say", "HEAD")[2] == b""
-        assert get(server, "/say", "POST")[0] == 501
+        assert get(server, "/say", "POST")[0] == 405
         status, _, body = get(server, "/fail")
         assert (status, b"secret" in body) == (500, False)
 
@@ -89,6 +92,13 @@ def test_a_page_elsewhere_that_has_its_name_lead_here_is_not_trusted() -> None:
         assert json.loads(get(server)[2])["trusted"]
         assert json.loads(get(server, Host="localhost:9977")[2])["trusted"]
         assert not json.loads(get(server, Host="evil.example.net")[2])["trusted"]
+
+
+@pytest.mark.parametrize("name", ["Forwarded", "Via", "X-Forwarded-For", "X-Real-IP"])
+def test_what_came_through_a_proxy_is_not_from_this_host(name: str) -> None:
+    with serving() as server:
+        headers: dict[str, Any] = {name: "127.0.0.1"}
+        assert not json.loads(get(server, **headers)[2])["trusted"]
 
 
 def test_another_address_than_loopback_is_trusted_only_with_a_password(tmp_path: Path) -> None:
@@ -142,18 +152,90 @@ def test_slow_clients_keep_nobody_out() -> None:
         assert len(server.connections) <= MOST
 
 
+@contextmanager
+def wires(count: int) -> Iterator[tuple[list[socket.socket], list[socket.socket]]]:
+    """Our ends and those of as many clients."""
+    pairs = [socket.socketpair() for _ in range(count)]
+    yield [ours for ours, _ in pairs], [theirs for _, theirs in pairs]
+    for ours, theirs in pairs:
+        ours.close()
+        theirs.close()
+
+
+def gone(wire: socket.socket) -> bool:
+    """Whether the other side has ended it."""
+    wire.setblocking(False)
+    try:
+        return wire.recv(1) == b""
+    except BlockingIOError:
+        return False
+
+
 def test_a_connection_that_is_answered_is_not_the_one_to_go() -> None:
-    ours, theirs = zip(*(socket.socketpair() for _ in range(4)), strict=True)
-    connections = Connections(most=2)
-    busy = connections.add(ours[0])
-    with connections.answering(busy):
-        connections.add(ours[1])
-        connections.add(ours[2])  # at the cost of the second
-        assert theirs[1].recv(1) == b""
-    connections.add(ours[3])  # the first one was used last, so the third goes
-    assert theirs[2].recv(1) == b""
-    for one in (*ours, *theirs):
-        one.close()
+    with wires(4) as (ours, theirs):
+        connections = Connections(most=2)
+        busy = connections.add(ours[0], "a", 9)
+        with connections.answering(busy):
+            connections.add(ours[1], "a", 9)
+            connections.add(ours[2], "a", 9)  # at the cost of the second
+            assert [gone(one) for one in theirs[:3]] == [False, True, False]
+        connections.add(ours[3], "a", 9)  # the first one was used last, so the third goes
+        assert [gone(one) for one in theirs] == [False, True, True, False]
+
+
+def test_who_has_most_connections_gives_way() -> None:
+    with wires(5) as (ours, theirs):
+        connections = Connections(most=3)
+        for wire, client in zip(ours, ("prometheus", "crowd", "crowd", "crowd", "another"), strict=True):
+            connections.add(wire, client, 9)
+        assert [gone(one) for one in theirs] == [False, True, True, False, False]
+
+
+def test_who_is_too_slow_is_ended() -> None:
+    with wires(2) as (ours, theirs):
+        connections = Connections()
+        connections.add(ours[0], "a", -1)
+        connections.add(ours[1], "a", 9)
+        connections.end_the_slow()
+        assert [gone(one) for one in theirs] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("address", "client"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:db8::1", "2001:db8::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+    ],
+)
+def test_whose_connection_it_is(address: str, client: str) -> None:
+    assert counted_as(address) == client
+
+
+@pytest.mark.parametrize("sent", [b"GET /say", b"GET /say HTTP/1.1\r\nX: "])
+def test_a_request_that_never_ends_is_ended(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many bytes still come."""
+    monkeypatch.setattr(web, "_SLOWEST", 1)
+    monkeypatch.setattr(web, "_SWEEP", 0.1)
+    with serving() as server, socket.create_connection(("127.0.0.1", server.port), 5) as wire:
+        wire.sendall(sent)
+        began = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            while not gone(wire):
+                wire.sendall(b"x")
+                time.sleep(0.05)
+        assert 0.5 < time.monotonic() - began < 3
+
+
+def test_so_many_dear_answers_at_a_time() -> None:
+    load = Load(making=1, untaken=10, patience_s=0)
+    with load.making(), pytest.raises(TooMuch), load.making():
+        pass
+    with load.making(), load.sending(11), pytest.raises(TooMuch), load.sending(1):  # alone it always has room
+        pass
+    with load.sending(5), load.sending(5), pytest.raises(TooMuch), load.sending(1):
+        pass
 
 
 def test_stopping_is_quick_with_clients_connected() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import bcrypt
@@ -9,7 +12,7 @@ import pytest
 
 from innoscope.errors import BadFile
 from innoscope.exporter import webconfig
-from innoscope.exporter.auth import Verifier, parse
+from innoscope.exporter.auth import TooManyGuesses, Verifier, parse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -144,6 +147,66 @@ def test_an_unknown_user_takes_as_long_as_a_known_one(monkeypatch: pytest.Monkey
 
     assert not Verifier().admits("Basic Ym9iOnNlY3JldA==", {"ann": HASH.encode()})
     assert len(asked) == 1
+
+
+def basic(number: int) -> str:
+    return "Basic " + base64.b64encode(f"ann:guess {number}".encode()).decode()
+
+
+def test_guesses_do_not_push_out_who_was_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("innoscope.exporter.auth._PAUSE", 0)
+    asked = spied(monkeypatch)
+    verifier, users = Verifier(), {"ann": HASH.encode()}
+    assert verifier.admits("Basic YW5uOnNlY3JldA==", users)
+    for number in range(300):
+        assert not verifier.admits(basic(number), users)
+    before = len(asked)
+
+    assert verifier.admits("Basic YW5uOnNlY3JldA==", users)
+    assert len(asked) == before == 301
+
+
+def test_few_passwords_wait_to_be_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of one client, eight of all; and who is known waits for none of them."""
+    go_on, begun = threading.Event(), threading.Semaphore(0)
+
+    def slow(password: bytes, _: bytes) -> bool:
+        if password != b"secret":
+            begun.release()
+            go_on.wait(10)
+        return password == b"secret"
+
+    monkeypatch.setattr(bcrypt, "checkpw", slow)
+    verifier, users = Verifier(), {"ann": HASH.encode()}
+    assert verifier.admits("Basic YW5uOnNlY3JldA==", users, "known")
+    said: list[bool | None] = []
+
+    def guess(number: int) -> None:
+        try:
+            said.append(verifier.admits(basic(number), users, f"client {number // 3}"))
+        except TooManyGuesses:
+            said.append(None)
+            if said.count(None) == 7:
+                go_on.set()
+
+    threads = [threading.Thread(target=guess, args=(number,)) for number in range(15)]
+    for thread in threads:
+        thread.start()
+    begun.acquire()
+    assert verifier.admits("Basic YW5uOnNlY3JldA==", users, "client 0")
+    for thread in threads:
+        thread.join()
+
+    assert (said.count(None), said.count(False)) == (7, 8)
+
+
+def test_guessing_gets_a_tenth_of_the_time() -> None:
+    verifier, users = Verifier(), {"ann": HASH.encode()}
+    cpu, began = time.process_time(), time.monotonic()
+    for number in range(50):
+        assert not verifier.admits(basic(number), users)
+
+    assert time.monotonic() - began > 5 * (time.process_time() - cpu)
 
 
 def test_authorization_headers_are_taken_apart() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import signal
@@ -39,6 +40,9 @@ _FIRST_GATHERING: Final = 0.8
 #: Seconds between two signs of life for systemd's watchdog, and without a poll before there are none.
 _BEAT: Final = 5.0
 _POLL_STUCK: Final = 90.0
+#: malloc.h. A thread a connection would each get a heap of its own, and keep what its answer took.
+_M_ARENA_MAX: Final = -8
+_HEAPS: Final = 2
 
 
 class Agent:
@@ -107,6 +111,8 @@ class Agent:
 
 def run(config: Config) -> None:
     """The whole life of ``innoscope agent``. Raises InnoscopeError when it cannot begin."""
+    with suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _HEAPS)
     agent = Agent(config)
     own = None
     try:

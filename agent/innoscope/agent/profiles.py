@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import threading
 import time
 from dataclasses import dataclass
@@ -120,15 +121,22 @@ def _choice(what: str, value: str, there_are: list[str]) -> str:
 
 def moment(text: str, now: float) -> float:
     """Unix time of ``now``, ``-15m`` (s, m, h), ``1700000000``, ``2026-01-31T12:00:00Z``; else ValueError."""
-    units = {"s": 1, "m": 60, "h": 3600}
     try:
-        if text == "now":
-            return now
-        if text.startswith("-") and text[-1] in units:
-            return now - float(text[1:-1]) * units[text[-1]]
-        if text.replace(".", "", 1).isdecimal():
-            return float(text)
-        parsed = datetime.datetime.fromisoformat(text)
-        return (parsed if parsed.tzinfo else parsed.replace(tzinfo=datetime.UTC)).timestamp()
+        found = _moment(text, now)
+        if not math.isfinite(found):
+            raise ValueError(text)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{text!r} is no time: -15m, a Unix time, or 2026-01-31T12:00:00Z") from error
+        raise ValueError(f"{text[:40]!r} is no time: -15m, a Unix time, or 2026-01-31T12:00:00Z") from error
+    return found
+
+
+def _moment(text: str, now: float) -> float:
+    units = {"s": 1, "m": 60, "h": 3600}
+    if text == "now":
+        return now
+    if text.startswith("-") and text[-1] in units:
+        return now - float(text[1:-1]) * units[text[-1]]
+    if text.replace(".", "", 1).isdecimal():
+        return float(text)
+    parsed = datetime.datetime.fromisoformat(text)
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=datetime.UTC)).timestamp()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from innoscope import __version__
 from innoscope.exporter import landing
-from innoscope.exporter.families import expose
+from innoscope.exporter.families import Texts
 from innoscope.exporter.web import HTML, Request, Response, plain
 from innoscope.sensor.client import SensorDown
 
@@ -44,6 +44,7 @@ class Routes:
     ) -> None:
         self._gatherer, self._store, self._sensor, self._name_of = gatherer, store, sensor, name_of
         self._telemetry_path = telemetry_path
+        self._texts = Texts()
 
     def table(self) -> Mapping[str, Callable[[Request], Response]]:
         """Path → what answers."""
@@ -61,8 +62,7 @@ class Routes:
         picture = self._gatherer.gather(budget(request.headers.get(_TIMEOUT_HEADER)))
         if picture is None:
             return plain("the first gathering is under way", HTTPStatus.SERVICE_UNAVAILABLE)
-        body, content_type = expose(picture.series, request.headers.get("Accept", ""))
-        return Response(body, content_type)
+        return Response(*self._texts.of(picture.series, request.headers.get("Accept", "")))
 
     def ready(self, _: Request) -> Response:
         """Whether there was a gathering; nobody is asked for it."""

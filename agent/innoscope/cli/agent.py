@@ -100,4 +100,6 @@ def _check(found: Config) -> None:
             auth.require_bcrypt()
     for file in {found.sql.defaults_file, *(server.defaults_file for server in found.server)} - {None}:
         credentials.find(file)
+        for path in credentials.exposed(file):
+            click.echo(f"everybody may read {path}, which has a password: chmod o= {path}", err=True)
     click.echo("the configuration is good")

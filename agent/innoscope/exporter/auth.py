@@ -8,18 +8,29 @@ import hashlib
 import hmac
 import secrets
 import threading
+import time
+from collections import Counter
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from innoscope.errors import BadFile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-#: What an unknown user's password is compared with, so that it takes as long as a known one's.
-_NOBODY: Final = b"$2b$10$pQ3CMLGZhpcauhW.9Lrqzu9oGE98iltG0JcND65kIDsNKdHl/y7Le"
 #: bcrypt looks at no more bytes; longer passwords are refused, as newer libraries do.
 _LONGEST: Final = 72
+#: Each of the good and of the bad ones: guesses do not push out who was let in.
 _VERDICTS_KEPT: Final = 256
+#: After a wrong one none is computed for so many times the CPU time it took: guessing gets a tenth of a core.
+_PAUSE: Final = 9
+#: Passwords that wait to be computed, of one client and of all.
+_OF_ONE: Final = 2
+_OF_ALL: Final = 8
+
+
+class TooManyGuesses(Exception):
+    """So many unknown passwords wait already that this one is not looked at."""
 
 
 class Verifier:
@@ -31,28 +42,62 @@ class Verifier:
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
-        self._verdicts: dict[bytes, bool] = {}
-        self._lock = threading.Lock()
+        self._verdicts: dict[bool, dict[bytes, None]] = {True: {}, False: {}}
+        self._turn = threading.Lock()
+        self._lock = threading.Lock()  # of what follows
+        self._waiting: Counter[str] = Counter()
 
-    def admits(self, header: str | None, users: Mapping[str, bytes]) -> bool:
-        """Whether the header has a user and the right password; where there are no users, all are let in."""
+    def admits(self, header: str | None, users: Mapping[str, bytes], client: str = "") -> bool:
+        """Whether the header has a user and the right password; where there are no users, all are let in.
+
+        ``client`` is who asks, as ``connections.counted_as`` has it. Raises TooManyGuesses.
+        """
         if not users:
             return True
         account = parse(header)
         if account is None:
             return False
         user, password = account
-        known = user in users
-        hashed = users.get(user, _NOBODY)
+        # an unknown user takes as long as a known one
+        hashed = users.get(user) or next(iter(users.values()))
         key = hmac.new(self._key, b"\0".join((user.encode(), password, hashed)), hashlib.sha256).digest()
-        verdict = self._verdicts.get(key)
+        verdict = self._known(key)
         if verdict is None:
-            with self._lock:  # whoever is known already does not wait for it
+            verdict = self._compute(key, password, hashed, client)
+        return verdict and user in users
+
+    def _known(self, key: bytes) -> bool | None:
+        return next((verdict for verdict, keys in self._verdicts.items() if key in keys), None)
+
+    def _compute(self, key: bytes, password: bytes, hashed: bytes, client: str) -> bool:
+        with self._waits(client), self._turn:  # whoever is known already does not wait for it
+            verdict = self._known(key)
+            if verdict is None:
+                began = time.thread_time()
                 verdict = _matches(password, hashed)
-                while len(self._verdicts) >= _VERDICTS_KEPT:
-                    del self._verdicts[next(iter(self._verdicts))]
-                self._verdicts[key] = verdict
-        return verdict and known
+                self._keep(key, verdict)
+                if not verdict:
+                    time.sleep(_PAUSE * (time.thread_time() - began))
+            return verdict
+
+    def _keep(self, key: bytes, verdict: bool) -> None:
+        keys = self._verdicts[verdict]
+        while len(keys) >= _VERDICTS_KEPT:
+            del keys[next(iter(keys))]
+        keys[key] = None
+
+    @contextmanager
+    def _waits(self, client: str) -> Iterator[None]:
+        with self._lock:
+            if self._waiting[client] >= _OF_ONE or self._waiting.total() >= _OF_ALL:
+                raise TooManyGuesses
+            self._waiting[client] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting[client] -= 1
+                self._waiting += Counter()  # without the zeros
 
 
 def parse(header: str | None) -> tuple[str, bytes] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +19,7 @@ from innoscope.metrics.model import Histogram
 from innoscope.metrics.registry import BUCKETS, PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from prometheus_client import Metric as Family
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 #: ``le`` in seconds, as exposed.
 _BOUNDS: Final = tuple((power, repr(2**power / 1e9)) for power in BUCKETS)
+#: Texts of one gathering that are kept: clients may make up versions of a format.
+_FORMATS: Final = 4
 
 
 class _Once:
@@ -43,8 +46,34 @@ def expose(series: Iterable[Series], accept: str) -> tuple[bytes, str]:
     """``(body, content type)``, in the format that the header ``Accept`` prefers."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Once(families(series)))
-    encoder, content_type = choose_encoder(accept)
-    return encoder(registry), content_type
+    encoder, form = _chosen(accept)
+    return encoder(registry), form
+
+
+class Texts:
+    """One gathering in each format that was asked for: who scrapes at the same time shares it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._series: tuple[Series, ...] | None = None
+        self._texts: dict[str, tuple[bytes, str]] = {}
+
+    def of(self, series: tuple[Series, ...], accept: str) -> tuple[bytes, str]:
+        """As ``expose`` has it."""
+        form = _chosen(accept)[1]
+        with self._lock:
+            if series is not self._series or len(self._texts) > _FORMATS:
+                self._series, self._texts = series, {}
+            if form not in self._texts:
+                self._texts[form] = expose(series, accept)
+            return self._texts[form]
+
+
+def _chosen(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+    try:
+        return choose_encoder(accept)
+    except (TypeError, ValueError):  # a version that is none
+        return choose_encoder("")
 
 
 def families(series: Iterable[Series]) -> list[Family]:

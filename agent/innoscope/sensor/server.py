@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Clients served at a time.
+#: Clients served at a time, of all users and of one: who asks for much and takes nothing keeps no other out.
 MOST_CLIENTS: Final = 16
+MOST_OF_ONE: Final = 12
 #: Seconds to send a request, and to take its reply.
 REQUEST_S: Final = 2.0
 REPLY_S: Final = 5.0
-_MODE: Final = 0o660
+_UMASK: Final = 0o117  # read and write for us and the group
 _UCRED: Final = struct.Struct("iII")
 _SO_PEERGROUPS: Final = 59  # asm-generic/socket.h, since Linux 4.13; the socket module does not name it
 _GROUPS_BYTES: Final = 1024  # the most that Python asks for: 256 groups
@@ -59,10 +61,9 @@ class SocketServer:
         self._request_s = request_s
         self._gid = _group_id(group)
         self._lock = threading.Lock()
-        self._clients = 0
-        self._reading: dict[
-            int, socket.socket
-        ] = {}  # those that have not sent their request yet, oldest first
+        self._clients: Counter[int] = Counter()  # by user
+        #: Those that have not sent their request yet, oldest first, and their users.
+        self._reading: dict[socket.socket, int] = {}
         self._wire = self._listen()
         self._inode = self._path.stat().st_ino
         threading.Thread(target=self._accept, name="socket", daemon=True).start()
@@ -89,10 +90,13 @@ class SocketServer:
                     f"another sensor answers at {self._path}", remedy="use that one, or --socket OTHER"
                 )
             partial.unlink(missing_ok=True)
-            wire.bind(str(partial))
-            partial.chmod(_MODE)
+            before = os.umask(_UMASK)  # not by name afterwards, which may be somebody else's link by then
+            try:
+                wire.bind(str(partial))
+            finally:
+                os.umask(before)
             if self._gid is not None:
-                os.chown(partial, -1, self._gid)
+                os.chown(partial, -1, self._gid, follow_symlinks=False)
             wire.listen(_BACKLOG)
             partial.replace(self._path)  # in place of a stale one
         except OSError as error:
@@ -116,45 +120,58 @@ class SocketServer:
                     return
                 time.sleep(0.1)  # no descriptors left, for instance: they come back as clients go
                 continue
-            if self._admit(client):
-                threading.Thread(target=self._serve, args=(client,), name="client", daemon=True).start()
-            else:
-                _refuse(client, "too many ask at once: try again")
+            self._meet(client)
 
-    def _admit(self, client: socket.socket) -> bool:
+    def _meet(self, client: socket.socket) -> None:
+        try:
+            uid, allowed = self._who(client)
+        except OSError:  # it is gone already
+            client.close()
+            return
+        if not allowed:
+            _log.warning("a client was refused", extra={"uid": uid})
+            _refuse(client, f"user {uid} may not ask: it is not of the sensor's group")
+        elif not self._admit(client, uid):
+            _refuse(client, "too many ask at once: try again")
+        else:
+            threading.Thread(target=self._serve, args=(client, uid), name="client", daemon=True).start()
+
+    def _admit(self, client: socket.socket, uid: int) -> bool:
         """Whether there is a place. Who has taken longest to send its request gives way, answers do not."""
         with self._lock:
-            if self._clients >= MOST_CLIENTS:
-                if not self._reading:
+            if self._clients[uid] >= MOST_OF_ONE:
+                waiting = [one for one, user in self._reading.items() if user == uid]
+            elif self._clients.total() >= MOST_CLIENTS:
+                waiting = list(self._reading)
+            else:
+                waiting = None
+            if waiting is not None:
+                if not waiting:
                     return False
+                del self._reading[waiting[0]]
                 with suppress(OSError):
-                    self._reading.pop(next(iter(self._reading))).shutdown(socket.SHUT_RDWR)
-            self._clients += 1
-            self._reading[client.fileno()] = client
+                    waiting[0].shutdown(socket.SHUT_RDWR)
+            self._clients[uid] += 1
+            self._reading[client] = uid
             return True
 
-    def _serve(self, client: socket.socket) -> None:
-        number = client.fileno()
+    def _serve(self, client: socket.socket, uid: int) -> None:
         try:
-            self._answer(client, number)
+            self._answer(client)
         except (protocol.TooSlow, protocol.BadMessage, OSError) as error:
             _log.info("a client was let go", extra={"reason": str(error) or type(error).__name__})
         except Exception:
             _log.exception("a client could not be served")
         finally:
             with self._lock:
-                self._reading.pop(number, None)
-                self._clients -= 1
+                self._reading.pop(client, None)
+                self._clients[uid] -= 1
             client.close()
 
-    def _answer(self, client: socket.socket, number: int) -> None:
-        if (uid := self._stranger(client)) is not None:
-            _log.warning("a client was refused", extra={"uid": uid})
-            _refuse(client, f"user {uid} may not ask: it is not of the sensor's group")
-            return
+    def _answer(self, client: socket.socket) -> None:
         request = protocol.receive(client, protocol.REQUEST_BYTES, time.monotonic() + self._request_s)
         with self._lock:
-            self._reading.pop(number, None)
+            self._reading.pop(client, None)
         answer = self._handled(request)
         try:
             protocol.send(client, answer, protocol.REPLY_BYTES, time.monotonic() + REPLY_S)
@@ -172,14 +189,11 @@ class SocketServer:
             _log.exception("a request failed", extra={"call": str(request.get("call"))[:40]})
             return {"error": f"{type(error).__name__}: {error}"}
 
-    def _stranger(self, client: socket.socket) -> int | None:
-        """The user id of a client that may not ask; None if it may."""
+    def _who(self, client: socket.socket) -> tuple[int, bool]:
+        """The user id of a client, and whether it may ask."""
         _, uid, gid = _UCRED.unpack(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-        if uid in (0, os.geteuid()) or (self._gid is not None and gid == self._gid):
-            return None
-        if self._gid is not None and self._gid in _groups(client):
-            return None
-        return int(uid)
+        own = uid in (0, os.geteuid())
+        return uid, own or (self._gid is not None and self._gid in (gid, *_groups(client)))
 
 
 def _groups(client: socket.socket) -> tuple[int, ...]:

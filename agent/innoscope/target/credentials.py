@@ -77,6 +77,16 @@ def naming_files(options_file: str | None = None) -> list[Path]:
     return found
 
 
+def exposed(options_file: str | None = None) -> list[Path]:
+    """Those with a password that everybody may read. Raises BadFile."""
+    return [
+        path
+        for path in _files(options_file)
+        if path.stat().st_mode & stat.S_IROTH
+        and any("password" in _parse(path).get(group, {}) for group in GROUPS)
+    ]
+
+
 def _files(options_file: str | None) -> Iterable[Path]:
     if options_file is not None:
         path = Path(options_file).expanduser()

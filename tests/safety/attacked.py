@@ -1,0 +1,180 @@
+"""An agent under attack: bad clients beside a Prometheus that goes on scraping, and what it cost."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from live import figures
+from safety.netspace import HERE
+from safety.units import Unit
+from servers import Keeper
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterator, Sequence
+
+    from safety.netspace import Host
+
+MAIN = Path(__file__).with_name("flood_main.py")
+#: A scrape that takes longer is lost: Prometheus' default.
+LOST_S = 10.0
+_PAUSE_S = 0.2
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def memory_limit() -> int:
+    """Bytes that the agent's unit lets it have."""
+    text = Unit.named("agent")["MemoryMax"]
+    return int(text[:-1]) * _UNITS[text[-1]]
+
+
+def peak(pid: int) -> int:
+    """Most resident memory in bytes since ``forget_peak``."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (found,) = (line for line in lines if line.startswith("VmHWM:"))
+    return int(found.split()[1]) << 10
+
+
+def forget_peak(pid: int) -> None:
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+class Scraper(threading.Thread):
+    """Scrapes five times a second over one connection; if it was ended, over a new one, as Prometheus."""
+
+    def __init__(
+        self, host: Host, address: str, port: int, headers: dict[str, str], tls: ssl.SSLContext | None
+    ) -> None:
+        super().__init__(name="scraper")
+        self._host, self._address, self._port = host, address, port
+        self._headers, self._tls = headers, tls
+        self._ended = threading.Event()
+        self.seconds: list[float] = []
+        self.failed: list[str] = []
+
+    def run(self) -> None:
+        connection: http.client.HTTPConnection
+        if self._tls is None:
+            connection = http.client.HTTPConnection(self._address, self._port, timeout=LOST_S)
+        else:
+            connection = http.client.HTTPSConnection(
+                self._address, self._port, timeout=LOST_S, context=self._tls
+            )
+        with self._host.entered():
+            while not self._ended.is_set():
+                began = time.monotonic()
+                try:
+                    self._scrape(connection)
+                    self.seconds.append(time.monotonic() - began)
+                except (OSError, http.client.HTTPException, AssertionError) as error:
+                    self.failed.append(repr(error))
+                    connection.close()
+                self._ended.wait(_PAUSE_S)
+        connection.close()
+
+    def _scrape(self, connection: http.client.HTTPConnection) -> None:
+        reused = connection.sock is not None
+        try:
+            connection.request("GET", "/metrics", headers=self._headers)
+            answer = connection.getresponse()
+        except (ConnectionError, http.client.RemoteDisconnected):
+            connection.close()
+            if not reused:
+                raise
+            connection.request("GET", "/metrics", headers=self._headers)
+            answer = connection.getresponse()
+        body = answer.read()
+        assert answer.status == 200, (answer.status, body[:100])
+        assert b"\ninnoscope_mysqld_up{" in body
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join()
+
+
+@dataclass
+class Told:
+    """What came of an attack; complete when it is over."""
+
+    outcomes: dict[str, int] = field(default_factory=dict)
+    seconds: list[float] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    peak: int = 0
+
+
+@contextmanager
+def attack(
+    name: str, pid: int, port: int, host: Host, kind: str, *, seconds: float, count: int,
+    sources: Sequence[str], scraped_from: Host | None = None, address: str = HERE,
+    headers: dict[str, str] | None = None, tls: ssl.SSLContext | None = None,
+) -> Iterator[Told]:  # fmt: skip
+    """``count`` bad clients of a kind for so long, and the scraper; the body runs when they are all at it."""
+    told = Told()
+    forget_peak(pid)
+    scraper = Scraper(scraped_from or host, address, port, headers or {}, tls)
+    command = [*host.prefix, sys.executable, MAIN, kind, address, port, seconds, count, *sources]
+    with (
+        Keeper() as keeper,
+        subprocess.Popen(
+            list(map(str, command)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+        ) as process,
+    ):
+        keeper.watch(process.pid)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "go\n"
+            scraper.start()
+            yield told
+            said = process.stdout.readline()
+        finally:
+            process.kill()
+            process.wait()
+            keeper.forget(process.pid)
+            with suppress(RuntimeError):  # not begun
+                scraper.end()
+    told.outcomes = json.loads(said)
+    told.seconds, told.failed, told.peak = scraper.seconds, scraper.failed, peak(pid)
+    figures.record(
+        "attacks", name,
+        f"{len(told.seconds)} scrapes, {max(told.seconds, default=0):.2f} s at most, {len(told.failed)} lost;"
+        f" memory {told.peak >> 20} MiB at most; {told.outcomes}",
+        scrape_s=max(told.seconds, default=0), lost=len(told.failed), peak=told.peak, outcomes=told.outcomes,
+    )  # fmt: skip
+
+
+def say(host: Host, port: int, raw: bytes, *, address: str = HERE, patience: float = LOST_S) -> bytes:
+    """All that comes back for these bytes, until the other side ends or says nothing more for a while."""
+    with host.entered(), socket.create_connection((address, port), patience) as wire:
+        with suppress(OSError):  # refused before it was read to its end
+            wire.sendall(raw)
+            wire.shutdown(socket.SHUT_WR)
+        found = b""
+        with suppress(ConnectionResetError, TimeoutError):
+            while part := wire.recv(1 << 16):
+                found += part
+        return found
+
+
+def ask(
+    host: Host, port: int, path: str, *, address: str = HERE, method: str = "GET", **headers: str
+) -> tuple[int, bytes, dict[str, str]]:
+    """Status, body and headers of one page, over plain HTTP; ``path`` is sent as it is."""
+    lines = {"Host": f"{address}:{port}", "Connection": "close"} | {
+        name.replace("_", "-"): value for name, value in headers.items()
+    }
+    text = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    raw = say(host, port, f"{method} {path} HTTP/1.1\r\n{text}\r\n".encode("latin-1"), address=address)
+    head, _, body = raw.partition(b"\r\n\r\n")
+    first, *rest = head.decode("latin-1").split("\r\n")
+    told = dict(line.split(": ", 1) for line in rest)
+    return int(first.split()[1]), body, told

@@ -1,0 +1,62 @@
+"""A sensor's socket with an hour of stacks behind it, as many as it tells: a test cannot wait for one."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from innoscope import __version__
+from innoscope.sensor import protocol
+from innoscope.sensor.profiles import encode_chunks
+from innoscope.sensor.server import SocketServer
+from innoscope.stacks.model import Frame, Trust
+from innoscope.stacks.profiles import CHUNK_S, MOST_STACKS, SPAN_S, Chunk, Profiles, Stack
+from innoscope.target.discover import find_one
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from servers import Server
+
+#: In the name of every function: what must never get out.
+MARK = "marked_function"
+_DEPTH = 30
+
+
+class HourSensor:
+    """A context manager. Who asks has to be root."""
+
+    def __init__(self, path: Path, server: Server) -> None:
+        self._path = path
+        self._target = protocol.encode_target(find_one(server.pid))
+        self._profiles = Profiles()
+        counts = {_stack(number): 1 + number % 9 for number in range(MOST_STACKS)}
+        now = time.time()
+        for number in range(int(SPAN_S / CHUNK_S)):
+            end = now - SPAN_S + (number + 1) * CHUNK_S
+            self._profiles.put(Chunk(end - CHUNK_S, end, 10, 80.0, counts))
+
+    def __enter__(self) -> HourSensor:
+        self._socket = SocketServer(str(self._path), self._answer)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        who = {"boot_id": "hour", "pid": os.getpid(), "version": __version__}
+        if request["call"] == "profiles":
+            cursor, chunks = self._profiles.since(request["cursor"].get("hour", 0))
+            told = {"target": self._target, "cursor": cursor, **encode_chunks(chunks)}
+            return {"servers": {"hour": told}}
+        if request["call"] == "collect":
+            return who | {"cpu_seconds": 0.0, "rss_bytes": 0, "sent_at": time.time(), "servers": []}
+        return who | {"protocol": protocol.VERSION, "servers": {}}
+
+
+def _stack(number: int) -> Stack:
+    """Half of it is the same in all, half its own."""
+    shared = [Frame(f"{MARK}_{depth}(unsigned long)", "mysqld", 0) for depth in range(_DEPTH // 2)]
+    own = [Frame(f"{MARK}_{number}_{depth}(char const*)", "mysqld", 0) for depth in range(_DEPTH // 2)]
+    return Stack.of("row_lock", Trust.EXACT, tuple(own + shared))

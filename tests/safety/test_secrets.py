@@ -1,0 +1,261 @@
+"""What a user without rights could learn, or a careless one tell: passwords in processes, logs and errors."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope.agent import config
+from innoscope.collectors.toggles import TogglesFile
+from innoscope.errors import BadFile
+from innoscope.exporter import webconfig
+from innoscope.selfprofile import kept
+from innoscope.sensor.server import SocketServer
+from innoscope.toggles import status
+from safety.agenting import Running
+from safety.command import innoscope
+from safety.privileges import NOBODY
+from safety.sensing import Sensing
+from servers import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ACCOUNT, PASSWORD = "innoscope", "xyzzy-4711"
+WRONG = "plugh-0815"
+#: Tries, as nobody, what may not be done to a process and its socket; prints what could be done.
+_STRANGER = """
+import os, signal, socket, sys
+pid, path, *files = sys.argv[1:]
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+def connect():
+    with socket.socket(socket.AF_UNIX) as wire: wire.connect(path)
+tries = {"connect": connect, "signal": lambda: os.kill(int(pid), signal.SIGTERM)}
+for name in ("environ", "mem", "maps", "auxv", "stack", "fd/0", "cwd/."):
+    tries[name] = lambda name=name: open(f"/proc/{pid}/{name}", "rb").close()
+for file in files:
+    tries[file] = lambda file=file: open(file, "rb").close()
+    tries["change " + file] = lambda file=file: open(file, "r+b").close()
+    tries["remove " + file] = lambda file=file: os.rename(file, file + ".x")
+for name, attempt in tries.items():
+    try:
+        attempt()
+        print(name)
+    except PermissionError:
+        pass
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server("mysql-5.6.24") as server:
+        connection = server.connect()
+        with connection.cursor() as cursor:
+            cursor.execute(f"CREATE USER {ACCOUNT}@localhost IDENTIFIED BY '{PASSWORD}'")
+            cursor.execute(f"GRANT PROCESS ON *.* TO {ACCOUNT}@localhost")
+        connection.close()
+        yield server
+
+
+@pytest.fixture(scope="module")
+def sensing(server: Server) -> Iterator[Sensing]:
+    with Sensing("--no-probes", only=[server]) as sensing:
+        yield sensing
+
+
+def written(path: Path, text: str, mode: int = 0o600) -> Path:
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def stranger(pid: int, path: Path, *files: Path) -> list[str]:
+    """What nobody could do."""
+    command = [sys.executable, "-I", "-c", _STRANGER, str(pid), str(path), *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("password", [PASSWORD, WRONG], ids=["right", "wrong"])
+def test_a_password_is_nowhere(password: str, server: Server, sensing: Sensing, tmp_path: Path) -> None:
+    """Neither in what others may see of the processes, nor in logs and pages, let in or not."""
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    file = written(tmp_path / "my.cnf", f"[client]\nuser={ACCOUNT}\npassword={password}\n")
+    arguments = ("--config.my-cnf", file, "--log.level", "debug")
+    with Running(server, *arguments, sensor=sensing.path) as agent:
+        up = int(password == PASSWORD)
+        agent.until(lambda scrape: scrape.value("sql_up") == up)
+        pages = b"".join(agent.get(path)[1] for path in ("/", "/metrics", "/api/probes", "/api/stacks"))
+        for pid in (agent.pid, sensing.pid):
+            for name in ("cmdline", "environ"):
+                assert password.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
+        assert stranger(agent.pid, sensing.path, file) == []
+        assert stranger(sensing.pid, sensing.path) == []
+        for text in (agent.log, sensing.log, pages.decode()):
+            assert password not in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"[sql]\npassword = '{PASSWORD}'\n",
+        f"[sql]\ndefaults_file = '{PASSWORD}\n",
+        f"[sql]\ndefaults_file = {PASSWORD}\n",
+        f"password: {PASSWORD}\n",
+        f"[web]\nbasic_auth_users = {{ann = '{PASSWORD}'}}\n",
+        f"[[server]]\nname = 'a'\nport = 1\npassword = '{PASSWORD}'\n",
+        f"[sql]\nuser = 'a'\nuser = '{PASSWORD}'\n",
+    ],
+)
+def test_a_wrong_configuration_is_told_without_its_secrets(text: str, tmp_path: Path) -> None:
+    file = written(tmp_path / "agent.toml", text)
+    with pytest.raises(BadFile) as caught:
+        config.load(file)
+
+    assert PASSWORD not in f"{caught.value.what} {caught.value.remedy}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"basic_auth_users: {{ann: {PASSWORD}}}\n",
+        f"basic_auth_users: {{ann: *{PASSWORD}}}\n",
+        f"basic_auth_users: {{ann: !{PASSWORD} x}}\n",
+        f"basic_auth_users: {{ann: !{PASSWORD}! x}}\n",
+        f"basic_auth_users: {{ann: &{PASSWORD} }}\n  - a: b: c\n",
+        f"basic_auth_users:\n  ann: '{PASSWORD}\n",
+        f'basic_auth_users:\n  ann: "{PASSWORD}\\q"\n',
+        f"basic_auth_users:\n  ann: {PASSWORD}: x\n",
+        f"basic_auth_users: [{PASSWORD}]\n",
+        f"basic_auth_users: {PASSWORD}\n",
+        f"{PASSWORD}\n",
+        f"tls_server_config: {{cert_file: c, key_file: k, key: {PASSWORD}}}\n",
+        f"http_server_config: {{headers: {{Authorization: {PASSWORD}}}}}\n",
+    ],
+)
+def test_a_wrong_web_configuration_too(text: str, tmp_path: Path) -> None:
+    file = written(tmp_path / "web.yaml", text)
+    with pytest.raises(BadFile, match=r"web\.yaml") as caught:
+        webconfig.load(file)
+
+    assert PASSWORD not in f"{caught.value.what} {caught.value.remedy}"
+
+
+def test_an_option_file_with_a_password(tmp_path: Path) -> None:
+    """Readable by everybody: said. Writable by everybody: refused."""
+    file = written(tmp_path / "my.cnf", f"[client]\npassword={PASSWORD}\n[broken\n=\n\0\n", 0o644)
+    main = written(tmp_path / "agent.toml", f"[sql]\ndefaults_file = '{file}'\n")
+
+    def check() -> tuple[int, str, str]:
+        done = innoscope("agent", "--config.file", main, "--check")
+        assert PASSWORD not in done.stdout + done.stderr
+        return done.returncode, done.stdout, done.stderr
+
+    code, good, said = check()
+    assert (code, good) == (0, "the configuration is good\n")
+    assert f"everybody may read {file}" in said
+    file.chmod(0o640)
+    assert check() == (0, "the configuration is good\n", "")
+    file.chmod(0o666)
+    assert check()[0] == 9
+
+
+def test_who_may_change_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of toggles in force, and the agent's own profile: all may read them, none may change them."""
+    tmp_path.chmod(0o755)
+    for folder in tmp_path.parents[:2]:
+        folder.chmod(0o755)
+    monkeypatch.setenv("INNOSCOPE_RUN", str(tmp_path))
+    status.write(tmp_path / "toggles.json", {"version": 1, "written_at": 1, "servers": []})
+    profile = kept.write({("a",): 1}, kept.Why(1.0, 1, "0", 0.1, 0.05, 60.0, 10.0))
+    files = (tmp_path / "toggles.json", profile)
+
+    assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [0o644, 0o644]
+    may = stranger(os.getpid(), tmp_path, *files)
+    assert [one for one in may if str(tmp_path) in one] == list(map(str, files))
+    for name in ("toggles.json", "pipe"):
+        file = tmp_path / name
+        file.unlink(missing_ok=True)
+        os.mkfifo(file)
+        reader = TogglesFile(file)
+        reader.read()  # is not held up
+        with pytest.raises(BadFile):
+            kept.read(file)
+
+
+def test_links_in_a_folder_of_another_user(tmp_path: Path) -> None:
+    """Root writes toggles.json into a folder that is the sensor's: whose user could put links there."""
+    victim = written(tmp_path / "victim", "precious")
+    run = tmp_path / "run"
+    run.mkdir()
+    os.chown(run, NOBODY, NOBODY)
+    ended = threading.Event()
+
+    def attack() -> None:
+        while not ended.is_set():
+            for entry in run.iterdir():
+                with suppress(OSError):
+                    entry.unlink()
+                    entry.symlink_to(victim)
+
+    attacking = threading.Thread(target=attack)
+    attacking.start()
+    try:
+        for _ in range(300):
+            with suppress(OSError):
+                status.write(run / "toggles.json", {"version": 1})
+    finally:
+        ended.set()
+        attacking.join()
+
+    assert victim.read_text() == "precious"
+    assert stat.S_IMODE(victim.stat().st_mode) == 0o600
+
+
+def test_links_where_the_sensor_makes_its_socket(tmp_path: Path) -> None:
+    """Whoever may write to that folder gains no file of ours by it."""
+    victim = written(tmp_path / "victim", "precious")
+    path = tmp_path / "run" / "sensor.sock"
+    path.parent.mkdir()
+    path.symlink_to(victim)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.symlink_to(victim)
+    before = os.umask(0)
+    try:
+        with pytest.raises(Exception, match="not a socket"):
+            SocketServer(str(path), dict)
+        path.unlink()
+        path.symlink_to(tmp_path / "nothing")
+        server = SocketServer(str(path), dict)
+    finally:
+        assert os.umask(before) == 0, "a change for good"
+    try:
+        assert path.is_socket()
+        assert not path.is_symlink()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+    finally:
+        server.close()
+
+    assert (victim.read_text(), stat.S_IMODE(victim.stat().st_mode)) == ("precious", 0o600)
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_no_file_of_a_guessed_name_in_tmp() -> None:
+    """What all may write to holds nothing of ours whose name is known beforehand."""
+    import innoscope as package
+
+    folder = Path(package.__file__).parent
+    named = re.compile(r"[\"'](/tmp|/var/tmp|/dev/shm)(/|[\"'])")
+    found = [path for path in folder.rglob("*.py") if named.search(path.read_text())]
+
+    assert not found

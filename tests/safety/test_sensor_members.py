@@ -1,0 +1,123 @@
+"""A member of the sensor's group, who may ask: cannot kill it, block it, or make it do anything."""
+
+from __future__ import annotations
+
+import json
+import pwd
+import socket
+import struct
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope.sensor.main import Sensor, Settings
+from innoscope.sensor.protocol import BadMessage
+from safety.privileges import NOBODY
+from safety.sensing import Sensing
+from safety.well import assert_well
+from servers import Keeper, Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GROUP = "games"
+QUICK_S = 1.0
+#: As a member: opens many connections, the same on each; prints ``go``, and goes on until it is killed.
+_MEMBER = """
+import json, os, socket, struct, sys, time
+path, uid, gid, kind = sys.argv[1:]
+os.setgroups([int(gid)]); os.setgid(65534); os.setuid(int(uid))
+def frame(body): return struct.pack("!I", len(body)) + body
+sent = {
+    "silent": b"", "slow": frame(b" " * 60000)[:1], "huge": struct.pack("!I", 0xffffffff),
+    "half": frame(b"{}")[:5],
+    "unread": frame(b'{"call":"collect"}'), "garbage": os.urandom(4096), "deep": frame(b"[" * 60000),
+    "number": frame(b'{"call":"profiles","cursor":{"x":' + b"9" * 4000 + b"}}"),
+    "control": frame(b'{"call":"set"}'),
+}[kind]
+held, told = [], False
+while True:
+    wire = socket.socket(socket.AF_UNIX)
+    wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    wire.settimeout(5)
+    try:
+        wire.connect(path)
+        wire.sendall(sent)
+    except OSError:
+        pass
+    held = [*held[-200:], wire]
+    if len(held) > 40 and not told:
+        told = True
+        print("go", flush=True)
+    time.sleep(0.002)
+"""
+KINDS = ("silent", "slow", "huge", "half", "unread", "garbage", "deep", "number", "control")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server("mysql-5.6.24") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def sensing(server: Server) -> Iterator[Sensing]:
+    with Sensing("--group", GROUP, "--no-probes", only=[server]) as sensing:
+        pid = sensing.pid
+        yield sensing
+        assert sensing.pid == pid
+        assert sensing.process is not None
+        assert sensing.process.poll() is None
+        assert "Traceback" not in sensing.log, sensing.log[-3000:]
+    assert_well(server)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_member_keeps_no_other_out(kind: str, sensing: Sensing) -> None:
+    gid = pwd.getpwnam(GROUP).pw_gid
+    command = [sys.executable, "-I", "-c", _MEMBER, str(sensing.path), str(NOBODY), str(gid), kind]
+    with Keeper() as keeper, subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as member:
+        keeper.watch(member.pid)
+        try:
+            assert member.stdout is not None
+            assert member.stdout.readline() == "go\n"
+            took = []
+            for _ in range(10):
+                began = time.monotonic()
+                sensing.client.collect()  # as another user
+                took.append(time.monotonic() - began)
+        finally:
+            member.kill()
+            member.wait()
+            keeper.forget(member.pid)
+
+    assert max(took) < QUICK_S, took
+
+
+def test_it_is_asked_and_never_told(sensing: Sensing, server: Server) -> None:
+    """Four questions are all that there is; no word of a request reaches anything else."""
+    for call in (
+        "kill",
+        "set",
+        "attach",
+        "detach",
+        "write",
+        "exec",
+        "reload",
+        "shutdown",
+        "__class__",
+        "close",
+    ):
+        request = json.dumps({"call": call, "pid": server.pid, "server": "x", "path": "/etc/shadow"}).encode()
+        with socket.socket(socket.AF_UNIX) as wire:
+            wire.connect(str(sensing.path))
+            wire.sendall(struct.pack("!I", len(request)) + request)
+            told = b""
+            while part := wire.recv(1 << 16):
+                told += part
+        assert json.loads(told[4:]) == {"error": f"there is no call {call!r}"}
+    with pytest.raises(BadMessage, match="there is no call"):
+        Sensor(Settings()).handle({"call": "tick"})

@@ -1,0 +1,239 @@
+"""A thousand bad clients: Prometheus goes on scraping, and the agent stays up within its unit's memory."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import bcrypt
+import pytest
+
+from certificates import self_signed
+from safety.agenting import Running
+from safety.attacked import ask, attack, memory_limit, peak
+from safety.hoursensor import HourSensor
+from safety.netspace import THERE, Host, two_hosts
+from safety.sensing import Sensing
+from safety.units import Accounts, Unit, command_line, confined
+from safety.well import assert_well
+from servers import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: What a scrape may take while others do their worst, on a machine that they share. Prometheus waits 10 s.
+SCRAPE_S = 2.5
+SECONDS = 2
+ONE = ("10.78.0.1",)
+MANY = tuple(f"10.78.0.{number}" for number in range(1, 41))
+BOB = "Basic Ym9iOnNlY3JldA=="
+KNOWN = {"Authorization": "Basic YW5uOnNlY3JldA=="}  # ann:secret
+#: What exporters' documentation tells people to take.
+COST = 10
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[tuple[Host, Host]]:
+    with two_hosts() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def here(hosts: tuple[Host, Host]) -> Host:
+    return hosts[0]
+
+
+@pytest.fixture(scope="module")
+def there(hosts: tuple[Host, Host]) -> Host:
+    return hosts[1]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server("mysql-5.6.24") as server:
+        yield server
+        assert_well(server)
+
+
+@pytest.fixture(scope="module")
+def accounts() -> Iterator[Accounts]:
+    with tempfile.TemporaryDirectory(prefix="innoscope-users-") as folder:
+        yield Accounts(Path(folder))
+
+
+@pytest.fixture(scope="module")
+def place(accounts: Accounts) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="innoscope-unit-") as folder:
+        path = Path(folder)
+        path.chmod(0o755)
+        os.chown(path, *accounts.user("innoscope-sensor"))
+        yield path
+
+
+def checked(agent: Running) -> Iterator[Running]:
+    """It; afterwards it is the process that it was, well, and within its memory."""
+    pid = agent.pid
+    yield agent
+    assert agent.process is not None
+    assert agent.process.poll() is None, agent.log
+    assert agent.pid == pid
+    assert "Traceback" not in agent.log, agent.log
+    assert peak(pid) < memory_limit()
+
+
+@pytest.fixture(scope="module")
+def agent(server: Server, accounts: Accounts, place: Path, here: Host) -> Iterator[Running]:
+    """As its unit runs it, beside the sensor as its unit runs it; everybody may connect."""
+    sensor, own = Unit.named("sensor"), Unit.named("agent")
+    beside = command_line(confined(sensor, accounts, writable=place))
+    under = [*here.prefix, *command_line(confined(own, accounts, writable=place))]
+    with (
+        Sensing(
+            *sensor.command[1:], "--no-probes", only=[server], under=beside, path=place / "sensor.sock"
+        ) as sensing,
+        Running(
+            server, "--web.listen-address", ":0", sensor=sensing.path, options=['user = "root"'], under=under
+        ) as agent,
+    ):
+        yield from checked(agent)
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
+    """A client's, which takes any certificate."""
+    self_signed(tmp_path_factory.getbasetemp())
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+@pytest.fixture(scope="module")
+def guarded(
+    server: Server, here: Host, tls: ssl.SSLContext, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    """With TLS and passwords. ``tls`` is there first: it makes the certificate."""
+    assert tls
+    file = tmp_path_factory.getbasetemp() / "web.yaml"
+    hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(COST)).decode()
+    file.write_text(
+        "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n"
+        f'basic_auth_users: {{ann: "{hashed}"}}\n'
+    )
+    with Running(server, "--web.listen-address", ":0", "--web.config.file", file, under=here.prefix) as agent:
+        yield from checked(agent)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sources", "from_here"),
+    [
+        ("silent", ONE, False),
+        ("silent", MANY, False),
+        ("silent", (THERE,), False),  # the address that Prometheus has
+        ("dribble", MANY, False),
+        ("unread", MANY, False),
+        ("metrics", MANY, True),
+    ],
+    ids=lambda value: f"from-{len(value)}" if isinstance(value, tuple) else str(value),
+)
+def test_a_thousand_at_once(
+    kind: str, sources: tuple[str, ...], from_here: bool, agent: Running, here: Host, there: Host
+) -> None:
+    """``from_here``: scraped by a Prometheus on the agent's own host."""
+    name = f"{kind} x 1000 from {len(sources)}" + (" (Prometheus here)" if from_here else "")
+    with attack(
+        name, agent.pid, agent.port, there, kind, seconds=SECONDS, count=1000, sources=sources,
+        scraped_from=here if from_here else None,
+    ) as told:  # fmt: skip
+        pass
+
+    assert told.outcomes["connected"] > 900, told
+    assert not told.failed, told
+    assert max(told.seconds) < SCRAPE_S, told
+    assert told.peak < memory_limit(), told
+
+
+@pytest.mark.parametrize("kind", ["handshake", "tls"])
+def test_tls_handshakes(kind: str, guarded: Running, there: Host, tls: ssl.SSLContext) -> None:
+    """Slow ones, and whole ones without a pause."""
+    count = {"handshake": 1000, "tls": 50}[kind]
+    with attack(
+        f"{kind} x {count}", guarded.pid, guarded.port, there, kind, seconds=SECONDS, count=count,
+        sources=MANY, headers=KNOWN, tls=tls,
+    ) as told:  # fmt: skip
+        pass
+
+    assert not told.failed, told
+    assert max(told.seconds) < SCRAPE_S, told
+    assert told.peak < memory_limit(), told
+
+
+@pytest.fixture(scope="module")
+def passworded(
+    server: Server, here: Host, there: Host, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    """With passwords; ann has been here before."""
+    file = tmp_path_factory.getbasetemp() / "users.yaml"
+    hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(COST)).decode()
+    file.write_text(f'basic_auth_users: {{ann: "{hashed}", bob: "{hashed}"}}\n')
+    with Running(server, "--web.listen-address", ":0", "--web.config.file", file, under=here.prefix) as agent:
+        assert ask(there, agent.port, "/metrics", **KNOWN)[0] == 200
+        yield from checked(agent)
+
+
+@pytest.mark.parametrize("sources", [ONE, MANY], ids=["from-1", "from-40"])
+def test_guessing_passwords(sources: tuple[str, ...], passworded: Running, there: Host) -> None:
+    """Who was let in is not held up; guesses are few, and cost little."""
+    before = cpu_s(passworded.pid)
+    with attack(
+        f"guess x 60 from {len(sources)}", passworded.pid, passworded.port, there, "guess", seconds=SECONDS,
+        count=60, sources=sources, headers=KNOWN,
+    ) as told:  # fmt: skip
+        newcomer = ask(there, passworded.port, "/metrics", Authorization=BOB)[0] if sources == ONE else 200
+    used = cpu_s(passworded.pid) - before
+
+    assert newcomer == 200
+    assert not told.failed, told
+    assert max(told.seconds) < SCRAPE_S, told
+    assert 0 < told.outcomes["401"] < 20, told
+    assert told.outcomes["429 retry-after"] > told.outcomes["401"], told
+    assert used < 0.6 * told.outcomes["seconds"], f"{used} s of CPU"
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.fixture(scope="module")
+def hour(server: Server, here: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """On loopback, with as many stacks as it ever has."""
+    path = tmp_path_factory.getbasetemp() / "hour.sock"
+    with (
+        HourSensor(path, server),
+        Running(server, sensor=path, under=here.prefix, options=["[stacks]", "poll_seconds = 1"]) as agent,
+    ):
+        with here.entered():
+            until_ready = b"marked_function_1999_"
+            deadline = time.monotonic() + 20
+            while until_ready not in agent.get("/api/stacks?format=folded")[1]:
+                assert time.monotonic() < deadline, agent.log
+        yield from checked(agent)
+
+
+def test_the_dearest_page_fifty_times_at_once(hour: Running, here: Host) -> None:
+    """Some are made, the rest is told to come again: in no case are there fifty of them."""
+    with attack(
+        "stacks?format=html of an hour x 50", hour.pid, hour.port, here, "stacks", seconds=20, count=50,
+        sources=["127.0.0.1"], address="127.0.0.1",
+    ) as told:  # fmt: skip
+        pass
+
+    assert told.outcomes["200"] >= 1, told
+    assert told.outcomes["200"] + told.outcomes["503 retry-after"] == 50, told
+    assert not told.failed, told
+    assert max(told.seconds) < SCRAPE_S, told
+    assert told.peak < memory_limit(), told

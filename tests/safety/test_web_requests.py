@@ -1,0 +1,374 @@
+"""Who may read what over HTTP, and requests made to be misunderstood: on every route that there is."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from certificates import self_signed
+from innoscope.agent import config
+from innoscope.agent.main import Agent
+from safety.agenting import Running
+from safety.attacked import ask, memory_limit, peak, say
+from safety.hoursensor import MARK, HourSensor
+from safety.netspace import HERE, HERE_6, THERE, Host, two_hosts
+from servers import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: Below these, pages are named by files. None of what follows is a file there.
+PREFIXES = ("/runbooks/", "/page/", "/static/", "/assets/")
+OUTSIDE = (
+    "../../../../../../etc/passwd", "..%2f..%2f..%2f..%2f..%2fetc%2fpasswd",
+    "%2e%2e/%2e%2e/%2e%2e/etc/passwd", "..%252f..%252f..%252fetc%252fpasswd",
+    "..%c0%af..%c0%af..%c0%afetc/passwd", "....//....//....//etc/passwd", "..\\..\\..\\etc\\passwd",
+    "..%5c..%5c..%5cetc%5cpasswd", "/etc/passwd", "//etc/passwd", "%2fetc%2fpasswd", "..;/..;/etc/passwd",
+    "etc/passwd%00.md", "../agent.toml", "..", ".", "%2e",
+)  # fmt: skip
+SECRET = "not-for-them"  # noqa: S105
+#: Of every times a client may give: what is no time, no number, or no number that a clock has.
+TIMES = (
+    "nan", "-nanh", "inf", "-inf", "1e308", "-1e308h", "1" + "0" * 308, "9" * 400, "-" + "9" * 400 + "h",
+    "-1e5000s", "0001-01-01", "9999-12-31T23:59:59Z", "-١٥m", "١٢٣٤", "-0s", "--1h", "-1d", "-h", "0x10",
+    "'\"<script>", "%00", "%f0%9f%92%a9", "now" * 500,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[tuple[Host, Host]]:
+    with two_hosts() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def here(hosts: tuple[Host, Host]) -> Host:
+    return hosts[0]
+
+
+@pytest.fixture(scope="module")
+def there(hosts: tuple[Host, Host]) -> Host:
+    return hosts[1]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server("mysql-5.6.24") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def sensor(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = tmp_path_factory.getbasetemp() / "hour.sock"
+    with HourSensor(path, server):
+        yield path
+
+
+@contextmanager
+def running(server: Server, sensor: Path, here: Host, *arguments: object) -> Iterator[Running]:
+    """An agent, which knows all stacks when it is used, and has not complained at the end."""
+    options = [f'user = "{SECRET}"', "[stacks]", "poll_seconds = 1"]
+    with Running(server, *arguments, sensor=sensor, under=here.prefix, options=options) as agent:
+        pid = agent.pid
+        yield agent
+        assert agent.pid == pid
+        assert "Traceback" not in agent.log, agent.log
+        assert "\\u0000" not in agent.log
+        assert len(agent.log) < 100_000
+        assert peak(pid) < memory_limit()
+
+
+@pytest.fixture(scope="module")
+def local(server: Server, sensor: Path, here: Host) -> Iterator[Running]:
+    """On loopback: whoever is on its host is trusted."""
+    with running(server, sensor, here) as agent:
+        with here.entered():
+            deadline = time.monotonic() + 20
+            while MARK.encode() not in agent.get("/api/stacks?format=folded")[1]:
+                assert time.monotonic() < deadline, agent.log
+        yield agent
+
+
+@pytest.fixture(scope="module")
+def reachable(server: Server, sensor: Path, here: Host) -> Iterator[Running]:
+    """Everywhere, without a password."""
+    with running(server, sensor, here, "--web.listen-address", ":0") as agent:
+        yield agent
+
+
+@pytest.fixture(scope="module")
+def routes() -> tuple[str, ...]:
+    """All paths that an agent answers."""
+    agent = Agent(config.Config(web=config.Web(listen_address="127.0.0.1:0")))
+    try:
+        return tuple(agent.web.routes)
+    finally:
+        agent.web.stop()
+
+
+def said(raw: bytes) -> list[int]:
+    """Status of each answer in what came back."""
+    return [int(part[9:12]) for part in raw.split(b"HTTP/1.1 ")[1:] for part in [b"HTTP/1.1 " + part]]
+
+
+LIES: dict[str, dict[str, str]] = {
+    "as it is": {},
+    "Host": {"Host": "localhost"},
+    "Host with a port": {"Host": "127.0.0.1:9977"},
+    "X-Forwarded-For": {"Host": "localhost", "X_Forwarded_For": "127.0.0.1", "X_Real_IP": "127.0.0.1"},
+    "Forwarded": {"Host": "localhost", "Forwarded": "for=127.0.0.1;host=localhost"},
+    "user": {"Authorization": "Basic cm9vdDo=", "Host": "localhost"},
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_stacks_are_not_for_other_hosts(
+    lie: str, reachable: Running, there: Host, here: Host, routes: tuple[str, ...]
+) -> None:
+    """Whatever they say, by IPv4, by IPv6, and from this host by an address that others have."""
+    assert {"/api/stacks", "/api/probes"} <= set(routes)
+    paths = [path for path in routes if not path.startswith(PREFIXES)]
+    for host, address in ((there, HERE), (there, HERE_6), (here, HERE), (here, "127.0.0.1"), (here, "::1")):
+        for path in paths:
+            status, body, _ = ask(host, reachable.port, path, address=address, **LIES[lie])
+            assert status in (200, 400, 403, 404, 503), (path, status)
+            assert MARK.encode() not in body, path
+        assert ask(host, reachable.port, "/api/stacks", address=address, **LIES[lie])[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"Host": "localhost:9977"}, 200),
+        ({"Host": "127.0.0.1"}, 200),
+        ({"Host": "[::1]:1"}, 200),
+        ({"Host": "rebound.example.net:9977"}, 403),
+        ({"Host": "127.0.0.1.example.net"}, 403),
+        ({"Host": "localhost.example.net"}, 403),
+        ({"Host": "0.0.0.0:9977"}, 403),
+        ({"Host": "[::ffff:10.77.0.1]"}, 403),
+        ({"Host": "2130706433"}, 403),
+        ({"Host": ""}, 403),
+        ({"Host": "a@localhost"}, 400),
+        ({"Host": "rebound.example.net\\@localhost"}, 400),
+        ({"Host": "localhost", "X-Forwarded-For": THERE}, 403),
+        ({"Host": "localhost", "Via": "1.1 proxy"}, 403),
+    ],
+    ids=str,
+)
+def test_names_that_lead_here(headers: dict[str, str], expected: int, local: Running, here: Host) -> None:
+    """A page elsewhere can have its name lead to this host's loopback; its browser says the name."""
+    status, body, _ = ask(here, local.port, "/api/stacks?format=folded", address="127.0.0.1", **headers)
+
+    assert status == expected, body[:200]
+    assert (MARK.encode() in body) == (expected == 200)
+
+
+def test_nothing_else_of_the_host_is_served(
+    local: Running, reachable: Running, here: Host, there: Host, routes: tuple[str, ...]
+) -> None:
+    """From every page as if it were a folder, and from where pages are named by files."""
+    folders = {"/", *PREFIXES, *(f"{path.rstrip('/')}/" for path in routes)}
+    paths = [folder + way for folder in sorted(folders) for way in OUTSIDE]
+    for host, agent, address, some in (
+        (here, local, "127.0.0.1", paths), (there, reachable, HERE, [f"/{way}" for way in OUTSIDE]),
+    ):  # fmt: skip
+        for path, answer in zip(some, answers(host, agent.port, address, some), strict=True):
+            assert b"root:" not in answer, path
+            assert SECRET.encode() not in answer, path
+            assert said(answer) == [404], (path, answer[:300])
+
+
+def answers(host: Host, port: int, address: str, paths: list[str]) -> list[bytes]:
+    """A whole answer each, over as few connections as they let us have."""
+    found: list[bytes] = []
+    wire: socket.socket | None = None
+    with host.entered():
+        for path in paths:
+            if wire is None:
+                wire = socket.create_connection((address, port), 5)
+            wire.sendall(f"GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n".encode("latin-1"))
+            answer = wire.recv(1 << 16)
+            head, _, body = answer.partition(b"\r\n\r\n")
+            length = int(head.partition(b"Content-Length: ")[2].split(b"\r\n")[0])
+            while len(body) < length:
+                body += wire.recv(1 << 16)
+            found.append(head + b"\r\n\r\n" + body)
+            if b"\r\nConnection: close" in head:
+                wire.close()
+                wire = None
+    if wire is not None:
+        wire.close()
+    return found
+
+
+def test_no_other_method(reachable: Running, there: Host, routes: tuple[str, ...]) -> None:
+    for method in (
+        "POST",
+        "PUT",
+        "DELETE",
+        "PATCH",
+        "OPTIONS",
+        "TRACE",
+        "CONNECT",
+        "PROPFIND",
+        "get",
+        "G" * 5000,
+    ):
+        for path in routes if method == "POST" else ("/", "/api/stacks"):
+            status, _, headers = ask(there, reachable.port, path, method=method)
+            assert status in (400, 405), (method, path)
+            assert status == 400 or headers["Allow"] == "GET, HEAD"
+    assert ask(there, reachable.port, "/metrics", method="HEAD")[:2] == (200, b"")
+
+
+HEAD = b"GET /-/healthy HTTP/1.1\r\nHost: a\r\n"
+NEXT = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        HEAD + b"Content-Length: 44\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"Transfer-Encoding: \x0bchunked\r\n\r\n",
+        HEAD + b"Transfer_Encoding: chunked\r\nContent-Length: 44\r\n\r\n",
+        HEAD + b"Content-Length: 44\r\n\r\n",
+        HEAD + b"Content-Length: 0\r\nContent-Length: 44\r\n\r\n",
+        HEAD + b"Content-Length: 4\xb2\r\n\r\n",
+        HEAD + b"broken line\r\nContent-Length: 44\r\n\r\n",
+        HEAD + b"X: a\r\n b: c\r\n\r\n",
+        HEAD + b"X: a\n\r\n",
+        HEAD[:-2] + b"\n\n",
+        HEAD + b"X: \x00\r\n\r\n",
+        HEAD + b"Host: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET http://localhost/api/stacks HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /\r\n",
+        b"GET / HTTP/3.0\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\r\n\r\n",
+        b"\x00" * 2000 + b"\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(505),
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
+        HEAD + b"X: y\r\n" * 5000 + b"\r\n",
+        HEAD + b"X: " + b"y" * 100_000 + b"\r\n\r\n",
+    ],
+    ids=lambda shape: repr(shape[:60])[2:-1].removeprefix("GET /-/healthy HTTP/1.1\\r\\nHost: a\\r\\n"),
+)
+def test_a_request_that_two_could_understand_differently(
+    shape: bytes, reachable: Running, there: Host
+) -> None:
+    """One refusal, of a few words that say nothing of what was sent; what follows is not read."""
+    answer = say(there, reachable.port, shape + NEXT)
+
+    assert len(said(answer)) <= 1, answer
+    assert b"innoscope_" not in answer
+    assert len(answer) < 600
+    if answer:  # the rest was not read when it was sent: the kernel may have thrown the answer away
+        assert said(answer)[0] in (400, 405, 414, 431), answer
+        assert b"Connection: close" in answer
+        assert b"\r\nContent-Type: text/plain" in answer
+
+
+def test_what_is_asked_for_is_checked(local: Running, here: Host, routes: tuple[str, ...]) -> None:
+    """Times, formats and names that are none: an answer that says so, and no failure."""
+    queries = [f"{name}={value}" for name in ("from", "to", "since") for value in TIMES]
+    queries += [
+        f"{name}={value}" for name in ("server", "format", "by") for value in ("", "../x", "%00", "x" * 5000)
+    ]
+    queries += [
+        "&".join(f"p{number}=" for number in range(500)),
+        "&" * 900,
+        "=" * 900,
+        "a;b",
+        "%",
+        "%zz",
+        "?" * 500,
+    ]
+    paths = [
+        f"{path}?from=-5s&format=folded&{to_ascii(query)}"
+        for path in routes if path.startswith("/api/") for query in queries
+    ]  # fmt: skip
+    for path, answer in zip(paths, answers(here, local.port, "127.0.0.1", paths), strict=True):
+        head, _, body = answer.partition(b"\r\n\r\n")
+        (status,) = said(head)
+        assert status in (200, 400, 404, 503), (path[:120], answer[:300])
+        if b"\r\nContent-Type: application/json" in head:
+            json.loads(body, parse_constant=pytest.fail)
+        elif status != 200:
+            assert len(body) < 2000
+
+
+def to_ascii(query: str) -> str:
+    return "".join(
+        sign if sign.isascii() and sign != " " else f"%{byte:02x}" for sign in query for byte in sign.encode()
+    )
+
+
+def test_formats_that_are_made_up(reachable: Running, there: Host) -> None:
+    for accept in (
+        "application/openmetrics-text; version=x",
+        "text/plain; version=1.0.0; escaping=\xff",
+        "application/openmetrics-text;version=" + "9" * 5000,
+        "," * 5000,
+        "*/*;q=nan",
+    ):
+        status, body, _ = ask(there, reachable.port, "/metrics", Accept=accept)
+        assert (status, b"innoscope_" in body) == (200, True), accept[:60]
+    for patience in ("nan", "-1", "1e308", "", "0x1"):
+        assert ask(there, reachable.port, "/metrics", X_Prometheus_Scrape_Timeout_Seconds=patience)[0] == 200
+
+
+def test_pages_are_framed_and_read_by_no_other_page(
+    local: Running, here: Host, routes: tuple[str, ...]
+) -> None:
+    for path in routes:
+        _, body, headers = ask(here, local.port, path, address="127.0.0.1", Host="localhost")
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Cross-Origin-Resource-Policy"] == "same-origin", path
+        assert not [name for name in headers if name.lower().startswith("access-control-")]
+        assert headers["Server"].strip() == "innoscope"
+        assert b"<html" not in body or headers["Content-Type"].startswith("text/html")
+
+
+def test_the_page_s_policy(local: Running, here: Host) -> None:
+    """No script but its own files', nothing from elsewhere, in nobody's frame."""
+    _, body, headers = ask(here, local.port, "/", address="127.0.0.1", Host="localhost")
+    if b"<script" not in body:
+        return
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe-" not in policy.replace("style-src 'unsafe-inline'", "")
+
+
+def test_tls_is_not_begun_anew_and_plain_http_is_not_tls(
+    server: Server, sensor: Path, here: Host, there: Host, tmp_path: Path
+) -> None:
+    self_signed(tmp_path)
+    file = tmp_path / "web.yaml"
+    file.write_text("tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n")
+    with running(server, sensor, here, "--web.listen-address", ":0", "--web.config.file", file) as agent:
+        for raw in (NEXT, b"\x00" * 5000, b"\x16\x03\x01\xff\xff" + b"\x01" * 5000, b""):
+            assert b"HTTP/" not in say(there, agent.port, raw)
+        command = [
+            "openssl",
+            "s_client",
+            "-connect",
+            f"{HERE}:{agent.port}",
+            "-tls1_2",
+            "-legacy_renegotiation",
+        ]
+        done = subprocess.run(
+            [*there.prefix, *command], input=b"R\n", capture_output=True, timeout=20, check=False
+        )
+        assert b"RENEGOTIATING" in done.stderr
+        assert b"no renegotiation" in done.stderr
