@@ -126,7 +126,14 @@ def probes() -> list[dict[str, Any]]:
     common = {"family": "flush", "symbols": ["buf_flush_batch"], "reason": None, "remedy": None, "instead": None,
               "note": None, "hits": 81_234, "hits_per_second": 22.5, "cost_seconds": 0.12, "cost_ratio": 0.00041,
               "duty": 1.0}  # fmt: skip
-    missing = {"symbols": [], "hits": 0, "hits_per_second": 0.0, "cost_seconds": 0.0, "cost_ratio": 0.0, "duty": 0.0}
+    missing = {
+        "symbols": [],
+        "hits": 0,
+        "hits_per_second": 0.0,
+        "cost_seconds": 0.0,
+        "cost_ratio": 0.0,
+        "duty": 0.0,
+    }
     return [
         common | {"probe": "flush_batch", "state": "attached"},
         common | {"probe": "mutex_spin", "state": "sampled", "duty": 0.05, "cost_ratio": 0.0061,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import threading
 import time
+import urllib.request
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from playwright.sync_api import sync_playwright
@@ -28,7 +30,7 @@ _PATIENCE_S = 20
 #: Root may not use the sandbox; nothing but this host can be reached.
 _OPTIONS: Final = (
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    "--host-resolver-rules=MAP elsewhere.test 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )  # fmt: skip
 
 
@@ -39,6 +41,11 @@ class Running:
     agent: Agent
     address: str
     ends: float  # Unix time at which the made hour ends
+
+    def gather(self) -> None:
+        """Have it gather now, as a scrape does."""
+        with urllib.request.urlopen(f"{self.address}/metrics", timeout=5) as answer:  # noqa: S310
+            assert answer.status == HTTPStatus.OK
 
 
 def settings(folder: Path, names: Sequence[str], address: str = "127.0.0.1:0") -> config.Config:
@@ -54,11 +61,14 @@ def settings(folder: Path, names: Sequence[str], address: str = "127.0.0.1:0") -
 
 
 @contextmanager
-def agent_of(folder: Path, names: Sequence[str], address: str = "127.0.0.1:0") -> Iterator[Running]:
-    """It has taken over all chunks and has gathered, and knows the gauges of the past hour."""
+def agent_of(
+    folder: Path, names: Sequence[str], address: str = "127.0.0.1:0", *, past: bool = True
+) -> Iterator[Running]:
+    """It has taken over all chunks and has gathered; with a ``past`` it knows the gauges of the hour before."""
     agent = Agent(settings(folder, names, address))
     ends = time.time() // CHUNK_S * CHUNK_S
-    _remember(agent, names, ends)
+    if past:
+        _remember(agent, names, ends)
     thread = threading.Thread(target=agent.run, daemon=True)
     thread.start()
     try:
@@ -80,7 +90,9 @@ def _remember(agent: Agent, names: Sequence[str], ends: float) -> None:
     declared = registry.default()
     for step in range(int(SPAN_S / CHUNK_S), 0, -1):
         told = made.gauges(step * CHUNK_S)
-        series = [Series(declared[name], server, (), value) for server in names for name, value in told.items()]
+        series = [
+            Series(declared[name], server, (), value) for server in names for name, value in told.items()
+        ]
         agent.history.gathered(ends - step * CHUNK_S, series)
 
 
@@ -102,11 +114,18 @@ class Seen:
     console: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 
+    def require_silence(self, address: str) -> None:
+        """Nothing in the console, and nobody asked but the agent."""
+        assert self.console == []
+        assert [url for url in self.requests if not url.startswith((f"{address}/", "blob:", "data:"))] == []
+
 
 @contextmanager
 def opened(browser: Browser, address: str, path: str = "/", **options: Any) -> Iterator[tuple[Page, Seen]]:
     """The page in a context of its own; ``options`` are Playwright's (viewport, color_scheme, …)."""
-    with browser.new_context(**{"viewport": {"width": 1280, "height": 900}, "service_workers": "block"} | options) as one:
+    with browser.new_context(
+        **{"viewport": {"width": 1280, "height": 900}, "service_workers": "block"} | options
+    ) as one:
         page, seen = one.new_page(), Seen()
         page.on("console", lambda message: seen.console.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: seen.console.append(f"error: {error}"))

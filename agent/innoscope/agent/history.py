@@ -115,12 +115,10 @@ class History:
             since = self._clock() - self._span_s
             self._servers = {name: kept for name, kept in self._servers.items() if kept.newest >= since}
 
-    def told(self, server: str, since: float = 0.0) -> dict[str, Any] | None:
-        """``waits`` and ``gauges``, each with ``at`` and columns, of rows later than that; None if unknown."""
+    def told(self, server: str, since: float = 0.0) -> dict[str, Any]:
+        """``waits`` and ``gauges``, each with ``at`` and columns, of rows later than that; perhaps none."""
         with self._lock:
-            kept = self._servers.get(server)
-            if kept is None:
-                return None
+            kept = self._servers.get(server) or _Kept(self._span_s)
             threads, gauges = kept.waits.since(since), kept.gauges.since(since)
         return {
             "waits": {"at": threads[0], "threads": threads[1]},

@@ -102,10 +102,11 @@ class Page:
             since = float(request.query.get("since") or 0)
         except ValueError:
             return plain("since= is a Unix time", HTTPStatus.BAD_REQUEST)
+        picture = self._picture()
+        names = [view.name for view in picture.servers] if picture else []
+        if server not in names:
+            return plain(f"server= is one of: {', '.join(names)}", HTTPStatus.BAD_REQUEST)
         told = self._history.told(server, since)
-        if told is None:
-            words = "server= is the name of one of which something was seen; /api/status has the names"
-            return plain(words, HTTPStatus.NOT_FOUND)
         classes = default_classifier().catalog.classes.values()
         about = {one.id: {"label": one.label, "about": one.about} for one in classes}
         answer = as_json({"schema": SCHEMA, "server": server, **told, "classes": about})

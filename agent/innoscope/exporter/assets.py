@@ -55,7 +55,10 @@ def template() -> str:
 
 
 def _files() -> Iterator[tuple[str, Traversable]]:
-    for folder, prefix in ((resources.files(_PACKAGE), ""), (resources.files(_PACKAGE) / "vendor", "vendor/")):
+    for folder, prefix in (
+        (resources.files(_PACKAGE), ""),
+        (resources.files(_PACKAGE) / "vendor", "vendor/"),
+    ):
         for file in sorted(folder.iterdir(), key=lambda one: one.name):
             if _suffix(file.name) in _TYPES:
                 yield prefix + file.name, file

@@ -86,12 +86,12 @@ export class Charts {
       },
       select: { show: true },
       scales: { x: { range: () => this.range }, y: { range: look.range } },
-      axes: [axis({ values: (_, times) => times.map((time) => clock(time, false)), space: 70 }),
-        axis({ values: (_, values) => values.map(look.show), size: 62, space: 34 })],
+      axes: [axis({ values: (_, times) => times.map((time) => clock(time, false)), size: 24, space: 64 }),
+        axis({ values: (_, values) => values.map(look.show), size: 58, space: 26, incrs: look.steps })],
       series: [{}, ...look.series],
       bands: look.bands,
       hooks: {
-        drawClear: look.under ? [look.under] : [],
+        drawAxes: look.under ? [look.under] : [],
         setCursor: name === "threads" ? [(one) => this.heard.cursor(timeAt(one, one.cursor.left))] : [],
         setSelect: [(one) => this.dragged(one)],
       },
@@ -117,7 +117,8 @@ function sized(place) {
 function axis(more) {
   return {
     stroke: styled("--dim"),
-    font: `${11}px system-ui, sans-serif`,
+    font: "11px system-ui, sans-serif",
+    gap: 4,
     grid: { stroke: styled("--grid"), width: 1 },
     ticks: { show: false },
     ...more,
@@ -167,7 +168,7 @@ function dirtyLook() {
       const [peak, limit] = [largest(ratios), largest(limits)];
       return [0, limit && peak > 0.3 * limit ? Math.max(limit * 1.1, peak * 1.1) : Math.max(0.01, peak * 1.3)];
     },
-    show: (value) => percent(value),
+    show: (value) => percent(value, value && value < 0.02 ? 1 : 0),
   };
 }
 
@@ -180,6 +181,7 @@ function ageLook() {
       return [0, most && peak > 0.3 * most ? Math.max(most, peak) * 1.05 : Math.max(1024, peak * 1.3)];
     },
     show: (value) => (value ? bytes(value) : "0"),
+    steps: Array.from({ length: 50 }, (_, power) => 2 ** power),
     under: zones,
   };
 }

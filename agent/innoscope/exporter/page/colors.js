@@ -27,16 +27,19 @@ function parts(wait) {
   return FAMILIES[wait] ?? [hashed(wait) % 360, 30, 72];
 }
 
-/** The colour of a class. */
-export function color(wait) {
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+/** The colour of a class, calmer on a dark page. */
+export function color(wait, lighter = 0) {
   const [hue, saturation, lightness] = parts(wait);
-  return `hsl(${hue} ${saturation}% ${lightness}%)`;
+  return dark.matches
+    ? `hsl(${hue} ${saturation * 0.8}% ${lightness - 6 + lighter}%)`
+    : `hsl(${hue} ${saturation}% ${lightness + lighter}%)`;
 }
 
 /** That of one function of a stack of the class: a shade lighter or not, always the same for a name. */
 export function shade(wait, name) {
-  const [hue, saturation, lightness] = parts(wait);
-  return `hsl(${hue} ${saturation}% ${lightness + (hashed(name) % 7)}%)`;
+  return color(wait, hashed(name) % 7);
 }
 
 /** A colour of the page's style, as it is now: "--line". */
@@ -46,5 +49,5 @@ export function styled(name) {
 
 /** Call when the browser goes from light to dark or back. */
 export function onScheme(then) {
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", then);
+  dark.addEventListener("change", then);
 }

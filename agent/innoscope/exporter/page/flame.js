@@ -1,7 +1,7 @@
 // The stacks of a time as a flame graph: roots on top, coloured by wait class, to be walked through by keys.
 
 import { shade } from "./colors.js";
-import { number, percent } from "./format.js";
+import { average, percent } from "./format.js";
 
 const CELL = 18;
 const SMALLEST = 1.5; // pixels below which a frame is left out
@@ -71,7 +71,7 @@ export class Flame {
   }
 
   share(value) {
-    return `${number(value / this.looks)} threads, ${percent(value / (this.total || 1))}`;
+    return `${average(value / this.looks)} threads, ${percent(value / (this.total || 1))}`;
   }
 
   /** Highlight functions whose name has this in it. */

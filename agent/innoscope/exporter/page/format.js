@@ -1,26 +1,36 @@
 // Numbers and times as a person reads them.
 
+const known = (value) => value !== null && value !== undefined && !Number.isNaN(value);
+
 /** 1,234 or 12.3 or 0.45: as many digits as help. */
 export function number(value) {
-  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (!known(value)) return "–";
   const size = Math.abs(value);
   const digits = size >= 100 || Number.isInteger(value) ? 0 : size >= 10 ? 1 : 2;
   return value.toLocaleString("en", { maximumFractionDigits: digits });
+}
+
+/** 1,234 or 12.3 or 4.0: averages below each other. */
+export function average(value) {
+  if (!known(value)) return "–";
+  const digits = Math.abs(value) >= 99.95 ? 0 : 1;
+  return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 
 /** 12.3 MiB. */
 export function bytes(value) {
-  if (value === null || value === undefined) return "–";
+  if (!known(value)) return "–";
   const power = value < 1 ? 0 : Math.min(UNITS.length - 1, Math.floor(Math.log2(value) / 10));
   return `${number(value / 1024 ** power)} ${UNITS[power]}`;
 }
 
 /** 12.3 %. */
 export function percent(ratio, digits = 1) {
-  if (ratio === null || ratio === undefined) return "–";
-  return `${(ratio * 100).toLocaleString("en", { maximumFractionDigits: digits })} %`;
+  if (!known(ratio)) return "–";
+  const size = { minimumFractionDigits: digits, maximumFractionDigits: digits };
+  return `${(ratio * 100).toLocaleString("en", size)} %`;
 }
 
 const two = (value) => String(value).padStart(2, "0");

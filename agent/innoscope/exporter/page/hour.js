@@ -26,8 +26,8 @@ export class Hour {
 
   /** From where to ask: threads come later than gauges, and a row more than once does no harm. */
   get since() {
-    const newest = [this.waits, this.gauges].map((rows) => rows.at.at(-1) ?? Infinity);
-    return Number.isFinite(Math.min(...newest)) ? Math.min(...newest) - 1 : 0;
+    const newest = [this.waits, this.gauges].map((rows) => rows.at.at(-1) ?? 1);
+    return Math.min(...newest) - 1;
   }
 
   /** When there is the first row. */

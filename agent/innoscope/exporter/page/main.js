@@ -72,17 +72,15 @@ function arrived() {
 
 async function askHistory() {
   const asked = page.server;
-  try {
-    const told = await api.history(asked, page.hour.since || undefined);
-    if (asked === page.server) page.hour.take(told, page.status.keep_seconds);
-  } catch (error) {
-    if (error.status !== 404) throw error; // nothing was seen of it yet
-  }
+  const told = await api.history(asked, page.hour.since || undefined);
+  if (asked === page.server) page.hour.take(told, page.status.keep_seconds);
 }
 
 async function askStacks() {
   if (!page.status?.stacks.served || !server()) return showStacks();
+  if (!page.hour.waits.at.length) return showStacks("No stacks yet: they are told ten seconds at a time.");
   const mine = ++page.asked;
+  const asked = spans.text;
   const [from, to] = spans.asked(page.status.now);
   let told = null;
   let why = "";
@@ -92,7 +90,7 @@ async function askStacks() {
     why = error.message;
   }
   if (mine !== page.asked) return undefined;
-  page.told = told;
+  page.told = told && { ...told, asked };
   return showStacks(why);
 }
 
@@ -167,6 +165,7 @@ function classesChanged() {
 
 function stacksChanged() {
   remember();
+  showSpan();
   askStacks();
 }
 
@@ -268,11 +267,19 @@ function showStacks(why = "") {
   by("no-stacks").hidden = !refused;
   say(by("no-stacks"), refused);
   by("with-stacks").hidden = Boolean(refused) || !told;
-  fill(by("raw"), ...(status.stacks.served ? ["The same as ", ...links()] : []));
-  say(by("stacks-about"), refused ? "" : `${spans.words()}${told ? ` · ${number(told.looks)} looks` : ""}`);
+  showSpan();
   if (refused || !told) return;
   flame.draw(grow(told, hidden, label), told.looks);
   tables.stacks(by("top"), told, hidden, label);
+}
+
+/** Which time it is, and where to get the same in other formats. */
+function showSpan() {
+  const { status, told } = page;
+  const served = status?.stacks.served;
+  fill(by("raw"), ...(served ? ["The same as ", ...links()] : []));
+  const looks = told?.asked === spans.text ? ` · ${number(told.looks)} looks` : " · …";
+  say(by("stacks-about"), served ? spans.words() + looks : "");
 }
 
 function links() {

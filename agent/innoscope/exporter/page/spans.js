@@ -1,7 +1,7 @@
 // Which time the stacks are of: the last minutes, or what was selected in a chart by mouse, finger or keys.
 
 import { el, say } from "./dom.js";
-import { clock, number, span } from "./format.js";
+import { average, clock, span } from "./format.js";
 import { STEP } from "./hour.js";
 
 const LAST = [[60, "1 min"], [300, "5 min"], [900, "15 min"], [3600, "1 hour"]];
@@ -118,7 +118,7 @@ export class Spans {
       .filter(([, value]) => value > 0)
       .sort((a, b) => b[1] - a[1])
       .slice(0, 4)
-      .map(([label, value]) => `${label} ${number(value)}`);
+      .map(([label, value]) => `${label} ${average(value)}`);
     return `${clock(this.cursor)}: ${told.join(", ") || "nobody looked"}`;
   }
 }

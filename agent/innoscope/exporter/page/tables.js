@@ -2,10 +2,9 @@
 
 import { IDLE, color } from "./colors.js";
 import { el, fill, table } from "./dom.js";
-import { bytes, moment, number, percent, span } from "./format.js";
+import { average, bytes, moment, number, percent, span } from "./format.js";
 
-const STACKS = 40; // of which the list shows the most frequent
-const SHORT = 7; // functions of a stack that are shown before it is opened
+const STACKS = 20; // of which the list shows the most frequent, and so many more at each press
 
 const swatch = (wait) => {
   const made = el("span", { class: "swatch", "aria-hidden": "true" });
@@ -23,7 +22,7 @@ export function classes(place, hour, hidden, row, heading, press) {
         type: "button", class: "class", "aria-pressed": String(!hidden.has(wait)), title: hour.about(wait),
         "data-wait": wait, onclick: () => press(wait),
       }, swatch(wait), hour.label(wait)),
-      number(row < 0 ? now : hour.waits.columns.get(wait)[row]), number(mean), number(peak),
+      average(row < 0 ? now : hour.waits.columns.get(wait)[row]), average(mean), average(peak),
     ]);
   const focused = document.activeElement?.dataset?.wait;
   fill(place, rows.length
@@ -64,32 +63,33 @@ export function up(server) {
 }
 
 /** The most frequent stacks of a time. */
-export function stacks(place, told, hidden, label) {
+export function stacks(place, told, hidden, label, most = STACKS) {
   const shown = told.stacks.filter(([wait]) => !hidden.has(told.waits[wait]));
   const total = shown.reduce((sum, [, threads]) => sum + threads, 0) || 1;
-  const rows = shown.slice(0, STACKS).map(([wait, threads, mark, ...frames]) => {
-    const names = frames.map((name) => told.names[name]);
+  const rows = shown.slice(0, most).map(([wait, threads, mark, ...frames]) => {
+    const id = told.waits[wait];
     const bar = el("span", { class: "share", "aria-hidden": "true" });
-    bar.style.width = `${(100 * threads) / total}%`;
-    bar.style.background = color(told.waits[wait]);
-    return [
-      number(threads / Math.max(1, told.looks)),
-      el("span", { class: "of" }, percent(threads / total), bar),
-      el("span", { class: "class" }, swatch(told.waits[wait]), label(told.waits[wait])),
-      stack(names, mark),
-    ];
+    bar.style.width = `${(100 * threads) / shown[0][1]}%`;
+    bar.style.background = color(id);
+    return el("li", {},
+      el("span", { class: "n" }, average(threads / Math.max(1, told.looks)), el("span", { class: "hidden-text" }, " threads,")),
+      el("span", { class: "n dim" }, percent(threads / total)), bar,
+      el("span", { class: "class" }, swatch(id), label(id)),
+      stack(frames.map((name) => told.names[name]), mark));
   });
-  fill(place, rows.length
-    ? table("Top stacks", ["n:Threads", "Share", "Class", "Stack, innermost function first"], rows)
-    : el("p", { class: "dim" }, "No threads of the classes that are shown."));
+  const rest = shown.length - rows.length;
+  fill(place, rows.length ? el("ol", { class: "stacks" }, ...rows)
+    : el("p", { class: "dim" }, "No threads of the classes that are shown."),
+  rest > 0 ? el("button", { type: "button", onclick: () => stacks(place, told, hidden, label, most + STACKS) },
+    `${number(rest)} more`) : null);
 }
 
+/** One line that opens to all its functions. */
 function stack(names, mark) {
   const marked = mark ? el("span", { class: "mark" }, `[${mark}] `) : null;
   if (!names.length) return el("code", {}, marked, "[no frames]");
-  if (names.length <= SHORT) return el("code", {}, marked, names.join(" ‹ "));
   return el("details", {},
-    el("summary", {}, el("code", {}, marked, `${names.slice(0, SHORT).join(" ‹ ")} ‹ …`)),
+    el("summary", {}, el("code", {}, marked, names.slice(0, 24).join(" ‹ "))),
     el("ol", {}, ...names.map((name) => el("li", {}, el("code", {}, name)))));
 }
 
