@@ -1,7 +1,7 @@
 """An hour of a server with 1,000 threads, made of stacks that real servers had, and a sensor that tells it.
 
-Threads go up and down a little; 20 minutes before the end a convoy of row locks stands for 90 seconds, and ten
-minutes before it the redo log runs full.
+Threads go up and down a little; 20 minutes before the end a convoy of row locks stands for 90 seconds, and
+ten minutes before it the redo log runs full.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import os
 import random
 import time
 from collections import Counter
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from golden import store
 from innoscope import __version__
 from innoscope.metrics.model import Outcome, Sample
+from innoscope.probes.governor import ProbeReport
 from innoscope.sensor import protocol
 from innoscope.sensor.profiles import encode_chunks
 from innoscope.sensor.server import SocketServer
@@ -40,8 +42,10 @@ _USUAL: Final = {
 }  # fmt: skip
 _POOL_PAGES: Final = 65_536
 _AGE_MAX: Final = 850e6
-_GONE: Final = Target(0, 0, "mysql", (5, 6, 24), "5.6.24", "memory", "/usr/sbin/mysqld", False, None, None, 3306,
-                      "/var/lib/mysql", THREADS, "/", None, "symtab")  # fmt: skip
+_GONE: Final = Target(
+    0, 0, "mysql", (5, 6, 24), "5.6.24", "memory", "/usr/sbin/mysqld", False, None, None, 3306,
+    "/var/lib/mysql", THREADS, "/", None, "symtab",
+)  # fmt: skip
 
 
 def target(name: str, **changes: Any) -> Target:
@@ -123,33 +127,23 @@ def hour(end: float, *, server: str = "mysql-5.6.24", seed: int = 1) -> Iterator
 
 def probes() -> list[dict[str, Any]]:
     """What probes say of themselves: one of each kind."""
-    common = {"family": "flush", "symbols": ["buf_flush_batch"], "reason": None, "remedy": None, "instead": None,
-              "note": None, "hits": 81_234, "hits_per_second": 22.5, "cost_seconds": 0.12, "cost_ratio": 0.00041,
-              "duty": 1.0}  # fmt: skip
-    missing = {
-        "symbols": [],
-        "hits": 0,
-        "hits_per_second": 0.0,
-        "cost_seconds": 0.0,
-        "cost_ratio": 0.0,
-        "duty": 0.0,
-    }
-    return [
-        common | {"probe": "flush_batch", "state": "attached"},
-        common | {"probe": "mutex_spin", "state": "sampled", "duty": 0.05, "cost_ratio": 0.0061,
-                  "symbols": ["mutex_spin_wait"], "hits_per_second": 91_000.0},
-        common | missing | {"probe": "redo_write", "state": "missing", "reason": "no function log_write_up_to here",
-                            "remedy": "apt-get install mysql-server-core-dbgsym"},
-    ]  # fmt: skip
+    report = ProbeReport(
+        "flush_batch", "flush", "attached", ("buf_flush_batch",), 81_234, 22.5, 0.1, 0.0004, 1
+    )
+    spin = replace(report, probe="mutex_spin", state="sampled", symbols=("mutex_spin_wait",), duty=0.05)
+    spin = replace(spin, hits_per_second=91_000.0, cost_ratio=0.0061)
+    redo = ProbeReport("redo_write", "redo", "missing", reason="no function log_write_up_to here")
+    redo = replace(redo, remedy="apt-get install mysql-server-core-dbgsym")
+    return [asdict(one) for one in (report, spin, redo)]
 
 
 class MadeSensor:
-    """A context manager: tells of servers by name, each with an hour of chunks; ``probes`` are the same for all."""
+    """A context manager: tells of servers by name, each with its chunks. ``failing``: collector → why."""
 
     def __init__(self, path: Path, servers: Mapping[str, Sequence[Chunk]]) -> None:
         self.path = path
         self.targets = {name: target(name) for name in servers}
-        self.failing: dict[str, str] = {}  # collector → why
+        self.failing: dict[str, str] = {}
         self._servers = servers
 
     def __enter__(self) -> MadeSensor:
@@ -200,14 +194,18 @@ class MadeSensor:
         }
 
     def _outcomes(self) -> list[Outcome]:
+        started = time.time() - 9 * 86_400
+        attached = [Sample("probe_attached", int(one["duty"] > 0), (one["probe"],)) for one in probes()]
         told = {
-            "process": [Sample("mysqld_up", 1), Sample("mysqld_os_threads", THREADS),
-                        Sample("mysqld_start_time_seconds", time.time() - 9 * 86_400)],
+            "process": [
+                Sample("mysqld_up", 1),
+                Sample("mysqld_os_threads", THREADS),
+                Sample("mysqld_start_time_seconds", started),
+            ],
             "memory": [Sample(name, value) for name, value in gauges(0).items()],
             "waits": [Sample("threads", count, (wait,)) for wait, count in threads(0).items()],
-            "probes": [Sample("probe_attached", 1, ("flush_batch",)), Sample("probe_attached", 0, ("redo_write",)),
-                       Sample("probe_overhead_ratio", 0.0065), Sample("probe_budget_ratio", 0.01)],
-        }  # fmt: skip
+            "probes": [*attached, Sample("probe_overhead_ratio", 0.0065), Sample("probe_budget_ratio", 0.01)],
+        }
         return [
             Outcome(name, name not in self.failing, 0.01, tuple(samples), self.failing.get(name))
             for name, samples in told.items()

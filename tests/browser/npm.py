@@ -1,4 +1,4 @@
-"""Packages of the npm registry in the tests' cache, each the very one that is named: checked by its integrity."""
+"""Packages of the npm registry in the tests' cache, each the very one that is named."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def package(name: str, version: str, integrity: str) -> Path:
-    """The folder with its files. ``integrity`` is the registry's: ``sha512-`` and base64 of the tarball's hash."""
+    """The folder with its files. ``integrity`` as the registry has it: ``sha512-…`` of the tarball."""
     home = cache.root() / "npm" / f"{name}-{version}"
     if not home.exists():
         with cache.locked(f"npm-{name}"):

@@ -1,10 +1,11 @@
-"""A real agent in this process, told an hour of the past by a made sensor, and Debian's Chromium to look at it."""
+"""A real agent in this process that a made sensor told of the past, and Chromium to look at it."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
+import urllib.error
 import urllib.request
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -64,7 +65,7 @@ def settings(folder: Path, names: Sequence[str], address: str = "127.0.0.1:0") -
 def agent_of(
     folder: Path, names: Sequence[str], address: str = "127.0.0.1:0", *, past: bool = True
 ) -> Iterator[Running]:
-    """It has taken over all chunks and has gathered; with a ``past`` it knows the gauges of the hour before."""
+    """It has taken over all chunks and has gathered; with a ``past`` it knows the gauges of that hour."""
     agent = Agent(settings(folder, names, address))
     ends = time.time() // CHUNK_S * CHUNK_S
     if past:
@@ -73,17 +74,22 @@ def agent_of(
     thread.start()
     try:
         deadline = time.monotonic() + _PATIENCE_S
-        while agent.web.routes["/-/ready"](None).status != 200 or not _noted(agent, names):  # type: ignore[arg-type]
+        address = f"http://127.0.0.1:{agent.web.port}"
+        while not (_ready(address) and all(agent.history.newest(name) for name in names)):
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        yield Running(agent, f"http://127.0.0.1:{agent.web.port}", ends)
+        yield Running(agent, address, ends)
     finally:
         agent.ended.set()
         thread.join()
 
 
-def _noted(agent: Agent, names: Sequence[str]) -> bool:
-    return all(agent.history.newest(name) for name in names)
+def _ready(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{address}/-/ready", timeout=5):  # noqa: S310
+            return True
+    except urllib.error.HTTPError:
+        return False
 
 
 def _remember(agent: Agent, names: Sequence[str], ends: float) -> None:
@@ -123,9 +129,8 @@ class Seen:
 @contextmanager
 def opened(browser: Browser, address: str, path: str = "/", **options: Any) -> Iterator[tuple[Page, Seen]]:
     """The page in a context of its own; ``options`` are Playwright's (viewport, color_scheme, …)."""
-    with browser.new_context(
-        **{"viewport": {"width": 1280, "height": 900}, "service_workers": "block"} | options
-    ) as one:
+    common = {"viewport": {"width": 1280, "height": 900}, "service_workers": "block"}
+    with browser.new_context(**common | options) as one:
         page, seen = one.new_page(), Seen()
         page.on("console", lambda message: seen.console.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: seen.console.append(f"error: {error}"))

@@ -104,12 +104,18 @@ def test_stacks_that_may_not_be_shown(browser: Browser, small: tuple[made.MadeSe
         seen.require_silence(address)
 
 
-def test_no_server_and_nothing_seen_yet(browser: Browser, tmp_path: Path) -> None:
-    with made.MadeSensor(tmp_path / "sensor.sock", {}), scene.agent_of(tmp_path, []) as agent:
-        with scene.opened(browser, agent.address) as (page, seen):
-            page.locator("#said", has_text="No mysqld or mariadbd is running").wait_for()
-            assert page.locator("#threads").is_hidden()
-            seen.require_silence(agent.address)
+def test_no_server(browser: Browser, tmp_path: Path) -> None:
+    with (
+        made.MadeSensor(tmp_path / "sensor.sock", {}),
+        scene.agent_of(tmp_path, []) as agent,
+        scene.opened(browser, agent.address) as (page, seen),
+    ):
+        page.locator("#said", has_text="No mysqld or mariadbd is running").wait_for()
+        assert page.locator("#threads").is_hidden()
+        seen.require_silence(agent.address)
+
+
+def test_nothing_seen_yet(browser: Browser, tmp_path: Path) -> None:
     with (
         made.MadeSensor(tmp_path / "sensor.sock", {"orders": []}),
         scene.agent_of(tmp_path, ["orders"], past=False) as agent,

@@ -1,4 +1,4 @@
-"""The page's libraries are what their makers published: the files here and those of the npm packages are one."""
+"""The page's libraries are what their makers published, file by file."""
 
 from __future__ import annotations
 

@@ -103,8 +103,9 @@ def test_the_state_of_a_server() -> None:
         for name, labels, value in (
             ("threads", ("idle",), 7), ("threads", ("spin",), 0), ("connections", (), 12),
             ("redo_full_seconds", (), math.inf), ("probe_attached", ("p",), 1), ("probe_attached", ("q",), 0),
-            ("toggle_in_force", ("read_ahead", "sql"), 1), ("toggle_since_timestamp_seconds", ("read_ahead",), 50.0),
-            ("toggle_info", ("read_ahead", "off", "ann"), 1), ("fsync_seconds", ("data",), Histogram((1,), 1)),
+            ("toggle_in_force", ("read_ahead", "sql"), 1), ("toggle_info", ("read_ahead", "off", "ann"), 1),
+            ("toggle_since_timestamp_seconds", ("read_ahead",), 50.0),
+            ("fsync_seconds", ("data",), Histogram((1,), 1)),
         )
     ]  # fmt: skip
     series.append(Series(declared["own_cpu_seconds"], "", ("agent",), 2.5))

@@ -1,4 +1,4 @@
-"""An hour of a few numbers of each server, for the page: kept whether anybody scrapes or not, in bounded memory."""
+"""An hour of a few numbers of each server, for the page: kept whether anybody scrapes or not."""
 
 from __future__ import annotations
 

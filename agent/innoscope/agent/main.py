@@ -39,8 +39,8 @@ _log = logging.getLogger(__name__)
 #: Seconds for profiles, of which an hour may have to be taken over at once.
 _PATIENT: Final = 5.0
 _GATHERING: Final = 0.8
-#: The page's numbers are kept every poll, but no more often than stacks are; a gathering for a scrape counts for
-#: them too while it is younger than this share of that time.
+#: The page's numbers are kept every poll, but no more often than stacks are; a gathering for a scrape counts
+#: for them too while it is younger than this share of that time.
 _STILL_NEW: Final = 0.9
 #: Seconds between two signs of life for systemd's watchdog, and without a poll before there are none.
 _BEAT: Final = 5.0

@@ -1,4 +1,4 @@
-"""One gathering as a document: what the page shows of each server as it is now. docs/live-page.md has the keys."""
+"""One gathering as a document: each server as it is now. docs/live-page.md has the keys."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 #: Gauges without labels that are told.
 _NOW: Final = (
     "buffer_pool_pages", "buffer_pool_free_pages", "buffer_pool_data_pages", "buffer_pool_dirty_pages",
-    "buffer_pool_dirty_ratio", "buffer_pool_dirty_limit_ratio", "checkpoint_age_bytes", "checkpoint_age_max_bytes",
-    "checkpoint_age_ratio", "redo_full_seconds", "history_list_length", "mysqld_os_threads",
-    "mysqld_resident_memory_bytes", "mysqld_start_time_seconds", "mysqld_stopped", "mysqld_traced", "connections",
-    "connections_running", "connections_limit", "sql_up", "look_seconds", "probe_overhead_ratio",
-    "probe_budget_ratio", "toggle_unfinished_changes",
+    "buffer_pool_dirty_ratio", "buffer_pool_dirty_limit_ratio", "checkpoint_age_bytes",
+    "checkpoint_age_max_bytes", "checkpoint_age_ratio", "redo_full_seconds", "history_list_length",
+    "mysqld_os_threads", "mysqld_resident_memory_bytes", "mysqld_start_time_seconds", "mysqld_stopped",
+    "mysqld_traced", "connections", "connections_running", "connections_limit", "sql_up",
+    "look_seconds", "probe_overhead_ratio", "probe_budget_ratio", "toggle_unfinished_changes",
 )  # fmt: skip
 _OWN: Final = {"own_cpu_seconds": "cpu_seconds", "own_resident_memory_bytes": "resident_bytes"}
 

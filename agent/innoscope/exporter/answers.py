@@ -32,8 +32,8 @@ PAGE_HEADERS: Final[Mapping[str, str]] = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-#: Of a report that has its scripts in it, to be opened from a file too: it gets an origin of its own, from which
-#: it can ask for nothing, neither here nor elsewhere.
+#: Of a report that has its scripts in it, to be opened from a file too: it gets an origin of its own, from
+#: which it can ask for nothing, neither here nor elsewhere.
 REPORT_HEADERS: Final[Mapping[str, str]] = {
     **PAGE_HEADERS,
     "Content-Security-Policy": (

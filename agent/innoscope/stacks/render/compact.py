@@ -1,4 +1,4 @@
-"""Folded stacks for the live page: each name once, stacks as numbers of names. docs/json.md has the format."""
+"""Folded stacks for the live page: each name once, stacks as numbers of names (docs/json.md)."""
 
 from __future__ import annotations
 
