@@ -9,7 +9,6 @@ import urllib.error
 import urllib.request
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from playwright.sync_api import sync_playwright
@@ -44,9 +43,14 @@ class Running:
     ends: float  # Unix time at which the made hour ends
 
     def gather(self) -> None:
-        """Have it gather now, as a scrape does."""
-        with urllib.request.urlopen(f"{self.address}/metrics", timeout=5) as answer:  # noqa: S310
-            assert answer.status == HTTPStatus.OK
+        """Have it gather, as a scrape does; one that comes soon after another shares its result."""
+        began = time.time()
+        while json.loads(self._get("/api/status"))["gathered_at"] <= began:
+            self._get("/metrics")
+
+    def _get(self, path: str) -> bytes:
+        with urllib.request.urlopen(self.address + path, timeout=5) as answer:  # noqa: S310
+            return bytes(answer.read())
 
 
 def settings(folder: Path, names: Sequence[str], address: str = "127.0.0.1:0") -> config.Config:
