@@ -152,3 +152,20 @@ def drawn(page: Page) -> None:
 def asked(page: Page, script: str) -> Any:
     """What a script in the page gives."""
     return json.loads(page.evaluate(f"JSON.stringify({script})"))
+
+
+def drag(page: Page, agent: Running, before: tuple[float, float], chart: str = "threads") -> None:
+    """Over a time, given in seconds before the end of the made hour."""
+    box = page.locator(f"#{chart}-chart .u-over").bounding_box()
+    assert box is not None
+    shown = page.evaluate(
+        "[uPlot.sync('hour').plots[0].scales.x.min, uPlot.sync('hour').plots[0].scales.x.max]"
+    )
+    left, right = (
+        box["x"] + box["width"] * (agent.ends - seconds - shown[0]) / (shown[1] - shown[0])
+        for seconds in before
+    )
+    page.mouse.move(left, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(right, box["y"] + 25, steps=40)
+    page.mouse.up()

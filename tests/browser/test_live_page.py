@@ -70,23 +70,6 @@ def page(browser: Browser, agent: scene.Running) -> Iterator[Page]:
         seen.require_silence(agent.address)
 
 
-def drag(page: Page, agent: scene.Running, before: tuple[float, float], chart: str = "threads") -> None:
-    """Over a time, given in seconds before the end of the made hour."""
-    box = page.locator(f"#{chart}-chart .u-over").bounding_box()
-    assert box is not None
-    shown = page.evaluate(
-        "[uPlot.sync('hour').plots[0].scales.x.min, uPlot.sync('hour').plots[0].scales.x.max]"
-    )
-    left, right = (
-        box["x"] + box["width"] * (agent.ends - seconds - shown[0]) / (shown[1] - shown[0])
-        for seconds in before
-    )
-    page.mouse.move(left, box["y"] + 20)
-    page.mouse.down()
-    page.mouse.move(right, box["y"] + 25, steps=40)
-    page.mouse.up()
-
-
 def until(page: Page, condition: str) -> None:
     """Playwright's own way evaluates text in the page, which the page does not allow."""
     deadline = time.monotonic() + 10
@@ -124,7 +107,7 @@ def test_dragging_over_a_spike_shows_exactly_its_stacks(
     before = page.locator("#flame g.frame").count()
     page.evaluate(FRAMES)
     with page.expect_response("**/api/flame?*") as told:
-        drag(page, agent, (made.CONVOY[0] - 15, made.CONVOY[1] + 15))
+        scene.drag(page, agent, (made.CONVOY[0] - 15, made.CONVOY[1] + 15))
     document = told.value.json()
     page.locator("#top li:first-child", has_text="row lock").wait_for()
     page.wait_for_timeout(200)
@@ -155,7 +138,7 @@ def test_dragging_over_a_spike_shows_exactly_its_stacks(
 def test_a_selection_stands_in_all_charts_and_in_the_address(
     page: Page, agent: scene.Running, browser: Browser
 ) -> None:
-    drag(page, agent, made.FULL, "age")
+    scene.drag(page, agent, made.FULL, "age")
     span = asked_span(page)
     widths = page.evaluate("[...document.querySelectorAll('.u-select')].map(one => one.clientWidth)")
     assert len(widths) == 3
