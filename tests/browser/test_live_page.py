@@ -35,6 +35,12 @@ LONGEST_FRAME_MS = 2_000
 FRAMES = """() => { window.frames_ms = []; let last = performance.now();
   const next = (now) => { frames_ms.push(now - last); last = now; requestAnimationFrame(next); };
   requestAnimationFrame(next); }"""
+#: A finger goes from left to right over a chart.
+TOUCH = """() => { const over = document.querySelector('#threads-chart .u-over');
+  const box = over.getBoundingClientRect();
+  for (const [kind, share] of [['down', 0.3], ['move', 0.5], ['up', 0.7]])
+    over.dispatchEvent(new PointerEvent(`pointer${kind}`, { pointerType: 'touch', bubbles: true,
+      clientX: box.left + share * box.width, clientY: box.top + 20 })); }"""
 #: [[class, contrast of its colour with the text on it], …], as WCAG reckons it.
 CONTRASTS = """async () => {
   const main = document.querySelector('script[type=module]').src;
@@ -224,6 +230,8 @@ def test_a_narrow_screen(browser: Browser, agent: scene.Running) -> None:
         scene.drawn(page)
         page.wait_for_selector("#probes-table table")
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+        page.evaluate(TOUCH)
+        page.locator("#stacks-about", has_text=":").wait_for()
         page.locator("#top summary").first.click()
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
         seen.require_silence(agent.address)

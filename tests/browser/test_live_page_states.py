@@ -22,11 +22,9 @@ if TYPE_CHECKING:
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
-def brief(count: int = 3, function: str = "poll") -> list[Chunk]:
+def brief(count: int = 3, function: str = "poll", wait: str = "row_lock") -> list[Chunk]:
     """Some chunks that end now."""
-    stack = Stack.of(
-        "row_lock", Trust.STALE, (Frame(function, "mysqld", 1), Frame("start_thread", "libc.so.6", 2))
-    )
+    stack = Stack.of(wait, Trust.STALE, (Frame(function, "mysqld", 1), Frame("start_thread", "libc.so.6", 2)))
     now = time.time() // CHUNK_S * CHUNK_S
     starts = [now - CHUNK_S * back for back in range(count, 0, -1)]
     return [Chunk(start + 0.1, start + 9.1, 10, 5.0, Counter({stack: 40})) for start in starts]
@@ -125,6 +123,22 @@ def test_nothing_seen_yet(browser: Browser, tmp_path: Path) -> None:
         assert "ten seconds" in page.inner_text("#no-stacks")
         assert "27,525 pages" in page.inner_text("#dirty-about")
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        seen.require_silence(agent.address)
+
+
+def test_a_server_that_only_idles(browser: Browser, tmp_path: Path) -> None:
+    with (
+        made.MadeSensor(tmp_path / "sensor.sock", {"orders": brief(wait="idle")}),
+        scene.agent_of(tmp_path, ["orders"]) as agent,
+        scene.opened(browser, agent.address) as (page, seen),
+    ):
+        page.locator("#top", has_text="tick idle threads").wait_for()
+        assert page.locator("#flame").is_hidden()
+        page.check("#idle")
+        page.locator("#flame g.frame[name='idle']").wait_for()
+        page.emulate_media(color_scheme="dark")
+        page.uncheck("#idle")
+        page.locator("#top", has_text="tick idle threads").wait_for()
         seen.require_silence(agent.address)
 
 

@@ -18,6 +18,8 @@ export class Charts {
     onScheme(() => this.redo());
     const watcher = new ResizeObserver(() => this.resize());
     Object.values(places).forEach((place) => watcher.observe(place));
+    // A click without a drag takes away what shows the selection, not the selection.
+    document.addEventListener("mouseup", () => requestAnimationFrame(() => this.mark(this.marked)));
   }
 
   /** Draw the hour with these classes; `end` is the agent's time, `keep` seconds before it are told. */

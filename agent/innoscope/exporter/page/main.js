@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { Charts } from "./charts.js";
-import { IDLE } from "./colors.js";
+import { IDLE, onScheme } from "./colors.js";
 import { by, el, fill, say } from "./dom.js";
 import { Flame, grow } from "./flame.js";
 import { bytes, clock, number, percent, span } from "./format.js";
@@ -95,7 +95,8 @@ async function askStacks() {
 }
 
 function followStacks() {
-  return !page.told || (!spans.times && !flame.used) ? askStacks() : undefined;
+  const read = flame.used || by("top").querySelector("details[open]");
+  return !page.told || (!spans.times && !read) ? askStacks() : undefined;
 }
 
 async function askProbes() {
@@ -269,7 +270,9 @@ function showStacks(why = "") {
   by("with-stacks").hidden = Boolean(refused) || !told;
   showSpan();
   if (refused || !told) return;
-  flame.draw(grow(told, hidden, label), told.looks);
+  const tree = grow(told, hidden, label);
+  by("drawn").hidden = !tree.value;
+  if (tree.value) flame.draw(tree, told.looks);
   tables.stacks(by("top"), told, hidden, label);
 }
 
@@ -337,5 +340,6 @@ by("probes").addEventListener("toggle", askProbes);
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden && page.again && Date.now() > page.again - 1000) round();
 });
+onScheme(() => page.status && classesChanged());
 setInterval(tick, 1000);
 round();

@@ -79,7 +79,8 @@ export function stacks(place, told, hidden, label, most = STACKS) {
   });
   const rest = shown.length - rows.length;
   fill(place, rows.length ? el("ol", { class: "stacks" }, ...rows)
-    : el("p", { class: "dim" }, "No threads of the classes that are shown."),
+    : el("p", { class: "dim" }, told.threads ? "Only threads of classes that are not shown: tick idle threads to see those that wait for work."
+      : "Nobody looked in this time."),
   rest > 0 ? el("button", { type: "button", onclick: () => stacks(place, told, hidden, label, most + STACKS) },
     `${number(rest)} more`) : null);
 }
