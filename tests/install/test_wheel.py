@@ -69,6 +69,15 @@ def test_every_command_can_be_imported(installed: Path, command: str) -> None:
     assert "Usage:" in done.stdout
 
 
+def test_the_live_page_is_in_it(installed: Path) -> None:
+    program = "from innoscope.exporter import assets; print(assets.template()[:15], *assets.routes())"
+    done = run(installed, "-c", program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("<!doctype html>")
+    assert "/main.js" in done.stdout
+    assert "/vendor/uPlot.iife.min.js" in done.stdout
+
+
 def test_every_package_is_in_it(installed: Path) -> None:
     there = {path.parent.name for path in (ROOT / "agent" / "innoscope").rglob("__init__.py")}
     packed = {path.parent.name for path in (installed / "innoscope").rglob("__init__.py")}

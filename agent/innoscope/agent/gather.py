@@ -115,6 +115,16 @@ class Gatherer:
         finally:
             self._lock.release()
 
+    def recent(self, budget: float, most_s: float) -> Picture | None:
+        """The last picture if it is no older than that, else a fresh one."""
+        if self.picture is not None and self.age() <= most_s:
+            return self.picture
+        return self.gather(budget)
+
+    def age(self) -> float:
+        """Seconds since the last gathering; 0 before the first."""
+        return self._clock() - self.picture.at if self.picture else 0.0
+
     def maintain(self) -> None:
         """What is to be done now and then: look for servers while the sensor does not tell of them."""
         targets = () if self.state.up else find_all(ProcFs())

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Final
 from innoscope import __version__
 from innoscope.agent import child, privileges
 from innoscope.agent.gather import Gatherer
+from innoscope.agent.history import History
 from innoscope.agent.ownprofile import OwnProfile
+from innoscope.agent.page import Page
 from innoscope.agent.profiles import Store
 from innoscope.agent.routes import Routes
 from innoscope.agent.servers import Servers
@@ -27,6 +29,7 @@ from innoscope.metrics import registry
 from innoscope.metrics.notify import notify
 from innoscope.selfprofile import kept
 from innoscope.sensor.client import SensorClient, SensorDown
+from innoscope.stacks.profiles import CHUNK_S
 from innoscope.target import credentials
 
 if TYPE_CHECKING:
@@ -36,7 +39,10 @@ _log = logging.getLogger(__name__)
 
 #: Seconds for profiles, of which an hour may have to be taken over at once.
 _PATIENT: Final = 5.0
-_FIRST_GATHERING: Final = 0.8
+_GATHERING: Final = 0.8
+#: The page's numbers are kept every poll, but no more often than stacks are; a gathering for a scrape counts
+#: for them too while it is younger than this share of that time.
+_STILL_NEW: Final = 0.9
 #: Seconds between two signs of life for systemd's watchdog, and without a poll before there are none.
 _BEAT: Final = 5.0
 _POLL_STUCK: Final = 90.0
@@ -58,8 +64,19 @@ class Agent:
         self._config = config
         servers = Servers(config)
         self._gatherer = Gatherer(sensor, servers, registry.default())
-        self._store = Store(patient, servers.called, config.stacks.keep_seconds)
-        routes = Routes(self._gatherer, self._store, sensor, servers.name_of, config.web.telemetry_path)
+        self._step_s = max(config.stacks.poll_seconds, CHUNK_S)
+        self.history = History(config.stacks.keep_seconds)
+        self._noted_at = 0.0
+        self._store = Store(patient, servers.called, config.stacks.keep_seconds, seen=self.history.looked)
+        page = Page(
+            self._gatherer,
+            self._store,
+            self.history,
+            telemetry_path=config.web.telemetry_path,
+            step_s=self._step_s,
+            keep_s=config.stacks.keep_seconds,
+        )
+        routes = Routes(self._gatherer, self._store, page, sensor, servers.name_of, config.web.telemetry_path)
         self._own = OwnProfile(config.own, self._gatherer.profiles)
         self.ended = threading.Event()
         self._polled_at = time.monotonic()
@@ -84,10 +101,11 @@ class Agent:
     def _poll(self) -> None:
         """Now and then: profiles, and servers where the sensor is of no help."""
         self._maintain()
-        self._gatherer.gather(_FIRST_GATHERING)
+        self._gatherer.gather(_GATHERING)
         notify("READY=1")
         while True:
             self._take_over_profiles()
+            self._note_numbers()
             self._own.begin()  # not earlier: it may have been a whole hour, which is not what we cost
             if self.ended.wait(self._config.stacks.poll_seconds):
                 return
@@ -101,6 +119,19 @@ class Agent:
             _log.debug("no profiles", extra={"reason": error.what})
         except Exception:
             _log.exception("no profiles")
+
+    def _note_numbers(self) -> None:
+        """What the page draws, whether anybody scrapes or not."""
+        now = time.monotonic()
+        if now - self._noted_at < self._step_s * _STILL_NEW:
+            return
+        self._noted_at = now
+        try:
+            picture = self._gatherer.recent(_GATHERING, self._step_s * _STILL_NEW)
+            if picture is not None:
+                self.history.gathered(time.time() - (time.monotonic() - picture.at), picture.series)
+        except Exception:
+            _log.exception("no numbers")
 
     def _maintain(self) -> None:
         try:

@@ -10,14 +10,18 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Protocol
 
+from innoscope.exporter.answers import REPORT_HEADERS, as_json, packed
 from innoscope.exporter.web import HTML, TEXT, Request, Response, plain
 from innoscope.stacks.profiles import Profiles, report
 from innoscope.stacks.render import FORMATS, encode
+from innoscope.stacks.render.compact import compact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from innoscope.sensor.client import Cursor, ServerProfiles
+    from innoscope.stacks.fold import Report
+    from innoscope.stacks.profiles import Chunk
     from innoscope.target.model import Target
 
 _TYPES: Final = {
@@ -26,7 +30,7 @@ _TYPES: Final = {
     "speedscope": "application/json",
     "pprof": "application/octet-stream",
 }
-_NOT_TRUSTED: Final = (
+NOT_TRUSTED: Final = (
     "stacks are served to this host only, or to those who prove who they are: "
     "set basic_auth_users or RequireAndVerifyClientCert in the web configuration file"
 )
@@ -48,10 +52,18 @@ class _Kept:
     newest: float
 
 
+class _Refused(Exception):
+    """Why there is no answer."""
+
+    def __init__(self, status: HTTPStatus, words: str) -> None:
+        super().__init__(words)
+        self.response = plain(words, status)
+
+
 class Store:
     """The profiles of all servers; ``called`` gives our name for the sensor's.
 
-    ``poll`` belongs to one thread, ``answer`` may be called by any.
+    ``seen`` is told of what is new, by our name. ``poll`` belongs to one thread, the answers to any.
     """
 
     def __init__(
@@ -60,9 +72,11 @@ class Store:
         called: Callable[[str, Target], str | None],
         keep_s: float,
         clock: Callable[[], float] = time.time,
+        seen: Callable[[str, Iterable[Chunk]], None] = lambda _name, _chunks: None,
     ) -> None:
         self._sensor = sensor
         self._called = called
+        self._seen = seen
         self._keep_s = keep_s
         self._clock = clock
         self._cursor: Cursor = {}
@@ -83,6 +97,7 @@ class Store:
                     self._kept[name] = _Kept(one.target, kept.profiles, newest)
                 for chunk in one.chunks:
                     kept.profiles.put(chunk)
+                self._seen(name, one.chunks)
             if not any(one.chunks for one in told.values()):
                 self._forget_the_old()
                 return
@@ -95,27 +110,49 @@ class Store:
 
     def answer(self, request: Request) -> Response:
         """``/api/stacks?server=&from=&to=&format=``."""
-        if not request.trusted:
-            return plain(_NOT_TRUSTED, HTTPStatus.FORBIDDEN)
+        try:
+            _require_trust(request)
+            form = _choice("format", request.query.get("format") or "text", list(FORMATS))
+            _, made = self._asked_for(request)
+        except _Refused as refused:
+            return refused.response
+        headers = REPORT_HEADERS if form == "html" else {}
+        return Response(encode(made, form), _TYPES.get(form, TEXT), headers=headers)
+
+    def flame(self, request: Request) -> Response:
+        """``/api/flame?server=&from=&to=``: the same, each name told once."""
+        try:
+            _require_trust(request)
+            name, made = self._asked_for(request)
+        except _Refused as refused:
+            return refused.response
+        return packed(request, as_json({"server": name, **compact(made)}))
+
+    def _asked_for(self, request: Request) -> tuple[str, Report]:
+        """The server, and what it did in that time. Raises _Refused."""
         with self._lock:
             kept = dict(self._kept)
+        if not kept:
+            words = "no stacks yet: the sensor has told of none"
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, words)
+        only = next(iter(kept)) if len(kept) == 1 else ""
+        name = _choice("server", request.query.get("server") or only, list(kept))
         try:
-            form = _choice("format", request.query.get("format") or "text", list(FORMATS))
-            if not kept:
-                return plain("no stacks yet: the sensor has told of none", HTTPStatus.SERVICE_UNAVAILABLE)
-            only = next(iter(kept)) if len(kept) == 1 else ""
-            name = _choice("server", request.query.get("server") or only, list(kept))
             end = moment(request.query.get("to") or "now", self._clock())
             start = moment(request.query.get("from") or f"-{self._keep_s:.0f}s", self._clock())
         except ValueError as error:
-            return plain(str(error), HTTPStatus.BAD_REQUEST)
-        made = report(kept[name].target, kept[name].profiles.between(start, end))
-        return Response(encode(made, form), _TYPES.get(form, TEXT))
+            raise _Refused(HTTPStatus.BAD_REQUEST, str(error)) from error
+        return name, report(kept[name].target, kept[name].profiles.between(start, end))
+
+
+def _require_trust(request: Request) -> None:
+    if not request.trusted:
+        raise _Refused(HTTPStatus.FORBIDDEN, NOT_TRUSTED)
 
 
 def _choice(what: str, value: str, there_are: list[str]) -> str:
     if value not in there_are:
-        raise ValueError(f"{what}= is one of: {', '.join(there_are)}")
+        raise _Refused(HTTPStatus.BAD_REQUEST, f"{what}= is one of: {', '.join(there_are)}")
     return value
 
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from innoscope import __version__
-from innoscope.exporter import landing
+from innoscope.exporter.answers import as_json, packed
 from innoscope.exporter.families import Texts
-from innoscope.exporter.web import HTML, Request, Response, plain
+from innoscope.exporter.web import Request, Response, plain
 from innoscope.sensor.client import SensorDown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from innoscope.agent.gather import Gatherer
+    from innoscope.agent.page import Page
     from innoscope.agent.profiles import Store
 
 #: Seconds that a gathering may take, and what is kept back of Prometheus' own patience for the answer's way.
@@ -38,18 +37,20 @@ class Routes:
         self,
         gatherer: Gatherer,
         store: Store,
+        page: Page,
         sensor: Sensor,
         name_of: Callable[[str], str | None],
         telemetry_path: str,
     ) -> None:
-        self._gatherer, self._store, self._sensor, self._name_of = gatherer, store, sensor, name_of
+        self._gatherer, self._store, self._page = gatherer, store, page
+        self._sensor, self._name_of = sensor, name_of
         self._telemetry_path = telemetry_path
         self._texts = Texts()
 
     def table(self) -> Mapping[str, Callable[[Request], Response]]:
         """Path → what answers."""
         return {
-            "/": self.landing,
+            **self._page.table(),
             self._telemetry_path: self.metrics,
             "/-/healthy": lambda _: plain("Innoscope is healthy."),
             "/-/ready": self.ready,
@@ -70,35 +71,14 @@ class Routes:
             return plain("Innoscope is not ready.", HTTPStatus.SERVICE_UNAVAILABLE)
         return plain("Innoscope is ready.")
 
-    def landing(self, _: Request) -> Response:
-        """The page for people."""
-        picture = self._gatherer.gather(_BUDGET)
-        state = self._gatherer.state
-        links = [
-            (self._telemetry_path, "the metrics"),
-            ("/api/stacks", "stacks of the last hour; ?server=&from=-15m&to=now&format=html"),
-            ("/api/probes", "the probes of each server"),
-            ("/-/healthy", "whether this process answers"),
-            ("/-/ready", "whether it has something to say"),
-        ]
-        servers = [
-            (view.name, view.what, view.up, view.collectors) for view in (picture.servers if picture else ())
-        ]
-        text = landing.page(__version__, None if state.up else state.words, servers, links)
-        return Response(text.encode(), HTML)
-
-    def probes(self, _: Request) -> Response:
+    def probes(self, request: Request) -> Response:
         """``{server: [probe, …]}`` as the sensor tells it."""
         try:
             told = self._sensor.probes()
         except SensorDown as error:
-            return _json({"error": error.what, "remedy": error.remedy}, HTTPStatus.SERVICE_UNAVAILABLE)
+            return as_json({"error": error.what, "remedy": error.remedy}, HTTPStatus.SERVICE_UNAVAILABLE)
         named = ((self._name_of(name), rows) for name, rows in told.items())
-        return _json({name: rows for name, rows in named if name is not None}, HTTPStatus.OK)
-
-
-def _json(value: Any, status: HTTPStatus) -> Response:
-    return Response(json.dumps(value, ensure_ascii=False).encode() + b"\n", "application/json", status)
+        return packed(request, as_json({name: rows for name, rows in named if name is not None}))
 
 
 def budget(header: str | None) -> float:

@@ -1,20 +1,15 @@
-"""The page at ``/``: which servers, what works, why the rest does not. No script, nothing loaded."""
+"""The page at ``/``: a frame that scripts fill, and for who has none what works and why the rest does not."""
 
 from __future__ import annotations
 
 from html import escape
+from string import Template
 from typing import TYPE_CHECKING
+
+from innoscope.exporter import assets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-
-_STYLE = """\
-body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#1c1e21;
-background:#fff}h1{font-size:1.4rem}table{border-collapse:collapse;width:100%}
-th,td{text-align:left;padding:.3rem .8rem .3rem 0;border-bottom:1px solid #ddd;vertical-align:top}
-.bad{color:#b3261e}.good{color:#146c2e}a{color:#0b57d0}
-@media(prefers-color-scheme:dark){body{color:#e3e3e3;background:#1b1b1b}th,td{border-color:#444}
-a{color:#a8c7fa}.bad{color:#f2b8b5}.good{color:#8fd6a0}}"""
 
 #: One server: name, what it is, whether it is up, ``(collector, None or why it failed)``.
 Row = tuple[str, str, "bool | None", "Sequence[tuple[str, str | None]]"]
@@ -22,16 +17,11 @@ Row = tuple[str, str, "bool | None", "Sequence[tuple[str, str | None]]"]
 
 def page(version: str, sensor: str | None, servers: Iterable[Row], links: Iterable[tuple[str, str]]) -> str:
     """The HTML. ``sensor`` says why the sensor is of no help, None if it is."""
-    return "\n".join(_lines(version, sensor, list(servers), links))
+    words = "\n".join(_lines(sensor, list(servers), links))
+    return Template(assets.template()).substitute(base=assets.base(), version=escape(version), words=words)
 
 
-def _lines(
-    version: str, sensor: str | None, servers: list[Row], links: Iterable[tuple[str, str]]
-) -> Iterator[str]:
-    yield '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Innoscope</title>'
-    yield '<meta name="viewport" content="width=device-width">'
-    yield f"<style>{_STYLE}</style></head><body>"
-    yield f"<h1>Innoscope {escape(version)}</h1>"
+def _lines(sensor: str | None, servers: list[Row], links: Iterable[tuple[str, str]]) -> Iterator[str]:
     yield f"<p>Sensor: {_state(True, 'it answers') if sensor is None else _state(False, sensor)}</p>"
     if servers:
         yield "<table><thead><tr><th>server</th><th>process</th><th>collectors</th></tr></thead><tbody>"
@@ -47,7 +37,7 @@ def _lines(
     yield "<ul>"
     for target, text in links:
         yield f'<li><a href="{escape(target)}">{escape(target)}</a>: {escape(text)}</li>'
-    yield "</ul></body></html>"
+    yield "</ul>"
 
 
 def _state(good: bool, words: str) -> str:

@@ -1,0 +1,226 @@
+// The three charts of an hour: same time, same cursor, same selection.
+
+import { color, onScheme, styled } from "./colors.js";
+import { bytes, clock, number, percent } from "./format.js";
+
+const SHORTEST = 600; // seconds that the time axis shows at least
+const ZONES = [[0.5, 0.75, "--zone-steady"], [0.75, 0.875, "--zone-aggressive"], [0.875, Infinity, "--zone-storm"]];
+
+export class Charts {
+  /** `places` are elements by name; `heard` is told of the cursor's time and of times that were dragged over. */
+  constructor(places, heard) {
+    this.places = places;
+    this.heard = heard;
+    this.plots = {};
+    this.shape = "";
+    this.marked = null;
+    this.range = [0, 1];
+    onScheme(() => this.redo());
+    const watcher = new ResizeObserver(() => this.resize());
+    Object.values(places).forEach((place) => watcher.observe(place));
+    // A click without a drag takes away what shows the selection, not the selection.
+    document.addEventListener("mouseup", () => requestAnimationFrame(() => this.mark(this.marked)));
+  }
+
+  /** Draw the hour with these classes; `end` is the agent's time, `keep` seconds before it are told. */
+  draw(hour, shown, end, keep) {
+    this.drawn = [hour, shown, end, keep];
+    const from = Math.max(end - keep, Math.min(hour.oldest - 30, end - SHORTEST));
+    this.range = [from, end];
+    const data = { threads: stacked(hour.spaced("waits", shown)), ...gauges(hour) };
+    const shape = shown.join();
+    if (shape !== this.shape || !this.plots.threads) {
+      this.plots.threads?.destroy();
+      this.plots.threads = this.plot("threads", threadsLook(shown), data.threads);
+      this.shape = shape;
+    } else this.plots.threads.setData(data.threads);
+    for (const name of ["dirty", "age"]) {
+      if (this.plots[name]) this.plots[name].setData(data[name]);
+      else this.plots[name] = this.plot(name, name === "dirty" ? dirtyLook() : ageLook(), data[name]);
+    }
+    this.mark(this.marked);
+  }
+
+  /** Show which time is selected: [from, to] or null. */
+  mark(times) {
+    this.marked = times;
+    for (const plot of Object.values(this.plots)) {
+      const [from, to] = times ? times.map((time) => plot.valToPos(time, "x")) : [0, 0];
+      const left = Math.max(0, from);
+      const width = times ? Math.max(0, Math.min(to, plot.over.clientWidth) - left) : 0;
+      plot.setSelect({ left, width, top: 0, height: plot.over.clientHeight }, false);
+    }
+  }
+
+  /** Put the cursor on a moment; null takes it away. */
+  point(unix) {
+    for (const plot of Object.values(this.plots)) {
+      const left = unix === null ? -10 : plot.valToPos(unix, "x");
+      plot.setCursor({ left, top: unix === null ? -10 : 1 }, false);
+    }
+  }
+
+  redo() {
+    Object.values(this.plots).forEach((plot) => plot.destroy());
+    this.plots = {};
+    if (this.drawn) this.draw(...this.drawn);
+  }
+
+  resize() {
+    for (const [name, plot] of Object.entries(this.plots)) {
+      const size = sized(this.places[name]);
+      if (size.width !== plot.width || size.height !== plot.height) plot.setSize(size);
+    }
+    this.mark(this.marked);
+  }
+
+  plot(name, look, data) {
+    const place = this.places[name];
+    const plot = new uPlot({
+      ...sized(place),
+      legend: { show: false },
+      padding: [8, 8, 0, 0],
+      cursor: {
+        y: false,
+        points: { show: false },
+        drag: { x: true, y: false, setScale: false, dist: 3 },
+        sync: { key: "hour", setSeries: false, scales: ["x", null] },
+      },
+      select: { show: true },
+      scales: { x: { range: () => this.range }, y: { range: look.range } },
+      axes: [axis({ values: (_, times) => times.map((time) => clock(time, false)), size: 24, space: 64 }),
+        axis({ values: (_, values) => values.map(look.show), size: 58, space: 26, incrs: look.steps })],
+      series: [{}, ...look.series],
+      bands: look.bands,
+      hooks: {
+        drawAxes: look.under ? [look.under] : [],
+        setCursor: name === "threads" ? [(one) => this.heard.cursor(timeAt(one, one.cursor.left))] : [],
+        setSelect: [(one) => this.dragged(one)],
+      },
+    }, data, place);
+    byTouch(plot, (one) => this.dragged(one));
+    return plot;
+  }
+
+  dragged(plot) {
+    const { left, width } = plot.select;
+    if (width > 0) this.heard.selected(plot.posToVal(left, "x"), plot.posToVal(left + width, "x"));
+  }
+}
+
+function timeAt(plot, left) {
+  return left === undefined || left < 0 ? null : plot.posToVal(left, "x");
+}
+
+function sized(place) {
+  return { width: Math.max(200, place.clientWidth), height: Math.max(100, place.clientHeight) };
+}
+
+function axis(more) {
+  return {
+    stroke: styled("--dim"),
+    font: "11px system-ui, sans-serif",
+    gap: 4,
+    grid: { stroke: styled("--grid"), width: 1 },
+    ticks: { show: false },
+    ...more,
+  };
+}
+
+/** Values on top of each other, the last class below: each series is the upper edge of its class. */
+function stacked([at, ...columns]) {
+  const found = [];
+  let below = new Array(at.length).fill(0);
+  for (const column of columns) {
+    below = column.map((value, index) => (value === null ? null : value + (below[index] ?? 0)));
+    found.unshift(below);
+  }
+  return [at, ...found];
+}
+
+function threadsLook(shown) {
+  const series = shown.map((wait) => ({
+    stroke: color(wait), fill: color(wait), width: 1, points: { show: false },
+  })).reverse();
+  return {
+    series,
+    bands: series.slice(1).map((_, index) => ({ series: [index + 1, index + 2] })),
+    range: (_, __, most) => [0, Math.max(1, (most ?? 0) * 1.06)],
+    show: number,
+  };
+}
+
+function gauges(hour) {
+  return {
+    dirty: hour.spaced("gauges", ["buffer_pool_dirty_ratio", "buffer_pool_dirty_limit_ratio"]),
+    age: hour.spaced("gauges", ["checkpoint_age_bytes", "checkpoint_age_max_bytes"]),
+  };
+}
+
+const edge = (name) => ({ stroke: () => styled(name), width: 1.5, points: { show: false } });
+const last = (column) => column.findLast((value) => value !== null);
+const largest = (column) => column.reduce((most, value) => Math.max(most, value ?? 0), 0);
+
+function dirtyLook() {
+  return {
+    series: [{ ...edge("--dirty"), fill: () => styled("--dirty-fill") }, { ...edge("--limit"), dash: [5, 4] }],
+    // The limit is in the picture where it is near enough to matter.
+    range: (plot) => {
+      const [, ratios, limits] = plot.data;
+      const [peak, limit] = [largest(ratios), largest(limits)];
+      return [0, limit && peak > 0.3 * limit ? Math.max(limit * 1.1, peak * 1.1) : Math.max(0.01, peak * 1.3)];
+    },
+    show: (value) => percent(value, value && value < 0.02 ? 1 : 0),
+  };
+}
+
+function ageLook() {
+  return {
+    series: [{ ...edge("--age"), fill: () => styled("--age-fill") }, { ...edge("--limit"), dash: [5, 4] }],
+    range: (plot) => {
+      const [, ages, mosts] = plot.data;
+      const [peak, most] = [largest(ages), largest(mosts)];
+      return [0, most && peak > 0.3 * most ? Math.max(most, peak) * 1.05 : Math.max(1024, peak * 1.3)];
+    },
+    show: (value) => (value ? bytes(value) : "0"),
+    steps: Array.from({ length: 50 }, (_, power) => 2 ** power),
+    under: zones,
+  };
+}
+
+/** The zones of the checkpoint age, as far as they are in the picture. */
+function zones(plot) {
+  const most = last(plot.data[2]);
+  if (!most) return;
+  const { left, top, width, height } = plot.bbox;
+  const { ctx } = plot;
+  ctx.save();
+  for (const [from, to, name] of ZONES) {
+    const low = Math.min(top + height, plot.valToPos(from * most, "y", true));
+    const high = to === Infinity ? top : Math.max(top, plot.valToPos(to * most, "y", true));
+    if (low <= high) continue;
+    ctx.fillStyle = styled(name);
+    ctx.fillRect(left, high, width, low - high);
+  }
+  ctx.restore();
+}
+
+/** A finger selects as a mouse does; up and down still scroll the page (touch-action in the style). */
+function byTouch(plot, done) {
+  let began = null;
+  const place = (event) => event.clientX - plot.over.getBoundingClientRect().left;
+  plot.over.addEventListener("pointerdown", (event) => {
+    if (event.pointerType === "touch") began = place(event);
+  });
+  plot.over.addEventListener("pointermove", (event) => {
+    if (began === null) return;
+    const [left, right] = [began, place(event)].sort((a, b) => a - b);
+    plot.setSelect({ left, width: right - left, top: 0, height: plot.over.clientHeight }, false);
+  });
+  const end = (event) => {
+    if (began !== null && event.type === "pointerup" && Math.abs(place(event) - began) > 8) done(plot);
+    began = null;
+  };
+  plot.over.addEventListener("pointerup", end);
+  plot.over.addEventListener("pointercancel", end);
+}

@@ -1,0 +1,130 @@
+// The stacks of a time as a flame graph: roots on top, coloured by wait class, to be walked through by keys.
+
+import { shade } from "./colors.js";
+import { average, percent } from "./format.js";
+
+const CELL = 18;
+const SMALLEST = 1.5; // pixels below which a frame is left out
+
+/** Stacks of /api/flame, without some classes, as a tree that counts threads over all looks. */
+export function grow(told, hidden, label) {
+  const root = { name: "all threads", wait: "", value: 0, children: new Map() };
+  for (const [wait, threads, mark, ...frames] of told.stacks) {
+    const id = told.waits[wait];
+    if (hidden.has(id)) continue;
+    const path = frames.map((name) => told.names[name]).reverse();
+    if (!path.length) path.push("[no frames]");
+    let node = root;
+    node.value += threads;
+    for (const name of [label(id), ...(mark ? [`[${mark}]`] : []), ...path]) {
+      if (!node.children.has(name)) node.children.set(name, { name, wait: id, value: 0, children: new Map() });
+      node = node.children.get(name);
+      node.value += threads;
+    }
+  }
+  return listed(root);
+}
+
+function listed(node) {
+  const children = [...node.children.values()].sort((a, b) => b.value - a.value).map(listed);
+  return { name: node.name, wait: node.wait, value: node.value, children };
+}
+
+export class Flame {
+  /** `details` and `found` are elements for what is pointed at and for the result of a search. */
+  constructor(place, details, found) {
+    Object.assign(this, { place, details, found, here: null, term: "", zoomed: false });
+    place.addEventListener("keydown", (event) => this.key(event));
+    place.addEventListener("blur", () => this.go(null));
+    new ResizeObserver(() => this.fit()).observe(place);
+  }
+
+  /** Whether somebody is at work in it, so that it had better stay as it is. */
+  get used() {
+    return this.zoomed || this.term !== "" || this.place.matches(":hover, :focus");
+  }
+
+  draw(tree, looks) {
+    this.total = tree.value;
+    this.looks = Math.max(1, looks);
+    this.place.replaceChildren();
+    this.here = null;
+    this.zoomed = false;
+    this.width = this.place.clientWidth;
+    this.chart = flamegraph()
+      .width(this.width).cellHeight(CELL).inverted(true).transitionDuration(0).minFrameSize(SMALLEST)
+      .sort(false)
+      .setColorMapper((node) => (node.highlight ? "var(--found)" : node.data.wait
+        ? shade(node.data.wait, node.data.name) : "var(--root)"))
+      .setLabelHandler((node) => this.words(node))
+      .setDetailsHandler((text) => { this.details.textContent = text ?? ""; })
+      .setSearchMatch((node, term) => node.data.name.toLowerCase().includes(term))
+      .setSearchHandler((_, sum) => { this.found.textContent = `${this.share(sum)} match`; })
+      .onClick((node) => this.zoomedTo(node));
+    d3.select(this.place).datum(tree).call(this.chart);
+    this.place.querySelector("svg")?.setAttribute("aria-hidden", "true");
+    this.search(this.term);
+  }
+
+  words(node) {
+    return `${node.data.name}: ${this.share(node.data.value)}`;
+  }
+
+  share(value) {
+    return `${average(value / this.looks)} threads, ${percent(value / (this.total || 1))}`;
+  }
+
+  /** Highlight functions whose name has this in it. */
+  search(term) {
+    this.term = term.trim().toLowerCase();
+    this.found.textContent = "";
+    if (!this.chart) return;
+    if (this.term) this.chart.search(this.term);
+    else this.chart.clear();
+  }
+
+  fit() {
+    if (!this.chart || this.place.clientWidth === this.width || !this.place.clientWidth) return;
+    this.width = this.place.clientWidth;
+    this.chart.width(this.width).update();
+  }
+
+  root() {
+    return d3.select(this.place).datum();
+  }
+
+  zoomedTo(node) {
+    this.zoomed = Boolean(node.parent);
+    this.mark(this.here);
+  }
+
+  key(event) {
+    const here = this.here ?? this.root();
+    const siblings = here?.parent?.children ?? [here];
+    const beside = (by) => siblings[siblings.indexOf(here) + by];
+    const ways = {
+      ArrowDown: () => this.go(this.here ? here.children?.[0] : here),
+      ArrowUp: () => this.go(here.parent),
+      ArrowRight: () => this.go(beside(1)),
+      ArrowLeft: () => this.go(beside(-1)),
+      Home: () => this.go(this.root()),
+      Enter: () => this.chart.zoomTo(here),
+      Escape: () => this.chart.resetZoom(),
+    };
+    if (!this.chart || !ways[event.key] || event.ctrlKey || event.altKey || event.metaKey) return;
+    event.preventDefault();
+    ways[event.key]();
+  }
+
+  /** Stand on a frame and say what it is; null for none. */
+  go(node) {
+    if (node === undefined) return;
+    this.here = node;
+    this.mark(node);
+    this.details.textContent = node ? this.words(node) : "";
+  }
+
+  mark(node) {
+    d3.select(this.place).selectAll("g.frame").classed("here", (one) => one === node);
+  }
+}

@@ -1,0 +1,109 @@
+// The hour of one server as the agent told it: merged as it grows, and made ready to be drawn.
+
+/** Seconds that a row of threads is an average over; rows are further apart only where nobody looked. */
+export const STEP = 10;
+
+export class Hour {
+  constructor() {
+    this.waits = { at: [], columns: new Map() };
+    this.gauges = { at: [], columns: new Map() };
+    this.classes = {};
+  }
+
+  /** Take in an answer of /api/history: all rows, or those since `newest`. */
+  take(told, keep) {
+    this.classes = told.classes;
+    append(this.waits, told.waits.at, told.waits.threads, 0);
+    append(this.gauges, told.gauges.at, told.gauges.values, null);
+    const end = Math.max(this.newest, 0);
+    for (const rows of [this.waits, this.gauges]) cut(rows, end - keep);
+  }
+
+  /** Unix time of the newest row; what to ask from next. */
+  get newest() {
+    return Math.max(this.waits.at.at(-1) ?? 0, this.gauges.at.at(-1) ?? 0);
+  }
+
+  /** From where to ask: threads come later than gauges, and a row more than once does no harm. */
+  get since() {
+    const newest = [this.waits, this.gauges].map((rows) => rows.at.at(-1) ?? 1);
+    return Math.min(...newest) - 1;
+  }
+
+  /** When there is the first row. */
+  get oldest() {
+    return Math.min(this.waits.at[0] ?? Infinity, this.gauges.at[0] ?? Infinity);
+  }
+
+  /** Classes that were seen, in the order of the catalog. */
+  seen() {
+    const known = Object.keys(this.classes);
+    const place = (wait) => (known.includes(wait) ? known.indexOf(wait) : known.length);
+    return [...this.waits.columns.keys()]
+      .filter((wait) => this.waits.columns.get(wait).some((value) => value > 0))
+      .sort((a, b) => place(a) - place(b));
+  }
+
+  label(wait) {
+    return this.classes[wait]?.label ?? wait;
+  }
+
+  about(wait) {
+    return this.classes[wait]?.about ?? "";
+  }
+
+  /** {now, mean, peak} of a class. */
+  summary(wait) {
+    const values = this.waits.columns.get(wait) ?? [];
+    const sum = values.reduce((total, value) => total + value, 0);
+    return {
+      now: values.at(-1) ?? 0,
+      mean: values.length ? sum / values.length : 0,
+      peak: values.reduce((most, value) => Math.max(most, value), 0),
+    };
+  }
+
+  /** The row of threads of a moment, -1 where nobody looked. */
+  rowAt(unix) {
+    const start = Math.floor(unix / STEP) * STEP;
+    return this.waits.at.indexOf(start);
+  }
+
+  /** Times of the middle of each step and values by column, with a gap where rows are missing. */
+  spaced(kind, names) {
+    const rows = this[kind];
+    const columns = names.map((name) => rows.columns.get(name) ?? []);
+    const shift = kind === "waits" ? STEP / 2 : 0;
+    const at = [];
+    const found = columns.map(() => []);
+    rows.at.forEach((time, index) => {
+      if (index && time - rows.at[index - 1] > 3.5 * STEP) {
+        at.push(rows.at[index - 1] + STEP + shift);
+        found.forEach((column) => column.push(null));
+      }
+      at.push(time + shift);
+      found.forEach((column, place) => column.push(columns[place][index] ?? null));
+    });
+    return [at, ...found];
+  }
+}
+
+function append(rows, at, columns, missing) {
+  const known = rows.at.length;
+  const first = at.findIndex((time) => time > (rows.at[known - 1] ?? -Infinity));
+  const more = first < 0 ? 0 : at.length - first;
+  for (const name of Object.keys(columns)) {
+    if (!rows.columns.has(name)) rows.columns.set(name, new Array(known).fill(missing));
+  }
+  for (let index = at.length - more; index < at.length; index++) {
+    rows.at.push(at[index]);
+    for (const [name, column] of rows.columns) column.push(columns[name]?.[index] ?? missing);
+  }
+}
+
+function cut(rows, since) {
+  const first = rows.at.findIndex((time) => time >= since);
+  if (first <= 0) return;
+  rows.at.splice(0, first);
+  for (const column of rows.columns.values()) column.splice(0, first);
+}

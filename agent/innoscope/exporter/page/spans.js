@@ -1,0 +1,124 @@
+// Which time the stacks are of: the last minutes, or what was selected in a chart by mouse, finger or keys.
+
+import { el, say } from "./dom.js";
+import { average, clock, span } from "./format.js";
+import { STEP } from "./hour.js";
+
+const LAST = [[60, "1 min"], [300, "5 min"], [900, "15 min"], [3600, "1 hour"]];
+const PAUSE_MS = 350; // after the last key, before the stacks are asked for
+
+export class Spans {
+  /** `heard.changed` is called with the choice settled, `heard.marked` while it is being made. */
+  constructor(place, heard) {
+    this.heard = heard;
+    this.last = 300;
+    this.times = null;
+    this.anchor = null;
+    this.cursor = null;
+    this.buttons = LAST.map(([seconds, label]) => el("button", {
+      type: "button", "aria-pressed": "false", onclick: () => this.follow(seconds),
+    }, el("span", { class: "hidden-text" }, "Last "), label));
+    place.append(...this.buttons);
+    this.show();
+  }
+
+  /** The last so many seconds, going on as time goes on. */
+  follow(seconds) {
+    [this.last, this.times, this.anchor] = [seconds, null, null];
+    this.settle();
+  }
+
+  /** From here to there, in whole steps: what was looked at in them is told, and nothing else. */
+  select(from, to, settled = true) {
+    const first = Math.floor(from / STEP) * STEP;
+    this.times = [first, Math.max(first + STEP, Math.ceil(to / STEP) * STEP)];
+    if (settled) this.settle();
+    else {
+      this.show();
+      this.heard.marked(this.times);
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.settle(), PAUSE_MS);
+    }
+  }
+
+  settle() {
+    clearTimeout(this.timer);
+    this.show();
+    this.heard.marked(this.times);
+    this.heard.changed();
+  }
+
+  show() {
+    this.buttons.forEach((button, index) =>
+      button.setAttribute("aria-pressed", String(!this.times && LAST[index][0] === this.last)));
+  }
+
+  /** [from, to] to ask for, the end of the last step left out: it is the next one's beginning. */
+  asked(now) {
+    return this.times ? [this.times[0], this.times[1] - 0.001] : [now - this.last, now];
+  }
+
+  /** For the address of the page, and back. */
+  get text() {
+    return this.times ? this.times.join("-") : String(this.last);
+  }
+
+  set text(value) {
+    const [from, to] = value.split("-").map(Number);
+    if (from > 1e9 && to > from) this.times = [from, to];
+    else if (LAST.some(([seconds]) => seconds === from)) this.last = from;
+    this.show();
+  }
+
+  words() {
+    if (!this.times) return `the last ${LAST.find(([seconds]) => seconds === this.last)[1]}`;
+    const [from, to] = this.times;
+    return `${clock(from)} – ${clock(to)} (${span(to - from)})`;
+  }
+
+  /** Keys on a chart: arrows move a cursor, with Shift they select, Enter takes the step, Escape lets go. */
+  keys(chart, charts, hour, place) {
+    chart.addEventListener("keydown", (event) => {
+      const by = { ArrowLeft: -1, ArrowRight: 1, PageUp: -6, PageDown: 6 }[event.key];
+      if (event.ctrlKey || event.altKey || event.metaKey) return;
+      if (by) this.step(by * STEP, event.shiftKey, charts, hour());
+      else if (event.key === "Home") this.step(-Infinity, event.shiftKey, charts, hour());
+      else if (event.key === "End") this.step(Infinity, event.shiftKey, charts, hour());
+      else if (event.key === "Enter" && this.cursor !== null) this.select(...(this.times ?? [this.cursor, this.cursor]));
+      else if (event.key === "Escape") this.follow(this.last);
+      else return;
+      event.preventDefault();
+      say(place, this.spoken(hour()));
+    });
+    chart.addEventListener("blur", () => {
+      this.anchor = null;
+      charts.point(null);
+    });
+  }
+
+  step(by, selecting, charts, hour) {
+    const ends = [hour.waits.at[0], hour.waits.at.at(-1)];
+    if (ends[0] === undefined) return;
+    const from = this.cursor ?? ends[1];
+    this.cursor = Math.min(ends[1], Math.max(ends[0], (this.cursor === null && by === -STEP ? from : from + by)));
+    charts.point(this.cursor + STEP / 2);
+    if (!selecting) this.anchor = this.cursor;
+    else {
+      this.anchor ??= from;
+      this.select(Math.min(this.anchor, this.cursor), Math.max(this.anchor, this.cursor) + STEP, false);
+    }
+  }
+
+  /** What there is under the cursor, for who cannot see it. */
+  spoken(hour) {
+    if (!this.cursor) return "";
+    const row = hour.rowAt(this.cursor);
+    const told = row < 0 ? [] : hour.seen()
+      .map((wait) => [hour.label(wait), hour.waits.columns.get(wait)[row]])
+      .filter(([, value]) => value > 0)
+      .sort((a, b) => b[1] - a[1])
+      .slice(0, 4)
+      .map(([label, value]) => `${label} ${average(value)}`);
+    return `${clock(this.cursor)}: ${told.join(", ") || "nobody looked"}`;
+  }
+}

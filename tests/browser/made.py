@@ -1,0 +1,212 @@
+"""An hour of a server with 1,000 threads, made of stacks that real servers had, and a sensor that tells it.
+
+Threads go up and down a little; 20 minutes before the end a convoy of row locks stands for 90 seconds, and
+ten minutes before it the redo log runs full.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import time
+from collections import Counter
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from golden import store
+from innoscope import __version__
+from innoscope.metrics.model import Outcome, Sample
+from innoscope.probes.governor import ProbeReport
+from innoscope.sensor import protocol
+from innoscope.sensor.profiles import encode_chunks
+from innoscope.sensor.server import SocketServer
+from innoscope.stacks.model import Frame, Trust
+from innoscope.stacks.profiles import CHUNK_S, SPAN_S, Chunk, Stack
+from innoscope.target.model import Target
+from innoscope.target.proc import ProcFs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+THREADS: Final = 1_000
+#: Before the end of the hour, in seconds: from, to.
+CONVOY: Final = (1200.0, 1110.0)
+FULL: Final = (600.0, 480.0)
+#: Threads by class when nothing special happens.
+_USUAL: Final = {
+    "on_cpu": 14.0, "page_read": 22.0, "fsync_redo": 9.0, "redo_write_wait": 16.0, "row_lock": 6.0,
+    "mutex_wait": 5.0, "network_send": 4.0, "page_write": 3.0, "purge": 1.0, "doublewrite": 2.0,
+    "background_idle": 17.0,
+}  # fmt: skip
+_POOL_PAGES: Final = 65_536
+_AGE_MAX: Final = 850e6
+_GONE: Final = Target(
+    0, 0, "mysql", (5, 6, 24), "5.6.24", "memory", "/usr/sbin/mysqld", False, None, None, 3306,
+    "/var/lib/mysql", THREADS, "/", None, "symtab",
+)  # fmt: skip
+
+
+def target(name: str, **changes: Any) -> Target:
+    """A server whose process is there: ours."""
+    own = os.getpid()
+    fields = {name: getattr(_GONE, name) for name in Target.__slots__}
+    started = ProcFs().stat(own).start_time
+    return Target(**(fields | {"pid": own, "start_time": started, "socket": f"/run/{name}.sock"} | changes))
+
+
+def threads(before_end: float) -> Counter[str]:
+    """Threads by class, so many seconds before the end of the hour."""
+    found = Counter(
+        {
+            wait: max(0, round(count * (1 + 0.35 * math.sin(before_end / (37 + 13 * place)))))
+            for place, (wait, count) in enumerate(_USUAL.items())
+        }
+    )
+    if CONVOY[1] < before_end <= CONVOY[0]:
+        found["row_lock"] += 240
+        found["deadlock_search"] += 2
+    if FULL[1] < before_end <= FULL[0]:
+        found["redo_space"] += 150
+        found["flush_wait"] += 25
+    found["idle"] = THREADS - found.total()
+    return found
+
+
+def gauges(before_end: float) -> dict[str, float]:
+    """Numbers of the buffer pool and of the redo log at that time."""
+    calm = 0.42 + 0.05 * math.sin(before_end / 300) + 0.01 * math.sin(before_end / 41)
+    after = max(0.0, 1 - abs(before_end - (FULL[0] + FULL[1]) / 2) / 500)
+    dirty, age = calm + 0.3 * after, min(0.99, 0.35 + 0.06 * math.sin(before_end / 170) + 0.75 * after**1.5)
+    return {
+        "buffer_pool_dirty_pages": round(dirty * _POOL_PAGES),
+        "buffer_pool_dirty_ratio": dirty,
+        "buffer_pool_dirty_limit_ratio": 0.75,
+        "checkpoint_age_bytes": round(age * _AGE_MAX),
+        "checkpoint_age_max_bytes": _AGE_MAX,
+        "checkpoint_age_ratio": age,
+    }
+
+
+class _Stacks:
+    """Real stacks by class, with queries of their own on top so that there are hundreds of them."""
+
+    def __init__(self, server: str, seed: int) -> None:
+        self._random = random.Random(seed)  # noqa: S311
+        self._by_wait: dict[str, list[Stack]] = {}
+        for one in store.read(server):
+            frames = tuple(_frame(text) for text in one.frames)
+            self._by_wait.setdefault(one.wait, []).append(Stack.of(one.wait, Trust.EXACT, frames))
+
+    def of(self, wait: str, count: int) -> Counter[Stack]:
+        """So many threads of a class, on some of its stacks."""
+        there = self._by_wait.get(wait) or [Stack.of(wait, Trust.EXACT, (Frame(wait, "mysqld", 1),))]
+        return Counter(self._random.choices(there, [1 / (1 + place) for place in range(len(there))], k=count))
+
+
+def _frame(text: str) -> Frame:
+    module, _, function = text.partition("!")
+    return Frame(function or None, module, 4096)
+
+
+def hour(end: float, *, server: str = "mysql-5.6.24", seed: int = 1) -> Iterator[Chunk]:
+    """The chunks of an hour with one look a second, oldest first."""
+    stacks = _Stacks(server, seed)
+    last = end // CHUNK_S * CHUNK_S
+    for step in range(int(SPAN_S / CHUNK_S), 0, -1):
+        start = last - step * CHUNK_S
+        counts: Counter[Stack] = Counter()
+        for _ in range(int(CHUNK_S)):
+            for wait, count in threads(last - start).items():
+                counts += stacks.of(wait, count) if wait != "idle" else Counter()
+        idle = stacks.of("idle", 1)
+        counts[next(iter(idle))] += threads(last - start)["idle"] * int(CHUNK_S)
+        yield Chunk(start + 0.3, start + CHUNK_S - 0.4, int(CHUNK_S), 42.0, counts)
+
+
+def probes() -> list[dict[str, Any]]:
+    """What probes say of themselves: one of each kind."""
+    report = ProbeReport(
+        "flush_batch", "flush", "attached", ("buf_flush_batch",), 81_234, 22.5, 0.1, 0.0004, 1
+    )
+    spin = replace(report, probe="mutex_spin", state="sampled", symbols=("mutex_spin_wait",), duty=0.05)
+    spin = replace(spin, hits_per_second=91_000.0, cost_ratio=0.0061)
+    redo = ProbeReport("redo_write", "redo", "missing", reason="no function log_write_up_to here")
+    redo = replace(redo, remedy="apt-get install mysql-server-core-dbgsym")
+    return [asdict(one) for one in (report, spin, redo)]
+
+
+class MadeSensor:
+    """A context manager: tells of servers by name, each with its chunks. ``failing``: collector → why."""
+
+    def __init__(self, path: Path, servers: Mapping[str, Sequence[Chunk]]) -> None:
+        self.path = path
+        self.targets = {name: target(name) for name in servers}
+        self.failing: dict[str, str] = {}
+        self._servers = servers
+
+    def __enter__(self) -> MadeSensor:
+        self._socket = SocketServer(str(self.path), self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """It is gone."""
+        self._socket.close()
+
+    def _handle(self, request: dict[str, Any]) -> dict[str, Any]:
+        answers = {"collect": self._collect, "probes": self._probes, "hello": self._identity}
+        if request["call"] == "profiles":
+            return self._profiles(request.get("cursor") or {})
+        return answers[request["call"]]()
+
+    def _identity(self) -> dict[str, Any]:
+        return {"boot_id": "made", "pid": os.getpid(), "version": __version__, "protocol": protocol.VERSION}
+
+    def _probes(self) -> dict[str, Any]:
+        return {"servers": {name: probes() for name in self._servers}}
+
+    def _profiles(self, cursor: dict[str, int]) -> dict[str, Any]:
+        told = {}
+        for name, chunks in self._servers.items():
+            begun = cursor.get(name, 0)
+            new = chunks[begun : begun + 60]
+            there = protocol.encode_target(self.targets[name])
+            told[name] = {"target": there, "cursor": begun + len(new), **encode_chunks(new)}
+        return {"servers": told}
+
+    def _collect(self) -> dict[str, Any]:
+        return self._identity() | {
+            "cpu_seconds": time.process_time(),
+            "rss_bytes": 41_000_000,
+            "sent_at": time.time(),
+            "servers": [
+                {
+                    "name": name,
+                    "target": protocol.encode_target(there),
+                    "outcomes": protocol.encode_outcomes(self._outcomes()),
+                }
+                for name, there in self.targets.items()
+            ],
+        }
+
+    def _outcomes(self) -> list[Outcome]:
+        started = time.time() - 9 * 86_400
+        attached = [Sample("probe_attached", int(one["duty"] > 0), (one["probe"],)) for one in probes()]
+        told = {
+            "process": [
+                Sample("mysqld_up", 1),
+                Sample("mysqld_os_threads", THREADS),
+                Sample("mysqld_start_time_seconds", started),
+            ],
+            "memory": [Sample(name, value) for name, value in gauges(0).items()],
+            "waits": [Sample("threads", count, (wait,)) for wait, count in threads(0).items()],
+            "probes": [*attached, Sample("probe_overhead_ratio", 0.0065), Sample("probe_budget_ratio", 0.01)],
+        }
+        return [
+            Outcome(name, name not in self.failing, 0.01, tuple(samples), self.failing.get(name))
+            for name, samples in told.items()
+        ]

@@ -1,0 +1,55 @@
+"""The pictures of docs/live-page.md: ``PYTHONPATH=tests .venv/bin/python -m browser.pictures``."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from browser import made, scene
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+FOLDER = Path(__file__).parents[2] / "docs" / "live-page"
+DESKTOP = {"width": 1280, "height": 800}
+
+
+def main() -> None:
+    """Take them all."""
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        sensor = made.MadeSensor(folder / "sensor.sock", {"orders": list(made.hour(time.time()))})
+        with sensor, scene.agent_of(folder, ["orders"]) as agent, scene.chromium() as browser:
+            take(browser, agent, "light", viewport=DESKTOP)
+            take(browser, agent, "dark", viewport=DESKTOP, color_scheme="dark")
+            take(browser, agent, "phone", viewport={"width": 360, "height": 1500})
+            take(browser, agent, "spike", made.CONVOY, viewport={"width": 1280, "height": 1020})
+
+
+def take(
+    browser: Browser, agent: scene.Running, name: str, span: tuple[float, float] | None = None, **options: Any
+) -> None:
+    """One picture; with a span, given in seconds before the end of the hour, of its stacks."""
+    with scene.opened(browser, agent.address, **options) as (page, _):
+        scene.drawn(page)
+        if span is not None:
+            scene.drag(page, agent, span)
+            page.locator("#top li:first-child", has_text="row lock").wait_for()
+            _point_at(page)
+        page.wait_for_timeout(300)
+        page.screenshot(path=FOLDER / f"{name}.png")
+        print(name, (FOLDER / f"{name}.png").stat().st_size // 1024, "KiB", flush=True)
+
+
+def _point_at(page: Page) -> None:
+    """Say what is pointed at, as a person would."""
+    page.focus("#flame")
+    for _ in range(8):
+        page.keyboard.press("ArrowDown")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""A real agent in this process that a made sensor told of the past, and Chromium to look at it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from playwright.sync_api import sync_playwright
+
+from browser import made
+from innoscope.agent import config
+from innoscope.agent.main import Agent
+from innoscope.exporter.merge import Series
+from innoscope.metrics import registry
+from innoscope.stacks.profiles import CHUNK_S, SPAN_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, Page
+
+_PATIENCE_S = 20
+#: Root may not use the sandbox; nothing but this host can be reached.
+_OPTIONS: Final = (
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+    "--host-resolver-rules=MAP elsewhere.test 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+)  # fmt: skip
+
+
+@dataclass
+class Running:
+    """An agent that answers."""
+
+    agent: Agent
+    address: str
+    ends: float  # Unix time at which the made hour ends
+
+    def gather(self) -> None:
+        """Have it gather, as a scrape does; one that comes soon after another shares its result."""
+        began = time.time()
+        while json.loads(self._get("/api/status"))["gathered_at"] <= began:
+            self._get("/metrics")
+
+    def _get(self, path: str) -> bytes:
+        with urllib.request.urlopen(self.address + path, timeout=5) as answer:  # noqa: S310
+            return bytes(answer.read())
+
+
+def settings(folder: Path, names: Sequence[str], address: str = "127.0.0.1:0") -> config.Config:
+    """Of an agent that knows these servers and asks none of them over SQL."""
+    return config.Config(
+        only_named=True,
+        web=config.Web(listen_address=address),
+        sensor=config.Sensor(socket=str(folder / "sensor.sock"), start=False),
+        sql=config.Sql(enabled=False),
+        own=config.Own(cpu_budget=0),
+        server=tuple(config.Server(name, socket=f"/run/{name}.sock") for name in names),
+    )
+
+
+@contextmanager
+def agent_of(
+    folder: Path, names: Sequence[str], address: str = "127.0.0.1:0", *, past: bool = True
+) -> Iterator[Running]:
+    """It has taken over all chunks and has gathered; with a ``past`` it knows the gauges of that hour."""
+    agent = Agent(settings(folder, names, address))
+    ends = time.time() // CHUNK_S * CHUNK_S
+    if past:
+        _remember(agent, names, ends)
+    thread = threading.Thread(target=agent.run, daemon=True)
+    thread.start()
+    try:
+        deadline = time.monotonic() + _PATIENCE_S
+        address = f"http://127.0.0.1:{agent.web.port}"
+        while not (_ready(address) and all(agent.history.newest(name) for name in names)):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        yield Running(agent, address, ends)
+    finally:
+        agent.ended.set()
+        thread.join()
+
+
+def _ready(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{address}/-/ready", timeout=5):  # noqa: S310
+            return True
+    except urllib.error.HTTPError:
+        return False
+
+
+def _remember(agent: Agent, names: Sequence[str], ends: float) -> None:
+    declared = registry.default()
+    for step in range(int(SPAN_S / CHUNK_S), 0, -1):
+        told = made.gauges(step * CHUNK_S)
+        series = [
+            Series(declared[name], server, (), value) for server in names for name, value in told.items()
+        ]
+        agent.history.gathered(ends - step * CHUNK_S, series)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Debian's, without a window."""
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path="/usr/bin/chromium", args=list(_OPTIONS))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@dataclass
+class Seen:
+    """What a page did beside what it shows."""
+
+    console: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def require_silence(self, address: str) -> None:
+        """Nothing in the console, and nobody asked but the agent."""
+        assert self.console == []
+        assert [url for url in self.requests if not url.startswith((f"{address}/", "blob:", "data:"))] == []
+
+
+@contextmanager
+def opened(browser: Browser, address: str, path: str = "/", **options: Any) -> Iterator[tuple[Page, Seen]]:
+    """The page in a context of its own; ``options`` are Playwright's (viewport, color_scheme, …)."""
+    common = {"viewport": {"width": 1280, "height": 900}, "service_workers": "block"}
+    with browser.new_context(**common | options) as one:
+        page, seen = one.new_page(), Seen()
+        page.on("console", lambda message: seen.console.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: seen.console.append(f"error: {error}"))
+        page.on("request", lambda request: seen.requests.append(request.url))
+        page.goto(address + path)
+        yield page, seen
+
+
+def drawn(page: Page) -> None:
+    """Wait until charts and flame graph are there."""
+    page.wait_for_selector("#age-chart canvas")
+    page.wait_for_selector("#flame g.frame")
+
+
+def asked(page: Page, script: str) -> Any:
+    """What a script in the page gives."""
+    return json.loads(page.evaluate(f"JSON.stringify({script})"))
+
+
+def drag(page: Page, agent: Running, before: tuple[float, float], chart: str = "threads") -> None:
+    """Over a time, given in seconds before the end of the made hour."""
+    box = page.locator(f"#{chart}-chart .u-over").bounding_box()
+    assert box is not None
+    shown = page.evaluate(
+        "[uPlot.sync('hour').plots[0].scales.x.min, uPlot.sync('hour').plots[0].scales.x.max]"
+    )
+    left, right = (
+        box["x"] + box["width"] * (agent.ends - seconds - shown[0]) / (shown[1] - shown[0])
+        for seconds in before
+    )
+    page.mouse.move(left, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(right, box["y"] + 25, steps=40)
+    page.mouse.up()

@@ -1,0 +1,259 @@
+"""The live page in Chromium: an agent that was told an hour of 1,000 threads, and what a person does."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from browser import made, scene
+from browser.npm import package
+from live import figures
+from safety.agenting import Running
+from safety.sensing import Sensing
+from workloads import RowLock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from playwright.sync_api import Browser, Page
+
+    from innoscope.stacks.profiles import Chunk
+    from servers import Server
+
+NAME = "orders"
+AXE_SHA = "sha512-FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ=="
+AXE = ("axe-core", "4.14.1", AXE_SHA)
+PHONE = {"width": 360, "height": 740}
+#: What this machine does in a fraction must not take longer than this even on a busy one.
+LIMIT_MS = 3_000
+LONGEST_FRAME_MS = 2_000
+#: Collects the time between frames until it is read.
+FRAMES = """() => { window.frames_ms = []; let last = performance.now();
+  const next = (now) => { frames_ms.push(now - last); last = now; requestAnimationFrame(next); };
+  requestAnimationFrame(next); }"""
+#: A finger goes from left to right over a chart.
+TOUCH = """() => { const over = document.querySelector('#threads-chart .u-over');
+  const box = over.getBoundingClientRect();
+  for (const [kind, share] of [['down', 0.3], ['move', 0.5], ['up', 0.7]])
+    over.dispatchEvent(new PointerEvent(`pointer${kind}`, { pointerType: 'touch', bubbles: true,
+      clientX: box.left + share * box.width, clientY: box.top + 20 })); }"""
+#: [[class, contrast of its colour with the text on it], …], as WCAG reckons it.
+CONTRASTS = """async () => {
+  const main = document.querySelector('script[type=module]').src;
+  const { color } = await import(main.replace('main.js', 'colors.js'));
+  const box = document.createElement('i'); document.body.append(box);
+  const linear = (v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const light = (text) => { const [r, g, b] = text.match(/[\\d.]+/g).map((v) => linear(v / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05; };
+  const of = (css) => { box.style.color = css; return light(getComputedStyle(box).color); };
+  const { classes } = await (await fetch('/api/history?server=orders')).json();
+  const found = Object.keys(classes).map((wait) => [wait, of(color(wait)) / of('#14171a')]);
+  box.remove(); return found; }"""
+
+
+@pytest.fixture(scope="module")
+def chunks() -> list[Chunk]:
+    return list(made.hour(time.time()))
+
+
+@pytest.fixture(scope="module")
+def agent(chunks: list[Chunk], tmp_path_factory: pytest.TempPathFactory) -> Iterator[scene.Running]:
+    folder = tmp_path_factory.mktemp("page")
+    with made.MadeSensor(folder / "sensor.sock", {NAME: chunks}), scene.agent_of(folder, [NAME]) as one:
+        yield one
+
+
+@pytest.fixture
+def page(browser: Browser, agent: scene.Running) -> Iterator[Page]:
+    """The page, drawn; it must have been silent, and have asked nobody but the agent."""
+    with scene.opened(browser, agent.address) as (one, seen):
+        scene.drawn(one)
+        yield one
+        seen.require_silence(agent.address)
+
+
+def until(page: Page, condition: str) -> None:
+    """Playwright's own way evaluates text in the page, which the page does not allow."""
+    deadline = time.monotonic() + 10
+    while not page.evaluate(condition):
+        assert time.monotonic() < deadline, condition
+        page.wait_for_timeout(20)
+
+
+def asked_span(page: Page) -> tuple[float, float]:
+    """What the raw formats' links name."""
+    found = re.search(r"from=([\d.]+)&to=([\d.]+)", page.locator("#raw a").first.get_attribute("href") or "")
+    assert found
+    return float(found[1]), float(found[2])
+
+
+def test_first_paint(browser: Browser, agent: scene.Running) -> None:
+    with scene.opened(browser, agent.address) as (page, seen):
+        scene.drawn(page)
+        ready = page.evaluate("performance.now()")
+        paint = {
+            one["name"]: one["startTime"]
+            for one in scene.asked(page, "performance.getEntriesByType('paint')")
+        }
+        sent = scene.asked(page, "performance.getEntriesByType('resource').map(one => one.transferSize)")
+        first = paint["first-contentful-paint"]
+        text = f"first paint {first:.0f} ms, all drawn {ready:.0f} ms, {sum(sent) / 1024:.0f} KiB sent"
+        figures.record("live page", "1,000 threads, 60 minutes", text, first_ms=first, ready_ms=ready)
+        assert first < LIMIT_MS
+        seen.require_silence(agent.address)
+
+
+def test_dragging_over_a_spike_shows_exactly_its_stacks(
+    page: Page, agent: scene.Running, chunks: list[Chunk]
+) -> None:
+    before = page.locator("#flame g.frame").count()
+    page.evaluate(FRAMES)
+    with page.expect_response("**/api/flame?*") as told:
+        scene.drag(page, agent, (made.CONVOY[0] - 15, made.CONVOY[1] + 15))
+    document = told.value.json()
+    page.locator("#top li:first-child", has_text="row lock").wait_for()
+    page.wait_for_timeout(200)
+    frames = sorted(page.evaluate("frames_ms"))
+    start, end = asked_span(page)
+
+    inside = [chunk for chunk in chunks if start <= chunk.start and chunk.end <= end]
+    expected: Counter[str] = Counter()
+    for chunk in inside:
+        for stack, count in chunk.counts.items():
+            expected[stack.wait] += count
+    shown: Counter[str] = Counter()
+    for wait, count, *_ in document["stacks"]:
+        shown[document["waits"][wait]] += count
+    assert shown == expected
+    assert document["looks"] == sum(chunk.looks for chunk in inside)
+    assert (end - start) == pytest.approx(70, abs=10.1)
+    assert start % 10 == 0
+    assert page.locator("#flame g.frame[name='row lock']").count() == 1
+    assert page.locator("#flame g.frame").count() != before
+    assert f"· {document['looks']} looks" in page.inner_text("#stacks-about")
+    worst, usual = frames[-1], frames[len(frames) * 95 // 100]
+    text = f"95 % under {usual:.0f} ms, longest {worst:.0f} ms"
+    figures.record("live page", "frames while dragging, stacks drawn", text, worst_ms=worst, p95_ms=usual)
+    assert worst < LONGEST_FRAME_MS
+
+
+def test_a_selection_stands_in_all_charts_and_in_the_address(
+    page: Page, agent: scene.Running, browser: Browser
+) -> None:
+    scene.drag(page, agent, made.FULL, "age")
+    span = asked_span(page)
+    widths = page.evaluate("[...document.querySelectorAll('.u-select')].map(one => one.clientWidth)")
+    assert len(widths) == 3
+    assert min(widths) > 5
+    with scene.opened(browser, agent.address, "/" + page.url.partition("/#")[2].join(("#", ""))) as (
+        other,
+        _,
+    ):
+        scene.drawn(other)
+        assert asked_span(other) == span
+    page.get_by_role("button", name="15 min").click()
+    assert page.evaluate("[...document.querySelectorAll('.u-select')].map(one => one.clientWidth)") == [
+        0,
+        0,
+        0,
+    ]
+
+
+def test_keys_do_what_the_mouse_does(page: Page) -> None:
+    page.focus("#threads-chart")
+    page.keyboard.press("End")
+    page.keyboard.press("ArrowLeft")
+    words = page.inner_text("#cursor")
+    assert re.match(r"\d\d:\d\d:\d\d: .*idle 8\d\d", words), words
+    for _ in range(5):
+        page.keyboard.press("Shift+ArrowLeft")
+    page.locator("#stacks-about", has_text="60 looks").wait_for()
+    start, end = asked_span(page)
+    assert end - start == pytest.approx(60, abs=0.01)
+    with page.expect_response("**/api/flame?*"):
+        page.keyboard.press("Escape")
+    assert "last 5 min" in page.inner_text("#stacks-about")
+
+    page.focus("#flame")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    assert page.inner_text("#details").startswith("all threads") is False
+    name = page.inner_text("#details").partition(":")[0]
+    assert page.locator("#flame g.here").count() == 1
+    page.keyboard.press("Enter")
+    width = "document.querySelector('#flame g.here rect').getBoundingClientRect().width"
+    until(page, f"{width} > 0.95 * document.querySelector('#flame').clientWidth")
+    page.keyboard.press("Escape")
+    until(page, f"{width} < 0.95 * document.querySelector('#flame').clientWidth")
+    page.fill("#find", name)
+    assert "threads" in page.inner_text("#found")
+
+
+def test_classes_are_hidden_and_shown(page: Page) -> None:
+    reads = page.get_by_role("button", name="page read")
+    assert reads.get_attribute("aria-pressed") == "true"
+    reads.click()
+    assert reads.get_attribute("aria-pressed") == "false"
+    assert page.locator("#flame g.frame[name='page read']").count() == 0
+    page.check("#idle")
+    assert page.locator("#flame g.frame[name='idle']").count() == 1
+
+
+@pytest.mark.parametrize(("scheme", "viewport"), [("light", {"width": 1280, "height": 900}), ("dark", PHONE)])
+def test_axe_finds_nothing(
+    browser: Browser, agent: scene.Running, scheme: str, viewport: dict[str, int]
+) -> None:
+    source = (package(*AXE) / "axe.min.js").read_text()
+    with scene.opened(browser, agent.address, color_scheme=scheme, viewport=viewport) as (page, _):
+        scene.drawn(page)
+        page.wait_for_selector("#probes-table table")
+        page.evaluate(source)
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+        assert [(one["id"], one["impact"], one["nodes"][0]["html"][:200]) for one in found] == []
+
+
+def test_text_on_each_class_can_be_read(page: Page) -> None:
+    """Frames of the flame graph have dark text, on any class and in both schemes."""
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        found: list[tuple[str, float]] = page.evaluate(CONTRASTS)
+        assert len(found) > 30
+        assert [(wait, round(ratio, 1)) for wait, ratio in found if ratio < 4.5] == []
+
+
+def test_a_narrow_screen(browser: Browser, agent: scene.Running) -> None:
+    with scene.opened(browser, agent.address, viewport=PHONE, has_touch=True) as (page, seen):
+        scene.drawn(page)
+        page.wait_for_selector("#probes-table table")
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+        page.evaluate(TOUCH)
+        page.locator("#stacks-about", has_text=":").wait_for()
+        page.locator("#top summary").first.click()
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+        seen.require_silence(agent.address)
+
+
+def test_reduced_motion(browser: Browser, agent: scene.Running) -> None:
+    with scene.opened(browser, agent.address, reduced_motion="reduce") as (page, _):
+        moving = page.evaluate("[...document.querySelectorAll('*')].filter(one => "
+                               "getComputedStyle(one).transitionDuration !== '0s').length")  # fmt: skip
+        assert moving == 0
+
+
+def test_a_real_server(browser: Browser, server: Callable[[str], Server]) -> None:
+    one = server("mysql-5.6.24")
+    with (
+        RowLock(one, 6),
+        Sensing("--no-probes", only=[one]) as sensing,
+        Running(one, sensor=sensing.path, options=["[stacks]", "poll_seconds = 1"]) as agent,
+        scene.opened(browser, f"http://127.0.0.1:{agent.port}") as (page, seen),
+    ):
+        page.get_by_role("button", name="row lock").wait_for(timeout=40_000)
+        page.locator("#flame g.frame[name='row lock']").wait_for(timeout=40_000)
+        assert "pages" in page.inner_text("#dirty-about")
+        assert "calm" in page.inner_text("#age-about")
+        seen.require_silence(f"http://127.0.0.1:{agent.port}")

@@ -1,0 +1,182 @@
+"""The live page when something is not as it should be: each says so, in words, and nothing breaks."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from browser import made, scene
+from innoscope.exporter.web import Address
+from innoscope.stacks.model import Frame, Trust
+from innoscope.stacks.profiles import CHUNK_S, Chunk, Stack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+def brief(count: int = 3, function: str = "poll", wait: str = "row_lock") -> list[Chunk]:
+    """Some chunks that end now."""
+    stack = Stack.of(wait, Trust.STALE, (Frame(function, "mysqld", 1), Frame("start_thread", "libc.so.6", 2)))
+    now = time.time() // CHUNK_S * CHUNK_S
+    starts = [now - CHUNK_S * back for back in range(count, 0, -1)]
+    return [Chunk(start + 0.1, start + 9.1, 10, 5.0, Counter({stack: 40})) for start in starts]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[tuple[made.MadeSensor, scene.Running]]:
+    """A server of which little was seen."""
+    with (
+        made.MadeSensor(tmp_path / "sensor.sock", {"orders": brief()}) as sensor,
+        scene.agent_of(tmp_path, ["orders"]) as agent,
+    ):
+        yield sensor, agent
+
+
+def test_without_scripts_there_are_words(
+    browser: Browser, small: tuple[made.MadeSensor, scene.Running]
+) -> None:
+    sensor, agent = small
+    sensor.failing["memory"] = "rights: no capability SYS_PTRACE"
+    agent.gather()
+    with scene.opened(browser, agent.address, java_script_enabled=False) as (page, _):
+        words = page.inner_text(".words")
+        for expected in ("it answers", "orders", "mysql 5.6.24", "no capability SYS_PTRACE", "/api/probes"):
+            assert expected in words
+        assert page.locator("#live").is_hidden()
+
+
+def test_collectors_that_fail_say_why(browser: Browser, small: tuple[made.MadeSensor, scene.Running]) -> None:
+    sensor, agent = small
+    sensor.failing["memory"] = f"rights: {HOSTILE}"
+    agent.gather()
+    with scene.opened(browser, agent.address) as (page, seen):
+        page.locator("#collectors", has_text=HOSTILE).wait_for()
+        assert page.locator("#collectors .bad").count() == 1
+        assert page.locator("img[src=x]").count() == 0
+        seen.require_silence(agent.address)
+
+
+def test_names_that_look_like_markup_are_text(browser: Browser, tmp_path: Path) -> None:
+    with (
+        made.MadeSensor(tmp_path / "sensor.sock", {"orders": brief(function=HOSTILE)}),
+        scene.agent_of(tmp_path, ["orders"]) as agent,
+        scene.opened(browser, agent.address) as (page, seen),
+    ):
+        page.locator("#top", has_text=HOSTILE).wait_for()
+        assert page.locator(f"#flame g.frame[name='{HOSTILE}']").count() == 1
+        assert page.locator("#top .mark").inner_text().strip() == "[stale]"
+        assert page.locator("img[src=x]").count() == 0
+        seen.require_silence(agent.address)
+
+
+def test_without_a_sensor(browser: Browser, small: tuple[made.MadeSensor, scene.Running]) -> None:
+    sensor, agent = small
+    sensor.close()
+    agent.gather()
+    with scene.opened(browser, agent.address) as (page, _):
+        banner = page.get_by_role("alert")
+        banner.wait_for()
+        assert "No sensor" in banner.inner_text()
+        assert "of no help" in banner.inner_text()
+        assert page.inner_text("#state") == "no sensor"
+        assert "the sensor does not answer" in page.inner_text("#collectors")
+        page.locator("#flame g.frame[name='row lock']").wait_for()  # what was seen before is still there
+
+
+def test_stacks_that_may_not_be_shown(browser: Browser, small: tuple[made.MadeSensor, scene.Running]) -> None:
+    """A name that is not this host's: the request is not trusted."""
+    _, agent = small
+    address = f"http://elsewhere.test:{agent.agent.web.port}"
+    with scene.opened(browser, address) as (page, seen):
+        page.locator("#no-stacks", has_text="basic_auth_users").wait_for()
+        assert page.locator("#with-stacks").is_hidden()
+        assert page.get_by_role("button", name="row lock").is_visible()  # numbers are shown to all
+        seen.require_silence(address)
+
+
+def test_no_server(browser: Browser, tmp_path: Path) -> None:
+    with (
+        made.MadeSensor(tmp_path / "sensor.sock", {}),
+        scene.agent_of(tmp_path, []) as agent,
+        scene.opened(browser, agent.address) as (page, seen),
+    ):
+        page.locator("#said", has_text="No mysqld or mariadbd is running").wait_for()
+        assert page.locator("#threads").is_hidden()
+        seen.require_silence(agent.address)
+
+
+def test_nothing_seen_yet(browser: Browser, tmp_path: Path) -> None:
+    with (
+        made.MadeSensor(tmp_path / "sensor.sock", {"orders": []}),
+        scene.agent_of(tmp_path, ["orders"], past=False) as agent,
+        scene.opened(browser, agent.address, viewport={"width": 360, "height": 740}) as (page, seen),
+    ):
+        page.locator("#threads-table", has_text="No stacks seen yet").wait_for()
+        assert "ten seconds" in page.inner_text("#no-stacks")
+        assert "27,525 pages" in page.inner_text("#dirty-about")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        seen.require_silence(agent.address)
+
+
+def test_a_server_that_only_idles(browser: Browser, tmp_path: Path) -> None:
+    with (
+        made.MadeSensor(tmp_path / "sensor.sock", {"orders": brief(wait="idle")}),
+        scene.agent_of(tmp_path, ["orders"]) as agent,
+        scene.opened(browser, agent.address) as (page, seen),
+    ):
+        page.locator("#top", has_text="tick idle threads").wait_for()
+        assert page.locator("#flame").is_hidden()
+        page.check("#idle")
+        page.locator("#flame g.frame[name='idle']").wait_for()
+        page.emulate_media(color_scheme="dark")
+        page.uncheck("#idle")
+        page.locator("#top", has_text="tick idle threads").wait_for()
+        seen.require_silence(agent.address)
+
+
+def test_many_servers(browser: Browser, tmp_path: Path) -> None:
+    names = [f"shop-{number:02}" for number in range(12)]
+    with (
+        made.MadeSensor(tmp_path / "sensor.sock", {name: brief() for name in names}),
+        scene.agent_of(tmp_path, names) as agent,
+        scene.opened(browser, agent.address) as (page, seen),
+    ):
+        page.locator("#fleet-table tbody tr").nth(11).wait_for()
+        page.get_by_role("button", name="shop-07").click()
+        page.locator("tr.chosen", has_text="shop-07").wait_for()
+        page.locator("#flame g.frame").first.wait_for()
+        assert page.input_value("#server") == "shop-07"
+        assert "server=shop-07" in (page.locator("#raw a").first.get_attribute("href") or "")
+        page.select_option("#server", "shop-03")
+        page.locator("tr.chosen", has_text="shop-03").wait_for()
+        seen.require_silence(agent.address)
+
+
+def test_an_agent_that_is_gone_and_comes_back(browser: Browser, tmp_path: Path) -> None:
+    """Beside the console: a browser says there itself that nobody answers."""
+    with made.MadeSensor(tmp_path / "sensor.sock", {"orders": brief()}):
+        with scene.agent_of(tmp_path, ["orders"]) as agent:
+            context = browser.new_context()
+            page = context.new_page()
+            page.clock.install()
+            page.goto(agent.address)
+            page.locator("#flame g.frame").first.wait_for()
+            address = Address.parse(agent.address.removeprefix("http://"))
+        page.clock.fast_forward(11_000)
+        banner = page.get_by_role("alert")
+        banner.wait_for()
+        assert "does not answer since" in banner.inner_text()
+        assert page.locator("#flame g.frame").first.is_visible()
+        with scene.agent_of(tmp_path, ["orders"], str(address)):
+            page.clock.fast_forward(40_000)
+            banner.wait_for(state="detached")
+            assert page.inner_text("#state") == "sensor answers"
+        context.close()

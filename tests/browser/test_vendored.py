@@ -1,0 +1,29 @@
+"""The page's libraries are what their makers published, file by file."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from typing import Any
+
+import pytest
+
+from browser.npm import package
+from servers import cache
+
+VENDOR = resources.files("innoscope.exporter.page") / "vendor"
+LIST: list[dict[str, Any]] = json.loads((VENDOR / "libraries.json").read_text())["libraries"]
+
+
+@pytest.mark.parametrize("library", LIST, ids=[one["package"] for one in LIST])
+def test_unmodified(library: dict[str, Any]) -> None:
+    published = package(library["package"], library["version"], library["integrity"])
+    for file in library["files"]:
+        assert cache.sha256(published / file["from"]) == file["sha256"], file
+        assert (VENDOR / file["name"]).read_bytes() == (published / file["from"]).read_bytes(), file
+
+
+def test_nothing_else_is_there_and_each_has_its_licence() -> None:
+    listed = {file["name"] for library in LIST for file in library["files"]}
+    assert {file.name for file in VENDOR.iterdir()} == {*listed, "libraries.json"}
+    assert {f"LICENSE.{library['package']}" for library in LIST} <= listed

@@ -1,0 +1,83 @@
+"""The hour of numbers that the page draws: in order, bounded, and as told by whoever told it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+
+from innoscope.agent.history import KEPT, History, Ring
+from innoscope.exporter.merge import Series
+from innoscope.metrics import registry
+from innoscope.stacks.model import Trust
+from innoscope.stacks.profiles import Chunk, Stack
+
+HOUR = 3600.0
+
+
+def chunk(start: float, **threads: int) -> Chunk:
+    counts = Counter({Stack(wait, Trust.EXACT, (wait,), ()): count for wait, count in threads.items()})
+    return Chunk(start, start + 9, 10, 5.0, counts)
+
+
+def gauge(name: str, value: float, server: str = "a", labels: tuple[str, ...] = ()) -> Series:
+    return Series(registry.default()[name], server, labels, value)
+
+
+def test_rows_have_what_was_missing_and_end_with_the_span() -> None:
+    ring = Ring(20, missing=0.0)
+    ring.add(100, {"a": 1})
+    ring.add(110, {"b": 2.5})
+    assert ring.since(0) == ([100, 110], {"a": [1, 0], "b": [0, 2.5]})
+    assert ring.since(100) == ([110], {"b": [2.5]})
+    ring.add(125, {"b": 1})
+    assert ring.since(0)[0] == [110, 125]
+
+
+def test_a_clock_that_is_set_back_forgets_what_was_the_future() -> None:
+    ring = Ring(HOUR, missing=math.nan)
+    for at in (100, 110, 120):
+        ring.add(at, {"a": at})
+    ring.add(105, {"a": 1})
+    ring.add(105, {"a": 2})
+    assert ring.since(0) == ([100, 105], {"a": [100, 2]})
+
+
+def test_threads_are_averages_of_ten_seconds() -> None:
+    history = History(HOUR, clock=lambda: 1000)
+    history.looked("a", [chunk(1000.4, idle=80, row_lock=25), chunk(1010.2, idle=80)])
+    told = history.told("a")
+    assert told["waits"] == {"at": [1000, 1010], "threads": {"idle": [8, 8], "row_lock": [2.5, 0]}}
+    assert history.told("a", since=1000)["waits"] == {"at": [1010], "threads": {"idle": [8]}}
+    assert history.told("b") == {"waits": {"at": [], "threads": {}}, "gauges": {"at": [], "values": {}}}
+
+
+def test_gauges_are_those_that_are_drawn_and_of_their_server() -> None:
+    history = History(HOUR, clock=lambda: 1000)
+    history.gathered(
+        1000.5,
+        [
+            gauge(KEPT[0], 7),
+            gauge("threads", 9, labels=("idle",)),
+            gauge(KEPT[1], math.inf),
+            gauge(KEPT[0], 8, "b"),
+        ],
+    )
+    assert history.told("a")["gauges"] == {"at": [1000.5], "values": {KEPT[0]: [7]}}
+    assert history.told("b")["gauges"]["values"] == {KEPT[0]: [8]}
+
+
+def test_an_hour_is_small_and_a_server_that_is_gone_is_forgotten() -> None:
+    now = [0.0]
+    history = History(HOUR, clock=lambda: now[0])
+    for step in range(500):
+        now[0] = step * 10.0
+        waits = {f"class_{number}": 30 for number in range(12)}
+        history.looked("a", [chunk(now[0], **waits)])
+        history.gathered(now[0], [gauge(name, 1.5) for name in KEPT])
+    assert len(history.told("a")["waits"]["at"]) == 361
+    assert history.used_bytes() == 361 * (8 + 12 * 4 + 8 + len(KEPT) * 4)
+    assert len(json.dumps(history.told("a"))) < 40_000
+    now[0] += 4000
+    history.gathered(now[0], [])
+    assert history.told("a")["waits"]["at"] == []

@@ -1,0 +1,157 @@
+"""What is served to browsers: pages with their headers, files that may be kept, documents."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import re
+from email.message import Message
+from http import HTTPStatus
+from importlib import resources
+
+import pytest
+
+from innoscope.agent import state
+from innoscope.agent.gather import Picture, ServerView
+from innoscope.exporter import assets, landing
+from innoscope.exporter.answers import PAGE_HEADERS, as_json, packed, takes_gzip, unless_known
+from innoscope.exporter.merge import Series
+from innoscope.exporter.web import Request, Response
+from innoscope.metrics import registry
+from innoscope.metrics.model import Histogram
+from innoscope.stacks.classify import default_classifier
+from innoscope.stacks.fold import Report
+from innoscope.stacks.model import Frame, Trust
+from innoscope.stacks.render.compact import compact
+from unit.test_target_sql import target
+
+PAGE = resources.files("innoscope.exporter.page")
+
+
+def asked(path: str = "/", **headers: str) -> Request:
+    message = Message()
+    for name, value in headers.items():
+        message[name.replace("_", "-")] = value
+    return Request(path, {}, message, True)
+
+
+def test_the_page_has_nothing_inline_and_names_only_files_that_there_are() -> None:
+    page = landing.page(
+        "1.2", "it is <down>", [("a<b", "what", True, [("sql", "denied: <x>"), ("waits", None)])], []
+    )
+    assert "<b>" not in page.replace("a&lt;b", "")
+    assert "it is &lt;down&gt;" in page
+    assert '<span class="bad">denied: &lt;x&gt;</span>' in page
+    assert not re.findall(r"<script(?![^>]* src=)|<style|\son\w+=|style=|https?:|\$", page)
+    named = set(re.findall(r'(?:src|href)="(/page/[^"]+)"', page))
+    assert named == assets.routes().keys()
+
+
+def test_modules_import_each_other_and_nothing_else() -> None:
+    names = {file.name for file in PAGE.iterdir()}
+    for name in (name for name in names if name.endswith(".js")):
+        text = (PAGE / name).read_text()
+        assert {one.removeprefix("./") for one in re.findall(r'from "([^"]+)"', text)} <= names, name
+        assert not re.findall(
+            r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|new Function", text
+        ), name
+
+
+def test_files_may_be_kept_because_their_address_changes_with_them() -> None:
+    answer = assets.routes()[f"{assets.base()}/main.js"]
+    plain = answer(asked())
+    small = answer(asked(Accept_Encoding="br, gzip"))
+    assert plain.content_type == "text/javascript; charset=utf-8"
+    assert "immutable" in plain.headers["Cache-Control"]
+    assert gzip.decompress(small.body) == plain.body
+    assert small.headers["Content-Encoding"] == "gzip"
+
+
+def test_scripts_come_from_here_only_and_in_no_frame() -> None:
+    policy = PAGE_HEADERS["Content-Security-Policy"]
+    assert "script-src 'self';" in policy
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert PAGE_HEADERS["X-Frame-Options"] == "DENY"
+
+
+@pytest.mark.parametrize(
+    ("header", "takes"),
+    [("gzip", True), ("br, gzip;q=0.5", True), ("gzip;q=0", False), ("br", False), ("", False)],
+)
+def test_what_is_compressed(header: str, takes: bool) -> None:
+    request = asked(Accept_Encoding=header)
+    assert takes_gzip(request) == takes
+    assert ("Content-Encoding" in packed(request, Response(b"a" * 2000)).headers) == takes
+    assert packed(request, Response(b"short")) == Response(b"short")
+
+
+def test_what_is_known_already_is_not_sent_again() -> None:
+    first = unless_known(asked(), as_json({"a": 1}))
+    again = unless_known(asked(If_None_Match=f'"x", {first.headers["ETag"]}'), as_json({"a": 1}))
+    other = unless_known(asked(If_None_Match=first.headers["ETag"]), as_json({"a": 2}))
+    assert (again.status, again.body) == (HTTPStatus.NOT_MODIFIED, b"")
+    assert (other.status, json.loads(other.body)) == (HTTPStatus.OK, {"a": 2})
+
+
+def test_the_state_of_a_server() -> None:
+    declared = registry.default()
+    series = [
+        Series(declared[name], "a", labels, value)
+        for name, labels, value in (
+            ("threads", ("idle",), 7), ("threads", ("spin",), 0), ("connections", (), 12),
+            ("redo_full_seconds", (), math.inf), ("probe_attached", ("p",), 1), ("probe_attached", ("q",), 0),
+            ("toggle_in_force", ("read_ahead", "sql"), 1), ("toggle_info", ("read_ahead", "off", "ann"), 1),
+            ("toggle_since_timestamp_seconds", ("read_ahead",), 50.0),
+            ("fsync_seconds", ("data",), Histogram((1,), 1)),
+        )
+    ]  # fmt: skip
+    series.append(Series(declared["own_cpu_seconds"], "", ("agent",), 2.5))
+    view = ServerView("a", "mysql 5.6", True, (("sql", None), ("waits", "gone: away")))
+    picture = Picture(0.0, tuple(series), (view,))
+    assert state.own(picture) == {"agent": {"cpu_seconds": 2.5}}
+    assert state.servers(None) == []
+    assert state.servers(picture) == [
+        {
+            "name": "a",
+            "what": "mysql 5.6",
+            "up": True,
+            "collectors": [
+                {"name": "sql", "ok": True, "why": None},
+                {"name": "waits", "ok": False, "why": "gone: away"},
+            ],
+            "toggles": [
+                {
+                    "toggle": "read_ahead",
+                    "value": "off",
+                    "way": "sql",
+                    "who": "ann",
+                    "since": 50.0,
+                    "until": None,
+                }
+            ],
+            "probes": {"attached": 1, "known": 2},
+            "threads": {"idle": 7},
+            "now": {"connections": 12},
+        }
+    ]
+
+
+def test_stacks_tell_each_name_once() -> None:
+    report = Report(target())
+    report.looks, report.durations_ms = 2, [5.0]
+    inner, outer = Frame("inner", "m", 1), Frame("outer", "m", 2)
+    report.count("idle", Trust.EXACT, ("inner", "outer"), (inner, outer), 6)
+    report.count("spin", Trust.EXACT, ("outer",), (outer,), 3)
+    report.count("spin", Trust.TORN, ("outer",), (outer,), 1)
+    told = compact(report)
+    assert (told["waits"], told["names"]) == (["idle", "spin"], ["inner", "outer"])
+    assert told["stacks"] == [[0, 6, "", 0, 1], [1, 3, "", 1], [1, 1, "torn", 1]]
+    assert (told["looks"], told["threads"]) == (2, 10)
+
+
+def test_each_class_has_its_colour() -> None:
+    known = set(re.findall(r"(\w+): \[\d+, \d+, \d+\]", (PAGE / "colors.js").read_text()))
+    assert known == set(default_classifier().catalog.classes)
