@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from innoscope.sensor.client import Cursor, ServerProfiles
+    from innoscope.stacks.profiles import Chunk
     from innoscope.target.model import Target
 
 _TYPES: Final = {
@@ -50,6 +51,8 @@ class _Kept:
 class Store:
     """The profiles of all servers; ``called`` gives our name for the sensor's.
 
+    ``taken`` is told each chunk once, by our name of the server.
+
     ``poll`` belongs to one thread, ``answer`` may be called by any.
     """
 
@@ -59,11 +62,13 @@ class Store:
         called: Callable[[str, Target], str | None],
         keep_s: float,
         clock: Callable[[], float] = time.time,
+        taken: Callable[[str, Target, list[Chunk]], None] | None = None,
     ) -> None:
         self._sensor = sensor
         self._called = called
         self._keep_s = keep_s
         self._clock = clock
+        self._taken = taken
         self._cursor: Cursor = {}
         self._lock = threading.Lock()
         self._kept: dict[str, _Kept] = {}
@@ -82,6 +87,8 @@ class Store:
                     self._kept[name] = _Kept(one.target, kept.profiles, newest)
                 for chunk in one.chunks:
                     kept.profiles.put(chunk)
+                if self._taken is not None:
+                    self._taken(name, one.target, one.chunks)
             if not any(one.chunks for one in told.values()):
                 self._forget_the_old()
                 return

@@ -120,7 +120,7 @@ class Profiles:
             chunks = [self._told(sealed) for sealed in self._sealed]
             if self._open is not None:
                 chunks.append(self._open.told(self._stacks))
-        return _merged([chunk for chunk in chunks if chunk.end >= start and chunk.start <= end])
+        return merged([chunk for chunk in chunks if chunk.end >= start and chunk.start <= end])
 
     def since(self, cursor: int, most: int = 60) -> tuple[int, list[Chunk]]:
         """``(new cursor, chunks)``: those completed since, the oldest first; 0 is before all.
@@ -224,7 +224,8 @@ def _replace(counts: Counter[int], instead: Mapping[int, int]) -> int:
     return len(met)
 
 
-def _merged(chunks: list[Chunk]) -> Chunk:
+def merged(chunks: list[Chunk]) -> Chunk:
+    """All of them as one; of none, an empty one."""
     counts: Counter[Stack] = Counter()
     for chunk in chunks:
         counts.update(chunk.counts)
