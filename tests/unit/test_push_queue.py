@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import tracemalloc
 from itertools import pairwise
@@ -166,14 +167,16 @@ def test_an_hour_of_outage_stays_within_memory_and_drops_the_oldest() -> None:
         frames = tuple(Frame(f"function_{number}_{step}", "mysqld", step) for step in range(40))
         world.look(10, stack=Stack.of("on_cpu", Trust.EXACT, frames))
         assert world.counts.queue_bytes <= 65_536
-        used.append(tracemalloc.get_traced_memory()[0])
+        if number in (180, 359):
+            gc.collect()
+            used.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
     dropped, now = world.counts.dropped_memory, world.now
     world.answers = lambda: None
     world.run(70)
 
     assert dropped > 100
-    assert used[-1] < used[180] + 30_000  # full since long: flat
+    assert used[1] < used[0] + 10_000  # it was full at both times
     assert len(world.got) == 360 - dropped
     assert world.got[0][1][0] == START + 10 * dropped  # the newest are what is left, to the last
     assert world.got[-1][1][1] >= START + now - 11
