@@ -15,6 +15,7 @@ import struct
 import threading
 import time
 from collections import deque
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 import pprofile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from email.message import Message
     from pathlib import Path
 
@@ -81,6 +82,15 @@ class Receiver:
             self.requests += 1
             self._changed.notify_all()
         return self.faults.popleft() if self.faults else self.always
+
+    @contextmanager
+    def pausing(self, fault: Callable[[Handler], None]) -> Iterator[None]:
+        """Every request meets it, while this lasts."""
+        before, self.always = self.always, fault
+        try:
+            yield
+        finally:
+            self.always = before
 
     def keep(self, one: Received) -> None:
         with self._changed:
