@@ -90,10 +90,9 @@ def _is_what_is_served(agent: Running, got: list[Received]) -> None:
     assert pushed == served.by_label("wait")
     assert pushed["row_lock"] >= WAITERS
     size = sum(one.size for one in got)
-    figures.record(
-        "pushed profiles", "Parca" if got[0].span is None else "Pyroscope", f"{len(got)} profiles, {size / len(got):,.0f} bytes each, "
-        f"{served.total:,} threads: as served at /api/stacks", profiles=len(got), bytes=size,
-    )  # fmt: skip
+    what = f"{len(got)} profiles, {size / len(got):,.0f} bytes each, {served.total:,} threads: as served"
+    kind = "Parca" if got[0].span is None else "Pyroscope"
+    figures.record("pushed profiles", kind, what, profiles=len(got), bytes=size)
 
 
 def test_a_receiver_that_hangs_holds_up_nobody_and_gets_all_of_it_later(scene: Scene) -> None:
