@@ -1,4 +1,4 @@
-"""Pretends to be many agents: ``python -m bench.farm FILE``. Each path is one, with answers that were recorded.
+"""Pretends to be many agents: ``python -m bench.farm FILE``. Each path is one, with recorded answers.
 
 FILE is JSON, a list of bodies of ``/metrics``. After the last one counters fall back: resets to a Prometheus.
 """

@@ -150,8 +150,8 @@ def _one_row(name: str, one: Record) -> list[str]:
 
 def _profile_bytes(one: Record) -> float:
     """Of a minute's profile; the first one covers what time there was."""
-    whole = [float(size) * 60 / seconds for size, seconds, _ in one["profiles"] if seconds > _WHOLE_S]
-    return sum(whole) / len(whole)
+    whole = [size * 60 / seconds for size, seconds, _ in one["profiles"] if seconds > _WHOLE_S]
+    return float(sum(whole) / len(whole))
 
 
 _MANY = (
