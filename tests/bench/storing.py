@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SERIES = "prometheus_tsdb_head_series"
-#: With a label for the kind of sample since 2.40.
+#: By kind of sample, since 2.40.
 _APPENDED = "prometheus_tsdb_head_samples_appended_total"
 
 
@@ -31,14 +31,15 @@ class Measured(Prometheus):
 
     def reading(self) -> dict[str, float]:
         """``series`` in its head, ``samples`` so far, its ``cpu_s`` so far, its memory in MB."""
-        told = {}
+        told = dict.fromkeys((_SERIES, _APPENDED), 0.0)
         for line in self._ask("GET", "/metrics").splitlines():
             name, _, value = line.rpartition(" ")
-            told[name.partition("{")[0]] = value
+            if name.partition("{")[0] in told:
+                told[name.partition("{")[0]] += float(value)
         pid = self._process.pid
         return {
-            "series": float(told[_SERIES]),
-            "samples": float(told[_APPENDED]),
+            "series": told[_SERIES],
+            "samples": told[_APPENDED],
             "cpu_s": cpu_seconds(pid),
             **memory_mb(pid),
         }
