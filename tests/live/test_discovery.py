@@ -7,6 +7,7 @@ which reads the same configuration strictly; the rest, with a file in the block'
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 import yaml
 
 from certificates import self_signed
+from innoscope.metrics import registry
 from servers import cache
 from servers.debian import unpack_packages
 
@@ -82,6 +84,22 @@ def test_consul_is_told_of_an_agent_as_the_sample_expects() -> None:
 
     assert job["consul_sd_configs"][0]["services"] == [service["name"]]
     assert {f"__meta_consul_service_metadata_{key}" for key in service["meta"]} <= wanted
+
+
+def test_what_is_dropped_exists_and_is_not_everything() -> None:
+    (job,) = yaml.safe_load((HERE / "drop.yaml").read_text())["scrape_configs"]
+    names = {
+        name: metric.most_series
+        for metric in registry.default()
+        for name in [metric.exported + ("_bucket" if metric.kind == "histogram" else "")]
+    }
+    for rule in job["metric_relabel_configs"]:
+        assert any(re.fullmatch(rule["regex"], name) for name in names), rule
+        assert not re.fullmatch(rule["regex"], "innoscope_fsync_seconds_bucket")
+    dropped = [
+        name for name in names for rule in job["metric_relabel_configs"] if re.fullmatch(rule["regex"], name)
+    ]
+    assert 0.3 < sum(names[name] for name in dropped) / sum(names.values()) < 0.8
 
 
 def _run(*command: str) -> str:
