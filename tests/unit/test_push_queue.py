@@ -133,6 +133,17 @@ def test_what_comes_at_once_after_the_sensor_was_away_is_cut_into_intervals() ->
     assert all(span[1] - span[0] <= 91 for _, span, _ in world.got)
 
 
+def test_an_upgrade_begins_a_new_profile() -> None:
+    world = World(interval_seconds=60)
+    world.pusher.take("a", target(), [chunk(START)])
+    world.pusher.take("a", target(version=(5, 7), version_text="5.7.44"), [chunk(START + 10)])
+    world.run(70)
+
+    versions = [name.split("version=")[1].split(",")[0] for name, _, _ in world.got]
+    assert versions == ["5.6.24", "5.7.44"]
+    assert world.looks == 60
+
+
 def hour_of_outage(world: World) -> None:
     world.look(120)
     before = len(world.got)

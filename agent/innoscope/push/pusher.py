@@ -43,6 +43,10 @@ _MOST_ERRORS: Final = 30
 _SLEEP: Final = 5.0
 
 
+#: A chunk, and the server as it was by then.
+Look = tuple["Target", "Chunk"]
+
+
 class Sender(Protocol):
     """What sends: ``innoscope.push.client.Client``."""
 
@@ -52,11 +56,10 @@ class Sender(Protocol):
 
 @dataclass(slots=True)
 class _Pending:
-    """Chunks of one server that no profile has yet, and when (monotonic) they shall become one."""
+    """Looks at one server that no profile has yet, and when (monotonic) they shall become one."""
 
-    target: Target
     due: float
-    chunks: list[Chunk] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)
 
 
 class Pusher:
@@ -100,11 +103,10 @@ class Pusher:
             if pending is None:
                 # by lot, so that the agents of a fleet that was started at once do not push at once
                 due = self._clock() + self._push.interval_seconds * self._lot(0.5, 1.0)
-                pending = self._pending[server] = _Pending(target, due)
-            pending.target = target
-            pending.chunks += new
-            self._counts.dropped_memory += len(pending.chunks[:-_MOST_CHUNKS])
-            del pending.chunks[:-_MOST_CHUNKS]
+                pending = self._pending[server] = _Pending(due)
+            pending.looks += [(target, chunk) for chunk in new]
+            self._counts.dropped_memory += len(pending.looks[:-_MOST_CHUNKS])
+            del pending.looks[:-_MOST_CHUNKS]
 
     def run(self) -> None:
         """Until ``end``."""
@@ -142,18 +144,18 @@ class Pusher:
         """Make profiles of what has waited long enough."""
         with self._lock:
             ready = [
-                (name, pending.target, pending.chunks)
+                (name, pending.looks)
                 for name, pending in self._pending.items()
                 if all_of_them or pending.due <= now
             ]
-            for name, _, chunks in ready:
+            for name, looks in ready:
                 pending = self._pending[name]
-                pending.due, pending.chunks = now + self._push.interval_seconds, []
-                if not chunks:
+                pending.due, pending.looks = now + self._push.interval_seconds, []
+                if not looks:
                     del self._pending[name]  # it ended, or the sensor has nothing to tell of it
-        for name, target, chunks in ready:
-            for part in _parts(chunks, _LONGEST * self._push.interval_seconds):
-                self._queue.put(entry(name, target, part))
+        for name, looks in ready:
+            for target, chunks in _parts(looks, _LONGEST * self._push.interval_seconds):
+                self._queue.put(entry(name, target, chunks))
         self._tell()
 
     def _attempt(self) -> bool:
@@ -208,16 +210,21 @@ class Pusher:
         self._counts.queue_bytes = self._queue.bytes
 
 
-def _parts(chunks: list[Chunk], longest_s: float) -> Iterator[list[Chunk]]:
-    """Stretches of time that are no longer than that, each one profile."""
-    part: list[Chunk] = []
-    for chunk in chunks:
-        if part and chunk.end - part[0].start > longest_s:
-            yield part
-            part = []
-        part.append(chunk)
-    if part:
-        yield part
+def _parts(looks: list[Look], longest_s: float) -> Iterator[tuple[Target, list[Chunk]]]:
+    """Stretches of time that are no longer than that, each of one version of the server."""
+    chunks: list[Chunk] = []
+    before: Target | None = None
+    for target, chunk in looks:
+        if before is not None and (
+            chunk.end - chunks[0].start > longest_s
+            or (before.flavour, before.version_text) != (target.flavour, target.version_text)
+        ):
+            yield before, chunks
+            chunks = []
+        before = target
+        chunks.append(chunk)
+    if before is not None:
+        yield before, chunks
 
 
 def entry(server: str, target: Target, chunks: list[Chunk]) -> Entry:
