@@ -45,6 +45,7 @@ class Prometheus:
         ]  # fmt: skip
         self._log = folder / "prometheus.log"
         self._keeper = Keeper()
+        self._patience_s = max(_PATIENCE_S, 5 * interval_s)
 
     def __enter__(self) -> Prometheus:
         with self._log.open("wb") as log:
@@ -68,7 +69,7 @@ class Prometheus:
         return float(series["value"][1])
 
     def _until(self, query: str) -> list[Any]:
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + self._patience_s
         while True:
             try:
                 found = self.get(f"/api/v1/query?{urllib.parse.urlencode({'query': query})}")["result"]

@@ -13,7 +13,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bench import agent, gap, host, overhead, probes, profile, speed, toggle
+from bench import agent, fleet, gap, host, overhead, probes, profile, speed, toggle
 from bench.children import ChildError
 from bench.scene import say
 from bench.settings import PROBE_LOADS, Settings, quick
@@ -29,6 +29,7 @@ _BENCHES = {
     "agent": agent,
     "toggle": toggle,
     "profile": profile,
+    "fleet": fleet,
 }
 _JSON = Path("build/bench.json")
 

@@ -42,7 +42,7 @@ def run(name: str, settings: Settings) -> Record:
         Running(server, sensor=sensing.path) as agent,
     ):
         pids = {"sensor": sensing.pid, "agent": agent.pid}
-        scrape = _until_all_works(agent)
+        scrape = all_work(agent)
         start = {who: cpu_seconds(pid) for who, pid in pids.items()}
         say(f"{name}: a scrape every {settings.scrape_every:g} s for {settings.agent_seconds:g} s")
         readings = _watched(pids, agent, settings)
@@ -54,7 +54,8 @@ def run(name: str, settings: Settings) -> Record:
     }
 
 
-def _until_all_works(agent: Running) -> Scrape:
+def all_work(agent: Running) -> Scrape:
+    """Wait until every collector has succeeded; the scrape that says so."""
     deadline = time.monotonic() + _PATIENCE_S
     while missing := _missing(scrape := agent.scrape()):
         if time.monotonic() > deadline:

@@ -41,6 +41,9 @@ class Settings:
     toggle_load: int = 0  #: clients besides the one that measures, in ``toggle``
     profile_rounds: int = 30
     profile_window: float = 3.0
+    fleet_seconds: float = 120.0  #: one agent is recorded for so long, and each farm is watched, in ``fleet``
+    fleet_profiles: int = 3  #: a minute each
+    fleet_agents: int = 1000  #: that are pretended; a tenth and a third of them before
     profile_frequency: int = 999  #: of innoscope's and of perf's, so that both cost something
 
 
@@ -61,4 +64,7 @@ def quick(servers: tuple[str, ...] = SERVERS[:1]) -> Settings:
         agent_seconds=20.0,
         toggle_rounds=2,
         profile_rounds=2,
+        fleet_seconds=20.0,
+        fleet_profiles=1,
+        fleet_agents=50,
     )

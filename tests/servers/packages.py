@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 #: The package that brings a command, where the names differ.
 _PACKAGE_OF = {
+    "go": "golang-go",
     "mvn": "maven",
     "mysqladmin": "default-mysql-client",
 }

@@ -238,3 +238,19 @@ def test_stacks_are_served_by_our_names_to_those_who_may_see_them() -> None:
     clock.now += 3700
     store.poll()
     assert asked(store, {})[0] == 503
+
+
+def test_each_chunk_is_told_on_once_by_our_name() -> None:
+    told: list[tuple[str, int]] = []
+    names = {"3306": "orders"}
+    store = Store(
+        Profiler(4990.0),
+        lambda name, _: names.get(name),
+        3600,
+        Clock(),
+        lambda name, _, chunks: told.append((name, len(chunks))) if chunks else None,
+    )
+    store.poll()
+    store.poll()
+
+    assert told == [("orders", 1)]

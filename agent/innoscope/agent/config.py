@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_h
 
 from innoscope.errors import BadFile
 from innoscope.metrics.logs import FORMATS, LEVELS
+from innoscope.push.settings import Push
+from innoscope.push.settings import problems as push_problems
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,6 +94,7 @@ class Config:
     sensor: Sensor = field(default_factory=Sensor)
     sql: Sql = field(default_factory=Sql)
     stacks: Stacks = field(default_factory=Stacks)
+    push: Push = field(default_factory=Push)
     own: Own = field(default_factory=Own)
     log: Log = field(default_factory=Log)
     server: tuple[Server, ...] = ()
@@ -144,6 +147,7 @@ def problems(config: Config) -> list[str]:
         found.append("own.cpu_budget is a share of one core between 0 (take no profile) and 1")
     if not 10 <= config.own.window_seconds <= 600 or not 1 <= config.own.profile_seconds <= 60:
         found.append("own.window_seconds is between 10 and 600, own.profile_seconds between 1 and 60")
+    found += push_problems(config.push)
     for server in config.server:
         found += _server_problems(server, [other.name for other in config.server])
     return found
@@ -185,6 +189,11 @@ def _value(hint: Any, value: Any, path: str, found: list[str]) -> Any:
             return _build(hint, value, f"{path}.", found)
         found.append(f"{path} is a table: [{path}]")
         return None
+    if get_origin(hint) is dict:
+        if isinstance(value, dict) and all(isinstance(item, str) for item in value.values()):
+            return dict(value)
+        found.append(f"{path} is a table of strings")
+        return {}
     if get_origin(hint) is tuple:
         if isinstance(value, list) and all(isinstance(item, dict) for item in value):
             kind = get_args(hint)[0]

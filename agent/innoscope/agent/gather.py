@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from innoscope.collectors import sql_catalog
 from innoscope.collectors.crosscheck import differences
 from innoscope.collectors.errors import CollectorFailed
-from innoscope.collectors.own import OwnProfiles, SensorState, own
+from innoscope.collectors.own import OwnProfiles, Pushes, SensorState, own
 from innoscope.collectors.runner import Runner
 from innoscope.collectors.toggles import TogglesFile
 from innoscope.exporter.counters import Life
@@ -102,6 +102,7 @@ class Gatherer:
         self._checked = frozenset(entry.metric for entry in sql_catalog.default().entries)
         self.state = SensorState()
         self.profiles = OwnProfiles()
+        self.pushes: Pushes | None = None
         self.picture: Picture | None = None
 
     def gather(self, budget: float) -> Picture | None:
@@ -147,7 +148,7 @@ class Gatherer:
             outcomes = self._outcomes(server)
             series += self._merger.merge(Reading(server.name, self._life(server), outcomes))
             views.append(_view(server, outcomes))
-        ours = own(self.state, self._merger.dropped, self.profiles)
+        ours = own(self.state, self._merger.dropped, self.profiles, self.pushes)
         series += self._merger.merge(Reading("", Life(None, self.state.life), (ours,)))
         return Picture(self._clock(), tuple(series), tuple(views))
 

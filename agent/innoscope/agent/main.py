@@ -21,12 +21,15 @@ from innoscope.agent.page import Page
 from innoscope.agent.profiles import Store
 from innoscope.agent.routes import Routes
 from innoscope.agent.servers import Servers
+from innoscope.collectors.own import Pushes
 from innoscope.errors import InnoscopeError
 from innoscope.exporter import auth
 from innoscope.exporter.web import Address, WebServer
 from innoscope.exporter.webconfig import Watched
 from innoscope.metrics import registry
 from innoscope.metrics.notify import notify
+from innoscope.push.errors import REASONS
+from innoscope.push.pusher import Pusher
 from innoscope.selfprofile import kept
 from innoscope.sensor.client import SensorClient, SensorDown
 from innoscope.stacks.profiles import CHUNK_S
@@ -34,6 +37,8 @@ from innoscope.target import credentials
 
 if TYPE_CHECKING:
     from innoscope.agent.config import Config
+    from innoscope.stacks.profiles import Chunk
+    from innoscope.target.model import Target
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +54,8 @@ _POLL_STUCK: Final = 90.0
 #: malloc.h. A thread a connection would each get a heap of its own, and keep what its answer took.
 _M_ARENA_MAX: Final = -8
 _HEAPS: Final = 2
+#: Seconds that what is still to be pushed may hold up our end.
+_LAST_PUSH: Final = 3.0
 
 
 class Agent:
@@ -67,7 +74,8 @@ class Agent:
         self._step_s = max(config.stacks.poll_seconds, CHUNK_S)
         self.history = History(config.stacks.keep_seconds)
         self._noted_at = 0.0
-        self._store = Store(patient, servers.called, config.stacks.keep_seconds, seen=self.history.looked)
+        self._pusher = self._make_pusher(config)
+        self._store = Store(patient, servers.called, config.stacks.keep_seconds, taken=self._take)
         page = Page(
             self._gatherer,
             self._store,
@@ -87,16 +95,35 @@ class Agent:
         if not self.web.local and not self.watched.config.authenticates:
             _log.warning("everybody who reaches this address may read the metrics; stacks are not served")
 
+    def _make_pusher(self, config: Config) -> Pusher | None:
+        if config.push.url is None:
+            return None
+        self._gatherer.pushes = Pushes(failures=dict.fromkeys(REASONS, 0))
+        return Pusher(config.push, self._gatherer.pushes)
+
+    def _take(self, server: str, target: Target, chunks: list[Chunk]) -> None:
+        """What is new of a server's stacks."""
+        self.history.looked(server, chunks)
+        if self._pusher is not None:
+            self._pusher.take(server, target, chunks)
+
     def run(self) -> None:
         """Serve until ``ended`` is set."""
         threading.Thread(target=self.web.serve, name="web", daemon=True).start()
         threading.Thread(target=self._poll, name="poll", daemon=True).start()
+        pushing = None
+        if self._pusher is not None:
+            pushing = threading.Thread(target=self._pusher.run, name="push", daemon=True)
+            pushing.start()
         while not self.ended.wait(_BEAT):
             if time.monotonic() - self._polled_at < _POLL_STUCK:
                 notify("WATCHDOG=1")
             self._own.beat()
         notify("STOPPING=1")
         self.web.stop()
+        if self._pusher is not None and pushing is not None:
+            self._pusher.end()
+            pushing.join(_LAST_PUSH)
 
     def _poll(self) -> None:
         """Now and then: profiles, and servers where the sensor is of no help."""
@@ -168,7 +195,11 @@ def _as_root(config: Config) -> child.OwnSensor | None:
     other = privileges.unprivileged()
     files = _option_files(config)
     answered = child.answers(config.sensor.socket)
-    account = other if files and not answered and privileges.readable_by(other, files) else None
+    account = (
+        other
+        if files and not answered and privileges.readable_by(other, [*files, *config.push.files])
+        else None
+    )
     own = None
     if config.sensor.start and not answered and "NOTIFY_SOCKET" not in os.environ:
         group = ("--group", account.group) if account else ()

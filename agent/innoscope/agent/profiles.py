@@ -63,7 +63,8 @@ class _Refused(Exception):
 class Store:
     """The profiles of all servers; ``called`` gives our name for the sensor's.
 
-    ``seen`` is told of what is new, by our name. ``poll`` belongs to one thread, the answers to any.
+    ``taken`` is told of what is new, each chunk once, by our name. ``poll`` belongs to one thread, the answers to
+    any.
     """
 
     def __init__(
@@ -72,13 +73,13 @@ class Store:
         called: Callable[[str, Target], str | None],
         keep_s: float,
         clock: Callable[[], float] = time.time,
-        seen: Callable[[str, Iterable[Chunk]], None] = lambda _name, _chunks: None,
+        taken: Callable[[str, Target, list[Chunk]], None] = lambda _name, _target, _chunks: None,
     ) -> None:
         self._sensor = sensor
         self._called = called
-        self._seen = seen
         self._keep_s = keep_s
         self._clock = clock
+        self._taken = taken
         self._cursor: Cursor = {}
         self._lock = threading.Lock()
         self._kept: dict[str, _Kept] = {}
@@ -97,7 +98,7 @@ class Store:
                     self._kept[name] = _Kept(one.target, kept.profiles, newest)
                 for chunk in one.chunks:
                     kept.profiles.put(chunk)
-                self._seen(name, one.chunks)
+                self._taken(name, one.target, one.chunks)
             if not any(one.chunks for one in told.values()):
                 self._forget_the_old()
                 return

@@ -19,6 +19,7 @@ _EPILOG = """\b
 Examples:
   sudo innoscope agent                        all servers of this host, http://127.0.0.1:9977/metrics
   innoscope agent --config.file /etc/innoscope/agent.toml --check
+  innoscope agent --config.file /etc/innoscope/agent.toml --push-once
   innoscope agent --web.listen-address :9977 --web.config.file /etc/innoscope/web.yaml
 
 \b
@@ -37,6 +38,7 @@ Keys: packaging/agent.toml. Exit codes: docs/cli.md.
     help="Configuration (TOML).",
 )
 @click.option("--check", is_flag=True, help="Check the configuration and end.")
+@click.option("--push-once", is_flag=True, help="Send one profile of each server where [push] says, and end.")
 @click.option(
     "--web.listen-address", "listen", metavar="ADDRESS", help="Where to listen.  [default: 127.0.0.1:9977]"
 )
@@ -54,8 +56,8 @@ Keys: packaging/agent.toml. Exit codes: docs/cli.md.
 @click.option("--log.level", "level", type=click.Choice(logs.LEVELS), help="[default: info]")
 @click.option("--log.format", "form", type=click.Choice(logs.FORMATS), help="[default: logfmt]")
 def command(
-    config_file: Path | None, check: bool, listen: str | None, telemetry: str | None, web_file: str | None,
-    sensor: str | None, my_cnf: str | None, level: str | None, form: str | None,
+    config_file: Path | None, check: bool, push_once: bool, listen: str | None, telemetry: str | None,
+    web_file: str | None, sensor: str | None, my_cnf: str | None, level: str | None, form: str | None,
 ) -> None:  # fmt: skip
     """Serve metrics of all servers of this host to Prometheus, without any privilege.
 
@@ -75,6 +77,9 @@ def command(
     if check:
         _check(found)
         return
+    if push_once:
+        _push_once(found)
+        return
     logs.set_up(found.log.format, found.log.level)
     from innoscope.agent.main import run
 
@@ -86,9 +91,17 @@ def _with(part: T, **given: str | None) -> T:
     return replace(part, **{name: value for name, value in given.items() if value is not None})
 
 
+def _push_once(found: Config) -> None:
+    from innoscope.agent.trypush import push_once
+
+    for line in push_once(found):
+        click.echo(line)
+
+
 def _check(found: Config) -> None:
     """Everything that can be checked without a server: the files, and what they name."""
     from innoscope.exporter import auth, web, webconfig
+    from innoscope.push import client
     from innoscope.target import credentials
 
     web.Address.parse(found.web.listen_address)
@@ -102,4 +115,6 @@ def _check(found: Config) -> None:
         credentials.find(file)
         for path in credentials.exposed(file):
             click.echo(f"everybody may read {path}, which has a password: chmod o= {path}", err=True)
+    if found.push.url is not None:
+        client.Client(found.push).check()
     click.echo("the configuration is good")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -50,6 +50,31 @@ class OwnProfiles:
     failed: int = 0
 
 
+@dataclass(slots=True)
+class Pushes:
+    """What became of profiles that were to be pushed; ``last_success`` is Unix time, 0 before the first."""
+
+    sent: int = 0
+    bytes: int = 0
+    failures: dict[str, int] = field(default_factory=dict)  # attempts, by reason
+    dropped_memory: int = 0
+    dropped_refused: int = 0
+    queue_bytes: int = 0
+    last_success: float = 0.0
+
+    def samples(self) -> list[Sample]:
+        """Its series."""
+        return [
+            Sample("push_profiles", self.sent),
+            Sample("push_bytes", self.bytes),
+            *(Sample("push_failures", count, (reason,)) for reason, count in list(self.failures.items())),
+            Sample("push_dropped", self.dropped_memory, ("memory",)),
+            Sample("push_dropped", self.dropped_refused, ("refused",)),
+            Sample("push_queue_bytes", self.queue_bytes),
+            Sample("push_last_success_timestamp_seconds", self.last_success),
+        ]
+
+
 def resident_bytes(status: Path = Path("/proc/self/statm")) -> int:
     """Resident memory of this process."""
     return int(status.read_text().split()[1]) * _PAGE
@@ -61,8 +86,11 @@ def cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def own(sensor: SensorState, dropped: int, profiles: OwnProfiles) -> Outcome:
-    """The samples about ourselves; of a sensor that is not there, its costs are left out."""
+def own(sensor: SensorState, dropped: int, profiles: OwnProfiles, pushes: Pushes | None = None) -> Outcome:
+    """The samples about ourselves; of a sensor that is not there, its costs are left out.
+
+    ``pushes`` is None where nothing is pushed.
+    """
     began = time.monotonic()
     samples = [
         Sample("build_info", 1, (__version__,)),
@@ -77,4 +105,6 @@ def own(sensor: SensorState, dropped: int, profiles: OwnProfiles) -> Outcome:
     if sensor.up and sensor.cpu_seconds is not None and sensor.rss_bytes is not None:
         samples.append(Sample("own_cpu_seconds", sensor.cpu_seconds, ("sensor",)))
         samples.append(Sample("own_resident_memory_bytes", sensor.rss_bytes, ("sensor",)))
+    if pushes is not None:
+        samples += pushes.samples()
     return Outcome("agent", True, time.monotonic() - began, tuple(samples))

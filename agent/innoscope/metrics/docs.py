@@ -23,8 +23,8 @@ why not is said by `innoscope probes status` and by `innoscope_collector_failure
 can tell a number, the first one that has it wins; a counter goes on from where it was when that changes.
 
 Histograms have the fixed bounds {least} s to {most} s by factor 2. With every label at its bound one server
-makes at most {series:,} series; a label that has more values than its bound loses the rest, counted in
-`innoscope_series_dropped_total`.
+makes at most {series:,} series, and Innoscope itself {own:,}; a label that has more values than its bound
+loses the rest, counted in `innoscope_series_dropped_total`.
 """
 
 
@@ -33,7 +33,8 @@ def markdown(registry: Registry) -> Iterator[str]:
     yield from _HEAD.format(
         least=f"{2 ** BUCKETS[0] / 1e9:.6f}",
         most=f"{2 ** BUCKETS[-1] / 1e9:.1f}",
-        series=sum(metric.most_series for metric in registry),
+        series=sum(metric.most_series for metric in registry if not metric.own),
+        own=sum(metric.most_series for metric in registry if metric.own),
     ).splitlines()
     yield from _table("About servers", [metric for metric in registry if not metric.own])
     yield from _table(

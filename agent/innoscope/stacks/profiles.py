@@ -233,6 +233,21 @@ def _replace(counts: Counter[int], instead: Mapping[int, int]) -> int:
     return len(met)
 
 
+def merged(chunks: list[Chunk]) -> Chunk:
+    """All of them as one; of none, an empty one."""
+    counts: Counter[Stack] = Counter()
+    for chunk in chunks:
+        counts.update(chunk.counts)
+    return Chunk(
+        min((chunk.start for chunk in chunks), default=0.0),
+        max((chunk.end for chunk in chunks), default=0.0),
+        sum(chunk.looks for chunk in chunks),
+        sum(chunk.look_ms for chunk in chunks),
+        counts,
+        sum(chunk.dropped for chunk in chunks),
+    )
+
+
 def report(target: Target, chunk: Chunk) -> Report:
     """What the renderers of ``innoscope stacks`` take. Threads are not told apart: no ``by="thread"``."""
     from innoscope.stacks.fold import Report

@@ -1,0 +1,68 @@
+"""A real Prometheus that is measured: its CPU, its memory, and what a sample takes on disk."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import TYPE_CHECKING, Any
+
+from bench.proc import cpu_seconds, memory_mb
+from prometheus import Prometheus
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_SERIES = "prometheus_tsdb_head_series"
+#: By kind of sample, since 2.40.
+_APPENDED = "prometheus_tsdb_head_samples_appended_total"
+
+
+class Measured(Prometheus):
+    """A context manager; ``options`` as those of Prometheus in tests/prometheus.py."""
+
+    def __init__(self, folder: Path, target: int, *options: str, interval_s: int) -> None:
+        super().__init__(folder, target, *options, interval_s=interval_s)
+        self._data = folder / "data"
+        self._command.append("--web.enable-admin-api")
+
+    def __enter__(self) -> Measured:
+        super().__enter__()
+        return self
+
+    def reading(self) -> dict[str, float]:
+        """``series`` in its head, ``samples`` so far, its ``cpu_s`` so far, its memory in MB."""
+        told = dict.fromkeys((_SERIES, _APPENDED), 0.0)
+        for line in self._ask("GET", "/metrics").splitlines():
+            name, _, value = line.rpartition(" ")
+            if name.partition("{")[0] in told:
+                told[name.partition("{")[0]] += float(value)
+        pid = self._process.pid
+        return {
+            "series": told[_SERIES],
+            "samples": told[_APPENDED],
+            "cpu_s": cpu_seconds(pid),
+            **memory_mb(pid),
+        }
+
+    def up(self) -> int:
+        """How many targets answered the last time."""
+        found: list[Any] = self.get("/api/v1/query?query=sum(up)")["result"]
+        return int(found[0]["value"][1]) if found else 0
+
+    def on_disk(self) -> dict[str, int]:
+        """Bytes: what its head is as a block, and the write-ahead log that there is of it."""
+        name = json.loads(self._ask("POST", "/api/v1/admin/tsdb/snapshot"))["data"]["name"]
+        block = self._data / "snapshots" / name
+        return {
+            "chunks": sum(file.stat().st_size for file in block.glob("*/chunks/*")),
+            "index": sum(file.stat().st_size for file in block.glob("*/index")),
+            "wal": sum(file.stat().st_size for file in (self._data / "wal").glob("0*")),
+        }
+
+    def _ask(self, method: str, path: str) -> str:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        try:
+            connection.request(method, path)
+            return connection.getresponse().read().decode()
+        finally:
+            connection.close()

@@ -1,0 +1,75 @@
+"""Google's own pprof, built from its Go module as tests/google_pprof/go.sum has it, and what it reads."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+from servers import cache
+from servers.packages import ensure_commands
+
+_HOME = Path(__file__).parent / "google_pprof"
+#: Nothing is asked of the network, nothing is left out, and names stay as they are.
+_AS_IT_IS = ("-symbolize=none", "-nodecount=1000000", "-nodefraction=0", "-edgefraction=0")
+_PATIENCE_S = 600
+
+
+def binary() -> Path:
+    """The program, from the cache; built when it is not there, or when another version is wanted."""
+    made_of = cache.sha256(_HOME / "go.sum")[:12]
+    home = cache.root() / "tools" / f"google-pprof-{made_of}"
+    with cache.locked(home.name):
+        if not home.exists():
+            ensure_commands("go")
+            with cache.made_whole(home) as scratch:
+                _build(scratch / "pprof")
+    return home / "pprof"
+
+
+def _build(to: Path) -> None:
+    """go.sum is in the tree: what the proxy sends has to be that."""
+    environment = os.environ | {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly", "CGO_ENABLED": "0"}
+    command = ["go", "build", "-o", str(to), "github.com/google/pprof"]
+    done = subprocess.run(
+        command, cwd=_HOME, env=environment, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def _run(file: Path, *options: str) -> str:
+    environment = os.environ | {"PPROF_TMPDIR": str(file.parent), "PPROF_BINARY_PATH": str(file.parent)}
+    done = subprocess.run(
+        [str(binary()), *options, str(file)],
+        capture_output=True, text=True, timeout=120, check=False, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def top(file: Path, unit: str = "count") -> dict[str, tuple[int, int]]:
+    """(flat, cumulative) of each function, as ``-top`` has it."""
+    text = _run(file, "-top", *_AS_IT_IS, f"-unit={unit}")
+    rows = re.findall(r"^\s*([\d.]+)\w*\s+\S+%\s+\S+%\s+([\d.]+)\w*\s+\S+%\s+(.+?)$", text, re.MULTILINE)
+    return {name.removesuffix(" (inline)"): (int(flat), int(total)) for flat, total, name in rows}
+
+
+def tags(file: Path, unit: str = "count") -> dict[str, Counter[str]]:
+    """What ``-tags`` has: value by label and its value."""
+    found: dict[str, Counter[str]] = {}
+    for line in _run(file, "-tags", *_AS_IT_IS, f"-unit={unit}").splitlines():
+        if heading := re.fullmatch(r"\s*(\w+): Total .*", line):
+            found[heading[1]] = Counter()
+        elif row := re.fullmatch(r"\s*([\d.]+)\w* \([^)]*%\): (.+)", line):
+            found[next(reversed(found))][row[2]] += int(float(row[1]))
+    return found
+
+
+def raw(file: Path) -> tuple[str, list[int]]:
+    """The sample type, and the value of each sample, as ``-raw`` has them."""
+    text = _run(file, "-raw", "-symbolize=none")
+    samples = text.partition("Samples:\n")[2].partition("Locations\n")[0]
+    kind, _, rest = samples.partition("\n")
+    return kind, [int(number) for number in re.findall(r"^\s+(\d+): ", rest, re.MULTILINE)]

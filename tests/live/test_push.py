@@ -1,0 +1,134 @@
+"""Issue 6, must show 5: a real agent pushes to receivers that check the documented APIs, and misbehave."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+import pprofile
+import receiver as faults
+from certificates import self_signed
+from live import figures
+from receiver import Receiver
+from safety.agenting import Running
+from safety.command import INNOSCOPE
+from safety.sensing import Sensing
+from servers import Server
+from workloads import RowLock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from receiver import Received
+
+WAITERS = 6
+
+
+class Scene:
+    """A server, its sensor, and one agent for each kind of receiver; Parca's is away at first."""
+
+    def __init__(self, stack: ExitStack, folder: Path) -> None:
+        self_signed(folder)
+        (folder / "token").write_text("sesame\n")
+        server = stack.enter_context(Server("mysql-5.6.24"))
+        stack.enter_context(RowLock(server, WAITERS))
+        self.sensing = stack.enter_context(Sensing("--no-probes", only=[server]))
+        self.pyroscope = stack.enter_context(Receiver(certificate=folder))
+        self.parca = stack.enter_context(Receiver("parca"))
+        self.parca.always = faults.silent
+        secured = f"bearer_token_file = '{folder}/token'\nca_file = '{folder}/cert.pem'"
+        self.agents = [
+            stack.enter_context(Running(server, sensor=self.sensing.path, options=[_push(there, more)]))
+            for there, more in ((self.pyroscope, secured), (self.parca, "timeout_seconds = 2"))
+        ]
+
+
+def _push(to: Receiver, more: str) -> str:
+    return (
+        f"[stacks]\npoll_seconds = 1\n[push]\nurl = '{to.url}'\nkind = '{to.kind}'\ninterval_seconds = 10\n"
+        f"labels = {{cluster = 'tests'}}\n{more}\n"
+    )
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    with ExitStack() as stack:
+        yield Scene(stack, tmp_path_factory.mktemp("push"))
+
+
+def test_what_is_pushed_is_what_the_agent_serves(scene: Scene) -> None:
+    there, agent = scene.pyroscope, scene.agents[0]
+    there.until(lambda: len(there.received) >= 2)
+    got = list(there.received)
+
+    assert there.complaints == []
+    labels = {"__name__": "mysqld", "server": "under test", "flavour": "mysql", "version": "5.6.24"}
+    assert all(one.labels.items() >= (labels | {"cluster": "tests"}).items() for one in got)
+    assert all(one.headers["Authorization"] == "Bearer sesame" for one in got)
+    _is_what_is_served(agent, got)
+    scrape = agent.until(lambda found: (found.value("push_profiles_total") or 0) >= 2)
+    assert (scrape.value("push_bytes_total") or 0) >= sum(one.size for one in got)
+    assert sum(scrape.named("push_failures_total").values()) == 0
+    assert scrape.value("push_last_success_timestamp_seconds")
+    assert "sesame" not in agent.log
+
+
+def _is_what_is_served(agent: Running, got: list[Received]) -> None:
+    """Of the same time, the same threads in the same classes: each look once, and none left out."""
+    begin = min(one.profile.time_nanos for one in got) / 1e9
+    end = max(one.profile.time_nanos + one.profile.duration_nanos for one in got) / 1e9
+    status, body = agent.get(f"/api/stacks?format=pprof&from={begin - 0.1:.3f}&to={end + 0.1:.3f}")
+    assert status == 200
+    served = pprofile.parse(body)
+    pushed = sum((one.profile.by_label("wait") for one in got), start=served.by_label("none"))
+
+    assert sum(one.profile.total for one in got) == served.total > 0
+    assert pushed == served.by_label("wait")
+    assert pushed["row_lock"] >= WAITERS
+    size = sum(one.size for one in got)
+    what = f"{len(got)} profiles, {size / len(got):,.0f} bytes each, {served.total:,} threads: as served"
+    kind = "Parca" if got[0].span is None else "Pyroscope"
+    figures.record("pushed profiles", kind, what, profiles=len(got), bytes=size)
+
+
+def test_a_receiver_that_hangs_holds_up_nobody_and_gets_all_of_it_later(scene: Scene) -> None:
+    there, agent = scene.parca, scene.agents[1]
+    there.until(lambda: there.requests >= 2)
+    scrape = agent.until(lambda found: (found.value("push_failures_total", reason="timeout") or 0) >= 2)
+    assert (scrape.value("push_queue_bytes") or 0) > 0
+    assert there.received == []
+    there.always = faults.reset
+    agent.until(lambda found: (found.value("push_failures_total", reason="connection") or 0) >= 1)
+    there.always = None
+    there.until(lambda: len(there.received) >= 3)
+    got = list(there.received)
+
+    assert there.complaints == []
+    assert got[0].labels["cluster"] == "tests"
+    starts = [one.profile.time_nanos for one in got]
+    assert starts == sorted(starts)
+    _is_what_is_served(agent, got)
+    last = agent.until(lambda found: found.value("push_queue_bytes") == 0)
+    assert sum(last.named("push_dropped_total").values()) == 0
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_by_hand(number: int, scene: Scene) -> None:
+    agent, there = scene.agents[number], (scene.pyroscope, scene.parca)[number]
+    command = [INNOSCOPE, "agent", "--config.file", str(agent.home / "agent.toml")]
+    done = subprocess.run([*command, "--check"], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (0, "the configuration is good\n")
+    once = [*command, "--sensor.socket", str(scene.sensing.path), "--push-once"]
+    done = subprocess.run(once, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("under test: ")
+    assert any(one.labels.get("try") == "by_hand" for one in there.received)
+    with there.pausing(faults.status(401, b"who are you?")):
+        done = subprocess.run(once, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 17
+    assert "answered 401: who are you?" in done.stderr
+    assert "sesame" not in done.stderr + done.stdout

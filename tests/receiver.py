@@ -1,0 +1,303 @@
+"""What Pyroscope and Parca document of their ingest APIs, as a strict receiver that can also misbehave.
+
+Pyroscope: pkg/ingester/pyroscope/ingest_handler.go, api/model/labelset. Parca: profilestore.proto by its JSON
+gateway, pkg/normalizer. Who sends what they do not document gets a 400, and ``complaints`` has the reason.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+import pprofile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from email.message import Message
+    from pathlib import Path
+
+PATHS = {"pyroscope": "/ingest", "parca": "/api/profiles/writeraw"}
+_PYROSCOPE_QUERY = {"name", "from", "until", "format", "spyName"}
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One profile that was taken. ``span`` is what Pyroscope is told: from, until, Unix seconds."""
+
+    labels: dict[str, str]
+    profile: pprofile.Profile
+    headers: Message
+    size: int
+    raw: bytes
+    span: tuple[int, int] | None = None
+
+
+class Receiver:
+    """A context manager on a loopback port. ``faults`` are taken from the left, one a request."""
+
+    def __init__(
+        self, kind: str = "pyroscope", *, certificate: Path | None = None, host: str = "127.0.0.1"
+    ) -> None:
+        self.kind = kind
+        self.received: list[Received] = []
+        self.complaints: list[str] = []
+        self.requests = 0
+        self.faults: deque[Callable[[Handler], None]] = deque()
+        self.always: Callable[[Handler], None] | None = None
+        self.ended = threading.Event()
+        self._changed = threading.Condition()
+        self._server = _Server((host, 0), Handler)
+        self._server.receiver = self
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
+            self._server.tls = context
+        scheme = "https" if certificate else "http"
+        self.url = f"{scheme}://{host}:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Receiver:
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def fault(self) -> Callable[[Handler], None] | None:
+        """What this request meets."""
+        with self._changed:
+            self.requests += 1
+            self._changed.notify_all()
+        return self.faults.popleft() if self.faults else self.always
+
+    @contextmanager
+    def pausing(self, fault: Callable[[Handler], None]) -> Iterator[None]:
+        """Every request meets it, while this lasts."""
+        before, self.always = self.always, fault
+        try:
+            yield
+        finally:
+            self.always = before
+
+    def keep(self, one: Received) -> None:
+        with self._changed:
+            self.received.append(one)
+            self._changed.notify_all()
+
+    def until(self, holds: Callable[[], bool], patience_s: float = 30) -> None:
+        """Wait until it is so; asked again with each request."""
+        deadline = time.monotonic() + patience_s
+        with self._changed:
+            while not holds():
+                left = deadline - time.monotonic()
+                assert left > 0, f"never so; {self.requests} requests, {self.complaints}"
+                self._changed.wait(min(left, 0.2))
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    receiver: Receiver
+    tls: ssl.SSLContext | None = None
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        if self.tls is not None:
+            request = self.tls.wrap_socket(request, server_side=True)
+        super().finish_request(request, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is what some tests are about."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def do_POST(self) -> None:
+        fault = self.server.receiver.fault()
+        if fault is not None:
+            fault(self)
+            return
+        body = self.body()
+        try:
+            self.server.receiver.keep(self._checked(body))
+        except (AssertionError, ValueError, KeyError, LookupError) as error:
+            self.server.receiver.complaints.append(f"{type(error).__name__}: {error}")
+            self.answer(400, b'{"code":"invalid_argument","message":"not as documented"}')
+            return
+        parca = self.server.receiver.kind == "parca"
+        self.answer(200, b"{}" if parca else b"")
+
+    def body(self) -> bytes:
+        return self.rfile.read(int(self.headers["Content-Length"]))
+
+    def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Tests have their own words."""
+
+    def _checked(self, body: bytes) -> Received:
+        kind = self.server.receiver.kind
+        assert urlsplit(self.path).path == PATHS[kind], f"no such path: {self.path}"
+        return (self._pyroscope if kind == "pyroscope" else self._parca)(body)
+
+    def _pyroscope(self, body: bytes) -> Received:
+        query = parse_qs(urlsplit(self.path).query, strict_parsing=True)
+        assert query.keys() == _PYROSCOPE_QUERY
+        assert all(len(values) == 1 for values in query.values())
+        assert query["format"] == ["pprof"]
+        span = int(query["from"][0]), int(query["until"][0])
+        assert all(re.fullmatch(r"\d{10}", query[name][0]) for name in ("from", "until"))
+        assert span[0] < span[1]
+        profile = pprofile.parse(body)
+        assert span[0] <= profile.time_nanos / 1e9 <= span[1]
+        return Received(label_set(query["name"][0]), profile, self.headers, len(body), body, span)
+
+    def _parca(self, body: bytes) -> Received:
+        assert self.headers["Content-Type"] == "application/json"
+        asked = json.loads(body)
+        assert asked.keys() <= {"tenant", "series", "normalized"}
+        assert isinstance(asked.get("normalized", False), bool)
+        (series,) = asked["series"]
+        assert series.keys() == {"labels", "samples"}
+        assert series["labels"].keys() == {"labels"}
+        labels: dict[str, str] = {}
+        for label in series["labels"]["labels"]:
+            assert label.keys() == {"name", "value"}
+            assert re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", label["name"]), label
+            assert label["name"] not in labels, "a label twice"
+            assert isinstance(label["value"], str)
+            labels[label["name"]] = label["value"]
+        assert labels.get("__name__"), "missing __name__ label"
+        (sample,) = series["samples"]
+        assert sample.keys() == {"raw_profile"}
+        raw = base64.b64decode(sample["raw_profile"], validate=True)
+        return Received(labels, pprofile.parse(raw), self.headers, len(body), raw)
+
+
+def label_set(name: str) -> dict[str, str]:
+    """``app{label=value,…}`` as Pyroscope's parser takes it: no quotes, values end at a comma or a brace."""
+    service, brace, rest = name.partition("{")
+    assert re.fullmatch(r"[a-zA-Z0-9_./-]+", service.strip()), f"invalid service name: {service!r}"
+    labels = {"__name__": service.strip()}
+    assert not brace or rest.endswith("}"), "no closing brace"
+    for pair in filter(None, rest.removesuffix("}").split(",")):
+        label, equals, value = pair.partition("=")
+        assert equals, f"no value: {pair!r}"
+        assert re.fullmatch(r"[a-zA-Z0-9_.]+", label.strip()), f"invalid label name: {label!r}"
+        assert label.strip() not in labels, "a label twice"
+        assert "}" not in value, "a value ended early"
+        labels[label.strip()] = value.strip()
+    return labels
+
+
+# ── faults ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def status(
+    code: int, body: bytes = b"", headers: Mapping[str, str] | None = None
+) -> Callable[[Handler], None]:
+    """The whole request is read, and refused."""
+
+    def act(handler: Handler) -> None:
+        handler.body()
+        handler.answer(code, body, **(headers or {}))
+
+    return act
+
+
+def refused_unread(handler: Handler) -> None:
+    """413 before the body was read, and hung up."""
+    handler.answer(413, b"too large")
+    handler.close_connection = True
+
+
+def silent(handler: Handler) -> None:
+    """It takes everything and says nothing."""
+    handler.body()
+    handler.server.receiver.ended.wait(60)
+
+
+def trickled(handler: Handler) -> None:
+    """Taken, with an answer that never ends, a byte at a time."""
+    handler.body()
+    handler.wfile.write(
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n"
+    )
+    _slowly(handler, lambda: handler.wfile.write(b"x"))
+
+
+def trickled_refusal(handler: Handler) -> None:
+    """Refused for now, at endless length."""
+    handler.body()
+    handler.wfile.write(b"HTTP/1.1 503 Later\r\nContent-Length: 100000\r\n\r\n")
+    _slowly(handler, lambda: handler.wfile.write(b"x"))
+
+
+def page(handler: Handler) -> None:
+    """What Parca has for people at every path that it does not know."""
+    handler.body()
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 0\r\n\r\n")
+
+
+def trickled_status(handler: Handler) -> None:
+    """A first line that never ends."""
+    handler.body()
+    handler.wfile.write(b"HTTP/1.1 ")
+    _slowly(handler, lambda: handler.wfile.write(b"x"))
+
+
+def read_slowly(handler: Handler) -> None:
+    """It takes a byte now and then."""
+    _slowly(handler, lambda: handler.rfile.read1(1))
+
+
+def _slowly(handler: Handler, step: Callable[[], object]) -> None:
+    while not handler.server.receiver.ended.wait(0.02):
+        try:
+            step()
+        except OSError:
+            return
+
+
+def reset(handler: Handler) -> None:
+    """The connection breaks in the middle."""
+    handler.rfile.read1(100)
+    handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    handler.connection.close()
+    handler.close_connection = True
+
+
+def no_http(handler: Handler) -> None:
+    """Another protocol answers."""
+    handler.body()
+    handler.wfile.write(b"220 mail.example.net ESMTP\r\n")
+    handler.close_connection = True
+
+
+def hung_up(handler: Handler) -> None:
+    """The request is read, and no answer comes."""
+    handler.body()
+    handler.close_connection = True

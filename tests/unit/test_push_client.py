@@ -1,0 +1,298 @@
+"""One push over a real socket: both APIs as documented, every failure named, and over in time."""
+
+from __future__ import annotations
+
+import base64
+import email.utils
+import re
+import socket
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import receiver as faults
+from certificates import self_signed
+from innoscope.errors import BadFile
+from innoscope.push.client import Client, retry_after
+from innoscope.push.errors import REASONS, PushFailed
+from innoscope.push.formats import posted
+from innoscope.push.pusher import entry
+from innoscope.push.settings import Push, problems
+from innoscope.stacks.model import Trust
+from innoscope.stacks.profiles import Chunk, Stack
+from receiver import Receiver
+from unit.dumps import IDLE, ROW_LOCK, target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+T = 1_700_000_000.0
+CHUNK = Chunk(
+    T + 0.25, T + 9.25, 10, 40.0,
+    {Stack.of("idle", Trust.EXACT, IDLE): 30, Stack.of("row_lock", Trust.TORN, ROW_LOCK): 12},
+)  # fmt: skip
+MADE = entry("shop, {main}", target(), [CHUNK])
+#: More than a socket's buffers take.
+HUGE = replace(MADE, pprof=b"\x1f\x8b" + bytes(24 << 20))
+WITHIN_S = 0.4
+
+
+def push(to: Receiver | str, **more: Any) -> Push:
+    if isinstance(to, str):
+        return Push(url=to, timeout_seconds=WITHIN_S, **more)
+    return Push(url=to.url, kind=to.kind, **{"timeout_seconds": 5.0, **more})
+
+
+def send(settings: Push, made: Any = MADE) -> None:
+    Client(settings).post(posted(made, settings, "db1"))
+
+
+def failure(settings: Push, made: Any = MADE) -> PushFailed:
+    with pytest.raises(PushFailed) as caught:
+        send(settings, made)
+    assert caught.value.reason in REASONS
+    assert caught.value.remedy
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", ["pyroscope", "parca"])
+def test_both_receivers_take_what_we_send(kind: str) -> None:
+    with Receiver(kind) as there:
+        send(push(there, labels={"cluster": "orders"}, tenant="dba", headers={"X-Example": "a b"}))
+        assert there.complaints == []
+        (got,) = there.received
+
+    name = "shop, {main}" if kind == "parca" else "shop_ _main_"
+    assert got.labels == {
+        "__name__": "mysqld", "server": name, "flavour": "mysql", "version": "5.6.24", "instance": "db1",
+        "cluster": "orders",
+    }  # fmt: skip
+    assert got.profile.sample_type == ("threads", "count")
+    assert got.profile.by_label("wait") == {"idle": 30, "row_lock": 12}
+    assert got.profile.by_label("trust") == {"torn": 12}
+    assert got.profile.total == sum(CHUNK.counts.values())
+    assert got.profile.time_nanos == int(CHUNK.start * 1e9)
+    assert got.profile.duration_nanos == pytest.approx(9e9, rel=0.01)
+    assert got.span in (None, (T, T + 10))
+    assert (got.headers["X-Scope-OrgID"], got.headers["X-Example"]) == ("dba", "a b")
+    assert got.headers["Authorization"] is None
+
+
+def test_labels_of_ours_may_be_told_otherwise_where_that_makes_sense() -> None:
+    with Receiver() as there:
+        send(push(there, labels={"instance": "db1.example.net:9977"}))
+        assert there.received[0].labels["instance"] == "db1.example.net:9977"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "again"),
+    [
+        (400, "refused", False), (401, "auth", False), (403, "auth", False), (404, "refused", False),
+        (408, "timeout", True), (413, "too_large", False), (422, "refused", False), (429, "busy", True),
+        (500, "error", True), (502, "unavailable", True), (503, "unavailable", True),
+        (504, "unavailable", True), (307, "redirect", False),
+    ],
+)  # fmt: skip
+def test_refusals(code: int, reason: str, again: bool) -> None:
+    with Receiver() as there:
+        there.faults.append(faults.status(code, b"so \x1b[31mit\nis", {"Retry-After": "7"}))
+        error = failure(push(there))
+
+    assert (error.reason, error.again) == (reason, again)
+    assert error.after_s == (7 if again else 0)
+    assert error.what.endswith(f"answered {code}: so [31mit is")
+
+
+def test_a_redirect_is_not_followed() -> None:
+    with Receiver() as there, Receiver() as elsewhere:
+        there.faults.append(faults.status(302, b"", {"Location": f"{elsewhere.url}/ingest"}))
+        failure(push(there))
+        assert elsewhere.requests == 0
+
+
+@pytest.mark.parametrize(
+    "fault", [faults.silent, faults.trickled_status, faults.trickled_refusal, faults.read_slowly]
+)
+@pytest.mark.parametrize("tls", [False, True])
+def test_slow_receivers_do_not_hold_us(
+    fault: Callable[[faults.Handler], None], tls: bool, tmp_path: Path
+) -> None:
+    if tls:
+        self_signed(tmp_path)
+    more = {"ca_file": str(tmp_path / "cert.pem")} if tls else {}
+    with Receiver(certificate=tmp_path if tls else None) as there:
+        there.faults.append(fault)
+        began = time.monotonic()
+        error = failure(push(there, **{**more, "timeout_seconds": WITHIN_S}), HUGE)
+
+    assert error.reason == ("unavailable" if fault is faults.trickled_refusal else "timeout")
+    assert error.again
+    assert time.monotonic() - began < WITHIN_S + 1
+
+
+@pytest.mark.parametrize("kind", ["pyroscope", "parca"])
+def test_what_was_taken_is_not_sent_again_because_the_answer_never_ends(kind: str) -> None:
+    with Receiver(kind) as there:
+        there.faults.append(faults.trickled)
+        began = time.monotonic()
+        send(push(there))
+
+    assert time.monotonic() - began < 1
+
+
+def test_a_receiver_that_never_shakes_hands() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        began = time.monotonic()
+        error = failure(push(f"https://127.0.0.1:{there.getsockname()[1]}"))
+
+    assert error.reason == "timeout"
+    assert time.monotonic() - began < WITHIN_S + 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason", "again"),
+    [
+        (faults.reset, "connection", True),
+        (faults.hung_up, "connection", True),
+        (faults.no_http, "protocol", True),
+        (faults.refused_unread, "too_large", False),
+    ],
+)
+def test_connections_that_break(fault: Callable[[faults.Handler], None], reason: str, again: bool) -> None:
+    with Receiver() as there:
+        there.faults.append(fault)
+        error = failure(push(there))
+        assert (error.reason, error.again) == (reason, again)
+        send(push(there))  # and the next one gets through
+        assert len(there.received) == 1
+
+
+def test_nobody_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert failure(push(f"http://127.0.0.1:{port}")).reason == "connection"
+    error = failure(push("http://nowhere.invalid"))
+    assert (error.reason, error.again) == ("dns", True)
+    assert "nowhere.invalid" in error.what
+
+
+def test_another_page_at_that_path_is_not_parca() -> None:
+    with Receiver("parca") as there:
+        there.faults.append(faults.page)
+        error = failure(push(there))
+
+    assert (error.reason, error.again) == ("protocol", False)
+
+
+def test_tls_is_verified(tmp_path: Path) -> None:
+    self_signed(tmp_path)
+    with Receiver(certificate=tmp_path) as there:
+        send(push(there, ca_file=str(tmp_path / "cert.pem")))
+        assert failure(push(there)).reason == "tls"
+        assert len(there.received) == 1
+    with Receiver(certificate=tmp_path, host="127.0.0.2") as another:
+        assert "127.0.0.2" in failure(push(another, ca_file=str(tmp_path / "cert.pem"))).what
+        assert another.requests == 0
+    with Receiver() as plain:
+        assert failure(replace(push(plain), url=plain.url.replace("http:", "https:"))).reason == "tls"
+
+
+def test_secrets_are_read_anew_and_never_told(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("first-secret\n")
+    with Receiver() as there:
+        settings = push(there, bearer_token_file=str(token))
+        send(settings)
+        token.write_text("second-secret\n")
+        send(settings)
+        there.faults.append(faults.status(401, b"no such token: second-secret"))
+        error = failure(settings)
+        sent = [got.headers["Authorization"] for got in there.received]
+
+    assert sent == ["Bearer first-secret", "Bearer second-secret"]
+    assert "secret" not in error.what
+    token.unlink()
+    assert failure(settings).reason == "file"
+
+
+def test_user_and_password(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("ann:se cret\n")
+    with Receiver() as there:
+        settings = push(there, basic_auth_file=str(file))
+        send(settings)
+        there.faults.append(faults.status(403, b"Basic YW5uOnNlIGNyZXQ= (se cret)"))
+        error = failure(settings)
+
+    assert there.received[0].headers["Authorization"] == "Basic " + base64.b64encode(b"ann:se cret").decode()
+    assert error.what.endswith("403: Basic … (…)")
+
+
+def test_files_are_checked_before(tmp_path: Path) -> None:
+    bad = tmp_path / "bad"
+    bad.write_text("two\nlines\n")
+    for settings in (
+        Push(url="https://a", bearer_token_file=str(bad)),
+        Push(url="https://a", ca_file=str(bad)),
+        Push(url="https://a", ca_file=str(tmp_path / "none")),
+    ):
+        with pytest.raises(BadFile, match="cannot use"):
+            Client(settings).check()
+    Client(Push(url="https://a")).check()
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"), [(None, 0), ("3", 3), ("86400", 600), ("-1", 0), ("soon", 0), ("", 0)]
+)
+def test_how_long_we_are_asked_to_wait(header: str | None, seconds: float) -> None:
+    assert retry_after(header, T) == seconds
+
+
+def test_how_long_as_a_date() -> None:
+    assert retry_after(email.utils.formatdate(T + 40, usegmt=True), T) == 40
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"url": "pyroscope:4040"}, "push.url is like"),
+        ({"url": "https://ann:secret@a"}, "put them into push.basic_auth_file"),
+        ({"url": "http://a:99999"}, "push.url is no URL"),
+        ({"url": "http://a/ingest?name=x"}, "no \\?query"),
+        ({"kind": "jaeger"}, "push.kind is one of pyroscope, parca"),
+        ({"name": "my sqld"}, "push.name"),
+        ({"interval_seconds": 1.0}, "push.interval_seconds is between"),
+        ({"timeout_seconds": 600.0}, "push.timeout_seconds between"),
+        ({"memory_bytes": 1}, "push.memory_bytes is at least"),
+        ({"bearer_token_file": "/a", "basic_auth_file": "/b"}, "exclude each other"),
+        ({"cert_file": "/a"}, "belong together"),
+        ({"labels": {"server": "a"}}, "is given by the agent"),
+        ({"labels": {"a-b": "a"}}, "is not a label name"),
+        ({"labels": {"a": "b,c"}}, "Pyroscope cannot take"),
+        ({"headers": {"Authorization": "Bearer x"}}, "set by bearer_token_file or basic_auth_file"),
+        ({"headers": {"X": "a\r\nY: b"}}, "is not a header"),
+        ({"tenant": "a\nb"}, "push.tenant"),
+    ],
+)
+def test_settings_that_are_wrong(settings: dict[str, Any], words: str) -> None:
+    (found,) = problems(Push(**settings))
+    assert re.search(words, found), found
+
+
+def test_where_it_goes() -> None:
+    assert Push(url="http://a:4040").target.path == "/ingest"
+    assert Push(url="http://a:7070/", kind="parca").target.path == "/api/profiles/writeraw"
+    assert Push(url="https://a/tenant/ingest").target.path == "/tenant/ingest"
+
+
+def test_no_thread_is_left_behind() -> None:
+    with Receiver() as there:
+        send(push(there))
+        for thread in threading.enumerate():
+            if isinstance(thread, threading.Timer):
+                thread.join(1)
+                assert not thread.is_alive()

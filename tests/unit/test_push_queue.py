@@ -1,0 +1,280 @@
+"""Looks become profiles, once each and in order, whatever the receiver does; memory stays bounded."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import tracemalloc
+from itertools import pairwise
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+import pprofile
+from innoscope.collectors.own import OwnProfiles, Pushes, SensorState, own
+from innoscope.metrics import registry
+from innoscope.push.errors import REASONS, PushFailed
+from innoscope.push.pusher import Pusher
+from innoscope.push.queue import Entry, Queue
+from innoscope.push.settings import Push
+from innoscope.stacks.model import Frame, Trust
+from innoscope.stacks.profiles import Chunk, Stack
+from unit.dumps import IDLE, ROW_LOCK, target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from innoscope.push.formats import Posted
+
+START = 1_700_000_000.0
+
+
+def away() -> PushFailed:
+    """What a receiver that is not there answers."""
+    return PushFailed("unavailable", "it answered 503", remedy="wait")
+
+
+class World:
+    """A clock that both the pusher and its receiver have, and what the receiver got."""
+
+    def __init__(self, **settings: object) -> None:
+        self.now = 0.0
+        self.got: list[tuple[str, tuple[int, int], pprofile.Profile]] = []
+        self.attempts: list[float] = []
+        self.answers: Callable[[], PushFailed | None] = lambda: None
+        self.counts = Pushes()
+        self.pusher = Pusher(
+            Push(url="http://there", **settings),  # type: ignore[arg-type]
+            self.counts,
+            sender=self,
+            clock=lambda: self.now,
+            wall=lambda: START + self.now,
+            lot=lambda _, most: most,
+        )
+
+    def post(self, posted: Posted, timeout_s: float | None = None) -> None:
+        del timeout_s
+        self.attempts.append(self.now)
+        error = self.answers()
+        if error is not None:
+            raise error
+        query = parse_qs(urlsplit(posted.target).query)
+        span = int(query["from"][0]), int(query["until"][0])
+        self.got.append((query["name"][0], span, pprofile.parse(posted.body)))
+
+    def look(self, seconds: float, server: str = "shop", stack: Stack | None = None) -> None:
+        """Ten seconds of looks come in every ten seconds, and the pusher does what it has to."""
+        end = self.now + seconds
+        while self.now < end:
+            self.pusher.take(server, target(), [chunk(START + self.now, stack)])
+            self.run(10)
+
+    def run(self, seconds: float) -> None:
+        """Let the pusher sleep and step for so long."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(end, self.now + self.pusher.step())
+
+    @property
+    def looks(self) -> int:
+        """Threads counted in all that was received: one idle and two waiting a look."""
+        return sum(profile.total for _, _, profile in self.got)
+
+
+def chunk(start: float, stack: Stack | None = None) -> Chunk:
+    counts = {
+        stack or Stack.of("idle", Trust.EXACT, IDLE): 10,
+        Stack.of("row_lock", Trust.EXACT, ROW_LOCK): 20,
+    }
+    return Chunk(start, start + 9, 10, 30.0, counts)
+
+
+def test_each_interval_is_one_profile_and_no_look_is_lost_or_sent_twice() -> None:
+    world = World(interval_seconds=60)
+    world.look(600)
+    world.run(70)
+
+    assert world.looks == 60 * 30
+    assert len(world.got) in (10, 11)
+    spans = [span for _, span, _ in world.got]
+    assert all(before[1] <= after[0] + 1 for before, after in pairwise(spans))
+    assert (world.counts.sent, world.counts.queue_bytes) == (len(world.got), 0)
+    assert world.counts.last_success > START
+    assert world.counts.bytes > 0
+
+
+def test_servers_have_profiles_of_their_own() -> None:
+    world = World(interval_seconds=10)
+    for _ in range(3):
+        for server in ("a", "b"):
+            world.pusher.take(server, target(), [chunk(START + world.now)])
+        world.run(10)
+    world.run(20)
+
+    assert {name.split("server=")[1].split(",")[0] for name, _, _ in world.got} == {"a", "b"}
+    assert world.looks == 6 * 30
+
+
+def test_looks_from_before_we_started_are_those_of_the_agent_before_us() -> None:
+    world = World(interval_seconds=10)
+    world.pusher.take("a", target(), [chunk(START - 100), chunk(START - 9.5), chunk(START - 5)])
+    world.run(30)
+
+    assert world.looks == 30
+
+
+def test_what_comes_at_once_after_the_sensor_was_away_is_cut_into_intervals() -> None:
+    world = World(interval_seconds=60)
+    world.pusher.take("a", target(), [chunk(START + 10 * step) for step in range(360)])
+    world.run(70)
+
+    assert world.looks == 360 * 30
+    assert all(span[1] - span[0] <= 91 for _, span, _ in world.got)
+
+
+def test_an_upgrade_begins_a_new_profile() -> None:
+    world = World(interval_seconds=60)
+    world.pusher.take("a", target(), [chunk(START)])
+    world.pusher.take("a", target(version=(5, 7), version_text="5.7.44"), [chunk(START + 10)])
+    world.run(70)
+
+    versions = [name.split("version=")[1].split(",")[0] for name, _, _ in world.got]
+    assert versions == ["5.6.24", "5.7.44"]
+    assert world.looks == 60
+
+
+def hour_of_outage(world: World) -> None:
+    world.look(120)
+    before = len(world.got)
+    world.answers = away
+    world.look(3600)
+    assert len(world.got) == before
+
+
+def test_an_hour_of_outage_loses_nothing_where_memory_allows() -> None:
+    world = World(interval_seconds=60)
+    hour_of_outage(world)
+    attempts, sent = len(world.attempts), len(world.got)
+    world.answers = lambda: None
+    world.look(120)
+    world.run(70)
+
+    assert world.looks == 384 * 30
+    starts = [span[0] for _, span, _ in world.got]
+    assert starts == sorted(starts)
+    assert all(round(profile.time_nanos / 1e9) == span[0] for _, span, profile in world.got)
+    assert (world.counts.dropped_memory, world.counts.queue_bytes) == (0, 0)
+    assert attempts < 3600 / 30 + 20  # it is not hammered
+    assert world.counts.failures == {"unavailable": attempts - sent}
+
+
+def test_an_hour_of_outage_stays_within_memory_and_drops_the_oldest() -> None:
+    world = World(interval_seconds=10, memory_bytes=65_536)
+    world.answers = away
+    tracemalloc.start()
+    used = []
+    for number in range(360):
+        frames = tuple(Frame(f"function_{number}_{step}", "mysqld", step) for step in range(40))
+        world.look(10, stack=Stack.of("on_cpu", Trust.EXACT, frames))
+        assert world.counts.queue_bytes <= 65_536
+        if number in (180, 359):
+            gc.collect()
+            used.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    dropped, now = world.counts.dropped_memory, world.now
+    world.answers = lambda: None
+    world.run(70)
+
+    assert dropped > 100
+    assert used[1] < used[0] + 10_000  # it was full at both times
+    assert len(world.got) == 360 - dropped
+    assert world.got[0][1][0] == START + 10 * dropped  # the newest are what is left, to the last
+    assert world.got[-1][1][1] >= START + now - 11
+
+
+def test_attempts_come_later_and_later() -> None:
+    world = World(interval_seconds=10)
+    world.answers = away
+    world.look(10)
+    world.run(400)
+    waits = [after - before for before, after in pairwise(world.attempts)]
+
+    assert waits[:7] == pytest.approx([1, 2, 4, 8, 16, 32, 60], abs=0.2)
+    assert max(waits) <= 60.2
+
+
+def test_the_receiver_says_how_long_to_wait() -> None:
+    world = World(interval_seconds=10)
+    answers = [PushFailed("busy", "429", remedy="", after_s=25)]
+    world.answers = lambda: answers.pop() if answers else None
+    world.look(10)
+    world.run(60)
+
+    assert world.attempts[1] - world.attempts[0] == pytest.approx(25, abs=0.2)
+    assert len(world.got) == 1
+
+
+def test_what_is_refused_is_given_up_and_does_not_hold_up_the_rest() -> None:
+    world = World(interval_seconds=10)
+    answers = [PushFailed("refused", "400", remedy="", again=False)]
+    world.answers = lambda: answers.pop() if answers else None
+    world.look(30)
+    world.run(20)
+
+    assert (len(world.got), world.counts.sent, world.counts.dropped_refused) == (2, 2, 1)
+    assert world.counts.failures == {"refused": 1}
+
+
+def test_a_profile_that_breaks_the_receiver_does_not_hold_up_the_rest_for_ever() -> None:
+    world = World(interval_seconds=10)
+    world.answers = lambda: None if world.pusher._queue.oldest.start > START else broken  # type: ignore[union-attr]
+    broken = PushFailed("error", "500", remedy="")
+    world.look(20)
+    world.run(3600)
+
+    assert len(world.got) == 1
+    assert world.counts.dropped_refused == 1
+
+
+def test_what_is_left_is_sent_at_the_end() -> None:
+    world = World(interval_seconds=600)
+    world.look(50)
+    assert world.got == []
+    world.pusher.end()
+    world.pusher.run()
+
+    assert world.looks == 5 * 30
+
+
+def test_nothing_is_waited_for_at_the_end() -> None:
+    world = World(interval_seconds=600)
+    world.look(50)
+    world.answers = away
+    world.pusher.end()
+    world.pusher.run()
+
+    assert len(world.attempts) == 1
+
+
+def test_a_queue_counts_what_it_has() -> None:
+    queue = Queue(10_000)
+    for number in range(10):
+        queue.put(Entry("a", "mysql", "1", number, number, 1, gzip.compress(b"") + bytes(1_500)))
+
+    assert queue.bytes <= 10_000
+    assert queue.dropped == 10 - len(queue)
+    assert queue.take().start == queue.dropped
+
+
+def test_every_series_is_declared() -> None:
+    counts = Pushes(failures=dict.fromkeys(REASONS, 0))
+    declared = registry.default()
+    for sample in own(SensorState(), 0, OwnProfiles(), counts).samples:
+        if sample.metric.startswith("push_"):
+            allowed = [label.values for label in declared[sample.metric].labels]
+            assert all(value in (values or ()) for value, values in zip(sample.labels, allowed, strict=True))
+    assert declared["push_failures"].labels[0].values == REASONS
+    assert not any(
+        sample.metric.startswith("push_") for sample in own(SensorState(), 0, OwnProfiles()).samples
+    )
