@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from innoscope import __version__
-from innoscope.exporter import landing
+from innoscope.exporter import landing, runbooks
 from innoscope.exporter.families import expose
 from innoscope.exporter.web import HTML, Request, Response, plain
 from innoscope.sensor.client import SensorDown
@@ -54,6 +54,7 @@ class Routes:
             "/-/ready": self.ready,
             "/api/stacks": self._store.answer,
             "/api/probes": self.probes,
+            **runbooks.routes(),
         }
 
     def metrics(self, request: Request) -> Response:
