@@ -1,4 +1,4 @@
-"""The shipped alert rules under Debian's Prometheus and Alertmanager, with time scaled down, and a webhook of our own."""
+"""The shipped alert rules under Debian's Prometheus and Alertmanager, with time scaled, and a webhook."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WINDOW: Final = re.compile(r"\[(\d+)(ms|s|m|h|d)\]")
 
 
 def scaled(rules: Any, factor: int = FACTOR, least_window_ms: int = LEAST_WINDOW_MS) -> Any:
-    """The rules with each ``for`` and each window in brackets divided by ``factor``, and nothing else changed."""
+    """The rules with each ``for`` and each window in brackets divided by ``factor``, otherwise unchanged."""
 
     def shorter(match: re.Match[str]) -> str:
         return f"[{max(_ms(*match.groups()) // factor, least_window_ms)}ms]"
@@ -128,9 +128,9 @@ class Alertmanager:
         (folder / "alertmanager.yml").write_text(yaml.safe_dump(config))
         self._log = folder / "alertmanager.log"
         self._command = [
-            *_with_its_templates(), tool("prometheus-alertmanager"), f"--config.file={folder}/alertmanager.yml",
-            f"--storage.path={folder}/alertmanager", f"--web.listen-address=127.0.0.1:{self.port}",
-            "--cluster.listen-address=", "--log.level=warn",
+            *_with_its_templates(), tool("prometheus-alertmanager"),
+            f"--config.file={folder}/alertmanager.yml", f"--storage.path={folder}/alertmanager",
+            f"--web.listen-address=127.0.0.1:{self.port}", "--cluster.listen-address=", "--log.level=warn",
         ]  # fmt: skip
         self._keeper = Keeper()
 
@@ -187,8 +187,8 @@ class Alerting(Prometheus):
         return {one["labels"]["alertname"]: one["state"] for one in alerts}
 
     def fired(self, seconds: float) -> dict[str, int]:
-        """Alerts that were pending or firing within the last seconds, and at how many evaluations."""
-        query = f"sum by (alertname) (count_over_time(ALERTS[{int(seconds)}s]))"
+        """Alerts that were firing within the last seconds, and at how many evaluations."""
+        query = f'sum by (alertname) (count_over_time(ALERTS{{alertstate="firing"}}[{int(seconds)}s]))'
         found = self.get(f"/api/v1/query?{urllib.parse.urlencode({'query': query})}")["result"]
         return {one["metric"]["alertname"]: int(one["value"][1]) for one in found}
 

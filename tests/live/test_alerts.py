@@ -1,7 +1,7 @@
 """The shipped alerts end to end: a real server, agent, Prometheus, Alertmanager and a webhook.
 
-The rules are the shipped ones with time scaled (alerting.scaled). Each alert fires and is notified, the cause goes
-away, and it is resolved and notified; under the same load without a cause no alert is even pending.
+The rules are the shipped ones with time scaled (alerting.scaled). Each alert fires and is notified, the cause
+goes away, and it is resolved and notified; under the same load without a cause none fires.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CLIENTS = 14
-#: No alert may be pending for so long under a healthy load: twelve scaled minutes.
-QUIET_S = 12
+#: No alert may fire for so long under a healthy load: a quarter of an hour, scaled.
+QUIET_S = 15
 #: Without commits that go to disk: how long this machine's disk takes is not what is tested.
 OPTIONS = {"innodb_flush_log_at_trx_commit": 2, "innodb_buffer_pool_size": "16M", "innodb_io_capacity": 200}
 
@@ -75,7 +75,9 @@ class Scene:
         ended = time.monotonic()
         for alert in alerts:
             self.notifies(alert, "resolved")
-            seconds = f"{ended - began:.1f} s with its cause, resolved {time.monotonic() - ended:.1f} s after it"
+            seconds = (
+                f"{ended - began:.1f} s with its cause, resolved {time.monotonic() - ended:.1f} s after it"
+            )
             figures.record("alert end to end", alert, seconds)
 
 
@@ -119,6 +121,6 @@ def test_the_same_load_without_a_cause_fires_nothing(scene: Scene) -> None:
     until(lambda: not scene.prometheus.states(), scene.words)
     with OwnRows(scene.server, CLIENTS):
         before = len(scene.notified.notifications)
-        time.sleep(QUIET_S)
+        time.sleep(QUIET_S)  # what is waited for is that nothing happens
         assert scene.prometheus.fired(QUIET_S) == {}
         assert len(scene.notified.notifications) == before

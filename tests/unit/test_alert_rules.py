@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,6 +21,7 @@ from innoscope.toggles import catalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 ROOT = ALERTS.parents[1]
 RUNBOOKS = ALERTS.parent / "runbooks"
@@ -244,8 +244,8 @@ def test_inhibitions_name_alerts_that_exist() -> None:
 
 def test_the_table_in_the_documentation_is_that_of_the_rules() -> None:
     rows = [
-        f"| [{name}](../dashboards/runbooks/{name}.md) | {rule['labels']['severity']} | {rule.get('for', '0')} |"
-        f" {rule['annotations']['summary'].removesuffix('.')} |"
+        f"| [{name}](../dashboards/runbooks/{name}.md) | {rule['labels']['severity']}"
+        f" | {rule.get('for', '0')} | {rule['annotations']['summary'].removesuffix('.')} |"
         for name, rule in rules("alerts.yaml").items()
     ]
     text = (ROOT / "docs" / "alerts.md").read_text()

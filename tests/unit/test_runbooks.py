@@ -49,7 +49,8 @@ def test_every_page_is_served_as_text(port: int) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/runbooks/Nothing", "/runbooks/InnoscopeServerDown.md", "/runbooks/__init__.py", "/runbooks/../data.py",
+        "/runbooks/Nothing", "/runbooks/InnoscopeServerDown.md", "/runbooks/__init__.py",
+        "/runbooks/../data.py",
         "/runbooks/%2e%2e/%2e%2e/etc/passwd", "/runbooks//etc/passwd", "/runbooks/InnoscopeServerDown/..",
         "/runbooks/InnoscopeServerDown%00",
     ],

@@ -1,4 +1,4 @@
-"""The runbooks of the alerts, where their ``runbook_url`` leads: /runbooks/NAME, and /runbooks for the list."""
+"""The runbooks of the alerts, where their ``runbook_url`` leads: /runbooks/NAME; /runbooks is the list."""
 
 from __future__ import annotations
 
