@@ -12,7 +12,7 @@ import time
 import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import yaml
 
@@ -104,6 +104,14 @@ class Notified:
         self._server.shutdown()
         self._server.server_close()
 
+    def summary(self) -> list[tuple[str, str]]:
+        """Alert and status, in the order they came."""
+        return [
+            (one["labels"]["alertname"], one["status"])
+            for notification in list(self.notifications)
+            for one in notification["alerts"]
+        ]
+
     def of(self, alert: str) -> dict[str, dict[str, Any]]:
         """What was told of an alert: its status (firing, resolved) → the alert, and the path it came by."""
         return {
@@ -128,7 +136,7 @@ class Alertmanager:
         (folder / "alertmanager.yml").write_text(yaml.safe_dump(config))
         self._log = folder / "alertmanager.log"
         self._command = [
-            *_with_its_templates(), tool("prometheus-alertmanager"),
+            *_with_its_templates(), str(tool("prometheus-alertmanager")),
             f"--config.file={folder}/alertmanager.yml", f"--storage.path={folder}/alertmanager",
             f"--web.listen-address=127.0.0.1:{self.port}", "--cluster.listen-address=", "--log.level=warn",
         ]  # fmt: skip
@@ -180,6 +188,10 @@ class Alerting(Prometheus):
             targets = [{"targets": [f"127.0.0.1:{alertmanager.port}"]}]
             config["alerting"] = {"alertmanagers": [{"static_configs": targets}]}
         file.write_text(yaml.safe_dump(config))
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        return self
 
     def states(self) -> dict[str, str]:
         """Alerts that are pending or firing, and which of it."""

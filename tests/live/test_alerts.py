@@ -31,18 +31,29 @@ CLIENTS = 14
 #: No alert may fire for so long under a healthy load: a quarter of an hour, scaled.
 QUIET_S = 15
 #: Without commits that go to disk: how long this machine's disk takes is not what is tested.
-OPTIONS = {"innodb_flush_log_at_trx_commit": 2, "innodb_buffer_pool_size": "16M", "innodb_io_capacity": 200}
+OPTIONS: dict[str, str | int | None] = {
+    "innodb_flush_log_at_trx_commit": 2,
+    "innodb_buffer_pool_size": "256M",
+    "innodb_io_capacity": 200,
+}
 
 
 class OwnRows(UpdateStorm):
-    """The same updates as those that wait in RowLock, and nobody holds the rows."""
+    """The same updates as those that wait in RowLock, of rows that nobody holds, each on another page."""
 
     name: ClassVar[str] = "own_rows"
-    rows: ClassVar[int] = 10_000
+    rows: ClassVar[int] = 16_384
 
     @property
     def describe(self) -> str:
         return f"{self.count} clients updating rows of {self.rows}"
+
+    def prepare(self) -> None:
+        table = f"{self.database}.t1"
+        self.sql(f"CREATE TABLE {table} (a INT AUTO_INCREMENT PRIMARY KEY, b INT, pad VARCHAR(4100))")
+        self.sql(f"INSERT INTO {table} (b, pad) VALUES (0, REPEAT('x', 4000))")
+        for _ in range(self.rows.bit_length() - 1):
+            self.sql(f"INSERT INTO {table} (b, pad) SELECT b, pad FROM {table}")
 
     def statements(self) -> Sequence[str]:
         return ["UPDATE t1 SET b = b + 1 WHERE a = $R"]
@@ -52,7 +63,7 @@ class Scene:
     """One server and all that watches it."""
 
     def __init__(self, stack: ExitStack, folder: Path) -> None:
-        self.server = stack.enter_context(Server("mysql-5.6.24", options=OPTIONS))
+        self.server = stack.enter_context(Server("mysql-9.7", options=OPTIONS))
         sensing = stack.enter_context(Sensing(only=[self.server]))
         self.agent = stack.enter_context(Running(self.server, sensor=sensing.path))
         self.notified = stack.enter_context(Notified())
@@ -64,8 +75,12 @@ class Scene:
         told = until(lambda: self.notified.of(alert).get(status), lambda: f"{alert} {status}: {self.words()}")
         return {**told["labels"], **told["annotations"], "path": told["path"]}
 
+    def toggle(self, *words: str) -> None:
+        done = innoscope("toggle", *words, "--pid", self.server.pid)
+        assert done.returncode == 0, done.stderr
+
     def words(self) -> str:
-        return f"{self.prometheus.states()}, {self.notified.notifications}"
+        return f"{self.prometheus.states()}, notified {self.notified.summary()}"
 
     @contextmanager
     def fires(self, *alerts: str) -> Iterator[None]:
@@ -90,9 +105,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 
 def test_stalls_fire_are_notified_and_resolve(scene: Scene) -> None:
-    on = ("--pid", scene.server.pid)
     with scene.fires("InnoscopeToggleLeftOn"):
-        assert innoscope("toggle", "set", "flush_neighbors", "off", "--yes", *on).returncode == 0
+        scene.toggle("set", "flush_neighbors", "contiguous", "--yes")
 
         with scene.fires("InnoscopeRowLockConvoy"), RowLock(scene.server, CLIENTS):
             told = scene.notifies("InnoscopeRowLockConvoy", "firing")
@@ -114,12 +128,17 @@ def test_stalls_fire_are_notified_and_resolve(scene: Scene) -> None:
                 os.kill(scene.server.pid, signal.SIGCONT)
 
         assert "flush_neighbors" in scene.notifies("InnoscopeToggleLeftOn", "firing")["description"]
-        assert innoscope("toggle", "undo", *on).returncode == 0
+        scene.toggle("undo")
 
 
-def test_the_same_load_without_a_cause_fires_nothing(scene: Scene) -> None:
-    until(lambda: not scene.prometheus.states(), scene.words)
+def test_a_storm_ends_with_its_cause_and_the_same_load_then_fires_nothing(scene: Scene) -> None:
     with OwnRows(scene.server, CLIENTS):
+        with scene.fires("InnoscopeFlushingStorm"):
+            scene.toggle("set", "redo_size", "8", "--yes", "--for", "1h")
+            assert scene.notifies("InnoscopeFlushingStorm", "firing")["path"] == "/pager"
+            scene.toggle("set", "redo_size", "1024", "--yes", "--for", "1h")  # what its runbook says
+
+        until(lambda: not scene.prometheus.states(), scene.words)
         before = len(scene.notified.notifications)
         time.sleep(QUIET_S)  # what is waited for is that nothing happens
         assert scene.prometheus.fired(QUIET_S) == {}
