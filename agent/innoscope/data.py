@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from innoscope.errors import BadFile
+
+#: Folders of the source tree that are not in probes/.
+_ELSEWHERE: Final = {"runbooks": "dashboards/runbooks"}
 
 
 def folder(name: str) -> Path:
     """The folder ``probes/<name>`` of the source tree, or where it was installed as ``innoscope.<name>``.
 
-    Names: catalog, uprobes, include.
+    Names: catalog, uprobes, include; runbooks, which is in dashboards/.
     """
-    in_tree = Path(__file__).resolve().parents[2] / "probes" / name
+    in_tree = Path(__file__).resolve().parents[2] / _ELSEWHERE.get(name, f"probes/{name}")
     if in_tree.is_dir():
         return in_tree
     return Path(import_module(f"innoscope.{name}").__path__[0])

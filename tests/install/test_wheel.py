@@ -44,7 +44,8 @@ def test_core_and_catalog_are_in_it(installed: Path) -> None:
     program = (
         "import innoscope, innoscope._native as core; from innoscope import data;"
         "from innoscope.stacks import catalog;"
-        "source = data.folder('uprobes') / 'flush.bpf.c', data.folder('include') / 'probe.h';"
+        "source = data.folder('uprobes') / 'flush.bpf.c', data.folder('include') / 'probe.h',"
+        " data.folder('runbooks') / 'InnoscopeServerDown.md';"
         "assert all(file.is_file() for file in source), source;"
         "print(innoscope.__file__, core.__file__, *source, data.catalog_path('waits.yaml'),"
         "len(catalog.load().rules) > 50)"

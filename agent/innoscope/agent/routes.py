@@ -5,6 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from innoscope.exporter import runbooks
 from innoscope.exporter.answers import as_json, packed
 from innoscope.exporter.families import Texts
 from innoscope.exporter.web import Request, Response, plain
@@ -56,6 +57,7 @@ class Routes:
             "/-/ready": self.ready,
             "/api/stacks": self._store.answer,
             "/api/probes": self.probes,
+            **runbooks.routes(),
         }
 
     def metrics(self, request: Request) -> Response:

@@ -1,0 +1,220 @@
+"""The shipped alert rules under Debian's Prometheus and Alertmanager, with time scaled, and a webhook."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+import subprocess
+import threading
+import time
+import urllib.parse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import yaml
+
+from prometheus import Prometheus
+from servers import Keeper, cache
+from servers.debian import unpack_packages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ALERTS: Final = Path(__file__).parents[1] / "dashboards" / "alerts"
+
+#: A test's minute is a second. Rates need their scrapes, though: no window becomes shorter than this.
+FACTOR: Final = 60
+LEAST_WINDOW_MS: Final = 4_000
+_PATIENCE_S: Final = 30
+_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_WAITS: Final = ("group_wait", "group_interval", "repeat_interval")
+_WINDOW: Final = re.compile(r"\[(\d+)(ms|s|m|h|d)\]")
+
+
+def scaled(rules: Any, factor: int = FACTOR, least_window_ms: int = LEAST_WINDOW_MS) -> Any:
+    """The rules with each ``for`` and each window in brackets divided by ``factor``, otherwise unchanged."""
+
+    def shorter(match: re.Match[str]) -> str:
+        return f"[{max(_ms(*match.groups()) // factor, least_window_ms)}ms]"
+
+    def one(rule: dict[str, Any]) -> dict[str, Any]:
+        changed = rule | {"expr": _WINDOW.sub(shorter, rule["expr"])}
+        if "for" in rule:
+            changed["for"] = _divided(rule["for"], factor)
+        return changed
+
+    groups = [group | {"rules": [one(rule) for rule in group["rules"]]} for group in rules["groups"]]
+    return rules | {"groups": groups}
+
+
+def _divided(duration: str, factor: int) -> str:
+    unit = duration.lstrip("0123456789")
+    return f"{_ms(duration.removesuffix(unit), unit) // factor}ms"
+
+
+def _ms(number: str, unit: str) -> int:
+    return int(number) * _MS[unit]
+
+
+def tool(name: str) -> Path:
+    """amtool or prometheus-alertmanager, unpacked: installing the package would start a service."""
+    home = cache.root() / "tools" / "alertmanager"
+    with cache.locked(home.name):
+        if not home.exists():
+            with cache.made_whole(home) as scratch:
+                unpack_packages(("prometheus-alertmanager",), scratch, scratch)
+    return home / "usr/bin" / name
+
+
+def _with_its_templates() -> list[str]:
+    """Run what follows where Debian's build looks for its templates, in a mount namespace of its own."""
+    over = f"lowerdir={tool('amtool').parents[1] / 'share'}:/usr/share"
+    script = f'mount -t overlay -o {over} templates /usr/share && exec "$0" "$@"'
+    return ["unshare", "--mount", "sh", "-c", script]
+
+
+class Notified:
+    """A webhook that takes what Alertmanager sends; a context manager."""
+
+    def __init__(self) -> None:
+        self.notifications: list[dict[str, Any]] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                outer.notifications.append(body | {"path": self.path})
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_port
+
+    def __enter__(self) -> Notified:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def summary(self) -> list[tuple[str, str]]:
+        """Alert and status, in the order they came."""
+        return [
+            (one["labels"]["alertname"], one["status"])
+            for notification in list(self.notifications)
+            for one in notification["alerts"]
+        ]
+
+    def of(self, alert: str) -> dict[str, dict[str, Any]]:
+        """What was told of an alert: its status (firing, resolved) → the alert, and the path it came by."""
+        return {
+            one["status"]: one | {"path": notification["path"]}
+            for notification in list(self.notifications)
+            for one in notification["alerts"]
+            if one["labels"]["alertname"] == alert
+        }
+
+
+class Alertmanager:
+    """Debian's, with the shipped sample: its waits scaled, its webhooks led to ``notified``."""
+
+    def __init__(self, folder: Path, notified: Notified) -> None:
+        self.port = _free_port()
+        config = yaml.safe_load((ALERTS / "alertmanager.yaml").read_text())
+        for route in config["route"]["routes"]:
+            route |= {key: _divided(value, FACTOR) for key, value in route.items() if key in _WAITS}
+        for receiver in config["receivers"]:
+            for hook in receiver.get("webhook_configs", ()):
+                hook["url"] = hook["url"].replace(":9095", f":{notified.port}")
+        (folder / "alertmanager.yml").write_text(yaml.safe_dump(config))
+        self._log = folder / "alertmanager.log"
+        self._command = [
+            *_with_its_templates(), str(tool("prometheus-alertmanager")),
+            f"--config.file={folder}/alertmanager.yml", f"--storage.path={folder}/alertmanager",
+            f"--web.listen-address=127.0.0.1:{self.port}", "--cluster.listen-address=", "--log.level=warn",
+        ]  # fmt: skip
+        self._keeper = Keeper()
+
+    def __enter__(self) -> Alertmanager:
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self._keeper.watch(self._process.pid)
+        until(self._listens, self._log.read_text)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._keeper.forget(self._process.pid)
+        self._keeper.close()
+
+    def suppressed(self) -> set[str]:
+        """Alerts that are silenced by others."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request("GET", "/api/v2/alerts")
+            alerts = json.loads(connection.getresponse().read())
+        finally:
+            connection.close()
+        return {one["labels"]["alertname"] for one in alerts if one["status"]["inhibitedBy"]}
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+class Alerting(Prometheus):
+    """Prometheus with the shipped rules, scaled, that tells this Alertmanager. Scrapes every second."""
+
+    def __init__(self, folder: Path, target: int, alertmanager: Alertmanager | None = None) -> None:
+        super().__init__(folder, target)
+        for name in ("recording.yaml", "alerts.yaml"):
+            rules = scaled(yaml.safe_load((ALERTS / name).read_text()))
+            (folder / name).write_text(yaml.safe_dump(rules, width=1_000))
+        file = folder / "prometheus.yml"
+        config = yaml.safe_load(file.read_text())
+        config["global"]["evaluation_interval"] = "1s"
+        config["rule_files"] = ["recording.yaml", "alerts.yaml"]
+        if alertmanager is not None:
+            targets = [{"targets": [f"127.0.0.1:{alertmanager.port}"]}]
+            config["alerting"] = {"alertmanagers": [{"static_configs": targets}]}
+        file.write_text(yaml.safe_dump(config))
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        return self
+
+    def states(self) -> dict[str, str]:
+        """Alerts that are pending or firing, and which of it."""
+        alerts = self.get("/api/v1/alerts")["alerts"]
+        return {one["labels"]["alertname"]: one["state"] for one in alerts}
+
+    def fired(self, seconds: float) -> dict[str, int]:
+        """Alerts that were firing within the last seconds, and at how many evaluations."""
+        query = f'sum by (alertname) (count_over_time(ALERTS{{alertstate="firing"}}[{int(seconds)}s]))'
+        found = self.get(f"/api/v1/query?{urllib.parse.urlencode({'query': query})}")["result"]
+        return {one["metric"]["alertname"]: int(one["value"][1]) for one in found}
+
+
+def until(holds: Callable[[], Any], words: Callable[[], object], patience: float = _PATIENCE_S) -> Any:
+    """What ``holds`` gives once it gives something; fails with ``words``."""
+    deadline = time.monotonic() + patience
+    while not (found := holds()):
+        assert time.monotonic() < deadline, words()
+        time.sleep(0.1)
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,274 @@
+"""The alert rules: promtool's own tests of each, and that rules, tests, runbooks, metrics and docs agree."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+import subprocess
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+import yaml
+
+from alerting import ALERTS, scaled, tool
+from innoscope.cli.main import cli as program
+from innoscope.metrics import registry
+from innoscope.stacks.classify import default_classifier
+from innoscope.toggles import catalog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ROOT = ALERTS.parents[1]
+RUNBOOKS = ALERTS.parent / "runbooks"
+TESTS = sorted((ALERTS / "tests").glob("*.yaml"))
+#: Alerts on what is missing: these fire without series.
+ON_ABSENCE = {"InnoscopeServerVanished", "InnoscopeNoAgents"}
+HEADINGS = [
+    "What it means", "Why it happens", "How to confirm", "What to do now", "What to fix for good",
+    "Why this threshold", "References",
+]  # fmt: skip
+_METRIC = re.compile(r"\b(?:[a-z_]+:)?innoscope_[a-z0-9_]+(?::[a-z0-9_]+)?")
+_SELECTOR = re.compile(r"(innoscope_[a-z0-9_]+)\{([^}]*)\}")
+_LABEL = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"')
+
+
+@cache
+def rules(name: str) -> dict[str, dict[str, Any]]:
+    """By alert or record."""
+    groups = yaml.safe_load((ALERTS / name).read_text())["groups"]
+    return {rule.get("alert") or rule["record"]: rule for group in groups for rule in group["rules"]}
+
+
+@cache
+def entries() -> list[dict[str, Any]]:
+    """All of promtool's tests of alerts."""
+    return [test for path in TESTS for test in yaml.safe_load(path.read_text())["tests"]]
+
+
+ALERT_NAMES = sorted(rules("alerts.yaml"))
+
+
+def run(*command: object) -> str:
+    """A tool that has to succeed; what it said."""
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_promtool_has_nothing_to_say_of_the_rules() -> None:
+    files = ALERTS / "alerts.yaml", ALERTS / "recording.yaml"
+    run("promtool", "check", "rules", "--lint=all", "--lint-fatal", *files)
+    run("promtool", "check", "config", ALERTS / "prometheus.yaml")
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)
+def test_promtool_runs_the_tests_of_the_rules(path: Path) -> None:
+    run("promtool", "test", "rules", path)
+
+
+def checks(alert: str) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Each test of an alert, and what it looks at in it."""
+    for entry in entries():
+        found = [check for check in entry.get("alert_rule_test", ()) if check["alertname"] == alert]
+        if found:
+            yield entry, found
+
+
+def expected(check: dict[str, Any]) -> list[dict[str, str]]:
+    return [one["exp_labels"] for one in check["exp_alerts"]]
+
+
+def seconds(text: str) -> int:
+    return sum(int(number) * {"s": 1, "m": 60}[unit] for number, unit in re.findall(r"(\d+)([ms])", text))
+
+
+@pytest.mark.parametrize("alert", ALERT_NAMES)
+def test_each_alert_fires_on_the_sick_one_only_and_resolves(alert: str) -> None:
+    rule = rules("alerts.yaml")[alert]
+    (entry, found) = next(
+        (entry, found) for entry, found in checks(alert) if entry["name"].endswith("and resolves")
+    )
+    *waits, fires, resolves = found
+
+    assert [labels for check in waits for labels in expected(check)] == []
+    assert len(waits) == ("for" in rule), "whether it waits for as long as it should"
+    assert len(expected(fires)) == 1
+    assert expected(resolves) == []
+    assert seconds(fires["eval_time"]) < seconds(resolves["eval_time"])
+    if alert not in ON_ABSENCE:
+        told = expected(fires)[0]
+        assert "sick" in told.get("server", "") + told["instance"]
+        assert any("well" in one["series"] for one in entry["input_series"]), "no healthy twin"
+
+
+@pytest.mark.parametrize("alert", ALERT_NAMES)
+def test_each_alert_is_right_when_its_series_are_missing(alert: str) -> None:
+    words = "takes absence for the alarm" if alert in ON_ABSENCE else "says nothing without its series"
+    found = [found for entry, found in checks(alert) if f"{alert} {words}" in entry["name"]]
+
+    assert found
+    if alert not in ON_ABSENCE:
+        assert [labels for check in found[0] for labels in expected(check)] == []
+
+
+@pytest.mark.parametrize("alert", ALERT_NAMES)
+def test_each_alert_follows_the_conventions(alert: str) -> None:
+    rule = rules("alerts.yaml")[alert]
+    annotations = rule["annotations"]
+
+    assert alert.startswith("Innoscope")
+    assert rule["labels"].keys() == {"severity"}
+    assert rule["labels"]["severity"] in ("critical", "warning", "info")
+    assert annotations.keys() == {"summary", "description", "runbook_url"}
+    assert "{{" not in annotations["summary"]
+    assert annotations["runbook_url"].endswith(f"/runbooks/{alert}")
+    if alert != "InnoscopeNoAgents":
+        assert "{{ $labels.instance }}" in annotations["runbook_url"]
+
+
+@pytest.mark.parametrize("alert", ALERT_NAMES)
+def test_each_alert_has_a_runbook_with_its_rule(alert: str) -> None:
+    rule = rules("alerts.yaml")[alert]
+    text = (RUNBOOKS / f"{alert}.md").read_text()
+    when = f"for {rule['for']}" if "for" in rule else "at once"
+
+    assert text.startswith(
+        f"# {alert}\n\n**{rule['labels']['severity']}**, {when}: {rule['annotations']['summary']}\n"
+    )
+    assert f"```promql\n{rule['expr'].strip()}\n```" in text
+    headings = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
+    assert [one.removesuffix(" in InnoDB") for one in headings] == HEADINGS
+    for link in re.findall(r"\]\((\w+\.md)\)", text):
+        assert (RUNBOOKS / link).is_file()
+
+
+def test_each_runbook_has_an_alert() -> None:
+    assert {page.stem for page in RUNBOOKS.glob("*.md")} == set(ALERT_NAMES)
+
+
+def known_metrics() -> set[str]:
+    found = set(rules("recording.yaml"))
+    for metric in registry.default():
+        found.add(metric.exported)
+        if metric.kind == "histogram":
+            found |= {metric.exported + suffix for suffix in ("_bucket", "_sum", "_count")}
+    return found
+
+
+def texts() -> dict[str, str]:
+    """All that names metrics."""
+    places = [*ALERTS.glob("*.yaml"), *TESTS, *RUNBOOKS.glob("*.md")]
+    return {str(path.relative_to(ROOT)): path.read_text() for path in places}
+
+
+def test_all_metrics_exist() -> None:
+    known = known_metrics()
+    for place, text in texts().items():
+        unknown = {name for name in _METRIC.findall(text) if name not in known}
+        assert not unknown, f"{place}: {unknown}"
+
+
+def label_values() -> dict[tuple[str, str], set[str]]:
+    """(metric without suffixes, label) → its values, where they are known."""
+    waits = set(default_classifier().catalog.classes)
+    found = {}
+    for metric in registry.default():
+        for label in metric.labels:
+            values = waits if label.name == "wait" else set(label.values or ())
+            if values:
+                for suffix in ("", "_bucket", "_sum", "_count"):
+                    found[metric.exported + suffix, label.name] = values
+    return found
+
+
+def test_all_values_of_labels_exist() -> None:
+    known = label_values()
+    for place, text in texts().items():
+        for metric, selector in _SELECTOR.findall(text):
+            for label, values in _LABEL.findall(selector):
+                unknown = set(values.split("|")) - known.get((metric, label), set(values.split("|")))
+                assert not unknown, f"{place}: {metric}{{{label}}}: {unknown}"
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """All commands of innoscope in the runbooks, with their words."""
+    found = []
+    for page in RUNBOOKS.glob("*.md"):
+        for line in re.findall(r"(?:^    |`)(?:sudo )?(innoscope [^`\n]*)", page.read_text(), re.MULTILINE):
+            words = shlex.shlex(line, posix=True, punctuation_chars="|")  # a comment ends it, and a pipe
+            words.whitespace_split = True
+            found.append((page.stem, list(itertools.takewhile(lambda word: word != "|", words))[1:]))
+    return found
+
+
+@pytest.mark.parametrize(("page", "words"), commands(), ids=str)
+def test_commands_in_runbooks_can_be_typed(page: str, words: list[str]) -> None:
+    if not words or "…" in words:
+        return
+    command: click.Command = program
+    while isinstance(command, click.Group) and words:
+        found = command.get_command(click.Context(command), words[0])
+        assert found is not None, f"{page}: {words}"
+        command, words = found, words[1:]
+    if words and words != ["--help"]:
+        command.make_context("innoscope", [*words], resilient_parsing=False)
+    if command.name in ("set", "plan") and words:
+        toggle = catalog.load()[words[0]]
+        assert toggle.domain is None or words[1], page
+
+
+def test_alertmanager_takes_the_sample_and_routes_by_severity() -> None:
+    config = ALERTS / "alertmanager.yaml"
+    run(tool("amtool"), "check-config", config)
+    for labels, receiver in (
+        (["alertname=InnoscopeFlushingStorm", "severity=critical"], "pager"),
+        (["alertname=InnoscopeRowLockConvoy", "severity=warning"], "mail"),
+        (["alertname=InnoscopeSeriesDropped", "severity=info"], "nobody"),
+        (["alertname=SomebodyElses", "severity=critical"], "mail"),
+    ):
+        route = "config", "routes", "test", f"--config.file={config}", f"--verify.receivers={receiver}"
+        run(tool("amtool"), *route, *labels)
+
+
+def test_inhibitions_name_alerts_that_exist() -> None:
+    text = (ALERTS / "alertmanager.yaml").read_text()
+    for operator, pattern in re.findall(r'alertname (=~|!~|!=|=) "([^"]+)"', text):
+        fits = re.compile(pattern).fullmatch if "~" in operator else pattern.__eq__
+        assert any(fits(name) for name in ALERT_NAMES), pattern
+
+
+def test_the_table_in_the_documentation_is_that_of_the_rules() -> None:
+    rows = [
+        f"| [{name}](../dashboards/runbooks/{name}.md) | {rule['labels']['severity']}"
+        f" | {rule.get('for', '0')} | {rule['annotations']['summary'].removesuffix('.')} |"
+        for name, rule in rules("alerts.yaml").items()
+    ]
+    text = (ROOT / "docs" / "alerts.md").read_text()
+
+    assert [line for line in text.splitlines() if line.startswith("| [Innoscope")] == rows
+
+
+def test_scaling_changes_durations_and_nothing_else() -> None:
+    """What tests/live/test_alerts.py does to the rules."""
+    shipped = yaml.safe_load((ALERTS / "alerts.yaml").read_text())
+    millis = scaled(shipped, 1, 0)
+    for before, after in zip(*(list(walk(one)) for one in (shipped, millis)), strict=True):
+        same = {**after, "expr": re.sub(r"\[(\d+)ms\]", plain, after["expr"])}
+        assert same.keys() == before.keys()
+        assert re.sub(r"\[(\d+[mhs])\]", plain, before["expr"]) == same["expr"]
+        assert before["annotations"] == after["annotations"]
+
+
+def walk(document: Any) -> Iterator[dict[str, Any]]:
+    for group in document["groups"]:
+        yield from group["rules"]
+
+
+def plain(match: re.Match[str]) -> str:
+    number, unit = re.fullmatch(r"(\d+)(\w*)", match.group(1)).groups()  # type: ignore[union-attr]
+    return f"[{int(number) * {'': 1, 's': 1_000, 'm': 60_000, 'h': 3_600_000}[unit]}]"

@@ -1,0 +1,59 @@
+"""Runbooks over HTTP: the pages that there are, and no way to any other file."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope.data import folder
+from innoscope.exporter import runbooks
+from innoscope.exporter.web import Address, WebServer
+from innoscope.exporter.webconfig import Watched
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    server = WebServer(Address.parse("127.0.0.1:0"), runbooks.routes(), Watched(None))
+    threading.Thread(target=server.serve, daemon=True).start()
+    yield server.port
+    server.stop()
+
+
+def get(port: int, path: str) -> tuple[int, str, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.headers["Content-Type"], answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_every_page_is_served_as_text(port: int) -> None:
+    status, _, listing = get(port, "/runbooks")
+    assert status == 200
+    paths = listing.split()
+    assert len(paths) == len(list(folder("runbooks").glob("*.md"))) > 30
+    for path in paths:
+        status, kind, text = get(port, path)
+        assert (status, kind) == (200, "text/plain; charset=utf-8")
+        assert text.startswith(f"# {path.removeprefix('/runbooks/')}\n")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/runbooks/Nothing", "/runbooks/InnoscopeServerDown.md", "/runbooks/__init__.py",
+        "/runbooks/../data.py",
+        "/runbooks/%2e%2e/%2e%2e/etc/passwd", "/runbooks//etc/passwd", "/runbooks/InnoscopeServerDown/..",
+        "/runbooks/InnoscopeServerDown%00",
+    ],
+)  # fmt: skip
+def test_no_other_file_is(port: int, path: str) -> None:
+    assert get(port, path)[0] == 404
