@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import platform
 import shutil
@@ -39,10 +40,10 @@ def collect(site: Path, doc: Path) -> None:
     _write(doc / "carried-licences.txt", libraries(site))
     _write(doc / "crates-licences.txt", crates())
     for info in site.glob("*.dist-info"):
-        shutil.rmtree(info / "licenses", ignore_errors=True)
-        shutil.rmtree(info / "sboms", ignore_errors=True)
-        for path in _licence_files(info):
+        for path in _of_library(info):
             path.unlink()
+        for folder in ("licenses", "sboms"):
+            shutil.rmtree(info / folder, ignore_errors=True)
 
 
 def libraries(site: Path) -> list[Part]:
@@ -54,8 +55,7 @@ def libraries(site: Path) -> list[Part]:
             continue
         classified = [line.rpartition(" :: ")[2] for line in said.get_all("Classifier", []) if "License ::" in line]
         licence = said["License-Expression"] or ", ".join(classified) or said["License"] or "see below"
-        files = _licence_files(info) or _licence_files(info / "licenses")
-        found.append(Part(said["Name"], said["Version"], licence.splitlines()[0], files))
+        found.append(Part(said["Name"], said["Version"], licence.splitlines()[0], _of_library(info)))
     return found
 
 
@@ -79,15 +79,16 @@ def crates() -> list[Part]:
 
 
 def _crate(package: dict[str, str]) -> Part:
-    files = _licence_files(Path(package["manifest_path"]).parent)
+    entries = Path(package["manifest_path"]).parent.iterdir()
+    files = tuple(sorted(path for path in entries if path.is_file() and path.name.upper().startswith(_NAMES)))
     return Part(package["name"], package["version"], package["license"] or "see below", files)
 
 
-def _licence_files(folder: Path) -> tuple[Path, ...]:
-    if not folder.is_dir():
-        return ()
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name.upper().startswith(_NAMES))
-    return tuple(sorted(path for path in files if len(path.relative_to(folder).parts) <= 2))
+def _of_library(info: Path) -> tuple[Path, ...]:
+    """Wherever in the library they lie: some parts of one have their own."""
+    rows = csv.reader((info / "RECORD").read_text().splitlines())
+    files = (info.parent / row[0] for row in rows if Path(row[0]).name.upper().startswith(_NAMES))
+    return tuple(sorted(path for path in files if path.is_file() and path.suffix != ".py"))
 
 
 def _write(path: Path, parts: list[Part]) -> None:
