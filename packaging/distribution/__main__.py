@@ -28,7 +28,11 @@ def main() -> None:
 
 
 def build(
-    out: Path, work: Path, ours: Path | None = None, version: str | None = None, formats: list[str] | None = None
+    out: Path,
+    work: Path,
+    ours: Path | None = None,
+    version: str | None = None,
+    formats: list[str] | None = None,
 ) -> list[Path]:
     """The packages, in ``out``; ``work`` is an empty folder."""
     metadata = Metadata.read(version)

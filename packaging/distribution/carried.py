@@ -1,4 +1,4 @@
-"""Python libraries that the distributions lack, or have too old: exact versions, checked, in our own folder."""
+"""Python libraries that the distributions lack, or have too old: exact versions, in our own folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIST = PACKAGING / "carried.txt"
 
 
 def download(folder: Path) -> list[Path]:
-    """The wheels of carried.txt; pip refuses one whose checksum is not there. Its own cache has most of them."""
+    """The wheels of carried.txt; pip refuses one whose checksum is not there."""
     options = ["--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:"]
     run([*PIP, "download", *options, "--dest", str(folder), "--requirement", str(LIST)])
     return sorted(folder.glob("*.whl"))

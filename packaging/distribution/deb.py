@@ -1,4 +1,4 @@
-"""The .deb, by debhelper: it writes what starts, stops and registers services, and finds what the core links to."""
+"""The .deb, by debhelper: it writes what registers services, and finds what the core links to."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Part:
 
 
 def collect(site: Path, doc: Path) -> None:
-    """Write ``carried-licences.txt`` and ``crates-licences.txt``, and remove the files they were taken from."""
+    """Write ``carried-licences.txt`` and ``crates-licences.txt``, and remove what the former has."""
     doc.mkdir(parents=True, exist_ok=True)
     _write(doc / "carried-licences.txt", libraries(site))
     _write(doc / "crates-licences.txt", crates())
@@ -53,7 +53,9 @@ def libraries(site: Path) -> list[Part]:
         said = HeaderParser().parsestr((info / "METADATA").read_text())
         if said["Name"] == _OURS:
             continue
-        classified = [line.rpartition(" :: ")[2] for line in said.get_all("Classifier", []) if "License ::" in line]
+        classified = [
+            line.rpartition(" :: ")[2] for line in said.get_all("Classifier", []) if "License ::" in line
+        ]
         licence = said["License-Expression"] or ", ".join(classified) or said["License"] or "see below"
         found.append(Part(said["Name"], said["Version"], licence.splitlines()[0], _of_library(info)))
     return found
@@ -73,7 +75,9 @@ def crates() -> list[Part]:
         one = waiting.pop()
         if one not in reached:
             reached.add(one)
-            waiting += [dep["pkg"] for dep in edges[one] if any(kind["kind"] is None for kind in dep["dep_kinds"])]
+            waiting += [
+                dep["pkg"] for dep in edges[one] if any(kind["kind"] is None for kind in dep["dep_kinds"])
+            ]
     found = (packages[one] for one in reached - {root})
     return sorted((_crate(package) for package in found), key=lambda part: (part.name, part.version))
 

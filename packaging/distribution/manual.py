@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib
 import inspect
 import re
 from typing import TYPE_CHECKING
@@ -50,8 +51,7 @@ def _main() -> Iterator[str]:
 
 
 def _command(name: str) -> Iterator[str]:
-    command = cli.get_command(click.Context(cli), name)
-    assert command is not None
+    command = importlib.import_module(f"innoscope.cli.{name.replace('-', '')}").command
     context = click.Context(command, info_name=f"innoscope {name}", parent=None)
     yield from _named(f"innoscope-{name}", COMMANDS[name])
     yield ".SH SYNOPSIS"
@@ -60,12 +60,11 @@ def _command(name: str) -> Iterator[str]:
     if isinstance(command, click.Group):
         yield ".SH COMMANDS"
         for sub in command.list_commands(context):
-            yield from _sub(command.get_command(context, sub), f"innoscope {name} {sub}")
+            yield from _sub(command.commands[sub], f"innoscope {name} {sub}")
     yield from _see_also("innoscope (1)", "innoscope\\-agent.toml (5)")
 
 
-def _sub(command: click.Command | None, name: str) -> Iterator[str]:
-    assert command is not None
+def _sub(command: click.Command, name: str) -> Iterator[str]:
     context = click.Context(command, info_name=name)
     yield f".SS {_text(name)}"
     yield from _usage(command, context)
@@ -78,7 +77,11 @@ def _sub(command: click.Command | None, name: str) -> Iterator[str]:
 
 def _configuration() -> Iterator[str]:
     yield from _named("innoscope-agent.toml", "configuration of innoscope agent")
-    yield from (".SH DESCRIPTION", ".I /etc/innoscope/agent.toml", "as it is shipped, with every key and its default.")
+    yield from (
+        ".SH DESCRIPTION",
+        ".I /etc/innoscope/agent.toml",
+        "as it is shipped, with every key and its default.",
+    )
     yield from (".PP", *_as_it_is((PACKAGING / "agent.toml").read_text().splitlines()))
     yield from _see_also("innoscope\\-agent (1)")
 

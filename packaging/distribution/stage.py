@@ -1,17 +1,21 @@
 """The tree that both packages install: everything but what each format keeps in places of its own.
 
-The program is a folder of its own, /usr/lib/innoscope, laid out as Python lays out a virtual environment: its
-``bin/python`` is the distribution's, which finds the distribution's libraries and, before them, ours. So nothing
-depends on where a distribution has its site-packages, and children started with ``sys.executable`` find us too.
+The program is a folder of its own, /usr/lib/innoscope, laid out as Python lays out a virtual environment:
+its ``bin/python`` is the distribution's, which finds the distribution's libraries and, before them, ours. So
+nothing depends on where a distribution has its site-packages, and what we start with ``sys.executable`` finds
+us too.
 """
 
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from distribution import carried, completion, licences, manual
 from distribution.metadata import ROOT, Metadata, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HOME = "usr/lib/innoscope"
 SITE = f"{HOME}/lib/python3/site-packages"
@@ -53,7 +57,7 @@ def stage(metadata: Metadata, wheel: Path, tree: Path) -> None:
 
 
 def wheel(folder: Path) -> Path:
-    """Our wheel, built into ``folder``; a copy of the tree that setuptools left of an older build goes first."""
+    """Our wheel, built into ``folder``; what setuptools left of an older build goes first."""
     shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)
     for left in (ROOT / "build").glob("*.linux-*"):
         shutil.rmtree(left)

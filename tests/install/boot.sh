@@ -1,6 +1,6 @@
 #!/bin/sh
-# boot.sh BASE PLACE COMMAND…: in namespaces of its own, a machine whose disk is BASE and, above it, memory.
-# The command is its process 1, and sees nothing of ours.
+# boot.sh BASE PLACE [OURS THEIRS]… -- COMMAND…: in namespaces of its own, a machine whose disk is BASE and, above it,
+# memory. The command is its process 1, and sees nothing of ours but those folders.
 set -e
 base=$1 place=$2
 shift 2
@@ -9,6 +9,12 @@ mount -t tmpfs -o mode=755 tmpfs "$place"
 mkdir "$place/upper" "$place/work" "$place/root"
 mount -t overlay -o "lowerdir=$base,upperdir=$place/upper,workdir=$place/work" overlay "$place/root"
 cd "$place/root"
+while [ "$1" != -- ]; do
+    mkdir -p "./$2"
+    mount --bind -o ro "$1" "./$2"
+    shift 2
+done
+shift
 mount -t proc proc proc
 mount -t sysfs sysfs sys
 mount -t tmpfs -o mode=755 tmpfs run

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+
 from distribution import deb, rpm
 from distribution.metadata import Metadata
 from distribution.stage import stage
 from distribution.stage import wheel as build_wheel
-
 from servers import ensure_packages
 
 if TYPE_CHECKING:

@@ -14,21 +14,24 @@ from servers import Keeper
 from servers.run import ENVIRONMENT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _BOOT = Path(__file__).with_name("boot.sh")
 _SYSTEMD = ("/lib/systemd/systemd", "--unit=multi-user.target", "--show-status=no")
-#: Alone on this machine, with nobody to log in and no mirror to ask.
-_NOT_HERE = ("apt-daily.timer", "apt-daily-upgrade.timer", "getty.target")
+_NOTHING = ("/bin/sleep", "infinity")
 _BOOT_S = 60
 _ASK = "import sys, urllib.request as r; sys.stdout.write(r.urlopen(sys.argv[1], timeout=5).read().decode())"
 
 
 class Machine:
-    """A context manager. Without ``booted`` nothing but a shell runs in it, as in a container being built."""
+    """A context manager. Folders of ours are shown in it, read-only, at the paths that ``shown`` says.
 
-    def __init__(self, base: Path, *, booted: bool = True) -> None:
+    Without ``booted`` nothing runs in it, as in a container that is being built.
+    """
+
+    def __init__(self, base: Path, shown: Mapping[Path, str] | None = None, *, booted: bool = True) -> None:
         self._base = base
+        self._shown = [str(word) for pair in (shown or {}).items() for word in pair]
         self._booted = booted
         self._keeper = Keeper()
         self._place = Path(tempfile.mkdtemp(prefix="innoscope-machine-", dir="/tmp"))
@@ -37,14 +40,15 @@ class Machine:
 
     def __enter__(self) -> Machine:
         spaces = ["--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--fork", "--kill-child"]
-        first = _SYSTEMD if self._booted else ("/bin/sleep", "infinity")
+        first = ("--", *(_SYSTEMD if self._booted else _NOTHING))
         for group in self._groups:
             group.mkdir()
         self._log = (self._place.with_suffix(".log")).open("w+")
         self._process = subprocess.Popen(
             ["sh", "-c", _ENTER, "sh", *map(str, self._groups), "--",
-             "unshare", *spaces, "sh", str(_BOOT), str(self._base), str(self._place), *first],
-            stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True, env=ENVIRONMENT,
+             "unshare", *spaces, "sh", str(_BOOT), str(self._base), str(self._place), *self._shown, *first],
+            stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, env=ENVIRONMENT,
+            start_new_session=True,
         )  # fmt: skip
         self._keeper.watch(self._process.pid)
         try:
@@ -73,7 +77,12 @@ class Machine:
     def run(self, *command: str, check: bool = True) -> str:
         """Its standard output and error, of a command in the machine."""
         done = subprocess.run(
-            [*self._inside(), *command], capture_output=True, text=True, timeout=120, check=False, env=ENVIRONMENT
+            [*self._inside(), *command],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env=ENVIRONMENT,
         )
         assert done.returncode == 0 or not check, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr
@@ -87,8 +96,10 @@ class Machine:
         inner = self.show(unit, "MainPID")
         for status in Path("/proc").glob("[0-9]*/status"):
             try:
-                ids = next(line for line in status.read_text().splitlines() if line.startswith("NSpid:")).split()[1:]
-                if ids[1:] == [inner] and os.readlink(status.parent / "ns/pid") == self._pid_namespace:
+                ids = next(
+                    line for line in status.read_text().splitlines() if line.startswith("NSpid:")
+                ).split()[1:]
+                if ids[1:] == [inner] and (status.parent / "ns/pid").readlink() == self._pid_namespace:
                     return int(ids[0])
             except (FileNotFoundError, ProcessLookupError):
                 continue
@@ -110,8 +121,8 @@ class Machine:
         return set(listed.splitlines())
 
     @property
-    def _pid_namespace(self) -> str:
-        return os.readlink(f"/proc/{self.pid}/ns/pid")
+    def _pid_namespace(self) -> Path:
+        return Path(f"/proc/{self.pid}/ns/pid").readlink()
 
     def _inside(self) -> Sequence[str]:
         spaces = ("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wd")
@@ -134,7 +145,10 @@ class Machine:
             return Path(f"/proc/{self.pid}/comm").read_text() == "sleep\n"
         if not (self.root / "run/systemd/private").is_socket():
             return False
-        return self.run("systemctl", "is-system-running", "--wait", check=False).strip() in ("running", "degraded")
+        return self.run("systemctl", "is-system-running", "--wait", check=False).strip() in (
+            "running",
+            "degraded",
+        )
 
 
 #: Enter the control groups that stand before ``--`` and become what stands behind it.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 #: docker-<id>.scope, /docker/<id>, libpod-<id>.scope, cri-containerd-<id>.scope, kubepods/…/<id>.
 _ID = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
 
-#: PROC_PID_INIT_INO of the kernel: the pid namespace whose ids BPF programs have without asking for another's.
+#: PROC_PID_INIT_INO of the kernel: BPF programs have the ids of this pid namespace, unless they ask.
 FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
 
 
