@@ -42,7 +42,7 @@ def build(metadata: Metadata, tree: Path, work: Path, out: Path) -> Path:
         "_build_name_fmt": metadata.rpm_name,
         "use_source_date_epoch_as_buildtime": "1",
         "clamp_mtime_to_source_date_epoch": "1",
-        "_binary_payload": "w19.zstdio",
+        "_binary_payload": "w7.zstdio",
     }
     defines = [word for name, value in macros.items() for word in ("--define", f"{name} {value}")]
     environment = os.environ | {"SOURCE_DATE_EPOCH": str(metadata.time)}
