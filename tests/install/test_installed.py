@@ -33,8 +33,8 @@ SOCKET = "run/mysqld/mysqld.sock"
 PATIENCE_S = 60
 #: What apt and dpkg write for themselves, whatever they install; and the server's data.
 THEIRS = (
-    "/var/cache/apt/", "/var/lib/apt/", "/var/log/apt/", "/var/log/dpkg.log", "/var/lib/dpkg/", "/var/lib/systemd/",
-    "/var/lib/mysql/",
+    "/var/cache/apt/", "/var/lib/apt/", "/var/log/apt/", "/var/log/dpkg.log", "/var/lib/dpkg/",
+    "/var/lib/systemd/", "/var/lib/mysql/",
 )  # fmt: skip
 CONFIGURATION = "etc/innoscope/agent.toml"
 
