@@ -81,4 +81,5 @@ def _time() -> int:
 
 def run(command: list[str], **options: Any) -> str:
     """Its standard output; what it says on standard error is shown. Raises CalledProcessError."""
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, **options).stdout
+    text: str = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, **options).stdout
+    return text

@@ -74,7 +74,7 @@ def carried() -> dict[str, str]:
 def test_lintian_is_silent(packages: Packages) -> None:
     """But for what packaging/debian/innoscope.lintian-overrides explains."""
     ensure_packages(["lintian"])
-    command = ["lintian", "--allow-root", "--fail-on=error,warning", packages.deb]
+    command = ["lintian", "--allow-root", "--fail-on=error,warning", str(packages.deb)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
