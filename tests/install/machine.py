@@ -20,6 +20,7 @@ _BOOT = Path(__file__).with_name("boot.sh")
 _SYSTEMD = ("/lib/systemd/systemd", "--unit=multi-user.target", "--show-status=no")
 _NOTHING = ("/bin/sleep", "infinity")
 _BOOT_S = 60
+_GONE_S = 60
 _ASK = "import sys, urllib.request as r; sys.stdout.write(r.urlopen(sys.argv[1], timeout=5).read().decode())"
 
 
@@ -35,6 +36,7 @@ class Machine:
         self._booted = booted
         self._keeper = Keeper()
         self._place = Path(tempfile.mkdtemp(prefix="innoscope-machine-", dir="/tmp"))
+        self._keeper.remove(self._place)
         self._groups = [group / self._place.name for group in _hierarchies()]
         self.pid = 0
 
@@ -162,9 +164,9 @@ def _hierarchies() -> list[Path]:
 
 
 def _remove_group(group: Path) -> None:
-    """With what systemd made below it; its processes are ended, but the kernel may still be at it."""
+    """With what systemd made below it. Its processes are killed, but taking probes off takes the kernel a while."""
     folders = [folder for folder, _, _ in os.walk(group, topdown=False)]
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + _GONE_S
     for folder in folders:
         while True:
             try:
