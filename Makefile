@@ -7,7 +7,7 @@ SETUP_INPUTS := pyproject.toml packaging/setup.sh agent/native/Cargo.toml agent/
 NAME ?= mysql-5.6.24
 WORKLOAD ?= idle
 
-.PHONY: help setup run test lint format bench server clean
+.PHONY: help setup run test lint format packages bench server clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,9 +32,12 @@ lint: .venv/.ready-dev ## ruff, mypy --strict, rustfmt, clippy, clang-format
 	packaging/lint.sh
 
 format: .venv/.ready-dev ## let the formatters write
-	.venv/bin/ruff check --fix-only --quiet agent tests
+	.venv/bin/ruff check --fix-only --quiet agent packaging tests
 	cd agent/native && cargo fmt
 	clang-format -i probes/snapshot/*.[ch] probes/profile/*.[ch]
+
+packages: .venv/.ready ## dist/*.deb (Debian 12) and dist/*.rpm
+	packaging/packages.sh
 
 bench: .venv/.ready ## the tables of docs/performance.md, measured here
 	PYTHONPATH=tests $(PYTHON) -m bench

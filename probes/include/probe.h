@@ -50,12 +50,28 @@ struct window {
 
 BPF_ARRAY(windows, struct window, POINTS);
 
+/*
+ * The tgid (upper half) and tid of who runs, as those of our own pid namespace see them: the maps have ids of
+ * that one. Zero in any other.
+ */
+static inline u64 current_ids(void)
+{
+#ifdef PID_NAMESPACE
+	struct bpf_pidns_info ids = {};
+	if (bpf_get_ns_current_pid_tgid(PID_NAMESPACE_DEVICE, PID_NAMESPACE, &ids, sizeof(ids)))
+		return 0;
+	return (u64)ids.tgid << 32 | ids.pid;
+#else
+	return bpf_get_current_pid_tgid();
+#endif
+}
+
 /* Uprobes belong to a file: other servers may run the same one. */
 static inline int elsewhere(void)
 {
 	u32 index = 0;
 	u64 *tgid = server.lookup(&index);
-	return !tgid || (bpf_get_current_pid_tgid() >> 32) != *tgid;
+	return !tgid || (current_ids() >> 32) != *tgid;
 }
 
 /* An entry from before the window is none: the call that it began may have ended unseen. */
@@ -182,7 +198,7 @@ static inline u64 inside(u32 point)
 
 static inline u32 thread_kind(void)
 {
-	u32 tid = (u32)bpf_get_current_pid_tgid();
+	u32 tid = (u32)current_ids();
 	u32 *kind = thread_kinds.lookup(&tid);
 	return kind ? *kind : THREAD_USER;
 }

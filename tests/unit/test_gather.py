@@ -127,6 +127,19 @@ def test_a_configured_name_wins_and_others_can_be_left_out() -> None:
     assert gathered(Sensor(reply()), settings=other)[0].servers == ()
 
 
+def test_a_server_that_we_found_ourselves_takes_the_sensors_name() -> None:
+    """Without rights we do not learn its port; once under each name would be two servers."""
+    gatherer = Gatherer(Sensor(reply()), servers := Servers(QUIET), registry.default(), Clock())
+    servers.found([ALIVE])
+    assert [server.name for server in servers] == ["/run/a.sock"]
+
+    picture = gatherer.gather(0.5)
+
+    assert picture is not None
+    assert [view.name for view in picture.servers] == ["3306"]
+    assert {one.server for one in picture.series} == {"3306", ""}
+
+
 def test_a_sensor_that_is_gone_leaves_reasons_not_holes() -> None:
     before, after = gathered(Sensor(reply(), SensorDown("it is gone", remedy="start it")), 2)
     found = values(after)

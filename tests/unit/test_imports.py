@@ -105,7 +105,7 @@ def test_the_command_that_the_agent_starts_is_the_sensor() -> None:
         if isinstance(node, ast.List)
     ]
 
-    assert ["-m", "innoscope.cli.main", "sensor", "--socket"] in words
+    assert ["-P", "-m", "innoscope.cli.main", "sensor", "--socket"] in words
 
 
 def test_the_agent_has_itself_profiled_and_nobody_else() -> None:
@@ -125,3 +125,17 @@ def test_the_agent_uses_nothing_of_what_has_privileges() -> None:
     reached = {name for name in modules_from("innoscope.cli.agent") if name.startswith("innoscope.sensor.")}
 
     assert reached <= {f"innoscope.sensor.{part}" for part in allowed}
+
+
+def test_what_we_start_is_not_looked_for_in_the_current_folder() -> None:
+    """``python -m`` looks there first, and root may stand in /tmp: -P."""
+    started = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.List):
+                words = [item.value if isinstance(item, ast.Constant) else None for item in node.elts]
+                if "-m" in words:
+                    started.append((path.name, words[words.index("-m") - 1]))
+
+    assert len(started) >= 3
+    assert {before for _, before in started} == {"-P"}, started

@@ -49,7 +49,7 @@ class OwnSensor:
 
     def __init__(self, path: str, arguments: Sequence[str] = ()) -> None:
         self._path = path
-        command = [sys.executable, "-m", "innoscope.cli.main", "sensor", "--socket", path, *arguments]
+        command = [sys.executable, "-P", "-m", "innoscope.cli.main", "sensor", "--socket", path, *arguments]
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", _GUARD, "sh", *command],
             stdin=subprocess.PIPE,

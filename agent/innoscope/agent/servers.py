@@ -103,6 +103,7 @@ class Servers:
             return None
         self._sensor_s[name] = wanted
         named, name = self._named(target), wanted
+        self._drop_others(name, target)
         server = self._known.get(name)
         if server is None or server.target != target:
             lane = server.lane if server is not None else None
@@ -113,6 +114,13 @@ class Servers:
             self._known[name] = server
         server.seen_at = self._clock()
         return server
+
+    def _drop_others(self, name: str, target: Target) -> None:
+        """Let go of names that we gave this process ourselves, before the sensor said how it is called."""
+        for server in self:
+            if server.name != name and server.target is not None and same(server.target, target):
+                self.close(server)
+                del self._known[server.name]
 
     def found(self, targets: Iterable[Target]) -> None:
         """Take in those that we found ourselves: what there is to do while the sensor does not answer."""

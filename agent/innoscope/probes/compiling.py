@@ -63,7 +63,7 @@ def compile_and_load(text: str, programs: Sequence[str], maps: Sequence[str]) ->
     with _ONE_AT_A_TIME, ours, theirs:
         ours.settimeout(_PATIENCE_S)
         child = subprocess.Popen(
-            [sys.executable, "-m", "innoscope.probes.compiler", str(theirs.fileno())],
+            [sys.executable, "-P", "-m", "innoscope.probes.compiler", str(theirs.fileno())],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

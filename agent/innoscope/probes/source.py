@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from innoscope.data import folder
 from innoscope.probes.slots import Slot, Slots, default_slots
+from innoscope.target.container import FIRST_PID_NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,6 +24,7 @@ def program_text(catalog: Catalog, used: Sequence[tuple[Probe, Site]]) -> str:
     slots = default_slots()
     parts = [
         "#include <uapi/linux/ptrace.h>",
+        *_namespace(),
         *_constants(slots),
         *_points(used),
         (folder("include") / "probe.h").read_text(),
@@ -30,6 +33,15 @@ def program_text(catalog: Catalog, used: Sequence[tuple[Probe, Site]]) -> str:
         (folder("uprobes") / "calibration.bpf.c").read_text(),
     ]
     return "\n".join(parts)
+
+
+def _namespace(path: str = "/proc/self/ns/pid") -> Iterable[str]:
+    """Which pid namespace is ours, where it is not the first: in a container, and below a nested systemd."""
+    ours = os.stat(path)  # noqa: PTH116, a link that no path resolves
+    if ours.st_ino != FIRST_PID_NAMESPACE:
+        # The kernel's own dev_t: 20 bits of minor number.
+        yield f"#define PID_NAMESPACE_DEVICE {os.major(ours.st_dev) << 20 | os.minor(ours.st_dev)}ULL"
+        yield f"#define PID_NAMESPACE {ours.st_ino}ULL"
 
 
 def _constants(slots: Slots) -> Iterable[str]:

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from innoscope.errors import KernelUnable
+from innoscope.target.container import FIRST_PID_NAMESPACE
 from innoscope.target.native_errors import gone
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 POLL_S: Final = 0.05
 #: Between two lines of progress.
 _TELL_S: Final = 1.0
-#: PROC_PID_INIT_INO of the kernel: programs see the pids of that namespace and no other.
-_FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
 
 
 class Profiler(Protocol):
@@ -103,7 +102,7 @@ def _open(target: Target) -> int:
 
 def require_first_namespace(path: str = "/proc/self/ns/pid") -> None:
     """Raise KernelUnable in a container with pids of its own: the programs would look for the wrong one."""
-    if os.stat(path).st_ino != _FIRST_PID_NAMESPACE:  # noqa: PTH116
+    if os.stat(path).st_ino != FIRST_PID_NAMESPACE:  # noqa: PTH116
         raise KernelUnable(
             "this container has process ids of its own, and the kernel's programs know those of the host",
             remedy="run it on the host, or in a container with the host's pids: docker run --pid=host …",

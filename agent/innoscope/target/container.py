@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from innoscope.target.proc import ProcFs
 
 #: docker-<id>.scope, /docker/<id>, libpod-<id>.scope, cri-containerd-<id>.scope, kubepods/…/<id>.
 _ID = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
+
+#: PROC_PID_INIT_INO of the kernel: BPF programs have the ids of this pid namespace, unless they ask.
+FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
 
 
 def container_of(proc: ProcFs, pid: int) -> str | None:

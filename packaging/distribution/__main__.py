@@ -1,0 +1,45 @@
+"""``python -m distribution``: dist/innoscope_*.deb and dist/innoscope-*.rpm."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from distribution import deb, rpm
+from distribution.metadata import ROOT, Metadata
+from distribution.stage import stage, wheel
+
+_FORMATS = {"deb": deb.build, "rpm": rpm.build}
+
+
+def main() -> None:
+    """Build what is asked for, and say where it is."""
+    parser = argparse.ArgumentParser(prog="distribution", description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder for the packages [dist]")
+    parser.add_argument("--wheel", type=Path, help="take this wheel of ours instead of building one")
+    parser.add_argument("--version", help="call it so, not as pyproject.toml does")
+    parser.add_argument("--format", choices=_FORMATS, action="append", help="only this (may be repeated)")
+    wanted = parser.parse_args()
+    wanted.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="innoscope-packages-") as folder:
+        for path in build(wanted.out.resolve(), Path(folder), wanted.wheel, wanted.version, wanted.format):
+            print(f"{path.stat().st_size / 1e6:5.1f} MB  {path}")
+
+
+def build(
+    out: Path,
+    work: Path,
+    ours: Path | None = None,
+    version: str | None = None,
+    formats: list[str] | None = None,
+) -> list[Path]:
+    """The packages, in ``out``; ``work`` is an empty folder."""
+    metadata = Metadata.read(version)
+    tree = work / "tree"
+    stage(metadata, ours or wheel(work), tree)
+    return [_FORMATS[name](metadata, tree, work / name, out) for name in formats or _FORMATS]
+
+
+if __name__ == "__main__":
+    main()

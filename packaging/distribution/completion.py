@@ -1,0 +1,27 @@
+"""Completion for shells, as click makes it: the shell asks ``innoscope`` itself what comes next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from click.shell_completion import BashComplete, FishComplete, ZshComplete
+
+from innoscope.cli.main import cli
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Fedora's zsh looks in site-functions; the .deb moves that file.
+_PLACES = {
+    BashComplete: "bash-completion/completions/innoscope",
+    ZshComplete: "zsh/site-functions/_innoscope",
+    FishComplete: "fish/vendor_completions.d/innoscope.fish",
+}
+
+
+def write(share: Path) -> None:
+    """The three files, below ``share`` (/usr/share)."""
+    for kind, place in _PLACES.items():
+        path = share / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(kind(cli, {}, "innoscope", "_INNOSCOPE_COMPLETE").source())

@@ -1,0 +1,64 @@
+"""The .deb, by debhelper: it writes what registers services, and finds what the core links to."""
+
+from __future__ import annotations
+
+import email.utils
+import shutil
+from typing import TYPE_CHECKING
+
+from distribution.metadata import PACKAGING, ROOT, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from distribution.metadata import Metadata
+
+_DEBIAN = PACKAGING / "debian"
+
+
+def build(metadata: Metadata, tree: Path, work: Path, out: Path) -> Path:
+    """From the staged ``tree``; ``work`` is a folder that must not exist."""
+    shutil.copytree(_DEBIAN, work / "debian")
+    shutil.copytree(tree, work / "tree", symlinks=True)
+    shutil.copyfile(ROOT / "CHANGELOG.md", work / "CHANGELOG.md")
+    (work / "debian" / "control").write_text(_control(metadata))
+    (work / "debian" / "changelog").write_text(_changelog(metadata))
+    run([str(work / "debian" / "rules"), "binary"], cwd=work)
+    made = work.parent / metadata.deb_name
+    return made.rename(out / made.name)
+
+
+def _control(metadata: Metadata) -> str:
+    depends = ", ".join(["${shlibs:Depends}", "${misc:Depends}", *metadata.depends["deb"]])
+    lines = [
+        f"Source: {metadata.name}",
+        f"Section: {metadata.section}",
+        "Priority: optional",
+        f"Maintainer: {metadata.maintainer}",
+        "Build-Depends: debhelper-compat (= 13)",
+        "Standards-Version: 4.6.2",
+        "Rules-Requires-Root: no",
+        "",
+        f"Package: {metadata.name}",
+        f"Architecture: {metadata.deb_architecture}",
+        "Pre-Depends: ${misc:Pre-Depends}",
+        f"Depends: {depends}",
+        f"Recommends: {', '.join(metadata.recommends['deb'])}",
+        f"Description: {_synopsis(metadata.summary)}",
+        *(f" {line}" if line else " ." for line in metadata.description.splitlines()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _synopsis(summary: str) -> str:
+    """Debian's are no sentences."""
+    return summary[0].lower() + summary[1:]
+
+
+def _changelog(metadata: Metadata) -> str:
+    when = email.utils.formatdate(metadata.time, usegmt=True).replace("GMT", "+0000")
+    return (
+        f"{metadata.name} ({metadata.version}-{metadata.release}) bookworm; urgency=medium\n\n"
+        f"  * What changed: /usr/share/doc/{metadata.name}/changelog.gz\n\n"
+        f" -- {metadata.maintainer}  {when}\n"
+    )

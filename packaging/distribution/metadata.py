@@ -1,0 +1,85 @@
+"""What the packages say of themselves: pyproject.toml, package.toml, and the time of the last commit."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGING = ROOT / "packaging"
+#: The distributions' names of what ``uname -m`` says.
+_DEB_NAMES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """``version`` without the release; ``depends`` and ``recommends`` by format, ``deb`` or ``rpm``."""
+
+    name: str
+    version: str
+    release: str
+    summary: str
+    description: str
+    licence: str
+    section: str
+    maintainer: str
+    depends: dict[str, list[str]]
+    recommends: dict[str, list[str]]
+    time: int  # seconds since 1970 of what is built
+    machine: str = platform.machine()
+
+    @classmethod
+    def read(cls, version: str | None = None) -> Metadata:
+        """As the files say, with another version where one is given."""
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        package = tomllib.loads((PACKAGING / "package.toml").read_text())
+        return cls(
+            name=project["name"],
+            version=version or project["version"],
+            release=package["release"],
+            summary=project["description"],
+            description=package["description"].strip(),
+            licence=project["license"],
+            section=package["section"],
+            maintainer=package["maintainer"],
+            depends=package["depends"],
+            recommends=package["recommends"],
+            time=_time(),
+        )
+
+    @property
+    def deb_architecture(self) -> str:
+        """``amd64`` or ``arm64``."""
+        return _DEB_NAMES[self.machine]
+
+    @property
+    def deb_name(self) -> str:
+        """The .deb's file name."""
+        return f"{self.name}_{self.version}-{self.release}_{self.deb_architecture}.deb"
+
+    @property
+    def rpm_name(self) -> str:
+        """The .rpm's file name."""
+        return f"{self.name}-{self.version}-{self.release}.{self.machine}.rpm"
+
+
+def _time() -> int:
+    """``$SOURCE_DATE_EPOCH``, else that of the last commit, else that of pyproject.toml."""
+    if given := os.environ.get("SOURCE_DATE_EPOCH"):
+        return int(given)
+    command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
+    try:
+        return int(run(command))
+    except (OSError, ValueError, subprocess.CalledProcessError):  # a tree without its history
+        return int((ROOT / "pyproject.toml").stat().st_mtime)
+
+
+def run(command: list[str], **options: Any) -> str:
+    """Its standard output; what it says on standard error is shown. Raises CalledProcessError."""
+    text: str = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, **options).stdout
+    return text

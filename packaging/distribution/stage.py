@@ -1,0 +1,91 @@
+"""The tree that both packages install: everything but what each format keeps in places of its own.
+
+The program is a folder of its own, /usr/lib/innoscope, laid out as Python lays out a virtual environment:
+its ``bin/python`` is the distribution's, which finds the distribution's libraries and, before them, ours. So
+nothing depends on where a distribution has its site-packages, and what we start with ``sys.executable`` finds
+us too.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+from distribution import carried, completion, licences, manual
+from distribution.metadata import ROOT, Metadata, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOME = "usr/lib/innoscope"
+SITE = f"{HOME}/lib/python3/site-packages"
+DOC = "usr/share/doc/innoscope"
+#: Python looks for site-packages below its own version's name. The core has the stable ABI, from 3.11 on.
+_PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+_LAUNCHER = """#!/usr/lib/innoscope/bin/python -I
+from innoscope.cli.main import run
+
+run()
+"""
+_FILES = {
+    "packaging/agent.toml": "etc/innoscope/agent.toml",
+    "packaging/systemd/innoscope-agent.service": "usr/lib/systemd/system/innoscope-agent.service",
+    "packaging/systemd/innoscope-sensor.service": "usr/lib/systemd/system/innoscope-sensor.service",
+    "packaging/systemd/innoscope.sysusers": "usr/lib/sysusers.d/innoscope.conf",
+    "packaging/systemd/innoscope.tmpfiles": "usr/lib/tmpfiles.d/innoscope.conf",
+    "packaging/account.sql": "usr/share/innoscope/account.sql",
+}
+
+
+def stage(metadata: Metadata, wheel: Path, tree: Path) -> None:
+    """Fill ``tree``, which must not exist."""
+    site = tree / SITE
+    site.mkdir(parents=True)
+    _layout(tree / HOME)
+    carried.unpack(wheel, site)
+    carried.install(site, tree / HOME / "bin")
+    for source, target in _FILES.items():
+        _copy(ROOT / source, tree / target)
+    _launcher(tree / "usr/bin/innoscope")
+    licences.collect(site, tree / DOC)
+    manual.write(tree / "usr/share/man", metadata)
+    completion.write(tree / "usr/share")
+    _strip(tree)
+    for path in (tree, *tree.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+
+
+def wheel(folder: Path) -> Path:
+    """Our wheel, built into ``folder``; what setuptools left of an older build goes first."""
+    shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)
+    for left in (ROOT / "build").glob("*.linux-*"):
+        shutil.rmtree(left)
+    run([*carried.PIP, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)])
+    (built,) = folder.glob("innoscope-*.whl")
+    return built
+
+
+def _layout(home: Path) -> None:
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "python").symlink_to("../../../bin/python3")
+    (home / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = true\n")
+    for version in _PYTHONS:
+        (home / "lib" / f"python{version}").symlink_to("python3")
+
+
+def _launcher(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_LAUNCHER)
+    path.chmod(0o755)
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+
+
+def _strip(tree: Path) -> None:
+    """Of symbols that only a debugger of ours would want."""
+    for path in (tree / SITE / "innoscope" / "_native.abi3.so", tree / HOME / "bin" / "py-spy"):
+        run(["strip", "--strip-unneeded", "--remove-section=.comment", str(path)])

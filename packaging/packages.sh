@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Makes dist/*.deb and dist/*.rpm. Arguments go to `python -m distribution`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+missing=()
+for package in binutils debhelper rpm; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+done
+if ((${#missing[@]})); then
+    if ((EUID != 0)); then
+        echo "packages: missing packages; run: sudo apt-get install ${missing[*]}" >&2
+        exit 1
+    fi
+    echo "packages: installing ${missing[*]}"
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+PYTHONPATH=packaging exec .venv/bin/python -m distribution "$@"

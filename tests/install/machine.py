@@ -1,0 +1,178 @@
+"""A machine of its own: Debian's systemd as process 1 in namespaces, on a disk that is forgotten."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from servers import Keeper
+from servers.run import ENVIRONMENT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_BOOT = Path(__file__).with_name("boot.sh")
+_SYSTEMD = ("/lib/systemd/systemd", "--unit=multi-user.target", "--show-status=no")
+_NOTHING = ("/bin/sleep", "infinity")
+_BOOT_S = 60
+_GONE_S = 60
+_ASK = "import sys, urllib.request as r; sys.stdout.write(r.urlopen(sys.argv[1], timeout=5).read().decode())"
+
+
+class Machine:
+    """A context manager. Folders of ours are shown in it, read-only, at the paths that ``shown`` says.
+
+    Without ``booted`` nothing runs in it, as in a container that is being built.
+    """
+
+    def __init__(self, base: Path, shown: Mapping[Path, str] | None = None, *, booted: bool = True) -> None:
+        self._base = base
+        self._shown = [str(word) for pair in (shown or {}).items() for word in pair]
+        self._booted = booted
+        self._keeper = Keeper()
+        self._place = Path(tempfile.mkdtemp(prefix="innoscope-machine-", dir="/tmp"))
+        self._keeper.remove(self._place)
+        self._groups = [group / self._place.name for group in _hierarchies()]
+        self.pid = 0
+
+    def __enter__(self) -> Machine:
+        spaces = ["--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--fork", "--kill-child"]
+        first = ("--", *(_SYSTEMD if self._booted else _NOTHING))
+        for group in self._groups:
+            group.mkdir()
+        self._log = (self._place.with_suffix(".log")).open("w+")
+        self._process = subprocess.Popen(
+            ["sh", "-c", _ENTER, "sh", *map(str, self._groups), "--",
+             "unshare", *spaces, "sh", str(_BOOT), str(self._base), str(self._place), *self._shown, *first],
+            stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, env=ENVIRONMENT,
+            start_new_session=True,
+        )  # fmt: skip
+        self._keeper.watch(self._process.pid)
+        try:
+            self._wait()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._keeper.forget(self._process.pid)
+        self._keeper.close()
+        self._place.rmdir()
+        self._log.close()
+        Path(self._log.name).unlink()
+        for group in self._groups:
+            _remove_group(group)
+
+    @property
+    def root(self) -> Path:
+        """Its files, as we see them."""
+        return Path(f"/proc/{self.pid}/root")
+
+    def run(self, *command: str, check: bool = True) -> str:
+        """Its standard output and error, of a command in the machine."""
+        done = subprocess.run(
+            [*self._inside(), *command],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env=ENVIRONMENT,
+        )
+        assert done.returncode == 0 or not check, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    def show(self, unit: str, name: str) -> str:
+        """A property of a unit."""
+        return self.run("systemctl", "show", "--value", f"--property={name}", unit).strip()
+
+    def outer_pid(self, unit: str) -> int:
+        """The main process of a unit, by its id among ours."""
+        inner = self.show(unit, "MainPID")
+        for status in Path("/proc").glob("[0-9]*/status"):
+            try:
+                ids = next(
+                    line for line in status.read_text().splitlines() if line.startswith("NSpid:")
+                ).split()[1:]
+                if ids[1:] == [inner] and (status.parent / "ns/pid").readlink() == self._pid_namespace:
+                    return int(ids[0])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+        raise AssertionError(f"{unit} has no process:\n{self.journal(unit)}")
+
+    def journal(self, unit: str) -> str:
+        """What a unit said."""
+        return self.run("journalctl", "--no-pager", f"--unit={unit}", check=False)
+
+    def get(self, path: str) -> str:
+        """A page of its agent."""
+        command = ["nsenter", f"--target={self.pid}", "--net", sys.executable, "-c", _ASK]
+        url = f"http://127.0.0.1:9977{path}"
+        return subprocess.run([*command, url], capture_output=True, text=True, check=True, timeout=20).stdout
+
+    def files(self) -> set[str]:
+        """All names on its disk, with kind, mode and owner."""
+        listed = self.run("find", "/", "-xdev", "-printf", "%y %m %u:%g %p\\n")
+        return set(listed.splitlines())
+
+    @property
+    def _pid_namespace(self) -> Path:
+        return Path(f"/proc/{self.pid}/ns/pid").readlink()
+
+    def _inside(self) -> Sequence[str]:
+        spaces = ("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wd")
+        return ["nsenter", f"--target={self.pid}", *spaces]
+
+    def _wait(self) -> None:
+        """Until it has booted."""
+        deadline = time.monotonic() + _BOOT_S
+        while not self._is_up():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"the machine does not boot: {Path(self._log.name).read_text()}")
+            time.sleep(0.02)
+
+    def _is_up(self) -> bool:
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        if not children:
+            return False
+        self.pid = int(children[0])
+        if not self._booted:
+            return Path(f"/proc/{self.pid}/comm").read_text() == "sleep\n"
+        if not (self.root / "run/systemd/private").is_socket():
+            return False
+        return self.run("systemctl", "is-system-running", "--wait", check=False).strip() in (
+            "running",
+            "degraded",
+        )
+
+
+#: Enter the control groups that stand before ``--`` and become what stands behind it.
+_ENTER = 'while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs"; shift; done; shift; exec "$@"'
+
+
+def _hierarchies() -> list[Path]:
+    """The roots of this machine's control groups: one, or of old one for each controller."""
+    mounts = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
+    return [Path(mount[1]) for mount in mounts if mount[2] in ("cgroup", "cgroup2")]
+
+
+def _remove_group(group: Path) -> None:
+    """With what systemd made below it. Its processes are killed, but taking probes off takes the kernel a while."""
+    folders = [folder for folder, _, _ in os.walk(group, topdown=False)]
+    deadline = time.monotonic() + _GONE_S
+    for folder in folders:
+        while True:
+            try:
+                Path(folder).rmdir()
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)

@@ -1,0 +1,59 @@
+"""A clean Debian 12 in the cache: what every installation has, systemd, and what our package depends on.
+
+So a dependency that the package does not name is not there, and installing ours needs no network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+from typing import TYPE_CHECKING
+
+from servers import cache, ensure_packages
+from servers.debian import date_options, mirror
+from servers.run import run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+#: Raised when the way of making it changes.
+_RECIPE = 2
+_SUITE = "bookworm"
+#: systemd for the units; what the test server is linked to.
+_BESIDE = ("systemd", "libaio1")
+_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+
+
+def depends(deb: Path) -> list[str]:
+    """The names in its Pre-Depends and Depends; of alternatives the first."""
+    told = subprocess.run(
+        ["dpkg-deb", "--field", deb, "Pre-Depends", "Depends"], capture_output=True, text=True, check=True
+    ).stdout
+    entries = [entry for line in told.splitlines() for entry in line.partition(": ")[2].split(",")]
+    return sorted({match[0] for entry in entries if (match := _NAME.match(entry.strip()))})
+
+
+def clean_root(needed: Iterable[str]) -> Path:
+    """Its folder, which nobody may write to: put something above it."""
+    names = sorted({*needed, *_BESIDE})
+    key = hashlib.sha256(f"{_RECIPE} {_SUITE} {names}".encode()).hexdigest()[:8]
+    root = cache.root() / "roots" / f"{_SUITE}-{key}"
+    if not root.exists():
+        ensure_packages(["mmdebstrap"])
+        with cache.locked(root.name):
+            if not root.exists():
+                _make(root, names)
+    return root / "root"
+
+
+def _make(root: Path, names: list[str]) -> None:
+    options = ['APT::Install-Recommends "false"', *date_options()]
+    command = ["mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", f"--include={','.join(names)}"]
+    with cache.made_whole(root) as scratch:
+        home = scratch / "root"
+        run([*command, *(f"--aptopt={option}" for option in options), _SUITE, str(home), mirror()], scratch)
+        home.chmod(0o755)
+        for timer in ("apt-daily", "apt-daily-upgrade"):  # apt is ours alone
+            (home / "etc/systemd/system" / f"{timer}.timer").symlink_to("/dev/null")

@@ -1,0 +1,88 @@
+"""packaging/account.sql on all servers: the agent gets all that it asks for, and nothing more is open."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pymysql
+import pytest
+
+from innoscope.collectors import sql_catalog
+from innoscope.collectors.sql import SqlCollector
+from innoscope.target import sql
+from innoscope.target.discover import find_one
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from innoscope.target.model import Target
+    from servers import Server
+
+ACCOUNT = Path(__file__).parents[2] / "packaging" / "account.sql"
+PASSWORD = "o5/Kx+2'=b"  # noqa: S105
+
+
+def statements(password: str) -> list[str]:
+    """What a client would send of the file with that password in it."""
+    text = ACCOUNT.read_text().replace("change me", password.replace("'", "''"))
+    lines = (line for line in text.splitlines() if not line.startswith("--"))
+    return [statement.strip() for statement in "\n".join(lines).split(";") if statement.strip()]
+
+
+@pytest.fixture
+def account(any_server: Server) -> Iterator[Server]:
+    """The account is there."""
+    with closing(any_server.connect()) as connection, connection.cursor() as cursor:
+        for statement in statements(PASSWORD):
+            cursor.execute(statement)
+        yield any_server
+        cursor.execute("DROP USER innoscope@localhost")
+
+
+@pytest.fixture
+def option_file(tmp_path: Path) -> str:
+    path = tmp_path / "my.cnf"
+    path.write_text(f'[client]\nuser = innoscope\npassword = "{PASSWORD}"\n')
+    return str(path)
+
+
+def told(target: Target, file: str | None, user: str | None) -> tuple[set[tuple[str, ...]], str | None]:
+    """Which series SQL gives with that account, and what it was denied."""
+    connect = partial(sql.connect, target, file, user, 5.0)
+    collector = SqlCollector(connect, sql_catalog.default(), target.flavour, target.version, 5.0)
+    with closing(collector):
+        return {(one.metric, *one.labels) for one in collector.collect()}, collector.shortfall
+
+
+def test_the_agent_gets_all_that_it_asks_for(account: Server, option_file: str) -> None:
+    target = find_one(account.pid)
+    with_ours, denied = told(target, option_file, None)
+    as_root, _ = told(target, None, "root")
+
+    assert denied is None
+    assert with_ours == as_root
+    assert len(with_ours) > 20
+
+
+def test_it_may_not_read_or_change_anything(account: Server) -> None:
+    with (
+        closing(account.connect(user="innoscope", password=PASSWORD)) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute("SHOW GRANTS")
+        grants = " ".join(row[0] for row in cursor.fetchall())
+        assert "GRANT PROCESS ON *.*" in grants
+        assert grants.count("GRANT ") == 1
+        for statement in (
+            "SELECT * FROM mysql.user",
+            "SET GLOBAL read_only = ON",
+            "CREATE DATABASE ours",
+            "KILL 1",
+        ):
+            with pytest.raises(
+                pymysql.MySQLError, match=r"denied|need|not owner|owner of thread|Unknown thread"
+            ):
+                cursor.execute(statement)

@@ -1,0 +1,286 @@
+"""Must show 1: the .deb's life on a clean Debian 12 with systemd: installed, at work, upgraded, purged.
+
+Each stage is a fixture that is made of the one before; a test asks for the stage that it is about.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, TypeVar
+
+import pymysql
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from install.conftest import NEXT, Packages
+from install.machine import Machine
+from install.rootfs import clean_root, depends
+from install.test_account import PASSWORD, statements
+from live import figures
+from servers import fetch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
+UNITS = ("innoscope-sensor.service", "innoscope-agent.service")
+SOCKET = "run/mysqld/mysqld.sock"
+#: Compiling the probes takes two seconds of a free CPU.
+PATIENCE_S = 60
+#: What apt and dpkg write for themselves, whatever they install; and the server's data.
+THEIRS = (
+    "/var/cache/apt/", "/var/lib/apt/", "/var/log/apt/", "/var/log/dpkg.log", "/var/lib/dpkg/",
+    "/var/lib/systemd/", "/var/lib/mysql/",
+)  # fmt: skip
+CONFIGURATION = "etc/innoscope/agent.toml"
+
+
+def until(what: Callable[[], T], machine: Machine) -> T:
+    """The first answer that is not empty."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := what()):
+        assert time.monotonic() < deadline, "\n".join(machine.journal(unit) for unit in UNITS)
+        time.sleep(0.1)
+    return found
+
+
+@pytest.fixture(scope="module")
+def machine(packages: Packages) -> Iterator[Machine]:
+    """With a MySQL 5.6.24 as its own user and service, and nothing of ours."""
+    server = fetch("mysql-5.6.24")
+    with Machine(clean_root(depends(packages.deb)), {server.home: "/opt/mysql"}) as one:
+        one.run("useradd", "--system", "mysql")
+        data = one.root / "var/lib/mysql"
+        shutil.copytree(server.template, data, symlinks=True)
+        one.run("chown", "-R", "mysql:mysql", "/var/lib/mysql")
+        service = ["--quiet", "--unit=mysqld", "--property=User=mysql", "--property=RuntimeDirectory=mysqld"]
+        mysqld = ["/opt/mysql/mysqld", "--no-defaults", "--basedir=/opt/mysql", "--datadir=/var/lib/mysql"]
+        one.run("systemd-run", *service, *mysqld, f"--socket=/{SOCKET}", "--bind-address=127.0.0.1")
+        until((one.root / SOCKET).is_socket, one)
+        yield one
+
+
+def sql(machine: Machine, *texts: str) -> None:
+    with (
+        closing(
+            pymysql.connect(unix_socket=str(machine.root / SOCKET), user="root", ssl_disabled=True)
+        ) as connection,
+        connection.cursor() as cursor,
+    ):
+        for text in texts:
+            cursor.execute(text)
+
+
+@pytest.fixture(scope="module")
+def before(machine: Machine) -> tuple[set[str], str]:
+    """All names on its disk, and its accounts, before we come."""
+    return machine.files(), accounts(machine)
+
+
+def accounts(machine: Machine) -> str:
+    return "".join((machine.root / "etc" / name).read_text() for name in ("passwd", "group"))
+
+
+def install(machine: Machine, deb: object) -> float:
+    """Seconds that apt took."""
+    shutil.copy(str(deb), machine.root / "tmp/innoscope.deb")
+    began = time.monotonic()
+    machine.run("apt-get", "install", "--yes", "--quiet", "/tmp/innoscope.deb")  # noqa: S108
+    return time.monotonic() - began
+
+
+@pytest.fixture(scope="module")
+def installed(machine: Machine, before: object, packages: Packages) -> Machine:
+    del before
+    seconds = install(machine, packages.deb)
+    figures.record("packages", "installing the .deb with apt", f"{seconds:.1f} s", seconds=seconds)
+    return machine
+
+
+@pytest.fixture(scope="module")
+def working(installed: Machine) -> Machine:
+    """With the account, and both services enabled and started as docs/install.md says."""
+    sql(installed, *statements(PASSWORD))
+    option_file = installed.root / "etc/innoscope/my.cnf"
+    option_file.write_text(f'[client]\nuser = innoscope\npassword = "{PASSWORD}"\n')
+    installed.run("chown", "root:innoscope", "/etc/innoscope/my.cnf")
+    option_file.chmod(0o640)
+    configuration = installed.root / CONFIGURATION
+    configuration.write_text(configuration.read_text().replace("# defaults_file =", "defaults_file =", 1))
+    installed.run("systemctl", "enable", "--now", *UNITS)
+    return installed
+
+
+@pytest.fixture(scope="module")
+def upgraded(working: Machine, packages: Packages) -> Machine:
+    install(working, packages.next_deb)
+    return working
+
+
+@pytest.fixture(scope="module")
+def purged(upgraded: Machine) -> Machine:
+    upgraded.run("apt-get", "purge", "--yes", "--quiet", "innoscope")
+    return upgraded
+
+
+def ours(lines: set[str]) -> set[str]:
+    """Of names as ``Machine.files`` has them those that are not the system's own."""
+    return {line for line in lines if not line.split(" ", 3)[3].startswith(THEIRS)}
+
+
+def scrape(machine: Machine) -> dict[tuple[str, ...], float]:
+    """``{(name, label values but server…): value}`` of the only server and the agent itself."""
+    found = {}
+    for family in text_string_to_metric_families(machine.get("/metrics")):
+        for sample in family.samples:
+            labels = {name: value for name, value in sample.labels.items() if name != "server"}
+            assert sample.labels.get("server", "3306") == "3306"
+            assert (sample.name, *labels.values()) not in found
+            found[(sample.name, *labels.values())] = sample.value
+    return found
+
+
+def probes(machine: Machine) -> list[dict[str, object]]:
+    """Those of the server that can be attached here."""
+    (rows,) = json.loads(machine.run("innoscope", "probes", "status", "--json")).values() or ([],)
+    return [row for row in rows if row["state"] in ("attached", "sampled")]
+
+
+def status(machine: Machine, unit: str) -> dict[str, str]:
+    pid = machine.show(unit, "MainPID")
+    lines = (machine.root / "proc" / pid / "status").read_text().splitlines()
+    return {name: text.strip() for name, text in (line.split(":", 1) for line in lines)}
+
+
+def test_installing_starts_nothing(installed: Machine) -> None:
+    for unit in UNITS:
+        assert installed.run("systemctl", "is-enabled", unit, check=False).strip() == "disabled"
+        assert installed.show(unit, "ActiveState") == "inactive"
+    assert installed.run("innoscope", "--version") == "innoscope, version 0.1.0\n"
+    assert "/var/lib/mysql" in installed.run("innoscope", "targets")
+    assert "innoscope-sensor:" in accounts(installed)
+    assert not installed.run("dpkg", "--verify", "innoscope")
+
+
+def test_every_command_is_there_and_finds_its_libraries(installed: Machine) -> None:
+    """The machine has what the package depends on and nothing else; the child finds its modules too."""
+    modules = (
+        "bcc, bcrypt, click, prometheus_client, pymysql, textual, yaml, innoscope.top.view, innoscope._native"
+    )
+    python = "/usr/lib/innoscope/bin/python"
+    installed.run(python, "-P", "-c", f"import {modules}")
+    assert "py-spy" in installed.run("/usr/lib/innoscope/bin/py-spy", "--version")
+    from innoscope.cli.main import COMMANDS
+
+    script = " && ".join(f"innoscope {name} --help >/dev/null" for name in COMMANDS)
+    installed.run("sh", "-c", script)
+
+
+def test_the_bash_completion_completes(installed: Machine) -> None:
+    script = (
+        ". /usr/share/bash-completion/completions/innoscope; COMP_WORDS=(innoscope sta); COMP_CWORD=1;"
+        "_innoscope_completion innoscope; echo ${COMPREPLY[@]}"
+    )
+    assert installed.run("bash", "-c", script).strip() == "stacks"
+
+
+def test_probes_are_attached_and_count(working: Machine) -> None:
+    until(lambda: len(probes(working)) > 20, working)
+    sql(working, "CREATE DATABASE d", "CREATE TABLE d.t (n INT) ENGINE=InnoDB", "INSERT INTO d.t VALUES (1)")
+
+    until(
+        lambda: {row["probe"] for row in probes(working) if row["hits"]} >= {"redo_write", "table_open"},
+        working,
+    )
+
+
+def test_metrics_are_served_from_all_sources(working: Machine) -> None:
+    """By SQL with the account, from probes, from memory and from looks; of one server, once."""
+    collectors = ("sql", "probes", "memory", "waits", "process", "toggles")
+
+    def all_work() -> dict[tuple[str, ...], float]:
+        found = scrape(working)
+        works = all(found.get(("innoscope_collector_success", name)) == 1 for name in collectors)
+        return found if works else {}
+
+    found = until(all_work, working)
+    assert found["innoscope_sql_up",] == found["innoscope_sensor_up",] == found["innoscope_mysqld_up",] == 1
+    assert found["innoscope_redo_write_seconds_count",] > 0
+    assert found["innoscope_threads", "background_idle"] > 5
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_watchdog_hears_of_it(working: Machine, unit: str) -> None:
+    first = working.show(unit, "WatchdogTimestampMonotonic")
+
+    assert working.show(unit, "WatchdogUSec") == "1min"
+    until(lambda: working.show(unit, "WatchdogTimestampMonotonic") != first, working)
+
+
+def test_rights_and_limits_are_those_of_the_units(working: Machine) -> None:
+    sensor, agent = (status(working, unit) for unit in UNITS)
+    users = {line.split(":")[0]: line.split(":")[2] for line in accounts(working).splitlines()}
+    for seen, user, capabilities in ((sensor, "innoscope-sensor", 6), (agent, "innoscope", 0)):
+        assert seen["Uid"].split() == [users[user]] * 4
+        assert int(seen["CapBnd"], 16).bit_count() == int(seen["CapEff"], 16).bit_count() == capabilities
+        assert (seen["Seccomp"], seen["NoNewPrivs"]) == ("2", "1")
+    for unit in UNITS:
+        most = int(working.show(unit, "MemoryMax"))
+        used = int(working.show(unit, "MemoryCurrent"))
+        told = f"{used / 1e6:.0f} MB of {most / 1e6:.0f}"
+        figures.record("packages", f"memory of {unit}", told, used=used, most=most)
+        assert used < most / 2
+
+
+def test_an_upgrade_restarts_what_runs(upgraded: Machine) -> None:
+    assert NEXT in upgraded.run("dpkg-query", "--show", "innoscope")
+    for unit in UNITS:
+        assert upgraded.show(unit, "ActiveState") == "active"
+        assert upgraded.show(unit, "NRestarts") == "0"
+        started = int(upgraded.show(unit, "ExecMainStartTimestampMonotonic"))
+        unpacked = (upgraded.root / "var/lib/dpkg/info/innoscope.list").stat().st_mtime
+        assert started / 1e6 > unpacked - (time.time() - time.monotonic())
+    assert '\ndefaults_file = "/etc/innoscope/my.cnf"' in (upgraded.root / CONFIGURATION).read_text()
+    until(lambda: len(probes(upgraded)) > 20, upgraded)
+    assert scrape(upgraded)["innoscope_mysqld_up",] == 1
+
+
+def test_purged_nothing_is_left(purged: Machine, before: tuple[set[str], str]) -> None:
+    files, users = before
+    assert ours(purged.files() ^ files) == set()
+    assert accounts(purged) == users
+    assert "innoscope" not in purged.run("systemctl", "list-units", "--all", "--no-legend")
+    assert "innoscope" not in purged.run("sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' '\\n'")
+    for place in ("run", "tmp"):  # memory, not disk
+        names = [path.name for path in (purged.root / place).iterdir() if path.name != "innoscope.deb"]
+        assert not [name for name in names if "innoscope" in name]
+    sql(purged, "SELECT 1")
+
+
+def test_it_installs_where_no_systemd_runs(packages: Packages) -> None:
+    """As in a container that is being built."""
+    with Machine(clean_root(depends(packages.deb)), booted=False) as machine:
+        files, users = machine.files(), accounts(machine)
+        install(machine, packages.deb)
+        assert machine.run("innoscope", "--version") == "innoscope, version 0.1.0\n"
+        machine.run("apt-get", "purge", "--yes", "--quiet", "innoscope")
+
+        assert ours(machine.files() ^ files) == set()
+        assert accounts(machine) == users
+
+
+def test_the_rpm_installs_and_goes(packages: Packages) -> None:
+    """On Debian, so without its dependencies' names; its scripts are what is tried."""
+    with Machine(clean_root(depends(packages.deb)), {packages.rpm.parent: "/srv"}, booted=False) as machine:
+        before = machine.files()
+        root = str(machine.root)
+        rpm = ["rpm", f"--root={root}", "--nodeps"]
+        subprocess.run([*rpm, "--install", packages.rpm], check=True, capture_output=True)
+        assert machine.run("innoscope", "--version") == "innoscope, version 0.1.0\n"
+        subprocess.run([*rpm, "--erase", "innoscope"], check=True, capture_output=True)
+        left = {line.split(" ", 3)[3] for line in machine.files() ^ before}
+        assert not [path for path in left if "innoscope" in path and "rpm" not in path]

@@ -1,0 +1,201 @@
+"""What is in the packages, and what they say of themselves; that they work is test_installed.py's."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from packaging.requirements import Requirement
+
+from distribution.carried import LIST
+from distribution.stage import HOME, SITE
+from innoscope.cli.main import COMMANDS
+from live import figures
+from servers import ensure_packages
+
+if TYPE_CHECKING:
+    from install.conftest import Packages
+
+ROOT = Path(__file__).parents[2]
+#: What each distribution calls the libraries of pyproject.toml that it has.
+NAMES = {
+    "bcrypt": ("python3-bcrypt", "python3-bcrypt"),
+    "click": ("python3-click", "python3-click"),
+    "prometheus-client": ("python3-prometheus-client", "python3-prometheus_client"),
+    "pymysql": ("python3-pymysql", "python3-PyMySQL"),
+    "pyyaml": ("python3-yaml", "python3-pyyaml"),
+}
+UNITS = {"innoscope-agent.service", "innoscope-sensor.service"}
+#: The .deb's own places for what lies elsewhere in the .rpm.
+MOVED = {
+    "/usr/lib/systemd/": "/lib/systemd/",
+    "/usr/share/zsh/site-functions/": "/usr/share/zsh/vendor-completions/",
+}
+
+
+def said(*command: object) -> str:
+    return subprocess.run([*map(str, command)], capture_output=True, text=True, check=True).stdout
+
+
+def in_deb(packages: Packages) -> set[str]:
+    lines = said("dpkg-deb", "--contents", packages.deb).splitlines()
+    paths = {line.split(maxsplit=5)[5].split(" -> ")[0].removeprefix(".") for line in lines}
+    return {path for path in paths if not path.endswith("/")}
+
+
+def in_rpm(packages: Packages) -> set[str]:
+    command = (
+        "rpm",
+        "--query",
+        "--package",
+        packages.rpm,
+        "--queryformat",
+        "[%{FILEMODES:perms} %{FILENAMES}\\n]",
+    )
+    lines = said(*command).splitlines()
+    return {line.split(" ", 1)[1] for line in lines if line[0] != "d"}
+
+
+def requirements() -> dict[str, Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return {one.name: one for one in map(Requirement, project["dependencies"])}
+
+
+def carried() -> dict[str, str]:
+    """``{name: version}``."""
+    return dict(re.findall(r"^([a-z-]+)==(\S+)", LIST.read_text(), flags=re.MULTILINE))
+
+
+def test_lintian_is_silent(packages: Packages) -> None:
+    """But for what packaging/debian/innoscope.lintian-overrides explains."""
+    ensure_packages(["lintian"])
+    command = ["lintian", "--allow-root", "--fail-on=error,warning", str(packages.deb)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
+def test_both_have_the_same_files(packages: Packages) -> None:
+    moved = set()
+    for path in in_rpm(packages):
+        start = next((start for start in MOVED if path.startswith(start)), "")
+        moved.add(path.replace(start, MOVED.get(start, ""), 1) if start else path)
+    plain = {path.removesuffix(".gz") for path in in_deb(packages)}
+    own = {"changelog", "changelog.Debian", "copyright"}
+
+    assert {path for path in plain ^ moved if not path.startswith("/usr/share/lintian/")} == {
+        f"/usr/share/doc/innoscope/{name}" for name in own
+    }
+    for name, package in (("deb", packages.deb), ("rpm", packages.rpm)):
+        size = package.stat().st_size
+        figures.record("packages", f"size of the .{name}", f"{size / 1e6:.1f} MB", bytes=size)
+
+
+def test_all_that_is_promised_is_in_them(packages: Packages) -> None:
+    paths = in_rpm(packages)
+    manuals = {f"/usr/share/man/man1/innoscope-{name}.1" for name in COMMANDS}
+
+    assert paths >= manuals | {
+        "/usr/bin/innoscope",
+        "/etc/innoscope/agent.toml",
+        "/usr/share/innoscope/account.sql",
+        "/usr/share/man/man1/innoscope.1",
+        "/usr/share/man/man5/innoscope-agent.toml.5",
+        "/usr/share/bash-completion/completions/innoscope",
+        "/usr/share/zsh/site-functions/_innoscope",
+        "/usr/share/fish/vendor_completions.d/innoscope.fish",
+        "/usr/lib/sysusers.d/innoscope.conf",
+        "/usr/lib/tmpfiles.d/innoscope.conf",
+        f"/{HOME}/bin/py-spy",
+        f"/{SITE}/innoscope/_native.abi3.so",
+        f"/{SITE}/innoscope/catalog/probes.yaml",
+        *(f"/usr/lib/systemd/system/{unit}" for unit in UNITS),
+    }
+    assert not [path for path in paths if path.endswith(".pyc") or "/tests/" in path]
+
+
+def test_configuration_is_kept_by_both(packages: Packages) -> None:
+    assert said("dpkg-deb", "--info", packages.deb, "conffiles") == "/etc/innoscope/agent.toml\n"
+    assert said("rpm", "-qcp", packages.rpm) == "/etc/innoscope/agent.toml\n"
+
+
+@pytest.mark.parametrize("name", sorted(requirements()))
+def test_each_library_is_depended_on_or_carried(packages: Packages, name: str) -> None:
+    needed = requirements()[name]
+    if name in NAMES:
+        deb, rpm = NAMES[name]
+        depends, requires = (
+            said("dpkg-deb", "--field", packages.deb, "Depends"),
+            said("rpm", "-qRp", packages.rpm),
+        )
+        least = needed.specifier.__str__().removeprefix(">=")
+        assert f"{deb} (>= {least})" in depends
+        assert f"{rpm} >= {least}\n" in requires
+        assert name not in carried()
+    else:
+        assert needed.specifier.contains(carried()[name])
+
+
+def test_what_is_carried_is_complete_and_as_it_was_pinned(packages: Packages) -> None:
+    found = {
+        one.name.lower().replace("_", "-"): one for one in distributions(path=[str(packages.tree / SITE)])
+    }
+    ours = found.pop("innoscope")
+    available = {*found, *NAMES}
+
+    assert {name: one.version for name, one in found.items()} == carried()
+    for one in (ours, *found.values()):
+        for text in one.requires or ():
+            needed = Requirement(text)
+            if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+                assert needed.name.lower().replace("_", "-") in available, f"{one.name} needs {text}"
+
+
+def test_licences_of_all_that_is_carried_are_there(packages: Packages) -> None:
+    doc = packages.tree / "usr/share/doc/innoscope"
+    libraries, crates = ((doc / f"{name}-licences.txt").read_text() for name in ("carried", "crates"))
+
+    for name, version in carried().items():
+        assert re.search(
+            rf"^{name.replace('-', '[-_]')} {re.escape(version)}: ", libraries, re.MULTILINE | re.IGNORECASE
+        )
+    for name in ("framehop", "libbpf-rs", "pyo3", "gimli"):
+        assert re.search(rf"^{name} \d\S*: (MIT|Apache|LGPL|BSD)", crates, re.MULTILINE)
+    assert "see below" not in crates
+
+
+def test_manuals_have_no_warnings_and_say_what_help_says(packages: Packages) -> None:
+    pages = sorted((packages.tree / "usr/share/man").rglob("innoscope*.[15]"))
+    assert len(pages) == len(COMMANDS) + 2
+    for page in pages:
+        command = ["man", "--warnings", "--encoding=UTF-8", "--local-file", str(page)]
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"MANWIDTH": "80", "PATH": "/usr/bin:/bin"},
+        )
+        assert not done.stderr, f"{page.name}: {done.stderr}"
+        if page.name == "innoscope-stacks.1":
+            assert "NAME\n" in done.stdout
+            assert "--queries" in done.stdout
+            assert "       innoscope stacks --by wait " in done.stdout
+
+
+def test_scripts_of_the_rpm_follow_the_usual_ways(packages: Packages) -> None:
+    scripts = said("rpm", "-qp", "--scripts", packages.rpm)
+
+    for words in (
+        "systemd-sysusers innoscope.conf",
+        "systemctl try-restart",
+        "disable --now",
+        "daemon-reload",
+    ):
+        assert words in scripts
+    assert "systemctl enable" not in scripts
