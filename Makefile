@@ -32,7 +32,7 @@ lint: .venv/.ready-dev ## ruff, mypy --strict, rustfmt, clippy, clang-format
 	packaging/lint.sh
 
 format: .venv/.ready-dev ## let the formatters write
-	.venv/bin/ruff check --fix-only --quiet agent tests
+	.venv/bin/ruff check --fix-only --quiet agent dashboards tests
 	cd agent/native && cargo fmt
 	clang-format -i probes/snapshot/*.[ch] probes/profile/*.[ch]
 
