@@ -23,10 +23,17 @@ _SCRAPE = ("up", "scrape_duration_seconds", "scrape_samples_scraped")
 
 
 def backfill(folder: Path, end: int) -> None:
-    """Five minutes of samples up to ``end`` (Unix time), each counter growing, for a Prometheus in ``folder``."""
+    """Five minutes of samples up to ``end`` (Unix time) for a Prometheus in ``folder``; counters grow."""
     text = folder / "catalog.om"
     text.write_text("".join(f"{line}\n" for line in _lines(end)) + "# EOF\n")
-    command = [binary("promtool"), "tsdb", "create-blocks-from", "openmetrics", text, folder / "data"]
+    command = [
+        binary("promtool"),
+        "tsdb",
+        "create-blocks-from",
+        "openmetrics",
+        str(text),
+        str(folder / "data"),
+    ]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
 
 
@@ -68,9 +75,9 @@ def _series(metric: Metric) -> Iterator[tuple[str, dict[str, str], list[float]]]
             yield (
                 f"{metric.exported}_bucket",
                 {"le": str(2**bucket / 1e9)},
-                [n * (index + 1) for n in growing],
+                [number * (index + 1) for number in growing],
             )
-        most = [n * (len(BUCKETS) + 1) for n in growing]
+        most = [number * (len(BUCKETS) + 1) for number in growing]
         yield f"{metric.exported}_bucket", {"le": "+Inf"}, most
         yield f"{metric.exported}_sum", {}, growing
         yield f"{metric.exported}_count", {}, most

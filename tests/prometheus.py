@@ -24,8 +24,8 @@ _PATIENCE_S = 30
 class Prometheus:
     """On a loopback port of its own, with its data in ``folder``; a context manager.
 
-    ``options`` are further lines of the scrape configuration, ``rules`` are rule files, evaluated as often as it
-    scrapes. It is there once it has scraped three times. What is in ``folder``/data already, it serves as well.
+    ``options`` are further lines of the scrape configuration, ``rules`` are rule files, evaluated as often as
+    it scrapes. It is there once it has scraped three times. It also serves what ``folder``/data has already.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Every query of every dashboard returns data, from a real Prometheus that scraped a live agent under load."""
+"""Every query of every dashboard has data, in a real Prometheus that scraped a live agent under load."""
 
 from __future__ import annotations
 
@@ -64,9 +64,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         patch.setenv("INNOSCOPE_RUN", str(folder))
         backfill(folder, int(time.time()) - EARLIER_S)
         with scene(folder) as prometheus:
-            began = time.time()
-            prometheus.until(f'count(count_over_time(up{{job="innoscope"}}[{WINDOW_S}s:1s]) >= {WINDOW_S})')
-            time.sleep(max(0.0, began + WINDOW_S - time.time()))
+            scrapes = 'count_over_time(up{job="innoscope"}[10m])'
+            prometheus.until(f"{scrapes} >= {prometheus.value(scrapes) + WINDOW_S}")
             yield Seen(prometheus, time.time())
 
 
