@@ -57,7 +57,6 @@ def _variables(one: Dashboard) -> Iterator[Json]:
         "multi": False,
         "includeAll": False,
         "options": [],
-        "current": {},
     }
     yield _variable("job", "label_values(innoscope_build_info, job)", everything=True)
     yield _variable("instance", 'label_values(innoscope_build_info{job=~"$job"}, instance)',
@@ -68,13 +67,12 @@ def _variables(one: Dashboard) -> Iterator[Json]:
 
 def _variable(name: str, query: str, *, everything: bool) -> Json:
     """``everything``: all are chosen at first; else the first one is."""
-    chosen: Json = {"selected": True, "text": ["All"], "value": ["$__all"]} if everything else {}
+    chosen: Json = {"selected": True, "text": ["All"], "value": ["$__all"]}
     return {
         "name": name,
         "label": name.title(),
         "type": "query",
         "datasource": dict(SOURCE),
-        "definition": query,
         "query": {"qryType": 5, "query": query, "refId": f"PrometheusVariableQueryEditor-{name}"},
         "regex": "",
         "hide": 0,
@@ -84,7 +82,7 @@ def _variable(name: str, query: str, *, everything: bool) -> Json:
         "includeAll": everything,
         "allValue": ".+",
         "options": [],
-        "current": chosen,
+        **({"current": chosen} if everything else {}),
     }
 
 

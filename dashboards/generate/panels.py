@@ -59,7 +59,14 @@ def _words(step: Step, titles: Mapping[str, str]) -> str:
 def _link(step: Step, titles: Mapping[str, str]) -> Json:
     return {
         "title": titles[step.dashboard],
+        "type": "link",
         "url": f"/d/{step.dashboard}?{_KEPT}",
+        "icon": "dashboard",
+        "tooltip": "",
+        "tags": [],
+        "asDropdown": False,
+        "includeVars": False,
+        "keepTime": False,
         "targetBlank": False,
     }  # fmt: skip
 

@@ -17,7 +17,7 @@ from prometheus import Prometheus
 from safety.agenting import Running
 from safety.sensing import Sensing
 from servers import Server
-from workloads import Fsync, RowLock, TableScan, UpdateStorm
+from workloads import Cpu, Fsync, RowLock, TableScan, UpdateStorm
 from workloads.clients import Clients, repeating
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ _OPTIONS = (
 )
 #: Seconds until both servers are known in full: probes compiled and attached, debug information read.
 _PATIENCE_S = 60
+#: Seconds of each act of ``acts``.
+_ACT_S = 20
 
 
 class Copying(Copy):
@@ -52,7 +54,33 @@ class Copying(Copy):
 
 @contextmanager
 def scene(folder: Path) -> Iterator[Prometheus]:
-    """All of it, under load once it is there; ``folder`` may be read by everybody."""
+    """All of it, under load; ``folder`` may be read by everybody."""
+    with _stage(folder) as (prometheus, busy, other), load(busy, other):
+        yield prometheus
+
+
+@contextmanager
+def acts(folder: Path) -> Iterator[tuple[Prometheus, int]]:
+    """The same with loads that come and go, for pictures; how many seconds back there is something to see."""
+    with _stage(folder) as (prometheus, busy, other), ExitStack() as always:
+        always.enter_context(Fsync(busy, 2))
+        always.enter_context(UpdateStorm(other, 4))
+        time.sleep(_ACT_S)
+        began = time.monotonic()
+        with TableScan(busy, 1), Copying(busy):
+            time.sleep(_ACT_S)
+            with UpdateStorm(busy, 40), opening(busy, 4):
+                time.sleep(_ACT_S)
+        with RowLock(busy, 20), opening(busy, 6):
+            time.sleep(_ACT_S)
+        always.enter_context(Cpu(busy, 2))
+        time.sleep(_ACT_S)
+        yield prometheus, int(time.monotonic() - began) + _ACT_S
+
+
+@contextmanager
+def _stage(folder: Path) -> Iterator[tuple[Prometheus, Server, Server]]:
+    """The servers, the agent and the Prometheus, without a load."""
     with ExitStack() as stack:
         busy = stack.enter_context(Server(BUSY, options=_OPTIONS))
         other = stack.enter_context(Server(OTHER))
@@ -66,10 +94,9 @@ def scene(folder: Path) -> Iterator[Prometheus]:
         for server in (busy, other):  # at the end: the kernel takes long to take probes off one that runs
             stack.callback(server.kill)
         _change(busy, folder)
-        stack.enter_context(load(busy, other))
         prometheus = stack.enter_context(Prometheus(folder, agent.port, rules=[RULES]))
         _until_known(prometheus)
-        yield prometheus
+        yield prometheus, busy, other
 
 
 @contextmanager
@@ -92,6 +119,7 @@ def opening(server: Server, clients: int) -> Iterator[None]:
     """Clients that read small tables, more than the table cache holds: each is opened again and again."""
     tables = [f"t{number}" for number in range(20)]
     with closing(server.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("DROP DATABASE IF EXISTS opening")
         cursor.execute("CREATE DATABASE opening")
         for table in tables:
             cursor.execute(f"CREATE TABLE opening.{table} (a INT PRIMARY KEY) ENGINE=InnoDB")

@@ -121,7 +121,7 @@ def test_every_metric_is_exported_by_one_of_the_servers(seen: Seen) -> None:
 def test_variables_offer_what_there_is(seen: Seen) -> None:
     for board in grafana.dashboards().values():
         offered = {
-            one["name"]: _offered(seen, one["definition"])
+            one["name"]: _offered(seen, one["query"]["query"])
             for one in board["templating"]["list"]
             if one["type"] == "query"
         }
