@@ -1,4 +1,5 @@
-// The dashboards and rules in the shape that mixin tools take (jsonnet, mixtool, Tanka).
+// The dashboards in the shape that mixin tools take (jsonnet, mixtool, Tanka). Rules and alerts are plain YAML in
+// alerts/, for Prometheus itself: the jsonnet of Debian 12 cannot read their texts.
 {
   grafanaDashboards+:: {
     'innoscope-fleet.json': import 'grafana/innoscope-fleet.json',
@@ -7,6 +8,4 @@
     'innoscope-contention.json': import 'grafana/innoscope-contention.json',
     'innoscope-agent.json': import 'grafana/innoscope-agent.json',
   },
-  prometheusRules+:: std.parseYaml(importstr 'alerts/recording.yaml'),
-  prometheusAlerts+:: std.parseYaml(importstr 'alerts/alerts.yaml'),
 }

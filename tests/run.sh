@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # What the tests compare with, drive or compile; the servers bring their own needs.
-packages=(binutils bpftool bpftrace chromium debuginfod elfutils g++ gdb libc6-dbg openssl prometheus
+packages=(binutils bpftool bpftrace chromium debuginfod elfutils g++ gdb jsonnet libc6-dbg openssl prometheus
     python3-seccomp systemd tmux util-linux xz-utils)
 
 PYTHONPATH=tests .venv/bin/python -c \

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from generate.model import Dashboard, Panel, Query, Row, board, read, run
-from generate.queries import calls, inside, level, quantile, rate, ratio, series
+from generate.queries import calls, inside, level, quantile, rate, ratio
 
 #: Wait classes in which a thread waits for another one.
 _LOCKISH: Final = (
@@ -19,7 +19,7 @@ _WHO: Final = (
         "Threads that wait for other threads",
         "timeseries",
         "short",
-        (Query(rate("thread_seconds", _LOCKISH, by=["wait"]), "{{wait}}"),),
+        (Query(f"{rate('thread_seconds', _LOCKISH, by=['wait'])} > 0", "{{wait}}"),),
         "Average number of threads in the wait classes of locks, latches and mutexes.",
         "A band that stays: everybody behind it waits for one. `row_lock` is the application's, `mutex_wait` "
         "and `spin` "
@@ -246,7 +246,7 @@ _SPREAD: Final = (
         "All threads",
         "timeseries",
         "short",
-        (Query(f"sum by (wait) ({series('threads')})", "{{wait}}"),),
+        (Query(f"{level('threads', by=['wait'])} > 0", "{{wait}}"),),
         "Threads by wait class at the last look, idle ones included.",
         "Hundreds in one class that is not *idle*.",
         (board("server"), run("innoscope top")),

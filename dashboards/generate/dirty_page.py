@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from generate.model import Dashboard, Panel, Query, Row, board, read, run
+from generate.model import GREEN, ORANGE, RED, YELLOW, Dashboard, Panel, Query, Row, board, read, run
 from generate.queries import calls, inside, level, quantile, rate, ratio, series
 
 #: The stations of a page, each a histogram: (metric, matchers, name).
@@ -168,6 +168,7 @@ _CHECKPOINTS: Final = (
         "*storm*: writers wait until pages are flushed.",
         (board("server"), run("innoscope toggle show redo_size")),
         stacked=True, most=1,
+        colors=(("calm", GREEN), ("steady", YELLOW), ("aggressive", ORANGE), ("storm", RED)),
     ),
     Panel(
         "Checkpoints", "timeseries", "ops", (Query(rate("checkpoints", by=["kind"]), "{{kind}}"),),
@@ -285,7 +286,6 @@ _BACKGROUND: Final = (
         (
             Query(rate("purge_batches"), "batches a second"),
             Query(inside("purge_batch_seconds"), "threads in it"),
-            Query(calls("purge_batch_seconds"), "batches timed"),
         ),
         "Purge batches, and how many threads are in one on average.",
         "One thread in it all the time and a history list that grows: purge cannot do more.",

@@ -65,7 +65,8 @@ def _count(title: str, condition: str, shows: str, bad: str, step: str) -> Panel
 
 _GLANCE: Final = (
     Panel(
-        "Servers", "stat", "none", (Query(f"count({recorded('mysqld_up:min5m')})", "servers"),),
+        "Servers", "stat", "none",
+        (Query(f"count({recorded('mysqld_up:min5m')} or {recorded('sql_up:min5m')})", "servers"),),
         "Servers that the agents tell of; one that ended is told of for an hour.",
         "Fewer than there should be: an agent is down.",
         (board("agent"), run("innoscope targets")), width=4, height=4,

@@ -61,7 +61,7 @@ def _variables(one: Dashboard) -> Iterator[Json]:
     yield _variable("job", "label_values(innoscope_build_info, job)", everything=True)
     yield _variable("instance", 'label_values(innoscope_build_info{job=~"$job"}, instance)',
                     everything=not one.one_server)  # fmt: skip
-    among = 'innoscope_mysqld_up{job=~"$job", instance=~"$instance"}'
+    among = 'innoscope_collector_success{job=~"$job", instance=~"$instance"}'
     yield _variable("server", f"label_values({among}, server)", everything=not one.one_server)
 
 

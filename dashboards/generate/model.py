@@ -49,7 +49,7 @@ class Panel:
     """``shows``, ``bad`` and ``then`` become the description.
 
     ``columns`` are those of a table; ``lines`` are series drawn as dashed lines and not stacked (limits);
-    ``names`` are texts for values, each with a color.
+    ``colors`` are those of series; ``names`` are texts for values, each with a color.
     """
 
     title: str
@@ -67,6 +67,7 @@ class Panel:
     steps: Steps = ()
     names: tuple[tuple[int, str, str], ...] = ()
     lines: tuple[str, ...] = ()
+    colors: tuple[tuple[str, str], ...] = ()
     columns: tuple[Column, ...] = ()
     sort: str = ""
 

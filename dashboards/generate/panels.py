@@ -127,6 +127,7 @@ def _timeseries(one: Panel) -> Json:
         "thresholdsStyle": {"mode": "area" if one.steps else "off"},
     }
     overrides = [_line(name) for name in one.lines]
+    overrides += [_override(name, {"color": _fixed(color)}) for name, color in one.colors]
     defaults = _field(one, custom, {"mode": "palette-classic"})
     return {
         "fieldConfig": {"defaults": defaults, "overrides": overrides},
@@ -140,9 +141,13 @@ def _line(name: str) -> Json:
         "custom.stacking": {"mode": "none", "group": "A"},
         "custom.fillOpacity": 0,
         "custom.lineStyle": {"fill": "dash", "dash": [10, 10]},
-        "color": {"mode": "fixed", "fixedColor": "red"},
+        "color": _fixed("red"),
     }
     return _override(name, values)
+
+
+def _fixed(color: str) -> Json:
+    return {"mode": "fixed", "fixedColor": color}
 
 
 def _override(name: str, values: Mapping[str, Any]) -> Json:

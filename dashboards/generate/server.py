@@ -25,6 +25,7 @@ from generate.queries import (
     level,
     quantile,
     rate,
+    ratio,
     series,
 )  # fmt: skip
 
@@ -138,7 +139,7 @@ _GLANCE: Final = (
 _WAITS: Final = (
     Panel(
         "Threads by what they wait for", "timeseries", "short",
-        (Query(rate("thread_seconds", IDLE, by=["wait"]), "{{wait}}"),),
+        (Query(f"{rate('thread_seconds', IDLE, by=['wait'])} > 0", "{{wait}}"),),
         "Average number of threads in each wait class, from the stacks of all threads once a second. Idle "
         "ones are "
         "left out.",
@@ -154,12 +155,11 @@ _WAITS: Final = (
             Query(level("connections"), "connections"),
             Query(level("connections_running"), "running"),
             Query(level("mysqld_os_threads"), "threads of the process"),
-            Query(level("connections_limit"), "limit"),
         ),
         "Connections, those with a statement at work, and all threads.",
-        "Connections at the limit: nobody else gets in. Running far above the number of CPUs: a queue.",
-        (run("innoscope stacks --queries"), run("innoscope toggle show max_connections")),
-        height=10, lines=("limit",),
+        "Running far above the number of CPUs: a queue.",
+        (run("innoscope stacks --queries"), board("contention")),
+        height=10,
     ),
 )  # fmt: skip
 
@@ -197,14 +197,18 @@ _THROUGHPUT: Final = (
         (run("innoscope profile"), board("contention")),
         stacked=True,
     ),
+)
+
+_PROCESS: Final = (
     Panel(
         "Storage",
         "timeseries",
         "Bps",
         (Query(rate("mysqld_read_bytes"), "read"), Query(rate("mysqld_written_bytes"), "written")),
         "Bytes that the process caused to be read and written, binary log and temporary files included.",
-        "At what the device can do, or writes that are many times the redo made.",
+        "At what the device can do. (A kernel with large folios counts a whole one for each small write.)",
         (board("dirty-page"), run("innoscope profile --off-cpu")),
+        width=6,
     ),
     Panel(
         "Memory",
@@ -214,6 +218,7 @@ _THROUGHPUT: Final = (
         "Resident memory of the process.",
         "Growth without end, towards what the host has.",
         (run("innoscope toggle show release_memory"), read("toggles.md")),
+        width=6,
     ),
     Panel(
         "Open files",
@@ -223,6 +228,17 @@ _THROUGHPUT: Final = (
         "Open file descriptors of the process.",
         "Towards `open_files_limit`: tables are closed and opened all the time.",
         (board("contention"), run("innoscope stacks --wait opening_tables")),
+        width=6,
+    ),
+    Panel(
+        "Connections in use",
+        "timeseries",
+        "percentunit",
+        (Query(ratio(level("connections"), level("connections_limit")), "in use"),),
+        "Open connections as a share of `max_connections`.",
+        "Above 95 %: soon nobody else gets in. All at once: the application retries.",
+        (run("innoscope stacks --queries"), run("innoscope toggle show max_connections")),
+        width=6,
     ),
 )
 
@@ -237,7 +253,7 @@ _ABOUT: Final = (
         "What `innoscope toggle` changed on this server: to what, by whom, since when, until when.",
         "One without an end that nobody remembers.",
         (run("innoscope toggle history"), run("innoscope toggle undo"), read("toggles.md")),
-        width=12,
+        width=10, height=5,
         columns=(
             Column("toggle", "toggle"), Column("value", "set to"), Column("who", "by"),
             Column("Value #B", "since", unit="dateTimeAsIso"),
@@ -253,7 +269,7 @@ _ABOUT: Final = (
         "Changes by `innoscope toggle`, by what came of them.",
         "*begun, no result*: the tool was killed. *failed*: the journal says why.",
         (run("innoscope toggle history"), run("innoscope toggle undo")),
-        width=6,
+        width=5, height=5,
     ),
     Panel(
         "Server", "table", "none",
@@ -264,7 +280,7 @@ _ABOUT: Final = (
         "Which server this is, and where its names come from.",
         "*symbols* none or dynsym: probes and stacks know little; a debug package or a symbol pack mends it.",
         (run("innoscope doctor"), read("symbols.md")),
-        width=6,
+        width=9, height=5,
         columns=(
             Column("instance", "agent", link="http://${__value.raw}/"), Column("server", "server"),
             Column("flavour", "flavour"), Column("version", "version"), Column("symbols", "symbols"),
@@ -287,6 +303,7 @@ DASHBOARD: Final = Dashboard(
         Row("Buffer pool", server_innodb.POOL),
         Row("Read-ahead", server_innodb.READ_AHEAD),
         Row("Locks and purge", server_innodb.LOCKS),
+        Row("The process", _PROCESS),
         Row("Changed by hand; which server", _ABOUT),
         Row("Start and stop", server_innodb.LIFECYCLE, collapsed=True),
     ),

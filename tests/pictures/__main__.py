@@ -15,7 +15,7 @@ from pictures.draw import picture
 
 DOCS = Path(__file__).parents[2] / "docs" / "dashboards"
 #: Units of height of the dashboard that README's picture shows.
-_TOP = 32
+_TOP = 34
 
 
 def main(folder: Path) -> None:

@@ -28,7 +28,7 @@ _GAP_PX = 4
 _COLUMNS = 24
 _PAGE, _PANEL = "#111217", "#181b1f"
 #: Colors of the palette that the file has: the pictures are flat, and small that way.
-_COLORS = 128
+_COLORS = 256
 
 
 def picture(board: Json, source: Source, path: Path, rows: int | None = None) -> None:
@@ -43,8 +43,16 @@ def picture(board: Json, source: Source, path: Path, rows: int | None = None) ->
             _place(figure, panel, source, width, height)
         stream = io.BytesIO()
         figure.savefig(stream, format="png")
-    image = Image.open(stream).convert("RGB").quantize(_COLORS, dither=Image.Dither.NONE)
-    image.save(path, optimize=True)
+    _flattened(Image.open(stream).convert("RGB")).save(path, optimize=True)
+
+
+def _flattened(image: Image.Image) -> Image.Image:
+    """With its most frequent colors only."""
+    counted = image.getcolors(image.width * image.height) or []
+    frequent = [color for _, color in sorted(counted, reverse=True)[:_COLORS]]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([part for color in frequent if isinstance(color, tuple) for part in color])
+    return image.quantize(palette=palette, dither=Image.Dither.NONE)
 
 
 def _flat(board: Json) -> list[Json]:
@@ -76,7 +84,8 @@ def _place(figure: Figure, panel: Json, source: Source, width: int, height: int)
     if panel["type"] == "row":
         figure.text(left, bottom + high / 2, f"▾ {panel['title']}", color=FOREGROUND, fontsize=9, va="center")
         return
-    figure.add_artist(Rectangle((left, bottom), wide, high, facecolor=_PANEL, edgecolor="#25272c", lw=0.6))
+    box = Rectangle((left, bottom), wide, high, facecolor=_PANEL, edgecolor="#25272c", lw=0.6, zorder=-1)
+    figure.add_artist(box)
     figure.text(left + 6 / width, bottom + high - 11 / height, panel["title"], color=FOREGROUND,
                 fontsize=8, va="center", weight="bold")  # fmt: skip
     draw(figure, panel, source, (left, bottom, wide, high), (width, height))

@@ -33,6 +33,7 @@ _PALETTE = (
 )  # fmt: skip
 _LEGEND_ROW_PX = 13
 _TICKS = 4
+_NARROW_PX = 260
 
 
 def draw(figure: Figure, panel: Json, source: Source, box: Box, size: Size) -> None:
@@ -48,13 +49,13 @@ def draw(figure: Figure, panel: Json, source: Source, box: Box, size: Size) -> N
 def _graph(figure: Figure, panel: Json, source: Source, box: Box, size: Size) -> None:
     series = source.series(panel)
     heatmap = panel["type"] == "heatmap"
-    legend = [] if heatmap else _legend_rows(series, box[2] * size[0])
+    legend = [] if heatmap else _legend_rows(panel, series, box[2] * size[0])
     left, bottom, wide, high = box
     under = 20 + _LEGEND_ROW_PX * len(legend)
     axes = figure.add_axes(
         (left + 58 / size[0], bottom + under / size[1], wide - 70 / size[0], high - (under + 24) / size[1])
     )
-    _dressed(axes, source)
+    _dressed(axes, source, _TICKS if wide * size[0] > _NARROW_PX else 2)
     if heatmap:
         _heatmap(axes, series, source)
     else:
@@ -62,14 +63,16 @@ def _graph(figure: Figure, panel: Json, source: Source, box: Box, size: Size) ->
         _legend(figure, legend, (left + 10 / size[0], bottom + (under - 26) / size[1]), size)
 
 
-def _dressed(axes: Axes, source: Source) -> None:
+def _dressed(axes: Axes, source: Source, count: int) -> None:
+    """Grid, and so many times on the axis."""
     axes.set_facecolor("none")
     for side in axes.spines.values():
         side.set_visible(False)
     axes.grid(visible=True, color=_GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
     axes.tick_params(colors=_FAINT, length=0, labelsize=7)
     axes.set_xlim(0, source.end - source.start)
-    ticks = [(source.end - source.start) * (index + 0.5) / _TICKS for index in range(_TICKS)]
+    ticks = [(source.end - source.start) * (index + 0.5) / count for index in range(count)]
     labels = [datetime.fromtimestamp(source.start + tick, UTC).strftime("%H:%M:%S") for tick in ticks]
     axes.set_xticks(ticks, labels)
 
@@ -77,11 +80,11 @@ def _dressed(axes: Axes, source: Source) -> None:
 def _lines(axes: Axes, panel: Json, series: list[Series], source: Source) -> None:
     defaults = panel["fieldConfig"]["defaults"]
     times = [time - source.start for time in source.times]
-    dashed = {one["matcher"]["options"] for one in panel["fieldConfig"]["overrides"]}
+    dashed = _dashed(panel)
     stacked = defaults["custom"]["stacking"]["mode"] == "normal"
     floor = [0.0] * len(times)
     for index, one in enumerate(series):
-        color = _PALETTE[index % len(_PALETTE)]
+        color = _color(panel, one.name, index)
         if one.name in dashed:
             axes.plot(times, one.values, color=_NAMED["red"], linewidth=1.2, linestyle=(0, (4, 3)))
         elif stacked:
@@ -97,10 +100,25 @@ def _lines(axes: Axes, panel: Json, series: list[Series], source: Source) -> Non
     _scale(axes, defaults, [one for one in series if one.values])
 
 
+def _dashed(panel: Json) -> set[str]:
+    """Names of the series that are limits."""
+    return {
+        one["matcher"]["options"]
+        for one in panel["fieldConfig"]["overrides"]
+        if any(each["id"] == "custom.lineStyle" for each in one["properties"])
+    }
+
+
+def _color(panel: Json, name: str, index: int) -> str:
+    """The color that the panel has for a series, else the next one of the palette."""
+    fixed = _override(panel, name).get("color", {}).get("fixedColor")
+    return _NAMED[fixed] if fixed else _PALETTE[index % len(_PALETTE)]
+
+
 def _scale(axes: Axes, defaults: Json, series: list[Series]) -> None:
     unit = defaults["unit"]
     if "min" in defaults:
-        axes.set_ylim(bottom=defaults["min"])
+        axes.set_ylim(bottom=defaults["min"] - 0.01 * axes.get_ylim()[1])
     if "max" in defaults:
         axes.set_ylim(top=defaults["max"] * 1.02)
     elif not any(value > 0 for one in series for value in one.values):
@@ -125,16 +143,16 @@ def _zones(axes: Axes, steps: list[Json], low: float, high: float) -> None:
         axes.axhspan(start, end, color=_NAMED[step["color"]], alpha=0.13, linewidth=0)
 
 
-def _legend_rows(series: list[Series], room_px: float) -> Rows:
+def _legend_rows(panel: Json, series: list[Series], room_px: float) -> Rows:
     """Names with their colors, as many to a line as fit, at most three lines."""
     rows: Rows = [[]]
     used = 0.0
     for index, one in enumerate(series):
-        wanted = 20 + 5.2 * len(one.name)
+        wanted = 20 + 5.9 * len(one.name)
         if used + wanted > room_px - 20 and rows[-1]:
             rows.append([])
             used = 0.0
-        rows[-1].append((one.name, _PALETTE[index % len(_PALETTE)]))
+        rows[-1].append((one.name, _color(panel, one.name, index)))
         used += wanted
     return rows[:3]
 
@@ -148,7 +166,7 @@ def _legend(
         for name, color in row:
             figure.text(x, y, "▬", color=color, fontsize=7, va="center")
             figure.text(x + 12 / size[0], y, name, color=FOREGROUND, fontsize=7, va="center")
-            x += (20 + 5.2 * len(name)) / size[0]
+            x += (20 + 5.9 * len(name)) / size[0]
 
 
 def _heatmap(axes: Axes, series: list[Series], source: Source) -> None:

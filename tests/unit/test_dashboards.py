@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -173,3 +174,12 @@ def test_provisioning_is_yaml_that_names_what_the_docs_name() -> None:
     assert source["type"] == "prometheus"
     assert provider["options"]["path"] in guide
     assert json.dumps(source["jsonData"]["timeInterval"]).strip('"') in guide
+
+
+def test_the_mixin_has_them_all() -> None:
+    """By Debian's jsonnet."""
+    command = ["jsonnet", "--exec", "(import 'dashboards/mixin.libsonnet').grafanaDashboards"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == dashboards()
