@@ -122,7 +122,7 @@ _DEADLOCKS: Final = (
         "timeseries",
         "ops",
         (Query(rate("deadlocks"), "found"),),
-        "Deadlocks found a second (MySQL 5.5 does not tell).",
+        "Deadlocks found a second (MySQL 5.5 and 5.6 do not tell).",
         "More than a few a minute: transactions take the same rows in different orders.",
         (run("innoscope stacks --wait row_lock --queries"), read("waits.md")),
         width=6,

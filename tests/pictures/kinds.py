@@ -56,7 +56,10 @@ def _graph(figure: Figure, panel: Json, source: Source, box: Box, size: Size) ->
         (left + 58 / size[0], bottom + under / size[1], wide - 70 / size[0], high - (under + 24) / size[1])
     )
     _dressed(axes, source, _TICKS if wide * size[0] > _NARROW_PX else 2)
-    if heatmap:
+    if not any(math.isfinite(value) for one in series for value in one.values):
+        axes.text(0.5, 0.5, "No data", color=_FAINT, ha="center", va="center", transform=axes.transAxes)
+        axes.set_yticks([])
+    elif heatmap:
         _heatmap(axes, series, source)
     else:
         _lines(axes, panel, series, source)
@@ -82,7 +85,8 @@ def _lines(axes: Axes, panel: Json, series: list[Series], source: Source) -> Non
     times = [time - source.start for time in source.times]
     dashed = _dashed(panel)
     stacked = defaults["custom"]["stacking"]["mode"] == "normal"
-    floor = [0.0] * len(times)
+    missing = [all(math.isnan(one.values[at]) for one in series) for at in range(len(times))]
+    floor = [math.nan if gap else 0.0 for gap in missing]
     for index, one in enumerate(series):
         color = _color(panel, one.name, index)
         if one.name in dashed:
