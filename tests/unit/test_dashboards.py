@@ -170,7 +170,9 @@ def test_provisioning_is_yaml_that_names_what_the_docs_name() -> None:
     source = yaml.safe_load((folder / "datasources/innoscope.yaml").read_text())["datasources"][0]
     provider = yaml.safe_load((folder / "dashboards/innoscope.yaml").read_text())["providers"][0]
     guide = (ROOT / "docs/dashboards.md").read_text()
+    panels = sum(len(list(grafana.panels(board))) for board in grafana.dashboards().values())
 
+    assert f"all {len(grafana.targets())} of {panels} panels" in guide
     assert source["type"] == "prometheus"
     assert provider["options"]["path"] in guide
     assert json.dumps(source["jsonData"]["timeInterval"]).strip('"') in guide
