@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from generate.model import Dashboard, Panel, Query, Row, board, read, run
+from generate.model import STACKS, Dashboard, Panel, Query, Row, board, read, run
 from generate.queries import calls, inside, level, quantile, rate, ratio
 
 #: Wait classes in which a thread waits for another one.
@@ -24,7 +24,7 @@ _WHO: Final = (
         "A band that stays: everybody behind it waits for one. `row_lock` is the application's, `mutex_wait` "
         "and `spin` "
         "are the server's, `metadata_lock` is a DDL statement or `FLUSH TABLES`.",
-        (board("server"), run("innoscope stacks --by wait"), read("waits.md")),
+        (STACKS, board("server"), run("innoscope stacks --by wait"), read("waits.md")),
         width=16,
         height=9,
         stacked=True,
@@ -249,7 +249,7 @@ _SPREAD: Final = (
         (Query(f"{level('threads', by=['wait'])} > 0", "{{wait}}"),),
         "Threads by wait class at the last look, idle ones included.",
         "Hundreds in one class that is not *idle*.",
-        (board("server"), run("innoscope top")),
+        (STACKS, board("server"), run("innoscope top")),
         width=24,
         stacked=True,
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from generate.panels import SOURCE, panel
+from generate.panels import AGENT_PAGE, SOURCE, panel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -103,7 +103,7 @@ def _links(one: Dashboard) -> Iterator[Json]:
             **common,
             "title": "The agent's page",
             "type": "link",
-            "url": "http://${instance}/",
+            "url": AGENT_PAGE,
             "tooltip": "Stacks, probes and the last hour, live, from the agent of this server",
             "includeVars": False,
             "keepTime": False,

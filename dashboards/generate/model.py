@@ -26,11 +26,12 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where to go next: the uid of a dashboard, a command to run on the host, or a page in docs/."""
+    """Where to go next: a dashboard (uid), a command to run on the host, a page in docs/, the agent's."""
 
     dashboard: str = ""
     command: str = ""
     page: str = ""
+    agent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +107,7 @@ def run(command: str) -> Step:
 def read(page: str) -> Step:
     """A page of the documentation."""
     return Step(page=page)
+
+
+#: The page of the agent that tells of the server, which has its stacks.
+STACKS: Final = Step(agent=True)

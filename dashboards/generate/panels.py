@@ -15,6 +15,8 @@ Json = dict[str, Any]
 #: The version of Grafana that wrote the like of these panels: what is older is migrated when it is loaded.
 _PLUGIN_VERSION: Final = "11.0.0"
 SOURCE: Final[Mapping[str, str]] = {"type": "prometheus", "uid": "${datasource}"}
+#: Works with one instance chosen.
+AGENT_PAGE: Final = "http://${instance}/"
 #: Keeps what was chosen, and the time, on the way to another dashboard.
 _KEPT: Final = "&".join(
     (
@@ -37,7 +39,7 @@ def panel(one: Panel, number: int, position: Mapping[str, int], titles: Mapping[
         "datasource": dict(SOURCE),
         "gridPos": dict(position),
         "pluginVersion": _PLUGIN_VERSION,
-        "links": [_link(step, titles) for step in one.then if step.dashboard],
+        "links": [_link(step, titles) for step in one.then if step.dashboard or step.agent],
         "targets": [
             _target(one, ref, index) for index, ref in enumerate(ascii_uppercase[: len(one.queries)])
         ],
@@ -53,21 +55,23 @@ def _description(one: Panel, titles: Mapping[str, str]) -> str:
 def _words(step: Step, titles: Mapping[str, str]) -> str:
     if step.dashboard:
         return f"dashboard *{titles[step.dashboard]}*"
+    if step.agent:
+        return "the agent's page, which has the stacks"
     return f"`{step.command}`" if step.command else f"docs/{step.page}"
 
 
 def _link(step: Step, titles: Mapping[str, str]) -> Json:
     return {
-        "title": titles[step.dashboard],
+        "title": titles[step.dashboard] if step.dashboard else "The agent's page",
         "type": "link",
-        "url": f"/d/{step.dashboard}?{_KEPT}",
+        "url": f"/d/{step.dashboard}?{_KEPT}" if step.dashboard else AGENT_PAGE,
         "icon": "dashboard",
         "tooltip": "",
         "tags": [],
         "asDropdown": False,
         "includeVars": False,
         "keepTime": False,
-        "targetBlank": False,
+        "targetBlank": step.agent,
     }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from generate.model import (
     GREEN,
     ORANGE,
     RED,
+    STACKS,
     YELLOW,
     Column,
     Dashboard,
@@ -145,7 +146,8 @@ _WAITS: Final = (
         "left out.",
         "A band that grows while statements per second fall. `on_cpu` up to the number of CPUs is work; "
         "`row_lock`, `mutex_wait`, `redo_space`, `flush_wait` and `free_page_wait` are queues.",
-        (board("contention"), board("dirty-page"), run("innoscope stacks --by wait"), read("waits.md")),
+        (STACKS, board("contention"), board("dirty-page"), run("innoscope stacks --by wait"),
+         read("waits.md")),
         width=16, height=10, stacked=True,
     ),
     Panel(
@@ -194,7 +196,7 @@ _THROUGHPUT: Final = (
         (Query(rate("mysqld_cpu_seconds", by=["group"]), "{{group}}"),),
         "CPUs in use, by what the threads are for.",
         "As many as the machine has. Much CPU and few statements: spinning, or one expensive query.",
-        (run("innoscope profile"), board("contention")),
+        (STACKS, run("innoscope profile"), board("contention")),
         stacked=True,
     ),
 )

@@ -42,7 +42,9 @@ _OPTIONS = (
 )
 #: Seconds until both servers are known in full: probes compiled and attached, debug information read.
 _PATIENCE_S = 60
-#: Seconds of each act of ``acts``.
+#: Seconds between two scrapes of ``acts``: what is to look calm must not miss one on a busy machine.
+SLOW_S = 2
+#: Seconds of each act of it.
 _ACT_S = 20
 
 
@@ -62,7 +64,7 @@ def scene(folder: Path) -> Iterator[Prometheus]:
 @contextmanager
 def acts(folder: Path) -> Iterator[tuple[Prometheus, int]]:
     """The same with loads that come and go, for pictures; how many seconds back there is something to see."""
-    with _stage(folder) as (prometheus, busy, other), ExitStack() as always:
+    with _stage(folder, SLOW_S) as (prometheus, busy, other), ExitStack() as always:
         always.enter_context(Fsync(busy, 2))
         always.enter_context(UpdateStorm(other, 4))
         time.sleep(_ACT_S)
@@ -79,7 +81,7 @@ def acts(folder: Path) -> Iterator[tuple[Prometheus, int]]:
 
 
 @contextmanager
-def _stage(folder: Path) -> Iterator[tuple[Prometheus, Server, Server]]:
+def _stage(folder: Path, interval_s: int = 1) -> Iterator[tuple[Prometheus, Server, Server]]:
     """The servers, the agent and the Prometheus, without a load."""
     with ExitStack() as stack:
         busy = stack.enter_context(Server(BUSY, options=_OPTIONS))
@@ -91,10 +93,9 @@ def _stage(folder: Path) -> Iterator[tuple[Prometheus, Server, Server]]:
             f"[[server]]\nname = '{DOWN_NAME}'\nhost = '127.0.0.2'\nport = 1\n",
         )
         agent = stack.enter_context(Running(busy, sensor=sensing.path, options=places))
-        for server in (busy, other):  # at the end: the kernel takes long to take probes off one that runs
-            stack.callback(server.kill)
+        stack.callback(sensing.terminate)  # which is quicker than to kill it: a child takes the probes off
         _change(busy, folder)
-        prometheus = stack.enter_context(Prometheus(folder, agent.port, rules=[RULES]))
+        prometheus = stack.enter_context(Prometheus(folder, agent.port, interval_s=interval_s, rules=[RULES]))
         _until_known(prometheus)
         yield prometheus, busy, other
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import grafana
-from live.dashboard_scene import BUSY_NAME, acts
+from live.dashboard_scene import BUSY_NAME, SLOW_S, acts
 from pictures.data import Source
 from pictures.draw import picture
 
@@ -29,7 +29,7 @@ def main(folder: Path) -> None:
             for uid, board in grafana.dashboards().items():
                 alone = uid not in ("innoscope-fleet", "innoscope-agent")
                 chosen = {"server": BUSY_NAME} if alone else {}
-                source = Source(prometheus, now - seconds, now, 1, "8s", chosen)
+                source = Source(prometheus, now - seconds, now, SLOW_S, "12s", chosen)
                 picture(board, source, folder / f"{uid}.png")
                 if uid == "innoscope-server":
                     picture(board, source, folder / "readme.png", rows=_TOP)

@@ -130,6 +130,8 @@ def test_links_keep_what_was_chosen(board: dict[str, Any]) -> None:
     assert (others["tags"], others["includeVars"], others["keepTime"]) == (["innoscope"], True, True)
     for panel in grafana.panels(board):
         for link in panel["links"]:
+            if link["url"] == "http://${instance}/":
+                continue
             uid, _, query = link["url"].removeprefix("/d/").partition("?")
             assert uid in BOARDS
             wanted = variables(BOARDS[uid]).keys() | {"datasource"}
