@@ -7,7 +7,7 @@ SETUP_INPUTS := pyproject.toml packaging/setup.sh agent/native/Cargo.toml agent/
 NAME ?= mysql-5.6.24
 WORKLOAD ?= idle
 
-.PHONY: help setup run test lint format packages bench server clean
+.PHONY: help setup run test lint format packages bench server dashboards pictures clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,7 +32,7 @@ lint: .venv/.ready-dev ## ruff, mypy --strict, rustfmt, clippy, clang-format
 	packaging/lint.sh
 
 format: .venv/.ready-dev ## let the formatters write
-	.venv/bin/ruff check --fix-only --quiet agent packaging tests
+	.venv/bin/ruff check --fix-only --quiet agent dashboards packaging tests
 	cd agent/native && cargo fmt
 	clang-format -i probes/snapshot/*.[ch] probes/profile/*.[ch]
 
@@ -44,6 +44,12 @@ bench: .venv/.ready ## the tables of docs/performance.md, measured here
 
 server: .venv/.ready ## run a test server: make server NAME=mysql-5.6.24 WORKLOAD=row_lock
 	PYTHONPATH=tests $(PYTHON) -m servers start $(NAME) --workload $(WORKLOAD)
+
+dashboards: .venv/.ready ## make dashboards/grafana/*.json again from dashboards/generate
+	PYTHONPATH=dashboards $(PYTHON) -m generate
+
+pictures: .venv/.ready-dev ## make the pictures of docs/dashboards again, from servers under load
+	PYTHONPATH=tests $(PYTHON) -m pictures
 
 clean: ## remove what was built (downloads stay)
 	rm -rf .venv build dist agent/native/target agent/innoscope/*.so agent/innoscope.egg-info

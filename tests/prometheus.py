@@ -15,6 +15,7 @@ from servers import Keeper, cache
 from servers.debian import unpack_packages
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 _PATIENCE_S = 30
@@ -23,16 +24,21 @@ _PATIENCE_S = 30
 class Prometheus:
     """On a loopback port of its own, with its data in ``folder``; a context manager.
 
-    ``options`` are further lines of the scrape configuration. It is there once it has scraped three times.
+    ``options`` are further lines of the scrape configuration, ``rules`` are rule files, evaluated as often as
+    it scrapes. It is there once it has scraped three times. It also serves what ``folder``/data has already.
     """
 
-    def __init__(self, folder: Path, target: int, *options: str, interval_s: int = 1) -> None:
+    def __init__(
+        self, folder: Path, target: int, *options: str, interval_s: int = 1, rules: Iterable[Path] = ()
+    ) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
         config = folder / "prometheus.yml"
         lines = [
-            f"global: {{scrape_interval: {interval_s}s, scrape_timeout: {interval_s}s}}",
+            f"global: {{scrape_interval: {interval_s}s, scrape_timeout: {interval_s}s,"
+            f" evaluation_interval: {interval_s}s}}",
+            f"rule_files: {json.dumps([str(rule) for rule in rules])}",
             "scrape_configs:",
             "- job_name: innoscope",
             *(f"  {option}" for option in options),
@@ -40,7 +46,7 @@ class Prometheus:
         ]
         config.write_text("\n".join(lines) + "\n")
         self._command = [
-            _binary(), f"--config.file={config}", f"--storage.tsdb.path={folder}/data",
+            binary(), f"--config.file={config}", f"--storage.tsdb.path={folder}/data",
             f"--web.listen-address=127.0.0.1:{self.port}", "--log.level=warn",
         ]  # fmt: skip
         self._log = folder / "prometheus.log"
@@ -54,7 +60,7 @@ class Prometheus:
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         self._keeper.watch(self._process.pid)
-        self._until("count_over_time(up[1m]) >= 3")
+        self.until("count_over_time(up[1m]) >= 3")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -65,10 +71,20 @@ class Prometheus:
 
     def value(self, query: str) -> float:
         """The only series' value."""
-        (series,) = self._until(query)
+        (series,) = self.until(query)
         return float(series["value"][1])
 
-    def _until(self, query: str) -> list[Any]:
+    def range(self, query: str, start: float, end: float, step: float) -> list[Any]:
+        """The series of a range query: ``metric`` and ``values``, pairs of time and text."""
+        asked = {"query": query, "start": start, "end": end, "step": step}
+        return list(self.get(f"/api/v1/query_range?{urllib.parse.urlencode(asked)}")["result"])
+
+    def instant(self, query: str, at: float) -> list[Any]:
+        """The series of a query at a moment: ``metric`` and ``value``, a pair of time and text."""
+        asked = {"query": query, "time": at}
+        return list(self.get(f"/api/v1/query?{urllib.parse.urlencode(asked)}")["result"])
+
+    def until(self, query: str) -> list[Any]:
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
@@ -92,9 +108,9 @@ class Prometheus:
             connection.close()
 
 
-def _binary() -> str:
+def binary(name: str = "prometheus") -> str:
     """The installed one, else Debian's package in the cache: installing it would start a service."""
-    installed = shutil.which("prometheus")
+    installed = shutil.which(name)
     if installed:
         return installed
     home = cache.root() / "tools" / "prometheus"
@@ -102,4 +118,4 @@ def _binary() -> str:
         if not home.exists():
             with cache.made_whole(home) as scratch:
                 unpack_packages(("prometheus",), scratch, scratch)
-    return str(home / "usr/bin/prometheus")
+    return str(home / "usr/bin" / name)

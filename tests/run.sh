@@ -4,8 +4,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # What the tests compare with, drive or compile; the servers bring their own needs.
-packages=(binutils bpftool bpftrace chromium debhelper debuginfod elfutils g++ gdb iproute2 libc6-dbg lintian man-db
-    mmdebstrap openssl prometheus python3-seccomp rpm systemd tmux util-linux xz-utils)
+packages=(binutils bpftool bpftrace chromium debhelper debuginfod elfutils g++ gdb iproute2 jsonnet libc6-dbg lintian
+    man-db mmdebstrap openssl prometheus python3-seccomp rpm systemd tmux util-linux xz-utils)
 
 PYTHONPATH=tests .venv/bin/python -c \
     'import sys; from servers import ensure_packages; ensure_packages(sys.argv[1:])' "${packages[@]}"

@@ -1,0 +1,20 @@
+"""The dashboards of ``dashboards/grafana``: what is on them as data, and how that becomes Grafana's JSON.
+
+>>> from generate import dashboards
+>>> dashboards()["innoscope-server.json"]["title"]
+'Innoscope / Server'
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from generate import agent, contention, dirty_page, fleet, frame, server
+
+ALL: Final = tuple(module.DASHBOARD for module in (fleet, server, dirty_page, contention, agent))
+
+
+def dashboards() -> dict[str, dict[str, Any]]:
+    """Each dashboard's JSON by its file name."""
+    titles = {one.uid: one.title for one in ALL}
+    return {f"{one.uid}.json": frame.dashboard(one, titles) for one in ALL}

@@ -1,0 +1,113 @@
+"""What a dashboard is made of, as data; ``panels`` and ``frame`` turn it into Grafana's JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+Kind = Literal["timeseries", "stat", "table", "heatmap"]
+#: Threshold steps: (from, color), the first one's ``from`` is None.
+Steps = tuple[tuple[float | None, str], ...]
+
+GREEN: Final = "green"
+YELLOW: Final = "yellow"
+ORANGE: Final = "orange"
+RED: Final = "red"
+BLUE: Final = "blue"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One target; ``legend`` names its series, and in a table its column."""
+
+    expr: str
+    legend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where to go next: a dashboard (uid), a command to run on the host, a page in docs/, the agent's."""
+
+    dashboard: str = ""
+    command: str = ""
+    page: str = ""
+    agent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One of a table: the name of its field, its heading, and what is special about it."""
+
+    field: str
+    title: str
+    unit: str = ""
+    link: str = ""
+    steps: Steps = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """``shows``, ``bad`` and ``then`` become the description.
+
+    ``columns`` are those of a table; ``lines`` are series drawn as dashed lines and not stacked (limits);
+    ``colors`` are those of series; ``names`` are texts for values, each with a color.
+    """
+
+    title: str
+    kind: Kind
+    unit: str
+    queries: tuple[Query, ...]
+    shows: str
+    bad: str
+    then: tuple[Step, ...]
+    width: int = 8
+    height: int = 8
+    stacked: bool = False
+    most: float | None = None
+    least: float | None = 0
+    steps: Steps = ()
+    names: tuple[tuple[int, str, str], ...] = ()
+    lines: tuple[str, ...] = ()
+    colors: tuple[tuple[str, str], ...] = ()
+    columns: tuple[Column, ...] = ()
+    sort: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Panels under a heading, placed from left to right."""
+
+    title: str
+    panels: tuple[Panel, ...]
+    collapsed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dashboard:
+    """``one_server``: it is about one server, of one agent, at a time."""
+
+    uid: str
+    title: str
+    description: str
+    rows: tuple[Row, ...]
+    one_server: bool = True
+    tags: tuple[str, ...] = field(default=("innoscope", "mysql", "mariadb"))
+
+
+def board(name: str) -> Step:
+    """Another of our dashboards, by the last part of its uid."""
+    return Step(dashboard=f"innoscope-{name}")
+
+
+def run(command: str) -> Step:
+    """A command on the server's host."""
+    return Step(command=command)
+
+
+def read(page: str) -> Step:
+    """A page of the documentation."""
+    return Step(page=page)
+
+
+#: The page of the agent that tells of the server, which has its stacks.
+STACKS: Final = Step(agent=True)

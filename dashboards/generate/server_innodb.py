@@ -1,0 +1,217 @@
+"""The half of the server's dashboard that is about InnoDB: pool, checkpoint, read-ahead, locks, recovery."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from generate.model import GREEN, ORANGE, RED, YELLOW, Panel, Query, board, read, run
+from generate.queries import buckets, calls, increase, level, quantile, rate, ratio
+
+POOL: Final = (
+    Panel(
+        "Dirty pages against the limit", "timeseries", "percentunit",
+        (
+            Query(level("buffer_pool_dirty_ratio", how="max"), "dirty"),
+            Query(level("buffer_pool_dirty_limit_ratio", how="max"), "limit"),
+        ),
+        "Dirty pages as a share of the pool, as InnoDB counts them, and `innodb_max_dirty_pages_pct`.",
+        "Above the limit for more than moments: it is a wish, and flushing does not keep up.",
+        (board("dirty-page"), run("innoscope toggle show dirty_page_limit")),
+        width=6, lines=("limit",),
+    ),
+    Panel(
+        "Pages of the buffer pool", "timeseries", "short",
+        (
+            Query(f"{level('buffer_pool_data_pages')} - {level('buffer_pool_dirty_pages')}", "clean"),
+            Query(level("buffer_pool_dirty_pages"), "dirty"),
+            Query(level("buffer_pool_free_pages"), "free"),
+            Query(level("buffer_pool_other_pages"), "other"),
+            Query(level("buffer_pool_pages"), "all"),
+        ),
+        "What the pages of the pool are used for.",
+        "No free pages and most of them dirty: whoever needs a page has to flush one. Much *other*: locks or "
+        "the hash "
+        "index eat the pool.",
+        (board("dirty-page"), run("innoscope trace buf_LRU_get_free_block --callers")),
+        width=6, stacked=True, lines=("all",),
+    ),
+    Panel(
+        "Reads and misses", "timeseries", "ops",
+        (
+            Query(rate("buffer_pool_pages_read"), "pages read"),
+            Query(rate("buffer_pool_pages_written"), "pages written"),
+            Query(rate("buffer_pool_reads"), "reads that waited"),
+        ),
+        "Pages between pool and files, and reads that had to wait for storage.",
+        "Reads that waited at what the device can do: the working set does not fit.",
+        (run("innoscope stacks --wait page_read"), read("waits.md")),
+        width=6,
+    ),
+    Panel(
+        "Miss ratio", "timeseries", "percentunit",
+        (Query(ratio(rate("buffer_pool_reads"), rate("buffer_pool_read_requests")), "missed"),),
+        "Logical reads that had to go to storage.",
+        "More than 1 % on a server that answers small queries.",
+        (run("innoscope stacks --wait page_read"), board("dirty-page")),
+        width=6,
+    ),
+)  # fmt: skip
+
+CHECKPOINT: Final = (
+    Panel(
+        "Checkpoint age and its zones",
+        "timeseries",
+        "percentunit",
+        (Query(level("checkpoint_age_ratio", how="max"), "age"),),
+        "Checkpoint age as a share of the most that it may be: green calm, yellow steady, orange aggressive, "
+        "red storm.",
+        "In the red: every write waits for flushing. A saw-tooth from yellow to red is a redo log that is "
+        "too small.",
+        (board("dirty-page"), run("innoscope stacks --wait redo_space")),
+        most=1,
+        steps=((None, GREEN), (0.5, YELLOW), (0.75, ORANGE), (0.875, RED)),
+    ),
+    Panel(
+        "Checkpoint age in bytes",
+        "timeseries",
+        "bytes",
+        (
+            Query(level("checkpoint_age_bytes", how="max"), "age"),
+            Query(level("checkpoint_age_max_bytes", how="max"), "the most"),
+        ),
+        "Redo that a crash would have to replay, and the most that there may be.",
+        "The same as beside; in bytes it is also how long crash recovery would take.",
+        (board("dirty-page"), run("innoscope toggle show redo_size")),
+        lines=("the most",),
+    ),
+    Panel(
+        "fsync latency",
+        "heatmap",
+        "s",
+        (Query(buckets("fsync_seconds"), "{{le}}"),),
+        "All fsyncs of the server, by how long they took.",
+        "A second band above 10 ms: commits wait for the device. By kind of file: Life of a dirty page.",
+        (board("dirty-page"), run("innoscope stacks --wait fsync_redo")),
+    ),
+)
+
+READ_AHEAD: Final = (
+    Panel(
+        "Read-ahead that was of use",
+        "timeseries",
+        "percentunit",
+        (
+            Query(
+                f"clamp_min(1 - {rate('read_ahead_evicted_pages')} / ({rate('read_ahead_pages')} > 0), 0)",
+                "now",
+            ),
+            Query(level("read_ahead_useful_ratio", how="min"), "since the start"),
+        ),
+        "Pages read ahead that were not thrown away unread.",
+        "Below 50 %: prefetch pushes out pages that are needed, and reads for nothing.",
+        (run("innoscope toggle plan read_ahead off"), read("toggles.md")),
+        most=1,
+    ),
+    Panel(
+        "Pages read ahead",
+        "timeseries",
+        "ops",
+        (
+            Query(rate("read_ahead_pages", by=["kind"]), "{{kind}}"),
+            Query(rate("read_ahead_evicted_pages"), "evicted unread"),
+        ),
+        "Pages that linear and random read-ahead asked for.",
+        "*Evicted unread* near the sum of the others.",
+        (run("innoscope stacks --wait read_ahead"), run("innoscope toggle plan read_ahead off")),
+    ),
+    Panel(
+        "Read-ahead decisions",
+        "timeseries",
+        "ops",
+        (
+            Query(rate("read_ahead_calls", by=["kind"]), "{{kind}} considered"),
+            Query(rate("read_ahead_requests", by=["kind"]), "{{kind}} done"),
+        ),
+        "How often read-ahead was considered, and how often it read at least one page.",
+        "Considered very often and never done: it only costs the check.",
+        (run("innoscope trace buf_read_ahead_linear"), read("probes.md")),
+    ),
+)
+
+LOCKS: Final = (
+    Panel(
+        "Deadlock search",
+        "timeseries",
+        "percentunit",
+        (
+            Query(level("deadlock_search_wall_ratio", how="max"), "at the last reading"),
+            Query(rate("deadlock_search_seconds"), "on average"),
+        ),
+        "Share of wall time in which a thread looks for deadlocks, and holds the lock system's mutex "
+        "meanwhile.",
+        "Above 10 %: the search is the bottleneck, not the locks. It grows with the square of the queue.",
+        (board("contention"), run("innoscope toggle show deadlock_detection")),
+    ),
+    Panel(
+        "Mutex spins",
+        "timeseries",
+        "ops",
+        (
+            Query(rate("spin_rounds"), "rounds"),
+            Query(rate("spin_waits"), "spin waits"),
+            Query(rate("spin_os_waits"), "ended in a sleep"),
+        ),
+        "Spinning for InnoDB's mutexes and rw-locks (MySQL 5.5 and 5.6; newer ones do not count it).",
+        "Rounds a second in the millions: CPU time that does no work.",
+        (board("contention"), run("innoscope stacks --wait spin"), run("innoscope toggle show spin_rounds")),
+    ),
+    Panel(
+        "History list",
+        "timeseries",
+        "short",
+        (Query(level("history_list_length", how="max"), "undo logs"),),
+        "Undo logs that purge has not removed.",
+        "Growth for hours: an old transaction is open, or purge does not keep up; queries get slower all the "
+        "time.",
+        (run("innoscope stacks --queries"), run("innoscope stacks --wait purge"), board("dirty-page")),
+    ),
+)
+
+LIFECYCLE: Final = (
+    Panel(
+        "Crash recovery: redo scanned", "timeseries", "bytes",
+        (
+            Query(level("recovery_scanned_bytes", how="max"), "scanned up to (LSN)"),
+            Query(f"{rate('recovery_scans')} * 65536", "bytes a second, about"),
+        ),
+        "How far crash recovery has scanned; blocks of 64 KiB. 0 when there was none.",
+        "It stands still while the server does not answer.",
+        (run("innoscope profile"), run("innoscope stacks --wait recovery")),
+        width=6,
+    ),
+    Panel(
+        "Crash recovery: pages", "timeseries", "ops",
+        (Query(rate("recovered_pages"), "pages brought up to date"),),
+        "Pages that recovery applied redo to.",
+        "0 while the server does not answer and recovery is not over: it scans, or it reads.",
+        (run("innoscope profile"), read("profile.md")),
+        width=6,
+    ),
+    Panel(
+        "Crash recovery: batches", "timeseries", "s",
+        (Query(quantile(0.99, "recovery_apply_seconds"), "99 of 100"),
+         Query(calls("recovery_apply_seconds"), "batches a second")),
+        "Duration and number of recovery's apply batches.",
+        "Minutes each: reading pages is slow.",
+        (run("innoscope profile --off-cpu"), read("profile.md")),
+        width=6,
+    ),
+    Panel(
+        "Shutdown", "timeseries", "short", (Query(increase("shutdown_phases", by=["phase"]), "{{phase}}"),),
+        "Phases of a shutdown, as they are entered: begin, flush, free.",
+        "*begin* without *flush* for minutes: it waits for transactions or purge. *flush* without *free*: it "
+        "writes.",
+        (run("innoscope stacks --wait shutdown"), board("dirty-page")),
+        width=6,
+    ),
+)  # fmt: skip

@@ -1,0 +1,146 @@
+"""What the dashboards are tried on: two servers with work to do, an agent, a Prometheus that scrapes it."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import grafana
+from innoscope.probes.catalog import default_catalog
+from innoscope.toggles import engine
+from live.changing import ROOT, Changer
+from live.staging import Copy
+from prometheus import Prometheus
+from safety.agenting import Running
+from safety.sensing import Sensing
+from servers import Server
+from workloads import Cpu, Fsync, RowLock, TableScan, UpdateStorm
+from workloads.clients import Clients, repeating
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+RULES = grafana.FOLDER.parent / "alerts" / "recording.yaml"
+#: The one that can tell everything but deadlocks, and one of another family, which can.
+BUSY, OTHER = "mysql-5.6.24", "mariadb-11.4.5"
+#: As the agent calls them.
+BUSY_NAME, OTHER_NAME = "under test", "other"
+#: One on "another host", where nobody listens.
+DOWN_NAME = "down"
+_OPTIONS = (
+    "--innodb-buffer-pool-size=16M",
+    "--innodb-flush-method=O_DIRECT",
+    "--innodb-flush-log-at-trx-commit=1",
+    "--innodb-log-file-size=4M",
+    "--innodb-max-dirty-pages-pct=30",
+    "--innodb-lru-scan-depth=100",
+    "--table-open-cache=8",
+)
+#: Seconds until both servers are known in full: probes compiled and attached, debug information read.
+_PATIENCE_S = 60
+#: Seconds between two scrapes of ``acts``: what is to look calm must not miss one on a busy machine.
+SLOW_S = 2
+#: Seconds of each act of it.
+_ACT_S = 20
+
+
+class Copying(Copy):
+    """A small one, so that it ends soon when it is told to."""
+
+    _ROWS = 1 << 17
+
+
+@contextmanager
+def scene(folder: Path) -> Iterator[Prometheus]:
+    """All of it, under load; ``folder`` may be read by everybody."""
+    with _stage(folder) as (prometheus, busy, other), load(busy, other):
+        yield prometheus
+
+
+@contextmanager
+def acts(folder: Path) -> Iterator[tuple[Prometheus, int]]:
+    """The same with loads that come and go, for pictures; how many seconds back there is something to see."""
+    with _stage(folder, SLOW_S) as (prometheus, busy, other), ExitStack() as always:
+        always.enter_context(Fsync(busy, 2))
+        always.enter_context(UpdateStorm(other, 4))
+        time.sleep(_ACT_S)
+        began = time.monotonic()
+        with TableScan(busy, 1), Copying(busy):
+            time.sleep(_ACT_S)
+            with UpdateStorm(busy, 40), opening(busy, 4):
+                time.sleep(_ACT_S)
+        with RowLock(busy, 20), opening(busy, 6):
+            time.sleep(_ACT_S)
+        always.enter_context(Cpu(busy, 2))
+        time.sleep(_ACT_S)
+        yield prometheus, int(time.monotonic() - began) + _ACT_S
+
+
+@contextmanager
+def _stage(folder: Path, interval_s: int = 1) -> Iterator[tuple[Prometheus, Server, Server]]:
+    """The servers, the agent and the Prometheus, without a load."""
+    with ExitStack() as stack:
+        busy = stack.enter_context(Server(BUSY, options=_OPTIONS))
+        other = stack.enter_context(Server(OTHER))
+        families = [word for name in default_catalog().families for word in ("--family", name)]
+        sensing = stack.enter_context(Sensing(*families, "--budget", 0.2, only=[busy, other]))
+        places = (
+            f"[[server]]\nname = '{OTHER_NAME}'\nsocket = '{other.folder.inside}/s.sock'\n",
+            f"[[server]]\nname = '{DOWN_NAME}'\nhost = '127.0.0.2'\nport = 1\n",
+        )
+        agent = stack.enter_context(Running(busy, sensor=sensing.path, options=places))
+        stack.callback(sensing.terminate)  # which is quicker than to kill it: a child takes the probes off
+        _change(busy, folder)
+        prometheus = stack.enter_context(Prometheus(folder, agent.port, interval_s=interval_s, rules=[RULES]))
+        _until_known(prometheus)
+        yield prometheus, busy, other
+
+
+@contextmanager
+def load(busy: Server, other: Server) -> Iterator[None]:
+    """Things that move whatever there is to move."""
+    with (
+        TableScan(busy, 1),
+        Copying(busy),
+        UpdateStorm(busy, 12),
+        RowLock(busy, 3),
+        Fsync(busy, 2),
+        opening(busy, 6),
+        UpdateStorm(other, 4),
+    ):
+        yield
+
+
+@contextmanager
+def opening(server: Server, clients: int) -> Iterator[None]:
+    """Clients that read small tables, more than the table cache holds: each is opened again and again."""
+    tables = [f"t{number}" for number in range(20)]
+    with closing(server.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("DROP DATABASE IF EXISTS opening")
+        cursor.execute("CREATE DATABASE opening")
+        for table in tables:
+            cursor.execute(f"CREATE TABLE opening.{table} (a INT PRIMARY KEY) ENGINE=InnoDB")
+    with Clients(server, clients, "opening", repeating([f"SELECT a FROM {table}" for table in tables])):
+        yield
+
+
+def _change(server: Server, folder: Path) -> None:
+    """One setting, until in a quarter of an hour; nobody waits to undo it."""
+    changer = Changer(server, folder)
+    means = replace(changer.means, expiry=SimpleNamespace(arm=lambda *_: None, disarm=lambda *_: None))
+    plan = engine.plan(changer.target, "io_capacity", "300", account=ROOT, means=means)
+    engine.apply(changer.target, plan, who="a test", seconds=900, account=ROOT, means=means)
+
+
+def _until_known(prometheus: Prometheus) -> None:
+    """Every collector of both servers has succeeded."""
+    names = "probes|memory|waits|process|sql"
+    query = f'sum(innoscope_collector_success{{collector=~"{names}"}})'
+    deadline = time.monotonic() + _PATIENCE_S
+    while (found := prometheus.value(query)) < 2 * len(names.split("|")):
+        assert time.monotonic() < deadline, f"{found} collectors are well"
+        time.sleep(0.5)

@@ -1,0 +1,164 @@
+"""Every query of every dashboard has data, in a real Prometheus that scraped a live agent under load."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+import grafana
+from backfill import JOB, backfill
+from innoscope.metrics.registry import default
+from live import figures
+from live.dashboard_scene import BUSY, BUSY_NAME, DOWN_NAME, OTHER_NAME, scene
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from grafana import Target
+    from prometheus import Prometheus
+
+INTERVAL = "8s"
+#: Seconds until the load has moved everything.
+_PATIENCE_S = 45
+#: Hours before now to which the declared series are backfilled.
+EARLIER_S = 3 * 3600
+
+#: Queries without data in this scene, and why. They are shown on declared series, as all others are.
+NOT_HERE = {
+    "innoscope-server / Crash recovery: batches / A": "a quantile of nothing: neither server had to recover",
+}
+#: Queries without data when only the busy server is chosen: the other one has it.
+NOT_OF_BUSY = {
+    "innoscope-contention / Deadlocks / A": "MySQL 5.6 has neither a function nor a counter of its own"
+}
+#: Metrics that none of the scene's servers exports, and why.
+NOT_EXPORTED = {
+    "innodb_status": "off by default, and no option of the sensor turns it on",
+    "innodb_variable": "off by default, and no option of the sensor turns it on",
+}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A Prometheus, and since when it has had a loaded server's data."""
+
+    prometheus: Prometheus
+    began: float
+
+    def empty(self, targets: Iterable[Target], expected: Collection[str], **chosen: str) -> set[str]:
+        """Those that have had no data since, when only ``expected`` ones are left, or patience is over."""
+        left = list(targets)
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            left = [target for target in left if not self._has_data(target, job="innoscope", **chosen)]
+            if {str(target) for target in left} <= set(expected) or time.monotonic() > deadline:
+                return {str(target) for target in left}
+            time.sleep(1)  # the next scrape
+
+    def _has_data(self, target: Target, **chosen: str) -> bool:
+        """Whether the panel would draw anything; NaN is nothing."""
+        query = grafana.filled(target.expr, interval=INTERVAL, **chosen)
+        if target.instant:
+            pairs = [one["value"] for one in self.prometheus.instant(query, time.time())]
+        else:
+            found = self.prometheus.range(query, self.began, time.time(), 1)
+            pairs = [pair for one in found for pair in one["values"]]
+        return any(text != "NaN" for _, text in pairs)
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+    folder = tmp_path_factory.mktemp("dashboards")
+    for readable in (folder, *list(folder.parents)[:2]):
+        readable.chmod(0o755)  # the agent is nobody, and reads there which changes are in force
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INNOSCOPE_RUN", str(folder))
+        backfill(folder, int(time.time()) - EARLIER_S)
+        with scene(folder) as prometheus:
+            yield Seen(prometheus, time.time())
+
+
+def test_every_query_has_data(seen: Seen) -> None:
+    targets = grafana.targets()
+    empty = seen.empty(targets, NOT_HERE)
+    panels = sum(len(list(grafana.panels(board))) for board in grafana.dashboards().values())
+    text = f"{len(targets) - len(empty)} of {len(targets)} queries of {panels} panels have data"
+    figures.record("dashboards", BUSY, text, queries=len(targets), empty=len(empty), panels=panels)
+
+    assert empty == NOT_HERE.keys()
+
+
+def test_those_of_one_server_have_data_when_it_is_chosen(seen: Seen) -> None:
+    """The scene's other servers help nobody here."""
+    boards = ("innoscope-server", "innoscope-dirty-page", "innoscope-contention")
+    targets = [target for target in grafana.targets() if target.dashboard in boards]
+    expected = NOT_HERE.keys() | NOT_OF_BUSY.keys()
+
+    assert seen.empty(targets, expected, server=BUSY_NAME) == expected
+
+
+def test_every_query_has_data_where_all_is_declared(seen: Seen) -> None:
+    earlier = int(time.time()) - EARLIER_S - 120
+    for target in grafana.targets():
+        if "server:" in target.expr or "instance:" in target.expr or "server_" in target.expr:
+            continue  # recorded from now on only
+        query = grafana.filled(target.expr, interval="1m", job=JOB)
+        found = [float(one["value"][1]) for one in seen.prometheus.instant(query, earlier)]
+        assert found, f"{target}: {query}"
+        assert all(value == value for value in found), f"{target}: NaN: {query}"
+
+
+def test_every_metric_is_exported_by_one_of_the_servers(seen: Seen) -> None:
+    names = {one["metric"]["__name__"] for one in seen.prometheus.instant('{job="innoscope"}', time.time())}
+    missing = {
+        metric.name
+        for metric in default()
+        if metric.exported + ("_bucket" if metric.kind == "histogram" else "") not in names
+    }
+
+    assert missing == set(NOT_EXPORTED)
+    assert all(len(reason) > 20 for reason in NOT_EXPORTED.values())
+
+
+def test_variables_offer_what_there_is(seen: Seen) -> None:
+    for board in grafana.dashboards().values():
+        offered = {
+            one["name"]: _offered(seen, one["query"]["query"])
+            for one in board["templating"]["list"]
+            if one["type"] == "query"
+        }
+
+        assert "innoscope" in offered["job"]
+        assert any(instance.startswith("127.0.0.1:") for instance in offered["instance"])
+        assert {BUSY_NAME, OTHER_NAME} <= offered["server"]
+
+
+def _offered(seen: Seen, definition: str) -> set[str]:
+    """What Grafana does with ``label_values(series, label)``."""
+    inner, _, label = definition.removeprefix("label_values(").removesuffix(")").rpartition(", ")
+    found: list[dict[str, Any]] = seen.prometheus.instant(grafana.filled(inner), time.time())
+    return {one["metric"][label] for one in found}
+
+
+def test_the_fleet_shows_the_server_that_does_not_answer(seen: Seen) -> None:
+    failing = seen.prometheus.instant(f'innoscope_sql_up{{server="{DOWN_NAME}"}}', time.time())
+
+    assert [one["value"][1] for one in failing] == ["0"]
+    table = next(
+        panel for panel in grafana.panels(grafana.dashboards()["innoscope-fleet"]) if panel["type"] == "table"
+    )
+    assert table["options"]["sortBy"] == [{"displayName": "stalled threads", "desc": True}]
+
+
+def test_recording_rules_are_healthy(seen: Seen) -> None:
+    groups = seen.prometheus.get("/api/v1/rules")["groups"]
+    bad = {rule["name"]: rule.get("lastError") for group in groups for rule in group["rules"]
+           if rule["health"] != "ok"}  # fmt: skip
+    written = yaml.safe_load((grafana.FOLDER.parent / "alerts/recording.yaml").read_text())["groups"]
+
+    assert not bad
+    assert len(groups) == len(written)

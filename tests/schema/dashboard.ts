@@ -1,0 +1,43 @@
+// What a dashboard of ours must be, in the types that Grafana publishes. The test appends each dashboard as a literal
+// of this type, so that names which Grafana does not know are errors too.
+import type { Dashboard, Panel, RowPanel } from '@grafana/schema';
+import type {
+  FieldConfig as HeatmapField,
+  Options as Heatmap,
+} from '@grafana/schema/dist/esm/raw/composable/heatmap/panelcfg/x/HeatmapPanelCfg_types.gen';
+import type { Options as Stat } from '@grafana/schema/dist/esm/raw/composable/stat/panelcfg/x/StatPanelCfg_types.gen';
+import type {
+  FieldConfig as TableField,
+  Options as Table,
+} from '@grafana/schema/dist/esm/raw/composable/table/panelcfg/x/TablePanelCfg_types.gen';
+import type {
+  FieldConfig as TimeSeriesField,
+  Options as TimeSeries,
+} from '@grafana/schema/dist/esm/raw/composable/timeseries/panelcfg/x/TimeSeriesPanelCfg_types.gen';
+
+// In JSON the values of an enum are plain text.
+type Plain<T> = T extends string
+  ? `${T}`
+  : T extends (infer U)[]
+    ? Plain<U>[]
+    : T extends object
+      ? { [K in keyof T]: Plain<T[K]> }
+      : T;
+
+// The published type of a panel leaves its options and custom fields open; these close them for each kind.
+type Of<Type extends string, Options, Field> = Omit<Panel<Options, Field>, 'type' | 'options'> & {
+  type: Type;
+  options: Options;
+};
+
+type AnyPanel = Plain<
+  | Of<'heatmap', Heatmap, HeatmapField>
+  | Of<'stat', Stat, Record<string, never>>
+  | Of<'table', Table, TableField>
+  | Of<'timeseries', TimeSeries, TimeSeriesField>
+>;
+
+type Row = Plain<Omit<RowPanel, 'panels'>> & { panels: AnyPanel[] };
+
+type Ours = Plain<Omit<Dashboard, 'panels'>> & { panels: (AnyPanel | Row)[] };
+

@@ -1,0 +1,175 @@
+"""The rules of Grafana's dashboard-linter, by their names there, and ours: on the committed JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import grafana
+import promql
+from innoscope.metrics.registry import default
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BOARDS = grafana.dashboards()
+INTERVAL_S = 60
+#: Of what the linter knows, those that we use; a typo makes Grafana show a bare number.
+UNITS = {"none", "short", "percentunit", "bytes", "Bps", "ops", "s", "dateTimeAsIso"}
+
+
+@pytest.fixture(params=BOARDS)
+def board(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return BOARDS[request.param]
+
+
+def variables(board: dict[str, Any], kind: str = "query") -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in board["templating"]["list"] if one["type"] == kind}
+
+
+def queries(board: dict[str, Any]) -> Iterator[tuple[str, promql.Use]]:
+    for panel in grafana.panels(board):
+        for target in panel["targets"]:
+            for use in promql.uses(target["expr"].replace("$__rate_interval", f"{INTERVAL_S}s")):
+                yield f"{panel['title']}: {target['expr']}", use
+
+
+def test_template_datasource_rule(board: dict[str, Any]) -> None:
+    [source] = variables(board, "datasource").values()
+
+    assert (source["name"], source["label"], source["query"]) == ("datasource", "Data source", "prometheus")
+
+
+@pytest.mark.parametrize("name", ["job", "instance"])
+def test_template_job_and_instance_rule(board: dict[str, Any], name: str) -> None:
+    variable = variables(board)[name]
+
+    assert variable["datasource"]["uid"] == "${datasource}"
+    assert variable["label"] == name.title()
+    assert variable["multi"]
+    assert variable["allValue"] == ".+"
+
+
+def test_template_on_time_change_reload_rule(board: dict[str, Any]) -> None:
+    assert all(variable["refresh"] == 2 for variable in variables(board).values())
+
+
+def test_template_label_promql_rule(board: dict[str, Any]) -> None:
+    for name, variable in variables(board).items():
+        inner, _, label = variable["query"]["query"].removeprefix("label_values(").rpartition(", ")
+        assert label == f"{name})"
+        assert promql.uses(inner)
+
+
+def test_uneditable_dashboard_rule(board: dict[str, Any]) -> None:
+    assert board["editable"] is False
+
+
+def test_panel_rules(board: dict[str, Any]) -> None:
+    """panel-datasource, panel-title-description, panel-units, panel-no-targets."""
+    for panel in grafana.panels(board):
+        title = panel["title"]
+        assert title
+        assert "**Bad:**" in panel["description"], title
+        assert "**Next:**" in panel["description"], title
+        assert panel["datasource"]["uid"] == "${datasource}", title
+        assert panel["targets"], title
+        if panel["type"] == "heatmap":
+            assert panel["options"]["yAxis"]["unit"] in UNITS, title
+        else:
+            assert panel["fieldConfig"]["defaults"]["unit"] in UNITS, title
+
+
+def test_target_promql_rule(board: dict[str, Any]) -> None:
+    for where, use in queries(board):
+        assert use.name, where
+
+
+def is_own(name: str) -> bool:
+    """Whether it is about Innoscope itself, or Prometheus' own."""
+    own = {metric.exported for metric in default() if metric.own}
+    return name in own | {"up"} or name.startswith(("instance:", "scrape_"))
+
+
+@pytest.mark.parametrize("name", ["job", "instance", "server"])
+def test_target_job_and_instance_rule(board: dict[str, Any], name: str) -> None:
+    """Every selector is chosen by every variable; series about Innoscope itself have no server."""
+    for where, use in queries(board):
+        if name == "server" and is_own(use.name):
+            continue
+        assert use.matchers.get(name) == ("=~", f"${name}"), where
+
+
+def test_target_rate_interval_rule(board: dict[str, Any]) -> None:
+    for panel in grafana.panels(board):
+        for target in panel["targets"]:
+            assert target["expr"].count("[") == target["expr"].count("[$__rate_interval]"), target["expr"]
+
+
+def test_target_counter_agg_rule(board: dict[str, Any]) -> None:
+    """Counters only in rates, and nothing but counters in rates."""
+    for where, use in queries(board):
+        counter = use.name.endswith(("_total", "_bucket", "_sum", "_count"))
+        rated = bool(use.around) and use.around[-1] in promql.OF_COUNTERS
+        assert counter == rated, where
+
+
+def test_target_histogram_rule(board: dict[str, Any]) -> None:
+    """Buckets in quantiles, or in a heatmap."""
+    heatmaps = {panel["title"] for panel in grafana.panels(board) if panel["type"] == "heatmap"}
+    for where, use in queries(board):
+        if use.name.endswith("_bucket"):
+            assert "histogram_quantile" in use.around or where.split(":")[0] in heatmaps, where
+            assert "le" in use.grouped, where
+
+
+def test_links_keep_what_was_chosen(board: dict[str, Any]) -> None:
+    [others] = [link for link in board["links"] if link["type"] == "dashboards"]
+
+    assert (others["tags"], others["includeVars"], others["keepTime"]) == (["innoscope"], True, True)
+    for panel in grafana.panels(board):
+        for link in panel["links"]:
+            if link["url"] == "http://${instance}/":
+                continue
+            uid, _, query = link["url"].removeprefix("/d/").partition("?")
+            assert uid in BOARDS
+            wanted = variables(BOARDS[uid]).keys() | {"datasource"}
+            assert set(query.split("&")) == {"${__url_time_range}"} | {
+                f"${{{name}:queryparam}}" for name in wanted
+            }
+
+
+def test_names_of_series_are_told_apart(board: dict[str, Any]) -> None:
+    for panel in grafana.panels(board):
+        if panel["type"] != "table":
+            legends = [target["legendFormat"] for target in panel["targets"]]
+            assert all(legends), panel["title"]
+            assert len(set(legends)) == len(legends), panel["title"]
+        drawn = {target["legendFormat"] for target in panel["targets"]}
+        for override in panel["fieldConfig"]["overrides"]:
+            known = panel["type"] == "table" or "{{zone}}" in drawn
+            assert known or override["matcher"]["options"] in drawn, panel["title"]
+
+
+def test_panels_do_not_overlap_and_ids_are_unique(board: dict[str, Any]) -> None:
+    ids = [one["id"] for one in (*board["panels"], *grafana.panels(board))]
+    rows = [one for one in board["panels"] if one["type"] == "row"]
+    taken: set[tuple[int, int]] = set()
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"])
+                 for y in range(place["y"], place["y"] + place["h"])}  # fmt: skip
+        assert not taken & cells, panel["title"]
+        assert place["x"] + place["w"] <= 24, panel["title"]
+        taken |= cells
+
+    assert len(set(ids)) == len(rows) + len(list(grafana.panels(board)))
+
+
+def test_uids_and_tags() -> None:
+    assert set(BOARDS) == {
+        f"innoscope-{name}" for name in ("fleet", "server", "dirty-page", "contention", "agent")
+    }
+    assert all("innoscope" in board["tags"] for board in BOARDS.values())
+    assert len({board["title"] for board in BOARDS.values()}) == len(BOARDS)

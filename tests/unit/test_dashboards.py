@@ -1,0 +1,187 @@
+"""The dashboards: made from code, of metrics that exist, each panel with what is bad and where to go next."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+import yaml
+
+import grafana
+import promql
+from generate import ALL, dashboards
+from generate.__main__ import text
+from innoscope.cli import main
+from innoscope.metrics.registry import PREFIX, default
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from generate.model import Step
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "dashboards" / "alerts" / "recording.yaml"
+DETAIL = ROOT / "dashboards" / "generate" / "detail.yaml"
+
+#: Series that Prometheus itself makes of each scrape.
+PROMETHEUS = {"up", "scrape_duration_seconds", "scrape_samples_scraped"}
+
+
+def test_files_are_what_the_generator_makes() -> None:
+    there = {path.name: path.read_text() for path in grafana.FOLDER.glob("*.json")}
+
+    assert there == {name: text(one) for name, one in dashboards().items()}, "run: make dashboards"
+
+
+def rules() -> dict[str, str]:
+    """The recording rules' queries, by name."""
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return {rule["record"]: rule["expr"] for group in groups for rule in group["rules"]}
+
+
+def used(expr: str) -> Iterator[promql.Use]:
+    """What a query takes from the agent: of recorded series that from which they are recorded."""
+    for use in promql.uses(expr):
+        if ":" in use.name:
+            yield from used(rules()[use.name])
+        else:
+            yield use
+
+
+def all_uses() -> list[promql.Use]:
+    return [use for target in grafana.targets() for use in used(grafana.filled(target.expr))]
+
+
+def metric_of(name: str) -> Any:
+    """The declared metric that a series belongs to."""
+    bare = name.removeprefix(PREFIX)
+    for suffix in ("_total", "_bucket", "_sum", "_count", ""):
+        found = bare.removesuffix(suffix)
+        if found in default() and suffixed(found, suffix):
+            return default()[found]
+    raise AssertionError(f"{name} is not declared in metrics.yaml")
+
+
+def suffixed(name: str, suffix: str) -> bool:
+    kinds = {"_total": "counter", "_bucket": "histogram", "_sum": "histogram", "_count": "histogram"}
+    return kinds.get(suffix) == default()[name].kind or (
+        not suffix and default()[name].kind in {"gauge", "info"}
+    )
+
+
+def test_every_metric_used_is_declared_with_the_labels_that_are_asked_for() -> None:
+    for use in all_uses():
+        if use.name in PROMETHEUS:
+            continue
+        metric = metric_of(use.name)
+        known = {label.name for label in metric.labels} | {"job", "instance", "le"}
+        known |= set() if metric.own else {"server"}
+
+        assert use.labels <= known, f"{use.name}: {use.labels - known}"
+        for label in metric.labels:
+            wanted = use.values.get(label.name, set())
+            assert label.values is None or wanted <= set(label.values), f"{use.name}: {wanted}"
+
+
+def test_wait_classes_in_queries_exist() -> None:
+    waits = yaml.safe_load((ROOT / "probes/catalog/waits.yaml").read_text())["classes"]
+    wanted = {value for use in all_uses() for value in use.values.get("wait", set())}
+
+    assert wanted <= set(waits)
+
+
+def test_every_metric_is_on_a_dashboard_or_listed_as_detail() -> None:
+    detail = yaml.safe_load(DETAIL.read_text())
+    shown = {metric_of(use.name).name for use in all_uses() if use.name not in PROMETHEUS}
+
+    assert shown | set(detail) == {metric.name for metric in default()}
+    assert not shown & set(detail), "on a dashboard, and listed as detail"
+    assert all(len(reason) > 20 for reason in detail.values())
+
+
+def steps() -> list[tuple[str, Step]]:
+    return [
+        (f"{board.uid} / {panel.title}", step)
+        for board in ALL
+        for row in board.rows
+        for panel in row.panels
+        for step in panel.then
+    ]
+
+
+def test_every_panel_says_what_it_shows_what_is_bad_and_where_to_go() -> None:
+    for board in ALL:
+        for panel in (panel for row in board.rows for panel in row.panels):
+            assert panel.shows.endswith("."), panel.title
+            assert panel.bad.endswith((".", ")")), panel.title
+            assert panel.then, panel.title
+            assert all(step.dashboard != board.uid for step in panel.then), f"{panel.title} leads to itself"
+
+
+def test_next_steps_exist() -> None:
+    boards = {board.uid for board in ALL}
+    for where, step in steps():
+        assert not step.dashboard or step.dashboard in boards, where
+        assert not step.page or (ROOT / "docs" / step.page).exists(), f"{where}: docs/{step.page}"
+
+
+COMMANDS = sorted({step.command for _, step in steps() if step.command.startswith("innoscope ")})
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_to_run_next_are_right(command: str) -> None:
+    """Click takes each of them: the command is there, and so are its options and their values."""
+    words = command.split()[1:]
+    found: click.Command = main.cli
+    context = click.Context(found, info_name="innoscope")
+    while isinstance(found, click.Group) and words and not words[0].startswith("-"):
+        name, subcommand, words = found.resolve_command(context, words)
+        assert subcommand is not None
+        found, context = subcommand, click.Context(subcommand, info_name=name, parent=context)
+    if words != ["--version"]:
+        found.make_parser(context).parse_args(list(words))
+
+
+def test_toggles_and_probes_that_are_named_exist() -> None:
+    toggles = yaml.safe_load((ROOT / "probes/catalog/toggles.yaml").read_text())["toggles"]
+    waits = yaml.safe_load((ROOT / "probes/catalog/waits.yaml").read_text())["classes"]
+    for command in COMMANDS:
+        toggle = re.match(r"innoscope toggle (?:show|plan) (\w+)", command)
+        wait = re.search(r"--wait (\w+)", command)
+        assert toggle is None or toggle.group(1) in toggles, command
+        assert wait is None or wait.group(1) in waits, command
+
+
+def test_other_commands_are_known() -> None:
+    others = {step.command for _, step in steps() if step.command and step.command not in COMMANDS}
+    units = {path.stem for path in (ROOT / "packaging/systemd").glob("*.service")}
+
+    assert all(command.split()[0] in {"systemctl", "journalctl"} for command in others)
+    assert all(command.split()[-1] in units for command in others)
+
+
+def test_provisioning_is_yaml_that_names_what_the_docs_name() -> None:
+    folder = grafana.FOLDER / "provisioning"
+    source = yaml.safe_load((folder / "datasources/innoscope.yaml").read_text())["datasources"][0]
+    provider = yaml.safe_load((folder / "dashboards/innoscope.yaml").read_text())["providers"][0]
+    guide = (ROOT / "docs/dashboards.md").read_text()
+    panels = sum(len(list(grafana.panels(board))) for board in grafana.dashboards().values())
+
+    assert f"all {len(grafana.targets())} of {panels} panels" in guide
+    assert source["type"] == "prometheus"
+    assert provider["options"]["path"] in guide
+    assert json.dumps(source["jsonData"]["timeInterval"]).strip('"') in guide
+
+
+def test_the_mixin_has_them_all() -> None:
+    """By Debian's jsonnet."""
+    command = ["jsonnet", "--exec", "(import 'dashboards/mixin.libsonnet').grafanaDashboards"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == dashboards()
