@@ -17,7 +17,7 @@ from innoscope.stacks.render import FORMATS, encode
 from innoscope.stacks.render.compact import compact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from innoscope.sensor.client import Cursor, ServerProfiles
     from innoscope.stacks.fold import Report
@@ -63,8 +63,7 @@ class _Refused(Exception):
 class Store:
     """The profiles of all servers; ``called`` gives our name for the sensor's.
 
-    ``taken`` is told of what is new, each chunk once, by our name. ``poll`` belongs to one thread, the answers to
-    any.
+    ``taken`` is told of what is new, each chunk once. ``poll`` belongs to one thread, the answers to any.
     """
 
     def __init__(
