@@ -164,7 +164,7 @@ def _hierarchies() -> list[Path]:
 
 
 def _remove_group(group: Path) -> None:
-    """With what systemd made below it. Its processes are killed, but taking probes off takes the kernel a while."""
+    """With what systemd made below it. Processes are killed; taking probes off takes the kernel a while."""
     folders = [folder for folder, _, _ in os.walk(group, topdown=False)]
     deadline = time.monotonic() + _GONE_S
     for folder in folders:
