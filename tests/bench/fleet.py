@@ -102,7 +102,6 @@ def _farm(number: int, folder: Path, settings: Settings) -> Record:
             return {
                 "targets": number, "seconds": seconds, "before": before, "after": after,
                 "farm_cpu": (cpu_seconds(child.pid) - farm) / seconds, "up": prometheus.up(),
-                "disk": prometheus.on_disk(),
             }  # fmt: skip
 
 

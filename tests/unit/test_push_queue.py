@@ -14,12 +14,14 @@ import pytest
 import pprofile
 from innoscope.collectors.own import OwnProfiles, Pushes, SensorState, own
 from innoscope.metrics import registry
+from innoscope.push.client import Client
 from innoscope.push.errors import REASONS, PushFailed
 from innoscope.push.pusher import Pusher
 from innoscope.push.queue import Entry, Queue
 from innoscope.push.settings import Push
 from innoscope.stacks.model import Frame, Trust
 from innoscope.stacks.profiles import Chunk, Stack
+from receiver import Receiver, hung_up, reset, status
 from unit.dumps import IDLE, ROW_LOCK, target
 
 if TYPE_CHECKING:
@@ -167,6 +169,31 @@ def test_an_hour_of_outage_loses_nothing_where_memory_allows() -> None:
     assert (world.counts.dropped_memory, world.counts.queue_bytes) == (0, 0)
     assert attempts < 3600 / 30 + 20  # it is not hammered
     assert world.counts.failures == {"unavailable": attempts - sent}
+
+
+@pytest.mark.parametrize("kind", ["pyroscope", "parca"])
+def test_an_hour_of_outage_of_a_receiver_on_the_network(kind: str) -> None:
+    """The clock is ours, the network is real: answered with 503, hung up on; then all of it goes out."""
+    with Receiver(kind) as there:
+        world = World(interval_seconds=60)
+        world.pusher._sender = Client(Push(url=there.url, kind=kind))
+        world.pusher._push = Push(url=there.url, kind=kind, interval_seconds=60)
+        world.look(120)
+        for fault in (status(503, b"later", {"Retry-After": "90"}), hung_up, reset):
+            there.always = fault
+            world.look(1200)
+        assert world.counts.queue_bytes > 0
+        there.always = None
+        world.look(120)
+        world.run(70)
+
+    assert there.complaints == []
+    assert sum(got.profile.total for got in there.received) == 384 * 30
+    times = [got.profile.time_nanos for got in there.received]
+    assert times == sorted(times)
+    assert len(set(times)) == len(times)
+    assert world.counts.queue_bytes == 0
+    assert world.counts.failures.keys() == {"unavailable", "connection"}
 
 
 def test_an_hour_of_outage_stays_within_memory_and_drops_the_oldest() -> None:
