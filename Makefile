@@ -10,7 +10,7 @@ WORKLOAD ?= idle
 .PHONY: help setup run test lint format packages bench server dashboards pictures clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/.ready ## build everything into .venv (.venv/bin/innoscope)
 

@@ -60,7 +60,7 @@ class Prometheus:
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         self._keeper.watch(self._process.pid)
-        self.until("count_over_time(up[1m]) >= 3")
+        self._until("count_over_time(up[1m]) >= 3")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -71,7 +71,7 @@ class Prometheus:
 
     def value(self, query: str) -> float:
         """The only series' value."""
-        (series,) = self.until(query)
+        (series,) = self._until(query)
         return float(series["value"][1])
 
     def range(self, query: str, start: float, end: float, step: float) -> list[Any]:
@@ -84,7 +84,7 @@ class Prometheus:
         asked = {"query": query, "time": at}
         return list(self.get(f"/api/v1/query?{urllib.parse.urlencode(asked)}")["result"])
 
-    def until(self, query: str) -> list[Any]:
+    def _until(self, query: str) -> list[Any]:
         deadline = time.monotonic() + self._patience_s
         while True:
             try:

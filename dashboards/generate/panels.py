@@ -209,7 +209,7 @@ def _table(one: Panel) -> Json:
         "indexByName": order,
         "renameByName": names,
         "includeByName": dict.fromkeys(order, True),
-        "excludeByName": {},
+        "excludeByName": {"Time": True},
     }
     sort = [{"displayName": one.sort, "desc": True}] if one.sort else []
     return {

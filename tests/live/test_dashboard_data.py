@@ -59,6 +59,10 @@ class Seen:
                 return {str(target) for target in left}
             time.sleep(1)  # the next scrape
 
+    def lately(self, selector: str) -> list[dict[str, Any]]:
+        """The series with their last values, also when the last scrape took too long."""
+        return self.prometheus.instant(f"last_over_time({selector}[1m])", time.time())
+
     def _has_data(self, target: Target, **chosen: str) -> bool:
         """Whether the panel would draw anything; NaN is nothing."""
         query = grafana.filled(target.expr, interval=INTERVAL, **chosen)
@@ -113,7 +117,7 @@ def test_every_query_has_data_where_all_is_declared(seen: Seen) -> None:
 
 
 def test_every_metric_is_exported_by_one_of_the_servers(seen: Seen) -> None:
-    names = {one["metric"]["__name__"] for one in seen.prometheus.instant('{job="innoscope"}', time.time())}
+    names = {one["metric"]["__name__"] for one in seen.lately('{job="innoscope"}')}
     missing = {
         metric.name
         for metric in default()
@@ -140,12 +144,12 @@ def test_variables_offer_what_there_is(seen: Seen) -> None:
 def _offered(seen: Seen, definition: str) -> set[str]:
     """What Grafana does with ``label_values(series, label)``."""
     inner, _, label = definition.removeprefix("label_values(").removesuffix(")").rpartition(", ")
-    found: list[dict[str, Any]] = seen.prometheus.instant(grafana.filled(inner), time.time())
+    found: list[dict[str, Any]] = seen.lately(grafana.filled(inner))
     return {one["metric"][label] for one in found}
 
 
 def test_the_fleet_shows_the_server_that_does_not_answer(seen: Seen) -> None:
-    failing = seen.prometheus.instant(f'innoscope_sql_up{{server="{DOWN_NAME}"}}', time.time())
+    failing = seen.lately(f'innoscope_sql_up{{server="{DOWN_NAME}"}}')
 
     assert [one["value"][1] for one in failing] == ["0"]
     table = next(

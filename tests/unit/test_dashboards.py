@@ -18,6 +18,7 @@ from generate import ALL, dashboards
 from generate.__main__ import text
 from innoscope.cli import main
 from innoscope.metrics.registry import PREFIX, default
+from servers import ensure_commands
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -180,6 +181,7 @@ def test_provisioning_is_yaml_that_names_what_the_docs_name() -> None:
 
 def test_the_mixin_has_them_all() -> None:
     """By Debian's jsonnet."""
+    ensure_commands("jsonnet")
     command = ["jsonnet", "--exec", "(import 'dashboards/mixin.libsonnet').grafanaDashboards"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
