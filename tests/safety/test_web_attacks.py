@@ -25,7 +25,7 @@ from servers import Server
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: What a scrape may take while others do their worst, on a machine that they share: half of what Prometheus waits.
+#: What a scrape may take while others do their worst, on a machine that they share. Prometheus waits 10 s.
 SCRAPE_S = 5.0
 SECONDS = 2
 ONE = ("10.78.0.1",)
