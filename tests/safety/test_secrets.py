@@ -115,6 +115,8 @@ def test_a_password_is_nowhere(password: str, server: Server, sensing: Sensing, 
         f"[web]\nbasic_auth_users = {{ann = '{PASSWORD}'}}\n",
         f"[[server]]\nname = 'a'\nport = 1\npassword = '{PASSWORD}'\n",
         f"[sql]\nuser = 'a'\nuser = '{PASSWORD}'\n",
+        f"[push]\nurl = 'http://ann:{PASSWORD}@profiles.example.net'\nkind = 'pyroscope'\n",
+        f"[push]\nbearer_token = '{PASSWORD}'\n",
     ],
 )
 def test_a_wrong_configuration_is_told_without_its_secrets(text: str, tmp_path: Path) -> None:

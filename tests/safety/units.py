@@ -143,8 +143,8 @@ def confined(
 
 
 def _mounts(unit: Unit, accounts: Accounts, writable: Path) -> list[str]:
-    shown = {
-        "agent": ROOT / "agent", "probes": ROOT / "probes", "tests": ROOT / "tests",
+    ours = ("agent", "dashboards", "probes", "tests")
+    shown = {name: ROOT / name for name in ours if (ROOT / name).is_dir()} | {
         "site": Path(click.__file__).parents[1], "bin": Path(sys.executable).parent,
     }  # fmt: skip
     steps = [f"mount -t tmpfs -o mode=755 tmpfs {_SEEN_AT}"]

@@ -228,6 +228,23 @@ def test_a_request_that_never_ends_is_ended(sent: bytes, monkeypatch: pytest.Mon
         assert 0.5 < time.monotonic() - began < 3
 
 
+def test_without_a_thread_for_it_a_connection_is_ended_and_the_next_one_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a unit's TasksMax does in a flood."""
+    with serving() as server:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", lambda _: fail_to_start())
+            with pytest.raises((ConnectionError, http.client.RemoteDisconnected)):
+                get(server)
+        assert len(server.connections) == 0
+        assert get(server)[0] == 200
+
+
+def fail_to_start() -> None:
+    raise RuntimeError("can't start new thread")
+
+
 def test_so_many_dear_answers_at_a_time() -> None:
     load = Load(making=1, untaken=10, patience_s=0)
     with load.making(), pytest.raises(TooMuch), load.making():

@@ -150,7 +150,12 @@ class WebServer:
                 self._stopping.wait(0.1)  # out of descriptors: give those in use time to end
                 continue
             slot = self.connections.add(connection, counted_as(client[0]), _SLOWEST)
-            threading.Thread(target=self._handle, args=(slot, client), name="http", daemon=True).start()
+            try:
+                threading.Thread(target=self._handle, args=(slot, client), name="http", daemon=True).start()
+            except RuntimeError:  # as many as the unit's TasksMax: those that were ended are on their way out
+                self.connections.remove(slot)
+                connection.close()
+                self._stopping.wait(0.01)
 
     def stop(self) -> None:
         """Stop listening, which ends ``serve``; answers on their way are cut off."""

@@ -134,7 +134,19 @@ class SocketServer:
         elif not self._admit(client, uid):
             _refuse(client, "too many ask at once: try again")
         else:
+            self._begin(client, uid)
+
+    def _begin(self, client: socket.socket, uid: int) -> None:
+        try:
             threading.Thread(target=self._serve, args=(client, uid), name="client", daemon=True).start()
+        except RuntimeError:  # no more threads at the moment
+            self._forget(client, uid)
+
+    def _forget(self, client: socket.socket, uid: int) -> None:
+        with self._lock:
+            self._reading.pop(client, None)
+            self._clients[uid] -= 1
+        client.close()
 
     def _admit(self, client: socket.socket, uid: int) -> bool:
         """Whether there is a place. Who has taken longest to send its request gives way, answers do not."""
@@ -163,10 +175,7 @@ class SocketServer:
         except Exception:
             _log.exception("a client could not be served")
         finally:
-            with self._lock:
-                self._reading.pop(client, None)
-                self._clients[uid] -= 1
-            client.close()
+            self._forget(client, uid)
 
     def _answer(self, client: socket.socket) -> None:
         request = protocol.receive(client, protocol.REQUEST_BYTES, time.monotonic() + self._request_s)
