@@ -63,7 +63,7 @@ def chunks() -> list[Chunk]:
 @pytest.fixture(scope="module")
 def agent(chunks: list[Chunk], tmp_path_factory: pytest.TempPathFactory) -> Iterator[scene.Running]:
     folder = tmp_path_factory.mktemp("page")
-    with made.MadeSensor(folder / "sensor.sock", {NAME: chunks}), scene.agent_of(folder, [NAME]) as one:
+    with made.MadeSensor(folder / "sensor.sock", {NAME: chunks}) as sensor, scene.agent_of(sensor) as one:
         yield one
 
 

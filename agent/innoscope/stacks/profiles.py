@@ -116,11 +116,22 @@ class Profiles:
 
     def between(self, start: float, end: float) -> Chunk:
         """All looks of the chunks that touch this time, those of the last seconds included; perhaps none."""
+        counts: Counter[int] = Counter()
         with self._lock:
-            chunks = [self._told(sealed) for sealed in self._sealed]
-            if self._open is not None:
-                chunks.append(self._open.told(self._stacks))
-        return _merged([chunk for chunk in chunks if chunk.end >= start and chunk.start <= end])
+            chunks = [*self._sealed, *([self._open] if self._open else [])]
+            chunks = [chunk for chunk in chunks if chunk.end >= start and chunk.start <= end]
+            for chunk in chunks:
+                for number, count in chunk.pairs():
+                    counts[number] += count
+            stacks = {self._stacks[number]: count for number, count in counts.items()}
+            return Chunk(
+                min((chunk.start for chunk in chunks), default=0.0),
+                max((chunk.end for chunk in chunks), default=0.0),
+                sum(chunk.looks for chunk in chunks),
+                sum(chunk.look_ms for chunk in chunks),
+                stacks,
+                sum(chunk.dropped for chunk in chunks),
+            )
 
     def since(self, cursor: int, most: int = 60) -> tuple[int, list[Chunk]]:
         """``(new cursor, chunks)``: those completed since, the oldest first; 0 is before all.
@@ -211,9 +222,8 @@ class _Open:
         self.look_ms += look_ms
         self.counts.update(counts)
 
-    def told(self, stacks: Mapping[int, Stack]) -> Chunk:
-        counts = {stacks[number]: count for number, count in self.counts.items()}
-        return Chunk(self.start, self.end, self.looks, self.look_ms, counts, self.dropped)
+    def pairs(self) -> Iterable[tuple[int, int]]:
+        return self.counts.items()
 
 
 def _replace(counts: Counter[int], instead: Mapping[int, int]) -> int:
@@ -222,20 +232,6 @@ def _replace(counts: Counter[int], instead: Mapping[int, int]) -> int:
     for number in met:
         counts[instead[number]] += counts.pop(number)
     return len(met)
-
-
-def _merged(chunks: list[Chunk]) -> Chunk:
-    counts: Counter[Stack] = Counter()
-    for chunk in chunks:
-        counts.update(chunk.counts)
-    return Chunk(
-        min((chunk.start for chunk in chunks), default=0.0),
-        max((chunk.end for chunk in chunks), default=0.0),
-        sum(chunk.looks for chunk in chunks),
-        sum(chunk.look_ms for chunk in chunks),
-        counts,
-        sum(chunk.dropped for chunk in chunks),
-    )
 
 
 def report(target: Target, chunk: Chunk) -> Report:
