@@ -118,8 +118,8 @@ class Profiles:
         """All looks of the chunks that touch this time, those of the last seconds included; perhaps none."""
         counts: Counter[int] = Counter()
         with self._lock:
-            chunks = [*self._sealed, *([self._open] if self._open else [])]
-            chunks = [chunk for chunk in chunks if chunk.end >= start and chunk.start <= end]
+            kept: list[_Sealed | _Open] = [*self._sealed, *([self._open] if self._open else [])]
+            chunks = [chunk for chunk in kept if chunk.end >= start and chunk.start <= end]
             for chunk in chunks:
                 for number, count in chunk.pairs():
                     counts[number] += count
