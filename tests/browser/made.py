@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import threading
 import time
 from collections import Counter
 from dataclasses import asdict, replace
@@ -144,6 +145,7 @@ class MadeSensor:
         self.path = path
         self.targets = {name: target(name) for name in servers}
         self.failing: dict[str, str] = {}
+        self.told_all = threading.Event()  # somebody has all chunks and has asked for more
         self._servers = servers
 
     def __enter__(self) -> MadeSensor:
@@ -176,6 +178,8 @@ class MadeSensor:
             new = chunks[begun : begun + 60]
             there = protocol.encode_target(self.targets[name])
             told[name] = {"target": there, "cursor": begun + len(new), **encode_chunks(new)}
+        if all(cursor.get(name, 0) >= len(chunks) for name, chunks in self._servers.items()):
+            self.told_all.set()
         return {"servers": told}
 
     def _collect(self) -> dict[str, Any]:

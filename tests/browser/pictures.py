@@ -21,8 +21,12 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        sensor = made.MadeSensor(folder / "sensor.sock", {"orders": list(made.hour(time.time()))})
-        with sensor, scene.agent_of(folder, ["orders"]) as agent, scene.chromium() as browser:
+        hour = {"orders": list(made.hour(time.time()))}
+        with (
+            made.MadeSensor(folder / "sensor.sock", hour) as sensor,
+            scene.agent_of(sensor) as agent,
+            scene.chromium() as browser,
+        ):
             take(browser, agent, "light", viewport=DESKTOP)
             take(browser, agent, "dark", viewport=DESKTOP, color_scheme="dark")
             take(browser, agent, "phone", viewport={"width": 360, "height": 1500})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-import urllib.error
 import urllib.request
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,8 +20,7 @@ from innoscope.metrics import registry
 from innoscope.stacks.profiles import CHUNK_S, SPAN_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator
 
     from playwright.sync_api import Browser, Page
 
@@ -53,50 +51,39 @@ class Running:
             return bytes(answer.read())
 
 
-def settings(folder: Path, names: Sequence[str], address: str = "127.0.0.1:0") -> config.Config:
-    """Of an agent that knows these servers and asks none of them over SQL."""
+def settings(sensor: made.MadeSensor, address: str) -> config.Config:
+    """Of an agent that knows the sensor's servers and asks none of them over SQL."""
     return config.Config(
         only_named=True,
         web=config.Web(listen_address=address),
-        sensor=config.Sensor(socket=str(folder / "sensor.sock"), start=False),
+        sensor=config.Sensor(socket=str(sensor.path), start=False),
         sql=config.Sql(enabled=False),
         own=config.Own(cpu_budget=0),
-        server=tuple(config.Server(name, socket=f"/run/{name}.sock") for name in names),
+        server=tuple(config.Server(name, socket=there.socket) for name, there in sensor.targets.items()),
     )
 
 
 @contextmanager
 def agent_of(
-    folder: Path, names: Sequence[str], address: str = "127.0.0.1:0", *, past: bool = True
+    sensor: made.MadeSensor, address: str = "127.0.0.1:0", *, past: bool = True
 ) -> Iterator[Running]:
     """It has taken over all chunks and has gathered; with a ``past`` it knows the gauges of that hour."""
-    agent = Agent(settings(folder, names, address))
+    sensor.told_all.clear()
+    agent = Agent(settings(sensor, address))
     ends = time.time() // CHUNK_S * CHUNK_S
     if past:
-        _remember(agent, names, ends)
+        _remember(agent, sensor.targets, ends)
     thread = threading.Thread(target=agent.run, daemon=True)
     thread.start()
     try:
-        deadline = time.monotonic() + _PATIENCE_S
-        address = f"http://127.0.0.1:{agent.web.port}"
-        while not (_ready(address) and all(agent.history.newest(name) for name in names)):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        yield Running(agent, address, ends)
+        assert sensor.told_all.wait(_PATIENCE_S)  # the first gathering was before that
+        yield Running(agent, f"http://127.0.0.1:{agent.web.port}", ends)
     finally:
         agent.ended.set()
         thread.join()
 
 
-def _ready(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{address}/-/ready", timeout=5):  # noqa: S310
-            return True
-    except urllib.error.HTTPError:
-        return False
-
-
-def _remember(agent: Agent, names: Sequence[str], ends: float) -> None:
+def _remember(agent: Agent, names: Iterable[str], ends: float) -> None:
     declared = registry.default()
     for step in range(int(SPAN_S / CHUNK_S), 0, -1):
         told = made.gauges(step * CHUNK_S)

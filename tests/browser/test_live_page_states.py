@@ -35,7 +35,7 @@ def small(tmp_path: Path) -> Iterator[tuple[made.MadeSensor, scene.Running]]:
     """A server of which little was seen."""
     with (
         made.MadeSensor(tmp_path / "sensor.sock", {"orders": brief()}) as sensor,
-        scene.agent_of(tmp_path, ["orders"]) as agent,
+        scene.agent_of(sensor) as agent,
     ):
         yield sensor, agent
 
@@ -66,8 +66,8 @@ def test_collectors_that_fail_say_why(browser: Browser, small: tuple[made.MadeSe
 
 def test_names_that_look_like_markup_are_text(browser: Browser, tmp_path: Path) -> None:
     with (
-        made.MadeSensor(tmp_path / "sensor.sock", {"orders": brief(function=HOSTILE)}),
-        scene.agent_of(tmp_path, ["orders"]) as agent,
+        made.MadeSensor(tmp_path / "sensor.sock", {"orders": brief(function=HOSTILE)}) as sensor,
+        scene.agent_of(sensor) as agent,
         scene.opened(browser, agent.address) as (page, seen),
     ):
         page.locator("#top", has_text=HOSTILE).wait_for()
@@ -104,8 +104,8 @@ def test_stacks_that_may_not_be_shown(browser: Browser, small: tuple[made.MadeSe
 
 def test_no_server(browser: Browser, tmp_path: Path) -> None:
     with (
-        made.MadeSensor(tmp_path / "sensor.sock", {}),
-        scene.agent_of(tmp_path, []) as agent,
+        made.MadeSensor(tmp_path / "sensor.sock", {}) as sensor,
+        scene.agent_of(sensor) as agent,
         scene.opened(browser, agent.address) as (page, seen),
     ):
         page.locator("#said", has_text="No mysqld or mariadbd is running").wait_for()
@@ -115,8 +115,8 @@ def test_no_server(browser: Browser, tmp_path: Path) -> None:
 
 def test_nothing_seen_yet(browser: Browser, tmp_path: Path) -> None:
     with (
-        made.MadeSensor(tmp_path / "sensor.sock", {"orders": []}),
-        scene.agent_of(tmp_path, ["orders"], past=False) as agent,
+        made.MadeSensor(tmp_path / "sensor.sock", {"orders": []}) as sensor,
+        scene.agent_of(sensor, past=False) as agent,
         scene.opened(browser, agent.address, viewport={"width": 360, "height": 740}) as (page, seen),
     ):
         page.locator("#threads-table", has_text="No stacks seen yet").wait_for()
@@ -128,8 +128,8 @@ def test_nothing_seen_yet(browser: Browser, tmp_path: Path) -> None:
 
 def test_a_server_that_only_idles(browser: Browser, tmp_path: Path) -> None:
     with (
-        made.MadeSensor(tmp_path / "sensor.sock", {"orders": brief(wait="idle")}),
-        scene.agent_of(tmp_path, ["orders"]) as agent,
+        made.MadeSensor(tmp_path / "sensor.sock", {"orders": brief(wait="idle")}) as sensor,
+        scene.agent_of(sensor) as agent,
         scene.opened(browser, agent.address) as (page, seen),
     ):
         page.locator("#top", has_text="tick idle threads").wait_for()
@@ -145,8 +145,8 @@ def test_a_server_that_only_idles(browser: Browser, tmp_path: Path) -> None:
 def test_many_servers(browser: Browser, tmp_path: Path) -> None:
     names = [f"shop-{number:02}" for number in range(12)]
     with (
-        made.MadeSensor(tmp_path / "sensor.sock", {name: brief() for name in names}),
-        scene.agent_of(tmp_path, names) as agent,
+        made.MadeSensor(tmp_path / "sensor.sock", {name: brief() for name in names}) as sensor,
+        scene.agent_of(sensor) as agent,
         scene.opened(browser, agent.address) as (page, seen),
     ):
         page.locator("#fleet-table tbody tr").nth(11).wait_for()
@@ -162,8 +162,8 @@ def test_many_servers(browser: Browser, tmp_path: Path) -> None:
 
 def test_an_agent_that_is_gone_and_comes_back(browser: Browser, tmp_path: Path) -> None:
     """Beside the console: a browser says there itself that nobody answers."""
-    with made.MadeSensor(tmp_path / "sensor.sock", {"orders": brief()}):
-        with scene.agent_of(tmp_path, ["orders"]) as agent:
+    with made.MadeSensor(tmp_path / "sensor.sock", {"orders": brief()}) as sensor:
+        with scene.agent_of(sensor) as agent:
             context = browser.new_context()
             page = context.new_page()
             page.clock.install()
@@ -175,7 +175,7 @@ def test_an_agent_that_is_gone_and_comes_back(browser: Browser, tmp_path: Path) 
         banner.wait_for()
         assert "does not answer since" in banner.inner_text()
         assert page.locator("#flame g.frame").first.is_visible()
-        with scene.agent_of(tmp_path, ["orders"], str(address)):
+        with scene.agent_of(sensor, str(address)):
             page.clock.fast_forward(40_000)
             banner.wait_for(state="detached")
             assert page.inner_text("#state") == "sensor answers"

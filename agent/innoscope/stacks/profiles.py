@@ -116,19 +116,20 @@ class Profiles:
 
     def between(self, start: float, end: float) -> Chunk:
         """All looks of the chunks that touch this time, those of the last seconds included; perhaps none."""
+        counts: Counter[int] = Counter()
         with self._lock:
-            chunks: list[_Sealed | _Open] = [*self._sealed, *([self._open] if self._open else [])]
-            chunks = [chunk for chunk in chunks if chunk.end >= start and chunk.start <= end]
-            counts: Counter[int] = Counter()
+            kept: list[_Sealed | _Open] = [*self._sealed, *([self._open] if self._open else [])]
+            chunks = [chunk for chunk in kept if chunk.end >= start and chunk.start <= end]
             for chunk in chunks:
                 for number, count in chunk.pairs():
                     counts[number] += count
+            stacks = {self._stacks[number]: count for number, count in counts.items()}
             return Chunk(
                 min((chunk.start for chunk in chunks), default=0.0),
                 max((chunk.end for chunk in chunks), default=0.0),
                 sum(chunk.looks for chunk in chunks),
                 sum(chunk.look_ms for chunk in chunks),
-                {self._stacks[number]: count for number, count in counts.items()},
+                stacks,
                 sum(chunk.dropped for chunk in chunks),
             )
 
