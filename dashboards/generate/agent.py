@@ -263,6 +263,52 @@ _WORK: Final = (
     ),
 )  # fmt: skip
 
+_PUSH: Final = (
+    Panel(
+        "Profiles pushed",
+        "timeseries",
+        "short",
+        (
+            Query(increase("push_profiles", by=_EACH), "{{instance}} taken"),
+            Query(increase("push_failures", by=["instance", "reason"]), "{{instance}} failed: {{reason}}"),
+            Query(increase("push_dropped", by=["instance", "reason"]), "{{instance}} given up: {{reason}}"),
+        ),
+        "Profiles that the receiver of [push] took, attempts that failed, profiles that were given up. Empty "
+        "where nothing is pushed.",
+        "Failures that go on; anything given up is lost.",
+        (run("innoscope agent --push-once"), read("fleet.md")),
+        width=8,
+    ),
+    Panel(
+        "Bytes pushed, bytes waiting",
+        "timeseries",
+        "bytes",
+        (
+            Query(rate("push_bytes", by=_EACH), "{{instance}} pushed a second"),
+            Query(level("push_queue_bytes", by=_EACH), "{{instance}} waiting"),
+        ),
+        "What goes out, gzipped, and what waits in the agent's memory.",
+        "Waiting bytes that grow: the receiver does not keep up or is away.",
+        (run("innoscope agent --push-once"), read("fleet.md")),
+        width=8,
+    ),
+    Panel(
+        "Since the last profile was taken",
+        "timeseries",
+        "s",
+        (
+            Query(
+                f"time() - max by (instance) ({series('push_last_success_timestamp_seconds')} > 0)",
+                "{{instance}}",
+            ),
+        ),
+        "How long ago the receiver took a profile.",
+        "More than a few of push.interval_seconds.",
+        (run("journalctl -u innoscope-agent"), read("fleet.md")),
+        width=8,
+    ),
+)
+
 _WHICH: Final = (
     Panel(
         "Versions",
@@ -287,6 +333,7 @@ DASHBOARD: Final = Dashboard(
         Row("Cost", _COST),
         Row("Probes", _PROBES),
         Row("Collectors and looks", _WORK),
+        Row("Push", _PUSH),
         Row("Which Innoscope", _WHICH),
     ),
     one_server=False,
