@@ -97,9 +97,11 @@ async def _tls(address: str, port: int, source: str) -> str:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     while True:
-        _, writer = await asyncio.open_connection(address, port, ssl=context, local_addr=(source, 0))
+        _, writer = await asyncio.open_connection(
+            address, port, ssl=context, local_addr=(source, 0), ssl_handshake_timeout=5
+        )
         OUTCOMES["handshake"] += 1
-        writer.close()
+        writer.transport.abort()
 
 
 async def _client(kind: str, address: str, port: int, source: str, number: int) -> None:

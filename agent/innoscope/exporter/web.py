@@ -173,9 +173,7 @@ class WebServer:
                 slot.socket = context.wrap_socket(
                     slot.socket, server_side=True, do_handshake_on_connect=False
                 )
-                if (
-                    slot.ended.is_set()
-                ):  # while there were two sockets: from now on who ends the slot ends this one
+                if slot.ended.is_set():  # before there was this socket, which nobody will end now
                     return
                 slot.socket.do_handshake()
             _Handler(slot, client, self, config)
