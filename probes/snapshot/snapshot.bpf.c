@@ -4,8 +4,9 @@
  *
  * A sleepable task iterator (kernel >= 5.18) visits each thread; one record a thread goes out through read():
  * struct record_header, then stack_len bytes from the stack pointer upwards, then kernel_len bytes of kernel
- * return addresses, then returns_len bytes of return addresses that return probes replaced.
- * agent/native/src/snapshot/record.rs mirrors the layout.
+ * return addresses, then returns_len bytes of return addresses that return probes replaced. Of a thread that
+ * has not run since it was last copied, only the header goes out. agent/native/src/snapshot/record.rs mirrors
+ * the layout.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -40,6 +41,8 @@ struct record_header {
 	__u64 syscall; /* -1 when it entered the kernel by an interrupt or a fault */
 	__u64 arg0;
 	char comm[16];
+	__u32 unchanged; /* has not run since it was last copied whole: all as it was then */
+	__u32 unused;
 };
 
 struct record {
@@ -53,7 +56,24 @@ struct config {
 	__u32 tgid; /* 0: the iterator's link already visits one process only (kernel >= 6.1) */
 	__u32 tid; /* 0: every thread */
 	__u32 stacks; /* 0: headers only */
+	__u32 changed_only; /* no stack of threads that have not run since they were copied the last time */
 };
+
+/* A thread as it was copied whole and at rest. */
+struct copied {
+	__u64 start; /* boot time of its start: thread ids are used again */
+	__u64 switches;
+};
+
+/*
+ * By thread id. Who was forgotten, because there are more threads than this, is copied again: no harm.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, struct copied);
+} copied_at_rest SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -136,6 +156,25 @@ static __u64 copy_stack(struct task_struct *task, struct record *record, __u32 w
 	return copied;
 }
 
+/* Whether it has a CPU or had one while we looked. */
+static _Bool at_rest(const struct record_header *header)
+{
+	return !header->on_cpu_before && !header->on_cpu_after &&
+	       header->switches_before == header->switches_after;
+}
+
+/* Equal counters mean that it has not been switched out in between; off the CPU it was not switched in
+ * either. */
+static _Bool has_not_run(struct task_struct *task, struct record_header *header)
+{
+	struct copied *before = bpf_map_lookup_elem(&copied_at_rest, &header->tid);
+
+	header->on_cpu_after = BPF_CORE_READ(task, on_cpu);
+	header->switches_after = context_switches(task);
+	return before && at_rest(header) && before->switches == header->switches_before &&
+	       before->start == BPF_CORE_READ(task, start_boottime);
+}
+
 SEC("iter.s/task")
 int snapshot(struct bpf_iter__task *ctx)
 {
@@ -170,6 +209,12 @@ int snapshot(struct bpf_iter__task *ctx)
 	header->state = BPF_CORE_READ(task, __state);
 	read_registers(task, header);
 
+	if (wanted->changed_only && has_not_run(task, header)) {
+		header->unchanged = 1;
+		bpf_seq_write(seq, header, sizeof(*header));
+		return 0;
+	}
+
 	__u64 copied = copy_stack(task, record, wanted->stacks);
 
 	header->returns_len = copy_replaced_returns(task, record->returns);
@@ -185,16 +230,26 @@ int snapshot(struct bpf_iter__task *ctx)
 	__u64 length = copied & STACK_MASK;
 
 	header->stack_len = length;
-	bpf_seq_write(seq, header, sizeof(*header));
+
+	/* One that does not fit any more is visited again by the next read(): only what went out is
+	 * remembered. */
+	long failed = bpf_seq_write(seq, header, sizeof(*header));
+
 	if (length)
-		bpf_seq_write(seq, record->stack, length);
+		failed |= bpf_seq_write(seq, record->stack, length);
 	if (with_kernel_stack) {
 		length = header->kernel_len & KERNEL_MASK;
 		if (length)
-			bpf_seq_write(seq, record->kernel, length);
+			failed |= bpf_seq_write(seq, record->kernel, length);
 	}
 	length = header->returns_len & RETURNS_MASK;
 	if (length)
-		bpf_seq_write(seq, record->returns, length);
+		failed |= bpf_seq_write(seq, record->returns, length);
+	if (wanted->stacks && !failed && at_rest(header)) {
+		struct copied now = {.start = BPF_CORE_READ(task, start_boottime),
+				     .switches = header->switches_before};
+
+		bpf_map_update_elem(&copied_at_rest, &header->tid, &now, 0);
+	}
 	return 0;
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::error::{Error, Kind, Result};
 use crate::memory;
@@ -110,6 +110,16 @@ pub struct Process {
     names: StackNames,
     /// Distinct stacks in the last look.
     present: usize,
+    /// Those of the last look that were at rest, by thread id.
+    at_rest: FxHashMap<u32, AtRest>,
+}
+
+/// What became of a thread that stood still: it holds until the thread has run.
+struct AtRest {
+    switches: u64,
+    walk: Walk,
+    trust: Trust,
+    kernel: Vec<u64>,
 }
 
 impl Process {
@@ -135,6 +145,7 @@ impl Process {
             unwinder,
             names: StackNames::new(inlines, kernel),
             present: 0,
+            at_rest: FxHashMap::default(),
         })
     }
 
@@ -178,6 +189,7 @@ impl Process {
         let mut turn = Turn::begin();
         for (thread, walk, trust) in done {
             turn.give_way();
+            self.remember(&thread, &walk, trust);
             let stack = self.names.intern(&self.modules, walk.addresses, &thread.kernel);
             look.threads.push(Thread { raw: RawThread { stack: Vec::new().into(), ..thread }, trust, stack });
         }
@@ -187,11 +199,36 @@ impl Process {
         Ok(look)
     }
 
+    /// Keeps the walk of a thread at rest. A walk that met code of no module may lead on once that is known.
+    fn remember(&mut self, thread: &RawThread, walk: &Walk, trust: Trust) {
+        if thread.motion == Motion::Still && walk.end != End::Elsewhere {
+            let (walk, kernel) = (walk.clone(), thread.kernel.clone());
+            self.at_rest.insert(thread.tid, AtRest { switches: thread.switches, walk, trust, kernel });
+        }
+    }
+
+    /// Takes the threads that have not run from the last look; one that it does not have is to be copied again.
+    fn take_unchanged(&mut self, raw: Vec<RawThread>) -> (Vec<Finished>, Vec<RawThread>, Vec<RawThread>) {
+        let mut before = std::mem::take(&mut self.at_rest);
+        let (mut done, mut open, mut fresh) = (Vec::with_capacity(raw.len()), Vec::new(), Vec::new());
+        for thread in raw {
+            match before.remove(&thread.tid) {
+                _ if !thread.unchanged => fresh.push(thread),
+                Some(AtRest { switches, walk, trust, kernel }) if switches == thread.switches => {
+                    done.push((RawThread { kernel, ..thread }, walk, trust));
+                }
+                _ => open.push(thread),
+            }
+        }
+        (done, open, fresh)
+    }
+
     /// Walks what stood still; the threads that did not come back for another try.
     fn walk_all(&mut self, raw: Vec<RawThread>) -> Result<(Vec<Finished>, Vec<RawThread>)> {
-        let mut done = Vec::with_capacity(raw.len());
-        let (still, mut moved): (Vec<_>, Vec<_>) =
-            raw.into_iter().partition(|thread| thread.motion == Motion::Still);
+        let (mut done, mut moved, fresh) = self.take_unchanged(raw);
+        let (still, running): (Vec<_>, Vec<_>) =
+            fresh.into_iter().partition(|thread| thread.motion == Motion::Still);
+        moved.extend(running);
         self.finish_all(still, &mut done, &mut moved)?;
         let elsewhere = |finished: &Finished| finished.1.end == End::Elsewhere;
         // A plugin that was loaded since, for one.

@@ -25,6 +25,7 @@ struct Config {
     tgid: u32,
     tid: u32,
     stacks: u32,
+    changed_only: u32,
 }
 
 /// Copies the threads of one process with the task iterator.
@@ -60,15 +61,20 @@ impl BpfSource {
         Ok(Self { object, pid, link, narrow, buffer: Arc::default() })
     }
 
-    fn configure(&self, tid: u32, stacks: bool) -> Result<()> {
-        let config = Config { tgid: if self.narrow { 0 } else { self.pid }, tid, stacks: stacks.into() };
+    fn configure(&self, tid: u32, stacks: bool, changed_only: bool) -> Result<()> {
+        let config = Config {
+            tgid: if self.narrow { 0 } else { self.pid },
+            tid,
+            stacks: stacks.into(),
+            changed_only: changed_only.into(),
+        };
         let map = self
             .object
             .maps()
             .find(|map| map.name() == "config")
             .ok_or_else(|| Error::new(Kind::Internal, "the snapshot program has no map named config"))?;
         let mut value = Vec::with_capacity(size_of::<Config>());
-        for word in [config.tgid, config.tid, config.stacks] {
+        for word in [config.tgid, config.tid, config.stacks, config.changed_only] {
             value.extend_from_slice(&word.to_ne_bytes());
         }
         map.update(&0u32.to_ne_bytes(), &value, MapFlags::ANY)
@@ -99,11 +105,15 @@ impl BpfSource {
             }
             turn.give_way();
         }
+        if bytes.len() > 4 * (filled + READ_BYTES) {
+            bytes.truncate(filled + READ_BYTES); // the first look copies all threads, later ones those that ran
+            bytes.shrink_to_fit();
+        }
         Ok((parse_all(&buffer, filled), buffer))
     }
 
     fn visit_one(&mut self, tid: u32, stacks: bool) -> Result<Option<RawThread>> {
-        self.configure(tid, stacks)?;
+        self.configure(tid, stacks, false)?;
         let threads = if self.narrow {
             match attach(program_fd(&self.object)?, Some(LinkTask { tid, pid: 0 })) {
                 Ok(link) => Self::run(link.as_raw_fd(), Arc::default())?.0,
@@ -119,7 +129,7 @@ impl BpfSource {
 
 impl Source for BpfSource {
     fn copy_all(&mut self) -> Result<Vec<RawThread>> {
-        self.configure(0, true)?;
+        self.configure(0, true, true)?;
         let (threads, buffer) = Self::run(self.link.as_raw_fd(), std::mem::take(&mut self.buffer))?;
         self.buffer = buffer;
         Ok(threads)

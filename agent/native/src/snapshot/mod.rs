@@ -91,14 +91,18 @@ pub struct RawThread {
     /// Return addresses that return probes replaced on the stack: (address of the slot, what was in it),
     /// innermost first.
     pub returns: Vec<(u64, u64)>,
+    /// It has not run since it was copied before, as `switches` and the time of its start say: all is as it was
+    /// then, and `stack`, `kernel` and `returns` are empty.
+    pub unchanged: bool,
 }
 
 /// A way to copy threads.
 pub trait Source: Send {
-    /// All threads of the process. An empty list means that it is gone.
+    /// All threads of the process, those that have not run since the last time marked `unchanged` where the source
+    /// can tell. An empty list means that it is gone.
     fn copy_all(&mut self) -> Result<Vec<RawThread>>;
 
-    /// One thread again, or None when it ended.
+    /// One thread again, with its stack in any case, or None when it ended.
     fn copy_one(&mut self, tid: u32) -> Result<Option<RawThread>>;
 
     /// One thread without its stack: for what `motion` and `switches` say now.

@@ -200,5 +200,6 @@ fn describe(pid: u32, tid: u32) -> Option<RawThread> {
         stack: Vec::new().into(),
         kernel: Vec::new(),
         returns: Vec::new(),
+        unchanged: false,
     })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Bytes, Motion, RawThread, Registers};
 
 /// Bytes of `struct record_header`.
-const HEADER_BYTES: usize = 104;
+const HEADER_BYTES: usize = 112;
 
 /// All records in `buffer`, whose stacks stay in there. Bytes that end early end the list.
 pub(super) fn parse_all(buffer: &Arc<Vec<u8>>, filled: usize) -> Vec<RawThread> {
@@ -49,6 +49,7 @@ fn parse(buffer: &Arc<Vec<u8>>, at: usize, filled: usize) -> Option<(RawThread, 
         stack: Bytes::new(Arc::clone(buffer), stack),
         kernel: words(kernel_bytes),
         returns: words(return_bytes).chunks_exact(2).map(|pair| (pair[0], pair[1])).collect(),
+        unchanged: word(104) != 0,
     };
     Some((thread, returns.end))
 }

@@ -1,0 +1,57 @@
+// Threads that sleep in a function of the test's choice.
+//
+// Arguments: the descriptor to answer on, then one descriptor a thread to be told on. A thread that reads 'a' or 'b'
+// goes to sleep in the function of that name, and answers with its index once it is in there; on 'q' it ends.
+#include <cstdint>
+#include <cstdlib>
+#include <pthread.h>
+#include <unistd.h>
+
+static int answers;
+
+struct thread {
+    uint8_t index;
+    int orders;
+};
+
+// A stack deep enough that a wrong copy of it would lead elsewhere.
+extern "C" __attribute__((noinline, noclone)) char told(const thread *self)
+{
+    char order = 'q';
+    (void)!write(answers, &self->index, 1);
+    if (read(self->orders, &order, 1) != 1)
+        return 'q';
+    __asm__ volatile("");
+    return order;
+}
+
+#define STATE(name)                                                                                          \
+    extern "C" __attribute__((noinline, noclone)) char asleep_in_##name(const thread *self)                  \
+    {                                                                                                        \
+        char order = told(self);                                                                             \
+        __asm__ volatile("");                                                                                \
+        return order;                                                                                        \
+    }
+STATE(a)
+STATE(b)
+
+static void *run(void *argument)
+{
+    const thread *self = static_cast<thread *>(argument);
+    char order = 'a';
+    while (order != 'q')
+        order = order == 'a' ? asleep_in_a(self) : asleep_in_b(self);
+    return nullptr;
+}
+
+int main(int count, char **arguments)
+{
+    alarm(120); // whatever happens to the test
+    answers = atoi(arguments[1]);
+    for (int i = 2; i < count; i++) {
+        pthread_t thread_id;
+        pthread_create(&thread_id, nullptr, run, new thread{static_cast<uint8_t>(i - 2), atoi(arguments[i])});
+    }
+    for (;;)
+        pause();
+}

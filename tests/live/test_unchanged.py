@@ -1,0 +1,133 @@
+"""A thread that has not run is not copied again, and one that has run is never shown where it was before."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope._native import Process
+from innoscope.stacks.engine import Engine
+from innoscope.target.discover import find_one
+from servers import Keeper, Server
+from workloads import Idle, RowLock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from innoscope.stacks.model import Dump
+
+THREADS = 40
+STEPS = 200
+LOOKS = 30
+
+
+class Sleepers:
+    """Threads that sleep in ``asleep_in_a`` or ``asleep_in_b``, as they are told."""
+
+    def __init__(self, program: Path) -> None:
+        answers, answer = os.pipe()
+        pipes = [os.pipe() for _ in range(THREADS)]
+        told = [read for read, _ in pipes]
+        self._process = subprocess.Popen(
+            [program, *map(str, (answer, *told))], pass_fds=(answer, *told), start_new_session=True
+        )
+        self._orders = [write for _, write in pipes]
+        self._answers = answers
+        for descriptor in (answer, *told):
+            os.close(descriptor)
+        self.states = ["a"] * THREADS
+        self._answered(THREADS)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def tell(self, index: int, order: str) -> None:
+        """Returns once the thread is in that function (or, for ``q``, at once)."""
+        os.write(self._orders[index], order.encode())
+        self.states[index] = order
+        if order != "q":
+            self._answered(1)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for descriptor in (*self._orders, self._answers):
+            os.close(descriptor)
+
+    def _answered(self, number: int) -> None:
+        while number:
+            number -= len(os.read(self._answers, number))
+
+
+@pytest.fixture
+def sleepers(tmp_path: Path) -> Iterator[Sleepers]:
+    source = Path(__file__).with_name("sleeper.cpp")
+    subprocess.run(["g++", "-O1", "-pthread", "-o", tmp_path / "sleeper", source], check=True)
+    keeper = Keeper()
+    sleepers = Sleepers(tmp_path / "sleeper")
+    keeper.watch(sleepers.pid)
+    try:
+        yield sleepers
+    finally:
+        sleepers.close()
+        keeper.close()
+
+
+def _seen(process: Process) -> list[str]:
+    """Where each thread sleeps at one look, in the order in which they were made."""
+    look = process.look()
+    stacks = {number: {name for name, *_ in frames if name} for number, frames in look.stacks.items()}
+    found = []
+    for tid, _, _, _, trust, stack, *_ in sorted(look.threads):
+        states = [state for state in "ab" if f"asleep_in_{state}" in stacks[stack]]
+        if states:
+            assert trust in ("exact", "on_cpu"), (tid, trust)
+            found += states
+    return found
+
+
+def test_a_thread_that_ran_is_seen_where_it_is_now(sleepers: Sleepers) -> None:
+    process = Process(sleepers.pid, method="bpf")
+    draw = random.Random(20261121)  # noqa: S311
+    assert _seen(process) == sleepers.states
+    for _ in range(STEPS):
+        for index in draw.sample(range(THREADS), draw.randrange(4)):
+            sleepers.tell(index, draw.choice("ab"))
+        assert _seen(process) == sleepers.states
+
+
+def test_threads_that_end_are_not_kept(sleepers: Sleepers) -> None:
+    process = Process(sleepers.pid, method="bpf")
+    assert len(_seen(process)) == THREADS
+    for index in range(0, THREADS, 2):
+        sleepers.tell(index, "q")
+    left = [state for state in sleepers.states if state != "q"]
+    while len(_seen(process)) > len(left):
+        pass  # bounded by the sleepers' own alarm
+    assert _seen(process) == left
+
+
+@pytest.mark.parametrize("name", ["mysql-5.6.24", "mysql-9.7", "mariadb-11.4.5"])
+def test_a_late_look_is_like_a_first_one(name: str) -> None:
+    with Server(name) as server, Idle(server, 30), RowLock(server, 10):
+        target = find_one(server.pid)
+        engine = Engine(target, method="bpf")
+        for _ in range(LOOKS):
+            late = _at_rest(engine.look())
+            assert late == _at_rest(Engine(target, method="bpf").look())
+            assert len(late) >= 40
+
+
+def _at_rest(dump: Dump) -> dict[int, tuple[str, tuple[str, ...]]]:
+    """Of the workload's threads, which do not run: class and stack."""
+    return {
+        thread.tid: (thread.wait, tuple(frame.label for frame in thread.frames))
+        for thread in dump.threads
+        if thread.wait in ("idle", "row_lock")
+    }
