@@ -24,8 +24,8 @@ Examples:
   innoscope diagnose --json | jq -r '.findings[0].name'
 
 \b
-Exit codes: 0 nothing wrong, 20 something was found, 3 no or several servers, 4 the server ended before the first
-look, 5 not a server.  Findings and what they rest on: docs/diagnose.md; JSON: docs/json.md.
+Exit codes: 0 nothing wrong, 20 something was found, 3 no or several servers, 4 the server ended, 5 not a
+server.  Findings and what they rest on: docs/diagnose.md; JSON: docs/json.md.
 """
 
 #: For scripts: a finding is no failure of the command, and has a status of its own.
@@ -35,7 +35,12 @@ FOUND = 20
 @click.command("diagnose", epilog=_EPILOG)
 @target_options
 @click.option(
-    "-s", "--seconds", type=click.FloatRange(1, 600), default=10.0, show_default=True, help="How long to look."
+    "-s",
+    "--seconds",
+    type=click.FloatRange(1, 600),
+    default=10.0,
+    show_default=True,
+    help="How long to look.",
 )
 @click.option("--no-sql", is_flag=True, help="Ask the server nothing.")
 @click.option("--no-probes", is_flag=True, help="Attach no eBPF probes.")
@@ -47,7 +52,7 @@ def command(
 ) -> None:  # fmt: skip
     """Look at one server for some seconds and say what is wrong, why, and what to do about it.
 
-    Stacks, probes, numbers from memory, SQL and /proc, as far as each is to be had; nothing is stopped or changed.
+    Stacks, probes, memory, SQL and /proc, as far as each is to be had; nothing is stopped or changed.
     """
     from innoscope.diagnose.gathering import Sources, gather
     from innoscope.diagnose.judging import judge

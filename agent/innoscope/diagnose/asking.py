@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Rows = tuple[Mapping[str, str], ...]
 
 _TEXT: Final = "text"
-#: So that no question of ours can wait, whatever the server's defaults are (ours have no such locks to wait for).
+#: So that no question of ours can wait for long, whatever the server's defaults are.
 _SESSION: Final = ("lock_wait_timeout = 1", "max_execution_time = 500", "max_statement_time = 0.5")
 
 
@@ -41,9 +41,9 @@ class Question:
     def statement(self, flavour: str, version: tuple[int, ...]) -> str | None:
         """The statement for that server; None where there is none."""
         for one in self.servers:
-            if one["flavour"] == flavour and _number(one["from"]) <= version:
-                if "below" not in one or version < _number(one["below"]):
-                    return str(one["sql"])
+            known = one["flavour"] == flavour and _number(one["from"]) <= version
+            if known and ("below" not in one or version < _number(one["below"])):
+                return str(one["sql"])
         return None
 
 

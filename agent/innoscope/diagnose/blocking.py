@@ -1,7 +1,7 @@
 """Who holds what the others wait for: from the server's own words, else from the stacks.
 
-Stacks do it as a person does by eye: the waiting ones share the functions through which they came to the lock;
-who is inside one of those functions and does not wait for it is the one that holds it.
+By stacks it is done as by eye: the waiting ones share the functions through which they came to the lock; who
+is inside one of those functions and does not wait for it is the one that holds it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose import facts
-from innoscope.diagnose.evidence import Seen
 from innoscope.diagnose.unknown import Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from innoscope.diagnose.evidence import Evidence, Statement
+    from innoscope.diagnose.evidence import Evidence, Seen, Statement
 
-#: How many of the waiting threads' functions, from the lock outwards, are taken for the section that it protects.
+#: So many of the waiting threads' functions, from the lock outwards, are taken for what it protects.
 _SECTION: Final = 4
 #: Functions that every thread of a server is in: they protect nothing.
 _EVERYWHERE: Final = frozenset(
@@ -30,7 +29,9 @@ _EVERYWHERE: Final = frozenset(
     }
 )  # fmt: skip
 #: Wait classes of threads that are at work inside a section, not at its door.
-_NOT_INSIDE: Final = frozenset({"idle", "background_idle", "user_sleep", "mutex_wait", "spin", "opening_tables"})
+_NOT_INSIDE: Final = frozenset(
+    {"idle", "background_idle", "user_sleep", "mutex_wait", "spin", "opening_tables"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,7 @@ def row_lock(evidence: Evidence) -> list[Blocker]:
     transactions = facts.rows(evidence, "transactions")
     waiting = [row for row in transactions if row["state"] == "LOCK WAIT"]
     holding = [
-        row
-        for row in transactions
-        if row["state"] == "RUNNING" and facts.number(row, "rows_locked") > 0
+        row for row in transactions if row["state"] == "RUNNING" and facts.number(row, "rows_locked") > 0
     ]
     if not waiting:
         return []
@@ -65,7 +64,7 @@ def _transaction(row: Mapping[str, str], evidence: Evidence) -> Blocker:
 
 
 def metadata_lock(evidence: Evidence) -> list[Blocker]:
-    """Who was granted a lock on a table that others wait for; else whoever has a transaction open the longest."""
+    """Who was granted a lock on a table that others wait for; else whose transaction is open the longest."""
     try:
         locks = facts.rows(evidence, "metadata_locks")
     except Unknown:
@@ -99,19 +98,19 @@ def runner(evidence: Evidence) -> list[Blocker]:
     said = next((one for one in evidence.statements if one.tid == tid), None)
     words = f"thread {tid}"
     if said is not None:
-        words += f", connection {said.connection}, {said.user}@{said.host}, for {said.seconds:,} s: {said.text}"
+        words += (
+            f", connection {said.connection}, {said.user}@{said.host}, for {said.seconds:,} s: {said.text}"
+        )
     return [Blocker(words, next((seen.functions for seen in evidence.seen if tid in seen.tids), ()))]
 
 
 def _open_transactions(evidence: Evidence) -> list[Blocker]:
     """Where locks are not told: candidates, said to be no more."""
-    transactions = sorted(
-        facts.rows(evidence, "transactions"), key=lambda row: -facts.number(row, "seconds")
-    )
+    transactions = sorted(facts.rows(evidence, "transactions"), key=lambda row: -facts.number(row, "seconds"))
     return [
         Blocker(
-            f"perhaps {_who(row, evidence)}: its transaction is open for {facts.number(row, 'seconds'):,.0f} s"
-            " (this server does not tell who holds metadata locks)",
+            f"perhaps {_who(row, evidence)}: its transaction is open for"
+            f" {facts.number(row, 'seconds'):,.0f} s (this server does not tell who holds metadata locks)",
             _stack_of(row, evidence),
         )
         for row in transactions[:2]
@@ -189,7 +188,17 @@ def _near(functions: tuple[str, ...]) -> list[str]:
 
 
 def _is_lock(name: str) -> bool:
-    words = ("mutex", "rw_lock", "rwlock", "lock_wait", "futex", "sync_array", "os_event", "syscall", "ut_delay")
+    words = (
+        "mutex",
+        "rw_lock",
+        "rwlock",
+        "lock_wait",
+        "futex",
+        "sync_array",
+        "os_event",
+        "syscall",
+        "ut_delay",
+    )
     return any(word in name.lower() for word in words)
 
 

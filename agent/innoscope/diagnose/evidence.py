@@ -19,7 +19,7 @@ CLIENT: Final = "connection"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All numbers of one moment. ``at`` is Unix time; keys are ``metric`` or ``metric.label`` of metrics.yaml."""
+    """All numbers at Unix time ``at``; keys are ``metric`` or ``metric.label`` of metrics.yaml."""
 
     at: float
     values: Mapping[str, Value]
@@ -78,8 +78,9 @@ class Missing:
 class Evidence:
     """All of it.
 
-    ``server`` describes it (version, pid, …). ``answers`` are rows of ``questions.yaml`` by name, each a mapping of
-    its columns. ``host`` is what host.py tells. ``missing`` is by source: a collector's name, ``looks``, or ``sql.QUESTION``.
+    ``server`` describes it (version, pid, …). ``answers`` are rows of ``questions.yaml`` by name, each a mapping
+    of its columns. ``host`` is what host.py tells. ``missing`` is by source: a collector's name, ``looks``, or
+    ``sql.QUESTION``.
     """
 
     server: Mapping[str, str]

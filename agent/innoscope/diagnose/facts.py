@@ -110,7 +110,9 @@ def _toggles_in_force(evidence: Evidence) -> float:
 
 
 def _grown(evidence: Evidence, metric: str, label: str | None = None) -> float:
-    keys = [f"{metric}.{label}"] if label else [metric, *(f"{metric}.{one}" for one in evidence.labels(metric))]
+    keys = (
+        [f"{metric}.{label}"] if label else [metric, *(f"{metric}.{one}" for one in evidence.labels(metric))]
+    )
     grown = [change[0] for key in keys if (change := evidence.change(key)) is not None]
     if not grown:
         source = next((name for name in ("probes", "memory", "sql") if name in evidence.missing), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from innoscope.collectors import sql_catalog
 from innoscope.collectors.memory import MemoryCollector
@@ -72,6 +72,7 @@ def gather(
                 asked = ask(target, connect, _waiting(looker))
             readings.read(_PATIENCE_S)
             time.sleep(max(0.0, min(_EVERY_S, seconds - gone_by) - (time.monotonic() - clock - gone_by)))
+        ended = time.time()
     finally:
         looks, seen, blind = looker.close()
         snapshots, missing = readings.close()
@@ -81,7 +82,7 @@ def gather(
     return Evidence(
         server=_server(target),
         begun=begun,
-        ended=time.time(),
+        ended=ended,
         snapshots=snapshots,
         looks=looks,
         seen=seen,
@@ -107,7 +108,7 @@ def _collectors(
 ) -> list[Collector]:
     every: list[Collector] = [
         ProcessCollector(target, looker.kinds),
-        MemoryCollector(target),
+        cast("Collector", MemoryCollector(target)),
         _Toggles(target),
     ]
     if probes is not None:
@@ -148,9 +149,7 @@ def _left_out(sources: Sources) -> dict[str, Missing]:
     }
 
 
-def _with_threads(
-    target: Target, connect: Callable[[], Any], asked: Asked | None
-) -> tuple[Statement, ...]:
+def _with_threads(target: Target, connect: Callable[[], Any], asked: Asked | None) -> tuple[Statement, ...]:
     """The statements, with the thread that runs each where the server tells it."""
     if asked is None:
         return ()

@@ -19,10 +19,12 @@ class Host:
         self._before = self._counters()
 
     def rates(self) -> dict[str, float]:
-        """By name: ``major_faults`` and ``swapped_in`` a second, ``memory_stall_ratio`` of the time; what there is."""
+        """``major_faults`` and ``swapped_in`` a second, ``memory_stall_ratio`` of the time: what there is."""
         seconds = max(time.monotonic() - self._began, 1e-3)
         after = self._counters()
-        grown = {name: (after[name] - before) / seconds for name, before in self._before.items() if name in after}
+        grown = {
+            name: (after[name] - before) / seconds for name, before in self._before.items() if name in after
+        }
         return {name: max(0.0, rate) for name, rate in grown.items()}
 
     def _counters(self) -> dict[str, float]:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from innoscope.stacks.model import Dump, Frame, Thread
     from innoscope.target.model import Target
 
-#: Seconds between two looks, and how many times its own length a look is followed by rest: a crowd of 10,000 threads
-#: is looked at less often.
+#: Seconds between two looks, and how many times its own length the rest after a look is at least: a crowd of
+#: 10,000 threads is looked at less often.
 _INTERVAL_S: Final = 0.5
 _REST: Final = 20
 #: Distinct stacks that are kept; each is some kilobytes in an incident file.
@@ -60,7 +60,9 @@ class Looker:
         self._ended.set()
         self._thread.join()
         seen = [
-            Seen(kind, wait, functions, count, tuple(self._last.get((kind, wait, functions), ())[:_TIDS_KEPT]))
+            Seen(
+                kind, wait, functions, count, tuple(self._last.get((kind, wait, functions), ())[:_TIDS_KEPT])
+            )
             for (kind, wait, functions), count in self._counts.most_common(_STACKS_KEPT)
         ]
         return tuple(self._looks), tuple(seen), self._missing if not self._looks else None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Readings:
-    """Reads when it is told to. Counters of two sources are never mixed: the best that told it twice is taken."""
+    """Reads when it is told to. Counters of two sources are never mixed: the best one that told it twice."""
 
     def __init__(self, collectors: Iterable[Collector]) -> None:
         self._runner = Runner(collectors)
@@ -44,7 +44,14 @@ class Readings:
         self._runner.close()
         chosen = self._choose()
         snapshots = tuple(
-            Snapshot(at, {key: by_source[source][key] for key, source in chosen.items() if key in by_source.get(source, ())})
+            Snapshot(
+                at,
+                {
+                    key: by_source[source][key]
+                    for key, source in chosen.items()
+                    if key in by_source.get(source, ())
+                },
+            )
             for at, by_source in self._read
         )
         return snapshots, {name: why for name, why in self._missing.items() if name not in self._told}
@@ -57,7 +64,9 @@ class Readings:
                 for key in values:
                     times.setdefault(key, {}).setdefault(source, 0)
                     times[key][source] += 1
-        return {key: max(found, key=lambda source: _worth(key, source, found)) for key, found in times.items()}
+        return {
+            key: max(found, key=lambda source: _worth(key, source, found)) for key, found in times.items()
+        }
 
 
 def _worth(key: str, source: str, told: dict[str, int]) -> tuple[bool, int]:

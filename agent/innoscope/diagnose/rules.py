@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: ``{signal:unit}`` in a text.
-PLACE: Final = re.compile(r"\{([a-z_]+(?:\.[a-z0-9_./]+)*):([a-z]+)\}")
+PLACE: Final = re.compile(r"\{([a-z0-9_]+(?:\.[a-z0-9_./]+)*):([a-z]+)\}")
 _KEYS: Final = frozenset(
     {"title", "when", "score", "evidence", "stacks", "blocker", "why", "do", "toggles", "see", "explains"}
 )
@@ -79,7 +79,9 @@ def load(path: Path | None = None) -> tuple[Rule, ...]:
 
 
 def _rule(name: str, body: Mapping[str, Any]) -> Rule:
-    lists = {key: tuple(body.get(key, ())) for key in ("do", "evidence", "stacks", "toggles", "see", "explains")}
+    lists = {
+        key: tuple(body.get(key, ())) for key in ("do", "evidence", "stacks", "toggles", "see", "explains")
+    }
     score = body["score"]
     return Rule(
         name=name,
@@ -93,7 +95,8 @@ def _rule(name: str, body: Mapping[str, Any]) -> Rule:
 
 
 def _alternatives(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return item["any"] if "any" in item else [item]
+    alternatives: list[Mapping[str, Any]] = item.get("any", [item])
+    return alternatives
 
 
 def _condition(body: Mapping[str, Any]) -> Condition:

@@ -15,8 +15,8 @@
 ``host.NAME``             what ``host.py`` tells of the host
 ========================  ==========================================================================
 
-METRIC is a name of metrics.yaml, with ``.LABEL`` for one series of a labelled one; without it, of a labelled counter,
-all are added up. What cannot be told raises Unknown, with the source that would have told it.
+METRIC is a name of metrics.yaml, with ``.LABEL`` for one series of a labelled one; without it, of a labelled
+counter, all are added up. What cannot be told raises Unknown, with the source that would have told it.
 """
 
 from __future__ import annotations
@@ -141,18 +141,26 @@ def _load(evidence: Evidence, key: str) -> float:
 
 
 def _mean_time(evidence: Evidence, key: str) -> float:
-    histogram, _ = _histogram(evidence, key)
-    return histogram.total_ns / _NS / histogram.count if histogram.count else 0.0
+    histogram = _observed(evidence, key)
+    return histogram.total_ns / _NS / histogram.count
 
 
 def _p99(evidence: Evidence, key: str) -> float:
-    histogram, _ = _histogram(evidence, key)
+    histogram = _observed(evidence, key)
     below, wanted = 0, 0.99 * histogram.count
     for power, count in enumerate(histogram.buckets):
         below += count
         if count and below >= wanted:
             return float(2 ** (power + 1)) / _NS
     return 0.0
+
+
+def _observed(evidence: Evidence, key: str) -> Histogram:
+    """Without observations there is no mean."""
+    histogram, _ = _histogram(evidence, key)
+    if not histogram.count:
+        raise Unknown(key, None)
+    return histogram
 
 
 def _histogram(evidence: Evidence, key: str) -> tuple[Histogram, float]:

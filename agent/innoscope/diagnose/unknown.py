@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Unknown(Exception):
-    """``source`` would have told it; ``missing`` says why it did not, None where this server has no such number."""
+    """``source`` would have told it; ``missing`` says why not, None where this server has no such number."""
 
     def __init__(self, source: str, missing: Missing | None) -> None:
         super().__init__(source)

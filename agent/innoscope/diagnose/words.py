@@ -27,7 +27,7 @@ def text(evidence: Evidence, verdict: Verdict) -> Iterator[str]:
     """The lines: what was looked at, findings with the worst first, what could not be told."""
     yield from _head(evidence)
     if not verdict.findings:
-        yield f"Nothing wrong was found: {verdict.checked} of {verdict.rules} checks could be made, none was positive."
+        yield f"Nothing wrong was found: {verdict.checked} of {verdict.rules} checks were made."
     toggles = _toggles()
     for number, finding in enumerate(verdict.findings, 1):
         yield ""
@@ -45,7 +45,8 @@ def text(evidence: Evidence, verdict: Verdict) -> Iterator[str]:
 def _head(evidence: Evidence) -> Iterator[str]:
     server = evidence.server
     flavour = {"mysql": "MySQL", "mariadb": "MariaDB"}.get(server["flavour"], server["flavour"])
-    yield f"{flavour} {server['version']} · pid {server['pid']} · {evidence.seconds:.0f} s, {len(evidence.looks)} looks · not stopped"
+    looked = f"{evidence.seconds:.0f} s, {len(evidence.looks)} looks"
+    yield f"{flavour} {server['version']} · pid {server['pid']} · {looked} · not stopped"
     if evidence.looks:
         counts = evidence.threads(clients=True)
         looks = len(evidence.looks)
@@ -127,7 +128,12 @@ def _as_json(finding: Finding) -> dict[str, Any]:
 
 
 def _stack(seen: Seen) -> dict[str, Any]:
-    return {"wait": seen.wait, "client": seen.kind == CLIENT, "count": seen.count, "functions": list(seen.functions)}
+    return {
+        "wait": seen.wait,
+        "client": seen.kind == CLIENT,
+        "count": seen.count,
+        "functions": list(seen.functions),
+    }
 
 
 def _blocker(blocker: Blocker) -> dict[str, Any]:
