@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from typing import TYPE_CHECKING
@@ -54,23 +55,24 @@ def command(
 
     Stacks, probes, memory, SQL and /proc, as far as each is to be had; nothing is stopped or changed.
     """
-    from innoscope.diagnose.gathering import Sources, gather
+    from innoscope.diagnose.gathering import Gathering, Sources
     from innoscope.diagnose.judging import judge
     from innoscope.diagnose.words import record, text
     from innoscope.target.discover import find_one
 
     target = find_one(pid, socket, port)
     sources = Sources(not no_sql, not no_probes, defaults_file, user)
-    try:
-        evidence = gather(target, seconds, sources, _progress(seconds))
-    finally:
-        _clear()
-    verdict = judge(evidence)
-    if as_json:
-        click.echo(json.dumps(record(evidence, verdict), ensure_ascii=False))
-    else:
-        for line in text(evidence, verdict):
-            click.echo(line)
+    with contextlib.closing(Gathering(target, sources)) as gathering:
+        try:
+            evidence = gathering.run(seconds, _progress(seconds))
+        finally:
+            _clear()
+        verdict = judge(evidence)
+        if as_json:
+            click.echo(json.dumps(record(evidence, verdict), ensure_ascii=False))
+        else:
+            click.echo("\n".join(text(evidence, verdict)))
+        sys.stdout.flush()  # before the probes are taken off
     if verdict.findings:
         raise click.exceptions.Exit(FOUND)
 

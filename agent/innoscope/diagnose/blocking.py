@@ -58,8 +58,12 @@ def row_lock(evidence: Evidence) -> list[Blocker]:
 
 
 def _transaction(row: Mapping[str, str], evidence: Evidence) -> Blocker:
-    open_for = f"its transaction is open for {facts.number(row, 'seconds'):,.0f} s"
-    rows = f"{facts.number(row, 'rows_locked'):,.0f} rows locked"
+    seconds, rows = facts.number(row, "seconds"), f"{facts.number(row, 'rows_locked'):,.0f} rows locked"
+    if seconds < 1:
+        return Blocker(
+            f"one after the other, just then {_who(row, evidence)}: {rows}", _stack_of(row, evidence)
+        )
+    open_for = f"its transaction is open for {seconds:,.0f} s"
     return Blocker(f"{_who(row, evidence)}: {open_for}, {rows}", _stack_of(row, evidence))
 
 

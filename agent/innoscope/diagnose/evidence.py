@@ -78,9 +78,8 @@ class Missing:
 class Evidence:
     """All of it.
 
-    ``server`` describes it (version, pid, …). ``answers`` are rows of ``questions.yaml`` by name, each a mapping
-    of its columns. ``host`` is what host.py tells. ``missing`` is by source: a collector's name, ``looks``, or
-    ``sql.QUESTION``.
+    ``server`` describes it (version, pid, …). ``answers`` are the rows to each question, by column.
+    ``host`` is what host.py tells. ``missing`` is by source: a collector's name, ``looks``, ``sql.QUESTION``.
     """
 
     server: Mapping[str, str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -75,6 +76,22 @@ def _pool_eaten_ratio(evidence: Evidence) -> float:
     return max(other) / pages[-1]
 
 
+def _redo_capacity_seconds(evidence: Evidence) -> float:
+    """How long the redo log lasts at the rate at which redo was written meanwhile."""
+    limit, written = evidence.gauge("checkpoint_age_max_bytes"), evidence.change("redo_written_bytes")
+    if not limit or written is None:
+        raise Unknown("memory or sql", evidence.missing.get("memory") or evidence.missing.get("sql"))
+    return limit[-1] * written[1] / written[0] if written[0] else math.inf
+
+
+def _history_growth(evidence: Evidence) -> float:
+    """By how much the history list grew, a second."""
+    lengths = evidence.gauge("history_list_length")
+    if not lengths:
+        raise Unknown("memory or sql", evidence.missing.get("memory") or evidence.missing.get("sql"))
+    return (lengths[-1] - lengths[0]) / max(evidence.seconds, 1e-3)
+
+
 def _statement_rate(evidence: Evidence) -> float:
     """Statements a second, without our own."""
     grown = evidence.change("statements")
@@ -133,6 +150,8 @@ FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "user_flushed_ratio": _user_flushed_ratio,
     "pool_eaten_ratio": _pool_eaten_ratio,
     "statement_rate": _statement_rate,
+    "redo_capacity_seconds": _redo_capacity_seconds,
+    "history_growth": _history_growth,
     "longest_runner_ratio": _longest_runner_ratio,
     "longest_runner_seconds": _longest_runner_seconds,
     "toggles_in_force": _toggles_in_force,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from innoscope.collectors import sql_catalog
@@ -26,6 +25,8 @@ from innoscope.target.discover import still_same
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pymysql.connections import Connection
 
     from innoscope.collectors.runner import Collector
     from innoscope.diagnose.evidence import Statement
@@ -51,73 +52,104 @@ class Sources:
     probe_budget: float = DEFAULT_BUDGET
 
 
-def gather(
-    target: Target,
-    seconds: float,
-    sources: Sources,
-    progress: Callable[[float], None] = lambda _: None,
-) -> Evidence:
-    """Look for so many seconds, or until the server ends. ``progress`` gets the seconds that have gone by."""
-    begun, clock = time.time(), time.monotonic()
-    host = Host(target.pid)
-    looker = Looker(target, open_eyes)
-    probes = _probes(target, sources, looker)
-    connect = partial(sql.connect, target, sources.defaults_file, sources.user, _SQL_TIMEOUT_S)
-    readings = Readings(_collectors(target, sources, looker, probes, connect))
-    asked: Asked | None = None
-    try:
-        while (gone_by := time.monotonic() - clock) < seconds and still_same(target):
+class Gathering:
+    """One server's sources, opened at once. ``close`` takes the probes off, which may take seconds."""
+
+    def __init__(self, target: Target, sources: Sources) -> None:
+        self._target, self._sources = target, sources
+        self._host = Host(target.pid)
+        self._looker = Looker(target, open_eyes)
+        self._probes = self._open_probes()
+        self._readings = Readings(self._collectors())
+
+    def run(self, seconds: float, progress: Callable[[float], None] = lambda _: None) -> Evidence:
+        """Look for so many seconds, once, or until the server ends; ``progress`` gets those gone by."""
+        begun, clock = time.time(), time.monotonic()
+        asked: Asked | None = None
+        while (gone_by := time.monotonic() - clock) < seconds and still_same(self._target):
             progress(gone_by)
-            if asked is None and sources.sql and gone_by >= _ASK_AFTER * seconds:
-                asked = ask(target, connect, _waiting(looker))
-            readings.read(_PATIENCE_S)
-            time.sleep(max(0.0, min(_EVERY_S, seconds - gone_by) - (time.monotonic() - clock - gone_by)))
+            if asked is None and self._sources.sql and gone_by >= _ASK_AFTER * seconds:
+                asked = self._ask()
+            self._readings.read(_PATIENCE_S)
+            rest = min(_EVERY_S, seconds - gone_by) - (time.monotonic() - clock - gone_by)
+            time.sleep(max(0.0, rest))
+        return self._told(begun, asked or Asked())
+
+    def close(self) -> None:
+        """Take the probes off."""
+        if self._probes is not None:
+            self._probes.close()
+
+    def _told(self, begun: float, asked: Asked) -> Evidence:
         ended = time.time()
-    finally:
-        looks, seen, blind = looker.close()
-        snapshots, missing = readings.close()
-        if probes is not None:
-            probes.close()
-    missing |= _left_out(sources) | ({"looks": blind} if blind else {}) | (asked.missing if asked else {})
-    return Evidence(
-        server=_server(target),
-        begun=begun,
-        ended=ended,
-        snapshots=snapshots,
-        looks=looks,
-        seen=seen,
-        statements=_with_threads(target, connect, asked),
-        answers=asked.answers if asked else {},
-        host=host.rates(),
-        missing=missing,
-    )
-
-
-def _probes(target: Target, sources: Sources, looker: Looker) -> ProbesCollector | None:
-    if not sources.probes:
-        return None
-    return ProbesCollector(target, budget=sources.probe_budget, kinds=looker.kinds, attach_soon=True)
-
-
-def _collectors(
-    target: Target,
-    sources: Sources,
-    looker: Looker,
-    probes: ProbesCollector | None,
-    connect: Callable[[], Any],
-) -> list[Collector]:
-    every: list[Collector] = [
-        ProcessCollector(target, looker.kinds),
-        cast("Collector", MemoryCollector(target)),
-        _Toggles(target),
-    ]
-    if probes is not None:
-        every.append(probes)
-    if sources.sql:
-        every.append(
-            SqlCollector(connect, sql_catalog.default(), target.flavour, target.version, _SQL_TIMEOUT_S)
+        looks, seen, blind = self._looker.close()
+        snapshots, missing = self._readings.close()
+        return Evidence(
+            server=_server(self._target),
+            begun=begun,
+            ended=ended,
+            snapshots=snapshots,
+            looks=looks,
+            seen=seen,
+            statements=self._with_threads(asked),
+            answers=asked.answers,
+            host=self._host.rates(),
+            missing=missing | self._left_out() | ({"looks": blind} if blind else {}) | asked.missing,
         )
-    return every
+
+    def _open_probes(self) -> ProbesCollector | None:
+        if not self._sources.probes:
+            return None
+        return ProbesCollector(
+            self._target, budget=self._sources.probe_budget, kinds=self._looker.kinds, attach_soon=True
+        )
+
+    def _collectors(self) -> list[Collector]:
+        target = self._target
+        every: list[Collector] = [
+            ProcessCollector(target, self._looker.kinds),
+            cast("Collector", MemoryCollector(target)),
+            _Toggles(target),
+        ]
+        if self._probes is not None:
+            every.append(self._probes)
+        if self._sources.sql:
+            catalog = sql_catalog.default()
+            every.append(SqlCollector(self._connect, catalog, target.flavour, target.version, _SQL_TIMEOUT_S))
+        return every
+
+    def _connect(self) -> Connection[Any]:
+        return sql.connect(self._target, self._sources.defaults_file, self._sources.user, _SQL_TIMEOUT_S)
+
+    def _ask(self) -> Asked:
+        looks = self._looker.looks
+        waiting = looks[-1].threads.get((CLIENT, "row_lock"), 0) if looks else 0
+        return ask(self._target, self._connect, waiting)
+
+    def _left_out(self) -> dict[str, Missing]:
+        words = {"sql": "--no-sql", "probes": "--no-probes"}
+        return {
+            name: Missing("unsupported", f"left out by {option}")
+            for name, option in words.items()
+            if not getattr(self._sources, name)
+        }
+
+    def _with_threads(self, asked: Asked) -> tuple[Statement, ...]:
+        """The statements, with the thread that runs each where the server tells it."""
+        statements = asked.statements
+        if not statements:
+            return ()
+        try:
+            connection = self._connect()
+            try:
+                threads = {
+                    one.connection_id: tid for tid, one in sql.queries(self._target, connection).items()
+                }
+            finally:
+                connection._force_close()  # type: ignore[attr-defined]
+        except InnoscopeError:
+            return statements  # MySQL before 5.7 does not tell threads
+        return tuple(replace(one, tid=threads.get(one.connection)) for one in statements)
 
 
 class _Toggles:
@@ -132,37 +164,6 @@ class _Toggles:
     def collect(self) -> tuple[Sample, ...]:
         self._file.read()
         return self._file.outcome(self._target).samples
-
-
-def _waiting(looker: Looker) -> float:
-    """Threads that waited for row locks at the last look."""
-    looks = looker.looks
-    return float(looks[-1].threads.get((CLIENT, "row_lock"), 0)) if looks else 0.0
-
-
-def _left_out(sources: Sources) -> dict[str, Missing]:
-    words = {"sql": "--no-sql", "probes": "--no-probes"}
-    return {
-        name: Missing("unsupported", f"left out by {option}")
-        for name, option in words.items()
-        if not getattr(sources, name)
-    }
-
-
-def _with_threads(target: Target, connect: Callable[[], Any], asked: Asked | None) -> tuple[Statement, ...]:
-    """The statements, with the thread that runs each where the server tells it."""
-    if asked is None:
-        return ()
-    statements = asked.statements
-    try:
-        connection = connect()
-        try:
-            threads = {one.connection_id: tid for tid, one in sql.queries(target, connection).items()}
-        finally:
-            connection._force_close()
-    except InnoscopeError:
-        return statements  # MySQL before 5.7 does not tell threads
-    return tuple(replace(one, tid=threads.get(one.connection)) for one in statements)
 
 
 def _server(target: Target) -> dict[str, str]:
