@@ -1,1 +1,1 @@
-"""The incident lab: stalls made on real servers, each with the finding that must come first, and its healthy twin."""
+"""The incident lab: stalls made on real servers, each with its finding and its healthy twin."""

@@ -65,9 +65,8 @@ def test_the_catalog_is_sound() -> None:
     ],
 )
 def test_a_wrong_rule_is_named(change: dict[str, Any], said: str) -> None:
-    good = {
-        "title": "t", "when": [{"signal": "threads.row_lock", "at_least": 1}], "score": 1, "why": "w", "do": ["d"],
-    }  # fmt: skip
+    when = [{"signal": "threads.row_lock", "at_least": 1}]
+    good = {"title": "t", "when": when, "score": 1, "why": "w", "do": ["d"]}
     assert list(problems({"version": 1, "findings": {"one": good}})) == []
     [problem] = problems({"version": 1, "findings": {"one": good | change}})
     assert problem.startswith("one: ")
