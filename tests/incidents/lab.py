@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Scene = Callable[[Server], AbstractContextManager[object]]
 
 SECONDS = 6
-_ENDS = (0, 17)  # nothing wrong, something found
+_ENDS = (0, 18)  # nothing wrong, something found
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from incidents.lab import Incident
-from workloads import Burn, Cpu, Fsync, Idle, MetadataLock, Oltp, RowLock, TableScan
+from workloads import Burn, Cpu, Fsync, Idle, MetadataLock, Oltp, RowLock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,10 +49,6 @@ INCIDENTS = (
     Incident("metadata-lock-1145", "mariadb-11.4.5", "metadata_lock", lambda s: MetadataLock(s, 10), _oltp),
     Incident("stopped", "mysql-5.6.24", "server_stopped", _stopped, lambda s: Cpu(s, 4)),
     Incident("commit-fsync", "mysql-5.6.24", "commit_fsync", lambda s: Fsync(s, 8), lambda s: Cpu(s, 8)),
-    Incident(
-        "table-scan", "mysql-9.7", "io_reads", lambda s: TableScan(s, 4), lambda s: Cpu(s, 4),
-        TableScan.server_options,
-    ),
     Incident("cpu-loop", "mariadb-11.4.5", "cpu_loop", lambda s: Burn(s, 1), lambda s: Idle(s, 10)),
     Incident("too-many-connections", "mysql-5.6.24", "too_many_connections", _full, lambda s: Idle(s, 10)),
 )  # fmt: skip

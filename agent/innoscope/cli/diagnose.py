@@ -25,12 +25,12 @@ Examples:
   innoscope diagnose --json | jq -r '.findings[0].name'
 
 \b
-Exit codes: 0 nothing wrong, 17 something was found, 3 no or several servers, 4 the server ended, 5 not a
+Exit codes: 0 nothing wrong, 18 something was found, 3 no or several servers, 4 the server ended, 5 not a
 server.  Findings and what they rest on: docs/diagnose.md; JSON: docs/json.md.
 """
 
 #: For scripts: a finding is no failure of the command, and has a status of its own.
-FOUND = 17
+FOUND = 18
 
 
 @click.command("diagnose", epilog=_EPILOG)
