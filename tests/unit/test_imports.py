@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "agent" / "innoscope"
 
 #: Each may import itself and what stands behind it.
 ORDER = (
-    "cli", "symbols", "profile", "toggles", "agent", "push", "sensor", "exporter", "collectors", "top",
+    "cli", "symbols", "profile", "toggles", "agent", "push", "sensor", "diagnose", "exporter", "collectors", "top",
     "doctor", "selfprofile", "trace", "probes", "memory", "stacks", "metrics", "target", "errors",
 )  # fmt: skip
 

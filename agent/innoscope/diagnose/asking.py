@@ -1,0 +1,159 @@
+"""The questions of ``probes/catalog/questions.yaml``: asked once, each bounded, texts reduced at once."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from innoscope.collectors.sql_failures import explain
+from innoscope.data import catalog_path, read_yaml
+from innoscope.diagnose.evidence import Missing, Statement
+from innoscope.errors import BadFile, InnoscopeError, SqlFailed
+from innoscope.target.fingerprint import fingerprint
+from innoscope.target.sql_errors import explaining
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from pymysql.connections import Connection
+
+    from innoscope.target.model import Target
+
+    Rows = tuple[Mapping[str, str], ...]
+
+_TEXT: Final = "text"
+#: So that no question of ours can wait for long, whatever the server's defaults are.
+_SESSION: Final = ("lock_wait_timeout = 1", "max_execution_time = 500", "max_statement_time = 0.5")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question: the statement for each generation, and what its columns are called."""
+
+    name: str
+    columns: tuple[str, ...]
+    servers: tuple[Mapping[str, Any], ...]
+    crowd: int | None
+
+    def statement(self, flavour: str, version: tuple[int, ...]) -> str | None:
+        """The statement for that server; None where there is none."""
+        for one in self.servers:
+            known = one["flavour"] == flavour and _number(one["from"]) <= version
+            if known and ("below" not in one or version < _number(one["below"])):
+                return str(one["sql"])
+        return None
+
+
+def _number(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("."))
+
+
+@cache
+def default_questions() -> tuple[Question, ...]:
+    """Those of the installed catalog."""
+    return load()
+
+
+def load(path: Path | None = None) -> tuple[Question, ...]:
+    """Read the file. Raises BadFile."""
+    path = path or catalog_path("questions.yaml")
+    data = read_yaml(path)
+    try:
+        return tuple(
+            Question(name, tuple(body["columns"]), tuple(body["servers"]), body.get("crowd"))
+            for name, body in data["questions"].items()
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BadFile(f"{path}: {type(error).__name__}: {error}") from error
+
+
+class Asked:
+    """What came of asking: ``answers`` by question, ``missing`` by ``sql.QUESTION``."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Rows] = {}
+        self.missing: dict[str, Missing] = {}
+
+    @property
+    def statements(self) -> tuple[Statement, ...]:
+        """The process list."""
+        return tuple(
+            Statement(
+                int(row["connection"]), row["user"], row["host"].partition(":")[0], row["command"],
+                row["state"], int(float(row["seconds"] or 0)), row["text"],
+            )
+            for row in self.answers.get("processes", ())
+        )  # fmt: skip
+
+
+def ask(target: Target, connect: Callable[[], Connection[Any]], waiting: float) -> Asked:
+    """All questions, one after the other; ``waiting`` is how many threads wait for row locks."""
+    asked = Asked()
+    try:
+        connection = connect()
+    except (SqlFailed, BadFile) as error:
+        asked.missing = {f"sql.{question.name}": _why(error) for question in default_questions()}
+        return asked
+    try:
+        for assignment in _SESSION:
+            with suppress(SqlFailed):
+                _rows(connection, f"SET SESSION {assignment}")
+        for name, answer in _answers(target, connection, waiting):
+            if isinstance(answer, Missing):
+                asked.missing[f"sql.{name}"] = answer
+            else:
+                asked.answers[name] = answer
+    finally:
+        connection._force_close()  # type: ignore[attr-defined]  # a farewell may not be read
+    return asked
+
+
+def _answers(
+    target: Target, connection: Connection[Any], waiting: float
+) -> Iterator[tuple[str, Rows | Missing]]:
+    for question in default_questions():
+        statement = question.statement(target.flavour, target.version)
+        if statement is None:
+            yield question.name, Missing("unsupported", "this server does not tell it")
+        elif question.crowd is not None and waiting > question.crowd:
+            words = f"not asked, because it would cost the server too much while {waiting:,.0f} threads wait"
+            yield question.name, Missing("unsupported", words)
+        else:
+            try:
+                rows = _rows(connection, statement)
+            except InnoscopeError as error:
+                yield question.name, _why(error)
+                if explain(error).reason in ("gone", "timeout"):
+                    return
+            else:
+                yield question.name, tuple(_named(question.columns, row) for row in rows)
+
+
+def _rows(connection: Connection[Any], statement: str) -> tuple[tuple[Any, ...], ...]:
+    user = connection.user
+    name = user.decode(errors="replace") if isinstance(user, bytes) else str(user)
+    with explaining(name, "the socket"), connection.cursor() as cursor:
+        cursor.execute(statement)
+        return tuple(cursor.fetchall())
+
+
+def _named(columns: tuple[str, ...], row: tuple[Any, ...]) -> Mapping[str, str]:
+    """By column; statements without their literals, from here on."""
+    named = {column: _text(value) for column, value in zip(columns, row, strict=True)}
+    if named.get(_TEXT):
+        named[_TEXT] = fingerprint(named[_TEXT])
+    return named
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _why(error: InnoscopeError) -> Missing:
+    failed = explain(error)
+    return Missing(failed.reason, failed.words, error.remedy)

@@ -1,0 +1,225 @@
+"""Who holds what the others wait for: from the server's own words, else from the stacks.
+
+By stacks it is done as by eye: the waiting ones share the functions through which they came to the lock; who
+is inside one of those functions and does not wait for it is the one that holds it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from innoscope.diagnose import facts
+from innoscope.diagnose.unknown import Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from innoscope.diagnose.evidence import Evidence, Seen, Statement
+
+#: So many of the waiting threads' functions, from the lock outwards, are taken for what it protects.
+_SECTION: Final = 4
+#: Functions that every thread of a server is in: they protect nothing.
+_EVERYWHERE: Final = frozenset(
+    {
+        "do_command", "dispatch_command", "mysql_parse", "mysql_execute_command", "do_handle_one_connection",
+        "handle_one_connection", "handle_connection", "pfs_spawn_thread", "start_thread", "clone", "clone3",
+        "dispatch_sql_command", "threadpool_process_request", "main", "mysqld_main", "thd_prepare_connection",
+    }
+)  # fmt: skip
+#: Wait classes of threads that are at work inside a section, not at its door.
+_NOT_INSIDE: Final = frozenset(
+    {"idle", "background_idle", "user_sleep", "mutex_wait", "spin", "opening_tables"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """One who holds it: who and what, in words; its stack if it was seen, innermost first."""
+
+    words: str
+    stack: tuple[str, ...] = ()
+
+
+def row_lock(evidence: Evidence) -> list[Blocker]:
+    """The transactions that run, hold rows and are older than those that wait: the oldest first."""
+    transactions = facts.rows(evidence, "transactions")
+    waiting = [row for row in transactions if row["state"] == "LOCK WAIT"]
+    holding = [
+        row for row in transactions if row["state"] == "RUNNING" and facts.number(row, "rows_locked") > 0
+    ]
+    if not waiting:
+        return []
+    oldest = max(facts.number(row, "seconds") for row in waiting)
+    older = [row for row in holding if facts.number(row, "seconds") >= oldest] or holding
+    older.sort(key=lambda row: -facts.number(row, "seconds"))
+    return [_transaction(row, evidence) for row in older[:3]]
+
+
+def _transaction(row: Mapping[str, str], evidence: Evidence) -> Blocker:
+    seconds, rows = facts.number(row, "seconds"), f"{facts.number(row, 'rows_locked'):,.0f} rows locked"
+    if seconds < 1:
+        return Blocker(
+            f"one after the other, just then {_who(row, evidence)}: {rows}", _stack_of(row, evidence)
+        )
+    open_for = f"its transaction is open for {seconds:,.0f} s"
+    return Blocker(f"{_who(row, evidence)}: {open_for}, {rows}", _stack_of(row, evidence))
+
+
+def metadata_lock(evidence: Evidence) -> list[Blocker]:
+    """Who was granted a lock on a table that others wait for; else whose transaction is open the longest."""
+    try:
+        locks = facts.rows(evidence, "metadata_locks")
+    except Unknown:
+        return _open_transactions(evidence)
+    wanted = {_table(row) for row in locks if row["status"] == "PENDING"}
+    pending = {row["connection"] for row in locks if row["status"] == "PENDING"}
+    holders = {
+        row["connection"]: row
+        for row in locks
+        if row["status"] == "GRANTED" and _table(row) in wanted and row["connection"] not in pending
+    }
+    return [
+        Blocker(f"{_who(row, evidence)}: holds {row['type']} on {_table(row)}", _stack_of(row, evidence))
+        for row in list(holders.values())[:3]
+    ]
+
+
+def oldest_transaction(evidence: Evidence) -> list[Blocker]:
+    """The transaction that is open the longest."""
+    oldest = max(
+        facts.rows(evidence, "transactions"), key=lambda row: facts.number(row, "seconds"), default=None
+    )
+    return [] if oldest is None else [_transaction(oldest, evidence)]
+
+
+def runner(evidence: Evidence) -> list[Blocker]:
+    """The client's thread that is on a CPU all the time."""
+    tid, _ = facts.longest_runner(evidence)
+    if tid is None:
+        return []
+    said = next((one for one in evidence.statements if one.tid == tid), None)
+    words = f"thread {tid}"
+    if said is not None:
+        words += (
+            f", connection {said.connection}, {said.user}@{said.host}, for {said.seconds:,} s: {said.text}"
+        )
+    return [Blocker(words, next((seen.functions for seen in evidence.seen if tid in seen.tids), ()))]
+
+
+def _open_transactions(evidence: Evidence) -> list[Blocker]:
+    """Where locks are not told: candidates, said to be no more."""
+    transactions = sorted(facts.rows(evidence, "transactions"), key=lambda row: -facts.number(row, "seconds"))
+    return [
+        Blocker(
+            f"perhaps {_who(row, evidence)}: its transaction is open for"
+            f" {facts.number(row, 'seconds'):,.0f} s (this server does not tell who holds metadata locks)",
+            _stack_of(row, evidence),
+        )
+        for row in transactions[:2]
+    ]
+
+
+def _table(row: Mapping[str, str]) -> str:
+    return f"{row['schema']}.{row['object']}"
+
+
+def _who(row: Mapping[str, str], evidence: Evidence) -> str:
+    """``connection 42, app@web1, idle in its transaction for 31 s`` or with what it runs."""
+    said = statement(evidence, row["connection"])
+    if said is None:
+        return f"connection {row['connection']}"
+    doing = (
+        f"idle in its transaction for {said.seconds:,} s"
+        if said.command == "Sleep"
+        else f"{said.state or said.command}: {said.text or 'no statement'}"
+    )
+    return f"connection {said.connection}, {said.user}@{said.host}, {doing}"
+
+
+def statement(evidence: Evidence, connection: str) -> Statement | None:
+    """What the server said of that connection."""
+    return next((one for one in evidence.statements if str(one.connection) == str(connection)), None)
+
+
+def _stack_of(row: Mapping[str, str], evidence: Evidence) -> tuple[str, ...]:
+    said = statement(evidence, row["connection"])
+    if said is None or said.tid is None:
+        return ()
+    return next((seen.functions for seen in evidence.seen if said.tid in seen.tids), ())
+
+
+def latch(*waits: str) -> Callable[[Evidence], list[Blocker]]:
+    """For threads in these wait classes: who is inside the section before which most of them wait."""
+
+    def find(evidence: Evidence) -> list[Blocker]:
+        waiting = [seen for seen in evidence.seen if seen.wait in waits]
+        if not waiting:
+            return []
+        sections = _sections(waiting)
+        inside = [
+            (seen, function)
+            for seen in evidence.seen
+            if seen.wait not in _NOT_INSIDE
+            and seen.wait not in waits
+            and (function := _first(seen.functions, sections)) is not None
+        ]
+        inside.sort(key=lambda found: -found[0].count)
+        return [
+            Blocker(f"{_threads(seen)} inside {function} ({seen.wait.replace('_', ' ')})", seen.functions)
+            for seen, function in inside[:2]
+        ]
+
+    return find
+
+
+def _sections(waiting: Iterable[Seen]) -> set[str]:
+    """The functions through which most of the waiting threads came to their lock."""
+    weights: Counter[str] = Counter()
+    total = 0
+    for seen in waiting:
+        total += seen.count
+        for function in set(_near(seen.functions)):
+            weights[function] += seen.count
+    return {function for function, weight in weights.items() if weight * 2 >= total}
+
+
+def _near(functions: tuple[str, ...]) -> list[str]:
+    """The server's own functions next to the lock: those of libraries and of the lock itself are left out."""
+    own = [name for name in functions if not _is_lock(name) and "+0x" not in name]
+    return [name for name in own[:_SECTION] if name not in _EVERYWHERE]
+
+
+def _is_lock(name: str) -> bool:
+    words = (
+        "mutex",
+        "rw_lock",
+        "rwlock",
+        "lock_wait",
+        "futex",
+        "sync_array",
+        "os_event",
+        "syscall",
+        "ut_delay",
+    )
+    return any(word in name.lower() for word in words)
+
+
+def _first(functions: tuple[str, ...], wanted: set[str]) -> str | None:
+    return next((name for name in functions if name in wanted), None)
+
+
+def _threads(seen: Seen) -> str:
+    return f"thread {seen.tids[0]}" if len(seen.tids) == 1 else f"{max(len(seen.tids), 1)} threads"
+
+
+#: What rules may name as ``blocker``.
+BLOCKERS: Final[Mapping[str, Callable[[Evidence], list[Blocker]]]] = {
+    "row_lock": row_lock,
+    "metadata_lock": metadata_lock,
+    "oldest_transaction": oldest_transaction,
+    "runner": runner,
+    "latch": latch("mutex_wait", "spin"),
+    "opening_tables": latch("opening_tables"),
+}

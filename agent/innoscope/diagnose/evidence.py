@@ -1,0 +1,164 @@
+"""What was seen of one server for some seconds: plain records, all of them optional. No I/O, no clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from innoscope.metrics.model import Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from innoscope.metrics.model import Sample, Value
+
+#: Kind of the threads that serve clients (``threads.yaml``).
+CLIENT: Final = "connection"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All numbers at Unix time ``at``; keys are ``metric`` or ``metric.label`` of metrics.yaml."""
+
+    at: float
+    values: Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Threads with one stack: their kind (threads.yaml), wait class and functions, innermost first.
+
+    ``count`` adds up the threads of all looks; ``tids`` are those of the last look.
+    """
+
+    kind: str
+    wait: str
+    functions: tuple[str, ...]
+    count: int
+    tids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at all threads: how many of each ``(kind, wait class)``, at Unix time ``at``.
+
+    ``running`` are the clients' threads that had a CPU, by the id that the server knows.
+    """
+
+    at: float
+    threads: Mapping[tuple[str, str], int]
+    running: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What one connection does, as the server says; ``text`` has no literals."""
+
+    connection: int
+    user: str
+    host: str
+    command: str
+    state: str
+    seconds: int
+    text: str
+    tid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Why a source told nothing. ``reason`` is one of metrics.yaml's, ``words`` are for a person."""
+
+    reason: str
+    words: str
+    remedy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All of it.
+
+    ``server`` describes it (version, pid, …). ``answers`` are the rows to each question, by column.
+    ``host`` is what host.py tells. ``missing`` is by source: a collector's name, ``looks``, ``sql.QUESTION``.
+    """
+
+    server: Mapping[str, str]
+    begun: float
+    ended: float
+    snapshots: tuple[Snapshot, ...] = ()
+    looks: tuple[Look, ...] = ()
+    seen: tuple[Seen, ...] = ()
+    statements: tuple[Statement, ...] = ()
+    answers: Mapping[str, tuple[Mapping[str, str], ...]] = field(default_factory=dict)
+    host: Mapping[str, float] = field(default_factory=dict)
+    missing: Mapping[str, Missing] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """How long was looked."""
+        return self.ended - self.begun
+
+    def threads(self, *, clients: bool) -> Counter[str]:
+        """Threads of all looks added up by wait class: those that serve clients, or all others."""
+        found: Counter[str] = Counter()
+        for look in self.looks:
+            for (kind, wait), count in look.threads.items():
+                if (kind == CLIENT) == clients:
+                    found[wait] += count
+        return found
+
+    def gauge(self, key: str) -> list[float]:
+        """The values of a gauge over all snapshots that have it."""
+        values = (snapshot.values.get(key) for snapshot in self.snapshots)
+        return [float(value) for value in values if isinstance(value, int | float)]
+
+    def change(self, key: str) -> tuple[float, float] | None:
+        """``(growth, seconds)`` of a counter between the first and the last snapshot that have it."""
+        ends = self._ends(key)
+        if ends is None:
+            return None
+        (first, before), (last, after) = ends
+        if isinstance(before, Histogram) or isinstance(after, Histogram):
+            return None
+        return max(0.0, after - before), last - first
+
+    def histogram(self, key: str) -> tuple[Histogram, float] | None:
+        """``(what was observed, in so many seconds)`` of a histogram, as ``change``."""
+        ends = self._ends(key)
+        if ends is None:
+            return None
+        (first, before), (last, after) = ends
+        if not isinstance(before, Histogram) or not isinstance(after, Histogram):
+            return None
+        return _minus(after, before), last - first
+
+    def labels(self, metric: str) -> list[str]:
+        """The labels that a metric's series have had, in no particular order."""
+        head = f"{metric}."
+        return sorted(
+            {
+                key.removeprefix(head)
+                for snapshot in self.snapshots
+                for key in snapshot.values
+                if key.startswith(head)
+            }
+        )
+
+    def _ends(self, key: str) -> tuple[tuple[float, Value], tuple[float, Value]] | None:
+        have = [(one.at, one.values[key]) for one in self.snapshots if key in one.values]
+        return (have[0], have[-1]) if len(have) > 1 and have[-1][0] > have[0][0] else None
+
+
+def keyed(samples: Iterable[Sample]) -> dict[str, Value]:
+    """Samples by ``metric`` or ``metric.label``."""
+    return {".".join((sample.metric, *sample.labels)): sample.value for sample in samples}
+
+
+def _minus(later: Histogram, earlier: Histogram) -> Histogram:
+    """What came between; counts of a duty cycle are estimates and may shrink by a little."""
+    missing = (0,) * (len(later.buckets) - len(earlier.buckets))
+    buckets = tuple(
+        max(0, after - before)
+        for after, before in zip(later.buckets, earlier.buckets + missing, strict=False)
+    )
+    return Histogram(buckets, max(0, later.total_ns - earlier.total_ns))

@@ -1,0 +1,158 @@
+"""Numbers that follow from what a server answered over SQL, by the name that rules call them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from innoscope.diagnose.unknown import Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from innoscope.diagnose.evidence import Evidence
+
+
+def rows(evidence: Evidence, question: str) -> tuple[Mapping[str, str], ...]:
+    """The answer to a question of questions.yaml. Raises Unknown."""
+    if question in evidence.answers:
+        return evidence.answers[question]
+    raise Unknown("sql", evidence.missing.get(f"sql.{question}") or evidence.missing.get("sql"))
+
+
+def number(row: Mapping[str, str], column: str) -> float:
+    """A column as a number; 0 where it has none."""
+    try:
+        return float(row.get(column) or 0)
+    except ValueError:
+        return 0.0
+
+
+def _oldest_transaction_seconds(evidence: Evidence) -> float:
+    return max((number(row, "seconds") for row in rows(evidence, "transactions")), default=0.0)
+
+
+def _connections_ratio(evidence: Evidence) -> float:
+    """Connections as a share of max_connections."""
+    have, limit = evidence.gauge("connections"), evidence.gauge("connections_limit")
+    if not have or not limit or not limit[-1]:
+        raise Unknown("sql", evidence.missing.get("sql"))
+    return max(have) / limit[-1]
+
+
+def _refused(evidence: Evidence) -> float:
+    """1 when the server refused our connection because it had too many."""
+    missing = evidence.missing.get("sql")
+    return float(missing is not None and missing.reason == "refused" and "oo many" in missing.words)
+
+
+def _read_ahead_wasted_ratio(evidence: Evidence) -> float:
+    """Of the pages read ahead meanwhile, those evicted unread."""
+    read = _grown(evidence, "read_ahead_pages")
+    evicted = evidence.change("read_ahead_evicted_pages")
+    if evicted is None:
+        raise Unknown("memory or sql", evidence.missing.get("memory") or evidence.missing.get("sql"))
+    return min(1.0, evicted[0] / read) if read else 0.0
+
+
+def _read_ahead_share(evidence: Evidence) -> float:
+    """Pages read ahead as a share of all pages read meanwhile."""
+    return _ratio(_grown(evidence, "read_ahead_pages"), _grown(evidence, "buffer_pool_pages_read"))
+
+
+def _user_flushed_ratio(evidence: Evidence) -> float:
+    """Pages that threads of clients wrote themselves as a share of all pages written meanwhile."""
+    return _ratio(
+        _grown(evidence, "flushed_pages_by_thread", "user"), _grown(evidence, "flushed_pages_by_thread")
+    )
+
+
+def _pool_eaten_ratio(evidence: Evidence) -> float:
+    """Pages of the buffer pool that hold locks or the hash index, not data."""
+    other, pages = evidence.gauge("buffer_pool_other_pages"), evidence.gauge("buffer_pool_pages")
+    if not other or not pages or not pages[-1]:
+        raise Unknown("memory or sql", evidence.missing.get("memory") or evidence.missing.get("sql"))
+    return max(other) / pages[-1]
+
+
+def _redo_capacity_seconds(evidence: Evidence) -> float:
+    """How long the redo log lasts at the rate at which redo was written meanwhile."""
+    limit, written = evidence.gauge("checkpoint_age_max_bytes"), evidence.change("redo_written_bytes")
+    if not limit or written is None:
+        raise Unknown("memory or sql", evidence.missing.get("memory") or evidence.missing.get("sql"))
+    return limit[-1] * written[1] / written[0] if written[0] else math.inf
+
+
+def _history_growth(evidence: Evidence) -> float:
+    """By how much the history list grew, a second."""
+    lengths = evidence.gauge("history_list_length")
+    if not lengths:
+        raise Unknown("memory or sql", evidence.missing.get("memory") or evidence.missing.get("sql"))
+    return (lengths[-1] - lengths[0]) / max(evidence.seconds, 1e-3)
+
+
+def _statement_rate(evidence: Evidence) -> float:
+    """Statements a second, without our own."""
+    grown = evidence.change("statements")
+    if grown is None:
+        raise Unknown("sql", evidence.missing.get("sql"))
+    return grown[0] / grown[1]
+
+
+def longest_runner(evidence: Evidence) -> tuple[int | None, float]:
+    """The client's thread that most looks found on a CPU, and at which share of them."""
+    if not evidence.looks:
+        raise Unknown("looks", evidence.missing.get("looks"))
+    found = Counter(tid for look in evidence.looks for tid in look.running)
+    if not found:
+        return None, 0.0
+    tid, times = found.most_common(1)[0]
+    return tid, times / len(evidence.looks)
+
+
+def _longest_runner_ratio(evidence: Evidence) -> float:
+    return longest_runner(evidence)[1]
+
+
+def _longest_runner_seconds(evidence: Evidence) -> float:
+    """From the first to the last look that found it on a CPU."""
+    tid, _ = longest_runner(evidence)
+    at = [look.at for look in evidence.looks if tid in look.running]
+    return at[-1] - at[0] if at else 0.0
+
+
+def _toggles_in_force(evidence: Evidence) -> float:
+    return float(len(evidence.labels("toggle_in_force")))
+
+
+def _grown(evidence: Evidence, metric: str, label: str | None = None) -> float:
+    keys = (
+        [f"{metric}.{label}"] if label else [metric, *(f"{metric}.{one}" for one in evidence.labels(metric))]
+    )
+    grown = [change[0] for key in keys if (change := evidence.change(key)) is not None]
+    if not grown:
+        source = next((name for name in ("probes", "memory", "sql") if name in evidence.missing), None)
+        raise Unknown(source or metric, evidence.missing.get(source or ""))
+    return sum(grown)
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
+    "oldest_transaction_seconds": _oldest_transaction_seconds,
+    "connections_ratio": _connections_ratio,
+    "refused": _refused,
+    "read_ahead_wasted_ratio": _read_ahead_wasted_ratio,
+    "read_ahead_share": _read_ahead_share,
+    "user_flushed_ratio": _user_flushed_ratio,
+    "pool_eaten_ratio": _pool_eaten_ratio,
+    "statement_rate": _statement_rate,
+    "redo_capacity_seconds": _redo_capacity_seconds,
+    "history_growth": _history_growth,
+    "longest_runner_ratio": _longest_runner_ratio,
+    "longest_runner_seconds": _longest_runner_seconds,
+    "toggles_in_force": _toggles_in_force,
+}

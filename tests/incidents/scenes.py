@@ -1,0 +1,54 @@
+"""The incidents."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from incidents.lab import Incident
+from workloads import Burn, Cpu, Fsync, Idle, MetadataLock, Oltp, RowLock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from servers import Server
+
+
+@contextlib.contextmanager
+def _stopped(server: Server) -> Iterator[None]:
+    """As a debugger that was killed leaves it."""
+    with Cpu(server, 4):
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def _full(server: Server) -> Iterator[None]:
+    """No connection is left, not even the one that is kept for SUPER."""
+    with contextlib.ExitStack() as stack:
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SET GLOBAL max_connections = 10")
+        for _ in range(11):
+            stack.enter_context(contextlib.closing(server.connect()))
+        yield
+
+
+def _oltp(server: Server) -> Oltp:
+    return Oltp(server, 4)
+
+
+INCIDENTS = (
+    Incident("row-lock-56", "mysql-5.6.24", "row_lock_convoy", lambda s: RowLock(s, 20), _oltp),
+    Incident("row-lock-97", "mysql-9.7", "row_lock_convoy", lambda s: RowLock(s, 20), _oltp),
+    Incident("metadata-lock-97", "mysql-9.7", "metadata_lock", lambda s: MetadataLock(s, 10), _oltp),
+    Incident("metadata-lock-1145", "mariadb-11.4.5", "metadata_lock", lambda s: MetadataLock(s, 10), _oltp),
+    Incident("stopped", "mysql-5.6.24", "server_stopped", _stopped, lambda s: Cpu(s, 4)),
+    Incident("commit-fsync", "mysql-5.6.24", "commit_fsync", lambda s: Fsync(s, 8), lambda s: Cpu(s, 8)),
+    Incident("cpu-loop", "mariadb-11.4.5", "cpu_loop", lambda s: Burn(s, 1), lambda s: Idle(s, 10)),
+    Incident("too-many-connections", "mysql-5.6.24", "too_many_connections", _full, lambda s: Idle(s, 10)),
+)  # fmt: skip

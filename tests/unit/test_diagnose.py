@@ -1,0 +1,168 @@
+"""From evidence to findings: the catalog's rules on made-up evidence, without a server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from innoscope.data import catalog_path, read_yaml
+from innoscope.diagnose.evidence import CLIENT, Evidence, Look, Missing, Seen, Snapshot, Statement
+from innoscope.diagnose.judging import Verdict, judge
+from innoscope.diagnose.rules import default_rules, problems
+from innoscope.diagnose.signals import Signals
+from innoscope.diagnose.unknown import Unknown
+from innoscope.diagnose.words import record, text
+from innoscope.metrics.model import Histogram
+from innoscope.stacks.classify import default_classifier
+
+SERVER = {"flavour": "mysql", "version": "5.6.24", "pid": "42"}
+SECONDS = 10.0
+WAITING = ("futex", "os_event_wait_low", "lock_wait_suspend_thread", "row_search_for_mysql")
+
+
+def evidence(
+    threads: dict[str, int] | None = None, *values: dict[str, Any], seen: tuple[Seen, ...] = (), **more: Any
+) -> Evidence:
+    """Ten looks that each saw these clients, and snapshots evenly over the time."""
+    counts = {(CLIENT, wait): count for wait, count in (threads or {}).items()}
+    looks = tuple(Look(number, counts) for number in range(10)) if threads is not None else ()
+    step = SECONDS / max(len(values) - 1, 1)
+    snapshots = tuple(Snapshot(number * step, one) for number, one in enumerate(values))
+    return Evidence(SERVER, 0.0, SECONDS, snapshots, looks, seen, **more)
+
+
+def names(verdict: Verdict) -> list[str]:
+    return [finding.name for finding in verdict.findings]
+
+
+def test_the_catalog_is_sound() -> None:
+    data = read_yaml(catalog_path("findings.yaml"))
+    assert list(problems(data)) == []
+    toggles = read_yaml(catalog_path("toggles.yaml"))["toggles"]
+    classes = default_classifier().catalog.classes
+    for rule in default_rules():
+        assert set(rule.toggles) <= toggles.keys(), rule.name
+        assert set(rule.stacks) <= set(classes), rule.name
+        for alternatives in rule.when:
+            for condition in alternatives:
+                kind, _, rest = condition.signal.partition(".")
+                assert kind not in ("threads", "share", "background", "growth") or rest in classes, rule.name
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"when": [{"signal": "threads.row_lock"}]}, "wants at_least or below"),
+        ({"when": [{"signal": "hunch.row_lock", "at_least": 1}]}, "no such signal"),
+        ({"when": [{"signal": "rate.no_such_metric", "at_least": 1}]}, "no such signal"),
+        ({"title": "{threads.row_lock}"}, "a place that is not"),
+        ({"title": "{threads.row_lock:furlongs}"}, "no such unit"),
+        ({"blocker": "somebody"}, "no such blocker"),
+        ({"explains": ["nothing_known"]}, "which is no finding"),
+        ({"remedy": "hope"}, "unknown key"),
+    ],
+)
+def test_a_wrong_rule_is_named(change: dict[str, Any], said: str) -> None:
+    when = [{"signal": "threads.row_lock", "at_least": 1}]
+    good = {"title": "t", "when": when, "score": 1, "why": "w", "do": ["d"]}
+    assert list(problems({"version": 1, "findings": {"one": good}})) == []
+    [problem] = problems({"version": 1, "findings": {"one": good | change}})
+    assert problem.startswith("one: ")
+    assert said in problem
+
+
+def test_a_healthy_busy_server_has_nothing_wrong() -> None:
+    calm = {"mysqld_stopped": 0, "checkpoint_age_ratio": 0.3, "buffer_pool_dirty_headroom_ratio": 0.4}
+    verdict = judge(evidence({"idle": 100, "on_cpu": 6, "fsync_redo": 1}, calm, calm))
+    assert names(verdict) == []
+    assert any("Nothing wrong" in line for line in text(evidence({"idle": 3}), verdict))
+
+
+def test_a_convoy_and_its_blocker() -> None:
+    transactions = (
+        {"connection": "7", "state": "RUNNING", "seconds": "30", "rows_locked": "2", "text": ""},
+        {"connection": "8", "state": "LOCK WAIT", "seconds": "9", "rows_locked": "1", "text": "UPDATE t"},
+        {"connection": "9", "state": "RUNNING", "seconds": "60", "rows_locked": "0", "text": ""},
+    )
+    statements = (Statement(7, "app", "web1", "Sleep", "", 29, "", 70),)
+    seen = (
+        Seen(CLIENT, "row_lock", WAITING, 100, (80, 81)),
+        Seen(CLIENT, "idle", ("poll", "vio_read"), 10, (70,)),
+    )
+    found = judge(
+        evidence({"row_lock": 10}, seen=seen, statements=statements, answers={"transactions": transactions})
+    ).findings[0]
+    assert found.name == "row_lock_convoy"
+    [blocker] = found.blockers
+    assert "connection 7, app@web1, idle in its transaction for 29 s" in blocker.words
+    assert blocker.stack == ("poll", "vio_read")
+    assert found.stacks == (seen[0],)
+
+
+def test_who_is_inside_is_found_by_stacks() -> None:
+    waiting = ("__lll_lock_wait", "inline_mysql_mutex_lock", "open_table", "open_tables", "mysql_parse")
+    inside = ("pread64", "os_file_read", "dict_load_table", "open_table", "open_tables", "mysql_parse")
+    seen = (
+        Seen(CLIENT, "opening_tables", waiting, 300, (1, 2, 3)),
+        Seen(CLIENT, "page_read", inside, 10, (9,)),
+        Seen(CLIENT, "on_cpu", ("evaluate", "mysql_parse"), 10, (10,)),
+    )
+    found = judge(evidence({"opening_tables": 30, "page_read": 1}, seen=seen)).findings[0]
+    assert found.name == "opening_tables"
+    [blocker] = found.blockers
+    assert blocker.words == "thread 9 inside open_table (page read)"
+    assert blocker.stack == inside
+
+
+def test_what_follows_from_another_finding_comes_behind_it() -> None:
+    full = {"checkpoint_age_ratio": 0.95, "redo_written_bytes": 0}
+    later = full | {"redo_written_bytes": 10_000_000}
+    verdict = judge(evidence({"redo_space": 9, "mutex_wait": 9}, full, later))
+    assert names(verdict)[0] == "flushing_storm"
+    rest = {finding.name: finding.follows_from for finding in verdict.findings[1:]}
+    assert rest["redo_space"] == rest["latch_contention"] == "flushing_storm"
+
+
+def test_a_stopped_server_comes_first() -> None:
+    verdict = judge(evidence({"row_lock": 50}, {"mysqld_stopped": 1}, {"mysqld_stopped": 1}))
+    assert names(verdict) == ["server_stopped", "row_lock_convoy"]
+    assert verdict.findings[1].follows_from == "server_stopped"
+
+
+def test_what_is_missing_is_said_once_with_its_reason() -> None:
+    missing = {
+        "sql": Missing("refused", "Too many connections", "wait"),
+        "looks": Missing("rights", "not root"),
+    }
+    verdict = judge(evidence(None, missing=missing))
+    assert "too_many_connections" in names(verdict)
+    by_source = {one.source: one for one in verdict.cannot_tell}
+    assert "row_lock_convoy" in by_source["looks"].findings
+    assert by_source["looks"].words == "not root"
+    assert verdict.checked < verdict.rules
+    assert "Cannot tell:" in list(text(evidence(None, missing=missing), verdict))
+
+
+def test_numbers_that_a_server_does_not_have_are_no_failure() -> None:
+    assert judge(evidence({"idle": 1})).cannot_tell == ()
+
+
+def test_rates_of_counters_and_histograms() -> None:
+    first = {"row_lock_waits": 5, "fsync_seconds.redo": Histogram((0, 1), 3)}
+    last = {"row_lock_waits": 25, "fsync_seconds.redo": Histogram((0, 1, 0, 100), 3 + 900)}
+    signals = Signals(evidence({"idle": 1}, first, last))
+    assert signals["rate.row_lock_waits"] == 2
+    assert signals["rate.fsync_seconds"] == signals["rate.fsync_seconds.redo"] == 10
+    assert signals["mean.fsync_seconds.redo"] == pytest.approx(9e-9)
+    assert signals["p99.fsync_seconds.redo"] == 16e-9
+    assert signals["load.fsync_seconds.redo"] == pytest.approx(90e-9)
+    with pytest.raises(Unknown):
+        signals["mean.fsync_seconds.binlog"]
+
+
+def test_the_same_evidence_gives_the_same_record() -> None:
+    one = evidence({"row_lock": 10, "idle": 5}, seen=(Seen(CLIENT, "row_lock", WAITING, 100, (1,)),))
+    assert record(one, judge(one)) == record(replace(one), judge(replace(one)))
+    assert record(one, judge(one))["client_threads"] == {"row_lock": 10.0, "idle": 5.0}
