@@ -64,8 +64,7 @@ class Machine:
         self._process.kill()
         self._process.wait()
         self._keeper.forget(self._process.pid)
-        self._keeper.close()
-        self._place.rmdir()
+        self._keeper.close()  # which removes the place
         self._log.close()
         Path(self._log.name).unlink()
         for group in self._groups:
@@ -164,7 +163,7 @@ def _hierarchies() -> list[Path]:
 
 
 def _remove_group(group: Path) -> None:
-    """With what systemd made below it. Processes are killed; taking probes off takes the kernel a while."""
+    """With what systemd made below it. They are killed, but taking probes off takes the kernel a while."""
     folders = [folder for folder, _, _ in os.walk(group, topdown=False)]
     deadline = time.monotonic() + _GONE_S
     for folder in folders:

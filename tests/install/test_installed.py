@@ -258,7 +258,8 @@ def test_purged_nothing_is_left(purged: Machine, before: tuple[set[str], str]) -
     for place in ("run", "tmp"):  # memory, not disk
         names = [path.name for path in (purged.root / place).iterdir() if path.name != "innoscope.deb"]
         assert not [name for name in names if "innoscope" in name]
-    sql(purged, "SELECT 1")
+    sql(purged, "INSERT INTO d.t VALUES (2)")  # a breakpoint that was left behind would end the server
+    assert purged.show("mysqld", "ActiveState") == "active"
 
 
 def test_it_installs_where_no_systemd_runs(packages: Packages) -> None:
