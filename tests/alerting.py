@@ -86,7 +86,7 @@ class Notified:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                outer.notifications.append(body | {"path": self.path})
+                outer.notifications.append(body | {"path": self.path, "at": time.monotonic()})
                 self.send_response(200)
                 self.end_headers()
 
@@ -113,10 +113,10 @@ class Notified:
         ]
 
     def of(self, alert: str) -> dict[str, dict[str, Any]]:
-        """What was told of an alert: its status (firing, resolved) → the alert, and the path it came by."""
+        """What was told of an alert first: its status (firing, resolved) → the alert, its path and time."""
         return {
-            one["status"]: one | {"path": notification["path"]}
-            for notification in list(self.notifications)
+            one["status"]: one | {key: notification[key] for key in ("path", "at")}
+            for notification in reversed(self.notifications)
             for one in notification["alerts"]
             if one["labels"]["alertname"] == alert
         }
