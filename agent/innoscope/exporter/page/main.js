@@ -6,7 +6,7 @@ import { IDLE, onScheme } from "./colors.js";
 import { by, el, fill, say } from "./dom.js";
 import { Flame, grow } from "./flame.js";
 import { bytes, clock, number, percent, span } from "./format.js";
-import { Hour } from "./hour.js";
+import { Hour, STEP } from "./hour.js";
 import { Spans } from "./spans.js";
 import * as tables from "./tables.js";
 
@@ -101,6 +101,10 @@ function followStacks() {
 
 async function askProbes() {
   if (!by("probes").open || !server()) return;
+  if (!page.status.sensor.up) {
+    fill(by("probes-table"), el("p", { class: "dim" }, "The sensor tells of them, and it does not answer."));
+    return;
+  }
   try {
     tables.probes(by("probes-table"), (await api.probes())[page.server] ?? []);
   } catch (error) {
@@ -204,7 +208,7 @@ function showHeader(servers) {
   pick.value = page.server;
   pick.parentElement.hidden = servers.length < 2;
   by("fleet").hidden = servers.length < 2;
-  tables.fleet(by("fleet-table"), servers, page.server, choose);
+  tables.fleet(by("fleet-table"), servers, page.server, label, choose);
   const one = server();
   const started = one?.now.mysqld_start_time_seconds;
   fill(by("what"), ...(one ? [servers.length < 2 ? el("strong", {}, `${one.name}: `) : null, `${one.what}, `, tables.up(one),
@@ -222,14 +226,16 @@ function showHour() {
 
 function showClasses() {
   const { hour, hidden, cursorRow } = page;
-  const heading = cursorRow < 0 ? "Now" : clock(hour.waits.at[cursorRow]);
+  const newest = hour.waits.at.length - 1;
+  const old = newest >= 0 && page.status.now - hour.waits.at[newest] > 5 * STEP;
+  const heading = cursorRow < 0 && !old ? "Now" : clock(hour.waits.at[cursorRow < 0 ? newest : cursorRow]);
   tables.classes(by("threads-table"), hour, hidden, cursorRow, heading, press);
 }
 
 function showGauges(one) {
   const { now } = one;
   const threads = Object.values(one.threads).reduce((sum, count) => sum + count, 0);
-  say(by("threads-about"), [`${number(threads || now.mysqld_os_threads)} threads`,
+  say(by("threads-about"), [threads || now.mysqld_os_threads ? `${number(threads || now.mysqld_os_threads)} threads` : "",
     now.connections === undefined ? "" : `${number(now.connections)} connections, ${number(now.connections_running)} running`,
     now.history_list_length === undefined ? "" : `history list ${number(now.history_list_length)}`,
   ].filter(Boolean).join(" · "));
@@ -266,6 +272,7 @@ function showStacks(why = "") {
   if (!status) return;
   const refused = status.stacks.served ? why : `Not shown: ${status.stacks.why}.`;
   by("no-stacks").hidden = !refused;
+  by("choice").hidden = !status.stacks.served;
   say(by("no-stacks"), refused);
   by("with-stacks").hidden = Boolean(refused) || !told;
   showSpan();

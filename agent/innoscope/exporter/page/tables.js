@@ -32,9 +32,10 @@ export function classes(place, hour, hidden, row, heading, press) {
 }
 
 /** All servers of the agent, the chosen one marked. */
-export function fleet(place, servers, chosen, choose) {
+export function fleet(place, servers, chosen, label, choose) {
   const rows = servers.map((server) => {
     const { now } = server;
+    const told = Object.keys(server.threads).length > 0;
     const busy = Object.entries(server.threads).filter(([wait]) => !IDLE.has(wait)).sort((a, b) => b[1] - a[1]);
     const failing = server.collectors.filter((one) => !one.ok).length;
     return el("tr", { class: server.name === chosen ? "chosen" : undefined },
@@ -44,8 +45,8 @@ export function fleet(place, servers, chosen, choose) {
       }, server.name)),
       el("td", {}, server.what),
       el("td", {}, up(server)),
-      el("td", { class: "n" }, number(busy.reduce((sum, [, count]) => sum + count, 0))),
-      el("td", {}, ...(busy.length ? [swatch(busy[0][0]), `${busy[0][0]} ${number(busy[0][1])}`] : ["–"])),
+      el("td", { class: "n" }, told ? number(busy.reduce((sum, [, count]) => sum + count, 0)) : "–"),
+      el("td", {}, ...(busy.length ? [swatch(busy[0][0]), `${label(busy[0][0])} ${number(busy[0][1])}`] : ["–"])),
       el("td", { class: "n" }, percent(now.buffer_pool_dirty_ratio)),
       el("td", { class: "n" }, percent(now.checkpoint_age_ratio)),
       el("td", {}, failing ? el("span", { class: "bad" }, `${failing} failing`) : el("span", { class: "good" }, "ok")));
