@@ -81,7 +81,7 @@ def test_without_a_sensor(browser: Browser, small: tuple[made.MadeSensor, scene.
     sensor, agent = small
     sensor.close()
     agent.gather()
-    with scene.opened(browser, agent.address) as (page, _):
+    with scene.opened(browser, agent.address) as (page, seen):
         banner = page.get_by_role("alert")
         banner.wait_for()
         assert "No sensor" in banner.inner_text()
@@ -89,6 +89,7 @@ def test_without_a_sensor(browser: Browser, small: tuple[made.MadeSensor, scene.
         assert page.inner_text("#state") == "no sensor"
         assert "the sensor does not answer" in page.inner_text("#collectors")
         page.locator("#flame g.frame[name='row lock']").wait_for()  # what was seen before is still there
+        seen.require_silence(agent.address)
 
 
 def test_stacks_that_may_not_be_shown(browser: Browser, small: tuple[made.MadeSensor, scene.Running]) -> None:
@@ -97,7 +98,7 @@ def test_stacks_that_may_not_be_shown(browser: Browser, small: tuple[made.MadeSe
     address = f"http://elsewhere.test:{agent.agent.web.port}"
     with scene.opened(browser, address) as (page, seen):
         page.locator("#no-stacks", has_text="basic_auth_users").wait_for()
-        assert page.locator("#with-stacks").is_hidden()
+        assert page.locator("#with-stacks, #choice").evaluate_all("all => all.every((one) => one.hidden)")
         assert page.get_by_role("button", name="row lock").is_visible()  # numbers are shown to all
         seen.require_silence(address)
 
@@ -140,6 +141,19 @@ def test_a_server_that_only_idles(browser: Browser, tmp_path: Path) -> None:
         page.uncheck("#idle")
         page.locator("#top", has_text="tick idle threads").wait_for()
         seen.require_silence(agent.address)
+
+
+def test_the_report_that_is_served_is_locked_in(
+    browser: Browser, small: tuple[made.MadeSensor, scene.Running]
+) -> None:
+    """Its scripts run, in an origin of their own from which nothing can be asked."""
+    _, agent = small
+    with scene.opened(browser, agent.address, "/api/stacks?format=html") as (page, seen):
+        page.fill("#find", "nothing of the kind")
+        assert page.inner_text("#found") == "0 threads"
+        seen.require_silence(agent.address)
+        assert page.evaluate("window.origin") == "null"
+        assert page.evaluate("fetch('/metrics').then(() => 'asked', () => 'refused')") == "refused"
 
 
 def test_many_servers(browser: Browser, tmp_path: Path) -> None:

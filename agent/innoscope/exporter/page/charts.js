@@ -4,10 +4,14 @@ import { color, onScheme, styled } from "./colors.js";
 import { bytes, clock, number, percent } from "./format.js";
 
 const SHORTEST = 600; // seconds that the time axis shows at least
-const ZONES = [[0.5, 0.75, "--zone-steady"], [0.75, 0.875, "--zone-aggressive"], [0.875, Infinity, "--zone-storm"]];
+const ZONES = [
+  [0.5, 0.75, "--zone-steady"],
+  [0.75, 0.875, "--zone-aggressive"],
+  [0.875, Infinity, "--zone-storm"],
+];
 
 export class Charts {
-  /** `places` are elements by name; `heard` is told of the cursor's time and of times that were dragged over. */
+  /** `places` are elements by name; `heard` is told of the cursor's time and of times dragged over. */
   constructor(places, heard) {
     this.places = places;
     this.heard = heard;
@@ -76,28 +80,34 @@ export class Charts {
 
   plot(name, look, data) {
     const place = this.places[name];
-    const plot = new uPlot({
-      ...sized(place),
-      legend: { show: false },
-      padding: [8, 8, 0, 0],
-      cursor: {
-        y: false,
-        points: { show: false },
-        drag: { x: true, y: false, setScale: false, dist: 3 },
-        sync: { key: "hour", setSeries: false, scales: ["x", null] },
+    const plot = new uPlot(
+      {
+        ...sized(place),
+        legend: { show: false },
+        padding: [8, 8, 0, 0],
+        cursor: {
+          y: false,
+          points: { show: false },
+          drag: { x: true, y: false, setScale: false, dist: 3 },
+          sync: { key: "hour", setSeries: false, scales: ["x", null] },
+        },
+        select: { show: true },
+        scales: { x: { range: () => this.range }, y: { range: look.range } },
+        axes: [
+          axis({ values: (_, times) => times.map((time) => clock(time, false)), size: 24, space: 64 }),
+          axis({ values: (_, values) => values.map(look.show), size: 58, space: 26, incrs: look.steps }),
+        ],
+        series: [{}, ...look.series],
+        bands: look.bands,
+        hooks: {
+          drawAxes: look.under ? [look.under] : [],
+          setCursor: name === "threads" ? [(one) => this.heard.cursor(timeAt(one, one.cursor.left))] : [],
+          setSelect: [(one) => this.dragged(one)],
+        },
       },
-      select: { show: true },
-      scales: { x: { range: () => this.range }, y: { range: look.range } },
-      axes: [axis({ values: (_, times) => times.map((time) => clock(time, false)), size: 24, space: 64 }),
-        axis({ values: (_, values) => values.map(look.show), size: 58, space: 26, incrs: look.steps })],
-      series: [{}, ...look.series],
-      bands: look.bands,
-      hooks: {
-        drawAxes: look.under ? [look.under] : [],
-        setCursor: name === "threads" ? [(one) => this.heard.cursor(timeAt(one, one.cursor.left))] : [],
-        setSelect: [(one) => this.dragged(one)],
-      },
-    }, data, place);
+      data,
+      place,
+    );
     byTouch(plot, (one) => this.dragged(one));
     return plot;
   }
@@ -139,9 +149,14 @@ function stacked([at, ...columns]) {
 }
 
 function threadsLook(shown) {
-  const series = shown.map((wait) => ({
-    stroke: color(wait), fill: color(wait), width: 1, points: { show: false },
-  })).reverse();
+  const series = shown
+    .map((wait) => ({
+      stroke: color(wait),
+      fill: color(wait),
+      width: 1,
+      points: { show: false },
+    }))
+    .reverse();
   return {
     series,
     bands: series.slice(1).map((_, index) => ({ series: [index + 1, index + 2] })),
@@ -163,12 +178,18 @@ const largest = (column) => column.reduce((most, value) => Math.max(most, value 
 
 function dirtyLook() {
   return {
-    series: [{ ...edge("--dirty"), fill: () => styled("--dirty-fill") }, { ...edge("--limit"), dash: [5, 4] }],
+    series: [
+      { ...edge("--dirty"), fill: () => styled("--dirty-fill") },
+      { ...edge("--limit"), dash: [5, 4] },
+    ],
     // The limit is in the picture where it is near enough to matter.
     range: (plot) => {
       const [, ratios, limits] = plot.data;
       const [peak, limit] = [largest(ratios), largest(limits)];
-      return [0, limit && peak > 0.3 * limit ? Math.max(limit * 1.1, peak * 1.1) : Math.max(0.01, peak * 1.3)];
+      return [
+        0,
+        limit && peak > 0.3 * limit ? Math.max(limit * 1.1, peak * 1.1) : Math.max(0.01, peak * 1.3),
+      ];
     },
     show: (value) => percent(value, value && value < 0.02 ? 1 : 0),
   };
@@ -176,7 +197,10 @@ function dirtyLook() {
 
 function ageLook() {
   return {
-    series: [{ ...edge("--age"), fill: () => styled("--age-fill") }, { ...edge("--limit"), dash: [5, 4] }],
+    series: [
+      { ...edge("--age"), fill: () => styled("--age-fill") },
+      { ...edge("--limit"), dash: [5, 4] },
+    ],
     range: (plot) => {
       const [, ages, mosts] = plot.data;
       const [peak, most] = [largest(ages), largest(mosts)];

@@ -37,10 +37,15 @@ export function say(place, text) {
 export function table(caption, headings, rows, properties = {}) {
   const kinds = headings.map((heading) => (heading.startsWith("n:") ? "n" : undefined));
   const heads = headings.map((heading, index) =>
-    el("th", { scope: "col", class: kinds[index] }, heading.replace(/^n:/, "")));
+    el("th", { scope: "col", class: kinds[index] }, heading.replace(/^n:/, "")),
+  );
   const cells = (row) => row.map((cell, index) => el("td", { class: kinds[index] }, cell));
-  const lines = rows.map((row) =>
-    row instanceof Node ? row : el("tr", {}, ...cells(row)));
-  return el("table", properties, el("caption", { class: "hidden-text" }, caption),
-    el("thead", {}, el("tr", {}, ...heads)), el("tbody", {}, ...lines));
+  const lines = rows.map((row) => (row instanceof Node ? row : el("tr", {}, ...cells(row))));
+  return el(
+    "table",
+    properties,
+    el("caption", { class: "hidden-text" }, caption),
+    el("thead", {}, el("tr", {}, ...heads)),
+    el("tbody", {}, ...lines),
+  );
 }

@@ -17,7 +17,8 @@ export function grow(told, hidden, label) {
     let node = root;
     node.value += threads;
     for (const name of [label(id), ...(mark ? [`[${mark}]`] : []), ...path]) {
-      if (!node.children.has(name)) node.children.set(name, { name, wait: id, value: 0, children: new Map() });
+      if (!node.children.has(name))
+        node.children.set(name, { name, wait: id, value: 0, children: new Map() });
       node = node.children.get(name);
       node.value += threads;
     }
@@ -52,14 +53,27 @@ export class Flame {
     this.zoomed = false;
     this.width = this.place.clientWidth;
     this.chart = flamegraph()
-      .width(this.width).cellHeight(CELL).inverted(true).transitionDuration(0).minFrameSize(SMALLEST)
+      .width(this.width)
+      .cellHeight(CELL)
+      .inverted(true)
+      .transitionDuration(0)
+      .minFrameSize(SMALLEST)
       .sort(false)
-      .setColorMapper((node) => (node.highlight ? "var(--found)" : node.data.wait
-        ? shade(node.data.wait, node.data.name) : "var(--root)"))
+      .setColorMapper((node) =>
+        node.highlight
+          ? "var(--found)"
+          : node.data.wait
+            ? shade(node.data.wait, node.data.name)
+            : "var(--root)",
+      )
       .setLabelHandler((node) => this.words(node))
-      .setDetailsHandler((text) => { this.details.textContent = text ?? ""; })
+      .setDetailsHandler((text) => {
+        this.details.textContent = text ?? "";
+      })
       .setSearchMatch((node, term) => node.data.name.toLowerCase().includes(term))
-      .setSearchHandler((_, sum) => { this.found.textContent = `${this.share(sum)} match`; })
+      .setSearchHandler((_, sum) => {
+        this.found.textContent = `${this.share(sum)} match`;
+      })
       .onClick((node) => this.zoomedTo(node));
     d3.select(this.place).datum(tree).call(this.chart);
     this.place.querySelector("svg")?.setAttribute("aria-hidden", "true");
@@ -125,6 +139,8 @@ export class Flame {
   }
 
   mark(node) {
-    d3.select(this.place).selectAll("g.frame").classed("here", (one) => one === node);
+    d3.select(this.place)
+      .selectAll("g.frame")
+      .classed("here", (one) => one === node);
   }
 }

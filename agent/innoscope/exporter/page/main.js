@@ -5,10 +5,11 @@ import { Charts } from "./charts.js";
 import { IDLE, onScheme } from "./colors.js";
 import { by, el, fill, say } from "./dom.js";
 import { Flame, grow } from "./flame.js";
-import { bytes, clock, number, percent, span } from "./format.js";
-import { Hour } from "./hour.js";
+import { clock, number, span } from "./format.js";
+import { Hour, STEP } from "./hour.js";
 import { Spans } from "./spans.js";
 import * as tables from "./tables.js";
+import * as words from "./words.js";
 
 const FIRST_WAIT = 2; // seconds until the next try when the agent does not answer; doubled up to
 const LONGEST_WAIT = 30;
@@ -16,8 +17,19 @@ const STACKS_EVERY = 3; // steps: stacks that follow the clock need not follow e
 const FORMATS = ["text", "tree", "folded", "json", "speedscope", "pprof", "html"];
 
 const page = {
-  status: null, server: "", hour: new Hour(), told: null, hidden: new Set(IDLE), cursorRow: -1,
-  wait: FIRST_WAIT, answered: null, steps: 0, own: null, timer: 0, again: 0, asked: 0,
+  status: null,
+  server: "",
+  hour: new Hour(),
+  told: null,
+  hidden: new Set(IDLE),
+  cursorRow: -1,
+  wait: FIRST_WAIT,
+  answered: null,
+  steps: 0,
+  own: null,
+  timer: 0,
+  again: 0,
+  asked: 0,
 };
 
 const flame = new Flame(by("flame"), by("details"), by("found"));
@@ -35,7 +47,7 @@ function label(wait) {
   return page.hour.label(wait);
 }
 
-// ── asking ────────────────────────────────────────────────────────────────────────────────────────────────
+// ── asking ──────────────────────────────────────────────────────────────────────────────────────────
 
 async function round() {
   clearTimeout(page.timer);
@@ -67,7 +79,8 @@ function arrived() {
     location.reload();
   }
   const names = page.status.servers.map((one) => one.name);
-  if (!names.includes(page.server)) choose(names.includes(wanted().server) ? wanted().server : names[0] ?? "", false);
+  if (!names.includes(page.server))
+    choose(names.includes(wanted().server) ? wanted().server : (names[0] ?? ""), false);
 }
 
 async function askHistory() {
@@ -101,20 +114,14 @@ function followStacks() {
 
 async function askProbes() {
   if (!by("probes").open || !server()) return;
+  if (!page.status.sensor.up) {
+    fill(by("probes-table"), el("p", { class: "dim" }, "The sensor tells of them, and it does not answer."));
+    return;
+  }
   try {
     tables.probes(by("probes-table"), (await api.probes())[page.server] ?? []);
   } catch (error) {
-    fill(by("probes-table"), el("p", { class: "bad" }, asWords(error.message)));
-  }
-}
-
-/** The words of an answer that may be JSON. */
-function asWords(text) {
-  try {
-    const told = JSON.parse(text);
-    return [told.error, told.remedy].filter(Boolean).join(" – ") || text;
-  } catch {
-    return text;
+    fill(by("probes-table"), el("p", { class: "bad" }, words.reason(error.message)));
   }
 }
 
@@ -122,18 +129,28 @@ function failed(error) {
   if (!(error instanceof api.Unanswered)) console.error(error);
   document.body.classList.add("stale");
   const since = page.answered ? ` since ${clock(page.answered / 1000)}` : "";
-  const words = error.status ? `answers with ${error.status}: ${error.message}` : `does not answer${since} (${error.message})`;
+  const words = error.status
+    ? `answers with ${error.status}: ${error.message}`
+    : `does not answer${since} (${error.message})`;
   by("live").hidden = false;
-  by("said").replaceChildren(el("p", { class: "banner bad", role: "alert" },
-    `The agent at ${location.host} ${words}. `, page.answered ? "What is below is from before. " : "",
-    "It is asked again ", el("span", { id: "again" }), " ",
-    el("button", { type: "button", onclick: round }, "Now")));
+  by("said").replaceChildren(
+    el(
+      "p",
+      { class: "banner bad", role: "alert" },
+      `The agent at ${location.host} ${words}. `,
+      page.answered ? "What is below is from before. " : "",
+      "It is asked again ",
+      el("span", { id: "again" }),
+      " ",
+      el("button", { type: "button", onclick: round }, "Now"),
+    ),
+  );
   later(page.wait);
   page.wait = Math.min(LONGEST_WAIT, page.wait * 2);
   tick();
 }
 
-// ── choosing ──────────────────────────────────────────────────────────────────────────────────────────────
+// ── choosing ────────────────────────────────────────────────────────────────────────────────────────
 
 function wanted() {
   return Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
@@ -177,15 +194,29 @@ function pointed(unix) {
   showClasses();
 }
 
-// ── showing ───────────────────────────────────────────────────────────────────────────────────────────────
+// ── showing ─────────────────────────────────────────────────────────────────────────────────────────
 
 function show() {
   by("live").hidden = false;
   const { servers, sensor } = page.status;
-  fill(by("said"),
-    sensor.up ? null : el("p", { class: "banner bad", role: "alert" }, `No sensor, so no stacks and no probes: ${sensor.words}`),
-    servers.length ? null : el("p", { class: "banner" }, "No mysqld or mariadbd is running on this host. ",
-      "One that starts is found within seconds; one that runs and is not here may be left out by only_named."));
+  fill(
+    by("said"),
+    sensor.up
+      ? null
+      : el(
+          "p",
+          { class: "banner bad", role: "alert" },
+          `No sensor, so no stacks and no probes: ${sensor.words}`,
+        ),
+    servers.length
+      ? null
+      : el(
+          "p",
+          { class: "banner" },
+          "No mysqld or mariadbd is running on this host. ",
+          "One that starts is found within seconds; one that runs may be left out by only_named.",
+        ),
+  );
   by("live").classList.toggle("nothing", !servers.length);
   showHeader(servers);
   showOwn();
@@ -193,7 +224,6 @@ function show() {
   if (!one) return;
   showHour();
   showGauges(one);
-  showProbes(one);
   tables.toggles(by("toggles"), one, page.status.now);
   tables.collectors(by("collectors"), one);
 }
@@ -204,61 +234,53 @@ function showHeader(servers) {
   pick.value = page.server;
   pick.parentElement.hidden = servers.length < 2;
   by("fleet").hidden = servers.length < 2;
-  tables.fleet(by("fleet-table"), servers, page.server, choose);
+  tables.fleet(by("fleet-table"), servers, page.server, label, choose);
   const one = server();
   const started = one?.now.mysqld_start_time_seconds;
-  fill(by("what"), ...(one ? [servers.length < 2 ? el("strong", {}, `${one.name}: `) : null, `${one.what}, `, tables.up(one),
-    started && one.up ? ` for ${span(page.status.now - started)}` : ""] : []));
+  fill(
+    by("what"),
+    ...(one
+      ? [
+          servers.length < 2 ? el("strong", {}, `${one.name}: `) : null,
+          `${one.what}, `,
+          tables.up(one),
+          started && one.up ? ` for ${span(page.status.now - started)}` : "",
+        ]
+      : []),
+  );
   document.title = `${page.server || "Innoscope"} – Innoscope`;
   tick();
 }
 
 function showHour() {
   const { hour, hidden, status } = page;
-  charts.draw(hour, hour.seen().filter((wait) => !hidden.has(wait)), status.now, status.keep_seconds);
+  charts.draw(
+    hour,
+    hour.seen().filter((wait) => !hidden.has(wait)),
+    status.now,
+    status.keep_seconds,
+  );
   charts.mark(spans.times);
   showClasses();
 }
 
 function showClasses() {
   const { hour, hidden, cursorRow } = page;
-  const heading = cursorRow < 0 ? "Now" : clock(hour.waits.at[cursorRow]);
+  const newest = hour.waits.at.length - 1;
+  const old = newest >= 0 && page.status.now - hour.waits.at[newest] > 5 * STEP;
+  const heading = cursorRow < 0 && !old ? "Now" : clock(hour.waits.at[cursorRow < 0 ? newest : cursorRow]);
   tables.classes(by("threads-table"), hour, hidden, cursorRow, heading, press);
 }
 
 function showGauges(one) {
-  const { now } = one;
-  const threads = Object.values(one.threads).reduce((sum, count) => sum + count, 0);
-  say(by("threads-about"), [`${number(threads || now.mysqld_os_threads)} threads`,
-    now.connections === undefined ? "" : `${number(now.connections)} connections, ${number(now.connections_running)} running`,
-    now.history_list_length === undefined ? "" : `history list ${number(now.history_list_length)}`,
-  ].filter(Boolean).join(" · "));
-  say(by("dirty-about"), now.buffer_pool_dirty_pages === undefined ? missing(one)
-    : `${number(now.buffer_pool_dirty_pages)} pages, ${percent(now.buffer_pool_dirty_ratio)}; limit ${percent(now.buffer_pool_dirty_limit_ratio)}`);
-  say(by("age-about"), now.checkpoint_age_bytes === undefined ? missing(one)
-    : `${bytes(now.checkpoint_age_bytes)}, ${percent(now.checkpoint_age_ratio)} of at most ${bytes(now.checkpoint_age_max_bytes)}${zone(now)}`);
+  say(by("threads-about"), words.threads(one));
+  say(by("dirty-about"), words.dirty(one));
+  say(by("age-about"), words.age(one));
+  say(by("probes-about"), words.probes(one));
   for (const name of ["threads", "dirty", "age"]) {
-    by(`${name}-chart`).setAttribute("aria-label", `${by(`${name}-title`).textContent} over the last hour: ${by(`${name}-about`).textContent}`);
+    const [title, about] = ["title", "about"].map((part) => by(`${name}-${part}`).textContent);
+    by(`${name}-chart`).setAttribute("aria-label", `${title} over the last hour: ${about}`);
   }
-}
-
-/** Why a number is not there. */
-function missing(one) {
-  return one.collectors.some((collector) => !collector.ok) ? "not known: a collector fails, see below" : "not told by this server";
-}
-
-function zone({ checkpoint_age_ratio: ratio, redo_full_seconds: left }) {
-  if (ratio === undefined) return "";
-  const name = ratio <= 0.5 ? "calm" : ratio <= 0.75 ? "steady" : ratio <= 0.875 ? "aggressive" : "storm";
-  return `: ${name}${left !== undefined && left < 3600 ? `, full in ${span(left)} at this rate` : ""}`;
-}
-
-function showProbes(one) {
-  const { attached, known } = one.probes;
-  const { probe_overhead_ratio: cost, probe_budget_ratio: budget } = one.now;
-  say(by("probes-about"), known
-    ? `${attached} of ${known} attached · they take ${percent(cost, 3)} of the CPU that the server may use, of at most ${percent(budget)}`
-    : "none: the collectors below say why");
 }
 
 function showStacks(why = "") {
@@ -266,6 +288,7 @@ function showStacks(why = "") {
   if (!status) return;
   const refused = status.stacks.served ? why : `Not shown: ${status.stacks.why}.`;
   by("no-stacks").hidden = !refused;
+  by("choice").hidden = !status.stacks.served;
   say(by("no-stacks"), refused);
   by("with-stacks").hidden = Boolean(refused) || !told;
   showSpan();
@@ -303,7 +326,7 @@ function showOwn() {
     }
   }
   if (!before || now - before.now > 30) page.own = { own, now };
-  say(by("cost"), `Innoscope ${version} · ${tables.cost(own)}`);
+  say(by("cost"), `Innoscope ${version} · ${words.cost(own)}`);
   by("links").querySelector("a").setAttribute("href", path);
 }
 
@@ -312,14 +335,17 @@ function tick() {
   const ago = page.answered ? Math.max(0, Math.round((Date.now() - page.answered) / 1000)) : 0;
   const stale = document.body.classList.contains("stale");
   const sensor = page.status?.sensor.up;
-  say(by("state"), stale ? "agent: no answer" : sensor === undefined ? "" : sensor ? "sensor answers" : "no sensor");
+  say(
+    by("state"),
+    stale ? "agent: no answer" : sensor === undefined ? "" : sensor ? "sensor answers" : "no sensor",
+  );
   by("state").className = stale || sensor === false ? "bad" : "good";
   by("state").title = page.answered ? `asked ${span(ago)} ago` : "";
   const again = document.getElementById("again");
   if (again) say(again, `in ${Math.max(0, Math.ceil((page.again - Date.now()) / 1000))} s.`);
 }
 
-// ── beginning ─────────────────────────────────────────────────────────────────────────────────────────────
+// ── beginning ───────────────────────────────────────────────────────────────────────────────────────
 
 for (const name of ["threads", "dirty", "age"]) {
   const chart = by(`${name}-chart`);

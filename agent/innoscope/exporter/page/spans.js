@@ -4,7 +4,12 @@ import { el, say } from "./dom.js";
 import { average, clock, span } from "./format.js";
 import { STEP } from "./hour.js";
 
-const LAST = [[60, "1 min"], [300, "5 min"], [900, "15 min"], [3600, "1 hour"]];
+const LAST = [
+  [60, "1 min"],
+  [300, "5 min"],
+  [900, "15 min"],
+  [3600, "1 hour"],
+];
 const PAUSE_MS = 350; // after the last key, before the stacks are asked for
 
 export class Spans {
@@ -15,9 +20,18 @@ export class Spans {
     this.times = null;
     this.anchor = null;
     this.cursor = null;
-    this.buttons = LAST.map(([seconds, label]) => el("button", {
-      type: "button", "aria-pressed": "false", onclick: () => this.follow(seconds),
-    }, el("span", { class: "hidden-text" }, "Last "), label));
+    this.buttons = LAST.map(([seconds, label]) =>
+      el(
+        "button",
+        {
+          type: "button",
+          "aria-pressed": "false",
+          onclick: () => this.follow(seconds),
+        },
+        el("span", { class: "hidden-text" }, "Last "),
+        label,
+      ),
+    );
     place.append(...this.buttons);
     this.show();
   }
@@ -50,7 +64,8 @@ export class Spans {
 
   show() {
     this.buttons.forEach((button, index) =>
-      button.setAttribute("aria-pressed", String(!this.times && LAST[index][0] === this.last)));
+      button.setAttribute("aria-pressed", String(!this.times && LAST[index][0] === this.last)),
+    );
   }
 
   /** [from, to] to ask for, the end of the last step left out: it is the next one's beginning. */
@@ -84,7 +99,8 @@ export class Spans {
       if (by) this.step(by * STEP, event.shiftKey, charts, hour());
       else if (event.key === "Home") this.step(-Infinity, event.shiftKey, charts, hour());
       else if (event.key === "End") this.step(Infinity, event.shiftKey, charts, hour());
-      else if (event.key === "Enter" && this.cursor !== null) this.select(...(this.times ?? [this.cursor, this.cursor]));
+      else if (event.key === "Enter" && this.cursor !== null)
+        this.select(...(this.times ?? [this.cursor, this.cursor]));
       else if (event.key === "Escape") this.follow(this.last);
       else return;
       event.preventDefault();
@@ -100,7 +116,10 @@ export class Spans {
     const ends = [hour.waits.at[0], hour.waits.at.at(-1)];
     if (ends[0] === undefined) return;
     const from = this.cursor ?? ends[1];
-    this.cursor = Math.min(ends[1], Math.max(ends[0], (this.cursor === null && by === -STEP ? from : from + by)));
+    this.cursor = Math.min(
+      ends[1],
+      Math.max(ends[0], this.cursor === null && by === -STEP ? from : from + by),
+    );
     charts.point(this.cursor + STEP / 2);
     if (!selecting) this.anchor = this.cursor;
     else {
@@ -113,12 +132,16 @@ export class Spans {
   spoken(hour) {
     if (!this.cursor) return "";
     const row = hour.rowAt(this.cursor);
-    const told = row < 0 ? [] : hour.seen()
-      .map((wait) => [hour.label(wait), hour.waits.columns.get(wait)[row]])
-      .filter(([, value]) => value > 0)
-      .sort((a, b) => b[1] - a[1])
-      .slice(0, 4)
-      .map(([label, value]) => `${label} ${average(value)}`);
+    const told =
+      row < 0
+        ? []
+        : hour
+            .seen()
+            .map((wait) => [hour.label(wait), hour.waits.columns.get(wait)[row]])
+            .filter(([, value]) => value > 0)
+            .sort((a, b) => b[1] - a[1])
+            .slice(0, 4)
+            .map(([label, value]) => `${label} ${average(value)}`);
     return `${clock(this.cursor)}: ${told.join(", ") || "nobody looked"}`;
   }
 }

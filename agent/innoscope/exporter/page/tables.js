@@ -2,7 +2,7 @@
 
 import { IDLE, color } from "./colors.js";
 import { el, fill, table } from "./dom.js";
-import { average, bytes, moment, number, percent, span } from "./format.js";
+import { average, moment, number, percent, span } from "./format.js";
 
 const STACKS = 20; // of which the list shows the most frequent, and so many more at each press
 
@@ -14,44 +14,102 @@ const swatch = (wait) => {
 
 /** Classes of the hour; a press on one hides it or shows it. `row` is that of the cursor, -1 without one. */
 export function classes(place, hour, hidden, row, heading, press) {
-  const rows = hour.seen()
+  const rows = hour
+    .seen()
     .map((wait) => ({ wait, ...hour.summary(wait) }))
     .sort((a, b) => IDLE.has(a.wait) - IDLE.has(b.wait) || b.mean - a.mean)
     .map(({ wait, now, mean, peak }) => [
-      el("button", {
-        type: "button", class: "class", "aria-pressed": String(!hidden.has(wait)), title: hour.about(wait),
-        "data-wait": wait, onclick: () => press(wait),
-      }, swatch(wait), hour.label(wait)),
-      average(row < 0 ? now : hour.waits.columns.get(wait)[row]), average(mean), average(peak),
+      el(
+        "button",
+        {
+          type: "button",
+          class: "class",
+          "aria-pressed": String(!hidden.has(wait)),
+          title: hour.about(wait),
+          "data-wait": wait,
+          onclick: () => press(wait),
+        },
+        swatch(wait),
+        hour.label(wait),
+      ),
+      average(row < 0 ? now : hour.waits.columns.get(wait)[row]),
+      average(mean),
+      average(peak),
     ]);
   const focused = document.activeElement?.dataset?.wait;
-  fill(place, rows.length
-    ? table("Threads by wait class", ["Class", `n:${heading}`, "n:Mean", "n:Peak"], rows)
-    : el("p", { class: "dim" }, "No stacks seen yet. The first ten seconds are under way, or what fails says so below."));
+  fill(
+    place,
+    rows.length
+      ? table("Threads by wait class", ["Class", `n:${heading}`, "n:Mean", "n:Peak"], rows)
+      : el(
+          "p",
+          { class: "dim" },
+          "No stacks seen yet. The first ten seconds are under way, or what fails says so below.",
+        ),
+  );
   if (focused) place.querySelector(`[data-wait="${CSS.escape(focused)}"]`)?.focus();
 }
 
 /** All servers of the agent, the chosen one marked. */
-export function fleet(place, servers, chosen, choose) {
+export function fleet(place, servers, chosen, label, choose) {
   const rows = servers.map((server) => {
     const { now } = server;
-    const busy = Object.entries(server.threads).filter(([wait]) => !IDLE.has(wait)).sort((a, b) => b[1] - a[1]);
+    const told = Object.keys(server.threads).length > 0;
+    const busy = Object.entries(server.threads)
+      .filter(([wait]) => !IDLE.has(wait))
+      .sort((a, b) => b[1] - a[1]);
     const failing = server.collectors.filter((one) => !one.ok).length;
-    return el("tr", { class: server.name === chosen ? "chosen" : undefined },
-      el("th", { scope: "row" }, el("button", {
-        type: "button", class: "link", "aria-current": server.name === chosen ? "true" : undefined,
-        onclick: () => choose(server.name),
-      }, server.name)),
+    return el(
+      "tr",
+      { class: server.name === chosen ? "chosen" : undefined },
+      el(
+        "th",
+        { scope: "row" },
+        el(
+          "button",
+          {
+            type: "button",
+            class: "link",
+            "aria-current": server.name === chosen ? "true" : undefined,
+            onclick: () => choose(server.name),
+          },
+          server.name,
+        ),
+      ),
       el("td", {}, server.what),
       el("td", {}, up(server)),
-      el("td", { class: "n" }, number(busy.reduce((sum, [, count]) => sum + count, 0))),
-      el("td", {}, ...(busy.length ? [swatch(busy[0][0]), `${busy[0][0]} ${number(busy[0][1])}`] : ["–"])),
+      el("td", { class: "n" }, told ? number(busy.reduce((sum, [, count]) => sum + count, 0)) : "–"),
+      el(
+        "td",
+        {},
+        ...(busy.length ? [swatch(busy[0][0]), `${label(busy[0][0])} ${number(busy[0][1])}`] : ["–"]),
+      ),
       el("td", { class: "n" }, percent(now.buffer_pool_dirty_ratio)),
       el("td", { class: "n" }, percent(now.checkpoint_age_ratio)),
-      el("td", {}, failing ? el("span", { class: "bad" }, `${failing} failing`) : el("span", { class: "good" }, "ok")));
+      el(
+        "td",
+        {},
+        failing ? el("span", { class: "bad" }, `${failing} failing`) : el("span", { class: "good" }, "ok"),
+      ),
+    );
   });
-  fill(place, table("Servers", ["Server", "What", "State", "n:Busy threads", "Most of them", "n:Dirty pages",
-    "n:Checkpoint age", "Collectors"], rows));
+  fill(
+    place,
+    table(
+      "Servers",
+      [
+        "Server",
+        "What",
+        "State",
+        "n:Busy threads",
+        "Most of them",
+        "n:Dirty pages",
+        "n:Checkpoint age",
+        "Collectors",
+      ],
+      rows,
+    ),
+  );
 }
 
 /** In words whether its process is there. */
@@ -71,27 +129,56 @@ export function stacks(place, told, hidden, label, most = STACKS) {
     const bar = el("span", { class: "share", "aria-hidden": "true" });
     bar.style.width = `${(100 * threads) / shown[0][1]}%`;
     bar.style.background = color(id);
-    return el("li", {},
-      el("span", { class: "n" }, average(threads / Math.max(1, told.looks)), el("span", { class: "hidden-text" }, " threads,")),
-      el("span", { class: "n dim" }, percent(threads / total)), bar,
+    return el(
+      "li",
+      {},
+      el(
+        "span",
+        { class: "n" },
+        average(threads / Math.max(1, told.looks)),
+        el("span", { class: "hidden-text" }, " threads,"),
+      ),
+      el("span", { class: "n dim" }, percent(threads / total)),
+      bar,
       el("span", { class: "class" }, swatch(id), label(id)),
-      stack(frames.map((name) => told.names[name]), mark));
+      stack(
+        frames.map((name) => told.names[name]),
+        mark,
+      ),
+    );
   });
   const rest = shown.length - rows.length;
-  fill(place, rows.length ? el("ol", { class: "stacks" }, ...rows)
-    : el("p", { class: "dim" }, told.threads ? "Only threads of classes that are not shown: tick idle threads to see those that wait for work."
-      : "Nobody looked in this time."),
-  rest > 0 ? el("button", { type: "button", onclick: () => stacks(place, told, hidden, label, most + STACKS) },
-    `${number(rest)} more`) : null);
+  fill(
+    place,
+    rows.length
+      ? el("ol", { class: "stacks" }, ...rows)
+      : el(
+          "p",
+          { class: "dim" },
+          told.threads
+            ? "Only threads of classes that are not shown: tick idle threads to see those that wait for work."
+            : "Nobody looked in this time.",
+        ),
+    rest > 0
+      ? el(
+          "button",
+          { type: "button", onclick: () => stacks(place, told, hidden, label, most + STACKS) },
+          `${number(rest)} more`,
+        )
+      : null,
+  );
 }
 
 /** One line that opens to all its functions. */
 function stack(names, mark) {
   const marked = mark ? el("span", { class: "mark" }, `[${mark}] `) : null;
   if (!names.length) return el("code", {}, marked, "[no frames]");
-  return el("details", {},
+  return el(
+    "details",
+    {},
     el("summary", {}, el("code", {}, marked, names.slice(0, 24).join(" ‹ "))),
-    el("ol", {}, ...names.map((name) => el("li", {}, el("code", {}, name)))));
+    el("ol", {}, ...names.map((name) => el("li", {}, el("code", {}, name)))),
+  );
 }
 
 const STATES = { attached: "good", sampled: "good", off: "bad", refused: "bad", missing: "dim" };
@@ -101,40 +188,53 @@ export function probes(place, reports) {
   const rows = [...reports]
     .sort((a, b) => b.cost_ratio - a.cost_ratio || b.hits - a.hits || a.probe.localeCompare(b.probe))
     .map((one) => [
-      one.probe, el("span", { class: STATES[one.state] ?? "dim" }, one.state), number(one.hits_per_second),
-      percent(one.cost_ratio, 3), percent(one.duty, 0),
+      one.probe,
+      el("span", { class: STATES[one.state] ?? "dim" }, one.state),
+      number(one.hits_per_second),
+      percent(one.cost_ratio, 3),
+      percent(one.duty, 0),
       [one.reason, one.remedy, one.note].filter(Boolean).join(" · ") || one.symbols.join(", "),
     ]);
-  fill(place, rows.length
-    ? table("Probes", ["Probe", "State", "n:Hits/s", "n:Cost", "n:On", "Functions, or why not"], rows)
-    : el("p", { class: "dim" }, "No probes on this server: the collectors below say why."));
+  fill(
+    place,
+    rows.length
+      ? table("Probes", ["Probe", "State", "n:Hits/s", "n:Cost", "n:On", "Functions, or why not"], rows)
+      : el("p", { class: "dim" }, "No probes on this server: the collectors below say why."),
+  );
 }
 
 /** Changes by `innoscope toggle` that are in force. */
 export function toggles(place, server, now) {
   const rows = server.toggles.map((one) => [
-    one.toggle, one.value, one.way, one.who, one.since === null ? "–" : moment(one.since),
+    one.toggle,
+    one.value,
+    one.way,
+    one.who,
+    one.since === null ? "–" : moment(one.since),
     one.until === null ? "until undone" : one.until > now ? `in ${span(one.until - now)}` : "overdue",
   ]);
   const unfinished = server.now.toggle_unfinished_changes;
-  fill(place,
-    rows.length ? table("Toggles in force", ["Toggle", "Value", "Way", "Who", "Since", "Undone"], rows)
+  fill(
+    place,
+    rows.length
+      ? table("Toggles in force", ["Toggle", "Value", "Way", "Who", "Since", "Undone"], rows)
       : el("p", { class: "dim" }, "None: nothing was changed by innoscope toggle."),
-    unfinished ? el("p", { class: "bad" }, `${unfinished} unfinished: innoscope toggle history tells more.`) : null);
+    unfinished
+      ? el("p", { class: "bad" }, `${unfinished} unfinished: innoscope toggle history tells more.`)
+      : null,
+  );
 }
 
 /** What works, and why the rest does not. */
 export function collectors(place, server) {
   const rows = server.collectors.map((one) => [
-    one.name, el("span", { class: one.ok ? "good" : "bad" }, one.ok ? "ok" : one.why),
+    one.name,
+    el("span", { class: one.ok ? "good" : "bad" }, one.ok ? "ok" : one.why),
   ]);
-  fill(place, rows.length ? table("Collectors", ["Collector", "State"], rows)
-    : el("p", { class: "dim" }, "Nobody told anything of this server yet."));
-}
-
-/** What Innoscope takes itself: {process: {cpu, resident_bytes}}, cpu as a share of one core. */
-export function cost(own) {
-  return Object.entries(own).sort().map(([process, one]) =>
-    `${process}: ${one.cpu === undefined ? "" : `${percent(one.cpu, 2)} of a core, `}${bytes(one.resident_bytes)}`)
-    .join(" · ");
+  fill(
+    place,
+    rows.length
+      ? table("Collectors", ["Collector", "State"], rows)
+      : el("p", { class: "dim" }, "Nobody told anything of this server yet."),
+  );
 }

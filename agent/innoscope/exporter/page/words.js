@@ -1,0 +1,76 @@
+// Sentences about a server, made of what /api/status says of it.
+
+import { bytes, number, percent, span } from "./format.js";
+
+const ZONES = [
+  [0.5, "calm"],
+  [0.75, "steady"],
+  [0.875, "aggressive"],
+  [Infinity, "storm"],
+];
+
+const joined = (...parts) => parts.filter(Boolean).join(" · ");
+
+/** How many threads and connections there are. */
+export function threads({ threads: byWait, now }) {
+  const seen = Object.values(byWait).reduce((sum, count) => sum + count, 0) || now.mysqld_os_threads;
+  const { connections, connections_running: running, history_list_length: history } = now;
+  return joined(
+    seen && `${number(seen)} threads`,
+    connections !== undefined && `${number(connections)} connections, ${number(running)} running`,
+    history !== undefined && `history list ${number(history)}`,
+  );
+}
+
+/** Dirty pages, and how many there may be. */
+export function dirty(server) {
+  const pages = server.now.buffer_pool_dirty_pages;
+  const { buffer_pool_dirty_ratio: ratio, buffer_pool_dirty_limit_ratio: limit } = server.now;
+  if (pages === undefined) return missing(server);
+  return `${number(pages)} pages, ${percent(ratio)}; limit ${percent(limit)}`;
+}
+
+/** The checkpoint age, how far it may go, and its zone. */
+export function age(server) {
+  const { checkpoint_age_bytes: now, checkpoint_age_max_bytes: most } = server.now;
+  const { checkpoint_age_ratio: ratio, redo_full_seconds: left } = server.now;
+  if (now === undefined) return missing(server);
+  if (ratio === undefined) return bytes(now);
+  const zone = ZONES.find(([end]) => ratio <= end)[1];
+  const soon = left !== undefined && left < 3600 ? `, full in ${span(left)} at this rate` : "";
+  return `${bytes(now)}, ${percent(ratio)} of at most ${bytes(most)}: ${zone}${soon}`;
+}
+
+/** Why a number is not there. */
+function missing({ collectors }) {
+  const failing = collectors.some((collector) => !collector.ok);
+  return failing ? "not known: a collector fails, see below" : "not told by this server";
+}
+
+/** How many probes there are, and what all of them cost. */
+export function probes({ probes: { attached, known }, now }) {
+  if (!known) return "none: the collectors below say why";
+  const [cost, budget] = [percent(now.probe_overhead_ratio, 3), percent(now.probe_budget_ratio)];
+  return `${attached} of ${known} attached · ${cost} of the CPU that the server may use, of at most ${budget}`;
+}
+
+/** What Innoscope takes itself: {process: {cpu, resident_bytes}}, cpu as a share of one core. */
+export function cost(own) {
+  const parts = Object.entries(own).sort();
+  return joined(
+    ...parts.map(
+      ([process, { cpu, resident_bytes: resident }]) =>
+        `${process}: ${cpu === undefined ? "" : `${percent(cpu, 2)} of a core, `}${bytes(resident)}`,
+    ),
+  );
+}
+
+/** Of an answer that may be JSON: what is wrong, and what to do. */
+export function reason(text) {
+  try {
+    const told = JSON.parse(text);
+    return [told.error, told.remedy].filter(Boolean).join(" – ") || text;
+  } catch {
+    return text;
+  }
+}
