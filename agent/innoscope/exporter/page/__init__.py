@@ -1,1 +1,1 @@
-"""The live page: what the browser gets. ``vendor/LIBRARIES.md`` says where its libraries are from."""
+"""The live page: what the browser gets. ``vendor/libraries.json`` says where its libraries are from."""
