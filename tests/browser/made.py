@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -49,12 +50,10 @@ _GONE: Final = Target(
 )  # fmt: skip
 
 
-def target(name: str, **changes: Any) -> Target:
-    """A server whose process is there: ours."""
-    own = os.getpid()
-    fields = {name: getattr(_GONE, name) for name in Target.__slots__}
-    started = ProcFs().stat(own).start_time
-    return Target(**(fields | {"pid": own, "start_time": started, "socket": f"/run/{name}.sock"} | changes))
+def target(name: str, pid: int) -> Target:
+    """A server whose process is there."""
+    started = ProcFs().stat(pid).start_time
+    return replace(_GONE, pid=pid, start_time=started, socket=f"/run/{name}.sock")
 
 
 def threads(before_end: float) -> Counter[str]:
@@ -143,7 +142,10 @@ class MadeSensor:
 
     def __init__(self, path: Path, servers: Mapping[str, Sequence[Chunk]]) -> None:
         self.path = path
-        self.targets = {name: target(name) for name in servers}
+        self._processes = [subprocess.Popen(["sleep", "infinity"]) for _ in servers]
+        self.targets = {
+            name: target(name, process.pid) for name, process in zip(servers, self._processes, strict=True)
+        }
         self.failing: dict[str, str] = {}
         self.told_all = threading.Event()  # somebody has all chunks and has asked for more
         self._servers = servers
@@ -154,6 +156,9 @@ class MadeSensor:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+        for process in self._processes:
+            process.kill()
+            process.wait()
 
     def close(self) -> None:
         """It is gone."""
