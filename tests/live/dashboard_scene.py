@@ -14,6 +14,7 @@ from innoscope.toggles import engine
 from live.changing import ROOT, Changer
 from live.staging import Copy
 from prometheus import Prometheus
+from receiver import Receiver
 from safety.agenting import Running
 from safety.sensing import Sensing
 from servers import Server
@@ -88,7 +89,9 @@ def _stage(folder: Path, interval_s: int = 1) -> Iterator[tuple[Prometheus, Serv
         other = stack.enter_context(Server(OTHER))
         families = [word for name in default_catalog().families for word in ("--family", name)]
         sensing = stack.enter_context(Sensing(*families, "--budget", 0.2, only=[busy, other]))
+        receiver = stack.enter_context(Receiver())
         places = (
+            f"[stacks]\npoll_seconds = 1\n[push]\nurl = '{receiver.url}'\ninterval_seconds = 10\n",
             f"[[server]]\nname = '{OTHER_NAME}'\nsocket = '{other.folder.inside}/s.sock'\n",
             f"[[server]]\nname = '{DOWN_NAME}'\nhost = '127.0.0.2'\nport = 1\n",
         )

@@ -30,17 +30,6 @@ EARLIER_S = 3 * 3600
 #: Queries without data in this scene, and why. They are shown on declared series, as all others are.
 NOT_HERE = {
     "innoscope-server / Crash recovery: batches / A": "a quantile of nothing: neither server had to recover",
-    **{
-        f"innoscope-agent / {query}": "nothing is pushed where no receiver is named (tests/live/test_push.py)"
-        for query in (
-            "Profiles pushed / A",
-            "Profiles pushed / B",
-            "Profiles pushed / C",
-            "Bytes pushed, bytes waiting / A",
-            "Bytes pushed, bytes waiting / B",
-            "Since the last profile was taken / A",
-        )
-    },
 }
 #: Queries without data when only the busy server is chosen: the other one has it.
 NOT_OF_BUSY = {
@@ -48,17 +37,6 @@ NOT_OF_BUSY = {
 }
 #: Metrics that none of the scene's servers exports, and why.
 NOT_EXPORTED = {
-    **dict.fromkeys(
-        (
-            "push_profiles",
-            "push_bytes",
-            "push_failures",
-            "push_dropped",
-            "push_queue_bytes",
-            "push_last_success_timestamp_seconds",
-        ),
-        "nothing is pushed where no receiver is named (tests/live/test_push.py)",
-    ),
     "innodb_status": "off by default, and no option of the sensor turns it on",
     "innodb_variable": "off by default, and no option of the sensor turns it on",
 }
