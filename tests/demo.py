@@ -107,10 +107,9 @@ def _scraped(stack: contextlib.ExitStack, port: int) -> None:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="innoscope-prometheus-")))
     prometheus = stack.enter_context(Prometheus(folder, port))
     series = prometheus.value("scrape_samples_scraped")
-    print(
-        f"run: Prometheus has scraped {series:.0f} series: http://127.0.0.1:{prometheus.port}/graph",
-        flush=True,
-    )
+    # Its own pages need more packages than we unpack; what it knows is there for whoever asks.
+    where = f"http://127.0.0.1:{prometheus.port}/api/v1/query?query=innoscope_threads"
+    print(f"run: Prometheus has scraped {series:.0f} series, for example {where}", flush=True)
 
 
 @contextlib.contextmanager
