@@ -16,7 +16,7 @@ from certificates import self_signed
 from safety.agenting import Running
 from safety.attacked import ask, attack, memory_limit, peak
 from safety.hoursensor import HourSensor
-from safety.netspace import THERE, Host, two_hosts
+from safety.netspace import THERE, Host
 from safety.sensing import Sensing
 from safety.units import Accounts, Unit, command_line, confined
 from safety.well import assert_well
@@ -34,22 +34,6 @@ BOB = "Basic Ym9iOnNlY3JldA=="
 KNOWN = {"Authorization": "Basic YW5uOnNlY3JldA=="}  # ann:secret
 #: What exporters' documentation tells people to take.
 COST = 10
-
-
-@pytest.fixture(scope="module")
-def hosts() -> Iterator[tuple[Host, Host]]:
-    with two_hosts() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def here(hosts: tuple[Host, Host]) -> Host:
-    return hosts[0]
-
-
-@pytest.fixture(scope="module")
-def there(hosts: tuple[Host, Host]) -> Host:
-    return hosts[1]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from innoscope.agent.main import Agent
 from safety.agenting import Running
 from safety.attacked import ask, memory_limit, peak, say
 from safety.hoursensor import MARK, HourSensor
-from safety.netspace import HERE, HERE_6, THERE, Host, two_hosts
+from safety.netspace import HERE, HERE_6, THERE, Host
 from servers import Server
 
 if TYPE_CHECKING:
@@ -40,22 +40,6 @@ TIMES = (
     "-1e5000s", "0001-01-01", "9999-12-31T23:59:59Z", "-١٥m", "١٢٣٤", "-0s", "--1h", "-1d", "-h", "0x10",
     "'\"<script>", "%00", "%f0%9f%92%a9", "now" * 500,
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def hosts() -> Iterator[tuple[Host, Host]]:
-    with two_hosts() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def here(hosts: tuple[Host, Host]) -> Host:
-    return hosts[0]
-
-
-@pytest.fixture(scope="module")
-def there(hosts: tuple[Host, Host]) -> Host:
-    return hosts[1]
 
 
 @pytest.fixture(scope="module")
