@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from browser import made, scene
-from browser.npm import package
 from live import figures
+from npm import package
 from safety.agenting import Running
 from safety.sensing import Sensing
 from workloads import RowLock

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from browser.npm import package
+from npm import package
 from servers import cache
 
 VENDOR = resources.files("innoscope.exporter.page") / "vendor"

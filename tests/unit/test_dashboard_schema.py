@@ -12,14 +12,17 @@ from typing import Any
 import pytest
 
 import grafana
-from servers import cache, ensure_commands
-from servers.run import run
+from npm import package
 
 TYPES = Path(__file__).parents[1] / "schema" / "dashboard.ts"
-#: Packages of npm, and the SHA-256 of each one's tarball.
+#: Packages of npm, each with its integrity.
 PACKAGES = {
-    "@grafana/schema@13.2.3": "f492f0ec5b0212cbf7f098d5d54b4a540371c262c6b78e9016ee2d26add9e559",
-    "typescript@5.9.3": "10e108c9cf7d5f2879053dff18515fb405abf2ccef63eaaf017d9c571687a1d3",
+    ("@grafana/schema", "13.2.3"): (
+        "sha512-rk8FEO7yuFfRTK/JD39747SZFQ+iCTQbpm6Mh2OjnqGx/g/uQQFx56t64eCLXWEyoR68ru4cigcGKrXk+ozrLg=="
+    ),
+    ("typescript", "5.9.3"): (
+        "sha512-jl1vZzPDinLr9eUt3J/t7V6FgNEw9QjvBPdysz9KfQDD41fQrC2Y4vKQdiaUpFT4bXlb1RHhLpp8wtm6M5TgSw=="
+    ),
 }
 OPTIONS = (
     "--noEmit", "--strict", "--skipLibCheck", "--target", "es2022", "--module", "esnext",
@@ -28,26 +31,14 @@ OPTIONS = (
 
 
 @pytest.fixture(scope="module")
-def compiler() -> Path:
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with both packages in node_modules."""
-    home = cache.root() / "tools" / ("grafana-schema-" + "-".join(sha[:8] for sha in PACKAGES.values()))
-    with cache.locked(home.name):
-        if not home.exists():
-            ensure_commands("npm")
-            with cache.made_whole(home) as scratch:
-                for package, sha256 in PACKAGES.items():
-                    _unpack(package, sha256, scratch)
+    home = tmp_path_factory.mktemp("schema")
+    for (name, version), integrity in PACKAGES.items():
+        place = home / "node_modules" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(package(name, version, integrity))
     return home
-
-
-def _unpack(package: str, sha256: str, scratch: Path) -> None:
-    run(["npm", "pack", "--silent", "--ignore-scripts", package], scratch)
-    [tarball] = scratch.glob("*.tgz")
-    assert cache.sha256(tarball) == sha256, f"{package}: refused"
-    folder = scratch / "node_modules" / package.rpartition("@")[0]
-    folder.mkdir(parents=True)
-    run(["tar", "-xzf", str(tarball), "-C", str(folder), "--no-same-owner", "--strip-components=1"], scratch)
-    tarball.unlink()
 
 
 def complaints(compiler: Path, folder: Path, boards: list[Any]) -> tuple[str, set[int]]:

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 def package(name: str, version: str, integrity: str) -> Path:
     """The folder with its files. ``integrity`` as the registry has it: ``sha512-…`` of the tarball."""
-    home = cache.root() / "npm" / f"{name}-{version}"
+    plain = name.replace("/", "-")  # of a scope
+    home = cache.root() / "npm" / f"{plain}-{version}"
     if not home.exists():
-        with cache.locked(f"npm-{name}"):
+        with cache.locked(f"npm-{plain}"):
             if not home.exists():
                 ensure_commands("npm")
                 with cache.made_whole(home) as scratch:
