@@ -75,7 +75,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A finding that is ``new`` in b or ``gone`` from a; ``new?`` and ``gone?`` if the other could not tell."""
+    """A finding that is ``new`` in b or ``gone`` from a; ``new?``, ``gone?`` if the other could not tell."""
 
     name: str
     title: str

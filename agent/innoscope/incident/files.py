@@ -25,6 +25,8 @@ from innoscope.target.proc import ProcFs
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from innoscope.diagnose.evidence import Evidence
+
 VERSION: Final = 1
 #: What a name should end with.
 SUFFIX: Final = ".innoscope"
@@ -33,6 +35,9 @@ MAX_FILE_BYTES: Final = 16 << 20
 MAX_BYTES: Final = 64 << 20
 #: Brackets and commas in the JSON: each item takes a hundred bytes or so when it is parsed.
 MAX_ITEMS: Final = 4_000_000
+#: Of one evidence: rules go through all of it over and over. A look of 600 s is below half of each.
+_MOST: Final = {"looks": 5_000, "waits": 200_000, "readings": 5_000, "numbers": 800_000, "stacks": 5_000}
+_MOST_ROWS: Final = 200_000
 
 _REMEDY: Final = "this needs a file of `innoscope diagnose --save FILE`, unchanged"
 
@@ -116,9 +121,27 @@ def load(path: Path) -> Capture:
             remedy="read it with the version of innoscope that wrote it",
         )
     try:
-        return decode(Capture, value.get("capture"))
+        capture = decode(Capture, value.get("capture"))
     except (Damaged, RecursionError) as error:
         raise _bad(path, f"damaged: {error}") from error
+    for evidence in (capture.evidence, capture.before):
+        if evidence is not None and (much := _too_much(evidence)):
+            raise _bad(path, f"damaged: too many {much}")
+    return capture
+
+
+def _too_much(evidence: Evidence) -> str | None:
+    """Of what there is more than any server makes us see."""
+    counts = {
+        "looks": len(evidence.looks),
+        "waits": sum(len(look.threads) for look in evidence.looks),
+        "readings": len(evidence.snapshots),
+        "numbers": sum(len(snapshot.values) for snapshot in evidence.snapshots),
+        "stacks": len(evidence.seen),
+    }
+    if len(evidence.statements) + sum(map(len, evidence.answers.values())) > _MOST_ROWS:
+        return "rows"
+    return next((name for name, count in counts.items() if count > _MOST[name]), None)
 
 
 def _read(path: Path) -> bytes:

@@ -10,7 +10,6 @@ from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
-from statistics import pvariance
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.collectors.kinds import default_kinds
@@ -240,12 +239,15 @@ def _mean(total: float, looks: int, variance: float = 0.0) -> Mean:
 
 
 def _waits(looks: list[Counter[Wait]]) -> dict[Wait, Mean]:
-    keys = dict.fromkeys(key for look in looks for key in look)
-    found = {}
-    for key in keys:
-        counts = [look[key] for look in looks]
-        found[key] = _mean(sum(counts), len(looks), pvariance(counts))
-    return found
+    sums: Counter[Wait] = Counter()
+    squares: Counter[Wait] = Counter()
+    for look in looks:
+        for key, count in look.items():
+            sums[key] += count
+            squares[key] += count * count
+    number = max(1, len(looks))
+    variances = {key: squares[key] / number - (sums[key] / number) ** 2 for key in sums}
+    return {key: _mean(sums[key], number, variances[key]) for key in sums}
 
 
 def _stacks(stacks: Mapping[Stack, int], looks: int) -> dict[Stack, Mean]:
