@@ -102,8 +102,9 @@ def test_where_no_section_is_known_nothing_unknown_is_told() -> None:
     ("text", "open_"),
     [
         ("SELECT 1", False), ("SELECT 'a'", False), ("SELECT 'a", True), ("SELECT 'a\\'", True),
-        ("SELECT 'a''", True),         ("SELECT 'a'''", False), ('SELECT "', True), ("SELECT `a", True), ("SELECT `a`", False),
-        ("/* a", True),         ("/* a */", False), ("-- 'a", False), ("SELECT x'4", True), ("SELECT _utf8 'a'", False), ("", False),
+        ("SELECT 'a''", True), ("SELECT 'a'''", False), ('SELECT "', True), ("SELECT `a", True),
+        ("SELECT `a`", False), ("/* a", True), ("/* a */", False), ("-- 'a", False), ("SELECT x'4", True),
+        ("SELECT _utf8 'a'", False), ("", False),
     ],
 )  # fmt: skip
 def test_an_open_end_is_known(text: str, open_: bool) -> None:
@@ -113,8 +114,8 @@ def test_an_open_end_is_known(text: str, open_: bool) -> None:
 def test_variables_that_hold_secrets_say_only_that() -> None:
     kept = {
         "datadir": "/var/lib/mysql/", "max_connections": "151", "foreign_key_checks": "ON",
-        "key_buffer_size": "8388608",         "ssl_key": "/etc/ssl/server-key.pem", "default_password_lifetime": "0", "init_connect": "",
-        "init_file": "/etc/init.sql",
+        "init_connect": "", "key_buffer_size": "8388608", "ssl_key": "/etc/ssl/server-key.pem",
+        "default_password_lifetime": "0", "init_file": "/etc/init.sql",
     }  # fmt: skip
     withheld = {
         "init_connect_": "x", "init_slave": "SET @a = 'Secret'", "wsrep_sst_auth": "root:Secret",
