@@ -53,11 +53,11 @@ INCIDENTS = (
     ),
     Incident(
         "metadata-lock-97", "mysql-9.7", "metadata_lock", lambda s: MetadataLock(s, 10), _oltp,
-        what="a transaction has read a table and is idle; an ALTER TABLE waits for it, 10 readers behind that",
+        what="a transaction has read a table and is idle; an ALTER TABLE waits for it, 10 readers for that",
     ),
     Incident(
         "metadata-lock-1145", "mariadb-11.4.5", "metadata_lock", lambda s: MetadataLock(s, 10), _oltp,
-        what="a transaction has read a table and is idle; an ALTER TABLE waits for it, 10 readers behind that",
+        what="a transaction has read a table and is idle; an ALTER TABLE waits for it, 10 readers for that",
     ),
     Incident(
         "stopped", "mysql-5.6.24", "server_stopped", _stopped, lambda s: Cpu(s, 4),
