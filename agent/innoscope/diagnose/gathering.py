@@ -14,7 +14,7 @@ from innoscope.collectors.sql import SqlCollector
 from innoscope.collectors.toggles import TogglesFile
 from innoscope.collectors.waits import open_eyes
 from innoscope.diagnose.asking import Asked, ask
-from innoscope.diagnose.evidence import CLIENT, Evidence, Missing
+from innoscope.diagnose.evidence import CLIENT, Evidence, Missing, Statement
 from innoscope.diagnose.holding import Holding
 from innoscope.diagnose.host import Host
 from innoscope.diagnose.looking import Looker
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pymysql.connections import Connection
 
     from innoscope.collectors.runner import Collector
-    from innoscope.diagnose.evidence import Statement
     from innoscope.metrics.model import Sample
     from innoscope.target.model import Target
 
@@ -138,21 +137,31 @@ class Gathering:
         }
 
     def _with_threads(self, asked: Asked) -> tuple[Statement, ...]:
-        """The statements, with the thread that runs each where the server tells it."""
-        statements = asked.statements
-        if not statements:
-            return ()
+        """The statements with the thread that runs each, as the server tells it, else its memory."""
+        sessions = {one.connection: one for one in self._holding.sessions}
+        if not asked.statements:
+            return tuple(
+                Statement(one.connection, "", "", "", "", 0, one.text, one.thread)
+                for one in sessions.values()
+            )
+        told = self._threads()
+        return tuple(
+            replace(
+                one, tid=told.get(one.connection) or getattr(sessions.get(one.connection), "thread", None)
+            )
+            for one in asked.statements
+        )
+
+    def _threads(self) -> dict[int, int]:
+        """``{connection: thread}`` over SQL; MySQL before 5.7 does not tell them."""
         try:
             connection = self._connect()
             try:
-                threads = {
-                    one.connection_id: tid for tid, one in sql.queries(self._target, connection).items()
-                }
+                return {one.connection_id: tid for tid, one in sql.queries(self._target, connection).items()}
             finally:
                 connection._force_close()  # type: ignore[attr-defined]
         except InnoscopeError:
-            return statements  # MySQL before 5.7 does not tell threads
-        return tuple(replace(one, tid=threads.get(one.connection)) for one in statements)
+            return {}
 
 
 class _Toggles:
