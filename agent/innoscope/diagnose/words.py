@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from innoscope.diagnose.blocking import Blocker
-    from innoscope.diagnose.evidence import Evidence, Seen
+    from innoscope.diagnose.evidence import Evidence, Held, Seen
     from innoscope.diagnose.judging import Finding, Verdict
 
 #: Functions of a stack that are shown on a line.
@@ -107,6 +107,7 @@ def record(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
         "looks": len(evidence.looks),
         "client_threads": _means(evidence),
         "findings": [_as_json(finding) for finding in verdict.findings],
+        "owners": [_held(held) for held in evidence.owners],
         "cannot_tell": [asdict(one) for one in verdict.cannot_tell],
         "checked": verdict.checked,
         "rules": verdict.rules,
@@ -134,6 +135,12 @@ def _stack(seen: Seen) -> dict[str, Any]:
         "count": seen.count,
         "functions": list(seen.functions),
     }
+
+
+def _held(held: Held) -> dict[str, Any]:
+    """An edge of the blocking graph for each waiter."""
+    told = asdict(held)
+    return {**told, "waiters": list(held.waiters), "stack": list(held.stack)}
 
 
 def _blocker(blocker: Blocker) -> dict[str, Any]:
