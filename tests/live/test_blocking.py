@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SECONDS = 2.0
 WAITERS = 8
+_OPENAT = "257"  # asm/unistd_64.h
 #: Servers that describe themselves: debug information, and for 9.7 the performance schema.
 TELLING = ("mysql-5.5.9", "mysql-5.6.24", "mysql-9.7", "mariadb-11.4.5")
 
@@ -167,30 +168,49 @@ def test_a_chain_over_three_kinds_of_lock_leads_to_the_idle_transaction(tables: 
             assert found.waiting == WAITERS + 1
 
 
-@pytest.mark.parametrize("name", ["mysql-5.5.9", "mysql-5.6.24", "mariadb-10.11"])
+@pytest.mark.parametrize("name", ["mysql-5.5.9", "mysql-5.6.24"])
 def test_a_mutex_of_the_c_library_names_its_owner(name: str) -> None:
-    """A table whose file is a pipe is opened for ever, under LOCK_open or its share's mutex (MariaDB)."""
+    """A table whose file is a pipe is opened for ever, under LOCK_open."""
     with Server(name) as server:
         _run(
             server,
             "CREATE DATABASE blocking",
-            "CREATE TABLE blocking.slow (a INT)",
-            "CREATE TABLE blocking.t (a INT)",
+            *(f"CREATE TABLE blocking.{one} (a INT)" for one in ("slow", "t")),
         )
         _run(server, "FLUSH TABLES")
         with _pipe_for(server, "slow.frm"), _crowd(server, "SELECT 17 FROM slow", 1) as holder:
             _until(_waiting(server, "Opening tables", 1))
-            wanted = "slow" if server.spec.os_thread_sql else "t"
-            with _crowd(server, f"SELECT * FROM {wanted}"):
+            with _crowd(server, "SELECT * FROM t"):
                 _until(_waiting(server, "Opening tables", WAITERS + 1))
                 evidence = seen(server)
                 found = _only(blockers(evidence, "opening_tables", "mutex_wait"))
                 assert (found.connection, found.waiting) == (holder.ids[0], WAITERS)
+                assert found.lock == "LOCK_open"
                 assert "SELECT ? FROM slow" in found.words
-                if name.startswith("mysql"):
-                    assert found.lock == "LOCK_open"
-                    assert "open_table_def" in found.stack
+                assert "open_table_def" in found.stack
                 _check_thread(server, evidence, found)
+
+
+def test_an_rwlock_names_its_writer_on_a_stripped_server() -> None:
+    """A log that is a pipe is opened for ever, under the lock that all who write to a log want."""
+    with Server("mariadb-10.11", options={"general_log": 1}) as server:
+        log = server.error_log.parent / "pipe.log"
+        os.mkfifo(log, 0o666)
+        _run(server, "CREATE DATABASE blocking")
+        with _crowd(server, "", 1) as holder, _crowd(server, "") as waiters:
+            with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
+                cursor.execute(server.spec.os_thread_sql)
+                thread = dict(cursor.fetchall())[holder.ids[0]]
+            holder.send(f"SET GLOBAL general_log_file = '{log}'")
+            _until(lambda: _syscall(server, thread) == _OPENAT)
+            waiters.send("SELECT 1")
+            found = [held for held in seen(server, sql=False).owners if held.owner == thread]
+            os.close(os.open(log, os.O_RDONLY | os.O_NONBLOCK))
+        assert [(held.kind, held.waiting) for held in found] == [("rwlock", WAITERS)]
+
+
+def _syscall(server: Server, thread: int) -> str:
+    return Path(f"/proc/{server.pid}/task/{thread}/syscall").read_text().split()[0]
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from innoscope.collectors.process import ProcessCollector
 from innoscope.collectors.sql import SqlCollector
 from innoscope.collectors.toggles import TogglesFile
 from innoscope.collectors.waits import open_eyes
+from innoscope.diagnose import states
 from innoscope.diagnose.asking import Asked, ask
 from innoscope.diagnose.evidence import CLIENT, Evidence, Missing, Statement
 from innoscope.diagnose.holding import Holding
@@ -84,6 +85,8 @@ class Gathering:
     def _told(self, begun: float, asked: Asked) -> Evidence:
         ended = time.time()
         looks, seen, blind = self._looker.close()
+        if blind and asked.statements:
+            looks = (states.look(ended, asked.statements, asked.answers.get("transactions", ())),)
         snapshots, missing = self._readings.close()
         return Evidence(
             server=_server(self._target),

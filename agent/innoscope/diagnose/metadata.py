@@ -86,11 +86,11 @@ def _name(memory: Memory, part: Part, lock: int) -> str:
     if raw is None:
         return KIND
     kinds = part.words["namespaces"]
-    length = int.from_bytes(raw[0:2], "little")
-    kind = kinds[raw[4]] if raw[4] < len(kinds) else "object"
+    start, length = part.offset("names") - part.offset("key"), int.from_bytes(raw[:2], "little")
+    kind = kinds[raw[start]] if raw[start] < len(kinds) else "object"
     if kind == "user":
         return "a user lock"  # its name is a literal of a statement
-    names = [name.decode(errors="replace") for name in raw[5 : 4 + length].split(b"\0") if name]
+    names = [name.decode(errors="replace") for name in raw[start + 1 : start + length].split(b"\0") if name]
     if not names:
         return f"the {kind} {KIND}"
     return f"the {KIND} of {kind} {'.'.join(names)}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.data import catalog_path, read_yaml
 from innoscope.diagnose.evidence import CLIENT
-from innoscope.diagnose.signals import AT_REST
+from innoscope.diagnose.signals import AT_REST, blind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -45,8 +45,9 @@ def text(evidence: Evidence, verdict: Verdict) -> Iterator[str]:
 def _head(evidence: Evidence) -> Iterator[str]:
     server = evidence.server
     flavour = {"mysql": "MySQL", "mariadb": "MariaDB"}.get(server["flavour"], server["flavour"])
-    looked = f"{evidence.seconds:.0f} s, {len(evidence.looks)} looks"
-    yield f"{flavour} {server['version']} · pid {server['pid']} · {looked} · not stopped"
+    looked = "the process list, no stacks" if blind(evidence) else f"{len(evidence.looks)} looks"
+    about = f"pid {server['pid']} · {evidence.seconds:.0f} s, {looked}"
+    yield f"{flavour} {server['version']} · {about} · not stopped"
     if evidence.looks:
         counts = evidence.threads(clients=True)
         looks = len(evidence.looks)
@@ -104,7 +105,7 @@ def record(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
         "server": dict(evidence.server),
         "begun": evidence.begun,
         "seconds": round(evidence.seconds, 3),
-        "looks": len(evidence.looks),
+        "looks": 0 if blind(evidence) else len(evidence.looks),
         "client_threads": _means(evidence),
         "findings": [_as_json(finding) for finding in verdict.findings],
         "owners": [_held(held) for held in evidence.owners],
