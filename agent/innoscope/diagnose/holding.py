@@ -6,6 +6,7 @@ Only reads (process_vm_readv); what is read is believed where it names a thread 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
@@ -63,14 +64,22 @@ class Holding:
         self._sessions: tuple[Session, ...] = ()
         self._most = 0
         self._anatomy: Anatomy | None = None
-        self._why: str | None = None
         threading.Thread(target=self._learn, name="anatomy", daemon=True).start()
 
     def note(self, dump: Dump) -> None:
         """Remember who waits for whom at this look."""
+        from innoscope import _native
+
         by_tid = {thread.ns_tid: thread for thread in dump.threads}
         found: dict[int, list[Wait]] = {}
-        for wait in self._waits(dump):
+        try:
+            waits = self._waits(dump)
+        except (
+            OSError,
+            _native.NativeError,
+        ):  # no rights to its memory, or it ends: stacks tell what they can
+            return
+        for wait in waits:
             found.setdefault(wait.address, []).append(wait)
         for address, waits in found.items():
             self._add(address, waits, by_tid)
@@ -94,7 +103,7 @@ class Holding:
         seen = {thread.wait for thread in dump.threads}
         if anatomy.latches is not None and seen & _LATCHES:
             found += latches.waits(self._memory, anatomy.latches, threads)
-        if anatomy.sessions is not None:
+        if anatomy.sessions is not None and (found or seen & _METADATA or not self._sessions):
             sessions = sessions_of.read(self._memory, anatomy.sessions, threads)
             if seen & _METADATA:
                 found += metadata.waits(self._memory, anatomy, sessions)
@@ -104,11 +113,8 @@ class Holding:
 
     def _learn(self) -> None:
         """Debug information takes a second or two to read; until then locks of the C library are told."""
-        try:
+        with contextlib.suppress(InnoscopeError):  # it is gone, or its memory is refused: as without names
             self._anatomy = anatomies.learn(self._target)
-            self._why = "; ".join(sorted(set(self._anatomy.why.values()))) or None
-        except InnoscopeError as error:
-            self._why = error.what
 
     def _add(self, address: int, waits: list[Wait], by_tid: dict[int, Thread]) -> None:
         first = waits[0]
