@@ -169,7 +169,8 @@ def test_the_process_list_as_wait_classes() -> None:
 
     statements = (
         said(1, "Sleep", ""), said(2, "Query", "updating"),
-        said(3, "Query", "Waiting for table metadata lock"), said(4, "Query", "Sorting result"), said(5, "Daemon", "Waiting on empty queue"),
+        said(3, "Query", "Waiting for table metadata lock"), 
+        said(4, "Query", "Sorting result"), said(5, "Daemon", "Waiting on empty queue"),
     )  # fmt: skip
     look = states.look(7.0, statements, ({"connection": "2", "state": "LOCK WAIT"},))
     assert look.threads == {

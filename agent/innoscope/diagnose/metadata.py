@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from innoscope.diagnose.sessions import Session
 
 KIND: Final = "metadata lock"
+#: Kinds whose names are shown; a user lock's is a literal of a statement.
+_NAMED: Final = frozenset({"schema", "table"})
 #: Granted tickets of one lock that are gone through, and bytes of a key.
 _TICKETS: Final = 2_000
 _KEY_BYTES: Final = 392
@@ -89,8 +91,8 @@ def _name(memory: Memory, part: Part, lock: int) -> str:
     start, length = part.offset("names") - part.offset("key"), int.from_bytes(raw[:2], "little")
     kind = kinds[raw[start]] if raw[start] < len(kinds) else "object"
     if kind == "user":
-        return "a user lock"  # its name is a literal of a statement
-    names = [name.decode(errors="replace") for name in raw[start + 1 : start + length].split(b"\0") if name]
-    if not names:
+        return "a user lock"
+    if kind not in _NAMED:
         return f"the {kind} {KIND}"
+    names = [name.decode(errors="replace") for name in raw[start + 1 : start + length].split(b"\0") if name]
     return f"the {KIND} of {kind} {'.'.join(names)}"
