@@ -13,8 +13,10 @@ from innoscope.collectors.process import ProcessCollector
 from innoscope.collectors.sql import SqlCollector
 from innoscope.collectors.toggles import TogglesFile
 from innoscope.collectors.waits import open_eyes
+from innoscope.diagnose import states
 from innoscope.diagnose.asking import Asked, ask
-from innoscope.diagnose.evidence import CLIENT, Evidence, Missing
+from innoscope.diagnose.evidence import CLIENT, Evidence, Missing, Statement
+from innoscope.diagnose.holding import Holding
 from innoscope.diagnose.host import Host
 from innoscope.diagnose.looking import Looker
 from innoscope.diagnose.numbers import Readings
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from pymysql.connections import Connection
 
     from innoscope.collectors.runner import Collector
-    from innoscope.diagnose.evidence import Statement
     from innoscope.metrics.model import Sample
     from innoscope.target.model import Target
 
@@ -60,7 +61,8 @@ class Gathering:
     def __init__(self, target: Target, sources: Sources) -> None:
         self._target, self._sources = target, sources
         self._host = Host(target.pid)
-        self._looker = Looker(target, open_eyes)
+        self._holding = Holding(target)
+        self._looker = Looker(target, open_eyes, self._holding)
         self._probes = self._open_probes()
         self._readings = Readings(self._collectors())
 
@@ -85,6 +87,8 @@ class Gathering:
     def _told(self, begun: float, asked: Asked) -> Evidence:
         ended = time.time()
         looks, seen, blind = self._looker.close()
+        if blind and asked.statements:
+            looks = (states.look(ended, asked.statements, asked.answers.get("transactions", ())),)
         snapshots, missing = self._readings.close()
         return Evidence(
             server=_server(self._target),
@@ -94,6 +98,7 @@ class Gathering:
             looks=looks,
             seen=seen,
             statements=self._with_threads(asked),
+            owners=self._holding.told(),
             answers=asked.answers,
             host=self._host.rates(),
             missing=missing | self._left_out() | ({"looks": blind} if blind else {}) | asked.missing,
@@ -140,21 +145,31 @@ class Gathering:
         }
 
     def _with_threads(self, asked: Asked) -> tuple[Statement, ...]:
-        """The statements, with the thread that runs each where the server tells it."""
-        statements = asked.statements
-        if not statements:
-            return ()
+        """The statements with the thread that runs each, as the server tells it, else its memory."""
+        sessions = {one.connection: one for one in self._holding.sessions}
+        if not asked.statements:
+            return tuple(
+                Statement(one.connection, "", "", "", "", 0, one.text, one.thread)
+                for one in sessions.values()
+            )
+        told = self._threads()
+        return tuple(
+            replace(
+                one, tid=told.get(one.connection) or getattr(sessions.get(one.connection), "thread", None)
+            )
+            for one in asked.statements
+        )
+
+    def _threads(self) -> dict[int, int]:
+        """``{connection: thread}`` over SQL; MySQL before 5.7 does not tell them."""
         try:
             connection = self._connect()
             try:
-                threads = {
-                    one.connection_id: tid for tid, one in sql.queries(self._target, connection).items()
-                }
+                return {one.connection_id: tid for tid, one in sql.queries(self._target, connection).items()}
             finally:
                 connection._force_close()  # type: ignore[attr-defined]
         except InnoscopeError:
-            return statements  # MySQL before 5.7 does not tell threads
-        return tuple(replace(one, tid=threads.get(one.connection)) for one in statements)
+            return {}
 
 
 class _Toggles:

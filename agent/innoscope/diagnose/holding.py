@@ -1,0 +1,192 @@
+"""Who holds the locks that threads wait for, look by look, read from the server's memory.
+
+Only reads (process_vm_readv); what is read is believed where it names a thread that the look has seen.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from innoscope.diagnose import anatomy as anatomies
+from innoscope.diagnose import futexes, latches, metadata
+from innoscope.diagnose import sessions as sessions_of
+from innoscope.diagnose.anatomy import Memory
+from innoscope.diagnose.evidence import Held
+from innoscope.diagnose.sections import own_functions
+from innoscope.errors import InnoscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from innoscope.diagnose.anatomy import Anatomy
+    from innoscope.diagnose.futexes import Wait
+    from innoscope.diagnose.sessions import Session
+    from innoscope.stacks.model import Dump, Thread
+    from innoscope.target.model import Target
+
+#: Waiters, owners and locks that are kept.
+_WAITERS_KEPT: Final = 1_000
+_OWNERS_KEPT: Final = 3
+_LOCKS_KEPT: Final = 20
+#: Wait classes in which InnoDB's latches and metadata locks are waited for.
+_LATCHES: Final = frozenset({"mutex_wait", "spin", "read_ahead", "page_read", "opening_tables", "statistics"})
+_METADATA: Final = frozenset({"metadata_lock", "opening_tables", "user_lock"})
+
+
+@dataclass(slots=True)
+class _Lock:
+    """One lock over all looks: the owners, and the look at which most threads waited for a known one."""
+
+    kind: str
+    name: str
+    looks: int = 0
+    waited: int = 0
+    owners: Counter[int] = field(default_factory=Counter)
+    waiters: tuple[int, ...] = ()
+    best: dict[int, Thread] = field(default_factory=dict)
+    taker: str = ""
+    wait: str = ""
+
+
+class Holding:
+    """Of one server. Not thread-safe; ``note`` is called with each look, at once after it."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._memory = Memory(target.pid)
+        self._locks: dict[int, _Lock] = {}
+        self._names: _Names | None = None
+        self._sessions: tuple[Session, ...] = ()
+        self._most = 0
+        self._anatomy: Anatomy | None = None
+        threading.Thread(target=self._learn, name="anatomy", daemon=True).start()
+
+    def note(self, dump: Dump) -> None:
+        """Remember who waits for whom at this look."""
+        from innoscope import _native
+
+        by_tid = {thread.ns_tid: thread for thread in dump.threads}
+        found: dict[int, list[Wait]] = {}
+        try:
+            waits = self._waits(dump)
+        except (
+            OSError,
+            _native.NativeError,
+        ):  # no rights to its memory, or it ends: stacks tell what they can
+            return
+        for wait in waits:
+            found.setdefault(wait.address, []).append(wait)
+        for address, waits in found.items():
+            self._add(address, waits, by_tid)
+
+    def told(self) -> tuple[Held, ...]:
+        """A record for each lock and owner, those for which most waited first."""
+        locks = sorted(self._locks.items(), key=lambda item: -item[1].waited)[:_LOCKS_KEPT]
+        return tuple(held for address, lock in locks for held in self._held(address, lock))
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """The connections, as of the look at which most threads waited for each other, else of the last."""
+        return self._sessions
+
+    def _waits(self, dump: Dump) -> list[Wait]:
+        found = futexes.waits(dump.threads, self._memory.many)
+        anatomy = self._anatomy
+        if anatomy is None:
+            return found
+        threads = {thread.ns_tid for thread in dump.threads}
+        seen = {thread.wait for thread in dump.threads}
+        if anatomy.latches is not None and seen & _LATCHES:
+            found += latches.waits(self._memory, anatomy.latches, threads)
+        if anatomy.sessions is not None and (found or seen & _METADATA or not self._sessions):
+            sessions = sessions_of.read(self._memory, anatomy.sessions, threads)
+            if seen & _METADATA:
+                found += metadata.waits(self._memory, anatomy, sessions)
+            if len(found) >= self._most:
+                self._most, self._sessions = len(found), tuple(sessions)
+        return found
+
+    def _learn(self) -> None:
+        """Debug information takes a second or two to read; until then locks of the C library are told."""
+        with contextlib.suppress(InnoscopeError):  # it is gone, or its memory is refused: as without names
+            self._anatomy = anatomies.learn(self._target)
+
+    def _add(self, address: int, waits: list[Wait], by_tid: dict[int, Thread]) -> None:
+        first = waits[0]
+        lock = self._locks.setdefault(address, _Lock(first.kind, first.name))
+        lock.looks += 1
+        lock.waited += len(waits)
+        waiting = {wait.waiter for wait in waits}
+        # One that still waited at the look has got the lock since: its stack does not say what for.
+        owners = {owner: by_tid[owner] for owner in first.owners if owner in by_tid and owner not in waiting}
+        lock.owners.update(set(first.owners) & by_tid.keys())
+        if (bool(owners), len(waits)) >= (bool(lock.best), len(lock.waiters)):
+            lock.waiters, lock.best = tuple(sorted(waiting)), owners
+            lock.taker, lock.wait = _taker(waits, by_tid), by_tid[first.waiter].wait
+
+    def _held(self, address: int, lock: _Lock) -> Iterable[Held]:
+        name = lock.name or self._name(address) or lock.taker
+        known: list[tuple[int | None, Thread | None]] = [*lock.best.items()]
+        for tid, thread in known[:_OWNERS_KEPT] or [(None, None)]:
+            yield Held(
+                kind=lock.kind,
+                name=name,
+                address=address,
+                owner=tid,
+                waiters=lock.waiters[:_WAITERS_KEPT],
+                waiting=len(lock.waiters),
+                wait=lock.wait,
+                looks=lock.looks,
+                owners=len(lock.owners),
+                owner_wait=thread.wait if thread is not None else "",
+                stack=tuple(frame.label for frame in thread.frames) if thread is not None else (),
+            )
+
+    def _name(self, address: int) -> str:
+        if self._names is None:
+            self._names = _Names(self._target.pid)
+        return self._names.of(address)
+
+
+class _Names:
+    """Global variables of the executable by address."""
+
+    def __init__(self, pid: int) -> None:
+        from innoscope import _native
+
+        try:
+            variables = _native.CodeFile(pid).variables([""])
+        except (
+            OSError,
+            _native.NativeError,
+        ):  # it has just ended, or has no symbols: locks go without a name
+            variables = []
+        self._sorted = sorted((address, size, symbol) for symbol, address, size in variables)
+
+    def of(self, address: int) -> str:
+        """``LOCK_open``, ``log_sys+0x40`` inside a structure, "" where no variable covers the address."""
+        from innoscope import _native
+
+        place = bisect.bisect_right(self._sorted, (address, 1 << 62, "")) - 1
+        if place < 0:
+            return ""
+        start, size, symbol = self._sorted[place]
+        if not start <= address < start + size:
+            return ""
+        [name] = _native.demangle([symbol])
+        return name if address == start else f"{name}+0x{address - start:x}"
+
+
+def _taker(waits: list[Wait], by_tid: dict[int, Thread]) -> str:
+    """``a mutex that open_table takes``: the function that most of them lock it in."""
+    functions: Counter[str] = Counter()
+    for wait in waits:
+        labels = tuple(frame.label for frame in by_tid[wait.waiter].frames)
+        functions.update(own_functions(labels)[:1])
+    kind = waits[0].kind
+    return f"a {kind} that {functions.most_common(1)[0][0]} takes" if functions else f"a {kind}"
