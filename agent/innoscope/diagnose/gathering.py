@@ -14,9 +14,10 @@ from innoscope.collectors.sql import SqlCollector
 from innoscope.collectors.toggles import TogglesFile
 from innoscope.collectors.waits import open_eyes
 from innoscope.diagnose.asking import Asked, ask
-from innoscope.diagnose.evidence import CLIENT, Evidence, Missing
+from innoscope.diagnose.evidence import CLIENT, Evidence, Missing, described
 from innoscope.diagnose.host import Host
-from innoscope.diagnose.looking import Looker
+from innoscope.diagnose.looking import INTERVAL_S, Looker
+from innoscope.diagnose.looks import Looks
 from innoscope.diagnose.numbers import Readings
 from innoscope.errors import InnoscopeError
 from innoscope.probes.governor import DEFAULT_BUDGET
@@ -39,6 +40,8 @@ _PATIENCE_S: Final = 0.8
 _SQL_TIMEOUT_S: Final = 1.0
 #: Shares of the time after which the server is asked who holds what: once stacks were seen.
 _ASK_AFTER: Final = 0.5
+#: Looks older than this say nothing of how many wait now.
+_RECENT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +56,25 @@ class Sources:
 
 
 class Gathering:
-    """One server's sources, opened at once. ``close`` takes the probes off, which may take seconds."""
+    """One server's sources, opened at once. ``close`` takes the probes off, which may take seconds.
 
-    def __init__(self, target: Target, sources: Sources) -> None:
+    What is older than ``span_s`` seconds is forgotten, nothing without it; there is a look every
+    ``interval_s`` seconds.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        sources: Sources,
+        *,
+        span_s: float | None = None,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
         self._target, self._sources = target, sources
         self._host = Host(target.pid)
-        self._looker = Looker(target, open_eyes)
+        self._looker = Looker(target, open_eyes, Looks(span_s), interval_s)
         self._probes = self._open_probes()
-        self._readings = Readings(self._collectors())
+        self._readings = Readings(self._collectors(), span_s)
 
     def run(self, seconds: float, progress: Callable[[float], None] = lambda _: None) -> Evidence:
         """Look for so many seconds, once, or until the server ends; ``progress`` gets those gone by."""
@@ -69,23 +83,31 @@ class Gathering:
         while (gone_by := time.monotonic() - clock) < seconds and still_same(self._target):
             progress(gone_by)
             if asked is None and self._sources.sql and gone_by >= _ASK_AFTER * seconds:
-                asked = self._ask()
-            self._readings.read(_PATIENCE_S)
+                asked = self.ask()
+            self.read()
             rest = min(_EVERY_S, seconds - gone_by) - (time.monotonic() - clock - gone_by)
             time.sleep(max(0.0, rest))
-        return self._told(begun, asked or Asked())
+        self._looker.close()  # a first look that takes longer than all of it is waited for
+        return self.between(begun, time.time(), asked)
+
+    def read(self) -> None:
+        """One reading of all numbers."""
+        self._readings.read(_PATIENCE_S)
 
     def close(self) -> None:
-        """Take the probes off."""
+        """End the looks, and take the probes off."""
+        self._looker.close()
+        self._readings.close()
         if self._probes is not None:
             self._probes.close()
 
-    def _told(self, begun: float, asked: Asked) -> Evidence:
-        ended = time.time()
-        looks, seen, blind = self._looker.close()
-        snapshots, missing = self._readings.close()
+    def between(self, begun: float, ended: float, asked: Asked | None = None) -> Evidence:
+        """What was seen and read in that time (Unix), and what the server answered, if it was asked."""
+        asked = asked or Asked()
+        looks, seen, blind = self._looker.between(begun, ended)
+        snapshots, missing = self._readings.between(begun, ended)
         return Evidence(
-            server=_server(self._target),
+            server=described(self._target),
             begun=begun,
             ended=ended,
             snapshots=snapshots,
@@ -121,8 +143,9 @@ class Gathering:
     def _connect(self) -> Connection[Any]:
         return sql.connect(self._target, self._sources.defaults_file, self._sources.user, _SQL_TIMEOUT_S)
 
-    def _ask(self) -> Asked:
-        looks = self._looker.looks
+    def ask(self) -> Asked:
+        """Who holds what, as the server says; nothing that could wait for long."""
+        looks = self._looker.looks.since(time.time() - _RECENT_S)
         waiting = looks[-1].threads.get((CLIENT, "row_lock"), 0) if looks else 0
         return ask(self._target, self._connect, waiting)
 
@@ -164,15 +187,3 @@ class _Toggles:
     def collect(self) -> tuple[Sample, ...]:
         self._file.read()
         return self._file.outcome(self._target).samples
-
-
-def _server(target: Target) -> dict[str, str]:
-    return {
-        "flavour": target.flavour,
-        "version": target.version_text or ".".join(map(str, target.version)),
-        "pid": str(target.pid),
-        "start_time": str(target.start_time),
-        "build_id": target.build_id or "",
-        "socket": target.socket or "",
-        "symbols": target.symbols,
-    }

@@ -9,36 +9,41 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.collectors.kinds import default_kinds
 from innoscope.collectors.runner import explain
-from innoscope.diagnose.evidence import CLIENT, Look, Missing, Seen
+from innoscope.diagnose.evidence import CLIENT, Look, Missing
+from innoscope.diagnose.looks import MOST_STACKS, Looks, running
 from innoscope.errors import InnoscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from innoscope.diagnose.evidence import Seen
+    from innoscope.diagnose.looks import Key
     from innoscope.stacks.model import Dump, Frame, Thread
     from innoscope.target.model import Target
 
 #: Seconds between two looks, and how many times its own length the rest after a look is at least: a crowd of
 #: 10,000 threads is looked at less often.
-_INTERVAL_S: Final = 0.5
+INTERVAL_S: Final = 0.5
 _REST: Final = 20
-#: Distinct stacks that are kept; each is some kilobytes in an incident file.
-_STACKS_KEPT: Final = 2_000
-#: Thread ids kept of one stack.
-_TIDS_KEPT: Final = 50
-
-_Key = tuple[str, str, tuple[str, ...]]
 
 
 class Looker:
-    """Looks until it is closed. ``open_eyes`` makes the engine, on this thread: learning names takes time."""
+    """Looks until it is closed. ``open_eyes`` makes the engine, on its thread: learning names takes time.
 
-    def __init__(self, target: Target, open_eyes: Callable[[Target], object]) -> None:
+    ``kept`` takes in the looks; there is one every ``interval_s`` seconds.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        open_eyes: Callable[[Target], object],
+        kept: Looks | None = None,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
         self._target = target
         self._open_eyes = open_eyes
-        self._looks: list[Look] = []
-        self._counts: Counter[_Key] = Counter()
-        self._last: dict[_Key, list[int]] = {}
+        self._interval_s = interval_s
+        self.looks = kept or Looks()
         self._kinds: dict[int, str] = {}
         self._labels: dict[int, tuple[tuple[Frame, ...], tuple[str, ...]]] = {}
         self._missing: Missing | None = None
@@ -51,21 +56,19 @@ class Looker:
         return self._kinds
 
     @property
-    def looks(self) -> tuple[Look, ...]:
-        """Those so far."""
-        return tuple(self._looks)
+    def blind(self) -> Missing | None:
+        """Why there are no looks at present."""
+        return self._missing
 
-    def close(self) -> tuple[tuple[Look, ...], tuple[Seen, ...], Missing | None]:
-        """End, and tell what was seen; why nothing was, if so."""
+    def between(self, begin: float, end: float) -> tuple[tuple[Look, ...], tuple[Seen, ...], Missing | None]:
+        """What was seen in that time; why nothing was, if so."""
+        looks, seen = self.looks.between(begin, end)
+        return looks, seen, None if looks else self._missing
+
+    def close(self) -> None:
+        """End; a look that is under way is waited for."""
         self._ended.set()
         self._thread.join()
-        seen = [
-            Seen(
-                kind, wait, functions, count, tuple(self._last.get((kind, wait, functions), ())[:_TIDS_KEPT])
-            )
-            for (kind, wait, functions), count in self._counts.most_common(_STACKS_KEPT)
-        ]
-        return tuple(self._looks), tuple(seen), self._missing if not self._looks else None
 
     def _work(self) -> None:
         try:
@@ -73,7 +76,7 @@ class Looker:
             while not self._ended.is_set():
                 began = time.monotonic()
                 self._take(eyes.look())  # type: ignore[attr-defined]
-                self._ended.wait(max(_INTERVAL_S, _REST * (time.monotonic() - began)))
+                self._ended.wait(max(self._interval_s, _REST * (time.monotonic() - began)))
         except Exception as error:  # the rest of the evidence goes on without it
             reason, words = explain(error)
             remedy = error.remedy if isinstance(error, InnoscopeError) else None
@@ -81,9 +84,9 @@ class Looker:
 
     def _take(self, dump: Dump) -> None:
         threads: Counter[tuple[str, str]] = Counter()
-        last: dict[_Key, list[int]] = {}
+        last: dict[Key, list[int]] = {}
         kinds: dict[int, str] = {}
-        running: list[int] = []
+        busy: list[int] = []
         as_seen = any(thread.tid == self._target.pid for thread in dump.threads)
         for thread in dump.threads:
             functions = self._functions(thread)
@@ -92,17 +95,15 @@ class Looker:
             last.setdefault((kind, thread.wait, functions), []).append(thread.ns_tid)
             kinds[thread.tid if as_seen else thread.ns_tid] = kind
             if kind == CLIENT and thread.wait == "on_cpu":
-                running.append(thread.ns_tid)
-        for key, tids in last.items():
-            self._counts[key] += len(tids)
-        self._last, self._kinds = last, kinds
-        self._looks.append(Look(dump.taken_at, threads, tuple(running[:_TIDS_KEPT])))
+                busy.append(thread.ns_tid)
+        self._kinds = kinds
+        self.looks.add(Look(dump.taken_at, threads, running(busy)), last)
 
     def _functions(self, thread: Thread) -> tuple[str, ...]:
         """The labels of its frames, remembered by the frames' identity (the engine keeps equal ones once)."""
         known = self._labels.get(id(thread.frames))
         if known is None:
-            if len(self._labels) >= _STACKS_KEPT:
+            if len(self._labels) >= MOST_STACKS:
                 self._labels.clear()
             known = (thread.frames, tuple(frame.label for frame in thread.frames))
             self._labels[id(thread.frames)] = known
