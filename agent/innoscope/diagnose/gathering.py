@@ -94,6 +94,11 @@ class Gathering:
         """One reading of all numbers."""
         self._readings.read(_PATIENCE_S)
 
+    @property
+    def looking(self) -> bool:
+        """Whether there was a look, or it is known why there is none."""
+        return bool(self._looker.looks.since(0)) or self._looker.blind is not None
+
     def close(self) -> None:
         """End the looks, and take the probes off."""
         self._looker.close()

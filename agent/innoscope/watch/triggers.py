@@ -183,9 +183,28 @@ def _alternatives(name: str) -> tuple[str, str, list[str]] | None:
     return None if wanted in names else (head, wanted, names)
 
 
+def names(evidence: Evidence) -> list[str]:
+    """The names that are worth showing of a server: plain ones, classes that were met, its gauges."""
+    met = sorted({wait for look in evidence.looks for _, wait in look.threads})
+    gauges = sorted(
+        {
+            key
+            for snapshot in evidence.snapshots
+            for key, number in snapshot.values.items()
+            if isinstance(number, int | float) and default()[key.partition(".")[0]].kind == "gauge"
+        }
+    )
+    return [*PLAIN, RESPONSE_TIME, *(f"share.{wait}" for wait in met), *(f"last.{key}" for key in gauges)]
+
+
 def current(name: str, evidence: Evidence) -> float | None:
     """A name's present value; None where it cannot be told."""
     try:
         return value(name, Signals(evidence))
     except Unknown:
         return None
+
+
+def shown(number: float) -> str:
+    """A number for a person; which unit it has, its name says."""
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
