@@ -106,6 +106,10 @@ class Gathering:
         if self._probes is not None:
             self._probes.close()
 
+    def glance(self, begun: float, ended: float) -> Evidence:
+        """What was seen and read in that time."""
+        return self.between(begun, ended)
+
     def between(self, begun: float, ended: float, asked: Asked | None = None) -> Evidence:
         """What was seen and read in that time (Unix), and what the server answered, if it was asked."""
         asked = asked or Asked()

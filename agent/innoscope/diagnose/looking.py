@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from innoscope.collectors.kinds import default_kinds
 from innoscope.collectors.runner import explain
 from innoscope.diagnose.evidence import CLIENT, Look, Missing
-from innoscope.diagnose.looks import MOST_STACKS, Looks, running
+from innoscope.diagnose.looks import MOST_STACKS, TIDS_KEPT, Looks
 from innoscope.errors import InnoscopeError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Looker:
             if kind == CLIENT and thread.wait == "on_cpu":
                 busy.append(thread.ns_tid)
         self._kinds = kinds
-        self.looks.add(Look(dump.taken_at, threads, running(busy)), last)
+        self.looks.add(Look(dump.taken_at, threads, tuple(busy[:TIDS_KEPT])), last)
 
     def _functions(self, thread: Thread) -> tuple[str, ...]:
         """The labels of its frames, remembered by the frames' identity (the engine keeps equal ones once)."""

@@ -7,10 +7,12 @@ from array import array
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from innoscope.diagnose.evidence import Look, Seen
+from innoscope.diagnose.evidence import CLIENT, Look, Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+
+    from innoscope.stacks.profiles import Stack
 
 #: Kind (threads.yaml), wait class and functions of threads with one stack.
 Key = tuple[str, str, tuple[str, ...]]
@@ -55,6 +57,18 @@ class Looks:
             self._kept.append(_Kept(look, stacks, counts, known))
             while self._span_s is not None and self._kept[0].look.at < look.at - self._span_s:
                 self._forget(self._kept.popleft())
+
+    def took(self, taken_at: float, groups: Sequence[tuple[str, Stack, Sequence[int]]]) -> None:
+        """Take in a look of the collector ``waits``."""
+        counts: Counter[tuple[str, str]] = Counter()
+        threads: dict[Key, list[int]] = {}
+        running: list[int] = []
+        for kind, stack, tids in groups:
+            counts[kind, stack.wait] += len(tids)
+            threads.setdefault((kind, stack.wait, stack.labels), []).extend(tids)
+            if kind == CLIENT and stack.wait == "on_cpu":
+                running += tids
+        self.add(Look(taken_at, counts, tuple(running[:TIDS_KEPT])), threads)
 
     def since(self, at: float) -> tuple[Look, ...]:
         """The looks later than that, in the order of time."""
@@ -112,8 +126,3 @@ def _ids(kept: _Kept) -> dict[int, tuple[int, ...]]:
         found[number] = tuple(kept.tids[at:end])
         at = end
     return found
-
-
-def running(ids: Iterable[int]) -> tuple[int, ...]:
-    """Those of a look's threads that had a CPU, as a look keeps them."""
-    return tuple(ids)[:TIDS_KEPT]

@@ -28,6 +28,9 @@ _APART_S: Final = 1e-3
 class Source(Protocol):
     """The recorder of one server: what was seen of it, and the server itself, to be asked."""
 
+    def glance(self, begin: float, end: float) -> Evidence:
+        """Numbers and looks of that time; who only counts needs no stacks."""
+
     def between(self, begin: float, end: float, asked: Asked | None = None) -> Evidence:
         """What was seen in that time (Unix)."""
 
@@ -116,7 +119,7 @@ class Watcher:
         for trigger in self._settings.triggers:
             window = trigger.window_s
             if window not in signals:
-                signals[window] = Signals(self._source.between(now - window, now))
+                signals[window] = Signals(self._source.glance(now - window, now))
             try:
                 number = value(trigger.name, signals[window])
             except Unknown as error:
