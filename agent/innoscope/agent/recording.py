@@ -82,6 +82,12 @@ class Recorder:
         """All of that time, with what the server answered, if it was asked."""
         return self._evidence(begin, end, asked, stacks=True)
 
+    def begin(self) -> None:
+        """Owners of locks are in the server's memory, which the agent may not read."""
+
+    def end(self) -> None:
+        """Nothing was begun."""
+
     def ask(self) -> Asked:
         """Who holds what, as the server says; nothing that could wait for long."""
         lane = self._server.lane

@@ -15,6 +15,7 @@ from innoscope.collectors.toggles import TogglesFile
 from innoscope.collectors.waits import open_eyes
 from innoscope.diagnose.asking import Asked, ask
 from innoscope.diagnose.evidence import CLIENT, Evidence, Missing, described
+from innoscope.diagnose.holding import Holding
 from innoscope.diagnose.host import Host
 from innoscope.diagnose.looking import INTERVAL_S, Looker
 from innoscope.diagnose.looks import Looks
@@ -72,7 +73,8 @@ class Gathering:
     ) -> None:
         self._target, self._sources = target, sources
         self._host = Host(target.pid)
-        self._looker = Looker(target, open_eyes, Looks(span_s), interval_s)
+        self._holding = Holding(target) if span_s is None else None
+        self._looker = Looker(target, open_eyes, self._holding, Looks(span_s), interval_s)
         self._probes = self._open_probes()
         self._readings = Readings(self._collectors(), span_s)
 
@@ -106,6 +108,15 @@ class Gathering:
         if self._probes is not None:
             self._probes.close()
 
+    def begin(self) -> None:
+        """Note from now on who holds the locks that others wait for: until then, and ``end``, nobody asks."""
+        self._looker.hold(Holding(self._target))
+        self._holding = None
+
+    def end(self) -> None:
+        """What was noted stands; ``between`` tells it until the next ``begin``."""
+        self._holding = self._looker.hold(None)
+
     def glance(self, begun: float, ended: float) -> Evidence:
         """What was seen and read in that time."""
         return self.between(begun, ended)
@@ -123,6 +134,7 @@ class Gathering:
             looks=looks,
             seen=seen,
             statements=self._with_threads(asked),
+            owners=self._holding.told() if self._holding is not None else (),
             answers=asked.answers,
             host=self._host.rates(),
             missing=missing | self._left_out() | ({"looks": blind} if blind else {}) | asked.missing,

@@ -16,7 +16,9 @@ from innoscope.errors import InnoscopeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from innoscope.collectors.waits import Eyes
     from innoscope.diagnose.evidence import Seen
+    from innoscope.diagnose.holding import Holding
     from innoscope.diagnose.looks import Key
     from innoscope.stacks.model import Dump, Frame, Thread
     from innoscope.target.model import Target
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 #: 10,000 threads is looked at less often.
 INTERVAL_S: Final = 0.5
 _REST: Final = 20
+#: Seconds until the next try after what made looks fail.
+_RETRY_S: Final = 5.0
 
 
 class Looker:
@@ -36,11 +40,14 @@ class Looker:
     def __init__(
         self,
         target: Target,
-        open_eyes: Callable[[Target], object],
+        open_eyes: Callable[[Target], Eyes],
+        holding: Holding | None = None,
         kept: Looks | None = None,
         interval_s: float = INTERVAL_S,
     ) -> None:
         self._target = target
+        self._holding = holding
+        self._noting = threading.Lock()
         self._open_eyes = open_eyes
         self._interval_s = interval_s
         self.looks = kept or Looks()
@@ -71,16 +78,35 @@ class Looker:
         self._thread.join()
 
     def _work(self) -> None:
-        try:
-            eyes = self._open_eyes(self._target)
-            while not self._ended.is_set():
-                began = time.monotonic()
-                self._take(eyes.look())  # type: ignore[attr-defined]
-                self._ended.wait(max(self._interval_s, _REST * (time.monotonic() - began)))
-        except Exception as error:  # the rest of the evidence goes on without it
-            reason, words = explain(error)
-            remedy = error.remedy if isinstance(error, InnoscopeError) else None
-            self._missing = Missing(reason, words, remedy)
+        while not self._ended.is_set():
+            try:
+                self._look(self._open_eyes(self._target))
+            except Exception as error:  # the rest of the evidence goes on without it
+                reason, words = explain(error)
+                remedy = error.remedy if isinstance(error, InnoscopeError) else None
+                self._missing = Missing(reason, words, remedy)
+                self._ended.wait(_RETRY_S)
+
+    def _look(self, eyes: Eyes) -> None:
+        while not self._ended.is_set():
+            began = time.monotonic()
+            dump = eyes.look()
+            self._note(dump)
+            self._take(dump)
+            self._missing = None
+            self._ended.wait(max(self._interval_s, _REST * (time.monotonic() - began)))
+
+    def hold(self, holding: Holding | None) -> Holding | None:
+        """From now on note there who holds what; the one that did it until now, at rest."""
+        with self._noting:
+            before, self._holding = self._holding, holding
+            return before
+
+    def _note(self, dump: Dump) -> None:
+        """Who holds what, at once: owners change."""
+        with self._noting:
+            if self._holding is not None:
+                self._holding.note(dump)
 
     def _take(self, dump: Dump) -> None:
         threads: Counter[tuple[str, str]] = Counter()

@@ -34,8 +34,14 @@ class Source(Protocol):
     def between(self, begin: float, end: float, asked: Asked | None = None) -> Evidence:
         """What was seen in that time (Unix)."""
 
+    def begin(self) -> None:
+        """A stall is being gathered from now on."""
+
     def ask(self) -> Asked:
         """Who holds what, as the server says."""
+
+    def end(self) -> None:
+        """What is gathered of the stall is complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +144,7 @@ class Watcher:
     def _begin(self, stall: Triggered, now: float) -> Triggered:
         self._stall, self._until, self._asked = stall, now + self._settings.seconds, None
         self._since.clear()
+        self._source.begin()
         return stall
 
     def _go_on(self, stall: Triggered, now: float) -> Iterator[Event]:
@@ -151,6 +158,7 @@ class Watcher:
         return self._complete(self._stall, now) if self._stall else None
 
     def _complete(self, stall: Triggered, now: float) -> Stalled:
+        self._source.end()
         before = self._source.between(stall.since - self._settings.before_s, stall.since - _APART_S)
         evidence = self._source.between(stall.since, now, self._asked)
         self._stall, self._asked, self._rests_until = None, None, now + self._settings.cooldown_s
