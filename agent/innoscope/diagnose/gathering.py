@@ -54,6 +54,8 @@ class Sources:
     defaults_file: str | None = None
     user: str | None = None
     probe_budget: float = DEFAULT_BUDGET
+    #: Asks the server for more, in the middle too: gets ``connect(seconds)`` and how many wait for row locks.
+    also: Callable[[Callable[[float], Connection[Any]], int], None] | None = None
 
 
 class Gathering:
@@ -161,14 +163,17 @@ class Gathering:
             every.append(SqlCollector(self._connect, catalog, target.flavour, target.version, _SQL_TIMEOUT_S))
         return every
 
-    def _connect(self) -> Connection[Any]:
-        return sql.connect(self._target, self._sources.defaults_file, self._sources.user, _SQL_TIMEOUT_S)
+    def _connect(self, timeout_s: float = _SQL_TIMEOUT_S) -> Connection[Any]:
+        return sql.connect(self._target, self._sources.defaults_file, self._sources.user, timeout_s)
 
     def ask(self) -> Asked:
         """Who holds what, as the server says; nothing that could wait for long."""
         looks = self._looker.looks.since(time.time() - _RECENT_S)
         waiting = looks[-1].threads.get((CLIENT, "row_lock"), 0) if looks else 0
-        return ask(self._target, self._connect, waiting)
+        asked = ask(self._target, self._connect, waiting)
+        if self._sources.also is not None:
+            self._sources.also(self._connect, waiting)
+        return asked
 
     def _left_out(self) -> dict[str, Missing]:
         words = {"sql": "--no-sql", "probes": "--no-probes"}
