@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from innoscope.diagnose.asking import Asked, ask
 from innoscope.diagnose.evidence import CLIENT, Evidence, Missing, Snapshot, described
 from innoscope.diagnose.host import Host
+from innoscope.incident.fetching import Fetched, fetch, left_out
 from innoscope.sensor.client import SensorDown
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 #: Looks older than this say nothing of how many wait now.
 _RECENT_S: Final = 10.0
+_SQL_TIMEOUT_S: Final = 1.0
 #: What the host tells is of the last minute at the most, and of half of that at the least.
 _HOST_S: Final = 30.0
 
@@ -48,6 +51,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._snapshots: deque[Snapshot] = deque()
         self._missing: dict[str, Missing] = {}
+        self._fetched = Fetched()
         self._hosts = [(time.monotonic(), Host(target.pid))]
 
     def is_of(self, server: Server, its_name: str | None) -> bool:
@@ -83,20 +87,32 @@ class Recorder:
         return self._evidence(begin, end, asked, stacks=True)
 
     def begin(self) -> None:
-        """Owners of locks are in the server's memory, which the agent may not read."""
+        """A stall is being gathered. Owners of locks are in memory, which the agent may not read."""
+        self._fetched = left_out("unsupported", "SQL was left out, or the server ended before it was asked")
 
-    def end(self) -> None:
-        """Nothing was begun."""
+    def end(self) -> Fetched:
+        """It is complete."""
+        return self._fetched
 
     def ask(self) -> Asked:
+        """What ``who`` asks, InnoDB's status and the variables."""
+        lane = self._server.lane
+        if lane is not None:
+            self._fetched = fetch(lane.connect, self._waiting())
+        return self.who()
+
+    def who(self) -> Asked:
         """Who holds what, as the server says; nothing that could wait for long."""
         lane = self._server.lane
         if lane is None:
             return Asked()
+        return ask(self.target, partial(lane.connect, _SQL_TIMEOUT_S), self._waiting())
+
+    def _waiting(self) -> int:
+        """Threads that waited for row locks at the last look."""
         now = time.time()
         looks = self.glance(now - _RECENT_S, now).looks
-        waiting = looks[-1].threads.get((CLIENT, "row_lock"), 0) if looks else 0
-        return ask(self.target, lane.connect, waiting)
+        return looks[-1].threads.get((CLIENT, "row_lock"), 0) if looks else 0
 
     def _evidence(self, begin: float, end: float, asked: Asked | None, *, stacks: bool) -> Evidence:
         asked = asked or Asked()

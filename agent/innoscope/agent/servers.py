@@ -31,9 +31,12 @@ _HERE: Final = ("127.0.0.1", "::1", "localhost")
 
 
 class Lane:
-    """The way to one server over SQL: a collector and the thread that runs it; ``connect`` makes another."""
+    """The way to one server over SQL: a collector and the thread that runs it.
 
-    def __init__(self, collector: SqlCollector, connect: Callable[[], Connection[Any]]) -> None:
+    ``connect`` makes a connection beside the collector's; it takes seconds of patience.
+    """
+
+    def __init__(self, collector: SqlCollector, connect: Callable[[float], Connection[Any]]) -> None:
         self.connect = connect
         self._collector = collector
         self._runner = Runner([collector])
@@ -174,15 +177,16 @@ class Servers:
             return None
         file = (named and named.defaults_file) or settings.defaults_file
         user = (named and named.user) or settings.user
-        connect: Callable[[], Connection[Any]]
+        connect: Callable[[float], Connection[Any]]
         if named is not None and named.host is not None and named.port is not None:
-            connect = partial(sql.connect_tcp, named.host, named.port, file, user, settings.timeout_seconds)
+            connect = partial(sql.connect_tcp, named.host, named.port, file, user)
         elif target is not None:
-            connect = partial(sql.connect, target, file, user, settings.timeout_seconds)
+            connect = partial(sql.connect, target, file, user)
         else:
             return None
         flavour, version = (target.flavour, target.version) if target else ("", ())
-        asking = SqlCollector(connect, sql_catalog.default(), flavour, version, settings.timeout_seconds)
+        within = partial(connect, settings.timeout_seconds)
+        asking = SqlCollector(within, sql_catalog.default(), flavour, version, settings.timeout_seconds)
         return Lane(asking, connect)
 
 

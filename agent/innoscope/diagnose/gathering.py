@@ -61,8 +61,8 @@ class Sources:
 class Gathering:
     """One server's sources, opened at once. ``close`` takes the probes off, which may take seconds.
 
-    What is older than ``span_s`` seconds is forgotten, nothing without it; there is a look every
-    ``interval_s`` seconds.
+    What is older than ``span_s`` seconds is forgotten, and who holds locks is noted only from ``hold`` on;
+    without it nothing is forgotten, and that is noted all the time. Looks are ``interval_s`` seconds apart.
     """
 
     def __init__(
@@ -110,13 +110,13 @@ class Gathering:
         if self._probes is not None:
             self._probes.close()
 
-    def begin(self) -> None:
-        """Note from now on who holds the locks that others wait for: until then, and ``end``, nobody asks."""
+    def hold(self) -> None:
+        """Note from now on who holds the locks that others wait for, until ``release``."""
         self._looker.hold(Holding(self._target))
         self._holding = None
 
-    def end(self) -> None:
-        """What was noted stands; ``between`` tells it until the next ``begin``."""
+    def release(self) -> None:
+        """No more of that; ``between`` tells what was noted until the next ``hold``."""
         self._holding = self._looker.hold(None)
 
     def glance(self, begun: float, ended: float) -> Evidence:

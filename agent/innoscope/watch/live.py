@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from innoscope.diagnose.asking import Asked
 from innoscope.diagnose.gathering import Gathering
 from innoscope.errors import CannotWrite, InnoscopeError, NoTarget
+from innoscope.incident.fetching import Fetcher
 from innoscope.target.discover import find_one, still_same
-from innoscope.watch.capturing import captured
 from innoscope.watch.events import first_finding
 from innoscope.watch.loop import Blind, Stalled, Triggered, Watcher
 from innoscope.watch.triggers import shown
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from innoscope.diagnose.gathering import Sources
+    from innoscope.incident.fetching import Fetched
     from innoscope.target.model import Target
     from innoscope.watch.events import Teller
     from innoscope.watch.loop import Event, Settings
@@ -30,6 +32,28 @@ if TYPE_CHECKING:
 EVERY_S: Final = 1.0
 #: Seconds between two searches for a server that has ended.
 _SEARCH_S: Final = 2.0
+
+
+class _Recorder(Gathering):
+    """Of one server: what diagnose gathers, for as long as we watch and bounded; the source of a watcher."""
+
+    def __init__(self, target: Target, sources: Sources, span_s: float) -> None:
+        self._fetcher, self._may_ask = Fetcher(), sources.sql
+        super().__init__(target, replace(sources, also=self._fetcher), span_s=span_s, interval_s=EVERY_S)
+
+    def begin(self) -> None:
+        """A stall is being gathered from now on."""
+        self._fetcher.fetched = Fetcher().fetched
+        self.hold()
+
+    def ask(self) -> Asked:
+        """Who holds what, unless nothing may be asked."""
+        return super().ask() if self._may_ask else Asked()
+
+    def end(self) -> Fetched:
+        """It is complete."""
+        self.release()
+        return self._fetcher.fetched
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +71,8 @@ class Live:
         """The file that was written, where one is enough; None when it was told to end."""
         target: Target | None = self.target
         while target is not None and not ended.is_set():
-            with contextlib.closing(
-                Gathering(target, self.sources, span_s=self.settings.span_s, interval_s=EVERY_S)
-            ) as gathering:
-                written = self._watch(target, gathering, ended)
+            with contextlib.closing(_Recorder(target, self.sources, self.settings.span_s)) as recorder:
+                written = self._watch(target, recorder, ended)
             if written is not None:
                 return written
             if not ended.is_set():
@@ -64,12 +86,12 @@ class Live:
         words = f"watching {flavour} {target.version_text} · pid {target.pid} for {rules}"
         self.teller.tell("watching", words, pid=target.pid, triggers=rules.split(", "))
 
-    def _watch(self, target: Target, gathering: Gathering, ended: threading.Event) -> Path | None:
-        watcher = Watcher(gathering, self.settings, time.time())
+    def _watch(self, target: Target, recorder: _Recorder, ended: threading.Event) -> Path | None:
+        watcher = Watcher(recorder, self.settings, time.time())
         due, greeted = time.monotonic(), False
         while not ended.is_set() and still_same(target):
-            gathering.read()
-            if not greeted and gathering.looking:
+            recorder.read()
+            if not greeted and recorder.looking:
                 greeted = True
                 self._say_hello(target)
             for event in watcher.step(time.time()):
@@ -95,7 +117,7 @@ class Live:
         return None
 
     def _write(self, stalled: Stalled) -> Path | None:
-        capture, verdict = captured(stalled)
+        capture, verdict = stalled.capture()
         try:
             path = self.shelf.put(capture)
         except CannotWrite as error:  # there may be room for the next one

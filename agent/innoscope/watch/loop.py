@@ -1,4 +1,4 @@
-"""Judges the triggers once a second, and takes a capture when one holds. No I/O and no clock of its own."""
+"""Judges the triggers once a second, and takes a capture when one holds. No clock of its own."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from innoscope.diagnose.signals import Signals
 from innoscope.diagnose.unknown import Unknown
-from innoscope.watch.triggers import value
+from innoscope.incident.taking import captured
+from innoscope.watch.triggers import shown, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from innoscope.diagnose.asking import Asked
     from innoscope.diagnose.evidence import Evidence
+    from innoscope.diagnose.judging import Verdict
+    from innoscope.incident.fetching import Fetched
+    from innoscope.incident.model import Capture
     from innoscope.watch.triggers import Trigger
 
-#: The most that may be asked for, seconds: what recorders keep.
-MOST_BEFORE_S: Final = 600.0
-MOST_SECONDS: Final = 300.0
 #: Share of a capture's time after which the server is asked who holds what.
 _ASK_AFTER: Final = 0.3
 #: Between the minute before and the stall itself no look belongs to both.
@@ -40,8 +41,8 @@ class Source(Protocol):
     def ask(self) -> Asked:
         """Who holds what, as the server says."""
 
-    def end(self) -> None:
-        """What is gathered of the stall is complete."""
+    def end(self) -> Fetched:
+        """What is gathered of the stall is complete; what more the server told when it was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,12 @@ class Stalled:
     number: float
     evidence: Evidence
     before: Evidence
+    fetched: Fetched
+
+    def capture(self) -> tuple[Capture, Verdict]:
+        """For a file, and what is said of it."""
+        words = f"{self.trigger.text} ({shown(self.number)})"
+        return captured(self.evidence, self.fetched, before=self.before, trigger=words)
 
 
 Event = Triggered | Blind | Stalled
@@ -158,8 +165,8 @@ class Watcher:
         return self._complete(self._stall, now) if self._stall else None
 
     def _complete(self, stall: Triggered, now: float) -> Stalled:
-        self._source.end()
+        fetched = self._source.end()
         before = self._source.between(stall.since - self._settings.before_s, stall.since - _APART_S)
         evidence = self._source.between(stall.since, now, self._asked)
         self._stall, self._asked, self._rests_until = None, None, now + self._settings.cooldown_s
-        return Stalled(stall.trigger, stall.number, evidence, before)
+        return Stalled(stall.trigger, stall.number, evidence, before, fetched)
