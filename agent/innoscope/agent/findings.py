@@ -16,6 +16,7 @@ from innoscope.exporter.web import Request, Response, plain
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from innoscope.agent.gather import Gatherer
     from innoscope.agent.recording import Recorders
     from innoscope.diagnose.evidence import Evidence
     from innoscope.diagnose.judging import Verdict
@@ -24,13 +25,18 @@ SCHEMA: Final = 1
 #: Seconds that are judged, and for which a verdict is told again.
 _SPAN_S: Final = 60.0
 _FRESH_S: Final = 5.0
+_NOT_KNOWN: Final = (
+    "nothing was gathered of it yet, or it is on another host, where nobody looks at its threads"
+)
 
 
 class Findings:
     """Of all servers; a server is judged once in some seconds, whoever asks."""
 
-    def __init__(self, recorders: Recorders, clock: Callable[[], float] = time.time) -> None:
-        self._recorders, self._clock = recorders, clock
+    def __init__(
+        self, gatherer: Gatherer, recorders: Recorders, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._gatherer, self._recorders, self._clock = gatherer, recorders, clock
         self._lock = threading.Lock()
         self._known: dict[str, tuple[float, Evidence, Verdict]] = {}
 
@@ -38,9 +44,8 @@ class Findings:
         """``/api/findings?server=``: as ``innoscope diagnose`` says it, in JSON or with ``format=text``."""
         if not request.trusted:
             return plain(NOT_TRUSTED, HTTPStatus.FORBIDDEN)
-        names = sorted(self._recorders.all())
-        if not names:
-            return plain("no server of this host is known yet", HTTPStatus.SERVICE_UNAVAILABLE)
+        picture = self._gatherer.picture
+        names = [view.name for view in picture.servers] if picture else []
         name = request.query.get("server") or (names[0] if len(names) == 1 else "")
         form = request.query.get("format") or "json"
         if name not in names:
@@ -49,7 +54,9 @@ class Findings:
             return plain("format= is one of: json, text", HTTPStatus.BAD_REQUEST)
         judged = self._judged(name)
         if judged is None:
-            return plain("it has just ended", HTTPStatus.SERVICE_UNAVAILABLE)
+            if form == "text":
+                return plain(_NOT_KNOWN)
+            return as_json({"schema": SCHEMA, "name": name, "why": _NOT_KNOWN})
         evidence, verdict = judged
         if form == "text":
             return packed(request, plain("\n".join(text(evidence, verdict))))

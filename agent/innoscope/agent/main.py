@@ -99,7 +99,7 @@ class Agent:
         )
         routes = Routes(self._gatherer, self._store, page, sensor, servers.name_of, config.web.telemetry_path)
         more = {
-            "/api/findings": Findings(self._recorders).answer,
+            "/api/findings": Findings(self._gatherer, self._recorders).answer,
             "/api/incidents": self.incidents.answer,
         }
         self._own = OwnProfile(config.own, self._gatherer.profiles)
