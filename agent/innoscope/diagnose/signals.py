@@ -78,7 +78,7 @@ def is_signal(name: str) -> bool:
         return False
     if kind == "fact":
         return rest in facts.FACTS
-    return kind not in _OF_METRICS or rest.partition(".")[0] in default()
+    return kind not in OF_METRICS or rest.partition(".")[0] in default()
 
 
 def _threads(evidence: Evidence, wait: str) -> float:
@@ -205,7 +205,9 @@ def _host(evidence: Evidence, name: str) -> float:
     return evidence.host[name]
 
 
-_OF_METRICS: Final = frozenset({"last", "max", "min", "rate", "load", "mean", "p99"})
+#: Kinds of signals whose names go on with a metric, and with a wait class.
+OF_METRICS: Final = frozenset({"last", "max", "min", "rate", "load", "mean", "p99"})
+OF_CLASSES: Final = frozenset({"threads", "background", "share", "growth"})
 _KINDS: Final[dict[str, Callable[[Evidence, str], float]]] = {
     "threads": _threads,
     "background": _background,
