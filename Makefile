@@ -7,7 +7,7 @@ SETUP_INPUTS := pyproject.toml packaging/setup.sh agent/native/Cargo.toml agent/
 NAME ?= mysql-5.6.24
 WORKLOAD ?= idle
 
-.PHONY: help setup run test lint format packages bench server dashboards pictures clean
+.PHONY: help setup run test lint format packages bench server incident dashboards pictures clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,10 @@ bench: .venv/.ready ## the tables of docs/performance.md, measured here
 
 server: .venv/.ready ## run a test server: make server NAME=mysql-5.6.24 WORKLOAD=row_lock
 	PYTHONPATH=tests $(PYTHON) -m servers start $(NAME) --workload $(WORKLOAD)
+
+incident: NAME :=
+incident: .venv/.ready ## a stall to look at, and what diagnose says: make incident NAME=row-lock-97; which, without NAME
+	@PYTHONPATH=tests $(PYTHON) -m incidents $(NAME)
 
 dashboards: .venv/.ready ## make dashboards/grafana/*.json again from dashboards/generate
 	PYTHONPATH=dashboards $(PYTHON) -m generate
