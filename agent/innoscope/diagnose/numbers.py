@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from innoscope.collectors.runner import Runner
 from innoscope.diagnose.evidence import Missing, Snapshot, keyed
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from innoscope.collectors.runner import Collector
     from innoscope.metrics.model import Value
+
+
+_ESTIMATED: Final = "probes"
 
 
 class Readings:
@@ -57,7 +60,7 @@ class Readings:
         return snapshots, {name: why for name, why in self._missing.items() if name not in self._told}
 
     def _choose(self) -> dict[str, str]:
-        """The source of each series: told most often, among equals the first that metrics.yaml names."""
+        """The source of each series: one that told it twice, not an estimate, then as metrics.yaml names them."""
         times: dict[str, dict[str, int]] = {}
         for _, by_source in self._read:
             for source, values in by_source.items():
@@ -69,8 +72,9 @@ class Readings:
         }
 
 
-def _worth(key: str, source: str, told: dict[str, int]) -> tuple[bool, int]:
+def _worth(key: str, source: str, told: dict[str, int]) -> tuple[bool, bool, int]:
+    """A count of the server's own is exact; that of a probe is an estimate once its budget is spent."""
     metric = key.partition(".")[0]
     order = default()[metric].sources if metric in default() else ()
     place = order.index(source) if source in order else len(order)
-    return told[source] > 1, -place
+    return told[source] > 1, source != _ESTIMATED, -place
