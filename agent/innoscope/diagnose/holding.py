@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose import anatomy as anatomies
-from innoscope.diagnose import futexes, latches, metadata
+from innoscope.diagnose import futexes, metadata, sync_array
 from innoscope.diagnose import sessions as sessions_of
 from innoscope.diagnose.anatomy import Memory
 from innoscope.diagnose.evidence import Held
@@ -102,7 +102,7 @@ class Holding:
         threads = {thread.ns_tid for thread in dump.threads}
         seen = {thread.wait for thread in dump.threads}
         if anatomy.latches is not None and seen & _LATCHES:
-            found += latches.waits(self._memory, anatomy.latches, threads)
+            found += sync_array.waits(self._memory, anatomy.latches, threads)
         if anatomy.sessions is not None and (found or seen & _METADATA or not self._sessions):
             sessions = sessions_of.read(self._memory, anatomy.sessions, threads)
             if seen & _METADATA:

@@ -20,7 +20,20 @@ if TYPE_CHECKING:
 #: ``{signal:unit}`` in a text.
 PLACE: Final = re.compile(r"\{([a-z0-9_]+(?:\.[a-z0-9_./]+)*):([a-z]+)\}")
 _KEYS: Final = frozenset(
-    {"title", "when", "score", "evidence", "stacks", "blocker", "why", "do", "toggles", "see", "explains"}
+    {
+        "title",
+        "when",
+        "score",
+        "evidence",
+        "stacks",
+        "latches",
+        "blocker",
+        "why",
+        "do",
+        "toggles",
+        "see",
+        "explains",
+    }
 )
 _NEEDED: Final = ("title", "when", "score", "why", "do")
 _BOUNDS: Final = frozenset({"at_least", "below"})
@@ -57,6 +70,7 @@ class Rule:
     do: tuple[str, ...]
     evidence: tuple[str, ...] = ()
     stacks: tuple[str, ...] = ()
+    latches: tuple[str, ...] = ()
     blocker: str | None = None
     toggles: tuple[str, ...] = ()
     see: tuple[str, ...] = ()
@@ -80,7 +94,8 @@ def load(path: Path | None = None) -> tuple[Rule, ...]:
 
 def _rule(name: str, body: Mapping[str, Any]) -> Rule:
     lists = {
-        key: tuple(body.get(key, ())) for key in ("do", "evidence", "stacks", "toggles", "see", "explains")
+        key: tuple(body.get(key, ()))
+        for key in ("do", "evidence", "stacks", "latches", "toggles", "see", "explains")
     }
     score = body["score"]
     return Rule(
