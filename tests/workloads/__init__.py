@@ -7,7 +7,7 @@
 
 from workloads.base import Workload, WorkloadError
 from workloads.blocked import Idle, MetadataLock, RowLock, Sleep
-from workloads.busy import Burn, Cpu, Fsync, Oltp, TableScan, UpdateStorm
+from workloads.busy import Burn, Cpu, Fsync, Oltp, TableScan, UpdateStorm, Writers
 from workloads.crowd import Crowd
 from workloads.probe import Gaps, LatencyProbe
 
@@ -32,4 +32,5 @@ __all__ = [
     "UpdateStorm",
     "Workload",
     "WorkloadError",
+    "Writers",
 ]

@@ -1,0 +1,169 @@
+"""Incidents of the process: it starts, it ends, it is short of memory, its clients."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from incidents.device import slow, squeezed
+from incidents.lab import Incident
+from safety.recovering import ROOMY, ROOMY_9, TIGHT, TIGHT_9, make_redo
+from safety.slow_shutdown import OPTIONS as SLOW_SHUTDOWN
+from safety.slow_shutdown import make_backlog
+from servers.launch import arguments
+from workloads import Cpu, Idle, Oltp
+from workloads.crowd import Crowd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from incidents.lab import Scene
+    from servers import Server
+
+_WITHIN_S = 60
+#: 1145 has no limit of the redo log's size for all versions by the same name, and takes 5.6's.
+_ROOMY_1145 = {**ROOMY, "innodb_log_file_size": "256M"}
+_TIGHT_1145 = {**_ROOMY_1145, "innodb_buffer_pool_size": "8M"}
+
+
+def _recovers(tight: dict[str, str | int | None]) -> Scene:
+    """Crashed with much to redo, and started again on a slow device with a small pool."""
+
+    @contextlib.contextmanager
+    def scene(server: Server) -> Iterator[None]:
+        make_redo(server, 13)
+        server.kill()
+        server.options = tight
+        server.start(wait=False)
+        with slow(server, reads=150, writes=150):
+            _until(lambda: "ecover" in _said(server) or "Starting crash" in _said(server))
+            yield
+
+    return scene
+
+
+def _clean(tight: dict[str, str | int | None]) -> Scene:
+    """The same, but shut down before."""
+
+    @contextlib.contextmanager
+    def scene(server: Server) -> Iterator[None]:
+        make_redo(server, 13)
+        server.stop()
+        server.options = tight
+        server.start()
+        with Idle(server, 10):
+            yield
+
+    return scene
+
+
+def _said(server: Server) -> str:
+    """What the server wrote since it was started the last time."""
+    text = server.error_log.read_text(errors="replace")
+    return text[text.rfind("starting as process") :] if "starting as process" in text else text
+
+
+def _until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _WITHIN_S
+    while not reached():
+        assert time.monotonic() < deadline, "the scene was not reached"
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def _shutting_down(server: Server) -> Iterator[None]:
+    """All old row versions are purged first, on a slow device."""
+    make_backlog(server, 14)
+    with slow(server, reads=100, writes=100):
+        server.process.terminate()
+        _until(lambda: "shutdown" in server.error_log.read_text(errors="replace"))
+        yield
+
+
+@contextlib.contextmanager
+def _purged(server: Server) -> Iterator[None]:
+    """The same work, but nobody told it to end."""
+    make_backlog(server, 14)
+    with Idle(server, 10) as idle:
+        _until(lambda: _history(idle) < 1000)
+        yield
+
+
+def _history(workload: Idle) -> int:
+    [(_, _, status)] = workload.sql("SHOW ENGINE INNODB STATUS")
+    return int(status.partition("History list length ")[2].split()[0])
+
+
+@contextlib.contextmanager
+def _swapping(server: Server) -> Iterator[None]:
+    with Oltp(server, 4), squeezed(server, 0.6):
+        yield
+
+
+_LONG = "SELECT REPEAT('x', 60000) FROM information_schema.COLLATIONS a, information_schema.COLLATIONS b"
+
+
+@contextlib.contextmanager
+def _nobody_reads(server: Server) -> Iterator[None]:
+    """Clients that have asked for much and take nothing of it."""
+    with Idle(server, 10) as idle, Crowd(server, 4, idle.database) as crowd:
+        crowd.send(_LONG)
+        _until(lambda: len(idle.listed("STATE LIKE '%end%' OR STATE LIKE '%riting to net%'")) >= 4)
+        yield
+
+
+@contextlib.contextmanager
+def _all_read(server: Server) -> Iterator[None]:
+    """The same statements, and all rows taken."""
+    with Idle(server, 10) as idle, contextlib.ExitStack() as stack:
+        for _ in range(4):
+            connection = stack.enter_context(contextlib.closing(server.connect(database=idle.database)))
+            with connection.cursor() as cursor:
+                cursor.execute(_LONG + " LIMIT 1000")
+        yield
+
+
+@contextlib.contextmanager
+def _toggled(server: Server) -> Iterator[None]:
+    """Somebody helped himself last night."""
+    with Cpu(server, 2):
+        _innoscope("toggle", "set", "io_capacity", "1000", "--yes", "--pid", server.pid, "-u", "root")
+        try:
+            yield
+        finally:
+            _innoscope("toggle", "undo", "--yes", "--pid", server.pid, "-u", "root")
+
+
+@contextlib.contextmanager
+def _untoggled(server: Server) -> Iterator[None]:
+    """The same, and undone."""
+    with contextlib.ExitStack() as stack, Cpu(server, 2):
+        with _toggled(server):
+            pass
+        stack.pop_all()
+        yield
+
+
+def _innoscope(*words: object) -> None:
+    command = [str(Path(sys.executable).with_name("innoscope")), *map(str, words)]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+
+def _roomy(options: dict[str, str | int | None]) -> tuple[str, ...]:
+    return tuple(arguments(options))
+
+
+INCIDENTS = (
+    Incident("crash-recovery-56", "mysql-5.6.24", "crash_recovery", _recovers(TIGHT), _clean(TIGHT), _roomy(ROOMY)),
+    Incident("crash-recovery-97", "mysql-9.7", "crash_recovery", _recovers(TIGHT_9), _clean(TIGHT_9), _roomy(ROOMY_9)),
+    Incident("crash-recovery-1145", "mariadb-11.4.5", "crash_recovery", _recovers(_TIGHT_1145), _clean(_TIGHT_1145),
+             _roomy(_ROOMY_1145)),
+    Incident("slow-shutdown-56", "mysql-5.6.24", "shutting_down", _shutting_down, _purged, _roomy(SLOW_SHUTDOWN)),
+    Incident("memory-pressure", "mysql-5.6.24", "memory_pressure", _swapping, lambda s: Oltp(s, 4)),
+    Incident("network-send", "mariadb-11.4.5", "network", _nobody_reads, _all_read),
+    Incident("toggle-left-on", "mysql-5.6.24", "toggle_left_on", _toggled, _untoggled),
+)  # fmt: skip
