@@ -38,7 +38,7 @@ def slow(server: Server, *, reads: int = _UNLIMITED, writes: int = _UNLIMITED) -
 
 
 def _device(server: Server) -> str:
-    number = os.stat(server.folder.data).st_dev
+    number = server.folder.data.stat().st_dev
     return f"{os.major(number)}:{os.minor(number)}"
 
 

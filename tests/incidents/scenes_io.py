@@ -23,32 +23,48 @@ def _storm(server: Server) -> Writers:
 
 
 def _dirtying(server: Server) -> Writers:
-    return Writers(server, 4, megabytes=48, rate=500)
+    return Writers(server, 4, megabytes=48, rate=300)
+
+
+def _from_clean(server: Server) -> Writers:
+    return Writers(server, 4, megabytes=48, rate=300, clean=True)
 
 
 @contextmanager
-def _slow_commits(server: Server) -> Iterator[None]:
-    with Writers(server, 4, megabytes=1, rate=20), slow(server, writes=20):
+def _after_a_burst(server: Server) -> Iterator[None]:
+    """The redo log was filled once; since then few changes come, for which it is too small all the same."""
+    with _storm(server):
+        pass
+    with Writers(server, 4, rewrite=True, rate=300):
         yield
 
 
+def _dirty(*more: str) -> tuple[str, ...]:
+    return (*_LAZY, "--innodb-max-dirty-pages-pct=20", "--innodb-log-file-size=256M", *more)
+
+
+_FAST = "--innodb-io-capacity=20000"
+_SLOW = "--innodb-io-capacity=100"
+
 INCIDENTS = (
     Incident("flushing-storm-56", "mysql-5.6.24", "flushing_storm", _storm, _storm,
-             options=(*_LAZY, "--innodb-log-file-size=1M"),
-             twin_options=(*_LAZY, "--innodb-log-file-size=512M")),
+             options=(*_LAZY, "--innodb-log-file-size=1M"), twin_options=(*_LAZY, "--innodb-log-file-size=512M"),
+             what="four clients change rows, and the redo log has 2 MB"),
     Incident("flushing-storm-97", "mysql-9.7", "flushing_storm", _storm, _storm,
              options=(*_LAZY, "--innodb-redo-log-capacity=8M", "--skip-log-bin"),
-             twin_options=(*_LAZY, "--innodb-redo-log-capacity=2G", "--skip-log-bin")),
+             twin_options=(*_LAZY, "--innodb-redo-log-capacity=2G", "--skip-log-bin"),
+             what="four clients change rows, and the redo log has 8 MB"),
     Incident("flushing-storm-1145", "mariadb-11.4.5", "flushing_storm", _storm, _storm,
-             options=(*_LAZY, "--innodb-log-file-size=4M"),
-             twin_options=(*_LAZY, "--innodb-log-file-size=1G")),
-    Incident("redo-too-small", "mysql-5.6.24", "redo_too_small",
-             lambda s: Writers(s, 4, rewrite=True, rate=500), lambda s: Writers(s, 4, rewrite=True, rate=500),
-             options=(*_LAZY, "--innodb-log-file-size=8M"), twin_options=(*_LAZY, "--innodb-log-file-size=512M")),
-    Incident("dirty-limit-559", "mysql-5.5.9", "dirty_limit", _dirtying, _dirtying,
-             options=(*_LAZY, "--innodb-max-dirty-pages-pct=10", "--innodb-io-capacity=100", "--innodb-log-file-size=256M"),
-             twin_options=(*_LAZY, "--innodb-max-dirty-pages-pct=10", "--innodb-io-capacity=20000", "--innodb-log-file-size=256M")),
-    Incident("dirty-limit-56", "mysql-5.6.24", "dirty_limit", _dirtying, _dirtying,
-             options=(*_LAZY, "--innodb-max-dirty-pages-pct=10", "--innodb-io-capacity=100", "--innodb-log-file-size=256M"),
-             twin_options=(*_LAZY, "--innodb-max-dirty-pages-pct=10", "--innodb-io-capacity=20000", "--innodb-log-file-size=256M")),
+             options=(*_LAZY, "--innodb-log-file-size=4M"), twin_options=(*_LAZY, "--innodb-log-file-size=1G"),
+             what="four clients change rows, and the redo log has 4 MB"),
+    Incident("redo-too-small", "mysql-5.6.24", "redo_too_small", _after_a_burst, _after_a_burst,
+             options=(*_LAZY, "--innodb-log-file-size=4M", "--innodb-flushing-avg-loops=1"),
+             twin_options=(*_LAZY, "--innodb-log-file-size=512M", "--innodb-flushing-avg-loops=1"),
+             what="after a burst a few changes a second, and the redo log lasts for seconds"),
+    Incident("dirty-limit-559", "mysql-5.5.9", "dirty_limit", _dirtying, _from_clean,
+             options=_dirty(_SLOW), twin_options=_dirty(_FAST),
+             what="more pages are changed than innodb_io_capacity lets the master thread write"),
+    Incident("dirty-limit-56", "mysql-5.6.24", "dirty_limit", _dirtying, _from_clean,
+             options=_dirty(_SLOW), twin_options=_dirty(_FAST, "--innodb-flushing-avg-loops=1"),
+             what="pages are changed after an import, and 5.6 writes only as far as the redo grows on average"),
 )  # fmt: skip

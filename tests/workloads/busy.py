@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 #: Operations before the load counts as under way. No more: 1,000 clients of one row make 50 a second.
 _WARM = 50
 
+#: Dirty pages that the server's own work leaves.
+_CLEAN = 50
+
 #: A client's turn between two statements, on any server.
 _BETWEEN = frozenset({"idle", "on_cpu", "network_send", "opening_tables", "spin", "mutex_wait"})
 
@@ -142,7 +145,8 @@ class Fsync(_Busy):
 class Writers(_Busy):
     """Each statement changes one row at random, and so dirties a page; rows fill ``megabytes``.
 
-    ``rewrite`` writes all 2,000 bytes of it anew, for much redo. ``rate`` bounds the statements a second of all.
+    ``rewrite`` writes all 2,000 bytes of it anew, for much redo. ``rate`` bounds the statements a second of
+    all clients. ``clean`` waits, before they begin, until no page is dirty any more.
     """
 
     name: ClassVar[str] = "writers"
@@ -151,11 +155,18 @@ class Writers(_Busy):
     counter: ClassVar[str] = "Com_update"
 
     def __init__(
-        self, server: Server, count: int, *, megabytes: int = 32, rewrite: bool = False, rate: int = 0
+        self,
+        server: Server,
+        count: int,
+        *,
+        megabytes: int = 32,
+        rewrite: bool = False,
+        rate: int = 0,
+        clean: bool = False,
     ) -> None:
         super().__init__(server, count)
         self._rows = (megabytes << 20) // ROW
-        self._rewrite, self._rate = rewrite, rate
+        self._rewrite, self._rate, self._clean = rewrite, rate, clean
 
     @property
     def describe(self) -> str:
@@ -163,6 +174,9 @@ class Writers(_Busy):
 
     def prepare(self) -> None:
         fill(self, f"{self.database}.t1", self._rows)
+        if self._clean:
+            dirty = "SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages_dirty'"
+            self._until(lambda: int(self.sql(dirty)[0][1]) < _CLEAN)
 
     def statements(self) -> Sequence[str]:
         more = ", pad = REPEAT(CHAR(65 + b % 26), 2000)" if self._rewrite else ""

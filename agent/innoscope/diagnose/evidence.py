@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Kind of the threads that serve clients (``threads.yaml``).
 CLIENT: Final = "connection"
+#: ... and of those that replicate.
+APPLIER: Final = "replication"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,18 @@ class Look:
     at: float
     threads: Mapping[tuple[str, str], int]
     running: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OnFile:
+    """Threads of all looks that were reading, writing or syncing one file, by wait class.
+
+    ``path`` is relative to the data directory where it is in there.
+    """
+
+    wait: str
+    path: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +102,7 @@ class Evidence:
     snapshots: tuple[Snapshot, ...] = ()
     looks: tuple[Look, ...] = ()
     seen: tuple[Seen, ...] = ()
+    files: tuple[OnFile, ...] = ()
     statements: tuple[Statement, ...] = ()
     answers: Mapping[str, tuple[Mapping[str, str], ...]] = field(default_factory=dict)
     host: Mapping[str, float] = field(default_factory=dict)

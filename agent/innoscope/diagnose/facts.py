@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose.unknown import Unknown
@@ -11,7 +13,15 @@ from innoscope.diagnose.unknown import Unknown
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from innoscope.diagnose.evidence import Evidence
+    from innoscope.diagnose.evidence import Evidence, Statement
+
+#: The user that the process list shows for a replica's own threads, and their states without work of their own.
+_APPLIER: Final = "system user"
+_AT_REST: Final = re.compile(
+    r"^$|^(Waiting for (master|source|the slave|the next|an event|slave|replica|work)|Connecting|Queueing|"
+    r"Reconnecting|Checking|Registering|Requesting|Slave has|Replica has|Has read|Reading event|Slave_worker)",
+    re.IGNORECASE,
+)
 
 
 def rows(evidence: Evidence, question: str) -> tuple[Mapping[str, str], ...]:
@@ -122,6 +132,39 @@ def _longest_runner_seconds(evidence: Evidence) -> float:
     return at[-1] - at[0] if at else 0.0
 
 
+def appliers(evidence: Evidence) -> tuple[Statement, ...]:
+    """What a replica's threads do, those that only wait for the source or for each other left out."""
+    return tuple(
+        one for one in evidence.statements if one.user == _APPLIER and not _AT_REST.search(one.state)
+    )
+
+
+def _applier_behind_seconds(evidence: Evidence) -> float:
+    """Seconds that the replica is behind its source, over the delay that it was told to keep."""
+    try:
+        replicas = rows(evidence, "replication")
+    except Unknown:  # the account may not ask: MySQL sets the time of an applier to the event that it applies
+        rows(evidence, "processes")
+        return max((float(one.seconds) for one in appliers(evidence)), default=0.0)
+    return max((number(row, "seconds") - number(row, "delay") for row in replicas), default=0.0)
+
+
+def _applier_stopped(evidence: Evidence) -> float:
+    """1 when an applier has ended with an error."""
+    with suppress(Unknown):
+        replicas = rows(evidence, "replication")
+        return float(any(row["running"] in ("No", "OFF") and number(row, "error") for row in replicas))
+    return 0.0
+
+
+def _applier_error(evidence: Evidence) -> float:
+    """The number of the error with which it has ended."""
+    found = max((number(row, "error") for row in rows(evidence, "replication")), default=0.0)
+    if not found:
+        raise Unknown("replication", None)
+    return found
+
+
 def _toggles_in_force(evidence: Evidence) -> float:
     return float(len(evidence.labels("toggle_in_force")))
 
@@ -154,5 +197,8 @@ FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "history_growth": _history_growth,
     "longest_runner_ratio": _longest_runner_ratio,
     "longest_runner_seconds": _longest_runner_seconds,
+    "applier_behind_seconds": _applier_behind_seconds,
+    "applier_stopped": _applier_stopped,
+    "applier_error": _applier_error,
     "toggles_in_force": _toggles_in_force,
 }

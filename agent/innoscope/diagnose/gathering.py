@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 _EVERY_S: Final = 1.0
 _PATIENCE_S: Final = 0.8
 _SQL_TIMEOUT_S: Final = 1.0
+#: So many looks are waited for, but not longer than so many seconds over the time: one look tells no shares, and
+#: learning a server's names takes seconds on a busy host.
+_LOOKS: Final = 4
+_LONGER_S: Final = 10.0
+_LOOKING_S: Final = 0.2
 #: Shares of the time after which the server is asked who holds what: once stacks were seen.
 _ASK_AFTER: Final = 0.5
 
@@ -66,14 +71,18 @@ class Gathering:
         """Look for so many seconds, once, or until the server ends; ``progress`` gets those gone by."""
         begun, clock = time.time(), time.monotonic()
         asked: Asked | None = None
-        while (gone_by := time.monotonic() - clock) < seconds and still_same(self._target):
+        while self._goes_on(gone_by := time.monotonic() - clock, seconds):
             progress(gone_by)
             if asked is None and self._sources.sql and gone_by >= _ASK_AFTER * seconds:
                 asked = self._ask()
             self._readings.read(_PATIENCE_S)
-            rest = min(_EVERY_S, seconds - gone_by) - (time.monotonic() - clock - gone_by)
+            rest = min(_EVERY_S, max(seconds - gone_by, _LOOKING_S)) - (time.monotonic() - clock - gone_by)
             time.sleep(max(0.0, rest))
         return self._told(begun, asked or Asked())
+
+    def _goes_on(self, gone_by: float, seconds: float) -> bool:
+        longer = _LONGER_S if self._looker.is_looking and len(self._looker.looks) < _LOOKS else 0.0
+        return gone_by < seconds + longer and still_same(self._target)
 
     def close(self) -> None:
         """Take the probes off."""
@@ -82,7 +91,7 @@ class Gathering:
 
     def _told(self, begun: float, asked: Asked) -> Evidence:
         ended = time.time()
-        looks, seen, blind = self._looker.close()
+        looks, seen, files, blind = self._looker.close()
         snapshots, missing = self._readings.close()
         return Evidence(
             server=_server(self._target),
@@ -91,6 +100,7 @@ class Gathering:
             snapshots=snapshots,
             looks=looks,
             seen=seen,
+            files=files,
             statements=self._with_threads(asked),
             answers=asked.answers,
             host=self._host.rates(),

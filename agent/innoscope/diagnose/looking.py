@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from innoscope.collectors.kinds import default_kinds
 from innoscope.collectors.runner import explain
-from innoscope.diagnose.evidence import CLIENT, Look, Missing, Seen
+from innoscope.diagnose.evidence import CLIENT, Look, Missing, OnFile, Seen
 from innoscope.errors import InnoscopeError
+from innoscope.stacks import descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,8 +26,12 @@ _INTERVAL_S: Final = 0.5
 _REST: Final = 20
 #: Distinct stacks that are kept; each is some kilobytes in an incident file.
 _STACKS_KEPT: Final = 2_000
+#: Files that are told, those at which most threads were seen.
+_FILES_KEPT: Final = 100
 #: Thread ids kept of one stack.
 _TIDS_KEPT: Final = 50
+
+_FILE_CALLS: Final = descriptors.file_calls()
 
 _Key = tuple[str, str, tuple[str, ...]]
 
@@ -40,6 +46,7 @@ class Looker:
         self._counts: Counter[_Key] = Counter()
         self._last: dict[_Key, list[int]] = {}
         self._kinds: dict[int, str] = {}
+        self._files: Counter[tuple[str, str]] = Counter()
         self._labels: dict[int, tuple[tuple[Frame, ...], tuple[str, ...]]] = {}
         self._missing: Missing | None = None
         self._ended = threading.Event()
@@ -55,8 +62,13 @@ class Looker:
         """Those so far."""
         return tuple(self._looks)
 
-    def close(self) -> tuple[tuple[Look, ...], tuple[Seen, ...], Missing | None]:
-        """End, and tell what was seen; why nothing was, if so."""
+    @property
+    def is_looking(self) -> bool:
+        """Whether there may be more looks: it did not fail."""
+        return self._thread.is_alive()
+
+    def close(self) -> tuple[tuple[Look, ...], tuple[Seen, ...], tuple[OnFile, ...], Missing | None]:
+        """End, and tell what was seen, at which files; why nothing was, if so."""
         self._ended.set()
         self._thread.join()
         seen = [
@@ -65,7 +77,8 @@ class Looker:
             )
             for (kind, wait, functions), count in self._counts.most_common(_STACKS_KEPT)
         ]
-        return tuple(self._looks), tuple(seen), self._missing if not self._looks else None
+        files = [OnFile(wait, path, count) for (wait, path), count in self._files.most_common(_FILES_KEPT)]
+        return tuple(self._looks), tuple(seen), tuple(files), self._missing if not self._looks else None
 
     def _work(self) -> None:
         try:
@@ -93,10 +106,25 @@ class Looker:
             kinds[thread.tid if as_seen else thread.ns_tid] = kind
             if kind == CLIENT and thread.wait == "on_cpu":
                 running.append(thread.ns_tid)
+            if (path := self._path(thread)) is not None:
+                self._files[thread.wait, path] += 1
         for key, tids in last.items():
             self._counts[key] += len(tids)
         self._last, self._kinds = last, kinds
         self._looks.append(Look(dump.taken_at, threads, tuple(running[:_TIDS_KEPT])))
+
+    def _path(self, thread: Thread) -> str | None:
+        """The file that it reads, writes or syncs, as the server sees it; None if there is none (any more)."""
+        if thread.syscall not in _FILE_CALLS:
+            return None
+        try:
+            path = Path(f"/proc/{self._target.pid}/fd/{thread.argument}").readlink()
+        except OSError:
+            return None
+        if not path.is_absolute():
+            return None
+        home = self._target.datadir
+        return str(path.relative_to(home) if home and path.is_relative_to(home) else path)
 
     def _functions(self, thread: Thread) -> tuple[str, ...]:
         """The labels of its frames, remembered by the frames' identity (the engine keeps equal ones once)."""

@@ -20,8 +20,22 @@ if TYPE_CHECKING:
 #: ``{signal:unit}`` in a text.
 PLACE: Final = re.compile(r"\{([a-z0-9_]+(?:\.[a-z0-9_./]+)*):([a-z]+)\}")
 _KEYS: Final = frozenset(
-    {"title", "when", "score", "evidence", "stacks", "blocker", "why", "do", "toggles", "see", "explains"}
+    {
+        "title",
+        "when",
+        "score",
+        "evidence",
+        "files",
+        "stacks",
+        "blocker",
+        "why",
+        "do",
+        "toggles",
+        "see",
+        "explains",
+    }
 )
+_LISTS: Final = ("do", "evidence", "files", "stacks", "toggles", "see", "explains")
 _NEEDED: Final = ("title", "when", "score", "why", "do")
 _BOUNDS: Final = frozenset({"at_least", "below"})
 
@@ -56,6 +70,7 @@ class Rule:
     why: str
     do: tuple[str, ...]
     evidence: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
     stacks: tuple[str, ...] = ()
     blocker: str | None = None
     toggles: tuple[str, ...] = ()
@@ -79,9 +94,7 @@ def load(path: Path | None = None) -> tuple[Rule, ...]:
 
 
 def _rule(name: str, body: Mapping[str, Any]) -> Rule:
-    lists = {
-        key: tuple(body.get(key, ())) for key in ("do", "evidence", "stacks", "toggles", "see", "explains")
-    }
+    lists = {key: tuple(body.get(key, ())) for key in _LISTS}
     score = body["score"]
     return Rule(
         name=name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from innoscope.stacks import descriptors
@@ -164,7 +165,7 @@ class Engine:
         return descriptors.kinds(self.target.pid, wanted) if wanted else {}
 
     def _thread(self, raw: RawThread, kind: str | None) -> Thread:
-        tid, ns_tid, comm, state, trust_name, stack_id, syscall, _ = raw
+        tid, ns_tid, comm, state, trust_name, stack_id, syscall, argument = raw
         trust = _TRUST[trust_name]
         running = state == "R" or trust in _RUNNING
         key = (stack_id, syscall, kind, comm, running, trust is Trust.STALE)
@@ -179,7 +180,9 @@ class Engine:
                 stale=trust is Trust.STALE,
             )
         frames = self._stacks[stack_id]
-        return Thread(tid, ns_tid, comm, state, trust, wait, frames, syscall if syscall >= 0 else None)
+        if syscall < 0:
+            return Thread(tid, ns_tid, comm, state, trust, wait, frames)
+        return Thread(tid, ns_tid, comm, state, trust, wait, frames, syscall, argument=argument)
 
     def _notes(self, look: Look) -> tuple[str, ...]:
         """What was degraded, in words: the method's reason, what the core says, names that are missing."""
@@ -201,12 +204,7 @@ class Engine:
 def attach_queries(dump: Dump, queries: Mapping[int, Query]) -> Dump:
     """The dump with what the server says of its threads; ``queries`` are by ``ns_tid``."""
     threads = tuple(
-        Thread(
-            thread.tid, thread.ns_tid, thread.comm, thread.state, thread.trust,
-            thread.wait, thread.frames, thread.syscall, queries[thread.ns_tid],
-        )
-        if thread.ns_tid in queries
-        else thread
+        replace(thread, query=queries[thread.ns_tid]) if thread.ns_tid in queries else thread
         for thread in dump.threads
-    )  # fmt: skip
+    )
     return Dump(dump.target, dump.method, dump.taken_at, dump.duration_ms, threads, dump.notes)

@@ -40,7 +40,10 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """One thread at one look. Frames are innermost first."""
+    """One thread at one look. Frames are innermost first.
+
+    ``syscall`` is the system call that it is in, ``argument`` that call's first argument.
+    """
 
     tid: int
     ns_tid: int
@@ -51,6 +54,7 @@ class Thread:
     frames: tuple[Frame, ...]
     syscall: int | None = None
     query: Query | None = None
+    argument: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
