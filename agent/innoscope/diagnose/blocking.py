@@ -1,4 +1,4 @@
-"""Who holds what the others wait for: from the server's own words, else from the stacks.
+"""Who holds what the others wait for: from the lock itself, the server's own words, else from the stacks.
 
 By stacks it is done as by eye: the waiting ones share the functions through which they came to the lock; who
 is inside one of those functions and does not wait for it is the one that holds it.
@@ -6,40 +6,22 @@ is inside one of those functions and does not wait for it is the one that holds 
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from innoscope.diagnose import applying, facts
+from innoscope.diagnose import applying, chains, facts
+from innoscope.diagnose.chains import Blocker as Blocker
+from innoscope.diagnose.sections import first_of, sections
 from innoscope.diagnose.unknown import Unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from innoscope.diagnose.evidence import Evidence, Seen, Statement
 
-#: So many of the waiting threads' functions, from the lock outwards, are taken for what it protects.
-_SECTION: Final = 4
-#: Functions that every thread of a server is in: they protect nothing.
-_EVERYWHERE: Final = frozenset(
-    {
-        "do_command", "dispatch_command", "mysql_parse", "mysql_execute_command", "do_handle_one_connection",
-        "handle_one_connection", "handle_connection", "pfs_spawn_thread", "start_thread", "clone", "clone3",
-        "dispatch_sql_command", "threadpool_process_request", "main", "mysqld_main", "thd_prepare_connection",
-    }
-)  # fmt: skip
 #: Wait classes of threads that are at work inside a section, not at its door.
 _NOT_INSIDE: Final = frozenset(
     {"idle", "background_idle", "user_sleep", "mutex_wait", "spin", "opening_tables"}
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Blocker:
-    """One who holds it: who and what, in words; its stack if it was seen, innermost first."""
-
-    words: str
-    stack: tuple[str, ...] = ()
 
 
 def row_lock(evidence: Evidence) -> list[Blocker]:
@@ -69,6 +51,8 @@ def _transaction(row: Mapping[str, str], evidence: Evidence) -> Blocker:
 
 def metadata_lock(evidence: Evidence) -> list[Blocker]:
     """Who was granted a lock on a table that others wait for; else whose transaction is open the longest."""
+    if known := chains.blockers(evidence, "metadata_lock"):
+        return known
     try:
         locks = facts.rows(evidence, "metadata_locks")
     except Unknown:
@@ -151,19 +135,21 @@ def _stack_of(row: Mapping[str, str], evidence: Evidence) -> tuple[str, ...]:
 
 
 def latch(*waits: str) -> Callable[[Evidence], list[Blocker]]:
-    """For threads in these wait classes: who is inside the section before which most of them wait."""
+    """For threads in these wait classes: who holds it, else who is in the section before which they wait."""
 
     def find(evidence: Evidence) -> list[Blocker]:
+        if known := chains.blockers(evidence, *waits):
+            return known
         waiting = [seen for seen in evidence.seen if seen.wait in waits]
         if not waiting:
             return []
-        sections = _sections(waiting)
+        section = sections(waiting)
         inside = [
             (seen, function)
             for seen in evidence.seen
             if seen.wait not in _NOT_INSIDE
             and seen.wait not in waits
-            and (function := _first(seen.functions, sections)) is not None
+            and (function := first_of(seen.functions, section)) is not None
         ]
         inside.sort(key=lambda found: -found[0].count)
         return [
@@ -172,42 +158,6 @@ def latch(*waits: str) -> Callable[[Evidence], list[Blocker]]:
         ]
 
     return find
-
-
-def _sections(waiting: Iterable[Seen]) -> set[str]:
-    """The functions through which most of the waiting threads came to their lock."""
-    weights: Counter[str] = Counter()
-    total = 0
-    for seen in waiting:
-        total += seen.count
-        for function in set(_near(seen.functions)):
-            weights[function] += seen.count
-    return {function for function, weight in weights.items() if weight * 2 >= total}
-
-
-def _near(functions: tuple[str, ...]) -> list[str]:
-    """The server's own functions next to the lock: those of libraries and of the lock itself are left out."""
-    own = [name for name in functions if not _is_lock(name) and "+0x" not in name]
-    return [name for name in own[:_SECTION] if name not in _EVERYWHERE]
-
-
-def _is_lock(name: str) -> bool:
-    words = (
-        "mutex",
-        "rw_lock",
-        "rwlock",
-        "lock_wait",
-        "futex",
-        "sync_array",
-        "os_event",
-        "syscall",
-        "ut_delay",
-    )
-    return any(word in name.lower() for word in words)
-
-
-def _first(functions: tuple[str, ...], wanted: set[str]) -> str | None:
-    return next((name for name in functions if name in wanted), None)
 
 
 def _threads(seen: Seen) -> str:

@@ -80,6 +80,29 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """A lock that threads waited for and one that held it, at the look at which most waited.
+
+    Threads are ids as the server knows them; ``owner`` is None where nothing tells. ``kind`` (``mutex``,
+    ``rwlock``, ``metadata lock``, …), ``name`` and ``address`` are the lock's, ``wait`` its waiters' class,
+    ``waiting`` how many they were (``waiters`` may be fewer). ``looks`` is how many looks found somebody
+    waiting, ``owners`` how many held it at those; ``stack`` and ``owner_wait`` are the owner's.
+    """
+
+    kind: str
+    name: str
+    address: int
+    owner: int | None
+    waiters: tuple[int, ...]
+    waiting: int
+    wait: str = ""
+    looks: int = 1
+    owners: int = 0
+    owner_wait: str = ""
+    stack: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Missing:
     """Why a source told nothing. ``reason`` is one of metrics.yaml's, ``words`` are for a person."""
 
@@ -92,7 +115,8 @@ class Missing:
 class Evidence:
     """All of it.
 
-    ``server`` describes it (version, pid, …). ``answers`` are the rows to each question, by column.
+    ``server`` describes it (version, pid, …). ``owners`` says who held what others waited for.
+    ``answers`` are the rows to each question, by column.
     ``host`` is what host.py tells. ``missing`` is by source: a collector's name, ``looks``, ``sql.QUESTION``.
     """
 
@@ -104,6 +128,7 @@ class Evidence:
     seen: tuple[Seen, ...] = ()
     files: tuple[OnFile, ...] = ()
     statements: tuple[Statement, ...] = ()
+    owners: tuple[Held, ...] = ()
     answers: Mapping[str, tuple[Mapping[str, str], ...]] = field(default_factory=dict)
     host: Mapping[str, float] = field(default_factory=dict)
     missing: Mapping[str, Missing] = field(default_factory=dict)

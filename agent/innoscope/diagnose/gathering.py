@@ -15,6 +15,7 @@ from innoscope.collectors.toggles import TogglesFile
 from innoscope.collectors.waits import open_eyes
 from innoscope.diagnose.asking import Asked, ask
 from innoscope.diagnose.evidence import CLIENT, Evidence, Missing
+from innoscope.diagnose.holding import Holding
 from innoscope.diagnose.host import Host
 from innoscope.diagnose.looking import Looker
 from innoscope.diagnose.numbers import Readings
@@ -63,7 +64,8 @@ class Gathering:
     def __init__(self, target: Target, sources: Sources) -> None:
         self._target, self._sources = target, sources
         self._host = Host(target.pid)
-        self._looker = Looker(target, open_eyes)
+        self._holding = Holding(target)
+        self._looker = Looker(target, open_eyes, self._holding)
         self._probes = self._open_probes()
         self._readings = Readings(self._collectors())
 
@@ -102,6 +104,7 @@ class Gathering:
             seen=seen,
             files=files,
             statements=self._with_threads(asked),
+            owners=self._holding.told(),
             answers=asked.answers,
             host=self._host.rates(),
             missing=missing | self._left_out() | ({"looks": blind} if blind else {}) | asked.missing,

@@ -17,6 +17,7 @@ from innoscope.stacks import descriptors
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from innoscope.diagnose.holding import Holding
     from innoscope.stacks.model import Dump, Frame, Thread
     from innoscope.target.model import Target
 
@@ -39,8 +40,11 @@ _Key = tuple[str, str, tuple[str, ...]]
 class Looker:
     """Looks until it is closed. ``open_eyes`` makes the engine, on this thread: learning names takes time."""
 
-    def __init__(self, target: Target, open_eyes: Callable[[Target], object]) -> None:
+    def __init__(
+        self, target: Target, open_eyes: Callable[[Target], object], holding: Holding | None = None
+    ) -> None:
         self._target = target
+        self._holding = holding
         self._open_eyes = open_eyes
         self._looks: list[Look] = []
         self._counts: Counter[_Key] = Counter()
@@ -85,12 +89,19 @@ class Looker:
             eyes = self._open_eyes(self._target)
             while not self._ended.is_set():
                 began = time.monotonic()
-                self._take(eyes.look())  # type: ignore[attr-defined]
+                dump: Dump = eyes.look()  # type: ignore[attr-defined]
+                self._note(dump)
+                self._take(dump)
                 self._ended.wait(max(_INTERVAL_S, _REST * (time.monotonic() - began)))
         except Exception as error:  # the rest of the evidence goes on without it
             reason, words = explain(error)
             remedy = error.remedy if isinstance(error, InnoscopeError) else None
             self._missing = Missing(reason, words, remedy)
+
+    def _note(self, dump: Dump) -> None:
+        """Who holds what, at once: owners change."""
+        if self._holding is not None:
+            self._holding.note(dump)
 
     def _take(self, dump: Dump) -> None:
         threads: Counter[tuple[str, str]] = Counter()

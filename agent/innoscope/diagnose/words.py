@@ -137,4 +137,5 @@ def _stack(seen: Seen) -> dict[str, Any]:
 
 
 def _blocker(blocker: Blocker) -> dict[str, Any]:
-    return {"words": blocker.words, "functions": list(blocker.stack)}
+    told = asdict(blocker)
+    return {"words": told.pop("words"), "functions": list(told.pop("stack")), **told}
