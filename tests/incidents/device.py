@@ -1,4 +1,4 @@
-"""A slow device under one server, made by the kernel: what it measures there is true."""
+"""A slow device under one server, or little memory, made by the kernel: what is measured then is true."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from servers import Server
 
 _BLKIO: Final = Path("/sys/fs/cgroup/blkio")
+_MEMORY: Final = Path("/sys/fs/cgroup/memory")
 _UNLIMITED: Final = 0
 
 
@@ -43,50 +44,48 @@ def _device(server: Server) -> str:
 
 
 @contextmanager
-def squeezed(server: Server, share: float) -> Iterator[None]:
-    """For the block, the server may keep only so much of its memory; what is over that goes to swap space."""
-    resident = _resident(server)
-    group = Path("/sys/fs/cgroup/memory") / f"innoscope-{server.pid}"
-    home = _group_of(server)
-    with _swap_space(server, resident):
+def squeezed(server: Server, limit: int) -> Iterator[None]:
+    """Start it again; for the block it may keep so many bytes in memory; the rest is swapped out."""
+    group, home = _MEMORY / f"innoscope-{server.pid}", _home()
+    with _swap_space(server, limit):
         group.mkdir()
         try:
             (group / "memory.swappiness").write_text("100")
-            (group / "memory.move_charge_at_immigrate").write_text("3")
+            (group / "memory.limit_in_bytes").write_text(str(limit))
+            server.stop()
+            server.start(wait=False)  # pages belong to the group in which they are first touched
             (group / "cgroup.procs").write_text(str(server.pid))
-            (group / "memory.limit_in_bytes").write_text(str(int(share * resident)))
+            server.wait_ready()
             yield
         finally:
+            (group / "memory.limit_in_bytes").write_text("-1")
             if server.running:
-                (group / "memory.limit_in_bytes").write_text("-1")
                 (home / "cgroup.procs").write_text(str(server.pid))
             group.rmdir()
 
 
 @contextmanager
 def _swap_space(server: Server, size: int) -> Iterator[None]:
-    """A file of the server's folder as the host's swap space."""
+    """A file of the server's folder as swap space of the host."""
     path = server.folder.path / "swap"
     with path.open("wb") as file:
         path.chmod(0o600)
-        for _ in range(1 + (size >> 20)):
+        for _ in range(size >> 20):
             file.write(bytes(1 << 20))
         os.fsync(file.fileno())
-    subprocess.run(["mkswap", str(path)], check=True, capture_output=True)
-    subprocess.run(["swapon", str(path)], check=True, capture_output=True)
+    for command in ("mkswap", "swapon"):
+        subprocess.run([command, str(path)], check=True, capture_output=True)
     try:
         yield
     finally:
         subprocess.run(["swapoff", str(path)], check=True, capture_output=True)
+        path.unlink()
 
 
-def _resident(server: Server) -> int:
-    return int(Path(f"/proc/{server.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
-
-
-def _group_of(server: Server) -> Path:
-    for line in Path(f"/proc/{server.pid}/cgroup").read_text().splitlines():
+def _home() -> Path:
+    """Our own group."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
-            return Path("/sys/fs/cgroup/memory") / path.lstrip("/")
-    raise LookupError("no memory group of version 1")
+            return _MEMORY / path.lstrip("/")
+    raise LookupError("no memory control group of version 1")

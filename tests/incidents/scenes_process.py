@@ -15,11 +15,11 @@ from safety.recovering import ROOMY, ROOMY_9, TIGHT, TIGHT_9, make_redo
 from safety.slow_shutdown import OPTIONS as SLOW_SHUTDOWN
 from safety.slow_shutdown import make_backlog
 from servers.launch import arguments
-from workloads import Cpu, Idle, Oltp
+from workloads import Cpu, Idle, Writers
 from workloads.crowd import Crowd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from incidents.lab import Scene
     from servers import Server
@@ -30,7 +30,7 @@ _ROOMY_1145 = {**ROOMY, "innodb_log_file_size": "256M"}
 _TIGHT_1145 = {**_ROOMY_1145, "innodb_buffer_pool_size": "8M"}
 
 
-def _recovers(tight: dict[str, str | int | None]) -> Scene:
+def _recovers(tight: Mapping[str, str | int | None]) -> Scene:
     """Crashed with much to redo, and started again on a slow device with a small pool."""
 
     @contextlib.contextmanager
@@ -46,7 +46,7 @@ def _recovers(tight: dict[str, str | int | None]) -> Scene:
     return scene
 
 
-def _clean(tight: dict[str, str | int | None]) -> Scene:
+def _clean(tight: Mapping[str, str | int | None]) -> Scene:
     """The same, but shut down before."""
 
     @contextlib.contextmanager
@@ -98,9 +98,14 @@ def _history(workload: Idle) -> int:
     return int(status.partition("History list length ")[2].split()[0])
 
 
+def _remembering(server: Server) -> Writers:
+    return Writers(server, 4, megabytes=64)
+
+
 @contextlib.contextmanager
 def _swapping(server: Server) -> Iterator[None]:
-    with Oltp(server, 4), squeezed(server, 0.6):
+    """It believes to have more memory than it may use."""
+    with squeezed(server, 96 << 20), _remembering(server):
         yield
 
 
@@ -130,21 +135,16 @@ def _all_read(server: Server) -> Iterator[None]:
 @contextlib.contextmanager
 def _toggled(server: Server) -> Iterator[None]:
     """Somebody helped himself last night."""
-    with Cpu(server, 2):
+    with Cpu(server, 4):
         _innoscope("toggle", "set", "io_capacity", "1000", "--yes", "--pid", server.pid, "-u", "root")
-        try:
-            yield
-        finally:
-            _innoscope("toggle", "undo", "--yes", "--pid", server.pid, "-u", "root")
+        yield
 
 
 @contextlib.contextmanager
 def _untoggled(server: Server) -> Iterator[None]:
     """The same, and undone."""
-    with contextlib.ExitStack() as stack, Cpu(server, 2):
-        with _toggled(server):
-            pass
-        stack.pop_all()
+    with _toggled(server):
+        _innoscope("toggle", "undo", "--pid", server.pid, "-u", "root")
         yield
 
 
@@ -153,17 +153,71 @@ def _innoscope(*words: object) -> None:
     subprocess.run(command, check=True, capture_output=True, timeout=60)
 
 
-def _roomy(options: dict[str, str | int | None]) -> tuple[str, ...]:
+def _roomy(options: Mapping[str, str | int | None]) -> tuple[str, ...]:
     return tuple(arguments(options))
 
 
+_CRASHED = "it crashed with much redo to apply, and starts again with a small pool on a slow device"
+
 INCIDENTS = (
-    Incident("crash-recovery-56", "mysql-5.6.24", "crash_recovery", _recovers(TIGHT), _clean(TIGHT), _roomy(ROOMY)),
-    Incident("crash-recovery-97", "mysql-9.7", "crash_recovery", _recovers(TIGHT_9), _clean(TIGHT_9), _roomy(ROOMY_9)),
-    Incident("crash-recovery-1145", "mariadb-11.4.5", "crash_recovery", _recovers(_TIGHT_1145), _clean(_TIGHT_1145),
-             _roomy(_ROOMY_1145)),
-    Incident("slow-shutdown-56", "mysql-5.6.24", "shutting_down", _shutting_down, _purged, _roomy(SLOW_SHUTDOWN)),
-    Incident("memory-pressure", "mysql-5.6.24", "memory_pressure", _swapping, lambda s: Oltp(s, 4)),
-    Incident("network-send", "mariadb-11.4.5", "network", _nobody_reads, _all_read),
-    Incident("toggle-left-on", "mysql-5.6.24", "toggle_left_on", _toggled, _untoggled),
-)  # fmt: skip
+    Incident(
+        "crash-recovery-56",
+        "mysql-5.6.24",
+        "crash_recovery",
+        _recovers(TIGHT),
+        _clean(TIGHT),
+        options=_roomy(ROOMY),
+        what=_CRASHED,
+    ),
+    Incident(
+        "crash-recovery-97",
+        "mysql-9.7",
+        "crash_recovery",
+        _recovers(TIGHT_9),
+        _clean(TIGHT_9),
+        options=_roomy(ROOMY_9),
+        what=_CRASHED,
+    ),
+    Incident(
+        "crash-recovery-1145",
+        "mariadb-11.4.5",
+        "crash_recovery",
+        _recovers(_TIGHT_1145),
+        _clean(_TIGHT_1145),
+        options=_roomy(_ROOMY_1145),
+        what=_CRASHED,
+    ),
+    Incident(
+        "slow-shutdown-56",
+        "mysql-5.6.24",
+        "shutting_down",
+        _shutting_down,
+        _purged,
+        options=_roomy(SLOW_SHUTDOWN),
+        what="it is told to end with innodb_fast_shutdown=0, and has much to purge",
+    ),
+    Incident(
+        "memory-pressure",
+        "mysql-5.6.24",
+        "memory_pressure",
+        _swapping,
+        _remembering,
+        what="it may keep less in memory than its buffer pool takes, and the rest is swapped out",
+    ),
+    Incident(
+        "network-send",
+        "mariadb-11.4.5",
+        "network",
+        _nobody_reads,
+        _all_read,
+        what="clients ask for much and take nothing of it",
+    ),
+    Incident(
+        "toggle-left-on",
+        "mysql-5.6.24",
+        "toggle_left_on",
+        _toggled,
+        _untoggled,
+        what="a change by innoscope toggle was never undone",
+    ),
+)

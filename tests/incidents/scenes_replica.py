@@ -107,39 +107,63 @@ def _until(reached: Any) -> None:
 @contextmanager
 def _held(replica: Server, hold: str, change: str) -> Iterator[None]:
     """A client of the replica forgot its transaction, and the applier needs what it holds."""
-    with _following(replica) as pair, closing(replica.connect(database="shop")) as holder:
-        with holder.cursor() as cursor:
-            cursor.execute("BEGIN")
-            cursor.execute(hold)
-            pair.change(change)
-            _until(lambda: pair.behind() >= _BEHIND)
-            yield
-            cursor.execute("ROLLBACK")
+    with (
+        _following(replica) as pair,
+        closing(replica.connect(database="shop")) as holder,
+        holder.cursor() as cursor,
+    ):
+        cursor.execute("BEGIN")
+        cursor.execute(hold)
+        pair.change(change)
+        _until(lambda: pair.behind() >= _BEHIND)
+        yield
+        cursor.execute("ROLLBACK")
 
 
 @contextmanager
 def _in_step(replica: Server, hold: str, change: str) -> Iterator[None]:
     """The same, and the transaction was ended."""
-    with _following(replica) as pair:
-        with closing(replica.connect(database="shop")) as holder, holder.cursor() as cursor:
-            cursor.execute("BEGIN")
-            cursor.execute(hold)
-            cursor.execute("COMMIT")
-            pair.change(change)
-            yield
+    with (
+        _following(replica) as pair,
+        closing(replica.connect(database="shop")) as holder,
+        holder.cursor() as cursor,
+    ):
+        cursor.execute("BEGIN")
+        cursor.execute(hold)
+        cursor.execute("COMMIT")
+        pair.change(change)
+        yield
 
 
 _ROW = ("SELECT * FROM stock WHERE a = 1 FOR UPDATE", "UPDATE shop.stock SET b = 7 WHERE a = 1")
 _TABLE = ("SELECT * FROM stock", "ALTER TABLE shop.stock ADD COLUMN c INT")
 
 INCIDENTS = (
-    Incident("replica-row-lock-56", "mysql-5.6.24", "replication_applier",
-             lambda s: _held(s, *_ROW), lambda s: _in_step(s, *_ROW), options=_OPTIONS,
-             what="a forgotten transaction on a replica holds the row that the applier wants"),
-    Incident("replica-metadata-lock-97", "mysql-9.7", "replication_applier",
-             lambda s: _held(s, *_TABLE), lambda s: _in_step(s, *_TABLE), options=_OPTIONS,
-             what="a forgotten transaction on a replica has read the table that an ALTER from the source wants"),
-    Incident("replica-row-lock-1145", "mariadb-11.4.5", "replication_applier",
-             lambda s: _held(s, *_ROW), lambda s: _in_step(s, *_ROW), options=_OPTIONS,
-             what="a forgotten transaction on a replica holds the row that the applier wants"),
-)  # fmt: skip
+    Incident(
+        "replica-row-lock-56",
+        "mysql-5.6.24",
+        "replication_applier",
+        lambda s: _held(s, *_ROW),
+        lambda s: _in_step(s, *_ROW),
+        options=_OPTIONS,
+        what="a forgotten transaction on a replica holds the row that the applier wants",
+    ),
+    Incident(
+        "replica-metadata-lock-97",
+        "mysql-9.7",
+        "replication_applier",
+        lambda s: _held(s, *_TABLE),
+        lambda s: _in_step(s, *_TABLE),
+        options=_OPTIONS,
+        what="a forgotten transaction on a replica has read the table that an ALTER from the source wants",
+    ),
+    Incident(
+        "replica-row-lock-1145",
+        "mariadb-11.4.5",
+        "replication_applier",
+        lambda s: _held(s, *_ROW),
+        lambda s: _in_step(s, *_ROW),
+        options=_OPTIONS,
+        what="a forgotten transaction on a replica holds the row that the applier wants",
+    ),
+)

@@ -7,7 +7,7 @@
 
 from workloads.base import Workload, WorkloadError
 from workloads.blocked import Idle, MetadataLock, RowLock, Sleep
-from workloads.busy import Burn, Cpu, Fsync, Oltp, TableScan, UpdateStorm, Writers
+from workloads.busy import Burn, Cpu, Fsync, Oltp, Readers, TableScan, UpdateStorm, Writers
 from workloads.crowd import Crowd
 from workloads.probe import Gaps, LatencyProbe
 
@@ -26,6 +26,7 @@ __all__ = [
     "LatencyProbe",
     "MetadataLock",
     "Oltp",
+    "Readers",
     "RowLock",
     "Sleep",
     "TableScan",

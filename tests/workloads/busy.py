@@ -186,6 +186,20 @@ class Writers(_Busy):
         return [*repeating(self.statements(), self._rows), f"--rate={self._rate}"]
 
 
+class Readers(Writers):
+    """Each statement reads one row at random."""
+
+    name: ClassVar[str] = "readers"
+    counter: ClassVar[str] = "Com_select"
+
+    @property
+    def describe(self) -> str:
+        return f"{self.count} clients reading rows at random"
+
+    def statements(self) -> Sequence[str]:
+        return ["SELECT b FROM t1 WHERE a = $R"]
+
+
 class Oltp(_Loaded):
     """sysbench's own oltp_read_write: transactions of 18 statements on tables that fit the buffer pool."""
 

@@ -8,6 +8,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from innoscope.diagnose import phases
 from innoscope.diagnose.unknown import Unknown
 
 if TYPE_CHECKING:
@@ -15,11 +16,11 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Evidence, Statement
 
-#: The user that the process list shows for a replica's own threads, and their states without work of their own.
+#: The user that the process list shows for a replica's own threads, and their states without work.
 _APPLIER: Final = "system user"
 _AT_REST: Final = re.compile(
     r"^$|^(Waiting for (master|source|the slave|the next|an event|slave|replica|work)|Connecting|Queueing|"
-    r"Reconnecting|Checking|Registering|Requesting|Slave has|Replica has|Has read|Reading event|Slave_worker)",
+    r"Reconnecting|Checking|Registering|Requesting|Slave has|Replica has|Has read|Reading event)",
     re.IGNORECASE,
 )
 
@@ -76,6 +77,18 @@ def _user_flushed_ratio(evidence: Evidence) -> float:
     return _ratio(
         _grown(evidence, "flushed_pages_by_thread", "user"), _grown(evidence, "flushed_pages_by_thread")
     )
+
+
+def _page_read_seconds(evidence: Evidence) -> float:
+    """How long a page is waited for: threads that wait by pages that come a second; less with read-ahead."""
+    if not evidence.looks:
+        raise Unknown("looks", evidence.missing.get("looks"))
+    change = evidence.change("buffer_pool_pages_read")
+    if change is None:
+        raise Unknown("memory or sql", evidence.missing.get("memory") or evidence.missing.get("sql"))
+    waiting = evidence.threads(clients=True)["page_read"] / len(evidence.looks)
+    pages, seconds = change
+    return waiting * seconds / pages if pages else 0.0
 
 
 def _pool_eaten_ratio(evidence: Evidence) -> float:
@@ -165,6 +178,26 @@ def _applier_error(evidence: Evidence) -> float:
     return found
 
 
+def _recovery_rate(evidence: Evidence) -> float:
+    """Bytes of redo that crash recovery goes through a second."""
+    reached = [
+        (snapshot.at, float(value))
+        for snapshot in evidence.snapshots
+        if isinstance(value := snapshot.values.get("recovery_scanned_bytes"), int | float) and value
+    ]
+    if len(reached) < 2 or reached[-1][1] <= reached[0][1]:
+        raise Unknown("memory", evidence.missing.get("memory"))
+    return (reached[-1][1] - reached[0][1]) / (reached[-1][0] - reached[0][0])
+
+
+def _recovery_full_seconds(evidence: Evidence) -> float:
+    """How long a full redo log takes at that rate: the most that this recovery can last."""
+    limit = evidence.gauge("checkpoint_age_max_bytes")
+    if not limit or not limit[-1]:
+        raise Unknown("memory", evidence.missing.get("memory"))
+    return limit[-1] / _recovery_rate(evidence)
+
+
 def _toggles_in_force(evidence: Evidence) -> float:
     return float(len(evidence.labels("toggle_in_force")))
 
@@ -191,12 +224,16 @@ FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "read_ahead_wasted_ratio": _read_ahead_wasted_ratio,
     "read_ahead_share": _read_ahead_share,
     "user_flushed_ratio": _user_flushed_ratio,
+    "page_read_seconds": _page_read_seconds,
     "pool_eaten_ratio": _pool_eaten_ratio,
     "statement_rate": _statement_rate,
     "redo_capacity_seconds": _redo_capacity_seconds,
     "history_growth": _history_growth,
     "longest_runner_ratio": _longest_runner_ratio,
     "longest_runner_seconds": _longest_runner_seconds,
+    "recovery_rate": _recovery_rate,
+    "recovery_full_seconds": _recovery_full_seconds,
+    **phases.FACTS,
     "applier_behind_seconds": _applier_behind_seconds,
     "applier_stopped": _applier_stopped,
     "applier_error": _applier_error,

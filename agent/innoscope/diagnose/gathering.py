@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 _EVERY_S: Final = 1.0
 _PATIENCE_S: Final = 0.8
 _SQL_TIMEOUT_S: Final = 1.0
-#: So many looks are waited for, but not longer than so many seconds over the time: one look tells no shares, and
-#: learning a server's names takes seconds on a busy host.
+#: So many looks are waited for, but not longer than so many seconds over the time: one look tells no
+#: shares, and learning a server's names takes seconds on a busy host.
 _LOOKS: Final = 4
 _LONGER_S: Final = 10.0
 _LOOKING_S: Final = 0.2

@@ -155,7 +155,7 @@ def _blockers(rule: Rule, evidence: Evidence) -> list[Blocker]:
 
 
 def _files(evidence: Evidence, waits: tuple[str, ...]) -> str | None:
-    """Which files threads in these wait classes were at, the most frequent first; None where none was seen."""
+    """Which files threads in these wait classes were at, the most frequent first; None for none."""
     counts: Counter[str] = Counter()
     for one in evidence.files:
         if one.wait in waits:

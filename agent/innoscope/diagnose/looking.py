@@ -125,7 +125,7 @@ class Looker:
         self._looks.append(Look(dump.taken_at, threads, tuple(running[:_TIDS_KEPT])))
 
     def _path(self, thread: Thread) -> str | None:
-        """The file that it reads, writes or syncs, as the server sees it; None if there is none (any more)."""
+        """The file that it reads, writes or syncs, as the server sees it; None if there is none."""
         if thread.syscall not in _FILE_CALLS:
             return None
         try:

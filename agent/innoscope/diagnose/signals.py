@@ -3,7 +3,7 @@
 ========================  ==========================================================================
 ``threads.CLASS``         threads that serve clients in this wait class, mean of all looks
 ``background.CLASS``      the server's own threads in this wait class, mean
-``applier.CLASS``         a replica's applying threads in this wait class, mean; ``busy``: in all that are no rest
+``applier.CLASS``         a replica's applying threads in this wait class, mean; ``busy``: at work
 ``active``                threads that serve clients and have something to do, mean
 ``share.CLASS``           threads.CLASS as a share of active
 ``growth.CLASS``          threads.CLASS in the later half of the looks minus those in the first half
