@@ -37,6 +37,14 @@ _WORDS: Final = {
 }
 
 
+class _Source(Server):
+    """A server that is not its replica: both come from one template, with its identity."""
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        (self.folder.data / "auto.cnf").unlink(missing_ok=True)
+
+
 class _Pair:
     """A source and its replica, with connections to both."""
 
@@ -83,12 +91,8 @@ class _Pair:
 
 @contextmanager
 def _following(replica: Server) -> Iterator[_Pair]:
-    if (identity := replica.folder.data / "auto.cnf").exists():  # both come from one template
-        replica.stop()
-        identity.unlink()
-        replica.start()
     with (
-        Server(replica.name, options=_SOURCE) as source,
+        _Source(replica.name, options=_SOURCE) as source,
         closing(source.connect()) as at_source,
         closing(replica.connect()) as at_replica,
     ):
