@@ -41,7 +41,7 @@ _SQL_TIMEOUT_S: Final = 1.0
 #: So many looks are waited for, but not longer than so many seconds over the time: one look tells no
 #: shares, and learning a server's names takes seconds on a busy host.
 _LOOKS: Final = 4
-_LONGER_S: Final = 10.0
+_LONGER_S: Final = 20.0
 _LOOKING_S: Final = 0.2
 #: Shares of the time after which the server is asked who holds what: once stacks were seen.
 _ASK_AFTER: Final = 0.5
