@@ -70,6 +70,11 @@ def test_which_file_is_read() -> None:
     assert "at the files shop/t1.ibd 75 %, ibdata1 25 %" in found.evidence
 
 
+def test_the_toggle_that_was_left_on_is_named() -> None:
+    found = first(evidence({}, {"toggle_in_force.io_capacity.sql": 1}))
+    assert (found.name, found.evidence) == ("toggle_left_on", ("io_capacity",))
+
+
 def test_many_reads_are_not_slow_ones() -> None:
     read = {"buffer_pool_pages_read": 0}
     found = judge(evidence(clients(page_read=4), read, {"buffer_pool_pages_read": 400_000}))

@@ -111,7 +111,11 @@ def _within(condition: Condition, value: float) -> bool:
 
 def _finding(rule: Rule, signals: Signals) -> Finding:
     evidence = signals.evidence
-    lines = (*(_filled(text, signals) for text in rule.evidence), _files(evidence, rule.files))
+    lines = (
+        *(_filled(text, signals) for text in rule.evidence),
+        *(_labels(evidence, metric) for metric in rule.series),
+        _files(evidence, rule.files),
+    )
     return Finding(
         name=rule.name,
         title=_filled(rule.title, signals) or PLACE.sub("?", rule.title),
@@ -152,6 +156,12 @@ def _blockers(rule: Rule, evidence: Evidence) -> list[Blocker]:
         return BLOCKERS[rule.blocker](evidence)
     except Unknown as error:
         return [Blocker(f"not known: {error.words}")]
+
+
+def _labels(evidence: Evidence, metric: str) -> str | None:
+    """Which series of a metric there are, by the first of their labels; None for none."""
+    labels = dict.fromkeys(label.partition(".")[0] for label in evidence.labels(metric))
+    return ", ".join(labels) or None
 
 
 def _files(evidence: Evidence, waits: tuple[str, ...]) -> str | None:

@@ -19,23 +19,8 @@ if TYPE_CHECKING:
 
 #: ``{signal:unit}`` in a text.
 PLACE: Final = re.compile(r"\{([a-z0-9_]+(?:\.[a-z0-9_./]+)*):([a-z]+)\}")
-_KEYS: Final = frozenset(
-    {
-        "title",
-        "when",
-        "score",
-        "evidence",
-        "files",
-        "stacks",
-        "blocker",
-        "why",
-        "do",
-        "toggles",
-        "see",
-        "explains",
-    }
-)
-_LISTS: Final = ("do", "evidence", "files", "stacks", "toggles", "see", "explains")
+_LISTS: Final = ("do", "evidence", "files", "series", "stacks", "toggles", "see", "explains")
+_KEYS: Final = frozenset({*_LISTS, "title", "when", "score", "blocker", "why"})
 _NEEDED: Final = ("title", "when", "score", "why", "do")
 _BOUNDS: Final = frozenset({"at_least", "below"})
 
@@ -71,6 +56,7 @@ class Rule:
     do: tuple[str, ...]
     evidence: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    series: tuple[str, ...] = ()
     stacks: tuple[str, ...] = ()
     blocker: str | None = None
     toggles: tuple[str, ...] = ()
@@ -143,6 +129,9 @@ def _rule_problems(body: Mapping[str, Any]) -> Iterator[str]:
         yield f"score: no such signal: {score.get('signal')!r}"
     if (blocker := body.get("blocker")) is not None and blocker not in BLOCKERS:
         yield f"no such blocker: {blocker!r}"
+    for metric in body.get("series", ()):
+        if not is_signal(f"last.{metric}"):
+            yield f"no such metric: {metric!r}"
     for text in (body["title"], body["why"], *body["do"], *body.get("evidence", ())):
         yield from _text_problems(text)
 
