@@ -7,7 +7,7 @@
 
 from workloads.base import Workload, WorkloadError
 from workloads.blocked import Idle, MetadataLock, RowLock, Sleep
-from workloads.busy import Burn, Cpu, Fsync, Oltp, Repeated, TableScan, UpdateStorm
+from workloads.busy import Burn, Cpu, Fsync, Oltp, Readers, Repeated, TableScan, UpdateStorm, Writers
 from workloads.crowd import Crowd
 from workloads.probe import Gaps, LatencyProbe
 
@@ -26,6 +26,7 @@ __all__ = [
     "LatencyProbe",
     "MetadataLock",
     "Oltp",
+    "Readers",
     "Repeated",
     "RowLock",
     "Sleep",
@@ -33,4 +34,5 @@ __all__ = [
     "UpdateStorm",
     "Workload",
     "WorkloadError",
+    "Writers",
 ]

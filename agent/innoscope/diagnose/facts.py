@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from innoscope.diagnose import phases
 from innoscope.diagnose.unknown import Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from innoscope.diagnose.evidence import Evidence
+    from innoscope.diagnose.evidence import Evidence, Statement
+
+#: The user that the process list shows for a replica's own threads, and their states without work.
+_APPLIER: Final = "system user"
+_AT_REST: Final = re.compile(
+    r"^$|^(Waiting for (master|source|the slave|the next|an event|slave|replica|work)|Connecting|Queueing|"
+    r"Reconnecting|Checking|Registering|Requesting|Slave has|Replica has|Has read|Reading event)",
+    re.IGNORECASE,
+)
 
 
 def rows(evidence: Evidence, question: str) -> tuple[Mapping[str, str], ...]:
@@ -66,6 +77,18 @@ def _user_flushed_ratio(evidence: Evidence) -> float:
     return _ratio(
         _grown(evidence, "flushed_pages_by_thread", "user"), _grown(evidence, "flushed_pages_by_thread")
     )
+
+
+def _page_read_seconds(evidence: Evidence) -> float:
+    """How long a page is waited for: threads that wait by pages that come a second; less with read-ahead."""
+    if not evidence.looks:
+        raise Unknown("looks", evidence.missing.get("looks"))
+    change = evidence.change("buffer_pool_pages_read")
+    if change is None:
+        raise Unknown("memory or sql", evidence.missing.get("memory") or evidence.missing.get("sql"))
+    waiting = evidence.threads(clients=True)["page_read"] / len(evidence.looks)
+    pages, seconds = change
+    return waiting * seconds / pages if pages else 0.0
 
 
 def _pool_eaten_ratio(evidence: Evidence) -> float:
@@ -147,6 +170,59 @@ def _longest_runner_seconds(evidence: Evidence) -> float:
     return at[-1] - at[0] if at else 0.0
 
 
+def appliers(evidence: Evidence) -> tuple[Statement, ...]:
+    """What a replica's threads do, those that only wait for the source or for each other left out."""
+    return tuple(
+        one for one in evidence.statements if one.user == _APPLIER and not _AT_REST.search(one.state)
+    )
+
+
+def _applier_behind_seconds(evidence: Evidence) -> float:
+    """Seconds that the replica is behind its source, over the delay that it was told to keep."""
+    try:
+        replicas = rows(evidence, "replication")
+    except Unknown:  # the account may not ask: MySQL sets the time of an applier to the event that it applies
+        rows(evidence, "processes")
+        return max((float(one.seconds) for one in appliers(evidence)), default=0.0)
+    return max((number(row, "seconds") - number(row, "delay") for row in replicas), default=0.0)
+
+
+def _applier_stopped(evidence: Evidence) -> float:
+    """1 when an applier has ended with an error."""
+    with suppress(Unknown):
+        replicas = rows(evidence, "replication")
+        return float(any(row["running"] in ("No", "OFF") and number(row, "error") for row in replicas))
+    return 0.0
+
+
+def _applier_error(evidence: Evidence) -> float:
+    """The number of the error with which it has ended."""
+    found = max((number(row, "error") for row in rows(evidence, "replication")), default=0.0)
+    if not found:
+        raise Unknown("replication", None)
+    return found
+
+
+def _recovery_rate(evidence: Evidence) -> float:
+    """Bytes of redo that crash recovery goes through a second."""
+    reached = [
+        (snapshot.at, float(value))
+        for snapshot in evidence.snapshots
+        if isinstance(value := snapshot.values.get("recovery_scanned_bytes"), int | float) and value
+    ]
+    if len(reached) < 2 or reached[-1][1] <= reached[0][1]:
+        raise Unknown("memory", evidence.missing.get("memory"))
+    return (reached[-1][1] - reached[0][1]) / (reached[-1][0] - reached[0][0])
+
+
+def _recovery_full_seconds(evidence: Evidence) -> float:
+    """How long a full redo log takes at that rate: the most that this recovery can last."""
+    limit = evidence.gauge("checkpoint_age_max_bytes")
+    if not limit or not limit[-1]:
+        raise Unknown("memory", evidence.missing.get("memory"))
+    return limit[-1] / _recovery_rate(evidence)
+
+
 def _toggles_in_force(evidence: Evidence) -> float:
     return float(len(evidence.labels("toggle_in_force")))
 
@@ -173,6 +249,7 @@ FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "read_ahead_wasted_ratio": _read_ahead_wasted_ratio,
     "read_ahead_share": _read_ahead_share,
     "user_flushed_ratio": _user_flushed_ratio,
+    "page_read_seconds": _page_read_seconds,
     "pool_eaten_ratio": _pool_eaten_ratio,
     "statement_rate": _statement_rate,
     "deadlock_search_load": _deadlock_search_load,
@@ -181,5 +258,11 @@ FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "history_growth": _history_growth,
     "longest_runner_ratio": _longest_runner_ratio,
     "longest_runner_seconds": _longest_runner_seconds,
+    "recovery_rate": _recovery_rate,
+    "recovery_full_seconds": _recovery_full_seconds,
+    **phases.FACTS,
+    "applier_behind_seconds": _applier_behind_seconds,
+    "applier_stopped": _applier_stopped,
+    "applier_error": _applier_error,
     "toggles_in_force": _toggles_in_force,
 }
