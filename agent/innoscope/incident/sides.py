@@ -56,12 +56,13 @@ class Series:
     """A metric over time: rates of each interval or values of each reading, by ``kind``.
 
     ``rate`` a second, ``level``, or ``mean`` seconds of what a histogram observed. ``events`` is what was
-    counted in all; 0 for a level.
+    counted in all; 0 for a level. ``error`` is the standard error that counting has by chance.
     """
 
     kind: str
     values: tuple[float, ...]
     events: float = 0.0
+    error: float = 0.0
 
     @property
     def middle(self) -> float:
@@ -269,11 +270,16 @@ def _series(evidence: Evidence) -> dict[str, Series]:
         elif kind == "counter":
             rates, events = _rates(evidence, key)
             if rates:
-                found[key] = Series("rate", rates, events)
+                found[key] = Series(
+                    "rate", rates, events, 0.0 if name.endswith("_seconds") else _by_chance(rates, events)
+                )
         elif kind == "histogram" and (told := evidence.histogram(key)) is not None and told[0].count:
             histogram, seconds = told
             found[key] = Series("mean", (histogram.total_ns / _NS / histogram.count,), histogram.count)
-            found[f"{key} observed"] = Series("rate", (histogram.count / seconds,), histogram.count)
+            rate = (histogram.count / seconds,)
+            found[f"{key} observed"] = Series(
+                "rate", rate, histogram.count, _by_chance(rate, histogram.count)
+            )
     return {key: series for key, series in found.items() if series.values}
 
 
@@ -288,6 +294,12 @@ def _rates(evidence: Evidence, key: str) -> tuple[tuple[float, ...], float]:
         if later > earlier
     )
     return rates, sum(max(0.0, after - before) for (_, before), (_, after) in pairs)
+
+
+def _by_chance(rates: tuple[float, ...], events: float) -> float:
+    """The error of a rate; one that saw nothing may have missed an event."""
+    middle = sum(rates) / len(rates)
+    return middle / events**0.5 if events > 1 else 1 / len(rates)
 
 
 def every(keys: Iterable[Mapping[Any, Any]]) -> list[Any]:
