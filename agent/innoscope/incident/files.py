@@ -35,12 +35,12 @@ SUFFIX: Final = ".innoscope"
 MAX_FILE_BYTES: Final = 16 << 20
 MAX_BYTES: Final = 64 << 20
 #: Brackets and commas in the JSON: each item takes a hundred bytes or so when it is parsed.
-MAX_ITEMS: Final = 4_000_000
+MAX_ITEMS: Final = 2_500_000
 #: Of one evidence, since rules go through all of it over and over: looks, readings, stacks, …; wait classes
 #: of all looks; numbers of all readings; rows of the server's answers. 600 s are below half of each.
 _MOST: Final = 5_000
 _MOST_WAITS: Final = 200_000
-_MOST_NUMBERS: Final = 800_000
+_MOST_NUMBERS: Final = 500_000
 _MOST_ROWS: Final = 200_000
 
 _REMEDY: Final = "this needs a file of `innoscope diagnose --save FILE`, unchanged"

@@ -273,14 +273,29 @@ def _series(evidence: Evidence) -> dict[str, Series]:
                 found[key] = Series(
                     "rate", rates, events, 0.0 if name.endswith("_seconds") else _by_chance(rates, events)
                 )
-        elif kind == "histogram" and (told := evidence.histogram(key)) is not None and told[0].count:
-            histogram, seconds = told
-            found[key] = Series("mean", (histogram.total_ns / _NS / histogram.count,), histogram.count)
-            rate = (histogram.count / seconds,)
-            found[f"{key} observed"] = Series(
-                "rate", rate, histogram.count, _by_chance(rate, histogram.count)
-            )
+        elif kind == "histogram":
+            found |= _observed(evidence, key)
     return {key: series for key, series in found.items() if series.values}
+
+
+def _observed(evidence: Evidence, key: str) -> dict[str, Series]:
+    """How often something was observed, and its mean, in each interval."""
+    points = [(one.at, one.values[key]) for one in evidence.snapshots if key in one.values]
+    rates, means, events = [], [], 0
+    for (earlier, before), (later, after) in pairwise(points):
+        if not isinstance(before, Histogram) or not isinstance(after, Histogram) or later <= earlier:
+            continue
+        count = max(0, after.count - before.count)
+        rates.append(count / (later - earlier))
+        events += count
+        if count:
+            means.append(max(0, after.total_ns - before.total_ns) / _NS / count)
+    if not rates:
+        return {}
+    return {
+        key: Series("mean", tuple(means), events),
+        f"{key} observed": Series("rate", tuple(rates), events, _by_chance(tuple(rates), events)),
+    }
 
 
 def _rates(evidence: Evidence, key: str) -> tuple[tuple[float, ...], float]:
