@@ -121,7 +121,8 @@ def _head(path: Path) -> bytes:
 
 def of_capture(path: Path, capture: Capture) -> Side:
     """The incident itself. Raises BadFile for senseless evidence."""
-    return _of_evidence(path, capture.evidence, capture.variables or None)
+    of_memory = "variables" in capture.missing  # other words for the same values
+    return _of_evidence(path, capture.evidence, None if of_memory else capture.variables or None)
 
 
 def before_of(path: Path, capture: Capture) -> Side:
