@@ -136,6 +136,25 @@ def test_what_could_keep_us_waiting_is_not_read(tmp_path: Path) -> None:
         files.load(tmp_path / "none")
 
 
+@pytest.mark.parametrize("much", ["looks", "seen", "waits", "numbers", "rows"])
+def test_more_than_any_server_shows_is_refused(much: str, tmp_path: Path) -> None:
+    """Rules go through all of it over and over."""
+    value = codec.encode(capture())
+    told = value["evidence"]
+    look, seen, row = told["looks"][0], told["seen"][0], told["answers"]["transactions"][0]
+    more: dict[str, dict[str, Any]] = {
+        "looks": {"looks": [look] * 5_001},
+        "seen": {"seen": [seen] * 5_001},
+        "waits": {"looks": [look | {"threads": [[[str(n), ""], 1] for n in range(50)]}] * 4_001},
+        "numbers": {"snapshots": [{"at": 0, "values": {str(n): 1 for n in range(126)}}] * 4_001},
+        "rows": {"answers": {"transactions": [row] * 200_001}},
+    }
+    value["before"] = told | more[much]
+    (tmp_path / "a").write_bytes(packed(value))
+    with pytest.raises(BadFile, match=f"too many {much}"):
+        files.load(tmp_path / "a")
+
+
 def test_a_later_field_is_passed_over_and_an_earlier_file_has_it_not(tmp_path: Path) -> None:
     value = codec.encode(capture())
     value["evidence"]["of_tomorrow"] = [1]

@@ -199,9 +199,8 @@ def _moved(name: str, a: Series, b: Series) -> bool:
         return False
     if a.kind == "mean":
         return min(a.events, b.events) >= EVENTS
-    if a.kind == "rate" and high.events < EVENTS and not name.partition(".")[0].endswith("_seconds"):
-        return False
-    return high.middle - low.middle >= _least(name)
+    change = high.middle - low.middle
+    return change >= _least(name) and change >= SURE * math.hypot(a.error, b.error)
 
 
 def _least(name: str) -> float:

@@ -13,6 +13,7 @@ import secrets
 import stat
 import time
 import zlib
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 import innoscope
@@ -34,9 +35,12 @@ SUFFIX: Final = ".innoscope"
 MAX_FILE_BYTES: Final = 16 << 20
 MAX_BYTES: Final = 64 << 20
 #: Brackets and commas in the JSON: each item takes a hundred bytes or so when it is parsed.
-MAX_ITEMS: Final = 4_000_000
-#: Of one evidence: rules go through all of it over and over. A look of 600 s is below half of each.
-_MOST: Final = {"looks": 5_000, "waits": 200_000, "readings": 5_000, "numbers": 800_000, "stacks": 5_000}
+MAX_ITEMS: Final = 2_500_000
+#: Of one evidence, since rules go through all of it over and over: looks, readings, stacks, …; wait classes
+#: of all looks; numbers of all readings; rows of the server's answers. 600 s are below half of each.
+_MOST: Final = 5_000
+_MOST_WAITS: Final = 200_000
+_MOST_NUMBERS: Final = 500_000
 _MOST_ROWS: Final = 200_000
 
 _REMEDY: Final = "this needs a file of `innoscope diagnose --save FILE`, unchanged"
@@ -132,16 +136,16 @@ def load(path: Path) -> Capture:
 
 def _too_much(evidence: Evidence) -> str | None:
     """Of what there is more than any server makes us see."""
+    every = {one.name: getattr(evidence, one.name) for one in fields(evidence)}
     counts = {
-        "looks": len(evidence.looks),
-        "waits": sum(len(look.threads) for look in evidence.looks),
-        "readings": len(evidence.snapshots),
-        "numbers": sum(len(snapshot.values) for snapshot in evidence.snapshots),
-        "stacks": len(evidence.seen),
+        name: (len(value), _MOST)
+        for name, value in every.items()
+        if isinstance(value, tuple) and name != "statements"
     }
-    if len(evidence.statements) + sum(map(len, evidence.answers.values())) > _MOST_ROWS:
-        return "rows"
-    return next((name for name, count in counts.items() if count > _MOST[name]), None)
+    counts["waits"] = (sum(len(look.threads) for look in evidence.looks), _MOST_WAITS)
+    counts["numbers"] = (sum(len(snapshot.values) for snapshot in evidence.snapshots), _MOST_NUMBERS)
+    counts["rows"] = (len(evidence.statements) + sum(map(len, evidence.answers.values())), _MOST_ROWS)
+    return next((name for name, (count, most) in counts.items() if count > most), None)
 
 
 def _read(path: Path) -> bytes:

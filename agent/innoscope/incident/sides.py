@@ -56,12 +56,13 @@ class Series:
     """A metric over time: rates of each interval or values of each reading, by ``kind``.
 
     ``rate`` a second, ``level``, or ``mean`` seconds of what a histogram observed. ``events`` is what was
-    counted in all; 0 for a level.
+    counted in all; 0 for a level. ``error`` is the standard error that counting has by chance.
     """
 
     kind: str
     values: tuple[float, ...]
     events: float = 0.0
+    error: float = 0.0
 
     @property
     def middle(self) -> float:
@@ -120,7 +121,8 @@ def _head(path: Path) -> bytes:
 
 def of_capture(path: Path, capture: Capture) -> Side:
     """The incident itself. Raises BadFile for senseless evidence."""
-    return _of_evidence(path, capture.evidence, capture.variables or None)
+    of_memory = "variables" in capture.missing  # other words for the same values
+    return _of_evidence(path, capture.evidence, None if of_memory else capture.variables or None)
 
 
 def before_of(path: Path, capture: Capture) -> Side:
@@ -269,12 +271,32 @@ def _series(evidence: Evidence) -> dict[str, Series]:
         elif kind == "counter":
             rates, events = _rates(evidence, key)
             if rates:
-                found[key] = Series("rate", rates, events)
-        elif kind == "histogram" and (told := evidence.histogram(key)) is not None and told[0].count:
-            histogram, seconds = told
-            found[key] = Series("mean", (histogram.total_ns / _NS / histogram.count,), histogram.count)
-            found[f"{key} observed"] = Series("rate", (histogram.count / seconds,), histogram.count)
+                found[key] = Series(
+                    "rate", rates, events, 0.0 if name.endswith("_seconds") else _by_chance(rates, events)
+                )
+        elif kind == "histogram":
+            found |= _observed(evidence, key)
     return {key: series for key, series in found.items() if series.values}
+
+
+def _observed(evidence: Evidence, key: str) -> dict[str, Series]:
+    """How often something was observed, and its mean, in each interval."""
+    points = [(one.at, one.values[key]) for one in evidence.snapshots if key in one.values]
+    rates, means, events = [], [], 0
+    for (earlier, before), (later, after) in pairwise(points):
+        if not isinstance(before, Histogram) or not isinstance(after, Histogram) or later <= earlier:
+            continue
+        count = max(0, after.count - before.count)
+        rates.append(count / (later - earlier))
+        events += count
+        if count:
+            means.append(max(0, after.total_ns - before.total_ns) / _NS / count)
+    if not rates:
+        return {}
+    return {
+        key: Series("mean", tuple(means), events),
+        f"{key} observed": Series("rate", tuple(rates), events, _by_chance(tuple(rates), events)),
+    }
 
 
 def _rates(evidence: Evidence, key: str) -> tuple[tuple[float, ...], float]:
@@ -288,6 +310,12 @@ def _rates(evidence: Evidence, key: str) -> tuple[tuple[float, ...], float]:
         if later > earlier
     )
     return rates, sum(max(0.0, after - before) for (_, before), (_, after) in pairs)
+
+
+def _by_chance(rates: tuple[float, ...], events: float) -> float:
+    """The error of a rate; one that saw nothing may have missed an event."""
+    middle = sum(rates) / len(rates)
+    return middle / events**0.5 if events > 1 else 1 / len(rates)
 
 
 def every(keys: Iterable[Mapping[Any, Any]]) -> list[Any]:
