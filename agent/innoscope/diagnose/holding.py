@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose import anatomy as anatomies
-from innoscope.diagnose import futexes, latches, metadata
+from innoscope.diagnose import futexes, latches, metadata, srw
 from innoscope.diagnose import sessions as sessions_of
 from innoscope.diagnose.anatomy import Memory
 from innoscope.diagnose.evidence import Held
@@ -96,10 +96,12 @@ class Holding:
 
     def _waits(self, dump: Dump) -> list[Wait]:
         found = futexes.waits(dump.threads, self._memory.many)
+        threads = {thread.ns_tid for thread in dump.threads}
+        if self._target.flavour == "mariadb":
+            found += srw.waits(self._memory, dump.threads, threads)
         anatomy = self._anatomy
         if anatomy is None:
             return found
-        threads = {thread.ns_tid for thread in dump.threads}
         seen = {thread.wait for thread in dump.threads}
         if anatomy.latches is not None and seen & _LATCHES:
             found += latches.waits(self._memory, anatomy.latches, threads)
@@ -189,4 +191,5 @@ def _taker(waits: list[Wait], by_tid: dict[int, Thread]) -> str:
         labels = tuple(frame.label for frame in by_tid[wait.waiter].frames)
         functions.update(own_functions(labels)[:1])
     kind = waits[0].kind
-    return f"a {kind} that {functions.most_common(1)[0][0]} takes" if functions else f"a {kind}"
+    one = f"an {kind}" if kind[0] in "IAEO" else f"a {kind}"
+    return f"{one} that {functions.most_common(1)[0][0]} takes" if functions else one
