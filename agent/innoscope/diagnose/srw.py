@@ -1,6 +1,6 @@
 """Who has a page or an index latched in MariaDB's InnoDB (10.6 and newer): ``block_lock`` and ``index_lock``.
 
-Both are a ``sux_lock``: two futex words, a count, and behind them the ``pthread_t`` of whom has it exclusively
+Both are a ``sux_lock``: two futex words, a count, and behind them the ``pthread_t`` of who has it exclusively
 or for update, 0 when nobody has. Sleepers wait on one of the words. That place is the same in all builds, so
 names are not needed; a number that is no thread of the server is not believed, and other latches have none.
 """
