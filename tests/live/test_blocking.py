@@ -191,25 +191,21 @@ def test_a_mutex_of_the_c_library_names_its_owner(name: str) -> None:
                 _check_thread(server, evidence, found)
 
 
-def test_an_rwlock_names_its_writer_on_a_stripped_server() -> None:
-    """A log that is a pipe is opened for ever, under the lock that all who write to a log want."""
-    with Server("mariadb-10.11", options={"general_log": 1, "general_log_file": "general.log"}) as server:
-        [log] = server.error_log.parent.rglob("general.log")
+def test_a_mutex_names_its_owner_on_a_stripped_server(folder: Path) -> None:
+    """A plugin that is a pipe is loaded for ever, under the mutex that all want who ask for plugins."""
+    with Server("mariadb-10.11", options={"plugin_dir": str(folder)}) as server:
         _run(server, "CREATE DATABASE blocking")
         with _crowd(server, "", 1) as holder, _crowd(server, "") as waiters:
             with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
                 cursor.execute(server.spec.os_thread_sql)
                 thread = dict(cursor.fetchall())[holder.ids[0]]
-            log.unlink()
-            os.mkfifo(log)
-            holder.send("FLUSH GENERAL LOGS")
+            os.mkfifo(folder / "pipe.so")
+            holder.send("INSTALL SONAME 'pipe'")
             _until(lambda: _syscall(server, thread) == _OPENAT)
-            waiters.send("SELECT 1")
+            waiters.send("SHOW PLUGINS")
             found = [held for held in seen(server, sql=False).owners if held.owner == thread]
-            reader = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
-        os.close(reader)
-        log.unlink()
-    assert [(held.kind, held.waiting) for held in found] == [("rwlock", WAITERS)]
+            os.close(os.open(folder / "pipe.so", os.O_WRONLY | os.O_NONBLOCK))
+    assert [(held.kind, held.waiting) for held in found] == [("mutex", WAITERS)]
 
 
 def _syscall(server: Server, thread: int) -> str:
