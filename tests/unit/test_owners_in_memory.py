@@ -140,7 +140,7 @@ def test_the_holder_of_a_metadata_lock(ring: bool) -> None:
 
 
 LATCH = {
-    "size": 8, "cell": 16, "object": 0, "request": 8, "waiting": 16, "thread": 24,
+    "used": 0, "size": 8, "cell": 16, "object": 0, "request": 8, "waiting": 16, "thread": 24,
     "writer": 8, "word": 0, "made_in": 16, "mutex_made_in": 16, "array": 0,
 }  # fmt: skip
 
@@ -149,7 +149,7 @@ LATCH = {
 def test_the_writer_of_an_rw_lock_counts_while_it_is_locked(word: int, owners: tuple[int, ...]) -> None:
     memory = Made()
     memory.put(0x100, 0x1000)
-    memory.put(0x1000, 0, 2, 0x2000)
+    memory.put(0x1000, 1, 2, 0x2000)
     waiter, writer = memory.thread(0xA0000, 78), memory.thread(0xB0000, 77)
     memory.put(0x2000, 0x3000, 351, 1, waiter)
     memory.put(0x2000 + 32, 0, 0, 0, 0)
@@ -176,7 +176,7 @@ def test_who_has_a_page_latched_in_mariadb(word: int, name: str | None) -> None:
     frames = tuple(Frame(function, "mariadbd", 1) for function in functions)
     dumped = [
         Thread(tid, tid, "mariadbd", "S", Trust.EXACT, "mutex_wait", frames, 202, argument=place + word)
-        for tid, place in ((78, 0x1000), (79, 0x2000), (77, 0x1000))
+        for tid, place in ((78, 0x1000), (79, 0x2000))
     ]
     [wait] = srw.waits(memory, dumped, {77, 78, 79})
     assert (wait.waiter, wait.address, wait.owners) == (78, 0x1000, (77,))

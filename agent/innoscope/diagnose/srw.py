@@ -29,17 +29,13 @@ KIND: Final = "InnoDB latch"
 
 
 def waits(memory: Memory, dumped: Iterable[Thread], threads: Container[int]) -> list[Wait]:
-    """The threads that sleep for a latch which one of these threads has."""
+    """The threads that slept for a latch which one of these threads has, perhaps one of the sleepers by now."""
     asleep = list(_asleep(dumped))
     bases = sorted({base for _, base in asleep})
     owners = dict(
         zip(bases, threads_of(memory, memory.numbers([base + _OWNER for base in bases])), strict=True)
     )
-    return [
-        Wait(thread, KIND, base, (owners[base],))
-        for thread, base in asleep
-        if owners[base] in threads and owners[base] != thread
-    ]
+    return [Wait(thread, KIND, base, (owners[base],)) for thread, base in asleep if owners[base] in threads]
 
 
 def _asleep(dumped: Iterable[Thread]) -> Iterator[tuple[int, int]]:
