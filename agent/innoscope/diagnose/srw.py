@@ -29,7 +29,7 @@ KIND: Final = "InnoDB latch"
 
 
 def waits(memory: Memory, dumped: Iterable[Thread], threads: Container[int]) -> list[Wait]:
-    """The threads that slept for a latch which one of these threads has, perhaps one of the sleepers by now."""
+    """The threads that slept for a latch which one of these threads has, perhaps a sleeper by now."""
     asleep = list(_asleep(dumped))
     bases = sorted({base for _, base in asleep})
     owners = dict(
