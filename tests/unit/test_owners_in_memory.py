@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from innoscope.data import catalog_path, read_yaml
-from innoscope.diagnose import metadata, sessions, states, sync_array
+from innoscope.diagnose import metadata, sessions, srw, states, sync_array
 from innoscope.diagnose.anatomy import Anatomy, Memory, Part
 from innoscope.diagnose.evidence import CLIENT, Statement
 from innoscope.memory.layout import Member
 from innoscope.stacks.classify import default_classifier
+from innoscope.stacks.model import Frame, Thread, Trust
 
 TID = 0x2D0
 
@@ -139,7 +140,7 @@ def test_the_holder_of_a_metadata_lock(ring: bool) -> None:
 
 
 LATCH = {
-    "size": 8, "cell": 16, "object": 0, "request": 8, "waiting": 16, "thread": 24,
+    "used": 0, "size": 8, "cell": 16, "object": 0, "request": 8, "waiting": 16, "thread": 24,
     "writer": 8, "word": 0, "made_in": 16, "mutex_made_in": 16, "array": 0,
 }  # fmt: skip
 
@@ -148,7 +149,7 @@ LATCH = {
 def test_the_writer_of_an_rw_lock_counts_while_it_is_locked(word: int, owners: tuple[int, ...]) -> None:
     memory = Made()
     memory.put(0x100, 0x1000)
-    memory.put(0x1000, 0, 2, 0x2000)
+    memory.put(0x1000, 1, 2, 0x2000)
     waiter, writer = memory.thread(0xA0000, 78), memory.thread(0xB0000, 77)
     memory.put(0x2000, 0x3000, 351, 1, waiter)
     memory.put(0x2000 + 32, 0, 0, 0, 0)
@@ -163,13 +164,31 @@ def test_the_writer_of_an_rw_lock_counts_while_it_is_locked(word: int, owners: t
     assert wait.name == "an rw-lock of buf0buf.c"
 
 
+@pytest.mark.parametrize("word", [0, 4], ids=["writers", "readers"])
+@pytest.mark.parametrize(
+    "name", ["ssux_lock_impl<false>::wr_wait(unsigned int)", None], ids=["named", "stripped"]
+)
+def test_who_has_a_page_latched_in_mariadb(word: int, name: str | None) -> None:
+    memory = Made()
+    memory.put(0x1000, 0, 0, memory.thread(0xB0000, 77))
+    memory.put(0x2000, 0, 0, 0x1234)
+    functions = ("syscall", name, name, "btr_cur_t::search_leaf", "row_ins")
+    frames = tuple(Frame(function, "mariadbd", 1) for function in functions)
+    dumped = [
+        Thread(tid, tid, "mariadbd", "S", Trust.EXACT, "mutex_wait", frames, 202, argument=place + word)
+        for tid, place in ((78, 0x1000), (79, 0x2000))
+    ]
+    [wait] = srw.waits(memory, dumped, {77, 78, 79})
+    assert (wait.waiter, wait.address, wait.owners) == (78, 0x1000, (77,))
+
+
 def test_the_process_list_as_wait_classes() -> None:
     def said(connection: int, command: str, state: str) -> Statement:
         return Statement(connection, "app", "web1", command, state, 1, "")
 
     statements = (
         said(1, "Sleep", ""), said(2, "Query", "updating"),
-        said(3, "Query", "Waiting for table metadata lock"), 
+        said(3, "Query", "Waiting for table metadata lock"),
         said(4, "Query", "Sorting result"), said(5, "Daemon", "Waiting on empty queue"),
     )  # fmt: skip
     look = states.look(7.0, statements, ({"connection": "2", "state": "LOCK WAIT"},))

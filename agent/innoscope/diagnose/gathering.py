@@ -140,6 +140,8 @@ class Gathering:
         if blind and asked.statements:
             looks = (states.look(ended, asked.statements, asked.answers.get("transactions", ())),)
         snapshots, missing = self._readings.between(begun, ended)
+        if "sql" in missing:
+            missing["sql"] = _with_remedy(missing["sql"], asked)
         return Evidence(
             server=described(self._target),
             begun=begun,
@@ -223,6 +225,14 @@ class Gathering:
                 connection._force_close()  # type: ignore[attr-defined]
         except InnoscopeError:
             return {}
+
+
+def _with_remedy(missing: Missing, asked: Asked) -> Missing:
+    """Why SQL is not to be had, with what helps: only those who ask questions are told that."""
+    told = next((one for one in asked.missing.values() if one.remedy and one.reason == missing.reason), None)
+    if told is None:
+        return missing
+    return replace(told, words=told.words.removesuffix(f" ({told.remedy})"))
 
 
 class _Toggles:

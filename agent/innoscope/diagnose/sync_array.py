@@ -12,7 +12,7 @@ from innoscope.diagnose.futexes import Wait
 from innoscope.diagnose.sessions import threads_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Iterator
 
     from innoscope.diagnose.anatomy import Memory, Part
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _EXCLUSIVE, _SHARED, _WAIT_EXCLUSIVE, _MUTEX = 351, 352, 353, 354
 _CELLS: Final = 20_000
 _ARRAYS: Final = 1_024
+#: Cells that are read at once.
+_AT_ONCE: Final = 256
 _NAME_BYTES: Final = 200
 
 
@@ -42,17 +44,8 @@ def waits(memory: Memory, part: Part, threads: Container[int]) -> list[Wait]:
 
 
 def _cells(memory: Memory, part: Part) -> list[tuple[int, int, int]]:
-    """``(thread, object, request)`` of the cells in use."""
-    places = [cell for array in _arrays(memory, part) for cell in _of_array(memory, part, array)]
-    fields = [
-        memory.numbers([cell + part.offset(name) for cell in places], part.size(name))
-        for name in ("object", "waiting", "request", "thread")
-    ]
-    used = [
-        (thread, object_, request)
-        for object_, waiting, request, thread in zip(*fields, strict=True)
-        if object_ and waiting
-    ]
+    """``(thread, object, request)`` of the cells in which somebody waits."""
+    used = [cell for array in _arrays(memory, part) for cell in _of_array(memory, part, array)]
     threads = threads_of(memory, [handle for handle, _, _ in used])
     return [(thread, object_, request) for thread, (_, object_, request) in zip(threads, used, strict=True)]
 
@@ -65,10 +58,29 @@ def _arrays(memory: Memory, part: Part) -> list[int]:
     return memory.numbers([first + 8 * number for number in range(count)])
 
 
-def _of_array(memory: Memory, part: Part, array: int) -> list[int]:
+def _of_array(memory: Memory, part: Part, array: int) -> Iterator[tuple[int, int, int]]:
+    """``(handle of the thread, object, request)``. The first free cell is taken: those in use come first."""
     count = min(memory.number(array + part.offset("size")), _CELLS)
-    cells = memory.number(array + part.offset("cell"))
-    return [cells + part.size("cell_bytes") * number for number in range(count)]
+    used = memory.number(array + part.offset("used"))
+    start, size = memory.number(array + part.offset("cell")), part.size("cell_bytes")
+    for place in range(0, count, _AT_ONCE):
+        if used <= 0:
+            return
+        cells = min(_AT_ONCE, count - place)
+        [raw] = memory.many([(start + place * size, cells * size)])
+        for cell in range(cells if raw else 0):
+            thread, object_, request, waiting = (
+                _field(raw or b"", part, name, cell * size)
+                for name in ("thread", "object", "request", "waiting")
+            )
+            used -= object_ != 0
+            if object_ and waiting:
+                yield thread, object_, request
+
+
+def _field(raw: bytes, part: Part, name: str, start: int) -> int:
+    begin = start + part.offset(name)
+    return int.from_bytes(raw[begin : begin + part.size(name)], "little")
 
 
 def _writer(memory: Memory, part: Part, lock: int) -> list[int]:
