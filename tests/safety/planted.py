@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pymysql
@@ -52,7 +53,7 @@ def planted(server: Server) -> Iterator[None]:
         stack.enter_context(Crowd(server, 1, DATABASE, hold))
         for number, statement in enumerate(_waiting(server), 1):
             stack.enter_context(Crowd(server, 1, DATABASE)).send(statement)
-            _until(lambda number=number: _running(server) == number)
+            _until(partial(_waits, server, number))
         yield
 
 
@@ -97,11 +98,12 @@ def _deadlock(server: Server) -> None:
             cursor.execute(change.format(2))
 
 
-def _running(server: Server) -> int:
+def _waits(server: Server, number: int) -> bool:
+    """Whether so many statements run."""
     listed = (
         f"SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE COMMAND = 'Query' AND DB = '{DATABASE}'"
     )
-    return int(_run(server, listed)[0][0])
+    return bool(_run(server, listed)[0][0] == number)
 
 
 def _run(server: Server, statement: str) -> tuple[tuple[Any, ...], ...]:

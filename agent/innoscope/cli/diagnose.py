@@ -181,6 +181,8 @@ class _Keeping:
         _print(capture.evidence, verdict, self._as_json)
         sys.stdout.flush()
         path = self._write(capture)
+        if not self._as_json:
+            click.echo()
         words = f"saved to {path} ({path.stat().st_size:,} bytes); anywhere: innoscope diagnose {path}"
         click.echo(words, err=self._as_json)
         return verdict

@@ -13,6 +13,7 @@ import secrets
 import stat
 import time
 import zlib
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 import innoscope
@@ -25,6 +26,8 @@ from innoscope.target.proc import ProcFs
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from innoscope.diagnose.evidence import Evidence
+
 VERSION: Final = 1
 #: What a name should end with.
 SUFFIX: Final = ".innoscope"
@@ -33,6 +36,12 @@ MAX_FILE_BYTES: Final = 16 << 20
 MAX_BYTES: Final = 64 << 20
 #: Brackets and commas in the JSON: each item takes a hundred bytes or so when it is parsed.
 MAX_ITEMS: Final = 4_000_000
+#: Of one evidence, since rules go through all of it over and over: looks, readings, stacks, …; wait classes
+#: of all looks; numbers of all readings; rows of the server's answers. 600 s are below half of each.
+_MOST: Final = 5_000
+_MOST_WAITS: Final = 200_000
+_MOST_NUMBERS: Final = 800_000
+_MOST_ROWS: Final = 200_000
 
 _REMEDY: Final = "this needs a file of `innoscope diagnose --save FILE`, unchanged"
 
@@ -116,9 +125,27 @@ def load(path: Path) -> Capture:
             remedy="read it with the version of innoscope that wrote it",
         )
     try:
-        return decode(Capture, value.get("capture"))
+        capture = decode(Capture, value.get("capture"))
     except (Damaged, RecursionError) as error:
         raise _bad(path, f"damaged: {error}") from error
+    for evidence in (capture.evidence, capture.before):
+        if evidence is not None and (much := _too_much(evidence)):
+            raise _bad(path, f"damaged: too many {much}")
+    return capture
+
+
+def _too_much(evidence: Evidence) -> str | None:
+    """Of what there is more than any server makes us see."""
+    every = {one.name: getattr(evidence, one.name) for one in fields(evidence)}
+    counts = {
+        name: (len(value), _MOST)
+        for name, value in every.items()
+        if isinstance(value, tuple) and name != "statements"
+    }
+    counts["waits"] = (sum(len(look.threads) for look in evidence.looks), _MOST_WAITS)
+    counts["numbers"] = (sum(len(snapshot.values) for snapshot in evidence.snapshots), _MOST_NUMBERS)
+    counts["rows"] = (len(evidence.statements) + sum(map(len, evidence.answers.values())), _MOST_ROWS)
+    return next((name for name, (count, most) in counts.items() if count > most), None)
 
 
 def _read(path: Path) -> bytes:

@@ -87,10 +87,10 @@ def status(text: str) -> str:
 
 
 def _headings(lines: Sequence[str], name: str) -> Iterator[int]:
-    """Where a section begins: its name between two lines of dashes."""
+    """Where a section begins: the line of dashes before its name, which has another behind it."""
     for at in range(1, len(lines) - 1):
         if lines[at] == name and lines[at - 1].startswith("---") and lines[at + 1].startswith("---"):
-            yield at
+            yield at - 1
 
 
 def _reduced(lines: Sequence[str]) -> Iterator[str]:
