@@ -36,9 +36,11 @@ def evidence(waits: dict[str, int], looks: int = 10, **values: Any) -> Evidence:
         tuple(Look(1000.0 + number, counts) for number in range(looks)),
         tuple(Seen(CLIENT, wait, (*WAITING, wait), count * looks, (7,)) for wait, count in waits.items()),
         (Statement(7, "app", "web1", "Query", "updating", 3, "UPDATE `t` SET `a` = ?", 70),),
-        {"transactions": ({"connection": "7", "state": "LOCK WAIT", "seconds": "9", "rows_locked": "1"},)},
-        {"major_faults": 0.5},
-        {"probes": Missing("unsupported", "left out by --no-probes")},
+        answers={
+            "transactions": ({"connection": "7", "state": "LOCK WAIT", "seconds": "9", "rows_locked": "1"},)
+        },
+        host={"major_faults": 0.5},
+        missing={"probes": Missing("unsupported", "left out by --no-probes")},
     )
 
 

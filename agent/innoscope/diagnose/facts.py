@@ -102,7 +102,7 @@ def _statement_rate(evidence: Evidence) -> float:
 
 def longest_runner(evidence: Evidence) -> tuple[int | None, float]:
     """The client's thread that most looks found on a CPU, and at which share of them."""
-    if not evidence.looks:
+    if not evidence.looks or "looks" in evidence.missing:
         raise Unknown("looks", evidence.missing.get("looks"))
     found = Counter(tid for look in evidence.looks for tid in look.running)
     if not found:

@@ -13,8 +13,9 @@ from innoscope.collectors.process import ProcessCollector
 from innoscope.collectors.sql import SqlCollector
 from innoscope.collectors.toggles import TogglesFile
 from innoscope.collectors.waits import open_eyes
+from innoscope.diagnose import states
 from innoscope.diagnose.asking import Asked, ask
-from innoscope.diagnose.evidence import CLIENT, Evidence, Missing, described
+from innoscope.diagnose.evidence import CLIENT, Evidence, Missing, Statement, described
 from innoscope.diagnose.holding import Holding
 from innoscope.diagnose.host import Host
 from innoscope.diagnose.looking import INTERVAL_S, Looker
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from pymysql.connections import Connection
 
     from innoscope.collectors.runner import Collector
-    from innoscope.diagnose.evidence import Statement
     from innoscope.metrics.model import Sample
     from innoscope.target.model import Target
 
@@ -127,7 +127,11 @@ class Gathering:
         """What was seen and read in that time (Unix), and what the server answered, if it was asked."""
         asked = asked or Asked()
         looks, seen, blind = self._looker.between(begun, ended)
+        if blind and asked.statements:
+            looks = (states.look(ended, asked.statements, asked.answers.get("transactions", ())),)
         snapshots, missing = self._readings.between(begun, ended)
+        if "sql" in missing:
+            missing["sql"] = _with_remedy(missing["sql"], asked)
         return Evidence(
             server=described(self._target),
             begun=begun,
@@ -184,21 +188,40 @@ class Gathering:
         }
 
     def _with_threads(self, asked: Asked) -> tuple[Statement, ...]:
-        """The statements, with the thread that runs each where the server tells it."""
-        statements = asked.statements
-        if not statements:
-            return ()
+        """The statements with the thread that runs each, as the server tells it, else its memory."""
+        there_are = self._holding.sessions if self._holding is not None else ()
+        sessions = {one.connection: one for one in there_are}
+        if not asked.statements:
+            return tuple(
+                Statement(one.connection, "", "", "", "", 0, one.text, one.thread)
+                for one in sessions.values()
+            )
+        told = self._threads()
+        return tuple(
+            replace(
+                one, tid=told.get(one.connection) or getattr(sessions.get(one.connection), "thread", None)
+            )
+            for one in asked.statements
+        )
+
+    def _threads(self) -> dict[int, int]:
+        """``{connection: thread}`` over SQL; MySQL before 5.7 does not tell them."""
         try:
             connection = self._connect()
             try:
-                threads = {
-                    one.connection_id: tid for tid, one in sql.queries(self._target, connection).items()
-                }
+                return {one.connection_id: tid for tid, one in sql.queries(self._target, connection).items()}
             finally:
                 connection._force_close()  # type: ignore[attr-defined]
         except InnoscopeError:
-            return statements  # MySQL before 5.7 does not tell threads
-        return tuple(replace(one, tid=threads.get(one.connection)) for one in statements)
+            return {}
+
+
+def _with_remedy(missing: Missing, asked: Asked) -> Missing:
+    """Why SQL is not to be had, with what helps: only those who ask questions are told that."""
+    told = next((one for one in asked.missing.values() if one.remedy and one.reason == missing.reason), None)
+    if told is None:
+        return missing
+    return replace(told, words=told.words.removesuffix(f" ({told.remedy})"))
 
 
 class _Toggles:

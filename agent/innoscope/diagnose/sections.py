@@ -54,6 +54,7 @@ def _is_lock(name: str) -> bool:
     words = (
         "mutex",
         "rw_lock",
+        "sux_lock",
         "rwlock",
         "lock_wait",
         "futex",

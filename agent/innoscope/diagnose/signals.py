@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose import facts
 from innoscope.diagnose.evidence import CLIENT
+from innoscope.diagnose.states import told_classes
 from innoscope.diagnose.unknown import Unknown
 from innoscope.metrics.model import Histogram
 from innoscope.metrics.registry import default
@@ -89,7 +90,14 @@ def _background(evidence: Evidence, wait: str) -> float:
 
 
 def _mean(evidence: Evidence, wait: str, *, clients: bool) -> float:
+    if blind(evidence) and not (clients and wait in told_classes()):
+        raise Unknown("looks", evidence.missing["looks"])
     return evidence.threads(clients=clients)[wait] / _looks(evidence)
+
+
+def blind(evidence: Evidence) -> bool:
+    """Whether the process list stands for looks at threads: it tells some wait classes of clients only."""
+    return bool(evidence.looks) and "looks" in evidence.missing
 
 
 def _looks(evidence: Evidence) -> int:

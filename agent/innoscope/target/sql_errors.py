@@ -17,7 +17,10 @@ GRANT_SCHEMA = "GRANT SELECT ON performance_schema.* TO '{user}'@'localhost'"
 
 #: Server and client error numbers → what to say and to do. ``{user}`` and ``{where}`` are filled in.
 _FAILURES: Mapping[int, tuple[str, str]] = {
-    1040: ("too many connections", "stacks work without SQL: leave out --queries"),
+    1040: (
+        "too many connections",
+        "innoscope toggle plan max_connections 2000 finds a way in; stacks need no SQL: leave out --queries",
+    ),
     1044: ("access denied to {user}", GRANT_SCHEMA),
     1045: (
         "access denied for {user}",
