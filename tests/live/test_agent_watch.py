@@ -37,7 +37,7 @@ def agent(folder: Path) -> Iterator[Running]:
     watch = (
         "[watch]",
         'triggers = ["share.row_lock>0.3"]',
-        "for_seconds = 0\nseconds = 3\nbefore_seconds = 20",
+        "for_seconds = 0\nseconds = 2\nbefore_seconds = 20",
         f'directory = "{folder}"',
     )
     with ExitStack() as stack:
@@ -46,7 +46,7 @@ def agent(folder: Path) -> Iterator[Running]:
         agent = stack.enter_context(Running(server, sensor=sensing.path, options=watch))
         agent.until(lambda scrape: scrape.value("collector_success", collector="waits") == 1)
         assert agent.scrape().value("incidents_total") == 0
-        until(lambda: asked(agent, f"/api/findings?server={NAME}"), lambda told: told["looks"] >= 10)
+        until(lambda: asked(agent, f"/api/findings?server={NAME}"), lambda told: told["looks"] >= 5)
         stack.enter_context(RowLock(server, 10))
         agent.until(lambda scrape: scrape.value("incidents_total") == 1, PATIENCE_S)
         yield agent
