@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from contextlib import ExitStack
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PATIENCE_S = 60
+#: ann:secret, at bcrypt's lowest cost.
+USER = '"$2b$04$8rxkvEEf1L4p9tz1nvUw6OunHm9Car9xkcNHBZO9SqJ.uu7AGXIUW"'
+ANN = "Basic " + base64.b64encode(b"ann:secret").decode()
 NAME = "under%20test"
 
 
@@ -32,21 +36,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def agent(folder: Path) -> Iterator[Running]:
+def server() -> Iterator[Server]:
+    with Server("mysql-5.6.24") as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def agent(server: Server, folder: Path) -> Iterator[Running]:
     """It has captured one stall, which goes on."""
     watch = (
         "[watch]",
         'triggers = ["share.row_lock>0.3"]',
-        "for_seconds = 0\nseconds = 3\nbefore_seconds = 20",
+        "for_seconds = 0\nseconds = 2\nbefore_seconds = 20",
         f'directory = "{folder}"',
     )
     with ExitStack() as stack:
-        server = stack.enter_context(Server("mysql-5.6.24"))
         sensing = stack.enter_context(Sensing(only=[server]))
         agent = stack.enter_context(Running(server, sensor=sensing.path, options=watch))
         agent.until(lambda scrape: scrape.value("collector_success", collector="waits") == 1)
         assert agent.scrape().value("incidents_total") == 0
-        until(lambda: asked(agent, f"/api/findings?server={NAME}"), lambda told: told["looks"] >= 10)
+        until(lambda: asked(agent, f"/api/findings?server={NAME}"), lambda told: told["looks"] >= 5)
         stack.enter_context(RowLock(server, 10))
         agent.until(lambda scrape: scrape.value("incidents_total") == 1, PATIENCE_S)
         yield agent
@@ -115,3 +124,25 @@ def test_who_is_not_trusted_gets_none_of_it(agent: Running) -> None:
     for path in ("/api/incidents", f"/api/incidents?file={incident['file']}", f"/api/findings?server={NAME}"):
         status, body = agent.get(path, X_Forwarded_For="192.0.2.1")
         assert (status, b"row_lock" in body) == (403, False)
+
+
+def test_without_a_password_nobody_gets_a_file(
+    agent: Running, server: Server, folder: Path, tmp_path: Path
+) -> None:
+    """Another agent, which finds the file there; it has no rules of its own."""
+    [incident] = asked(agent, "/api/incidents")["incidents"]
+    web = tmp_path / "web.yaml"
+    web.write_text(f"basic_auth_users: {{ann: {USER}}}\n")
+    for place in (tmp_path, *list(tmp_path.parents)[:2]):
+        place.chmod(0o755)
+    options = ("[watch]", f'directory = "{folder}"')
+    with Running(
+        server, "--web.config.file", web, "--web.listen-address", "0.0.0.0:0", options=options
+    ) as other:
+        path = f"/api/incidents?file={incident['file']}"
+        for asking in (path, "/api/incidents", f"/api/findings?server={NAME}"):
+            assert other.get(asking)[0] == 401
+            assert other.get(asking, Authorization="Basic YW5uOndyb25n")[0] == 401
+        status, body = other.get(path, Authorization=ANN)
+        assert (status, len(body)) == (200, incident["bytes"])
+        assert json.loads(other.get("/api/incidents", Authorization=ANN)[1])["incidents"] == [incident]

@@ -179,8 +179,8 @@ def _watch_problems(watch: Watch) -> list[str]:
             parse(rule)
         except BadTrigger as error:
             found.append(f"watch.triggers: {error.what} ({error.remedy})")
-    if not 0 <= watch.for_seconds <= 60 or not 1 <= watch.seconds <= 60:
-        found.append("watch.for_seconds is between 0 and 60, watch.seconds between 1 and 60")
+    if not 0 <= watch.for_seconds <= 30 or not 1 <= watch.seconds <= 60:
+        found.append("watch.for_seconds is between 0 and 30, watch.seconds between 1 and 60")
     if not 0 <= watch.before_seconds <= MOST_BEFORE_S or not 10 <= watch.cooldown_seconds <= 86_400:
         found.append(
             f"watch.before_seconds is between 0 and {MOST_BEFORE_S:g}, which is what the sensor keeps, "

@@ -34,16 +34,11 @@ class Incidents:
     def __init__(self, watch: Watch) -> None:
         self._shelf = Shelf(Path(watch.directory), Bounds(watch.max_files, watch.max_bytes))
         self._lock = threading.Lock()
-        self._about: dict[str, dict[str, Any]] = {}
+        self._about = _index(self._shelf.folder / _INDEX)
 
     def prepare(self) -> None:
-        """Make the folder, and learn what is in it. Raises CannotWrite."""
+        """Make the folder. Raises CannotWrite."""
         self._shelf.prepare()
-        with suppress(OSError, ValueError, RecursionError):
-            path = self._shelf.folder / _INDEX
-            if path.stat().st_size <= _MOST_INDEX_BYTES:
-                told = json.loads(path.read_text(encoding="utf-8"))
-                self._about = {str(name): about for name, about in told.items() if isinstance(about, dict)}
 
     def put(self, server: str, stalled: Stalled) -> tuple[Path, Verdict]:
         """Write a capture. Raises CannotWrite."""
@@ -104,3 +99,13 @@ class Incidents:
             partial.replace(self._shelf.folder / _INDEX)
         except OSError as error:
             _log.warning("no index of incidents", extra={"error": error.strerror})
+
+
+def _index(path: Path) -> dict[str, dict[str, Any]]:
+    """What was known of files; nothing where it cannot be read."""
+    with suppress(OSError, ValueError, RecursionError):
+        if path.stat().st_size <= _MOST_INDEX_BYTES:
+            told = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(told, dict):
+                return {name: about for name, about in told.items() if isinstance(about, dict)}
+    return {}

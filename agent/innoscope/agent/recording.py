@@ -8,6 +8,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from innoscope.diagnose import states
 from innoscope.diagnose.asking import Asked, ask
 from innoscope.diagnose.evidence import CLIENT, Evidence, Missing, Snapshot, described
 from innoscope.diagnose.host import Host
@@ -129,6 +130,8 @@ class Recorder:
             missing, host = dict(self._missing), self._hosts[0][1]
         if not looks and "waits" in missing:
             blind.setdefault("looks", missing["waits"])
+        if blind and asked.statements:
+            looks = (states.look(end, asked.statements, asked.answers.get("transactions", ())),)
         return Evidence(
             server=described(self.target),
             begun=begin,

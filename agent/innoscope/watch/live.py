@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose.asking import Asked
 from innoscope.diagnose.gathering import Gathering
+from innoscope.diagnose.host import Host
 from innoscope.errors import CannotWrite, InnoscopeError, NoTarget
 from innoscope.incident.fetching import Fetcher
 from innoscope.target.discover import find_one, still_same
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 EVERY_S: Final = 1.0
 #: Seconds between two searches for a server that has ended.
 _SEARCH_S: Final = 2.0
+#: What the host tells is of so many seconds at the least, and of twice that at the most.
+_HOST_S: Final = 10.0
 
 
 class _Recorder(Gathering):
@@ -40,6 +43,14 @@ class _Recorder(Gathering):
     def __init__(self, target: Target, sources: Sources, span_s: float) -> None:
         self._fetcher, self._may_ask = Fetcher(), sources.sql
         super().__init__(target, replace(sources, also=self._fetcher), span_s=span_s, interval_s=EVERY_S)
+        self._hosts = [(time.monotonic(), self._host)]
+
+    def read(self) -> None:
+        """One reading; what the host tells is of the last seconds, not of all the time that we watch."""
+        super().read()
+        if time.monotonic() - self._hosts[-1][0] > _HOST_S:
+            self._host = self._hosts[-1][1]
+            self._hosts = [self._hosts[-1], (time.monotonic(), Host(self._target.pid))]
 
     def begin(self) -> None:
         """A stall is being gathered from now on."""

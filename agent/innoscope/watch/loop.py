@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Share of a capture's time after which the server is asked who holds what.
 _ASK_AFTER: Final = 0.3
+#: Seconds that a rule may be without its number before that is said.
+_PATIENCE_S: Final = 10.0
 #: Between the minute before and the stall itself no look belongs to both.
 _APART_S: Final = 1e-3
 
@@ -110,6 +112,7 @@ class Watcher:
         self._begun = begun
         self._since: dict[Trigger, float] = {}
         self._blind: dict[Trigger, str] = {}
+        self._told_at: dict[Trigger, float] = {}
         self._stall: Triggered | None = None
         self._until = 0.0
         self._asked: Asked | None = None
@@ -137,16 +140,22 @@ class Watcher:
                 number = value(trigger.name, signals[window])
             except Unknown as error:
                 self._since.pop(trigger, None)
-                if now - self._begun > window and self._blind.get(trigger) != error.words:
-                    self._blind[trigger] = error.words
-                    yield Blind(trigger, error.words)
+                yield from self._untold(trigger, error.words, now)
                 continue
+            self._told_at[trigger] = now
             self._blind.pop(trigger, None)
             if not trigger.holds(number):
                 self._since.pop(trigger, None)
             elif now - self._since.setdefault(trigger, now) >= self._settings.for_s:
                 yield self._begin(Triggered(trigger, number, self._since[trigger] - window), now)
                 return
+
+    def _untold(self, trigger: Trigger, words: str, now: float) -> Iterator[Blind]:
+        """Said once for each reason, and not of a look or two that a busy machine left out."""
+        told_at = self._told_at.setdefault(trigger, self._begun)
+        if now - told_at > _PATIENCE_S and self._blind.get(trigger) != words:
+            self._blind[trigger] = words
+            yield Blind(trigger, words)
 
     def _begin(self, stall: Triggered, now: float) -> Triggered:
         self._stall, self._until, self._asked = stall, now + self._settings.seconds, None
@@ -165,8 +174,8 @@ class Watcher:
         return self._complete(self._stall, now) if self._stall else None
 
     def _complete(self, stall: Triggered, now: float) -> Stalled:
-        fetched = self._source.end()
         before = self._source.between(stall.since - self._settings.before_s, stall.since - _APART_S)
+        fetched = self._source.end()
         evidence = self._source.between(stall.since, now, self._asked)
         self._stall, self._asked, self._rests_until = None, None, now + self._settings.cooldown_s
         return Stalled(stall.trigger, stall.number, evidence, before, fetched)
