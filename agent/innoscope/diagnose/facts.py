@@ -61,6 +61,11 @@ def _read_ahead_share(evidence: Evidence) -> float:
     return _ratio(_grown(evidence, "read_ahead_pages"), _grown(evidence, "buffer_pool_pages_read"))
 
 
+def _random_read_ahead_share(evidence: Evidence) -> float:
+    """Pages of random read-ahead as a share of all pages read ahead meanwhile."""
+    return _ratio(_grown(evidence, "read_ahead_pages", "random"), _grown(evidence, "read_ahead_pages"))
+
+
 def _user_flushed_ratio(evidence: Evidence) -> float:
     """Pages that threads of clients wrote themselves as a share of all pages written meanwhile."""
     return _ratio(
@@ -172,6 +177,7 @@ FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "refused": _refused,
     "read_ahead_wasted_ratio": _read_ahead_wasted_ratio,
     "read_ahead_share": _read_ahead_share,
+    "random_read_ahead_share": _random_read_ahead_share,
     "user_flushed_ratio": _user_flushed_ratio,
     "pool_eaten_ratio": _pool_eaten_ratio,
     "statement_rate": _statement_rate,

@@ -60,7 +60,7 @@ class Readings:
         return snapshots, {name: why for name, why in self._missing.items() if name not in self._told}
 
     def _choose(self) -> dict[str, str]:
-        """The source of each series: one that told it twice, not an estimate, then as metrics.yaml names them."""
+        """The source of each series: told twice, no estimate, then the first that metrics.yaml names."""
         times: dict[str, dict[str, int]] = {}
         for _, by_source in self._read:
             for source, values in by_source.items():
