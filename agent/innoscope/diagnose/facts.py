@@ -122,6 +122,14 @@ def _last(evidence: Evidence, key: str) -> float:
     return (evidence.gauge(key) or [0.0])[-1]
 
 
+def _table_cache(evidence: Evidence) -> float:
+    """How many open tables the server keeps."""
+    for row in rows(evidence, "variables"):
+        if row["name"] == "table_open_cache":
+            return number(row, "value")
+    raise Unknown("sql", None)
+
+
 def _statement_rate(evidence: Evidence) -> float:
     """Statements a second, without our own."""
     grown = evidence.change("statements")
@@ -180,6 +188,7 @@ FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "random_read_ahead_share": _random_read_ahead_share,
     "user_flushed_ratio": _user_flushed_ratio,
     "pool_eaten_ratio": _pool_eaten_ratio,
+    "table_cache": _table_cache,
     "statement_rate": _statement_rate,
     "deadlock_search_load": _deadlock_search_load,
     "deadlock_search_mean": _deadlock_search_mean,
