@@ -10,7 +10,9 @@ import pytest
 from innoscope.data import catalog_path, read_yaml
 from innoscope.diagnose.evidence import CLIENT, Evidence, Seen
 from innoscope.diagnose.latches import load, named, wanted
+from innoscope.diagnose.rules import default_rules
 from innoscope.errors import BadFile
+from innoscope.stacks.classify import default_classifier
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,3 +108,11 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
     broken.write_text("latches: [{latch: a page}]\n")
     with pytest.raises(BadFile, match=r"latches\.yaml: KeyError"):
         load(broken)
+
+
+def test_findings_name_latches_of_wait_classes_there_are() -> None:
+    classes = default_classifier().catalog.classes
+    naming = [rule for rule in default_rules() if rule.latches]
+    assert naming
+    for rule in naming:
+        assert set(rule.latches) <= set(classes), rule.name
