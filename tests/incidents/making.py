@@ -19,7 +19,7 @@ def sql(server: Server, *statements: str) -> None:
 
 
 def doubled(table: str, columns: str, values: str, rows: int) -> Iterator[str]:
-    """Statements that fill a table with so many rows of these values, each of which is worked out for each row."""
+    """Statements that fill a table with so many rows; the values are worked out for each row."""
     yield f"INSERT INTO {table} ({columns}) VALUES ({values})"
     have = 1
     while have < rows:

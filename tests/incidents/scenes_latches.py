@@ -1,15 +1,18 @@
-"""Incidents of latches, read-ahead, statistics and the change buffer."""
+"""Incidents of latches, read-ahead and statistics."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from incidents.cures import Cure
 from incidents.lab import Incident
 from incidents.making import doubled, sql
-from workloads import Repeated, TableScan
+from workloads import Cpu, Idle, Repeated
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from servers import Server
 
 #: Pages come from the disk, not from the kernel's cache, and making tables takes no more fsyncs than it must.
@@ -17,13 +20,16 @@ _DISK = (
     "--innodb-flush-log-at-trx-commit=0",
     "--innodb-flush-method=O_DIRECT",
     "--innodb-doublewrite=0",
-    "--innodb-autoinc-lock-mode=0",
 )
 _POOL_16M = "--innodb-buffer-pool-size=16M"
 _POOL_8M = "--innodb-buffer-pool-size=8M"
 _POOL_128M = "--innodb-buffer-pool-size=128M"
+#: Flushing is no part of the story.
+_WRITES = ("--innodb-log-file-size=256M", "--innodb-max-dirty-pages-pct=99")
 #: Rows of a kilobyte in a table of 45 MB.
 _WIDE = 40_000
+#: So that ids have no gaps.
+_ONE_BY_ONE = "--innodb-autoinc-lock-mode=0"
 #: A value that nobody else has, in no order. (9.7 has no MD5 any more.)
 _ANY = "CONCAT(CRC32(RAND()), RAND())"
 
@@ -33,8 +39,8 @@ def _wide(server: Server) -> None:
     sql(
         server,
         "CREATE DATABASE lab",
-        "CREATE TABLE lab.wide (a INT AUTO_INCREMENT PRIMARY KEY, pad CHAR(255), more CHAR(255), last CHAR(255),"
-        " rest CHAR(255)) ENGINE=InnoDB",
+        "CREATE TABLE lab.wide (a INT AUTO_INCREMENT PRIMARY KEY, pad CHAR(255), more CHAR(255),"
+        " last CHAR(255), rest CHAR(255)) ENGINE=InnoDB",
         *doubled("lab.wide", "pad, more, last, rest", "'x', 'x', 'x', 'x'", _WIDE),
     )
 
@@ -48,6 +54,23 @@ def _short_ranges(server: Server) -> Repeated:
 
 def _points(server: Server) -> Repeated:
     return Repeated(server, 8, ["SELECT pad FROM lab.wide WHERE a = $R"], among=_WIDE // 2)
+
+
+def _scans(server: Server) -> Repeated:
+    return Repeated(server, 8, ["SELECT COUNT(*) FROM lab.wide WHERE pad = 'z'"])
+
+
+@contextlib.contextmanager
+def _crowd_listed(server: Server) -> Iterator[None]:
+    """The list of threads is gone through under its mutex."""
+    with Idle(server, 1_000), Repeated(server, 32, ["SELECT COUNT(*) FROM information_schema.PROCESSLIST"]):
+        yield
+
+
+@contextlib.contextmanager
+def _crowd_beside(server: Server) -> Iterator[None]:
+    with Idle(server, 1_000), Cpu(server, 32):
+        yield
 
 
 def _random_inserts(server: Server) -> Repeated:
@@ -65,34 +88,14 @@ def _tree(server: Server) -> None:
     )
 
 
-def _secondary(server: Server) -> None:
-    """A table with ten indexes in no order, which together do not fit the pool."""
-    sql(
-        server,
-        "CREATE DATABASE lab",
-        f"CREATE TABLE lab.many (a INT AUTO_INCREMENT PRIMARY KEY, {_columns('c{} CHAR(40), KEY (c{})')}) ENGINE=InnoDB",
-        *doubled("lab.many", _columns("c{}"), _columns(_ANY), 20_000),
-    )
-
-
-def _columns(pattern: str) -> str:
-    return ", ".join(pattern.format(n, n) for n in range(10))
-
-
-def _changes(server: Server) -> Repeated:
-    """New rows, each with an entry in every index, and now and then somebody reads."""
-    inserts = f"INSERT INTO lab.many ({_columns('c{}')}) VALUES ({_columns(_ANY)})"
-    return Repeated(server, 8, [inserts])
-
-
 def _sampled(server: Server) -> None:
     """Tables whose indexes together do not fit the pool."""
     sql(server, "CREATE DATABASE lab")
     for n in range(20):
         sql(
             server,
-            f"CREATE TABLE lab.s{n} (a INT AUTO_INCREMENT PRIMARY KEY, b CHAR(200), c CHAR(200), KEY (b), KEY (c))"
-            " ENGINE=InnoDB",
+            f"CREATE TABLE lab.s{n} (a INT AUTO_INCREMENT PRIMARY KEY, b CHAR(200), c CHAR(200), KEY (b),"
+            " KEY (c)) ENGINE=InnoDB",
             *doubled(f"lab.s{n}", "b, c", f"{_ANY}, {_ANY}", 2_000),
         )
 
@@ -105,40 +108,37 @@ def _shown(server: Server) -> Repeated:
 INCIDENTS = (
     Incident(
         "read-ahead-harm-559", "mysql-5.5.9", "read_ahead_harm", _short_ranges, _short_ranges,
-        setup=_wide, options=(*_DISK, _POOL_16M, "--innodb-read-ahead-threshold=0"),
-        twin_options=(*_DISK, _POOL_128M, "--innodb-read-ahead-threshold=0"),
+        setup=_wide, options=(*_DISK, _ONE_BY_ONE, _POOL_16M, "--innodb-read-ahead-threshold=0"),
+        twin_options=(*_DISK, _ONE_BY_ONE, _POOL_128M, "--innodb-read-ahead-threshold=0"),
         cure=Cure(("toggle", "set", "read_ahead", "off", "--yes"), factor=1.3, seconds=4),
         what="8 connections read short ranges anywhere; read-ahead fetches what follows, for nothing",
     ),
     Incident(
         "random-read-ahead-56", "mysql-5.6.24", "random_read_ahead", _points, _points,
-        setup=_wide, options=(*_DISK, _POOL_16M, "--innodb-random-read-ahead=ON"),
-        twin_options=(*_DISK, _POOL_16M),
+        setup=_wide, options=(*_DISK, _ONE_BY_ONE, _POOL_16M, "--innodb-random-read-ahead=ON"),
+        twin_options=(*_DISK, _ONE_BY_ONE, _POOL_16M),
         what="8 connections read rows anywhere; random read-ahead fetches their neighbours",
     ),
     Incident(
-        "spinning-559", "mysql-5.5.9", "spinning", lambda s: TableScan(s, 8), lambda s: TableScan(s, 8),
-        options=TableScan.server_options, twin_options=(_POOL_128M,),
-        what="8 connections scan the same two tables, in step, for the pages come from the disk",
+        "spinning-559", "mysql-5.5.9", "spinning", _scans, _scans,
+        setup=_wide, options=(*_DISK, _POOL_16M), twin_options=(*_DISK, _POOL_128M),
+        what="8 connections scan one table, in step, for its pages come from the disk",
     ),
     Incident(
         "latch-56", "mysql-5.6.24", "latch_contention", _random_inserts, _random_inserts,
-        setup=_tree, options=(*_DISK, _POOL_8M), twin_options=(*_DISK, _POOL_128M),
+        setup=_tree, options=(*_DISK, _POOL_8M, *_WRITES),
+        twin_options=(*_DISK, _POOL_128M, *_WRITES),
         what="32 connections insert at random places of a tree that does not fit the buffer pool",
     ),
     Incident(
-        "latch-97", "mysql-9.7", "latch_contention", _random_inserts, _random_inserts,
-        setup=_tree, options=(*_DISK, _POOL_8M), twin_options=(*_DISK, _POOL_128M),
-        what="32 connections insert at random places of a tree that does not fit the buffer pool",
-    ),
-    Incident(
-        "change-buffer-559", "mysql-5.5.9", "change_buffer", _changes, _changes,
-        setup=_secondary, options=(*_DISK, _POOL_8M), twin_options=(*_DISK, _POOL_128M),
-        what="rows are inserted into a table with eight indexes that do not fit the buffer pool",
+        "latch-97", "mysql-9.7", "latch_contention", _crowd_listed, _crowd_beside,
+        options=("--max-connections=1200",), seconds=10,
+        what="32 connections list the processes without pause, of which there are 1,000",
     ),
     Incident(
         "statistics-559", "mysql-5.5.9", "statistics", _shown, _shown,
-        setup=_sampled, options=(*_DISK, _POOL_8M), twin_options=(*_DISK, _POOL_8M, "--innodb-stats-on-metadata=0"),
+        setup=_sampled, options=(*_DISK, _POOL_8M),
+        twin_options=(*_DISK, _POOL_8M, "--innodb-stats-on-metadata=0"),
         what="8 connections ask information_schema.TABLES, which samples each index each time",
     ),
 )  # fmt: skip

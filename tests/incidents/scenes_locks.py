@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from incidents.lab import Incident
+from incidents.making import doubled, sql
 from workloads import Burn, Idle, MetadataLock, Oltp, Repeated, RowLock, WorkloadError
 
 if TYPE_CHECKING:
@@ -14,18 +15,12 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-_NO_SYNC = "--innodb-flush-log-at-trx-commit=0"
+#: Fast, and ids without gaps.
+_FAST = ("--innodb-flush-log-at-trx-commit=0", "--innodb-autoinc-lock-mode=0")
 _TABLES = 2_000
 _ROWS = 10_000
-#: Transactions whose old row versions are kept before the history counts as long, and seconds until then at most.
-_HISTORY, _WITHIN_S = 25_000, 60
-_OLD_S = 8
-
-
-def _sql(server: Server, *statements: str) -> None:
-    with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
+#: The history list that is waited for, seconds until then at least and at most.
+_HISTORY, _OLD_S, _WITHIN_S = 25_000, 8, 60
 
 
 def _oltp(server: Server) -> Oltp:
@@ -34,11 +29,9 @@ def _oltp(server: Server) -> Oltp:
 
 def _updates(server: Server, count: int, where: str) -> Repeated:
     """Updates of single rows of a table with many."""
-    digits = "(SELECT 0 d UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6"
-    digits += " UNION SELECT 7 UNION SELECT 8 UNION SELECT 9)"
     make = (
-        "CREATE TABLE t1 (a INT PRIMARY KEY, b INT) ENGINE=InnoDB",
-        f"INSERT INTO t1 SELECT 1 + x.d + 10 * y.d + 100 * z.d + 1000 * w.d, 0 FROM {digits} x, {digits} y, {digits} z, {digits} w",
+        "CREATE TABLE t1 (a INT AUTO_INCREMENT PRIMARY KEY, b INT) ENGINE=InnoDB",
+        *doubled("t1", "b", "0", _ROWS),
     )
     return Repeated(server, count, [f"UPDATE t1 SET b = b + 1 WHERE a = {where}"], make=make, among=_ROWS)
 
@@ -48,7 +41,7 @@ def _many_tables(server: Server) -> None:
     tables = (
         f"CREATE TABLE many.t{n} (a INT PRIMARY KEY, b INT) ENGINE=InnoDB" for n in range(1, _TABLES + 1)
     )
-    _sql(server, "CREATE DATABASE many", *tables)
+    sql(server, "CREATE DATABASE many", *tables)
 
 
 def _any_table(server: Server) -> Repeated:
@@ -58,7 +51,7 @@ def _any_table(server: Server) -> Repeated:
 @contextlib.contextmanager
 def _opened_before(server: Server) -> Iterator[None]:
     """Each table is in the cache before the clients come."""
-    _sql(server, *(f"SELECT b FROM many.t{n}" for n in range(1, _TABLES + 1)))
+    sql(server, *(f"SELECT b FROM many.t{n}" for n in range(1, _TABLES + 1)))
     with _any_table(server):
         yield
 
@@ -95,13 +88,13 @@ INCIDENTS = (
     Incident(
         "deadlock-search-559", "mysql-5.5.9", "deadlock_search",
         lambda s: _updates(s, 140, "1"), lambda s: _updates(s, 140, "$R"),
-        options=(_NO_SYNC,), seconds=10,
+        options=_FAST, seconds=15,
         what="140 connections update one row",
     ),
     Incident(
         "deadlock-search-56", "mysql-5.6.24", "deadlock_search",
         lambda s: _updates(s, 190, "1"), lambda s: _updates(s, 190, "$R"),
-        options=(_NO_SYNC, "--max-connections=300"), seconds=10,
+        options=(*_FAST, "--max-connections=300"), seconds=15,
         what="190 connections update one row",
     ),
     Incident(
@@ -119,18 +112,18 @@ INCIDENTS = (
     Incident(
         "opening-tables-559", "mysql-5.5.9", "opening_tables", _any_table, _opened_before,
         setup=_many_tables,
-        options=(_NO_SYNC, "--sync-frm=0", "--table-open-cache=64", "--table-definition-cache=400"),
-        twin_options=(_NO_SYNC, "--sync-frm=0", "--table-open-cache=8000", "--table-definition-cache=4000"),
+        options=(*_FAST, "--sync-frm=0", "--table-open-cache=64", "--table-definition-cache=400"),
+        twin_options=(*_FAST, "--sync-frm=0", "--table-open-cache=8000", "--table-definition-cache=4000"),
         what="32 connections read any of 2,000 tables; the table cache holds 64",
     ),
     Incident(
         "history-56", "mysql-5.6.24", "history_list", _old_snapshot, lambda s: _updates(s, 8, "$R"),
-        options=(_NO_SYNC,),
+        options=_FAST,
         what="a transaction has looked once and is forgotten, while others update rows",
     ),
     Incident(
         "history-97", "mysql-9.7", "history_list", _old_snapshot, lambda s: _updates(s, 8, "$R"),
-        options=(_NO_SYNC,),
+        options=_FAST,
         what="a transaction has looked once and is forgotten, while others update rows",
     ),
 )  # fmt: skip

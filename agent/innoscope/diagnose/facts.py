@@ -72,6 +72,11 @@ def _read_ahead_share(evidence: Evidence) -> float:
     return _ratio(_grown(evidence, "read_ahead_pages"), _grown(evidence, "buffer_pool_pages_read"))
 
 
+def _random_read_ahead_share(evidence: Evidence) -> float:
+    """Pages of random read-ahead as a share of all pages read ahead meanwhile."""
+    return _ratio(_grown(evidence, "read_ahead_pages", "random"), _grown(evidence, "read_ahead_pages"))
+
+
 def _user_flushed_ratio(evidence: Evidence) -> float:
     """Pages that threads of clients wrote themselves as a share of all pages written meanwhile."""
     return _ratio(
@@ -138,6 +143,14 @@ def _deadlock_search_mean(evidence: Evidence) -> float:
 
 def _last(evidence: Evidence, key: str) -> float:
     return (evidence.gauge(key) or [0.0])[-1]
+
+
+def _table_cache(evidence: Evidence) -> float:
+    """How many open tables the server keeps."""
+    for row in rows(evidence, "variables"):
+        if row["name"] == "table_open_cache":
+            return number(row, "value")
+    raise Unknown("sql", None)
 
 
 def _statement_rate(evidence: Evidence) -> float:
@@ -248,9 +261,11 @@ FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "refused": _refused,
     "read_ahead_wasted_ratio": _read_ahead_wasted_ratio,
     "read_ahead_share": _read_ahead_share,
+    "random_read_ahead_share": _random_read_ahead_share,
     "user_flushed_ratio": _user_flushed_ratio,
     "page_read_seconds": _page_read_seconds,
     "pool_eaten_ratio": _pool_eaten_ratio,
+    "table_cache": _table_cache,
     "statement_rate": _statement_rate,
     "deadlock_search_load": _deadlock_search_load,
     "deadlock_search_mean": _deadlock_search_mean,

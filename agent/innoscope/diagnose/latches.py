@@ -25,7 +25,8 @@ _CALLERS: Final = 2
 _TOLD: Final = 3
 _SHARE: Final = 0.1
 _OF_LOCKS: Final = re.compile(
-    r"mutex|rw_lock|rwlock|futex|lll_lock|sync_array|os_event|cond_wait|ut_delay|sched_yield|srw_|ssux_|syscall|select$|sleep"
+    r"mutex|rw_lock|rwlock|futex|lll_lock|sync_array|os_event|cond_wait|ut_delay|sched_yield|srw_|ssux_|sux_lock|syscall"
+    r"|^select$|^os_thread_sleep$"
 )
 _OF_RW_LOCKS: Final = re.compile(r"rw_lock|rwlock|ssux_|srw_lock|sux_lock")
 
