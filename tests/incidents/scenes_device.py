@@ -44,10 +44,10 @@ def _slow_commits(server: Server) -> Iterator[None]:
 
 @contextmanager
 def _ddl(server: Server) -> Iterator[None]:
-    """A client that makes and drops a table, and one that changes a view, some a second."""
+    """A client that makes and drops a table, and one that changes a view, once a second."""
     create = "CREATE TABLE a1 (a INT PRIMARY KEY) ENGINE=InnoDB"
-    tables = [*repeating([create, "DROP TABLE a1"]), "--rate=2"]
-    views = [*repeating(["CREATE OR REPLACE VIEW v1 AS SELECT 1"]), "--rate=2"]
+    tables = [*repeating([create, "DROP TABLE a1"]), "--rate=1"]
+    views = [*repeating(["CREATE OR REPLACE VIEW v1 AS SELECT 1"]), "--rate=1"]
     with (
         Idle(server, 5) as idle,
         Clients(server, 1, idle.database, tables) as one,
@@ -85,7 +85,7 @@ _ROWS: Final = 22_000
 def _copies(server: Server, isolation: str) -> Iterator[None]:
     """CREATE TABLE … SELECT, many at once; each reads the whole table, and is slow with its last row."""
     setup = (f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}",)
-    with Writers(server, 2, megabytes=48, rate=50) as one:
+    with Readers(server, 2, megabytes=48, rate=50) as one:
         last = one.sql(f"SELECT MAX(a) FROM {one.database}.t1")[0][0]
         with Crowd(server, _COPIES, one.database, setup) as crowd:
             crowd.send(*(

@@ -15,7 +15,7 @@ from safety.recovering import ROOMY, ROOMY_9, TIGHT, TIGHT_9, make_redo
 from safety.slow_shutdown import OPTIONS as SLOW_SHUTDOWN
 from safety.slow_shutdown import make_backlog
 from servers.launch import arguments
-from workloads import Cpu, Idle, Writers
+from workloads import Idle, Writers
 from workloads.crowd import Crowd
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _all_read(server: Server) -> Iterator[None]:
 @contextlib.contextmanager
 def _toggled(server: Server) -> Iterator[None]:
     """Somebody helped himself last night."""
-    with Cpu(server, 4):
+    with Idle(server, 10):
         _innoscope("toggle", "set", "io_capacity", "1000", "--yes", "--pid", server.pid, "-u", "root")
         yield
 
