@@ -20,6 +20,8 @@ _DIRECT: Final = ("--innodb-flush-method=O_DIRECT", "--innodb-log-file-size=64M"
 _LAZY: Final = (*_DIRECT, "--innodb-flush-log-at-trx-commit=0")
 _SMALL: Final = "--innodb-buffer-pool-size=8M"
 _LARGE: Final = "--innodb-buffer-pool-size=256M"
+#: The page cleaner has always something to do.
+_EAGER: Final = (_LARGE, "--innodb-flushing-avg-loops=1", "--innodb-io-capacity=2000")
 
 
 def _reading(server: Server) -> Readers:
@@ -72,7 +74,7 @@ def _crowded(server: Server) -> Iterator[None]:
 
 @contextmanager
 def _slow_doublewrite(server: Server) -> Iterator[None]:
-    with Writers(server, 4, megabytes=64, rate=400), slow(server, writes=100):
+    with Writers(server, 4, megabytes=64, rate=100), slow(server, writes=60):
         yield
 
 
@@ -159,8 +161,8 @@ INCIDENTS = (
         "doublewrite",
         _slow_doublewrite,
         _slow_doublewrite,
-        options=(*_LAZY, _SMALL),
-        twin_options=(*_LAZY, _LARGE, "--skip-innodb-doublewrite"),
+        options=(*_LAZY, *_EAGER),
+        twin_options=(*_LAZY, *_EAGER, "--skip-innodb-doublewrite"),
         what="pages are written twice to a slow device, one batch at a time",
     ),
     Incident(

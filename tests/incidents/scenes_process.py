@@ -152,6 +152,13 @@ def _roomy(options: Mapping[str, str | int | None]) -> tuple[str, ...]:
     return tuple(arguments(options))
 
 
+#: What a server needs besides its buffer pool is less than the pool.
+_MEAGRE = (
+    "--performance-schema=OFF",
+    "--max-connections=100",
+    "--innodb-flush-log-at-trx-commit=0",
+    "--innodb-flush-method=O_DIRECT",
+)
 _CRASHED = "it crashed with much redo to apply, and starts again with a small pool on a slow device"
 
 INCIDENTS = (
@@ -197,6 +204,7 @@ INCIDENTS = (
         "memory_pressure",
         _swapping,
         _remembering,
+        options=_MEAGRE,
         what="it may keep less in memory than its buffer pool takes, and the rest is swapped out",
     ),
     Incident(
