@@ -32,7 +32,7 @@ _ROOMY_1145 = {**ROOMY, "innodb_log_file_size": "256M"}
 _TIGHT_1145 = {**_ROOMY_1145, "innodb_buffer_pool_size": "8M"}
 
 
-def _recovers(tight: Mapping[str, str | int | None]) -> Scene:
+def _recovers(tight: Mapping[str, str | int | None], limit: int) -> Scene:
     """Crashed with much to redo, and started again on a slow device with a small pool."""
 
     @contextlib.contextmanager
@@ -41,7 +41,7 @@ def _recovers(tight: Mapping[str, str | int | None]) -> Scene:
         server.kill()
         server.options = tight
         server.start(wait=False)
-        with slow(server, reads=40, writes=40):
+        with slow(server, reads=limit, writes=limit):
             yield
 
     return scene
@@ -166,7 +166,7 @@ INCIDENTS = (
         "crash-recovery-56",
         "mysql-5.6.24",
         "crash_recovery",
-        _recovers(TIGHT),
+        _recovers(TIGHT, 40),
         _clean(TIGHT),
         options=_roomy(ROOMY),
         what=_CRASHED,
@@ -175,7 +175,7 @@ INCIDENTS = (
         "crash-recovery-97",
         "mysql-9.7",
         "crash_recovery",
-        _recovers(TIGHT_9),
+        _recovers(TIGHT_9, 300),
         _clean(TIGHT_9),
         options=_roomy(ROOMY_9),
         what=_CRASHED,
@@ -184,7 +184,7 @@ INCIDENTS = (
         "crash-recovery-1145",
         "mariadb-11.4.5",
         "crash_recovery",
-        _recovers(_TIGHT_1145),
+        _recovers(_TIGHT_1145, 40),
         _clean(_TIGHT_1145),
         options=_roomy(_ROOMY_1145),
         what=_CRASHED,
