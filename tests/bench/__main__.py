@@ -13,7 +13,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bench import agent, fleet, gap, host, overhead, probes, profile, speed, toggle
+from bench import agent, diagnose, fleet, gap, host, overhead, probes, profile, speed, toggle
 from bench.children import ChildError
 from bench.scene import say
 from bench.settings import PROBE_LOADS, Settings, quick
@@ -26,6 +26,7 @@ _BENCHES = {
     "gap": gap,
     "overhead": overhead,
     "probes": probes,
+    "diagnose": diagnose,
     "agent": agent,
     "toggle": toggle,
     "profile": profile,

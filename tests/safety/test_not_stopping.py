@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 LOOKS = 200
+FOUND = 18  # exit status: something is wrong, here rows that others wait for
 COMMANDS = 10  # the same by the command line, each a fresh process
 
 #: In every dump the stopping tools break off the calls of all threads but those on a CPU. Most are restarted;
@@ -76,6 +78,22 @@ def test_the_command_line_leaves_the_server_alone(server: Server) -> None:
             assert "not stopped" in result.stdout.splitlines()[0]
 
     disturbance, watched = _while(server.pid, commands)
+
+    assert disturbance.nothing, disturbance
+    assert (watched.stopped, watched.traced) == (0, 0)
+
+
+def test_diagnose_leaves_the_server_alone(server: Server) -> None:
+    """With all its sources: probes come and go, memory is read, SQL asked, owners of locks looked up."""
+
+    def diagnose() -> None:
+        result = innoscope("diagnose", "--pid", server.pid, "-u", "root", "--seconds", 3, "--json")
+        assert result.returncode in (0, FOUND), result.stderr
+        record = json.loads(result.stdout)
+        assert record["looks"] > 0
+        assert not [one for one in record["cannot_tell"] if one["source"] in ("probes", "memory", "looks")]
+
+    disturbance, watched = _while(server.pid, diagnose)
 
     assert disturbance.nothing, disturbance
     assert (watched.stopped, watched.traced) == (0, 0)

@@ -7,7 +7,7 @@
 
 from workloads.base import Workload, WorkloadError
 from workloads.blocked import Idle, MetadataLock, RowLock, Sleep
-from workloads.busy import Burn, Cpu, Fsync, Oltp, Readers, TableScan, UpdateStorm, Writers
+from workloads.busy import Burn, Cpu, Fsync, Oltp, Readers, Repeated, TableScan, UpdateStorm, Writers
 from workloads.crowd import Crowd
 from workloads.probe import Gaps, LatencyProbe
 
@@ -27,6 +27,7 @@ __all__ = [
     "MetadataLock",
     "Oltp",
     "Readers",
+    "Repeated",
     "RowLock",
     "Sleep",
     "TableScan",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
@@ -269,3 +270,44 @@ class Burn(Workload):
     def reached(self) -> bool:
         self._crowd.check()
         return len(self.listed("COMMAND = 'Query' AND INFO LIKE 'SELECT BENCHMARK%'")) == self.count
+
+
+class Repeated(_Busy):
+    """Clients that repeat the statements they are given; those of ``make`` are run before, one by one.
+
+    ``$R`` in a statement is a random number from 1 to ``among``.
+    """
+
+    name: ClassVar[str] = "repeated"
+    expected: ClassVar[str] = "on_cpu"
+    counter: ClassVar[str] = "Questions"
+
+    def __init__(
+        self,
+        server: Server,
+        count: int,
+        statements: Sequence[str],
+        *,
+        make: Sequence[str] = (),
+        among: int = 1,
+    ) -> None:
+        super().__init__(server, count)
+        self._statements, self._make, self._among = statements, make, among
+
+    @property
+    def describe(self) -> str:
+        return f"{self.count} clients repeating {'; '.join(self._statements)}"
+
+    def prepare(self) -> None:
+        with (
+            contextlib.closing(self.server.connect(database=self.database)) as connection,
+            connection.cursor() as cursor,
+        ):
+            for statement in self._make:
+                cursor.execute(statement)
+
+    def script(self) -> Sequence[str]:
+        return repeating(self._statements, self._among)
+
+    def statements(self) -> Sequence[str]:
+        return self._statements

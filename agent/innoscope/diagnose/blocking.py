@@ -6,6 +6,7 @@ is inside one of those functions and does not wait for it is the one that holds 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose import applying, chains, facts
@@ -25,8 +26,10 @@ _NOT_INSIDE: Final = frozenset(
 
 
 def row_lock(evidence: Evidence) -> list[Blocker]:
-    """The transactions that run, hold rows and are older than those that wait: the oldest first."""
+    """Those whom the server says others wait for; else transactions with rows, older than those that wait."""
     transactions = facts.rows(evidence, "transactions")
+    if known := chains.blockers(evidence, "row_lock"):
+        return [_with_transaction(blocker, transactions) for blocker in known]
     waiting = [row for row in transactions if row["state"] == "LOCK WAIT"]
     holding = [
         row for row in transactions if row["state"] == "RUNNING" and facts.number(row, "rows_locked") > 0
@@ -37,6 +40,15 @@ def row_lock(evidence: Evidence) -> list[Blocker]:
     older = [row for row in holding if facts.number(row, "seconds") >= oldest] or holding
     older.sort(key=lambda row: -facts.number(row, "seconds"))
     return [_transaction(row, evidence) for row in older[:3]]
+
+
+def _with_transaction(blocker: Blocker, transactions: tuple[Mapping[str, str], ...]) -> Blocker:
+    row = next((one for one in transactions if one["connection"] == str(blocker.connection)), None)
+    if row is None:
+        return blocker
+    seconds, rows = facts.number(row, "seconds"), facts.number(row, "rows_locked")
+    words = f"{blocker.words}; its transaction is open for {seconds:,.0f} s, {rows:,.0f} rows locked"
+    return replace(blocker, words=words)
 
 
 def _transaction(row: Mapping[str, str], evidence: Evidence) -> Blocker:
@@ -86,9 +98,7 @@ def runner(evidence: Evidence) -> list[Blocker]:
     said = next((one for one in evidence.statements if one.tid == tid), None)
     words = f"thread {tid}"
     if said is not None:
-        words += (
-            f", connection {said.connection}, {said.user}@{said.host}, for {said.seconds:,} s: {said.text}"
-        )
+        words += f", connection {said.connection}{_account(said)}, for {said.seconds:,} s: {said.text}"
     return [Blocker(words, next((seen.functions for seen in evidence.seen if tid in seen.tids), ()))]
 
 
@@ -119,7 +129,12 @@ def _who(row: Mapping[str, str], evidence: Evidence) -> str:
         if said.command == "Sleep"
         else f"{said.state or said.command}: {said.text or 'no statement'}"
     )
-    return f"connection {said.connection}, {said.user}@{said.host}, {doing}"
+    return f"connection {said.connection}{_account(said)}, {doing}"
+
+
+def _account(said: Statement) -> str:
+    """Out of a server's memory comes the statement only."""
+    return f", {said.user}@{said.host}" if said.user else ""
 
 
 def statement(evidence: Evidence, connection: str) -> Statement | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from innoscope.metrics.model import Sample, Value
+    from innoscope.target.model import Target
 
 #: Kind of the threads that serve clients (``threads.yaml``).
 CLIENT: Final = "connection"
@@ -189,9 +191,22 @@ class Evidence:
         return (have[0], have[-1]) if len(have) > 1 and have[-1][0] > have[0][0] else None
 
 
+def described(target: Target) -> dict[str, str]:
+    """What ``Evidence.server`` says of a server."""
+    return {
+        "flavour": target.flavour,
+        "version": target.version_text or ".".join(map(str, target.version)),
+        "pid": str(target.pid),
+        "start_time": str(target.start_time),
+        "build_id": target.build_id or "",
+        "socket": target.socket or "",
+        "symbols": target.symbols,
+    }
+
+
 def keyed(samples: Iterable[Sample]) -> dict[str, Value]:
     """Samples by ``metric`` or ``metric.label``."""
-    return {".".join((sample.metric, *sample.labels)): sample.value for sample in samples}
+    return {sys.intern(".".join((sample.metric, *sample.labels))): sample.value for sample in samples}
 
 
 def _minus(later: Histogram, earlier: Histogram) -> Histogram:

@@ -115,6 +115,31 @@ def _history_growth(evidence: Evidence) -> float:
     return (lengths[-1] - lengths[0]) / max(evidence.seconds, 1e-3)
 
 
+def _deadlock_search_load(evidence: Evidence) -> float:
+    """Share of the time that some thread searches: each wait that begins searches once.
+
+    The probe is attached now and then only, which its totals are scaled by; the mean of one search is not.
+    """
+    searches, seconds = _last(evidence, "deadlock_searches"), _last(evidence, "deadlock_search_seconds")
+    waits = evidence.change("row_lock_waits")
+    if waits is None or not searches:
+        source = "probes" if "probes" in evidence.missing else "deadlock_search_seconds"
+        raise Unknown(source, evidence.missing.get(source))
+    return seconds / searches * waits[0] / waits[1]
+
+
+def _deadlock_search_mean(evidence: Evidence) -> float:
+    """Seconds that one search takes."""
+    searches = _last(evidence, "deadlock_searches")
+    if not searches:
+        raise Unknown("deadlock_searches", evidence.missing.get("probes"))
+    return _last(evidence, "deadlock_search_seconds") / searches
+
+
+def _last(evidence: Evidence, key: str) -> float:
+    return (evidence.gauge(key) or [0.0])[-1]
+
+
 def _statement_rate(evidence: Evidence) -> float:
     """Statements a second, without our own."""
     grown = evidence.change("statements")
@@ -125,7 +150,7 @@ def _statement_rate(evidence: Evidence) -> float:
 
 def longest_runner(evidence: Evidence) -> tuple[int | None, float]:
     """The client's thread that most looks found on a CPU, and at which share of them."""
-    if not evidence.looks:
+    if not evidence.looks or "looks" in evidence.missing:
         raise Unknown("looks", evidence.missing.get("looks"))
     found = Counter(tid for look in evidence.looks for tid in look.running)
     if not found:
@@ -227,6 +252,8 @@ FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "page_read_seconds": _page_read_seconds,
     "pool_eaten_ratio": _pool_eaten_ratio,
     "statement_rate": _statement_rate,
+    "deadlock_search_load": _deadlock_search_load,
+    "deadlock_search_mean": _deadlock_search_mean,
     "redo_capacity_seconds": _redo_capacity_seconds,
     "history_growth": _history_growth,
     "longest_runner_ratio": _longest_runner_ratio,

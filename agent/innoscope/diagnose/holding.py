@@ -6,18 +6,26 @@ Only reads (process_vm_readv); what is read is believed where it names a thread 
 from __future__ import annotations
 
 import bisect
+import contextlib
+import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from innoscope.diagnose import futexes
+from innoscope.diagnose import anatomy as anatomies
+from innoscope.diagnose import futexes, metadata, sync_array
+from innoscope.diagnose import sessions as sessions_of
+from innoscope.diagnose.anatomy import Memory
 from innoscope.diagnose.evidence import Held
 from innoscope.diagnose.sections import own_functions
+from innoscope.errors import InnoscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from innoscope.diagnose.anatomy import Anatomy
     from innoscope.diagnose.futexes import Wait
+    from innoscope.diagnose.sessions import Session
     from innoscope.stacks.model import Dump, Thread
     from innoscope.target.model import Target
 
@@ -25,6 +33,9 @@ if TYPE_CHECKING:
 _WAITERS_KEPT: Final = 1_000
 _OWNERS_KEPT: Final = 3
 _LOCKS_KEPT: Final = 20
+#: Wait classes in which InnoDB's latches and metadata locks are waited for.
+_LATCHES: Final = frozenset({"mutex_wait", "spin", "read_ahead", "page_read", "opening_tables", "statistics"})
+_METADATA: Final = frozenset({"metadata_lock", "opening_tables", "user_lock"})
 
 
 @dataclass(slots=True)
@@ -47,14 +58,28 @@ class Holding:
 
     def __init__(self, target: Target) -> None:
         self._target = target
+        self._memory = Memory(target.pid)
         self._locks: dict[int, _Lock] = {}
         self._names: _Names | None = None
+        self._sessions: tuple[Session, ...] = ()
+        self._most = 0
+        self._anatomy: Anatomy | None = None
+        threading.Thread(target=self._learn, name="anatomy", daemon=True).start()
 
     def note(self, dump: Dump) -> None:
         """Remember who waits for whom at this look."""
+        from innoscope import _native
+
         by_tid = {thread.ns_tid: thread for thread in dump.threads}
         found: dict[int, list[Wait]] = {}
-        for wait in self._waits(dump):
+        try:
+            waits = self._waits(dump)
+        except (
+            OSError,
+            _native.NativeError,
+        ):  # no rights to its memory, or it ends: stacks tell what they can
+            return
+        for wait in waits:
             found.setdefault(wait.address, []).append(wait)
         for address, waits in found.items():
             self._add(address, waits, by_tid)
@@ -64,10 +89,32 @@ class Holding:
         locks = sorted(self._locks.items(), key=lambda item: -item[1].waited)[:_LOCKS_KEPT]
         return tuple(held for address, lock in locks for held in self._held(address, lock))
 
-    def _waits(self, dump: Dump) -> list[Wait]:
-        from innoscope import _native
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """The connections, as of the look at which most threads waited for each other, else of the last."""
+        return self._sessions
 
-        return futexes.waits(dump.threads, lambda places: _native.read_many(self._target.pid, places))
+    def _waits(self, dump: Dump) -> list[Wait]:
+        found = futexes.waits(dump.threads, self._memory.many)
+        anatomy = self._anatomy
+        if anatomy is None:
+            return found
+        threads = {thread.ns_tid for thread in dump.threads}
+        seen = {thread.wait for thread in dump.threads}
+        if anatomy.latches is not None and seen & _LATCHES:
+            found += sync_array.waits(self._memory, anatomy.latches, threads)
+        if anatomy.sessions is not None and (found or seen & _METADATA or not self._sessions):
+            sessions = sessions_of.read(self._memory, anatomy.sessions, threads)
+            if seen & _METADATA:
+                found += metadata.waits(self._memory, anatomy, sessions)
+            if len(found) >= self._most:
+                self._most, self._sessions = len(found), tuple(sessions)
+        return found
+
+    def _learn(self) -> None:
+        """Debug information takes a second or two to read; until then locks of the C library are told."""
+        with contextlib.suppress(InnoscopeError):  # it is gone, or its memory is refused: as without names
+            self._anatomy = anatomies.learn(self._target)
 
     def _add(self, address: int, waits: list[Wait], by_tid: dict[int, Thread]) -> None:
         first = waits[0]

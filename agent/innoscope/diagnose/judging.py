@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from innoscope.diagnose import latches
 from innoscope.diagnose.blocking import BLOCKERS, Blocker
 from innoscope.diagnose.rules import PLACE, default_rules
 from innoscope.diagnose.signals import Signals
@@ -120,7 +121,7 @@ def _finding(rule: Rule, signals: Signals) -> Finding:
         name=rule.name,
         title=_filled(rule.title, signals) or PLACE.sub("?", rule.title),
         score=_score(rule.score, signals),
-        evidence=tuple(line for line in lines if line is not None),
+        evidence=(*(line for line in lines if line is not None), *latches.wanted(evidence, rule.latches)),
         blockers=tuple(_blockers(rule, evidence)),
         stacks=tuple(stack for wait in rule.stacks for stack in _top(evidence, wait)),
         why=rule.why,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: ``{signal:unit}`` in a text.
 PLACE: Final = re.compile(r"\{([a-z0-9_]+(?:\.[a-z0-9_./]+)*):([a-z]+)\}")
-_LISTS: Final = ("do", "evidence", "files", "series", "stacks", "toggles", "see", "explains")
+_LISTS: Final = ("do", "evidence", "files", "series", "stacks", "latches", "toggles", "see", "explains")
 _KEYS: Final = frozenset({*_LISTS, "title", "when", "score", "blocker", "why"})
 _NEEDED: Final = ("title", "when", "score", "why", "do")
 _BOUNDS: Final = frozenset({"at_least", "below"})
@@ -58,6 +58,7 @@ class Rule:
     files: tuple[str, ...] = ()
     series: tuple[str, ...] = ()
     stacks: tuple[str, ...] = ()
+    latches: tuple[str, ...] = ()
     blocker: str | None = None
     toggles: tuple[str, ...] = ()
     see: tuple[str, ...] = ()

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose import facts
 from innoscope.diagnose.evidence import APPLIER, CLIENT
+from innoscope.diagnose.states import told_classes
 from innoscope.diagnose.unknown import Unknown
 from innoscope.metrics.model import Histogram
 from innoscope.metrics.registry import default
@@ -80,7 +81,7 @@ def is_signal(name: str) -> bool:
         return False
     if kind == "fact":
         return rest in facts.FACTS
-    return kind not in _OF_METRICS or rest.partition(".")[0] in default()
+    return kind not in OF_METRICS or rest.partition(".")[0] in default()
 
 
 def _threads(evidence: Evidence, wait: str) -> float:
@@ -102,7 +103,14 @@ def _applier(evidence: Evidence, wait: str) -> float:
 
 
 def _mean(evidence: Evidence, wait: str, *, clients: bool) -> float:
+    if blind(evidence) and not (clients and wait in told_classes()):
+        raise Unknown("looks", evidence.missing["looks"])
     return evidence.threads(clients=clients)[wait] / _looks(evidence)
+
+
+def blind(evidence: Evidence) -> bool:
+    """Whether the process list stands for looks at threads: it tells some wait classes of clients only."""
+    return bool(evidence.looks) and "looks" in evidence.missing
 
 
 def _looks(evidence: Evidence) -> int:
@@ -210,7 +218,9 @@ def _host(evidence: Evidence, name: str) -> float:
     return evidence.host[name]
 
 
-_OF_METRICS: Final = frozenset({"last", "max", "min", "rate", "load", "mean", "p99"})
+#: Kinds of signals whose names go on with a metric, and with a wait class.
+OF_METRICS: Final = frozenset({"last", "max", "min", "rate", "load", "mean", "p99"})
+OF_CLASSES: Final = frozenset({"threads", "background", "share", "growth"})
 _KINDS: Final[dict[str, Callable[[Evidence, str], float]]] = {
     "threads": _threads,
     "background": _background,

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.data import catalog_path, read_yaml
 from innoscope.diagnose.evidence import CLIENT
-from innoscope.diagnose.signals import AT_REST
+from innoscope.diagnose.signals import AT_REST, blind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from innoscope.diagnose.blocking import Blocker
-    from innoscope.diagnose.evidence import Evidence, Seen
+    from innoscope.diagnose.evidence import Evidence, Held, Seen
     from innoscope.diagnose.judging import Finding, Verdict
 
 #: Functions of a stack that are shown on a line.
@@ -45,8 +45,9 @@ def text(evidence: Evidence, verdict: Verdict) -> Iterator[str]:
 def _head(evidence: Evidence) -> Iterator[str]:
     server = evidence.server
     flavour = {"mysql": "MySQL", "mariadb": "MariaDB"}.get(server["flavour"], server["flavour"])
-    looked = f"{evidence.seconds:.0f} s, {len(evidence.looks)} looks"
-    yield f"{flavour} {server['version']} · pid {server['pid']} · {looked} · not stopped"
+    looked = "the process list, no stacks" if blind(evidence) else f"{len(evidence.looks)} looks"
+    about = f"pid {server['pid']} · {evidence.seconds:.0f} s, {looked}"
+    yield f"{flavour} {server['version']} · {about} · not stopped"
     if evidence.looks:
         counts = evidence.threads(clients=True)
         looks = len(evidence.looks)
@@ -104,9 +105,10 @@ def record(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
         "server": dict(evidence.server),
         "begun": evidence.begun,
         "seconds": round(evidence.seconds, 3),
-        "looks": len(evidence.looks),
+        "looks": 0 if blind(evidence) else len(evidence.looks),
         "client_threads": _means(evidence),
         "findings": [_as_json(finding) for finding in verdict.findings],
+        "owners": [_held(held) for held in evidence.owners],
         "cannot_tell": [asdict(one) for one in verdict.cannot_tell],
         "checked": verdict.checked,
         "rules": verdict.rules,
@@ -134,6 +136,12 @@ def _stack(seen: Seen) -> dict[str, Any]:
         "count": seen.count,
         "functions": list(seen.functions),
     }
+
+
+def _held(held: Held) -> dict[str, Any]:
+    """An edge of the blocking graph for each waiter."""
+    told = asdict(held)
+    return {**told, "waiters": list(held.waiters), "stack": list(held.stack)}
 
 
 def _blocker(blocker: Blocker) -> dict[str, Any]:

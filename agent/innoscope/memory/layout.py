@@ -76,19 +76,24 @@ class Debug:
 
 
 def learn(
-    target: Target, names: Sequence[str], paths: Sequence[str], debug: Debug, cache: Path | None
+    target: Target,
+    names: Sequence[str],
+    paths: Sequence[str],
+    debug: Debug,
+    cache: Path | None,
+    types: Sequence[str] = (),
 ) -> Layout:
     """The layout of a running server. Raises NoSuchProcess, NoRights or BadFile.
 
-    ``paths`` of variables that it has are asked of the debug information, unless all of them are in the cache
-    (a folder).
+    ``paths`` of variables that it has, and ``types``, paths that begin with a type, are asked of the debug
+    information, unless all of them are in the cache (a folder).
     """
     files = dict(debug.files)
     with ONE_AT_A_TIME, translating(target.pid):
         from innoscope import _native
 
         symbols, source = _native.globals_in_process(target.pid, list(names), list(debug.dirs), files)
-        paths = [path for path in paths if root(path) in symbols]
+        paths = [*(path for path in paths if root(path) in symbols), *types]
         file = cache / f"{_build(target)}.json" if cache is not None else None
         known = _read(file, paths)
         if known is not None:

@@ -1,0 +1,108 @@
+"""What ``innoscope diagnose`` costs the server while it runs over and over: ``python -m bench diagnose``.
+
+The arms: nothing (control), and the command as a person types it, one run after the other: start, compiling
+the probes, looking, taking them off. Both loads of the probes' benchmark.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import asdict
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from bench import pairs
+from bench.alternating import CONTROL, Trial, Window, alternate
+from bench.children import Child
+from bench.scene import say
+from bench.tables import table
+from servers import Server
+from workloads import Oltp, UpdateStorm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bench.settings import Settings
+    from workloads import Workload
+
+ARM = "diagnose"
+
+Record = dict[str, Any]
+
+
+def run(name: str, settings: Settings) -> Record:
+    """One server: each load in turn."""
+    return {
+        "window_s": settings.diagnose_window,
+        "run_s": settings.diagnose_seconds,
+        "loads": {load: _loaded(name, load, settings) for load in settings.probe_loads},
+    }
+
+
+def _loaded(name: str, load_name: str, settings: Settings) -> Record:
+    with ExitStack() as stack:
+        server = stack.enter_context(Server(name))
+        load: Workload = stack.enter_context(
+            Oltp(server, settings.oltp_clients)
+            if load_name == "oltp"
+            else UpdateStorm(server, settings.storm_clients)
+        )
+        child = stack.enter_context(Child("diagnoser", str(server.pid), str(settings.diagnose_seconds)))
+        say(f"{name}: {load.describe}; once before, so that offsets are known")
+        child.ask("on")
+        child.ask("off")
+        cells: list[Record] = []
+        trials = alternate(
+            (CONTROL, ARM),
+            settings.pair_rounds,
+            _window(server, load, child, settings, cells),
+            lambda number: say(f"{name}, {load_name}: pair {number + 1} of {settings.pair_rounds}"),
+        )
+    return {"load": load.describe, "trials": [asdict(trial) for trial in trials], "cells": cells}
+
+
+def _window(
+    server: Server, load: Workload, child: Child, settings: Settings, cells: list[Record]
+) -> Callable[[str], Window]:
+    def window(arm: str) -> Window:
+        if arm == CONTROL:
+            return pairs.window(server, load, settings.diagnose_window)
+        child.ask("on")
+        seen = pairs.window(server, load, settings.diagnose_window)
+        cells.append(child.ask("off"))
+        return seen
+
+    return window
+
+
+def report(results: dict[str, Any]) -> str:
+    """What the server loses, and what the command uses itself."""
+    lost, spent = [], []
+    for name, result in results.items():
+        for load in result["loads"].values():
+            trials = [Trial(**trial) for trial in load["trials"]]
+            lost += [[name, load["load"], *row] for row in pairs.rows(trials, ARM)]
+            spent.append([name, load["load"], *_spent(load["cells"])])
+    return "\n\n".join(
+        [
+            "What the server loses.",
+            table(("server", "load", *pairs.HEADER), lost),
+            "What the command uses itself.",
+            table(("server", "load", *_SPENT), spent),
+        ]
+    )
+
+
+_SPENT = ("runs", "looks", "CPU of one core, median", "found", "could not be told for want of")
+
+
+def _spent(cells: list[Record]) -> list[str]:
+    return [
+        str(sum(cell["runs"] for cell in cells)), str(sum(cell["looks"] for cell in cells)),
+        f"{median(cell['cpu_s'] / cell['seconds'] for cell in cells):.0%}",
+        _all(cells, "found"), _all(cells, "untold"),
+    ]  # fmt: skip
+
+
+def _all(cells: list[Record], key: str) -> str:
+    return ", ".join(sorted({name for cell in cells for name in cell[key]})) or "–"

@@ -1,0 +1,173 @@
+"""Who holds up whom in the end: chains, circles and ties, on made-up evidence."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from innoscope.diagnose import futexes
+from innoscope.diagnose.chains import blockers
+from innoscope.diagnose.evidence import CLIENT, Evidence, Held, Seen, Statement
+from innoscope.diagnose.graph import Graph
+from innoscope.stacks.model import Frame, Thread, Trust
+
+FUTEX, NANOSLEEP = 202, 35
+INSIDE = (
+    "pread64",
+    "my_read",
+    "open_table_def",
+    "get_table_share",
+    "open_table",
+    "open_tables",
+    "do_command",
+)
+WAITING = ("__lll_lock_wait", "pthread_mutex_lock", "open_table", "open_tables", "do_command")
+
+
+def held(owner: int | None, *waiters: int, **more: Any) -> Held:
+    settings: dict[str, Any] = {
+        "kind": "mutex",
+        "name": "LOCK_open",
+        "wait": "opening_tables",
+        "stack": INSIDE,
+        "owner_wait": "page_read",
+        "owners": 1,
+    }
+    settings |= {"address": 0x1000, "owner": owner, "waiters": waiters, "waiting": len(waiters)}
+    return Held(**(settings | more))
+
+
+def evidence(*owners: Held, **more: Any) -> Evidence:
+    return Evidence({"flavour": "mysql", "version": "5.5.9", "pid": "1"}, 0.0, 1.0, owners=owners, **more)
+
+
+def test_the_holder_is_told_in_one_line() -> None:
+    statements = (Statement(42, "app", "web1", "Query", "Opening tables", 9, "SELECT * FROM t", 1234),)
+    seen = (Seen(CLIENT, "opening_tables", WAITING, 8, (1, 2, 3)),)
+    [found] = blockers(evidence(held(1234, 1, 2, 3), statements=statements, seen=seen), "opening_tables")
+    assert found.words == (
+        "connection 42 (thread 1234, app@web1) holds LOCK_open, inside open_table → get_table_share →"
+        " open_table_def → … → pread64 (page read), runs: SELECT * FROM t; 3 wait for it"
+    )
+    assert (found.thread, found.connection, found.lock, found.waiting) == (1234, 42, "LOCK_open", 3)
+    assert found.stack == INSIDE
+
+
+def test_more_waiters_than_were_kept_are_counted() -> None:
+    [found] = blockers(evidence(held(9, 1, 2, waiting=900)), "opening_tables")
+    assert found.waiting == 900
+
+
+def test_a_chain_leads_to_its_root() -> None:
+    """1, 2 and 3 wait for 4, which waits for 5."""
+    other = held(5, 4, name="the metadata lock of table d.t", wait="metadata_lock", owner_wait="idle")
+    [found] = blockers(evidence(held(4, 1, 2, 3), other), "opening_tables")
+    assert found.thread == 5
+    assert found.words == (
+        "thread 5 holds the metadata lock of table d.t;"
+        " 3 wait for it, through thread 4, which holds LOCK_open"
+    )
+    assert found.through == (4,)
+
+
+def test_a_row_lock_continues_a_chain() -> None:
+    """The metadata lock's holder waits for a row: whoever has that row is the root, though idle."""
+    statements = (
+        Statement(7, "app", "web1", "Query", "updating", 8, "UPDATE t", 70),
+        Statement(8, "app", "web2", "Sleep", "", 31, "", 80),
+    )
+    answers = {"row_lock_waits": ({"waiter": "7", "blocker": "8"},)}
+    metadata = held(
+        70, 1, 2, name="the metadata lock of table d.t", wait="metadata_lock", owner_wait="row_lock"
+    )
+    [found] = blockers(evidence(metadata, statements=statements, answers=answers), "metadata_lock")
+    assert found.words == (
+        "connection 8 (thread 80, app@web2) holds a row's lock, idle for 31 s; 2 wait for it, through"
+        " connection 7 (thread 70, app@web1), which holds the metadata lock of table d.t"
+    )
+
+
+def test_who_waits_in_a_circle_is_told() -> None:
+    first, second = held(2, 1, 9), held(1, 2, name="LOCK_log")
+    [found] = blockers(evidence(first, second), "opening_tables")[:1]
+    assert "in a circle: thread" in found.words
+    assert "thread 1" in found.words
+    assert "thread 2" in found.words
+
+
+def test_metadata_locks_that_the_server_tells() -> None:
+    row = {"schema": "d", "object": "t", "type": "SHARED_READ"}
+    rows = (
+        row | {"connection": "1", "status": "GRANTED"},
+        row | {"connection": "2", "status": "GRANTED"},
+        row | {"connection": "2", "status": "PENDING", "type": "EXCLUSIVE"},
+        row | {"connection": "3", "status": "PENDING"},
+    )
+    [root] = Graph(evidence(answers={"metadata_locks": rows})).roots(["metadata_lock"])
+    assert (root.node, root.waiting, root.lock) == (-1, 2, "SHARED_READ on d.t")
+
+
+def test_without_an_owner_there_is_no_root() -> None:
+    assert blockers(evidence(held(None, 1, 2)), "opening_tables") == []
+
+
+def test_other_waits_have_other_roots() -> None:
+    assert blockers(evidence(held(9, 1, wait="mutex_wait")), "opening_tables") == []
+
+
+def test_a_lock_that_goes_from_hand_to_hand_has_no_single_culprit() -> None:
+    [found] = blockers(evidence(held(9, 1, 2, owners=14)), "opening_tables")
+    assert "LOCK_open (one of 14 that held it in turn)" in found.words
+
+
+def _thread(tid: int, *functions: str, syscall: int = FUTEX, argument: int = 0x1000) -> Thread:
+    frames = tuple(Frame(name, "mysqld", 0) for name in functions)
+    return Thread(tid, tid, "mysqld", "S", Trust.EXACT, "mutex_wait", frames, syscall, argument=argument)
+
+
+class Locks:
+    """Memory with a few locks in it."""
+
+    def __init__(self, **at: bytes) -> None:
+        self.at = {int(address[1:], 16): content for address, content in at.items()}
+
+    def many(self, places: Any) -> list[bytes | None]:
+        return [self._read(address, size) for address, size in places]
+
+    def _read(self, address: int, size: int) -> bytes | None:
+        for start, content in self.at.items():
+            if start <= address and address + size <= start + len(content):
+                return content[address - start :][:size]
+        return None
+
+
+MUTEX = struct.pack("<iIiIi", 2, 0, 77, 1, 0)
+
+
+def test_a_mutex_says_who_has_it() -> None:
+    threads = [_thread(5, "__lll_lock_wait", "pthread_mutex_lock", "open_table")]
+    [wait] = futexes.waits(threads, Locks(x1000=MUTEX).many)
+    assert (wait.waiter, wait.kind, wait.address, wait.owners) == (5, "mutex", 0x1000, (77,))
+
+
+def test_an_rwlock_says_who_writes_wherever_its_sleepers_wait() -> None:
+    """Readers and writers sleep on different words of it."""
+    lock = struct.pack("<IIIIIIii", 0x0E, 1, 3, 3, 0, 0, 88, 0)
+    for offset in (8, 12, 0):
+        threads = [_thread(5, "pthread_rwlock_rdlock", "f", argument=0x1000 + offset)]
+        [wait] = futexes.waits(threads, Locks(x1000=lock).many)
+        assert (wait.kind, wait.address, wait.owners) == ("rwlock", 0x1000, (88,)), offset
+
+
+def test_conditions_and_other_calls_are_no_locks() -> None:
+    threads = [
+        _thread(5, "pthread_cond_wait", "os_event_wait_low"),
+        _thread(6, "nanosleep", "pthread_mutex_lock", syscall=NANOSLEEP),
+        _thread(7, "do_command", "a", "b", "c", "pthread_mutex_lock"),
+    ]
+    assert futexes.waits(threads, Locks(x1000=MUTEX).many) == []
+
+
+def test_a_lock_that_is_gone_has_no_owner() -> None:
+    [wait] = futexes.waits([_thread(5, "pthread_mutex_lock", "f", argument=0x9000)], Locks(x1000=MUTEX).many)
+    assert wait.owners == ()
