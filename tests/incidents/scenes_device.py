@@ -20,8 +20,8 @@ _DIRECT: Final = ("--innodb-flush-method=O_DIRECT", "--innodb-log-file-size=64M"
 _LAZY: Final = (*_DIRECT, "--innodb-flush-log-at-trx-commit=0")
 _SMALL: Final = "--innodb-buffer-pool-size=8M"
 _LARGE: Final = "--innodb-buffer-pool-size=256M"
-#: The page cleaner has always something to do.
-_EAGER: Final = (_LARGE, "--innodb-flushing-avg-loops=1", "--innodb-io-capacity=2000")
+#: The master thread has always something to write.
+_EAGER: Final = (_LARGE, "--innodb-max-dirty-pages-pct=5", "--innodb-io-capacity=2000")
 
 
 def _reading(server: Server) -> Readers:
@@ -74,7 +74,7 @@ def _crowded(server: Server) -> Iterator[None]:
 
 @contextmanager
 def _slow_doublewrite(server: Server) -> Iterator[None]:
-    with Writers(server, 4, megabytes=64, rate=100), slow(server, writes=60):
+    with Writers(server, 4, megabytes=64, rate=20), slow(server, writes=60):
         yield
 
 
@@ -156,8 +156,8 @@ INCIDENTS = (
         what="rows are changed at random in eight times as much data as the pool holds, on a slow device",
     ),
     Incident(
-        "doublewrite-56",
-        "mysql-5.6.24",
+        "doublewrite-559",
+        "mysql-5.5.9",
         "doublewrite",
         _slow_doublewrite,
         _slow_doublewrite,

@@ -94,13 +94,13 @@ def _history(workload: Idle) -> int:
 
 
 def _remembering(server: Server) -> Writers:
-    return Writers(server, 4, megabytes=64)
+    return Writers(server, 4, megabytes=64, rate=2000)
 
 
 @contextlib.contextmanager
 def _swapping(server: Server) -> Iterator[None]:
     """It believes to have more memory than it may use."""
-    with squeezed(server, 96 << 20), _remembering(server):
+    with squeezed(server, 80 << 20), _remembering(server):
         yield
 
 
