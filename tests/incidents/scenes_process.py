@@ -175,7 +175,7 @@ INCIDENTS = (
         "crash-recovery-97",
         "mysql-9.7",
         "crash_recovery",
-        _recovers(TIGHT_9, 300),
+        _recovers(TIGHT_9, 200),
         _clean(TIGHT_9),
         options=_roomy(ROOMY_9),
         what=_CRASHED,
