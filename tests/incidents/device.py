@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 _BLKIO: Final = Path("/sys/fs/cgroup/blkio")
 _MEMORY: Final = Path("/sys/fs/cgroup/memory")
+_WITHIN_S: Final = 30
+_SWAP: Final = 256 << 20
 _UNLIMITED: Final = 0
 
 
@@ -33,9 +36,26 @@ def slow(server: Server, *, reads: int = _UNLIMITED, writes: int = _UNLIMITED) -
         (group / "cgroup.procs").write_text(str(server.pid))
         yield
     finally:
-        if server.running:
-            (_BLKIO / "cgroup.procs").write_text(str(server.pid))
-        group.rmdir()
+        for what in ("read", "write"):
+            (group / f"blkio.throttle.{what}_iops_device").write_text(f"{_device(server)} {_UNLIMITED}")
+        _left(server, group, _BLKIO)
+
+
+def _left(server: Server, group: Path, home: Path) -> None:
+    """Take the server out of the group, and remove that; a server that is ending goes by itself."""
+    if server.running:
+        with suppress(ProcessLookupError):
+            (home / "cgroup.procs").write_text(str(server.pid))
+    deadline = time.monotonic() + _WITHIN_S
+    while True:
+        try:
+            group.rmdir()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return
 
 
 def _device(server: Server) -> str:
@@ -47,7 +67,7 @@ def _device(server: Server) -> str:
 def squeezed(server: Server, limit: int) -> Iterator[None]:
     """Start it again; for the block it may keep so many bytes in memory; the rest is swapped out."""
     group, home = _MEMORY / f"innoscope-{server.pid}", _home()
-    with _swap_space(server, limit):
+    with _swap_space(server):
         group.mkdir()
         try:
             (group / "memory.swappiness").write_text("100")
@@ -59,18 +79,16 @@ def squeezed(server: Server, limit: int) -> Iterator[None]:
             yield
         finally:
             (group / "memory.limit_in_bytes").write_text("-1")
-            if server.running:
-                (home / "cgroup.procs").write_text(str(server.pid))
-            group.rmdir()
+            _left(server, group, home)
 
 
 @contextmanager
-def _swap_space(server: Server, size: int) -> Iterator[None]:
+def _swap_space(server: Server) -> Iterator[None]:
     """A file of the server's folder as swap space of the host."""
     path = server.folder.path / "swap"
     with path.open("wb") as file:
         path.chmod(0o600)
-        for _ in range(size >> 20):
+        for _ in range(_SWAP >> 20):
             file.write(bytes(1 << 20))
         os.fsync(file.fileno())
     for command in ("mkswap", "swapon"):

@@ -20,6 +20,8 @@ _DIRECT: Final = ("--innodb-flush-method=O_DIRECT", "--innodb-log-file-size=64M"
 _LAZY: Final = (*_DIRECT, "--innodb-flush-log-at-trx-commit=0")
 _SMALL: Final = "--innodb-buffer-pool-size=8M"
 _LARGE: Final = "--innodb-buffer-pool-size=256M"
+#: The master thread has always something to write.
+_EAGER: Final = (_LARGE, "--innodb-max-dirty-pages-pct=5", "--innodb-io-capacity=2000")
 
 
 def _reading(server: Server) -> Readers:
@@ -44,10 +46,10 @@ def _slow_commits(server: Server) -> Iterator[None]:
 
 @contextmanager
 def _ddl(server: Server) -> Iterator[None]:
-    """A client that makes and drops a table, and one that changes a view, some a second."""
+    """A client that makes and drops a table, and one that changes a view, once a second."""
     create = "CREATE TABLE a1 (a INT PRIMARY KEY) ENGINE=InnoDB"
-    tables = [*repeating([create, "DROP TABLE a1"]), "--rate=2"]
-    views = [*repeating(["CREATE OR REPLACE VIEW v1 AS SELECT 1"]), "--rate=2"]
+    tables = [*repeating([create, "DROP TABLE a1"]), "--rate=1"]
+    views = [*repeating(["CREATE OR REPLACE VIEW v1 AS SELECT 1"]), "--rate=1"]
     with (
         Idle(server, 5) as idle,
         Clients(server, 1, idle.database, tables) as one,
@@ -72,7 +74,7 @@ def _crowded(server: Server) -> Iterator[None]:
 
 @contextmanager
 def _slow_doublewrite(server: Server) -> Iterator[None]:
-    with Writers(server, 4, megabytes=64, rate=400), slow(server, writes=100):
+    with Writers(server, 4, megabytes=64, rate=20), slow(server, writes=60):
         yield
 
 
@@ -85,7 +87,7 @@ _ROWS: Final = 22_000
 def _copies(server: Server, isolation: str) -> Iterator[None]:
     """CREATE TABLE … SELECT, many at once; each reads the whole table, and is slow with its last row."""
     setup = (f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}",)
-    with Writers(server, 2, megabytes=48, rate=50) as one:
+    with Readers(server, 2, megabytes=48, rate=50) as one:
         last = one.sql(f"SELECT MAX(a) FROM {one.database}.t1")[0][0]
         with Crowd(server, _COPIES, one.database, setup) as crowd:
             crowd.send(*(
@@ -154,13 +156,13 @@ INCIDENTS = (
         what="rows are changed at random in eight times as much data as the pool holds, on a slow device",
     ),
     Incident(
-        "doublewrite-56",
-        "mysql-5.6.24",
+        "doublewrite-559",
+        "mysql-5.5.9",
         "doublewrite",
         _slow_doublewrite,
         _slow_doublewrite,
-        options=(*_LAZY, _SMALL),
-        twin_options=(*_LAZY, _LARGE, "--skip-innodb-doublewrite"),
+        options=(*_LAZY, *_EAGER),
+        twin_options=(*_LAZY, *_EAGER, "--skip-innodb-doublewrite"),
         what="pages are written twice to a slow device, one batch at a time",
     ),
     Incident(

@@ -15,7 +15,7 @@ from safety.recovering import ROOMY, ROOMY_9, TIGHT, TIGHT_9, make_redo
 from safety.slow_shutdown import OPTIONS as SLOW_SHUTDOWN
 from safety.slow_shutdown import make_backlog
 from servers.launch import arguments
-from workloads import Cpu, Idle, Writers
+from workloads import Idle, Writers
 from workloads.crowd import Crowd
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _ROOMY_1145 = {**ROOMY, "innodb_log_file_size": "256M"}
 _TIGHT_1145 = {**_ROOMY_1145, "innodb_buffer_pool_size": "8M"}
 
 
-def _recovers(tight: Mapping[str, str | int | None]) -> Scene:
+def _recovers(tight: Mapping[str, str | int | None], limit: int) -> Scene:
     """Crashed with much to redo, and started again on a slow device with a small pool."""
 
     @contextlib.contextmanager
@@ -41,7 +41,7 @@ def _recovers(tight: Mapping[str, str | int | None]) -> Scene:
         server.kill()
         server.options = tight
         server.start(wait=False)
-        with slow(server, reads=40, writes=40):
+        with slow(server, reads=limit, writes=limit):
             yield
 
     return scene
@@ -94,13 +94,13 @@ def _history(workload: Idle) -> int:
 
 
 def _remembering(server: Server) -> Writers:
-    return Writers(server, 4, megabytes=64)
+    return Writers(server, 4, megabytes=64, rate=2000)
 
 
 @contextlib.contextmanager
 def _swapping(server: Server) -> Iterator[None]:
     """It believes to have more memory than it may use."""
-    with squeezed(server, 96 << 20), _remembering(server):
+    with squeezed(server, 80 << 20), _remembering(server):
         yield
 
 
@@ -130,7 +130,7 @@ def _all_read(server: Server) -> Iterator[None]:
 @contextlib.contextmanager
 def _toggled(server: Server) -> Iterator[None]:
     """Somebody helped himself last night."""
-    with Cpu(server, 4):
+    with Idle(server, 10):
         _innoscope("toggle", "set", "io_capacity", "1000", "--yes", "--pid", server.pid, "-u", "root")
         yield
 
@@ -152,6 +152,13 @@ def _roomy(options: Mapping[str, str | int | None]) -> tuple[str, ...]:
     return tuple(arguments(options))
 
 
+#: What a server needs besides its buffer pool is less than the pool.
+_MEAGRE = (
+    "--performance-schema=OFF",
+    "--max-connections=100",
+    "--innodb-flush-log-at-trx-commit=0",
+    "--innodb-flush-method=O_DIRECT",
+)
 _CRASHED = "it crashed with much redo to apply, and starts again with a small pool on a slow device"
 
 INCIDENTS = (
@@ -159,7 +166,7 @@ INCIDENTS = (
         "crash-recovery-56",
         "mysql-5.6.24",
         "crash_recovery",
-        _recovers(TIGHT),
+        _recovers(TIGHT, 40),
         _clean(TIGHT),
         options=_roomy(ROOMY),
         what=_CRASHED,
@@ -168,7 +175,7 @@ INCIDENTS = (
         "crash-recovery-97",
         "mysql-9.7",
         "crash_recovery",
-        _recovers(TIGHT_9),
+        _recovers(TIGHT_9, 200),
         _clean(TIGHT_9),
         options=_roomy(ROOMY_9),
         what=_CRASHED,
@@ -177,7 +184,7 @@ INCIDENTS = (
         "crash-recovery-1145",
         "mariadb-11.4.5",
         "crash_recovery",
-        _recovers(_TIGHT_1145),
+        _recovers(_TIGHT_1145, 40),
         _clean(_TIGHT_1145),
         options=_roomy(_ROOMY_1145),
         what=_CRASHED,
@@ -197,6 +204,7 @@ INCIDENTS = (
         "memory_pressure",
         _swapping,
         _remembering,
+        options=_MEAGRE,
         what="it may keep less in memory than its buffer pool takes, and the rest is swapped out",
     ),
     Incident(

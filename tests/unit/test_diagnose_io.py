@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from innoscope.diagnose.asking import Question, default_questions
 from innoscope.diagnose.evidence import CLIENT, Evidence, Look, Missing, OnFile, Seen, Snapshot, Statement
+from innoscope.diagnose.host import Host
 from innoscope.diagnose.judging import Finding, Verdict, judge
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SERVER = {"flavour": "mysql", "version": "5.6.24", "pid": "42"}
 SECONDS = 10.0
@@ -73,6 +77,30 @@ def test_which_file_is_read() -> None:
 def test_the_toggle_that_was_left_on_is_named() -> None:
     found = first(evidence({}, {"toggle_in_force.io_capacity.sql": 1}))
     assert (found.name, found.evidence) == ("toggle_left_on", ("io_capacity",))
+
+
+@pytest.mark.parametrize(
+    ("said", "files"),
+    [
+        (
+            "4:memory:/db\n0::/\n",
+            {"memory/db/memory.usage_in_bytes": 30, "memory/db/memory.limit_in_bytes": 40},
+        ),
+        ("0::/db\n", {"db/memory.current": 30, "db/memory.max": 40}),
+    ],
+)
+def test_how_full_a_control_group_is(tmp_path: Path, said: str, files: dict[str, int]) -> None:
+    process = tmp_path / "proc" / "42"
+    process.mkdir(parents=True)
+    (process / "cgroup").write_text(said)
+    for name, number in files.items():
+        path = tmp_path / "groups" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{number}\n")
+    host = Host(42, tmp_path / "proc", tmp_path / "groups")
+    assert host.rates() == {"group_memory_ratio": 0.75}
+    path.write_text("max\n")
+    assert host.rates() == {}
 
 
 def test_many_reads_are_not_slow_ones() -> None:

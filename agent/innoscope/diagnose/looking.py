@@ -151,10 +151,13 @@ class Looker:
             return None
         try:
             path = Path(f"/proc/{self._target.pid}/fd/{thread.argument}").readlink()
+            root = Path(f"/proc/{self._target.pid}/root").readlink()
         except OSError:
             return None
         if not path.is_absolute():
             return None
+        if path.is_relative_to(root):
+            path = Path("/") / path.relative_to(root)
         home = self._target.datadir
         return str(path.relative_to(home) if home and path.is_relative_to(home) else path)
 
