@@ -88,5 +88,6 @@ def test_an_exact_count_is_preferred_to_an_estimate() -> None:
     readings = Readings((_Told("probes", 214_000.0), _Told("sql", 11_600.0)))
     for _ in range(2):
         readings.read(5)
-    snapshots, _ = readings.close()
+    snapshots, _ = readings.between(0, float("inf"))
+    readings.close()
     assert [one.values["read_ahead_pages.linear"] for one in snapshots] == [11_600.0, 11_600.0]
