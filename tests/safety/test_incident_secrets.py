@@ -15,8 +15,9 @@ import pytest
 
 from innoscope.cli.main import main
 from innoscope.incident import files, words
+from live import figures
 from safety.command import innoscope, run
-from safety.planted import leaks, planted
+from safety.planted import SECRETS, leaks, planted
 from safety.privileges import nobody
 from servers import Server
 
@@ -67,6 +68,10 @@ def test_a_file_has_no_secret_and_says_the_same_elsewhere(
         assert printed.out.strip()
         assert leaks(printed.out + printed.err) == [], part
     _says_the_same_elsewhere(path, public, json.loads(live.stdout))
+    told = (
+        f"0 of {len(SECRETS)} planted secrets in {path.stat().st_size:,} bytes; the same findings elsewhere"
+    )
+    figures.record("incident file", name, told, bytes=path.stat().st_size, secrets=0)
 
 
 def _has_all_but_the_secrets(path: Path) -> None:
