@@ -69,6 +69,7 @@ def test_a_file_is_its_owners_whole_and_never_written_over(tmp_path: Path) -> No
         files.check_free(tmp_path / "no" / "file")
     with pytest.raises(CannotWrite):
         files.save(tmp_path / "no" / "file", capture())
+    files.check_free(tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted([path, link]), "something was left behind"
 
 

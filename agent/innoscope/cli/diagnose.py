@@ -170,8 +170,7 @@ class _Keeping:
 
         self._path, self._as_json = path, as_json
         self.fetcher = Fetcher(target)
-        if not path.is_dir():
-            check_free(path)  # said before the look, not after it
+        check_free(path)  # said before the look, not after it
 
     def take(self, evidence: Evidence) -> Verdict:
         """Print the findings, write the file, and say where it is. Raises CannotWrite."""

@@ -60,11 +60,17 @@ def name_for(capture: Capture) -> str:
 
 
 def check_free(path: Path) -> None:
-    """Raise CannotWrite now if ``save`` would: the name is taken, or there is no such folder."""
-    if os.path.lexists(path):
+    """Raise CannotWrite now if ``save`` would: the name is taken, no such folder, no right to write there.
+
+    A folder stands for some file in it.
+    """
+    folder = path if path.is_dir() else path.absolute().parent
+    if folder is not path and os.path.lexists(path):
         raise _taken_already(path)
-    if not path.absolute().parent.is_dir():
+    if not folder.is_dir():
         raise CannotWrite(f"cannot write {path}: there is no such folder", remedy=f"mkdir -p {path.parent}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise CannotWrite(f"cannot write {path}: no right to write in {folder}", remedy="name another folder")
 
 
 def save(path: Path, capture: Capture) -> None:
