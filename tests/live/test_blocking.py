@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Evidence
 
-SECONDS = 2.0
+SECONDS = 1.5
 WAITERS = 8
 _OPENAT = "257"  # asm/unistd_64.h
 #: Servers that describe themselves: debug information, and for 9.7 the performance schema.
-TELLING = ("mysql-5.5.9", "mysql-5.6.24", "mysql-9.7", "mariadb-11.4.5")
+TELLING = ("mysql-5.5.9", "mysql-9.7", "mariadb-11.4.5")
 
 
 def seen(server: Server, *, sql: bool = True) -> Evidence:
@@ -120,7 +120,7 @@ def test_lock_tables(tables: Server) -> None:
         _check_thread(tables, evidence, found)
 
 
-@pytest.mark.parametrize("tables", ["mysql-5.5.9", "mariadb-11.4.5"], indirect=True)
+@pytest.mark.parametrize("tables", ["mysql-5.6.24"], indirect=True)
 def test_the_global_read_lock_without_sql(tables: Server) -> None:
     """FLUSH TABLES WITH READ LOCK, and nobody is asked anything."""
     with (
@@ -148,7 +148,7 @@ def test_a_user_lock(tables: Server) -> None:
         assert "secret" not in repr(evidence)
 
 
-@pytest.mark.parametrize("tables", ["mysql-5.6.24", "mysql-9.7", "mariadb-11.4.5"], indirect=True)
+@pytest.mark.parametrize("tables", ["mysql-9.7", "mariadb-11.4.5"], indirect=True)
 def test_a_chain_over_three_kinds_of_lock_leads_to_the_idle_transaction(tables: Server) -> None:
     """Readers → an ALTER of u → a transaction that has read u and wants a row → who has changed that row."""
     with (
@@ -168,10 +168,9 @@ def test_a_chain_over_three_kinds_of_lock_leads_to_the_idle_transaction(tables: 
             assert found.waiting == WAITERS + 1
 
 
-@pytest.mark.parametrize("name", ["mysql-5.5.9", "mysql-5.6.24"])
-def test_a_mutex_of_the_c_library_names_its_owner(name: str) -> None:
+def test_a_mutex_of_the_c_library_names_its_owner() -> None:
     """A table whose file is a pipe is opened for ever, under LOCK_open."""
-    with Server(name) as server:
+    with Server("mysql-5.5.9") as server:
         _run(
             server,
             "CREATE DATABASE blocking",

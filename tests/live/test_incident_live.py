@@ -6,9 +6,10 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from innoscope.incident import files
 from safety.command import innoscope
 from servers import Server
-from workloads import Idle, RowLock
+from workloads import Crowd, Idle, RowLock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,6 +38,22 @@ def test_what_a_stall_has_that_a_calm_dump_has_not(tmp_path: Path) -> None:
         record = json.loads(told.stdout)
         assert (record["waits"][0]["wait"], record["waits"][0]["clients"]) == ("row_lock", True)
         assert "lock_wait_suspend_thread" in record["stacks"][0]["functions"]
+
+
+def test_a_full_server_tells_its_variables_from_memory(tmp_path: Path) -> None:
+    path = tmp_path / "full.innoscope"
+    with Server("mysql-5.6.24") as server:
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SET GLOBAL max_connections = 10")
+        with Crowd(server, 11, "mysql"):
+            saved = innoscope(
+                "diagnose", "--pid", server.pid, "-u", "root", "--seconds", 4, "--no-probes", "--save", path
+            )
+    assert saved.returncode == _FOUND, saved.stderr
+    kept = files.load(path)
+    assert (kept.status, kept.missing["status"].words) == (None, "too many connections")
+    assert kept.missing["variables"].words == "InnoDB's only, from memory: too many connections"
+    assert int(kept.variables["innodb_buffer_pool_size"]) > 0
 
 
 def _dump(server: Server, path: Path) -> Path:

@@ -49,12 +49,18 @@ def planted(server: Server) -> Iterator[None]:
         with contextlib.suppress(pymysql.err.IntegrityError):
             _run(server, f"INSERT INTO {DATABASE}.child VALUES ('Zq5Foreign')")
         _deadlock(server)
-        hold = ("BEGIN", "UPDATE t SET b = 'Zq2Update' WHERE a = 1")
+        hold = ("BEGIN", "SELECT * FROM t WHERE a = 1 FOR UPDATE")
         stack.enter_context(Crowd(server, 1, DATABASE, hold))
         for number, statement in enumerate(_waiting(server), 1):
             stack.enter_context(Crowd(server, 1, DATABASE)).send(statement)
             _until(partial(_waits, server, number))
         yield
+
+
+def told(server: Server) -> str:
+    """What the server itself says of all that: its status, its process list, its variables."""
+    questions = ("SHOW ENGINE INNODB STATUS", "SHOW FULL PROCESSLIST", "SHOW GLOBAL VARIABLES")
+    return "".join(str(_run(server, question)) for question in questions)
 
 
 def _prepared() -> Iterator[str]:

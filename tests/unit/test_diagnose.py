@@ -116,6 +116,19 @@ def test_who_is_inside_is_found_by_stacks() -> None:
     assert blocker.stack == inside
 
 
+def test_who_is_inside_is_shown_with_its_statement() -> None:
+    seen = (
+        Seen(CLIENT, "opening_tables", ("pthread_mutex_lock", "open_table", "mysql_parse"), 300, (1, 2, 3)),
+        Seen(CLIENT, "page_read", ("pread64", "dict_load_table", "open_table", "mysql_parse"), 10, (9,)),
+    )
+    statements = (Statement(42, "app", "web1", "Query", "Opening tables", 9, "SELECT * FROM t", 9),)
+    counts = {"opening_tables": 30, "page_read": 1}
+    [blocker] = judge(evidence(counts, seen=seen, statements=statements)).findings[0].blockers
+    assert blocker.words == (
+        "connection 42 (thread 9), app@web1 inside open_table (page read), runs: SELECT * FROM t; 30 wait"
+    )
+
+
 def test_what_follows_from_another_finding_comes_behind_it() -> None:
     full = {"checkpoint_age_ratio": 0.95, "redo_written_bytes": 0}
     later = full | {"redo_written_bytes": 10_000_000}

@@ -21,7 +21,7 @@ from innoscope.stacks.model import Dump
 from innoscope.stacks.recording import Recorder
 from innoscope.stacks.render.json import line, profile_line
 from unit.capturing import capture, evidence
-from unit.dumps import IDLE, ROW_LOCK, thread
+from unit.dumps import IDLE, ROW_LOCK, frames, thread
 from unit.dumps import target as made_target
 
 if TYPE_CHECKING:
@@ -182,6 +182,20 @@ def test_dumps_recordings_and_profiles_are_sides_too(kind: str, tmp_path: Path) 
     assert told.stacks[0].functions == tuple(frame.label for frame in ROW_LOCK)
     assert IDLE[0].label not in str(told.stacks)
     assert told.notes == ()
+
+
+@pytest.mark.parametrize("as_profile", [False, True])
+def test_a_forged_dump_does_nothing_to_a_terminal(as_profile: bool, tmp_path: Path) -> None:
+    nasty = frames("poll\x1b[2J", "do_command\u202e")
+    look = replace(dumps(0, 1)[0], threads=tuple(thread(n, nasty, "\x1b]0;x\x07") for n in range(50)))
+    report = Report(made_target())
+    report.add(look)
+    (tmp_path / "a").write_text((profile_line(report) if as_profile else line(look)) + "\n")
+    (tmp_path / "b").write_text(line(dumps(0, 1)[0]) + "\n")
+    a, b = (sides.open_side(tmp_path / name) for name in "ab")
+    told = "\n".join(telling.text(a, b, compare(a, b), 9))
+    assert "poll\ufffd[2J,do_command\ufffd" in told
+    assert not set(told) & {"\x1b", "\x07", "\u202e"}
 
 
 def test_other_versions_and_kinds_are_compared_as_far_as_that_goes(tmp_path: Path) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 from incidents import table
 from incidents.every import BY_NAME, INCIDENTS
@@ -50,3 +54,13 @@ def test_a_cure_has_a_row_of_its_own() -> None:
 def test_only_what_is_between_the_markers_is_replaced() -> None:
     page = f"above\n{table.BEGIN}\nold\n{table.END}\nbelow\n"
     assert table.with_tables(page, "new") == f"above\n{table.BEGIN}\nnew\n{table.END}\nbelow\n"
+
+
+def test_a_person_is_told_which_incidents_there_are() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "incidents"],
+        env={**os.environ, "PYTHONPATH": str(Path(table.__file__).parents[1])},
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    listed = [line.split()[:3] for line in done.stdout.splitlines() if line and "make incident" not in line]
+    assert listed == [[one.name, one.server, one.finding] for one in INCIDENTS]

@@ -135,7 +135,7 @@ def _look(target: Target, sources: Sources, seconds: float, save: Path | None, a
     from innoscope.diagnose.gathering import Gathering
     from innoscope.diagnose.judging import judge
 
-    keeping = _Keeping(save, as_json) if save else None
+    keeping = _Keeping(target, save, as_json) if save else None
     if keeping:
         sources = dataclasses.replace(sources, also=keeping.fetcher)
     with contextlib.closing(Gathering(target, sources)) as gathering:
@@ -164,14 +164,13 @@ def _print(evidence: Evidence, verdict: Verdict, as_json: bool) -> None:
 class _Keeping:
     """``--save``: what more is asked for, and the file."""
 
-    def __init__(self, path: Path, as_json: bool) -> None:
+    def __init__(self, target: Target, path: Path, as_json: bool) -> None:
         from innoscope.incident.fetching import Fetcher
         from innoscope.incident.files import check_free
 
         self._path, self._as_json = path, as_json
-        self.fetcher = Fetcher()
-        if not path.is_dir():
-            check_free(path)  # said before the look, not after it
+        self.fetcher = Fetcher(target)
+        check_free(path)  # said before the look, not after it
 
     def take(self, evidence: Evidence) -> Verdict:
         """Print the findings, write the file, and say where it is. Raises CannotWrite."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from innoscope.cli.common import json_option
+from innoscope.cli.replay import counting
 
 _EPILOG = """\b
 Examples:
@@ -62,7 +63,8 @@ def command(a: Path, b: Path | None, limit: int, as_json: bool) -> None:
         capture = load(a)
         before, after = sides.before_of(a, capture), sides.of_capture(a, capture)
     else:
-        before, after = sides.open_side(a), sides.open_side(b)
+        with counting("reading") as progress:
+            before, after = sides.open_side(a, progress), sides.open_side(b, progress)
     found = differing.compare(before, after)
     if as_json:
         click.echo(json.dumps(telling.record(before, after, found), ensure_ascii=False))

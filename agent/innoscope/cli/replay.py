@@ -48,12 +48,12 @@ def _open(file: Path) -> Recording:
     """Read the file."""
     from innoscope.stacks.recording import Recording
 
-    with _counting(f"reading {file}") as progress:
+    with counting(f"reading {file}") as progress:
         return Recording(file, progress=progress)
 
 
 @contextmanager
-def _counting(what: str) -> Iterator[Callable[[int], None]]:
+def counting(what: str) -> Iterator[Callable[[int], None]]:
     """A count of looks on stderr that is wiped at the end; nothing when nobody watches."""
     watched = sys.stderr.isatty()
     shown = False
@@ -88,7 +88,7 @@ def _print(recording: Recording, moment: float | None) -> int:
     if moment is not None:
         lines = list(look(recording, moment, columns))
     else:
-        with _counting("adding up") as progress:
+        with counting("adding up") as progress:
             lines = list(summary(recording, columns, progress))
     for line in lines:
         click.echo(line)

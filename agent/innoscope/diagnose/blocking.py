@@ -168,15 +168,25 @@ def latch(*waits: str) -> Callable[[Evidence], list[Blocker]]:
         ]
         inside.sort(key=lambda found: -found[0].count)
         return [
-            Blocker(f"{_threads(seen)} inside {function} ({seen.wait.replace('_', ' ')})", seen.functions)
+            _inside(seen, function, sum(one.count for one in waiting), evidence)
             for seen, function in inside[:2]
         ]
 
     return find
 
 
-def _threads(seen: Seen) -> str:
-    return f"thread {seen.tids[0]}" if len(seen.tids) == 1 else f"{max(len(seen.tids), 1)} threads"
+def _inside(seen: Seen, function: str, waited: int, evidence: Evidence) -> Blocker:
+    """With what it runs and how many wait, if it is one thread; ``waited`` is the sum over all looks."""
+    tid = seen.tids[0] if len(seen.tids) == 1 else None
+    said = next((one for one in evidence.statements if tid is not None and one.tid == tid), None)
+    who = f"thread {tid}" if tid else f"{max(len(seen.tids), 1)} threads"
+    words = f"inside {function} ({seen.wait.replace('_', ' ')})"
+    if said is None:
+        return Blocker(f"{who} {words}", seen.functions, thread=tid)
+    waiting = round(waited / max(len(evidence.looks), 1))
+    runs = f", runs: {said.text}" if said.text else ""
+    line = f"connection {said.connection} ({who}){_account(said)} {words}{runs}; {waiting:,} wait"
+    return Blocker(line, seen.functions, thread=tid, connection=said.connection, waiting=waiting)
 
 
 #: What rules may name as ``blocker``.

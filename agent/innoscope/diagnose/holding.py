@@ -8,6 +8,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import threading
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 _WAITERS_KEPT: Final = 1_000
 _OWNERS_KEPT: Final = 3
 _LOCKS_KEPT: Final = 20
+#: Seconds between two readings of who holds a lock.
+_MOMENT_S: Final = 0.01
 #: Wait classes in which InnoDB's latches and metadata locks are waited for.
 _LATCHES: Final = frozenset({"mutex_wait", "spin", "read_ahead", "page_read", "opening_tables", "statistics"})
 _METADATA: Final = frozenset({"metadata_lock", "opening_tables", "user_lock"})
@@ -74,15 +77,13 @@ class Holding:
         found: dict[int, list[Wait]] = {}
         try:
             waits = self._waits(dump)
-        except (
-            OSError,
-            _native.NativeError,
-        ):  # no rights to its memory, or it ends: stacks tell what they can
+            steady = self._steady(dump, waits)
+        except (OSError, _native.NativeError):  # no rights to its memory, or it ends: stacks tell the rest
             return
         for wait in waits:
             found.setdefault(wait.address, []).append(wait)
         for address, waits in found.items():
-            self._add(address, waits, by_tid)
+            self._add(address, waits, by_tid, steady.get(address, frozenset()))
 
     def told(self) -> tuple[Held, ...]:
         """A record for each lock and owner, those for which most waited first."""
@@ -94,17 +95,29 @@ class Holding:
         """The connections, as of the look at which most threads waited for each other, else of the last."""
         return self._sessions
 
-    def _waits(self, dump: Dump) -> list[Wait]:
+    def _latched(self, dump: Dump, threads: set[int], seen: set[str]) -> list[Wait]:
+        """Waits for locks that are held for a moment."""
         found = futexes.waits(dump.threads, self._memory.many)
-        threads = {thread.ns_tid for thread in dump.threads}
         if self._target.flavour == "mariadb":
             found += srw.waits(self._memory, dump.threads, threads)
+        if self._anatomy is not None and self._anatomy.latches is not None and seen & _LATCHES:
+            found += latches.waits(self._memory, self._anatomy.latches, threads)
+        return found
+
+    def _steady(self, dump: Dump, waits: list[Wait]) -> dict[int, frozenset[int]]:
+        """The owners a moment later, by lock: of those that are still there, the stack says what they do."""
+        if not any(wait.owners for wait in waits if wait.kind != metadata.KIND):
+            return {}
+        time.sleep(_MOMENT_S)
+        again = self._latched(dump, *_of(dump))
+        return {wait.address: frozenset(wait.owners) for wait in again}
+
+    def _waits(self, dump: Dump) -> list[Wait]:
+        threads, seen = _of(dump)
+        found = self._latched(dump, threads, seen)
         anatomy = self._anatomy
         if anatomy is None:
             return found
-        seen = {thread.wait for thread in dump.threads}
-        if anatomy.latches is not None and seen & _LATCHES:
-            found += latches.waits(self._memory, anatomy.latches, threads)
         if anatomy.sessions is not None and (found or seen & _METADATA or not self._sessions):
             sessions = sessions_of.read(self._memory, anatomy.sessions, threads)
             if seen & _METADATA:
@@ -118,21 +131,30 @@ class Holding:
         with contextlib.suppress(InnoscopeError):  # it is gone, or its memory is refused: as without names
             self._anatomy = anatomies.learn(self._target)
 
-    def _add(self, address: int, waits: list[Wait], by_tid: dict[int, Thread]) -> None:
+    def _add(
+        self, address: int, waits: list[Wait], by_tid: dict[int, Thread], steady: frozenset[int]
+    ) -> None:
         first = waits[0]
         lock = self._locks.setdefault(address, _Lock(first.kind, first.name))
         lock.looks += 1
         lock.waited += len(waits)
         waiting = {wait.waiter for wait in waits}
-        # One that still waited at the look has got the lock since: its stack does not say what for.
-        owners = {owner: by_tid[owner] for owner in first.owners if owner in by_tid and owner not in waiting}
+        taker = _taker(waits, by_tid)
+        # One that got the lock since the look was elsewhere then: its stack does not say what for.
+        owners = {
+            owner: by_tid[owner]
+            for owner in first.owners
+            if owner in by_tid
+            and owner not in waiting
+            and (first.kind == metadata.KIND or owner in steady or taker in _labels(by_tid[owner]))
+        }
         lock.owners.update(set(first.owners) & by_tid.keys())
         if (bool(owners), len(waits)) >= (bool(lock.best), len(lock.waiters)):
             lock.waiters, lock.best = tuple(sorted(waiting)), owners
-            lock.taker, lock.wait = _taker(waits, by_tid), by_tid[first.waiter].wait
+            lock.taker, lock.wait = taker, by_tid[first.waiter].wait
 
     def _held(self, address: int, lock: _Lock) -> Iterable[Held]:
-        name = lock.name or self._name(address) or lock.taker
+        name = lock.name or self._name(address) or _described(lock)
         known: list[tuple[int | None, Thread | None]] = [*lock.best.items()]
         for tid, thread in known[:_OWNERS_KEPT] or [(None, None)]:
             yield Held(
@@ -146,7 +168,7 @@ class Holding:
                 looks=lock.looks,
                 owners=len(lock.owners),
                 owner_wait=thread.wait if thread is not None else "",
-                stack=tuple(frame.label for frame in thread.frames) if thread is not None else (),
+                stack=_labels(thread) if thread is not None else (),
             )
 
     def _name(self, address: int) -> str:
@@ -184,12 +206,24 @@ class _Names:
         return name if address == start else f"{name}+0x{address - start:x}"
 
 
+def _of(dump: Dump) -> tuple[set[int], set[str]]:
+    """The threads and the wait classes of a look."""
+    return {thread.ns_tid for thread in dump.threads}, {thread.wait for thread in dump.threads}
+
+
+def _labels(thread: Thread) -> tuple[str, ...]:
+    return tuple(frame.label for frame in thread.frames)
+
+
 def _taker(waits: list[Wait], by_tid: dict[int, Thread]) -> str:
-    """``a mutex that open_table takes``: the function that most of them lock it in."""
+    """The server's function that most of them lock it in; "" where none has a name."""
     functions: Counter[str] = Counter()
     for wait in waits:
-        labels = tuple(frame.label for frame in by_tid[wait.waiter].frames)
-        functions.update(own_functions(labels)[:1])
-    kind = waits[0].kind
-    one = f"an {kind}" if kind[0] in "IAEO" else f"a {kind}"
-    return f"{one} that {functions.most_common(1)[0][0]} takes" if functions else one
+        functions.update(own_functions(_labels(by_tid[wait.waiter]))[:1])
+    return functions.most_common(1)[0][0] if functions else ""
+
+
+def _described(lock: _Lock) -> str:
+    """``a mutex that open_table takes``, for one without a name."""
+    one = f"an {lock.kind}" if lock.kind[0] in "IAEO" else f"a {lock.kind}"
+    return f"{one} that {lock.taker} takes" if lock.taker else one

@@ -151,7 +151,7 @@ def _of_texts(item: _Codec) -> _Codec:
     of = _checked(item, "a value")
     return _Codec(
         (dict,),
-        lambda value: {_clean(key): item.encode(one) for key, one in value.items()},
+        lambda value: {clean(key): item.encode(one) for key, one in value.items()},
         lambda value: {_text(key): of(one) for key, one in value.items()},
     )
 
@@ -176,7 +176,8 @@ def _checked(codec: _Codec, where: str) -> Callable[[Any], Any]:
     return decoded
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
+    """The text without what could do something to a terminal."""
     return _UNPRINTABLE.sub("\ufffd", text)
 
 
@@ -219,16 +220,16 @@ def _anything(value: Any) -> Any:
 
 def _made_plain(value: Any) -> Any:
     if isinstance(value, str):
-        return _clean(value)
+        return clean(value)
     if isinstance(value, dict):
-        return {_clean(str(key)): _made_plain(one) for key, one in value.items()}
+        return {clean(str(key)): _made_plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [_made_plain(one) for one in value]
     return _finite(value) if isinstance(value, float) else value
 
 
 _SIMPLE: Final[dict[Any, _Codec]] = {
-    str: _Codec((str,), _clean, _text),
+    str: _Codec((str,), clean, _text),
     int: _Codec((int,), lambda value: value, _integer),
     float: _Codec((float, int, str), _finite, _number),
     bool: _Codec((bool,), lambda value: value, lambda value: value),

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.collectors.sql_failures import explain
 from innoscope.diagnose.evidence import Missing
 from innoscope.errors import BadFile, InnoscopeError, SqlFailed
 from innoscope.incident import redaction
+from innoscope.memory.reader import MemoryReader
 from innoscope.target.sql_errors import explaining
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pymysql.connections import Connection
+
+    from innoscope.target.model import Target
 
     Connect = Callable[[float], Connection[Any]]
 
@@ -45,14 +48,30 @@ def left_out(reason: str, words: str) -> Fetched:
 
 
 class Fetcher:
-    """``Sources.also`` of a gathering: keeps what was told last."""
+    """``Sources.also`` of a gathering: keeps what was told last.
 
-    def __init__(self) -> None:
+    With a ``target``, InnoDB's variables are read from its memory where SQL does not tell any.
+    """
+
+    def __init__(self, target: Target | None = None) -> None:
+        self._target = target
         self.fetched = left_out("unsupported", "SQL was left out, or the server ended before it was asked")
 
     def __call__(self, connect: Connect, waiting: int) -> None:
         """Ask."""
         self.fetched = fetch(connect, waiting)
+        if self._target is not None and not self.fetched.variables:
+            with suppress(InnoscopeError):
+                _from_memory(self._target, self.fetched)
+
+
+def _from_memory(target: Target, fetched: Fetched) -> None:
+    """In memory switches are 0 and 1, and sets are numbers."""
+    found = MemoryReader(target).variables()
+    if found:
+        fetched.variables = redaction.variables({name: str(value) for name, value in found.items()})
+        why = fetched.missing["variables"]
+        fetched.missing["variables"] = replace(why, words=f"InnoDB's only, from memory: {why.words}")
 
 
 def fetch(connect: Connect, waiting: int) -> Fetched:

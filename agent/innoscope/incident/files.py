@@ -35,12 +35,12 @@ SUFFIX: Final = ".innoscope"
 MAX_FILE_BYTES: Final = 16 << 20
 MAX_BYTES: Final = 64 << 20
 #: Brackets and commas in the JSON: each item takes a hundred bytes or so when it is parsed.
-MAX_ITEMS: Final = 4_000_000
+MAX_ITEMS: Final = 2_500_000
 #: Of one evidence, since rules go through all of it over and over: looks, readings, stacks, …; wait classes
 #: of all looks; numbers of all readings; rows of the server's answers. 600 s are below half of each.
 _MOST: Final = 5_000
 _MOST_WAITS: Final = 200_000
-_MOST_NUMBERS: Final = 800_000
+_MOST_NUMBERS: Final = 500_000
 _MOST_ROWS: Final = 200_000
 
 _REMEDY: Final = "this needs a file of `innoscope diagnose --save FILE`, unchanged"
@@ -60,11 +60,17 @@ def name_for(capture: Capture) -> str:
 
 
 def check_free(path: Path) -> None:
-    """Raise CannotWrite now if ``save`` would: the name is taken, or there is no such folder."""
-    if os.path.lexists(path):
+    """Raise CannotWrite now if ``save`` would: the name is taken, no such folder, no right to write there.
+
+    A folder stands for some file in it.
+    """
+    folder = path if path.is_dir() else path.absolute().parent
+    if folder is not path and os.path.lexists(path):
         raise _taken_already(path)
-    if not path.absolute().parent.is_dir():
+    if not folder.is_dir():
         raise CannotWrite(f"cannot write {path}: there is no such folder", remedy=f"mkdir -p {path.parent}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise CannotWrite(f"cannot write {path}: no right to write in {folder}", remedy="name another folder")
 
 
 def save(path: Path, capture: Capture) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 import zlib
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,13 +16,14 @@ from innoscope.collectors.kinds import default_kinds
 from innoscope.diagnose.evidence import CLIENT
 from innoscope.diagnose.judging import judge
 from innoscope.errors import BadFile
+from innoscope.incident.codec import clean
 from innoscope.incident.files import load
 from innoscope.metrics.model import Histogram
 from innoscope.stacks.model import Frame
 from innoscope.stacks.recording import Recording
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from innoscope.diagnose.evidence import Evidence
@@ -96,14 +97,14 @@ class _Counted:
     stacks: Counter[Stack] = field(default_factory=Counter)
 
 
-def open_side(path: Path) -> Side:
-    """Read a file of any of the kinds. Raises BadFile."""
+def open_side(path: Path, progress: Callable[[int], None] | None = None) -> Side:
+    """Read a file of any of the kinds; ``progress`` gets the number of looks so far. Raises BadFile."""
     head = _head(path)
     if b'"innoscope_incident"' in head[:100]:
         return of_capture(path, load(path))
     if b'"started_at"' in head and b'"innoscope_recording"' not in head and b'"taken_at"' not in head:
         return _of_profile(path)
-    return _of_dumps(path, Recording(path, bare=True))
+    return _of_dumps(path, Recording(path, bare=True), progress)
 
 
 def _head(path: Path) -> bytes:
@@ -121,7 +122,7 @@ def _head(path: Path) -> bytes:
 
 def of_capture(path: Path, capture: Capture) -> Side:
     """The incident itself. Raises BadFile for senseless evidence."""
-    return _of_evidence(path, capture.evidence, capture.variables or None)
+    return _of_evidence(str(path), capture.evidence, _variables(capture))
 
 
 def before_of(path: Path, capture: Capture) -> Side:
@@ -131,10 +132,15 @@ def before_of(path: Path, capture: Capture) -> Side:
             f"{path} holds nothing of the time before",
             remedy=f"innoscope diff HEALTHY {path}, or innoscope watch",
         )
-    return _of_evidence(path, capture.before, None)
+    return _of_evidence(f"{path} (before)", capture.before, _variables(capture))
 
 
-def _of_evidence(path: Path, evidence: Evidence, variables: Mapping[str, str] | None) -> Side:
+def _variables(capture: Capture) -> Mapping[str, str] | None:
+    """Those out of memory have other words for the same values."""
+    return None if "variables" in capture.missing else capture.variables or None
+
+
+def _of_evidence(path: str, evidence: Evidence, variables: Mapping[str, str] | None) -> Side:
     counted = _Counted()
     for look in evidence.looks:
         found: Counter[Wait] = Counter()
@@ -146,7 +152,7 @@ def _of_evidence(path: Path, evidence: Evidence, variables: Mapping[str, str] | 
     try:
         verdict = judge(evidence)
         return Side(
-            str(path),
+            path,
             evidence.server,
             evidence.begun,
             evidence.ended,
@@ -162,7 +168,7 @@ def _of_evidence(path: Path, evidence: Evidence, variables: Mapping[str, str] | 
         raise BadFile(f"{path}: damaged: its evidence makes no sense", remedy="read the original") from error
 
 
-def _of_dumps(path: Path, recording: Recording) -> Side:
+def _of_dumps(path: Path, recording: Recording, progress: Callable[[int], None] | None) -> Side:
     if not len(recording):
         raise BadFile(f"{path} holds no look", remedy="record again, with one look at least")
     counted = _Counted()
@@ -171,12 +177,16 @@ def _of_dumps(path: Path, recording: Recording) -> Side:
         found: Counter[Wait] = Counter()
         for thread in dump.threads:
             client = default_kinds().of(thread.frames, thread.comm).name == CLIENT
-            found[client, thread.wait] += 1
-            functions = tuple(frame.label for frame in thread.frames[:DEPTH])
-            counted.stacks[client, thread.wait, functions] += 1
+            wait = _printable(thread.wait)
+            found[client, wait] += 1
+            functions = tuple(_printable(frame.label) for frame in thread.frames[:DEPTH])
+            counted.stacks[client, wait, functions] += 1
         counted.looks.append(found)
+        if progress:
+            progress(number + 1)
     target = dump.target
-    server = {"flavour": target.flavour, "version": target.version_text, "pid": str(target.pid)}
+    version = _printable(target.version_text)
+    server = {"flavour": target.flavour, "version": version, "pid": str(target.pid)}
     looks = len(counted.looks)
     times = recording.times
     return Side(
@@ -195,13 +205,13 @@ def _of_profile(path: Path) -> Side:
         for stack in value["stacks"]:
             frames = tuple(_frame(item) for item in stack["frames"])
             client = default_kinds().of(frames, "").name == CLIENT
-            wait, count = str(stack["wait"]), int(stack["threads"])
+            wait, count = _printable(str(stack["wait"])), int(stack["threads"])
             waits[client, wait] += count
             stacks[client, wait, tuple(frame.label for frame in frames[:DEPTH])] += count
         server = {
-            "flavour": str(target["flavour"]),
-            "version": str(target["version_text"]),
-            "pid": str(target["pid"]),
+            "flavour": _printable(str(target["flavour"])),
+            "version": _printable(str(target["version_text"])),
+            "pid": str(int(target["pid"])),
         }
         means = {key: _mean(count, looks) for key, count in waits.items()}
         begun, ended = float(value["started_at"]), float(value["ended_at"])
@@ -224,12 +234,16 @@ def _of_profile(path: Path) -> Side:
 def _frame(item: Mapping[str, Any]) -> Frame:
     function = item["function"]
     return Frame(
-        None if function is None else _printable(function), _printable(item["module"]), int(item["offset"])
+        None if function is None else _printable(str(function)),
+        _printable(str(item["module"])),
+        int(item["offset"]),
     )
 
 
-def _printable(text: object) -> str:
-    return re.sub(r"[^ -~\u00a1-\uffff]", "?", str(text))
+@lru_cache(maxsize=65536)
+def _printable(text: str) -> str:
+    """On one line, with nothing that a terminal would obey."""
+    return " ".join(clean(text).split())
 
 
 def _mean(total: float, looks: int, variance: float = 0.0) -> Mean:
@@ -273,14 +287,29 @@ def _series(evidence: Evidence) -> dict[str, Series]:
                 found[key] = Series(
                     "rate", rates, events, 0.0 if name.endswith("_seconds") else _by_chance(rates, events)
                 )
-        elif kind == "histogram" and (told := evidence.histogram(key)) is not None and told[0].count:
-            histogram, seconds = told
-            found[key] = Series("mean", (histogram.total_ns / _NS / histogram.count,), histogram.count)
-            rate = (histogram.count / seconds,)
-            found[f"{key} observed"] = Series(
-                "rate", rate, histogram.count, _by_chance(rate, histogram.count)
-            )
+        elif kind == "histogram":
+            found |= _observed(evidence, key)
     return {key: series for key, series in found.items() if series.values}
+
+
+def _observed(evidence: Evidence, key: str) -> dict[str, Series]:
+    """How often something was observed, and its mean, in each interval."""
+    points = [(one.at, one.values[key]) for one in evidence.snapshots if key in one.values]
+    rates, means, events = [], [], 0
+    for (earlier, before), (later, after) in pairwise(points):
+        if not isinstance(before, Histogram) or not isinstance(after, Histogram) or later <= earlier:
+            continue
+        count = max(0, after.count - before.count)
+        rates.append(count / (later - earlier))
+        events += count
+        if count:
+            means.append(max(0, after.total_ns - before.total_ns) / _NS / count)
+    if not rates:
+        return {}
+    return {
+        key: Series("mean", tuple(means), events),
+        f"{key} observed": Series("rate", tuple(rates), events, _by_chance(tuple(rates), events)),
+    }
 
 
 def _rates(evidence: Evidence, key: str) -> tuple[tuple[float, ...], float]:
