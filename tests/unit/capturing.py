@@ -32,10 +32,12 @@ def evidence(waits: dict[str, int], looks: int = 10, **values: Any) -> Evidence:
         SERVER,
         1000.0,
         1000.0 + looks,
-        tuple(Snapshot(1000.0 + number, one) for number, one in enumerate(each)),
-        tuple(Look(1000.0 + number, counts) for number in range(looks)),
-        tuple(Seen(CLIENT, wait, (*WAITING, wait), count * looks, (7,)) for wait, count in waits.items()),
-        (Statement(7, "app", "web1", "Query", "updating", 3, "UPDATE `t` SET `a` = ?", 70),),
+        snapshots=tuple(Snapshot(1000.0 + number, one) for number, one in enumerate(each)),
+        looks=tuple(Look(1000.0 + number, counts) for number in range(looks)),
+        seen=tuple(
+            Seen(CLIENT, wait, (*WAITING, wait), count * looks, (7,)) for wait, count in waits.items()
+        ),
+        statements=(Statement(7, "app", "web1", "Query", "updating", 3, "UPDATE `t` SET `a` = ?", 70),),
         answers={
             "transactions": ({"connection": "7", "state": "LOCK WAIT", "seconds": "9", "rows_locked": "1"},)
         },

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Kind of the threads that serve clients (``threads.yaml``).
 CLIENT: Final = "connection"
+#: ... and of those that replicate.
+APPLIER: Final = "replication"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,18 @@ class Look:
     at: float
     threads: Mapping[tuple[str, str], int]
     running: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OnFile:
+    """Threads of all looks that were reading, writing or syncing one file, by wait class.
+
+    ``path`` is relative to the data directory where it is in there.
+    """
+
+    wait: str
+    path: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +128,7 @@ class Evidence:
     snapshots: tuple[Snapshot, ...] = ()
     looks: tuple[Look, ...] = ()
     seen: tuple[Seen, ...] = ()
+    files: tuple[OnFile, ...] = ()
     statements: tuple[Statement, ...] = ()
     owners: tuple[Held, ...] = ()
     answers: Mapping[str, tuple[Mapping[str, str], ...]] = field(default_factory=dict)

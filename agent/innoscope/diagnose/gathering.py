@@ -39,6 +39,11 @@ if TYPE_CHECKING:
 _EVERY_S: Final = 1.0
 _PATIENCE_S: Final = 0.8
 _SQL_TIMEOUT_S: Final = 1.0
+#: So many looks are waited for, but not longer than so many seconds over the time: one look tells no
+#: shares, and learning a server's names takes seconds on a busy host.
+_LOOKS: Final = 4
+_LONGER_S: Final = 20.0
+_LOOKING_S: Final = 0.2
 #: Shares of the time after which the server is asked who holds what: once stacks were seen.
 _ASK_AFTER: Final = 0.5
 #: Looks older than this say nothing of how many wait now.
@@ -84,12 +89,12 @@ class Gathering:
         """Look for so many seconds, once, or until the server ends; ``progress`` gets those gone by."""
         begun, clock = time.time(), time.monotonic()
         asked: Asked | None = None
-        while (gone_by := time.monotonic() - clock) < seconds and still_same(self._target):
+        while self._goes_on(gone_by := time.monotonic() - clock, seconds):
             progress(gone_by)
             if asked is None and self._sources.sql and gone_by >= _ASK_AFTER * seconds:
                 asked = self.ask()
             self.read()
-            rest = min(_EVERY_S, seconds - gone_by) - (time.monotonic() - clock - gone_by)
+            rest = min(_EVERY_S, max(seconds - gone_by, _LOOKING_S)) - (time.monotonic() - clock - gone_by)
             time.sleep(max(0.0, rest))
         self._looker.close()  # a first look that takes longer than all of it is waited for
         return self.between(begun, time.time(), asked)
@@ -102,6 +107,11 @@ class Gathering:
     def looking(self) -> bool:
         """Whether there was a look, or it is known why there is none."""
         return bool(self._looker.looks.since(0)) or self._looker.blind is not None
+
+    def _goes_on(self, gone_by: float, seconds: float) -> bool:
+        few = self._looker.blind is None and len(self._looker.looks.since(0)) < _LOOKS
+        longer = _LONGER_S if few else 0.0
+        return gone_by < seconds + longer and still_same(self._target)
 
     def close(self) -> None:
         """End the looks, and take the probes off."""
@@ -126,7 +136,7 @@ class Gathering:
     def between(self, begun: float, ended: float, asked: Asked | None = None) -> Evidence:
         """What was seen and read in that time (Unix), and what the server answered, if it was asked."""
         asked = asked or Asked()
-        looks, seen, blind = self._looker.between(begun, ended)
+        looks, seen, files, blind = self._looker.between(begun, ended)
         if blind and asked.statements:
             looks = (states.look(ended, asked.statements, asked.answers.get("transactions", ())),)
         snapshots, missing = self._readings.between(begun, ended)
@@ -139,6 +149,7 @@ class Gathering:
             snapshots=snapshots,
             looks=looks,
             seen=seen,
+            files=files,
             statements=self._with_threads(asked),
             owners=self._holding.told() if self._holding is not None else (),
             answers=asked.answers,
@@ -189,8 +200,8 @@ class Gathering:
 
     def _with_threads(self, asked: Asked) -> tuple[Statement, ...]:
         """The statements with the thread that runs each, as the server tells it, else its memory."""
-        there_are = self._holding.sessions if self._holding is not None else ()
-        sessions = {one.connection: one for one in there_are}
+        held = self._holding.sessions if self._holding is not None else ()
+        sessions = {one.connection: one for one in held}
         if not asked.statements:
             return tuple(
                 Statement(one.connection, "", "", "", "", 0, one.text, one.thread)

@@ -1,101 +1,97 @@
-"""Who waits for which mutex or rw-lock of InnoDB, and who has it exclusively: the sync array (5.5, 5.6).
-
-Mutexes do not keep their owner in release builds: those are named only, by the file that made them.
-"""
+"""Which mutex or rw-lock threads want, told from their stacks: the names are data, ``latches.yaml``."""
 
 from __future__ import annotations
 
-from pathlib import PurePath
+import re
+from collections import Counter
+from dataclasses import dataclass
+from fnmatch import translate
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from innoscope.diagnose.futexes import Wait
-from innoscope.diagnose.sessions import threads_of
+from innoscope.data import catalog_path, read_yaml
+from innoscope.errors import BadFile
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Iterable
+    from pathlib import Path
 
-    from innoscope.diagnose.anatomy import Memory, Part
+    from innoscope.diagnose.evidence import Evidence
 
-#: sync0sync.h: what a cell's request_type says.
-_EXCLUSIVE, _SHARED, _WAIT_EXCLUSIVE, _MUTEX = 351, 352, 353, 354
-_CELLS: Final = 20_000
-_ARRAYS: Final = 1_024
-#: Cells that are read at once.
-_AT_ONCE: Final = 256
-_NAME_BYTES: Final = 200
-
-
-def waits(memory: Memory, part: Part, threads: Container[int]) -> list[Wait]:
-    """A record for each thread that is asleep in the array."""
-    cells = _cells(memory, part)
-    owners: dict[tuple[int, bool], tuple[tuple[int, ...], str]] = {}
-    found = []
-    for thread, object_, request in cells:
-        mutex = request == _MUTEX
-        key = (object_, mutex)
-        if thread not in threads or request not in (_EXCLUSIVE, _SHARED, _WAIT_EXCLUSIVE, _MUTEX):
-            continue
-        if key not in owners:
-            writers = () if mutex else tuple(one for one in _writer(memory, part, object_) if one in threads)
-            owners[key] = (writers, _name(memory, part, object_, mutex=mutex))
-        writers, name = owners[key]
-        found.append(Wait(thread, "InnoDB mutex" if mutex else "InnoDB rw-lock", object_, writers, name))
-    return found
+#: So many of the innermost functions may belong to the lock itself, and so many after them are its callers.
+_LOCK: Final = 9
+_CALLERS: Final = 2
+#: Latches that are told of, and which share of the waiting threads each must have.
+_TOLD: Final = 3
+_SHARE: Final = 0.1
+_OF_LOCKS: Final = re.compile(
+    r"mutex|rw_lock|rwlock|futex|lll_lock|sync_array|os_event|cond_wait|ut_delay|sched_yield|srw_|ssux_|sux_lock|syscall"
+    r"|^select$|^os_thread_sleep$"
+)
+_OF_RW_LOCKS: Final = re.compile(r"rw_lock|rwlock|ssux_|srw_lock|sux_lock")
 
 
-def _cells(memory: Memory, part: Part) -> list[tuple[int, int, int]]:
-    """``(thread, object, request)`` of the cells in which somebody waits."""
-    used = [cell for array in _arrays(memory, part) for cell in _of_array(memory, part, array)]
-    threads = threads_of(memory, [handle for handle, _, _ in used])
-    return [(thread, object_, request) for thread, (_, object_, request) in zip(threads, used, strict=True)]
+@dataclass(frozen=True, slots=True)
+class Latch:
+    """One entry: its name in words, ``rw_lock``, ``mutex`` or None for either, and who asks for it."""
+
+    words: str
+    kind: str | None
+    callers: re.Pattern[str]
 
 
-def _arrays(memory: Memory, part: Part) -> list[int]:
-    first = memory.number(part.roots["array"])
-    if part.words["cells"] == "one":
-        return [first]
-    count = min(memory.number(part.roots["count"]), _ARRAYS)
-    return memory.numbers([first + 8 * number for number in range(count)])
+@cache
+def default_latches() -> tuple[Latch, ...]:
+    """Those of the installed catalog."""
+    return load()
 
 
-def _of_array(memory: Memory, part: Part, array: int) -> Iterator[tuple[int, int, int]]:
-    """``(handle of the thread, object, request)``. The first free cell is taken: those in use come first."""
-    count = min(memory.number(array + part.offset("size")), _CELLS)
-    used = memory.number(array + part.offset("used"))
-    start, size = memory.number(array + part.offset("cell")), part.size("cell_bytes")
-    for place in range(0, count, _AT_ONCE):
-        if used <= 0:
-            return
-        cells = min(_AT_ONCE, count - place)
-        [raw] = memory.many([(start + place * size, cells * size)])
-        for cell in range(cells if raw else 0):
-            thread, object_, request, waiting = (
-                _field(raw or b"", part, name, cell * size)
-                for name in ("thread", "object", "request", "waiting")
+def load(path: Path | None = None) -> tuple[Latch, ...]:
+    """Read the file. Raises BadFile."""
+    path = path or catalog_path("latches.yaml")
+    data = read_yaml(path)
+    try:
+        return tuple(
+            Latch(
+                body["latch"],
+                body.get("kind"),
+                re.compile("|".join(translate(name) for name in body["callers"])),
             )
-            used -= object_ != 0
-            if object_ and waiting:
-                yield thread, object_, request
+            for body in data["latches"]
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BadFile(f"{path}: {type(error).__name__}: {error}") from error
 
 
-def _field(raw: bytes, part: Part, name: str, start: int) -> int:
-    begin = start + part.offset(name)
-    return int.from_bytes(raw[begin : begin + part.size(name)], "little")
+def wanted(evidence: Evidence, waits: Iterable[str]) -> list[str]:
+    """Lines such as ``78 % of them want a page (its block's lock), in buf_page_get_gen``."""
+    classes = frozenset(waits)
+    found: Counter[str] = Counter()
+    for seen in evidence.seen:
+        if seen.wait in classes:
+            found[named(seen.functions)] += seen.count
+    total = sum(found.values())
+    return [
+        f"{100 * count / total:.0f} % of them want {words}"
+        for words, count in found.most_common(_TOLD)
+        if words and count >= _SHARE * total
+    ]
 
 
-def _writer(memory: Memory, part: Part, lock: int) -> list[int]:
-    """Who has it exclusively: only then ``lock_word`` is 0 or less, whoever wrote ``writer_thread`` last."""
-    size = part.size("word")
-    word = memory.number(lock + part.offset("word"), size)
-    if word and word < 1 << (8 * size - 1):
-        return []
-    return threads_of(memory, [memory.number(lock + part.offset("writer"))])
+def named(functions: tuple[str, ...]) -> str:
+    """The latch that a thread with this stack wants, and where; nothing where no function tells."""
+    lock = [place for place, name in enumerate(functions[:_LOCK]) if _OF_LOCKS.search(name)]
+    outermost = lock[-1] if lock else -1
+    callers = [_plain(name) for name in functions[outermost + 1 :] if "+0x" not in name][:_CALLERS]
+    if not callers:
+        return ""
+    kind = "rw_lock" if any(map(_OF_RW_LOCKS.search, functions[: outermost + 1])) else "mutex"
+    for latch in default_latches():
+        if latch.kind in (None, kind) and any(map(latch.callers.match, callers)):
+            return f"{latch.words}, in {callers[0]}"
+    return f"{'an rw-lock' if kind == 'rw_lock' else 'a mutex'}, in {callers[0]}"
 
 
-def _name(memory: Memory, part: Part, object_: int, *, mutex: bool) -> str:
-    """``a mutex of buf0buf.c``, after the file where it was made."""
-    kind = "a mutex" if mutex else "an rw-lock"
-    pointer = memory.number(object_ + part.offset("mutex_made_in" if mutex else "made_in"))
-    [raw] = memory.many([(pointer, _NAME_BYTES)])
-    file = (raw or b"").partition(b"\0")[0].decode(errors="replace")
-    return f"{kind} of {PurePath(file).name}" if file.isprintable() and file else kind
+def _plain(name: str) -> str:
+    """Without what a compiler appends (``.clone.24``, ``.isra.0``)."""
+    return name.partition(".")[0]

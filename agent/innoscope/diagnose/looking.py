@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from innoscope.collectors.kinds import default_kinds
 from innoscope.collectors.runner import explain
-from innoscope.diagnose.evidence import CLIENT, Look, Missing
+from innoscope.diagnose.evidence import CLIENT, Look, Missing, OnFile
 from innoscope.diagnose.looks import MOST_STACKS, TIDS_KEPT, Looks
 from innoscope.errors import InnoscopeError
+from innoscope.stacks import descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,6 +31,11 @@ INTERVAL_S: Final = 0.5
 _REST: Final = 20
 #: Seconds until the next try after what made looks fail.
 _RETRY_S: Final = 5.0
+#: Files that are told, those at which most threads were seen, and looks whose files are kept.
+_FILES_KEPT: Final = 100
+_LOOKS_KEPT: Final = 2_000
+
+_FILE_CALLS: Final = descriptors.file_calls()
 
 
 class Looker:
@@ -52,6 +59,7 @@ class Looker:
         self._interval_s = interval_s
         self.looks = kept or Looks()
         self._kinds: dict[int, str] = {}
+        self._files: deque[tuple[float, Counter[tuple[str, str]]]] = deque(maxlen=_LOOKS_KEPT)
         self._labels: dict[int, tuple[tuple[Frame, ...], tuple[str, ...]]] = {}
         self._missing: Missing | None = None
         self._ended = threading.Event()
@@ -67,10 +75,17 @@ class Looker:
         """Why there are no looks at present."""
         return self._missing
 
-    def between(self, begin: float, end: float) -> tuple[tuple[Look, ...], tuple[Seen, ...], Missing | None]:
-        """What was seen in that time; why nothing was, if so."""
+    def between(
+        self, begin: float, end: float
+    ) -> tuple[tuple[Look, ...], tuple[Seen, ...], tuple[OnFile, ...], Missing | None]:
+        """What was seen in that time, at which files; why nothing was, if so."""
         looks, seen = self.looks.between(begin, end)
-        return looks, seen, None if looks else self._missing
+        counts: Counter[tuple[str, str]] = Counter()
+        for at, files in tuple(self._files):
+            if begin <= at <= end:
+                counts.update(files)
+        told = [OnFile(wait, path, count) for (wait, path), count in counts.most_common(_FILES_KEPT)]
+        return looks, seen, tuple(told), None if looks else self._missing
 
     def close(self) -> None:
         """End; a look that is under way is waited for."""
@@ -110,6 +125,7 @@ class Looker:
 
     def _take(self, dump: Dump) -> None:
         threads: Counter[tuple[str, str]] = Counter()
+        files: Counter[tuple[str, str]] = Counter()
         last: dict[Key, list[int]] = {}
         kinds: dict[int, str] = {}
         busy: list[int] = []
@@ -122,8 +138,28 @@ class Looker:
             kinds[thread.tid if as_seen else thread.ns_tid] = kind
             if kind == CLIENT and thread.wait == "on_cpu":
                 busy.append(thread.ns_tid)
+            if (path := self._path(thread)) is not None:
+                files[thread.wait, path] += 1
         self._kinds = kinds
+        if files:
+            self._files.append((dump.taken_at, files))
         self.looks.add(Look(dump.taken_at, threads, tuple(busy[:TIDS_KEPT])), last)
+
+    def _path(self, thread: Thread) -> str | None:
+        """The file that it reads, writes or syncs, as the server sees it; None if there is none."""
+        if thread.syscall not in _FILE_CALLS:
+            return None
+        try:
+            path = Path(f"/proc/{self._target.pid}/fd/{thread.argument}").readlink()
+            root = Path(f"/proc/{self._target.pid}/root").readlink()
+        except OSError:
+            return None
+        if not path.is_absolute():
+            return None
+        if path.is_relative_to(root):
+            path = Path("/") / path.relative_to(root)
+        home = self._target.datadir
+        return str(path.relative_to(home) if home and path.is_relative_to(home) else path)
 
     def _functions(self, thread: Thread) -> tuple[str, ...]:
         """The labels of its frames, remembered by the frames' identity (the engine keeps equal ones once)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from innoscope.collectors.runner import Runner
 from innoscope.diagnose.evidence import Missing, Snapshot, keyed
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     #: Unix time, and what each collector told.
     _Reading = tuple[float, dict[str, dict[str, Value]]]
+
+
+_ESTIMATED: Final = "probes"
 
 
 class Readings:
@@ -72,7 +75,7 @@ class Readings:
 
 
 def _choose(readings: Iterable[_Reading]) -> dict[str, str]:
-    """The source of each series: told most often, among equals the first that metrics.yaml names."""
+    """The source of each series: one that told it twice, not an estimate, then as metrics.yaml names them."""
     times: dict[str, dict[str, int]] = {}
     for _, by_source in readings:
         for source, values in by_source.items():
@@ -82,8 +85,9 @@ def _choose(readings: Iterable[_Reading]) -> dict[str, str]:
     return {key: max(found, key=lambda source: _worth(key, source, found)) for key, found in times.items()}
 
 
-def _worth(key: str, source: str, told: dict[str, int]) -> tuple[bool, int]:
+def _worth(key: str, source: str, told: dict[str, int]) -> tuple[bool, bool, int]:
+    """A count of the server's own is exact; that of a probe is an estimate once its budget is spent."""
     metric = key.partition(".")[0]
     order = default()[metric].sources if metric in default() else ()
     place = order.index(source) if source in order else len(order)
-    return told[source] > 1, -place
+    return told[source] > 1, source != _ESTIMATED, -place
