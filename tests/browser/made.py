@@ -195,7 +195,9 @@ class MadeSensor:
         """One a second, of the quiet end of the hour, or as the convoy was."""
         before_end = CONVOY[0] if self.convoy else 0.0
         stacks = _Stacks("mysql-5.6.24", 1)
-        counts = {wait: count for wait, count in threads(before_end).items() if count}
+        counts = {
+            wait: count for wait, count in threads(before_end).items() if count and wait != "deadlock_search"
+        }
         of_clients = {("connection", wait): count for wait, count in counts.items()}
         times = range(math.ceil(request["from"]), math.floor(request["to"]) + 1)
         looks = [Look(float(at), of_clients) for at in times]

@@ -30,7 +30,7 @@ def main() -> None:
             take(browser, agent, "light", viewport=DESKTOP)
             take(browser, agent, "dark", viewport=DESKTOP, color_scheme="dark")
             take(browser, agent, "phone", viewport={"width": 360, "height": 1500})
-            take(browser, agent, "spike", made.CONVOY, viewport={"width": 1280, "height": 1020})
+            take(browser, agent, "spike", made.CONVOY, viewport={"width": 1280, "height": 1120})
 
 
 def take(
@@ -43,6 +43,7 @@ def take(
             scene.drag(page, agent, span)
             page.locator("#top li:first-child", has_text="row lock").wait_for()
             _point_at(page)
+            page.evaluate("scrollTo(0, 0)")
         page.wait_for_timeout(300)
         page.screenshot(path=FOLDER / f"{name}.png")
         print(name, (FOLDER / f"{name}.png").stat().st_size // 1024, "KiB", flush=True)

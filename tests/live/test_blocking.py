@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Evidence
 
-SECONDS = 2.0
+SECONDS = 1.5
 WAITERS = 8
 _OPENAT = "257"  # asm/unistd_64.h
 #: Servers that describe themselves: debug information, and for 9.7 the performance schema.

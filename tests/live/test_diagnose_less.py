@@ -58,39 +58,22 @@ def full(server: Server) -> Iterator[None]:
         yield
 
 
-def test_a_full_server_is_told_by_its_stacks() -> None:
-    with Server("mysql-5.6.24") as server, RowLock(server, 10), full(server):
-        record = diagnose(server, "-u", "root")
-    assert names(record)[0] == "row_lock_convoy", record
-    assert "too_many_connections" in names(record)
-    [blocker] = record["findings"][0]["blockers"]
-    assert blocker["words"] == "not known: too many connections", "InnoDB's transactions are asked over SQL"
-
-
-def test_a_wrong_password(server: Callable[[str], Server], tmp_path: Path) -> None:
+def test_without_sql_the_stacks_tell(tmp_path: Path) -> None:
+    """A wrong password, then too many connections."""
     file = tmp_path / "my.cnf"
     file.write_text("[client]\nuser=root\npassword=hunter2secret\n")
     file.chmod(0o600)
-    one = server("mysql-5.6.24")
-    with MetadataLock(one, 8) as load:
-        waiting = load.connection_ids()
-        record = diagnose(one, "--defaults-file", file)
-    assert names(record)[0] == "metadata_lock", record
-    assert "denied" in untold(record, "sql")["words"].lower()
-    assert "hunter2secret" not in json.dumps(record)
-    [blocker] = record["findings"][0]["blockers"]
-    assert blocker["waiting"] == len(waiting), "who it is stands in the server's memory"
-    assert blocker["connection"] not in waiting
-
-
-def test_without_names_of_innodb(server: Callable[[str], Server]) -> None:
-    one = server("mariadb-10.11")
-    with RowLock(one, 10):
-        record = diagnose(one, "-u", "root")
-    assert names(record)[0] == "row_lock_convoy", record
-    assert "idle in its transaction" in record["findings"][0]["blockers"][0]["words"] or (
-        "holds a row's lock" in record["findings"][0]["blockers"][0]["words"]
-    )
+    with Server("mysql-5.6.24") as server, RowLock(server, 10):
+        denied = diagnose(server, "--defaults-file", file)
+        with full(server):
+            refused = diagnose(server, "-u", "root")
+    assert names(denied)[0] == "row_lock_convoy", denied
+    assert "denied" in untold(denied, "sql")["words"]
+    assert "hunter2secret" not in json.dumps(denied)
+    assert names(refused)[0] == "row_lock_convoy", refused
+    assert "too_many_connections" in names(refused)
+    [blocker] = refused["findings"][0]["blockers"]
+    assert blocker["words"] == "not known: too many connections", "InnoDB's transactions are asked over SQL"
 
 
 @pytest.mark.parametrize(("load", "finding"), [(RowLock, "row_lock_convoy"), (MetadataLock, "metadata_lock")])

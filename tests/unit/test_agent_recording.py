@@ -63,7 +63,7 @@ def recorders(servers: Servers, sensor: MadeSensor) -> Recorders:
 def picture(values: Mapping[str, Any], failing: str | None = None) -> Picture:
     declared = registry.default()
     series = tuple(Series(declared[name], NAME, (), value) for name, value in values.items())
-    view = ServerView(NAME, "mysql", True, (("sql", failing), ("waits", None)))
+    view = ServerView(NAME, "mysql", True, (("memory", failing), ("waits", None)))
     return Picture(0.0, series, (view,))
 
 
@@ -91,7 +91,8 @@ def test_what_fails_is_said(recorders: Recorders, sensor: MadeSensor) -> None:
     recorder = recorders.of(NAME)
     assert recorder is not None
     missing = recorder.between(990, 1000).missing
-    assert (missing["sql"].reason, missing["sql"].words) == ("denied", "access denied")
+    assert missing["memory"].words == "access denied"
+    assert "sql.enabled" in missing["sql"].words
     assert (missing["looks"].words, missing["looks"].remedy) == ("it is away", "start it")
     assert recorder.who().answers == {}
 

@@ -60,6 +60,7 @@ def test_comparing(compare: str, holds: tuple[int, ...]) -> None:
         ("threads_running>5parsecs", "'parsecs' is no unit"),
         ("threads_running>1.2.3", "is no number"),
         ("threads_running=>5", "a name, one of > >= < <=, a number"),
+        ("hunch>5", "there are threads_running, threads_connected, "),
         ("hunch>5", "--list"),
         ("", "a name, one of > >= < <=, a number"),
         (">" * 2000, "a name, one of > >= < <=, a number"),

@@ -178,7 +178,8 @@ def _watch_problems(watch: Watch) -> list[str]:
         try:
             parse(rule)
         except BadTrigger as error:
-            found.append(f"watch.triggers: {error.what} ({error.remedy})")
+            hint = (error.remedy or "").replace("\n", "; ")
+            found.append(f"watch.triggers: {error.what} ({hint})")
     if not 0 <= watch.for_seconds <= 30 or not 1 <= watch.seconds <= 60:
         found.append("watch.for_seconds is between 0 and 30, watch.seconds between 1 and 60")
     if not 0 <= watch.before_seconds <= MOST_BEFORE_S or not 10 <= watch.cooldown_seconds <= 86_400:

@@ -128,9 +128,11 @@ class Recorder:
         with self._lock:
             snapshots = tuple(one for one in self._snapshots if begin <= one.at <= end)
             missing, host = dict(self._missing), self._hosts[0][1]
+        if self._server.lane is None:
+            blind["sql"] = Missing("unsupported", "left out by sql.enabled = false of the agent")
         if not looks and "waits" in missing:
             blind.setdefault("looks", missing["waits"])
-        if blind and asked.statements:
+        if "looks" in blind and asked.statements:
             looks = (states.look(end, asked.statements, asked.answers.get("transactions", ())),)
         return Evidence(
             server=described(self.target),

@@ -42,7 +42,7 @@ Examples:
 A rule is a name, one of > >= < <= and a number (% us ms s K M G), or finding:NAME.  The file has the time
 before the stall, too; `innoscope diagnose FILE` reads it anywhere.
 Exit codes: 0 the file was written (--once), 2 no such rule, 3 no or several servers, 5 not a server,
-12 cannot write, 130 Ctrl-C.  More: docs/watch.md
+6 not root, 12 cannot write, 130 Ctrl-C.  More: docs/watch.md
 """
 _SIZE = re.compile(r"([0-9]+)([KMG]?)")
 _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -177,6 +177,7 @@ def _ended_by_signals() -> Iterator[threading.Event]:
 def _list(target: Target, sources: Sources, as_json: bool) -> None:
     """All names, with their values after some seconds of looking."""
     import json
+    import math
 
     from innoscope.diagnose.gathering import Gathering
     from innoscope.watch.triggers import current, known, names
@@ -187,7 +188,8 @@ def _list(target: Target, sources: Sources, as_json: bool) -> None:
         evidence = gathering.run(_LIST_S)
         values = {name: current(name, evidence) for name in names(evidence)}
     if as_json:
-        click.echo(json.dumps(values))
+        finite = {name: number for name, number in values.items() if number is None or math.isfinite(number)}
+        click.echo(json.dumps(finite))
         return
     rows = [(name, _shown(number)) for name, number in values.items() if number is not None]
     click.echo("\n".join(table(("NAME", "NOW"), rows, right=frozenset({"NOW"}), width=terminal_width())))

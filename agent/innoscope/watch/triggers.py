@@ -66,6 +66,8 @@ _UNITS: Final = {
     "": 1.0, "%": 0.01, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0,
     "k": 1024.0, "m": 1024.0**2, "g": 1024.0**3,
 }  # fmt: skip
+#: Names that an error tells of those that there are.
+_SOME: Final = 12
 _EXAMPLES: Final = "for example threads_running>50, share.row_lock>0.5, finding:flushing_storm"
 
 
@@ -159,9 +161,10 @@ def _require_known(text: str, name: str) -> None:
         return
     head, wanted, names = there_are
     near = difflib.get_close_matches(wanted, names, 1)
-    hint = f"did you mean {head}{near[0]}? " if near else ""
+    some = ", ".join(names[:_SOME]) + (", …" if names[_SOME:] else "")
+    hint = f"did you mean {head}{near[0]}?" if near else f"there are {some}"
     raise BadTrigger(
-        f"{text!r}: there is no {head}{wanted}", remedy=f"{hint}innoscope watch --list shows all names"
+        f"{text!r}: there is no {head}{wanted}", remedy=f"{hint}\nall names: innoscope watch --list"
     )
 
 

@@ -68,9 +68,10 @@ function reasons(one) {
 }
 
 function cannotTell(groups) {
-  const rows = groups.map(({ source, words, findings: names }) =>
-    el("li", {}, `${source.replaceAll("_", " ")}: ${words}, so not told: ${names.join(", ").replaceAll("_", " ")}`),
-  );
+  const rows = groups.map(({ source, words, findings: names }) => {
+    const untold = names.join(", ").replaceAll("_", " ");
+    return el("li", {}, `${source.replaceAll("_", " ")}: ${words}, so not told: ${untold}`);
+  });
   const toggle = (event) => unfolded[event.target.open ? "add" : "delete"]("");
   return el(
     "details",
