@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from innoscope.data import catalog_path, read_yaml
-from innoscope.diagnose import latches, metadata, sessions, srw, states
+from innoscope.diagnose import metadata, sessions, srw, states, sync_array
 from innoscope.diagnose.anatomy import Anatomy, Memory, Part
 from innoscope.diagnose.evidence import CLIENT, Statement
 from innoscope.memory.layout import Member
@@ -159,7 +159,7 @@ def test_the_writer_of_an_rw_lock_counts_while_it_is_locked(word: int, owners: t
     members = Part(
         members.words, {**members.members, "cell_bytes": Member((0,), 32, "structure")}, members.roots
     )
-    [wait] = latches.waits(memory, members, {77, 78})
+    [wait] = sync_array.waits(memory, members, {77, 78})
     assert (wait.waiter, wait.kind, wait.owners) == (78, "InnoDB rw-lock", owners)
     assert wait.name == "an rw-lock of buf0buf.c"
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose import anatomy as anatomies
-from innoscope.diagnose import futexes, latches, metadata, srw
+from innoscope.diagnose import futexes, metadata, srw, sync_array
 from innoscope.diagnose import sessions as sessions_of
 from innoscope.diagnose.anatomy import Memory
 from innoscope.diagnose.evidence import Held
@@ -101,7 +101,7 @@ class Holding:
         if self._target.flavour == "mariadb":
             found += srw.waits(self._memory, dump.threads, threads)
         if self._anatomy is not None and self._anatomy.latches is not None and seen & _LATCHES:
-            found += latches.waits(self._memory, self._anatomy.latches, threads)
+            found += sync_array.waits(self._memory, self._anatomy.latches, threads)
         return found
 
     def _steady(self, dump: Dump, waits: list[Wait]) -> dict[int, frozenset[int]]:
