@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from golden import store
 from innoscope import __version__
+from innoscope.diagnose.evidence import Look, Seen
 from innoscope.metrics.model import Outcome, Sample
 from innoscope.probes.governor import ProbeReport
 from innoscope.sensor import protocol
-from innoscope.sensor.profiles import encode_chunks
+from innoscope.sensor.profiles import encode_chunks, encode_looks
 from innoscope.sensor.server import SocketServer
 from innoscope.stacks.model import Frame, Trust
 from innoscope.stacks.profiles import CHUNK_S, SPAN_S, Chunk, Stack
@@ -147,6 +148,7 @@ class MadeSensor:
             name: target(name, process.pid) for name, process in zip(servers, self._processes, strict=True)
         }
         self.failing: dict[str, str] = {}
+        self.convoy = False  # at present
         self.told_all = threading.Event()  # somebody has all chunks and has asked for more
         self._servers = servers
 
@@ -165,6 +167,8 @@ class MadeSensor:
         self._socket.close()
 
     def _handle(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request["call"] == "looks":
+            return self._looks(request)
         answers = {"collect": self._collect, "probes": self._probes, "hello": self._identity}
         if request["call"] == "profiles":
             return self._profiles(request.get("cursor") or {})
@@ -186,6 +190,21 @@ class MadeSensor:
         if all(cursor.get(name, 0) >= len(chunks) for name, chunks in self._servers.items()):
             self.told_all.set()
         return {"servers": told}
+
+    def _looks(self, request: dict[str, Any]) -> dict[str, Any]:
+        """One a second, of the quiet end of the hour, or as the convoy was."""
+        before_end = CONVOY[0] if self.convoy else 0.0
+        stacks = _Stacks("mysql-5.6.24", 1)
+        counts = {wait: count for wait, count in threads(before_end).items() if count}
+        of_clients = {("connection", wait): count for wait, count in counts.items()}
+        times = range(math.ceil(request["from"]), math.floor(request["to"]) + 1)
+        looks = [Look(float(at), of_clients) for at in times]
+        seen = [
+            Seen("connection", stack.wait, stack.labels, count * len(looks))
+            for wait, threads_of in counts.items()
+            for stack, count in stacks.of(wait, threads_of).items()
+        ]
+        return encode_looks(looks, seen if request["stacks"] else ())
 
     def _collect(self) -> dict[str, Any]:
         return self._identity() | {

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 _PATIENCE_S = 20
+_NO_WATCH: Final = config.Watch()
 #: Root may not use the sandbox; nothing but this host can be reached.
 _OPTIONS: Final = (
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
@@ -51,7 +52,7 @@ class Running:
             return bytes(answer.read())
 
 
-def settings(sensor: made.MadeSensor, address: str) -> config.Config:
+def settings(sensor: made.MadeSensor, address: str, watch: config.Watch) -> config.Config:
     """Of an agent that knows the sensor's servers and asks none of them over SQL."""
     return config.Config(
         only_named=True,
@@ -59,17 +60,22 @@ def settings(sensor: made.MadeSensor, address: str) -> config.Config:
         sensor=config.Sensor(socket=str(sensor.path), start=False),
         sql=config.Sql(enabled=False),
         own=config.Own(cpu_budget=0),
+        watch=watch,
         server=tuple(config.Server(name, socket=there.socket) for name, there in sensor.targets.items()),
     )
 
 
 @contextmanager
 def agent_of(
-    sensor: made.MadeSensor, address: str = "127.0.0.1:0", *, past: bool = True
+    sensor: made.MadeSensor,
+    address: str = "127.0.0.1:0",
+    *,
+    past: bool = True,
+    watch: config.Watch = _NO_WATCH,
 ) -> Iterator[Running]:
     """It has taken over all chunks and has gathered; with a ``past`` it knows the gauges of that hour."""
     sensor.told_all.clear()
-    agent = Agent(settings(sensor, address))
+    agent = Agent(settings(sensor, address, watch))
     ends = time.time() // CHUNK_S * CHUNK_S
     if past:
         _remember(agent, sensor.targets, ends)

@@ -120,6 +120,8 @@ def placed(command: str, there: There) -> str:
     if words[:1] != ["innoscope"]:
         raise ValueError(f"not a command of ours: {command}")
     words = [_file(word, there) for word in words]
+    if words[1] == "diagnose" and len(words) > 2 and not words[2].startswith("-"):
+        return shlex.join(words) + bar + rest  # an incident file, whatever server there is
     found = _resolve(words[1:])
     options = {name for option in found.params for name in option.opts}
     of_agent = words[1:2] == ["self-profile"]

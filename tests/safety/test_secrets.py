@@ -95,7 +95,8 @@ def test_a_password_is_nowhere(password: str, server: Server, sensing: Sensing, 
     with Running(server, *arguments, sensor=sensing.path) as agent:
         up = int(password == PASSWORD)
         agent.until(lambda scrape: scrape.value("sql_up") == up)
-        pages = b"".join(agent.get(path)[1] for path in ("/", "/metrics", "/api/probes", "/api/stacks"))
+        paths = ("/", "/metrics", "/api/probes", "/api/stacks", "/api/findings", "/api/incidents")
+        pages = b"".join(agent.get(path)[1] for path in paths)
         for pid in (agent.pid, sensing.pid):
             for name in ("cmdline", "environ"):
                 assert password.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()

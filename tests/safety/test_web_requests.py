@@ -124,7 +124,8 @@ def test_stacks_are_not_for_other_hosts(
             status, body, _ = ask(host, reachable.port, path, address=address, **LIES[lie])
             assert status in (200, 400, 403, 404, 503), (path, status)
             assert MARK.encode() not in body, path
-        assert ask(host, reachable.port, "/api/stacks", address=address, **LIES[lie])[0] == 403
+        for path in ("/api/stacks", "/api/findings", "/api/incidents", "/api/incidents?file=x"):
+            assert ask(host, reachable.port, path, address=address, **LIES[lie])[0] == 403, path
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,11 @@ def test_the_commented_keys_are_good_too(tmp_path: Path) -> None:
         ("[[server]]\nname = 'a'\nport = 1\n[[server]]\nname = 'a'\nport = 2", "different from each other"),
         ("[[server]]\nname = 'a'\nhost = 'b'\nsocket = '/s'", "has a host and no port"),
         ("[web]\ntelemetry_path = 'metrics'", "web.telemetry_path is a path"),
+        ("[watch]\ntriggers = ['threads_runing>5']", "did you mean threads_running"),
+        ("[watch]\ntriggers = 'threads_running>5'", "watch.triggers is a list of strings"),
+        ("[watch]\nbefore_seconds = 600", "what the sensor keeps"),
+        ("[watch]\nfor_seconds = 60", "between 0 and 30"),
+        ("[watch]\nmax_files = 0", "watch.max_files is 1 or more"),
         ("x", "is not TOML"),
     ],
 )

@@ -28,6 +28,8 @@ RUNBOOKS = ALERTS.parent / "runbooks"
 TESTS = sorted((ALERTS / "tests").glob("*.yaml"))
 #: Alerts on what is missing: these fire without series.
 ON_ABSENCE = {"InnoscopeServerVanished", "InnoscopeNoAgents"}
+#: Where each alert about a server leads to on its agent's live page.
+FINDINGS = "http://{{ $labels.instance }}/#server={{ urlquery $labels.server }}&show=findings"
 HEADINGS = [
     "What it means", "Why it happens", "How to confirm", "What to do now", "What to fix for good",
     "Why this threshold", "References",
@@ -124,7 +126,11 @@ def test_each_alert_follows_the_conventions(alert: str) -> None:
     assert alert.startswith("Innoscope")
     assert rule["labels"].keys() == {"severity"}
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
-    assert annotations.keys() == {"summary", "description", "runbook_url"}
+    about_a_server = "$labels.server" in annotations["description"] and alert != "InnoscopeServerVanished"
+    more = {"findings"} if about_a_server else set()
+    assert annotations.keys() == {"summary", "description", "runbook_url"} | more
+    if about_a_server:
+        assert annotations["findings"] == FINDINGS
     assert "{{" not in annotations["summary"]
     assert annotations["runbook_url"].endswith(f"/runbooks/{alert}")
     if alert != "InnoscopeNoAgents":

@@ -11,8 +11,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from innoscope.cli.common import duration_option
 from innoscope.cli.main import Settings, cli, main
-from innoscope.cli.toggle import _duration
 from innoscope.cli.toggle_words import _change
 from innoscope.target import discover, people
 from innoscope.target.model import Target
@@ -347,13 +347,13 @@ def test_history(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     [("90s", 90.0), ("10m", 600.0), ("2h", 7200.0), (" 1d ", 86400.0), ("366d", 31622400.0)],
 )
 def test_times(text: str, seconds: float) -> None:
-    assert _duration(click.Context(cli), click.Option(["--for"]), text) == seconds
+    assert duration_option(click.Context(cli), click.Option(["--for"]), text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "10", "0s", "1.5h", "-1m", "10 m", "1w", "367d", "²s", "999999999d"])
 def test_no_times(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is no time"):
-        _duration(click.Context(cli), click.Option(["--for"]), text)
+        duration_option(click.Context(cli), click.Option(["--for"]), text)
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,8 +12,9 @@ PACKAGE = Path(__file__).parents[2] / "agent" / "innoscope"
 
 #: Each may import itself and what stands behind it.
 ORDER = (
-    "cli", "symbols", "profile", "toggles", "agent", "push", "sensor", "diagnose", "exporter", "collectors",
-    "top", "doctor", "selfprofile", "trace", "probes", "memory", "stacks", "metrics", "target", "errors",
+    "cli", "symbols", "profile", "toggles", "agent", "push", "sensor", "watch", "incident", "diagnose",
+    "exporter", "collectors", "top", "doctor", "selfprofile", "trace", "probes", "memory", "stacks",
+    "metrics", "target", "errors",
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@
 
 from workloads.base import Workload, WorkloadError
 from workloads.blocked import Idle, MetadataLock, RowLock, Sleep
-from workloads.busy import Burn, Cpu, Fsync, Oltp, TableScan, UpdateStorm
+from workloads.busy import Burn, Cpu, Fsync, Oltp, Readers, Repeated, TableScan, UpdateStorm, Writers
 from workloads.crowd import Crowd
 from workloads.probe import Gaps, LatencyProbe
 
@@ -26,10 +26,13 @@ __all__ = [
     "LatencyProbe",
     "MetadataLock",
     "Oltp",
+    "Readers",
+    "Repeated",
     "RowLock",
     "Sleep",
     "TableScan",
     "UpdateStorm",
     "Workload",
     "WorkloadError",
+    "Writers",
 ]

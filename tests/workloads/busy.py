@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
@@ -12,14 +13,35 @@ from workloads.crowd import Crowd
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from servers import Server
+
 #: Operations before the load counts as under way. No more: 1,000 clients of one row make 50 a second.
 _WARM = 50
+
+#: Dirty pages that the server's own work leaves.
+_CLEAN = 50
 
 #: A client's turn between two statements, on any server.
 _BETWEEN = frozenset({"idle", "on_cpu", "network_send", "opening_tables", "spin", "mutex_wait"})
 
 #: A transaction's end: one client writes the log, the others wait for it.
 _COMMIT = frozenset({"fsync_redo", "redo_write_wait", "group_commit"})
+
+
+#: Bytes of a row of ``fill``, about: seven go into a page of 16 KiB.
+ROW = 2_100
+
+
+def fill(workload: Workload, table: str, rows: int) -> None:
+    """Make a table of so many rows of 2 KB: ``a`` from 1 on, ``b`` a number, ``pad`` what makes them long."""
+    columns = "a INT PRIMARY KEY, b INT, pad VARCHAR(2100)"
+    workload.sql(f"CREATE TABLE {table} ({columns}) ENGINE=InnoDB")
+    workload.sql(f"INSERT INTO {table} VALUES (1, 0, REPEAT('x', 2000))")
+    made = 1
+    while made < rows:
+        more = min(made, rows - made)
+        workload.sql(f"INSERT INTO {table} SELECT a + {made}, b, pad FROM {table} ORDER BY a LIMIT {more}")
+        made += more
 
 
 class _Loaded(Workload):
@@ -121,6 +143,64 @@ class Fsync(_Busy):
         return ["INSERT INTO t1 (b) VALUES (1)"]
 
 
+class Writers(_Busy):
+    """Each statement changes one row at random, and so dirties a page; rows fill ``megabytes``.
+
+    ``rewrite`` writes all 2,000 bytes of it anew, for much redo. ``rate`` bounds the statements a second of
+    all clients. ``clean`` waits, before they begin, until no page is dirty any more.
+    """
+
+    name: ClassVar[str] = "writers"
+    expected: ClassVar[str] = "on_cpu"
+    also: ClassVar[frozenset[str]] = _BETWEEN | _COMMIT
+    counter: ClassVar[str] = "Com_update"
+
+    def __init__(
+        self,
+        server: Server,
+        count: int,
+        *,
+        megabytes: int = 32,
+        rewrite: bool = False,
+        rate: int = 0,
+        clean: bool = False,
+    ) -> None:
+        super().__init__(server, count)
+        self._rows = (megabytes << 20) // ROW
+        self._rewrite, self._rate, self._clean = rewrite, rate, clean
+
+    @property
+    def describe(self) -> str:
+        return f"{self.count} clients changing rows at random"
+
+    def prepare(self) -> None:
+        fill(self, f"{self.database}.t1", self._rows)
+        if self._clean:
+            dirty = "SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages_dirty'"
+            self._until(lambda: int(self.sql(dirty)[0][1]) < _CLEAN)
+
+    def statements(self) -> Sequence[str]:
+        more = ", pad = REPEAT(CHAR(65 + b % 26), 2000)" if self._rewrite else ""
+        return [f"UPDATE t1 SET b = b + 1{more} WHERE a = $R"]
+
+    def script(self) -> Sequence[str]:
+        return [*repeating(self.statements(), self._rows), f"--rate={self._rate}"]
+
+
+class Readers(Writers):
+    """Each statement reads one row at random."""
+
+    name: ClassVar[str] = "readers"
+    counter: ClassVar[str] = "Com_select"
+
+    @property
+    def describe(self) -> str:
+        return f"{self.count} clients reading rows at random"
+
+    def statements(self) -> Sequence[str]:
+        return ["SELECT b FROM t1 WHERE a = $R"]
+
+
 class Oltp(_Loaded):
     """sysbench's own oltp_read_write: transactions of 18 statements on tables that fit the buffer pool."""
 
@@ -154,9 +234,6 @@ class TableScan(_Busy):
     )  # fmt: skip
     counter: ClassVar[str] = "Innodb_pages_read"
 
-    #: Bytes of a row, about: seven go into a page of 16 KiB.
-    _ROW = 2_100
-
     @property
     def describe(self) -> str:
         return f"{self.count} clients scanning two tables that do not fit the buffer pool"
@@ -164,16 +241,7 @@ class TableScan(_Busy):
     def prepare(self) -> None:
         pool = self.sql("SELECT @@innodb_buffer_pool_size")[0][0]
         for table in ("t1", "t2"):
-            name = f"{self.database}.{table}"
-            self.sql(
-                f"CREATE TABLE {name} (a INT AUTO_INCREMENT PRIMARY KEY, pad VARCHAR(2100)) ENGINE=InnoDB"
-            )
-            self.sql(f"INSERT INTO {name} (pad) VALUES (REPEAT('x', 2000))")
-            rows, wanted = 1, 3 * pool // 2 // self._ROW
-            while rows < wanted:
-                more = min(rows, wanted - rows)
-                self.sql(f"INSERT INTO {name} (pad) SELECT pad FROM {name} LIMIT {more}")
-                rows += more
+            fill(self, f"{self.database}.{table}", 3 * pool // 2 // ROW)
 
     def statements(self) -> Sequence[str]:
         return [f"SELECT COUNT(*) FROM {table} WHERE pad = 'z'" for table in ("t1", "t2")]
@@ -202,3 +270,44 @@ class Burn(Workload):
     def reached(self) -> bool:
         self._crowd.check()
         return len(self.listed("COMMAND = 'Query' AND INFO LIKE 'SELECT BENCHMARK%'")) == self.count
+
+
+class Repeated(_Busy):
+    """Clients that repeat the statements they are given; those of ``make`` are run before, one by one.
+
+    ``$R`` in a statement is a random number from 1 to ``among``.
+    """
+
+    name: ClassVar[str] = "repeated"
+    expected: ClassVar[str] = "on_cpu"
+    counter: ClassVar[str] = "Questions"
+
+    def __init__(
+        self,
+        server: Server,
+        count: int,
+        statements: Sequence[str],
+        *,
+        make: Sequence[str] = (),
+        among: int = 1,
+    ) -> None:
+        super().__init__(server, count)
+        self._statements, self._make, self._among = statements, make, among
+
+    @property
+    def describe(self) -> str:
+        return f"{self.count} clients repeating {'; '.join(self._statements)}"
+
+    def prepare(self) -> None:
+        with (
+            contextlib.closing(self.server.connect(database=self.database)) as connection,
+            connection.cursor() as cursor,
+        ):
+            for statement in self._make:
+                cursor.execute(statement)
+
+    def script(self) -> Sequence[str]:
+        return repeating(self._statements, self._among)
+
+    def statements(self) -> Sequence[str]:
+        return self._statements

@@ -6,18 +6,21 @@ import difflib
 import tomllib
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from innoscope.errors import BadFile
 from innoscope.metrics.logs import FORMATS, LEVELS
 from innoscope.push.settings import Push
 from innoscope.push.settings import problems as push_problems
+from innoscope.watch.triggers import BadTrigger, parse
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 T = TypeVar("T")
 
+#: The sensor keeps three minutes of looks.
+MOST_BEFORE_S: Final = 60.0
 _EXPLAINED = "packaging/agent.toml explains all keys"
 
 
@@ -67,6 +70,20 @@ class Own:
 
 
 @dataclass(frozen=True, slots=True)
+class Watch:
+    """Rules for which a stall is captured, and where; without rules there are no captures."""
+
+    triggers: tuple[str, ...] = ()
+    for_seconds: float = 3
+    seconds: float = 10
+    before_seconds: float = 60
+    cooldown_seconds: float = 300
+    directory: str = "/var/lib/innoscope-agent"
+    max_files: int = 20
+    max_bytes: int = 200 << 20
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """What is written to standard error."""
 
@@ -96,6 +113,7 @@ class Config:
     stacks: Stacks = field(default_factory=Stacks)
     push: Push = field(default_factory=Push)
     own: Own = field(default_factory=Own)
+    watch: Watch = field(default_factory=Watch)
     log: Log = field(default_factory=Log)
     server: tuple[Server, ...] = ()
     only_named: bool = False
@@ -148,8 +166,28 @@ def problems(config: Config) -> list[str]:
     if not 10 <= config.own.window_seconds <= 600 or not 1 <= config.own.profile_seconds <= 60:
         found.append("own.window_seconds is between 10 and 600, own.profile_seconds between 1 and 60")
     found += push_problems(config.push)
+    found += _watch_problems(config.watch)
     for server in config.server:
         found += _server_problems(server, [other.name for other in config.server])
+    return found
+
+
+def _watch_problems(watch: Watch) -> list[str]:
+    found = []
+    for rule in watch.triggers:
+        try:
+            parse(rule)
+        except BadTrigger as error:
+            found.append(f"watch.triggers: {error.what} ({error.remedy})")
+    if not 0 <= watch.for_seconds <= 30 or not 1 <= watch.seconds <= 60:
+        found.append("watch.for_seconds is between 0 and 30, watch.seconds between 1 and 60")
+    if not 0 <= watch.before_seconds <= MOST_BEFORE_S or not 10 <= watch.cooldown_seconds <= 86_400:
+        found.append(
+            f"watch.before_seconds is between 0 and {MOST_BEFORE_S:g}, which is what the sensor keeps, "
+            "watch.cooldown_seconds between 10 and 86400"
+        )
+    if watch.max_files < 1 or watch.max_bytes < 1 << 20:
+        found.append("watch.max_files is 1 or more, watch.max_bytes 1048576 or more")
     return found
 
 
@@ -195,11 +233,7 @@ def _value(hint: Any, value: Any, path: str, found: list[str]) -> Any:
         found.append(f"{path} is a table of strings")
         return {}
     if get_origin(hint) is tuple:
-        if isinstance(value, list) and all(isinstance(item, dict) for item in value):
-            kind = get_args(hint)[0]
-            return tuple(_build(kind, item, f"{path}[{place}].", found) for place, item in enumerate(value))
-        found.append(f"{path} is a list of tables: [[{path}]]")
-        return None
+        return _list(get_args(hint)[0], value, path, found)
     kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     kinds = tuple(kind for kind in kinds if kind is not NoneType)
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):
@@ -207,3 +241,14 @@ def _value(hint: Any, value: Any, path: str, found: list[str]) -> Any:
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         found.append(f"{path} is {_NAMES[kinds[0]]}, not {value!r}")
     return value
+
+
+def _list(kind: Any, value: Any, path: str, found: list[str]) -> tuple[Any, ...]:
+    """Strings, or tables that are dataclasses; a complaint in ``found`` when it is something else."""
+    wanted = str if kind is str else dict
+    if not isinstance(value, list) or not all(isinstance(item, wanted) for item in value):
+        found.append(f"{path} is a list of " + ("strings" if kind is str else f"tables: [[{path}]]"))
+        return ()
+    if kind is str:
+        return tuple(value)
+    return tuple(_build(kind, item, f"{path}[{place}].", found) for place, item in enumerate(value))

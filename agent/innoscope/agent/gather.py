@@ -103,6 +103,7 @@ class Gatherer:
         self.state = SensorState()
         self.profiles = OwnProfiles()
         self.pushes: Pushes | None = None
+        self.incidents: Callable[[str], list[Sample]] = lambda _server: []
         self.picture: Picture | None = None
 
     def gather(self, budget: float) -> Picture | None:
@@ -186,6 +187,7 @@ class Gatherer:
         if server.target is not None:
             outcomes.append(self._toggles.outcome(server.target))
         told = [Sample("mysqld_up", int(server.up))] if server.up is not None else []
+        told += self.incidents(server.name) if server.target is not None else []
         return (*outcomes, Outcome("agent", True, 0.0, (*about(outcomes), *told)))
 
     def _sql(self, server: Server, lane: Lane) -> Outcome:

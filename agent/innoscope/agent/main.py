@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from innoscope import __version__
-from innoscope.agent import child, privileges
+from innoscope.agent import child, privileges, watching
+from innoscope.agent.findings import Findings
 from innoscope.agent.gather import Gatherer
 from innoscope.agent.history import History
+from innoscope.agent.incidents import Incidents
 from innoscope.agent.ownprofile import OwnProfile
 from innoscope.agent.page import Page
 from innoscope.agent.profiles import Store
+from innoscope.agent.recording import Recorders
 from innoscope.agent.routes import Routes
 from innoscope.agent.servers import Servers
+from innoscope.agent.watching import Watching
 from innoscope.collectors.own import Pushes
 from innoscope.errors import InnoscopeError
 from innoscope.exporter import auth
@@ -45,6 +49,8 @@ _log = logging.getLogger(__name__)
 #: Seconds for profiles, of which an hour may have to be taken over at once.
 _PATIENT: Final = 5.0
 _GATHERING: Final = 0.8
+#: Seconds for the looks of a minute.
+_LOOKS: Final = 2.0
 #: The page's numbers are kept every poll, but no more often than stacks are; a gathering for a scrape counts
 #: for them too while it is younger than this share of that time.
 _STILL_NEW: Final = 0.9
@@ -64,6 +70,7 @@ class Agent:
     def __init__(self, config: Config) -> None:
         sensor = SensorClient(config.sensor.socket, config.sensor.timeout_seconds)
         patient = SensorClient(config.sensor.socket, _PATIENT)
+        looks = SensorClient(config.sensor.socket, _LOOKS)
         web_file = config.web.config_file
         self.watched = Watched(Path(web_file) if web_file else None)
         if self.watched.config.users:
@@ -74,6 +81,12 @@ class Agent:
         self._step_s = max(config.stacks.poll_seconds, CHUNK_S)
         self.history = History(config.stacks.keep_seconds)
         self._noted_at = 0.0
+        rules = watching.settings(config.watch)
+        self._recorders = Recorders(servers, looks, rules.span_s)
+        self.incidents = Incidents(config.watch)
+        self._watching = Watching(rules, self._gatherer, self._recorders, self.incidents)
+        if rules.triggers:
+            self._gatherer.incidents = self._watching.samples
         self._pusher = self._make_pusher(config)
         self._store = Store(patient, servers.called, config.stacks.keep_seconds, taken=self._take)
         page = Page(
@@ -85,10 +98,16 @@ class Agent:
             keep_s=config.stacks.keep_seconds,
         )
         routes = Routes(self._gatherer, self._store, page, sensor, servers.name_of, config.web.telemetry_path)
+        more = {
+            "/api/findings": Findings(self._gatherer, self._recorders).answer,
+            "/api/incidents": self.incidents.answer,
+        }
         self._own = OwnProfile(config.own, self._gatherer.profiles)
         self.ended = threading.Event()
         self._polled_at = time.monotonic()
-        self.web = WebServer(Address.parse(config.web.listen_address), routes.table(), self.watched)
+        self.web = WebServer(
+            Address.parse(config.web.listen_address), {**routes.table(), **more}, self.watched
+        )
         scheme = "https" if self.watched.config.tls else "http"
         address = f"{scheme}://{self.web.address}"
         _log.info("agent listens", extra={"address": address, "version": __version__})
@@ -111,6 +130,8 @@ class Agent:
         """Serve until ``ended`` is set."""
         threading.Thread(target=self.web.serve, name="web", daemon=True).start()
         threading.Thread(target=self._poll, name="poll", daemon=True).start()
+        if self._config.watch.triggers:
+            self._begin_watching()
         pushing = None
         if self._pusher is not None:
             pushing = threading.Thread(target=self._pusher.run, name="push", daemon=True)
@@ -124,6 +145,14 @@ class Agent:
         if self._pusher is not None and pushing is not None:
             self._pusher.end()
             pushing.join(_LAST_PUSH)
+
+    def _begin_watching(self) -> None:
+        try:
+            self.incidents.prepare()
+        except InnoscopeError as error:  # the rest of us is of use without it
+            _log.error("no incident files", extra={"error": error.what, "remedy": error.remedy})
+            return
+        threading.Thread(target=self._watching.run, args=(self.ended,), name="watch", daemon=True).start()
 
     def _poll(self) -> None:
         """Now and then: profiles, and servers where the sensor is of no help."""
@@ -156,7 +185,9 @@ class Agent:
         try:
             picture = self._gatherer.recent(_GATHERING, self._step_s * _STILL_NEW)
             if picture is not None:
-                self.history.gathered(time.time() - (time.monotonic() - picture.at), picture.series)
+                at = time.time() - (time.monotonic() - picture.at)
+                self.history.gathered(at, picture.series)
+                self._recorders.gathered(at, picture)
         except Exception:
             _log.exception("no numbers")
 
@@ -211,6 +242,8 @@ def _as_root(config: Config) -> child.OwnSensor | None:
             own = None
     if config.own.cpu_budget:
         _place_for_profile(account)
+    if config.watch.triggers:
+        _place_for_incidents(Path(config.watch.directory), account)
     privileges.drop(account)
     _log.info("rights given up", extra={"user": account.name if account else "root, without capabilities"})
     return own
@@ -220,6 +253,15 @@ def _place_for_profile(account: privileges.Account | None) -> None:
     """A folder that the agent will be able to write to; without it the log will say why there is none."""
     with suppress(OSError):
         kept.prepare(account.uid if account else 0, account.gid if account else 0)
+
+
+def _place_for_incidents(folder: Path, account: privileges.Account | None) -> None:
+    """A folder of the agent's own; one that is there stays as it is, which the log may complain of."""
+    with suppress(OSError):
+        folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700)
+        if account is not None:
+            os.chown(folder, account.uid, account.gid, follow_symlinks=False)
 
 
 def _option_files(config: Config) -> list[Path]:

@@ -27,6 +27,8 @@ SCHEMA: Final = 1
 _BUDGET: Final = 0.8
 _LINKS: Final = (
     ("/api/stacks", "stacks of the last hour; ?server=&from=-15m&to=now&format=html"),
+    ("/api/findings", "what is wrong with a server, judged from its last minute; ?server=&format=text"),
+    ("/api/incidents", "incident files of stalls that were captured; ?server=, ?file="),
     ("/api/probes", "the probes of each server"),
     ("/api/status", "what works, and why the rest does not"),
     ("/api/history", "threads by wait class, dirty pages, checkpoint age of the last hour; ?server=&since="),

@@ -31,9 +31,13 @@ _HERE: Final = ("127.0.0.1", "::1", "localhost")
 
 
 class Lane:
-    """The way to one server over SQL: a collector and the thread that runs it."""
+    """The way to one server over SQL: a collector and the thread that runs it.
 
-    def __init__(self, collector: SqlCollector) -> None:
+    ``connect`` makes a connection beside the collector's; it takes seconds of patience.
+    """
+
+    def __init__(self, collector: SqlCollector, connect: Callable[[float], Connection[Any]]) -> None:
+        self.connect = connect
         self._collector = collector
         self._runner = Runner([collector])
 
@@ -140,6 +144,10 @@ class Servers:
         """Our name of a server of which we only know how the sensor calls it; None before it was met."""
         return self._sensor_s.get(name)
 
+    def sensor_s_name(self, name: str) -> str | None:
+        """How the sensor calls a server of ours; None where it has not told of it."""
+        return next((its for its, ours in list(self._sensor_s.items()) if ours == name), None)
+
     def forget_the_gone(self) -> None:
         """Drop those that ended long ago."""
         for server in list(self._known.values()):
@@ -169,15 +177,17 @@ class Servers:
             return None
         file = (named and named.defaults_file) or settings.defaults_file
         user = (named and named.user) or settings.user
-        connect: Callable[[], Connection[Any]]
+        connect: Callable[[float], Connection[Any]]
         if named is not None and named.host is not None and named.port is not None:
-            connect = partial(sql.connect_tcp, named.host, named.port, file, user, settings.timeout_seconds)
+            connect = partial(sql.connect_tcp, named.host, named.port, file, user)
         elif target is not None:
-            connect = partial(sql.connect, target, file, user, settings.timeout_seconds)
+            connect = partial(sql.connect, target, file, user)
         else:
             return None
         flavour, version = (target.flavour, target.version) if target else ("", ())
-        return Lane(SqlCollector(connect, sql_catalog.default(), flavour, version, settings.timeout_seconds))
+        within = partial(connect, settings.timeout_seconds)
+        asking = SqlCollector(within, sql_catalog.default(), flavour, version, settings.timeout_seconds)
+        return Lane(asking, connect)
 
 
 def same(before: Target, now: Target) -> bool:

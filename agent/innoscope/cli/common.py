@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +16,9 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 _GAP = "  "
 _NARROWEST = 12  # columns that a cut cell keeps
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_DURATION = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
+_LONGEST_S = 366 * 86_400
 
 
 def target_options(function: F) -> F:
@@ -49,6 +53,17 @@ def sql_options(function: F) -> F:
     ):
         function = option(function)
     return function
+
+
+def duration_option(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
+    """Callback of an option: seconds of ``90s``, ``10m``, ``2h`` or ``1d``."""
+    if value is None:
+        return None
+    match = _DURATION.fullmatch(value.strip())
+    seconds = int(match[1]) * _UNITS[match[2]] if match else 0
+    if not 0 < seconds <= _LONGEST_S:
+        raise click.BadParameter(f"{value!r} is no time: 90s, 10m, 2h or 1d (at most 366d)")
+    return float(seconds)
 
 
 def terminal_width() -> int | None:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from innoscope.cli.common import json_option, sql_options, target_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from innoscope.diagnose.evidence import Evidence
+    from innoscope.diagnose.gathering import Sources
+    from innoscope.diagnose.judging import Verdict
+    from innoscope.incident.model import Capture
+    from innoscope.target.model import Target
 
 _PATIENCE_S = 2.0  # progress is shown when it takes longer
 
@@ -23,17 +32,26 @@ Examples:
   innoscope diagnose --no-sql               a server that hangs or refuses connections
   innoscope diagnose --no-probes            looks, memory and SQL only
   innoscope diagnose --json | jq -r '.findings[0].name'
+  innoscope diagnose --save stall.innoscope
+                                            keep all of it in a file, without secrets and literals
+  innoscope diagnose stall.innoscope        the same findings, on any machine
+  innoscope diagnose stall.innoscope --show status
+  innoscope diagnose stall.innoscope --show folded | flamegraph.pl > stall.svg
 
 \b
 Exit codes: 0 nothing wrong, 18 something was found, 3 no or several servers, 4 the server ended, 5 not a
-server.  Findings and what they rest on: docs/diagnose.md; JSON: docs/json.md.
+server, 9 a damaged file, 12 the file could not be written.  Findings and what they rest on, what is in a
+file: docs/diagnose.md; JSON: docs/json.md.
 """
 
 #: For scripts: a finding is no failure of the command, and has a status of its own.
 FOUND = 18
 
+_PARTS = ("findings", "stacks", "folded", "metrics", "status", "variables")
+
 
 @click.command("diagnose", epilog=_EPILOG)
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @target_options
 @click.option(
     "-s",
@@ -46,35 +64,135 @@ FOUND = 18
 @click.option("--no-sql", is_flag=True, help="Ask the server nothing.")
 @click.option("--no-probes", is_flag=True, help="Attach no eBPF probes.")
 @sql_options
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Keep all that was seen in this file too, readable by you only; in a folder, under a name of its "
+    "own. Another file is never overwritten.",
+)
+@click.option(
+    "--show",
+    type=click.Choice(_PARTS),
+    help="Of FILE, print this instead of the findings.",
+)
 @json_option
+@click.pass_context
 def command(
-    pid: int | None, socket: str | None, port: int | None, seconds: float, no_sql: bool, no_probes: bool,
-    defaults_file: str | None, user: str | None, as_json: bool,
+    context: click.Context, file: Path | None, pid: int | None, socket: str | None, port: int | None,
+    seconds: float, no_sql: bool, no_probes: bool, defaults_file: str | None, user: str | None,
+    save: Path | None, show: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Look at one server for some seconds and say what is wrong, why, and what to do about it.
 
     Stacks, probes, memory, SQL and /proc, as far as each is to be had; nothing is stopped or changed.
-    """
-    from innoscope.diagnose.gathering import Gathering, Sources
-    from innoscope.diagnose.judging import judge
-    from innoscope.diagnose.words import record, text
-    from innoscope.target.discover import find_one
 
-    target = find_one(pid, socket, port)
-    sources = Sources(not no_sql, not no_probes, defaults_file, user)
+    With FILE, an incident file that --save or `innoscope watch` wrote, no server is looked at: what was seen
+    then is judged by the rules of this version.
+    """
+    if file is not None:
+        _only_for_a_server(context, file)
+        found = _read(file, show or "findings", as_json)
+    elif show is not None:
+        raise click.UsageError("--show is for an incident file: innoscope diagnose FILE --show …")
+    else:
+        from innoscope.diagnose.gathering import Sources
+        from innoscope.target.discover import find_one
+
+        target = find_one(pid, socket, port)
+        sources = Sources(not no_sql, not no_probes, defaults_file, user)
+        found = _look(target, sources, seconds, save, as_json)
+    if found:
+        raise click.exceptions.Exit(FOUND)
+
+
+def _only_for_a_server(context: click.Context, file: Path) -> None:
+    """Refuse options that a file has no use for."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if given and name not in ("file", "show", "as_json"):
+            raise click.UsageError(f"{parameter.opts[-1]} is for a live server; {file} is judged as it is")
+
+
+def _read(file: Path, show: str, as_json: bool) -> bool:
+    """Print a part of a file; whether something is wrong."""
+    from innoscope.incident import files, words
+
+    if as_json and show != "findings":
+        raise click.UsageError(f"--json prints findings; of the rest: zcat {file} | jq .capture")
+    capture = files.load(file)
+    if show != "findings":
+        click.echo("\n".join(words.part(capture, show)))
+        return False
+    lines, record = words.findings(file, capture)
+    click.echo(json.dumps(record, ensure_ascii=False) if as_json else "\n".join(lines))
+    return bool(record["findings"])
+
+
+def _look(target: Target, sources: Sources, seconds: float, save: Path | None, as_json: bool) -> bool:
+    """Print what is wrong with a server; whether something is."""
+    from innoscope.diagnose.gathering import Gathering
+    from innoscope.diagnose.judging import judge
+
+    keeping = _Keeping(target, save, as_json) if save else None
+    if keeping:
+        sources = dataclasses.replace(sources, also=keeping.fetcher)
     with contextlib.closing(Gathering(target, sources)) as gathering:
         try:
             evidence = gathering.run(seconds, _progress(seconds))
         finally:
             _clear()
-        verdict = judge(evidence)
-        if as_json:
-            click.echo(json.dumps(record(evidence, verdict), ensure_ascii=False))
+        if keeping:
+            verdict = keeping.take(evidence)
         else:
-            click.echo("\n".join(text(evidence, verdict)))
+            verdict = judge(evidence)
+            _print(evidence, verdict, as_json)
         sys.stdout.flush()  # before the probes are taken off
-    if verdict.findings:
-        raise click.exceptions.Exit(FOUND)
+    return bool(verdict.findings)
+
+
+def _print(evidence: Evidence, verdict: Verdict, as_json: bool) -> None:
+    from innoscope.diagnose.words import record, text
+
+    if as_json:
+        click.echo(json.dumps(record(evidence, verdict), ensure_ascii=False))
+    else:
+        click.echo("\n".join(text(evidence, verdict)))
+
+
+class _Keeping:
+    """``--save``: what more is asked for, and the file."""
+
+    def __init__(self, target: Target, path: Path, as_json: bool) -> None:
+        from innoscope.incident.fetching import Fetcher
+        from innoscope.incident.files import check_free
+
+        self._path, self._as_json = path, as_json
+        self.fetcher = Fetcher(target)
+        if not path.is_dir():
+            check_free(path)  # said before the look, not after it
+
+    def take(self, evidence: Evidence) -> Verdict:
+        """Print the findings, write the file, and say where it is. Raises CannotWrite."""
+        from innoscope.incident import taking
+
+        capture, verdict = taking.captured(evidence, self.fetcher.fetched)
+        _print(capture.evidence, verdict, self._as_json)
+        sys.stdout.flush()
+        path = self._write(capture)
+        if not self._as_json:
+            click.echo()
+        words = f"saved to {path} ({path.stat().st_size:,} bytes); anywhere: innoscope diagnose {path}"
+        click.echo(words, err=self._as_json)
+        return verdict
+
+    def _write(self, capture: Capture) -> Path:
+        from innoscope.incident import files
+
+        path = self._path / files.name_for(capture) if self._path.is_dir() else self._path
+        files.save(path, capture)
+        return path
 
 
 def _progress(seconds: float) -> Callable[[float], None]:

@@ -31,6 +31,8 @@ COMMANDS = {
     "symbols": "Make and list symbol packs: the names of a build, for hosts without its debug files.",
     "doctor": "Check what works on this host and server, and what to do about the rest.",
     "diagnose": "Say what is wrong with a server, why, and what to do: ten seconds of looking.",
+    "diff": "Tell what is new in a dump or an incident file since a healthy one.",
+    "watch": "Wait for a stall, and write an incident file of it and of the minute before.",
     "stacks": "Show where every thread of a server is, without stopping it.",
     "probes": "Show the eBPF probes: where each can go, and what it costs.",
     "profile": "Show where a server's CPU time goes, or what its threads wait for, over some seconds.",

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from innoscope.cli.common import json_option, sql_options, table, target_options, terminal_width
+from innoscope.cli.common import (
+    duration_option,
+    json_option,
+    sql_options,
+    table,
+    target_options,
+    terminal_width,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,21 +26,6 @@ if TYPE_CHECKING:
     from innoscope.toggles.model import Plan, Toggle
 
 F = TypeVar("F", bound="Callable[..., Any]")
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_DURATION = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
-_LONGEST_S = 366 * 86_400
-
-
-def _duration(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
-    """Seconds of ``90s``, ``10m``, ``2h`` or ``1d``."""
-    if value is None:
-        return None
-    match = _DURATION.fullmatch(value.strip())
-    seconds = int(match[1]) * _UNITS[match[2]] if match else 0
-    if not 0 < seconds <= _LONGEST_S:
-        raise click.BadParameter(f"{value!r} is no time: 90s, 10m, 2h or 1d (at most 366d)")
-    return float(seconds)
 
 
 def server_options(function: F) -> F:
@@ -148,7 +139,11 @@ def plan(
 @click.argument("name")
 @click.argument("value", default="")
 @click.option(
-    "--for", "seconds", callback=_duration, metavar="TIME", help="Undo it by itself after 90s, 10m, 2h, 1d."
+    "--for",
+    "seconds",
+    callback=duration_option,
+    metavar="TIME",
+    help="Undo it by itself after 90s, 10m, 2h, 1d.",
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask. Not enough for a dangerous toggle: --confirm.")
 @click.option(

@@ -18,7 +18,7 @@ from innoscope.stacks.model import Trust
 from innoscope.stacks.profiles import Profiles, Stack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from innoscope.stacks.model import Dump, Frame
     from innoscope.target.model import Target
@@ -34,6 +34,13 @@ _RETRY_S: Final = 5.0
 #: What is remembered of stacks between looks; as the engine's own memory it is bounded.
 _SEEN_KEPT: Final = 2_000
 _CLOSE_S: Final = 0.3
+
+
+class Looked(Protocol):
+    """What takes in each look."""
+
+    def __call__(self, taken_at: float, groups: Sequence[tuple[str, Stack, Sequence[int]]]) -> None:
+        """``taken_at`` is Unix time; groups are ``(kind, stack, threads as the server knows them)``."""
 
 
 class Eyes(Protocol):
@@ -72,12 +79,14 @@ class WaitsCollector:
         profiles: Profiles | None = None,
         *,
         interval_s: float = 1.0,
+        looked: Looked | None = None,
         eyes: Callable[[Target], Eyes] = open_eyes,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._target = target
         self._profiles = profiles or Profiles()
         self._interval_s = interval_s
+        self._looked = looked
         self._open_eyes = eyes
         self._clock = clock
         self._eyes: Eyes | None = None
@@ -146,6 +155,7 @@ class WaitsCollector:
         counts: Counter[int] = Counter()  # by identity: a stack's own hash is dear
         met: dict[int, Stack] = {}
         kinds = {}
+        groups: dict[tuple[str, int], list[int]] = {}
         before = self._kinds
         # BPF tells ids of the host; if we share a pid namespace with the server, /proc has those of that one
         as_seen = any(thread.tid == self._target.pid for thread in dump.threads)
@@ -158,7 +168,8 @@ class WaitsCollector:
             counts[id(stack)] += 1
             met[id(stack)] = stack
             tid, kind = thread.tid if as_seen else thread.ns_tid, seen.kind
-            kinds[tid] = kind.name if kind.sure else before.get(tid, kind.name)
+            name = kinds[tid] = kind.name if kind.sure else before.get(tid, kind.name)
+            groups.setdefault((name, id(stack)), []).append(thread.ns_tid)
         self._kinds = kinds
         with self._lock:
             self._tally.add(dump, self._clock(), seconds, _LONGEST_GAP * self._interval_s)
@@ -167,6 +178,10 @@ class WaitsCollector:
         for number, stack in met.items():  # not one to one: names of threads may differ
             by_stack[stack] += counts[number]
         self._profiles.add(dump.taken_at, by_stack, dump.duration_ms)
+        if self._looked is not None:
+            self._looked(
+                dump.taken_at, [(kind, met[number], tids) for (kind, number), tids in groups.items()]
+            )
 
     def _see(self, wait: str, trust: Trust, frames: tuple[Frame, ...], comm: str) -> _Seen:
         """Remembered by the identity of the frames, which the remembered stack keeps alive."""

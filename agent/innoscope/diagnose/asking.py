@@ -31,19 +31,22 @@ _SESSION: Final = ("lock_wait_timeout = 1", "max_execution_time = 500", "max_sta
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question: the statement for each generation, and what its columns are called."""
+    """One question: the statement for each generation, and what its columns are called.
+
+    Where a server decides which columns there are (SHOW …), its ``named`` maps those that are wanted to ours.
+    """
 
     name: str
     columns: tuple[str, ...]
     servers: tuple[Mapping[str, Any], ...]
     crowd: int | None
 
-    def statement(self, flavour: str, version: tuple[int, ...]) -> str | None:
-        """The statement for that server; None where there is none."""
+    def asked_of(self, flavour: str, version: tuple[int, ...]) -> Mapping[str, Any] | None:
+        """The statement (``sql``) for that server, perhaps ``named``; None where there is none."""
         for one in self.servers:
             known = one["flavour"] == flavour and _number(one["from"]) <= version
             if known and ("below" not in one or version < _number(one["below"])):
-                return str(one["sql"])
+                return one
         return None
 
 
@@ -100,7 +103,7 @@ def ask(target: Target, connect: Callable[[], Connection[Any]], waiting: float) 
     try:
         for assignment in _SESSION:
             with suppress(SqlFailed):
-                _rows(connection, f"SET SESSION {assignment}")
+                _answer(connection, f"SET SESSION {assignment}")
         for name, answer in _answers(target, connection, waiting):
             if isinstance(answer, Missing):
                 asked.missing[f"sql.{name}"] = answer
@@ -115,34 +118,44 @@ def _answers(
     target: Target, connection: Connection[Any], waiting: float
 ) -> Iterator[tuple[str, Rows | Missing]]:
     for question in default_questions():
-        statement = question.statement(target.flavour, target.version)
-        if statement is None:
+        asked = question.asked_of(target.flavour, target.version)
+        if asked is None:
             yield question.name, Missing("unsupported", "this server does not tell it")
         elif question.crowd is not None and waiting > question.crowd:
             words = f"not asked, because it would cost the server too much while {waiting:,.0f} threads wait"
             yield question.name, Missing("unsupported", words)
         else:
             try:
-                rows = _rows(connection, statement)
+                columns, rows = _answer(connection, asked["sql"])
             except InnoscopeError as error:
                 yield question.name, _why(error)
                 if explain(error).reason in ("gone", "timeout"):
                     return
             else:
-                yield question.name, tuple(_named(question.columns, row) for row in rows)
+                names = _names(question, asked, columns)
+                yield question.name, tuple(_named(names, row) for row in rows)
 
 
-def _rows(connection: Connection[Any], statement: str) -> tuple[tuple[Any, ...], ...]:
+def _names(question: Question, asked: Mapping[str, Any], columns: tuple[str, ...]) -> tuple[str | None, ...]:
+    """Our name for each column of the answer; None for those that nobody wants."""
+    named: Mapping[str, str] | None = asked.get("named")
+    return question.columns if named is None else tuple(named.get(column) for column in columns)
+
+
+def _answer(
+    connection: Connection[Any], statement: str
+) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
+    """The answer's columns and its rows."""
     user = connection.user
     name = user.decode(errors="replace") if isinstance(user, bytes) else str(user)
     with explaining(name, "the socket"), connection.cursor() as cursor:
         cursor.execute(statement)
-        return tuple(cursor.fetchall())
+        return tuple(column[0] for column in cursor.description or ()), tuple(cursor.fetchall())
 
 
-def _named(columns: tuple[str, ...], row: tuple[Any, ...]) -> Mapping[str, str]:
+def _named(columns: tuple[str | None, ...], row: tuple[Any, ...]) -> Mapping[str, str]:
     """By column; statements without their literals, from here on."""
-    named = {column: _text(value) for column, value in zip(columns, row, strict=True)}
+    named = {column: _text(value) for column, value in zip(columns, row, strict=True) if column is not None}
     if named.get(_TEXT):
         named[_TEXT] = fingerprint(named[_TEXT])
     return named

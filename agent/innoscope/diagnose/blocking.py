@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from innoscope.diagnose import chains, facts
+from innoscope.diagnose import applying, chains, facts
 from innoscope.diagnose.chains import Blocker as Blocker
 from innoscope.diagnose.sections import first_of, sections
 from innoscope.diagnose.unknown import Unknown
@@ -189,12 +189,23 @@ def _inside(seen: Seen, function: str, waited: int, evidence: Evidence) -> Block
     return Blocker(line, seen.functions, thread=tid, connection=said.connection, waiting=waiting)
 
 
+def applier(evidence: Evidence) -> list[Blocker]:
+    """What a replica's applier runs, then who has what it wants."""
+    found = [Blocker(words) for words in applying.running(evidence)]
+    if applying.waits_for_rows(evidence):
+        found += row_lock(evidence)
+    if applying.waits_for_table(evidence):
+        found += metadata_lock(evidence)
+    return found
+
+
 #: What rules may name as ``blocker``.
 BLOCKERS: Final[Mapping[str, Callable[[Evidence], list[Blocker]]]] = {
     "row_lock": row_lock,
     "metadata_lock": metadata_lock,
     "oldest_transaction": oldest_transaction,
     "runner": runner,
+    "applier": applier,
     "latch": latch("mutex_wait", "spin"),
     "opening_tables": latch("opening_tables"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -12,9 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from innoscope.metrics.model import Sample, Value
+    from innoscope.target.model import Target
 
 #: Kind of the threads that serve clients (``threads.yaml``).
 CLIENT: Final = "connection"
+#: ... and of those that replicate.
+APPLIER: Final = "replication"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,18 @@ class Look:
     at: float
     threads: Mapping[tuple[str, str], int]
     running: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OnFile:
+    """Threads of all looks that were reading, writing or syncing one file, by wait class.
+
+    ``path`` is relative to the data directory where it is in there.
+    """
+
+    wait: str
+    path: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +128,7 @@ class Evidence:
     snapshots: tuple[Snapshot, ...] = ()
     looks: tuple[Look, ...] = ()
     seen: tuple[Seen, ...] = ()
+    files: tuple[OnFile, ...] = ()
     statements: tuple[Statement, ...] = ()
     owners: tuple[Held, ...] = ()
     answers: Mapping[str, tuple[Mapping[str, str], ...]] = field(default_factory=dict)
@@ -174,9 +191,22 @@ class Evidence:
         return (have[0], have[-1]) if len(have) > 1 and have[-1][0] > have[0][0] else None
 
 
+def described(target: Target) -> dict[str, str]:
+    """What ``Evidence.server`` says of a server."""
+    return {
+        "flavour": target.flavour,
+        "version": target.version_text or ".".join(map(str, target.version)),
+        "pid": str(target.pid),
+        "start_time": str(target.start_time),
+        "build_id": target.build_id or "",
+        "socket": target.socket or "",
+        "symbols": target.symbols,
+    }
+
+
 def keyed(samples: Iterable[Sample]) -> dict[str, Value]:
     """Samples by ``metric`` or ``metric.label``."""
-    return {".".join((sample.metric, *sample.labels)): sample.value for sample in samples}
+    return {sys.intern(".".join((sample.metric, *sample.labels))): sample.value for sample in samples}
 
 
 def _minus(later: Histogram, earlier: Histogram) -> Histogram:

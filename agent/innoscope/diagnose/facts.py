@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from innoscope.diagnose import phases
 from innoscope.diagnose.unknown import Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from innoscope.diagnose.evidence import Evidence
+    from innoscope.diagnose.evidence import Evidence, Statement
+
+#: The user that the process list shows for a replica's own threads, and their states without work.
+_APPLIER: Final = "system user"
+_AT_REST: Final = re.compile(
+    r"^$|^(Waiting for (master|source|the slave|the next|an event|slave|replica|work)|Connecting|Queueing|"
+    r"Reconnecting|Checking|Registering|Requesting|Slave has|Replica has|Has read|Reading event)",
+    re.IGNORECASE,
+)
 
 
 def rows(evidence: Evidence, question: str) -> tuple[Mapping[str, str], ...]:
@@ -61,11 +72,28 @@ def _read_ahead_share(evidence: Evidence) -> float:
     return _ratio(_grown(evidence, "read_ahead_pages"), _grown(evidence, "buffer_pool_pages_read"))
 
 
+def _random_read_ahead_share(evidence: Evidence) -> float:
+    """Pages of random read-ahead as a share of all pages read ahead meanwhile."""
+    return _ratio(_grown(evidence, "read_ahead_pages", "random"), _grown(evidence, "read_ahead_pages"))
+
+
 def _user_flushed_ratio(evidence: Evidence) -> float:
     """Pages that threads of clients wrote themselves as a share of all pages written meanwhile."""
     return _ratio(
         _grown(evidence, "flushed_pages_by_thread", "user"), _grown(evidence, "flushed_pages_by_thread")
     )
+
+
+def _page_read_seconds(evidence: Evidence) -> float:
+    """How long a page is waited for: threads that wait by pages that come a second; less with read-ahead."""
+    if not evidence.looks:
+        raise Unknown("looks", evidence.missing.get("looks"))
+    change = evidence.change("buffer_pool_pages_read")
+    if change is None:
+        raise Unknown("memory or sql", evidence.missing.get("memory") or evidence.missing.get("sql"))
+    waiting = evidence.threads(clients=True)["page_read"] / len(evidence.looks)
+    pages, seconds = change
+    return waiting * seconds / pages if pages else 0.0
 
 
 def _pool_eaten_ratio(evidence: Evidence) -> float:
@@ -90,6 +118,39 @@ def _history_growth(evidence: Evidence) -> float:
     if not lengths:
         raise Unknown("memory or sql", evidence.missing.get("memory") or evidence.missing.get("sql"))
     return (lengths[-1] - lengths[0]) / max(evidence.seconds, 1e-3)
+
+
+def _deadlock_search_load(evidence: Evidence) -> float:
+    """Share of the time that some thread searches: each wait that begins searches once.
+
+    The probe is attached now and then only, which its totals are scaled by; the mean of one search is not.
+    """
+    searches, seconds = _last(evidence, "deadlock_searches"), _last(evidence, "deadlock_search_seconds")
+    waits = evidence.change("row_lock_waits")
+    if waits is None or not searches:
+        source = "probes" if "probes" in evidence.missing else "deadlock_search_seconds"
+        raise Unknown(source, evidence.missing.get(source))
+    return seconds / searches * waits[0] / waits[1]
+
+
+def _deadlock_search_mean(evidence: Evidence) -> float:
+    """Seconds that one search takes."""
+    searches = _last(evidence, "deadlock_searches")
+    if not searches:
+        raise Unknown("deadlock_searches", evidence.missing.get("probes"))
+    return _last(evidence, "deadlock_search_seconds") / searches
+
+
+def _last(evidence: Evidence, key: str) -> float:
+    return (evidence.gauge(key) or [0.0])[-1]
+
+
+def _table_cache(evidence: Evidence) -> float:
+    """How many open tables the server keeps."""
+    for row in rows(evidence, "variables"):
+        if row["name"] == "table_open_cache":
+            return number(row, "value")
+    raise Unknown("sql", None)
 
 
 def _statement_rate(evidence: Evidence) -> float:
@@ -122,6 +183,59 @@ def _longest_runner_seconds(evidence: Evidence) -> float:
     return at[-1] - at[0] if at else 0.0
 
 
+def appliers(evidence: Evidence) -> tuple[Statement, ...]:
+    """What a replica's threads do, those that only wait for the source or for each other left out."""
+    return tuple(
+        one for one in evidence.statements if one.user == _APPLIER and not _AT_REST.search(one.state)
+    )
+
+
+def _applier_behind_seconds(evidence: Evidence) -> float:
+    """Seconds that the replica is behind its source, over the delay that it was told to keep."""
+    try:
+        replicas = rows(evidence, "replication")
+    except Unknown:  # the account may not ask: MySQL sets the time of an applier to the event that it applies
+        rows(evidence, "processes")
+        return max((float(one.seconds) for one in appliers(evidence)), default=0.0)
+    return max((number(row, "seconds") - number(row, "delay") for row in replicas), default=0.0)
+
+
+def _applier_stopped(evidence: Evidence) -> float:
+    """1 when an applier has ended with an error."""
+    with suppress(Unknown):
+        replicas = rows(evidence, "replication")
+        return float(any(row["running"] in ("No", "OFF") and number(row, "error") for row in replicas))
+    return 0.0
+
+
+def _applier_error(evidence: Evidence) -> float:
+    """The number of the error with which it has ended."""
+    found = max((number(row, "error") for row in rows(evidence, "replication")), default=0.0)
+    if not found:
+        raise Unknown("replication", None)
+    return found
+
+
+def _recovery_rate(evidence: Evidence) -> float:
+    """Bytes of redo that crash recovery goes through a second."""
+    reached = [
+        (snapshot.at, float(value))
+        for snapshot in evidence.snapshots
+        if isinstance(value := snapshot.values.get("recovery_scanned_bytes"), int | float) and value
+    ]
+    if len(reached) < 2 or reached[-1][1] <= reached[0][1]:
+        raise Unknown("memory", evidence.missing.get("memory"))
+    return (reached[-1][1] - reached[0][1]) / (reached[-1][0] - reached[0][0])
+
+
+def _recovery_full_seconds(evidence: Evidence) -> float:
+    """How long a full redo log takes at that rate: the most that this recovery can last."""
+    limit = evidence.gauge("checkpoint_age_max_bytes")
+    if not limit or not limit[-1]:
+        raise Unknown("memory", evidence.missing.get("memory"))
+    return limit[-1] / _recovery_rate(evidence)
+
+
 def _toggles_in_force(evidence: Evidence) -> float:
     return float(len(evidence.labels("toggle_in_force")))
 
@@ -147,12 +261,23 @@ FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "refused": _refused,
     "read_ahead_wasted_ratio": _read_ahead_wasted_ratio,
     "read_ahead_share": _read_ahead_share,
+    "random_read_ahead_share": _random_read_ahead_share,
     "user_flushed_ratio": _user_flushed_ratio,
+    "page_read_seconds": _page_read_seconds,
     "pool_eaten_ratio": _pool_eaten_ratio,
+    "table_cache": _table_cache,
     "statement_rate": _statement_rate,
+    "deadlock_search_load": _deadlock_search_load,
+    "deadlock_search_mean": _deadlock_search_mean,
     "redo_capacity_seconds": _redo_capacity_seconds,
     "history_growth": _history_growth,
     "longest_runner_ratio": _longest_runner_ratio,
     "longest_runner_seconds": _longest_runner_seconds,
+    "recovery_rate": _recovery_rate,
+    "recovery_full_seconds": _recovery_full_seconds,
+    **phases.FACTS,
+    "applier_behind_seconds": _applier_behind_seconds,
+    "applier_stopped": _applier_stopped,
+    "applier_error": _applier_error,
     "toggles_in_force": _toggles_in_force,
 }

@@ -15,10 +15,11 @@ from innoscope.collectors.toggles import TogglesFile
 from innoscope.collectors.waits import open_eyes
 from innoscope.diagnose import states
 from innoscope.diagnose.asking import Asked, ask
-from innoscope.diagnose.evidence import CLIENT, Evidence, Missing, Statement
+from innoscope.diagnose.evidence import CLIENT, Evidence, Missing, Statement, described
 from innoscope.diagnose.holding import Holding
 from innoscope.diagnose.host import Host
-from innoscope.diagnose.looking import Looker
+from innoscope.diagnose.looking import INTERVAL_S, Looker
+from innoscope.diagnose.looks import Looks
 from innoscope.diagnose.numbers import Readings
 from innoscope.errors import InnoscopeError
 from innoscope.probes.governor import DEFAULT_BUDGET
@@ -38,8 +39,15 @@ if TYPE_CHECKING:
 _EVERY_S: Final = 1.0
 _PATIENCE_S: Final = 0.8
 _SQL_TIMEOUT_S: Final = 1.0
+#: So many looks are waited for, but not longer than so many seconds over the time: one look tells no
+#: shares, and learning a server's names takes seconds on a busy host.
+_LOOKS: Final = 4
+_LONGER_S: Final = 20.0
+_LOOKING_S: Final = 0.2
 #: Shares of the time after which the server is asked who holds what: once stacks were seen.
 _ASK_AFTER: Final = 0.5
+#: Looks older than this say nothing of how many wait now.
+_RECENT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,54 +59,99 @@ class Sources:
     defaults_file: str | None = None
     user: str | None = None
     probe_budget: float = DEFAULT_BUDGET
+    #: Asks the server for more, in the middle too: gets ``connect(seconds)`` and how many wait for row locks.
+    also: Callable[[Callable[[float], Connection[Any]], int], None] | None = None
 
 
 class Gathering:
-    """One server's sources, opened at once. ``close`` takes the probes off, which may take seconds."""
+    """One server's sources, opened at once. ``close`` takes the probes off, which may take seconds.
 
-    def __init__(self, target: Target, sources: Sources) -> None:
+    What is older than ``span_s`` seconds is forgotten, and who holds locks is noted only from ``hold`` on;
+    without it nothing is forgotten, and that is noted all the time. Looks are ``interval_s`` seconds apart.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        sources: Sources,
+        *,
+        span_s: float | None = None,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
         self._target, self._sources = target, sources
         self._host = Host(target.pid)
-        self._holding = Holding(target)
-        self._looker = Looker(target, open_eyes, self._holding)
+        self._holding = Holding(target) if span_s is None else None
+        self._looker = Looker(target, open_eyes, self._holding, Looks(span_s), interval_s)
         self._probes = self._open_probes()
-        self._readings = Readings(self._collectors())
+        self._readings = Readings(self._collectors(), span_s)
 
     def run(self, seconds: float, progress: Callable[[float], None] = lambda _: None) -> Evidence:
         """Look for so many seconds, once, or until the server ends; ``progress`` gets those gone by."""
         begun, clock = time.time(), time.monotonic()
         asked: Asked | None = None
-        while (gone_by := time.monotonic() - clock) < seconds and still_same(self._target):
+        while self._goes_on(gone_by := time.monotonic() - clock, seconds):
             progress(gone_by)
             if asked is None and self._sources.sql and gone_by >= _ASK_AFTER * seconds:
-                asked = self._ask()
-            self._readings.read(_PATIENCE_S)
-            rest = min(_EVERY_S, seconds - gone_by) - (time.monotonic() - clock - gone_by)
+                asked = self.ask()
+            self.read()
+            rest = min(_EVERY_S, max(seconds - gone_by, _LOOKING_S)) - (time.monotonic() - clock - gone_by)
             time.sleep(max(0.0, rest))
-        return self._told(begun, asked or Asked())
+        self._looker.close()  # a first look that takes longer than all of it is waited for
+        return self.between(begun, time.time(), asked)
+
+    def read(self) -> None:
+        """One reading of all numbers."""
+        self._readings.read(_PATIENCE_S)
+
+    @property
+    def looking(self) -> bool:
+        """Whether there was a look, or it is known why there is none."""
+        return bool(self._looker.looks.since(0)) or self._looker.blind is not None
+
+    def _goes_on(self, gone_by: float, seconds: float) -> bool:
+        few = self._looker.blind is None and len(self._looker.looks.since(0)) < _LOOKS
+        longer = _LONGER_S if few else 0.0
+        return gone_by < seconds + longer and still_same(self._target)
 
     def close(self) -> None:
-        """Take the probes off."""
+        """End the looks, and take the probes off."""
+        self._looker.close()
+        self._readings.close()
         if self._probes is not None:
             self._probes.close()
 
-    def _told(self, begun: float, asked: Asked) -> Evidence:
-        ended = time.time()
-        looks, seen, blind = self._looker.close()
+    def hold(self) -> None:
+        """Note from now on who holds the locks that others wait for, until ``release``."""
+        self._looker.hold(Holding(self._target))
+        self._holding = None
+
+    def release(self) -> None:
+        """No more of that; ``between`` tells what was noted until the next ``hold``."""
+        self._holding = self._looker.hold(None)
+
+    def glance(self, begun: float, ended: float) -> Evidence:
+        """What was seen and read in that time."""
+        return self.between(begun, ended)
+
+    def between(self, begun: float, ended: float, asked: Asked | None = None) -> Evidence:
+        """What was seen and read in that time (Unix), and what the server answered, if it was asked."""
+        asked = asked or Asked()
+        looks, seen, files, blind = self._looker.between(begun, ended)
         if blind and asked.statements:
             looks = (states.look(ended, asked.statements, asked.answers.get("transactions", ())),)
-        snapshots, missing = self._readings.close()
+        snapshots, missing = self._readings.between(begun, ended)
         if "sql" in missing:
             missing["sql"] = _with_remedy(missing["sql"], asked)
         return Evidence(
-            server=_server(self._target),
+            server=described(self._target),
             begun=begun,
             ended=ended,
             snapshots=snapshots,
             looks=looks,
             seen=seen,
+            files=files,
             statements=self._with_threads(asked),
-            owners=self._holding.told(),
+            owners=self._holding.told() if self._holding is not None else (),
             answers=asked.answers,
             host=self._host.rates(),
             missing=missing | self._left_out() | ({"looks": blind} if blind else {}) | asked.missing,
@@ -125,13 +178,17 @@ class Gathering:
             every.append(SqlCollector(self._connect, catalog, target.flavour, target.version, _SQL_TIMEOUT_S))
         return every
 
-    def _connect(self) -> Connection[Any]:
-        return sql.connect(self._target, self._sources.defaults_file, self._sources.user, _SQL_TIMEOUT_S)
+    def _connect(self, timeout_s: float = _SQL_TIMEOUT_S) -> Connection[Any]:
+        return sql.connect(self._target, self._sources.defaults_file, self._sources.user, timeout_s)
 
-    def _ask(self) -> Asked:
-        looks = self._looker.looks
+    def ask(self) -> Asked:
+        """Who holds what, as the server says; nothing that could wait for long."""
+        looks = self._looker.looks.since(time.time() - _RECENT_S)
         waiting = looks[-1].threads.get((CLIENT, "row_lock"), 0) if looks else 0
-        return ask(self._target, self._connect, waiting)
+        asked = ask(self._target, self._connect, waiting)
+        if self._sources.also is not None:
+            self._sources.also(self._connect, waiting)
+        return asked
 
     def _left_out(self) -> dict[str, Missing]:
         words = {"sql": "--no-sql", "probes": "--no-probes"}
@@ -143,7 +200,8 @@ class Gathering:
 
     def _with_threads(self, asked: Asked) -> tuple[Statement, ...]:
         """The statements with the thread that runs each, as the server tells it, else its memory."""
-        sessions = {one.connection: one for one in self._holding.sessions}
+        held = self._holding.sessions if self._holding is not None else ()
+        sessions = {one.connection: one for one in held}
         if not asked.statements:
             return tuple(
                 Statement(one.connection, "", "", "", "", 0, one.text, one.thread)
@@ -189,15 +247,3 @@ class _Toggles:
     def collect(self) -> tuple[Sample, ...]:
         self._file.read()
         return self._file.outcome(self._target).samples
-
-
-def _server(target: Target) -> dict[str, str]:
-    return {
-        "flavour": target.flavour,
-        "version": target.version_text or ".".join(map(str, target.version)),
-        "pid": str(target.pid),
-        "start_time": str(target.start_time),
-        "build_id": target.build_id or "",
-        "socket": target.socket or "",
-        "symbols": target.symbols,
-    }

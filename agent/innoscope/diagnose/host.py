@@ -1,4 +1,4 @@
-"""What the host's kernel says while we look: memory pressure, swapping, the server's major faults."""
+"""What the kernel says while we look: memory pressure, swapping, major faults, the control group's limit."""
 
 from __future__ import annotations
 
@@ -8,24 +8,45 @@ from typing import Final
 
 #: Fields of /proc/PID/stat after the command's closing bracket.
 _MAJOR_FAULTS: Final = 9
+#: Version 1 of control groups says a number near 2^63 where there is no limit.
+_UNLIMITED: Final = 1 << 60
 
 
 class Host:
     """Read at the start; ``rates`` says what has changed since."""
 
-    def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
-        self._pid, self._proc = pid, proc
+    def __init__(self, pid: int, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> None:
+        self._pid, self._proc, self._groups = pid, proc, groups
         self._began = time.monotonic()
         self._before = self._counters()
 
     def rates(self) -> dict[str, float]:
-        """``major_faults`` and ``swapped_in`` a second, ``memory_stall_ratio`` of the time: what there is."""
+        """What there is of it.
+
+        ``major_faults`` and ``swapped_in`` a second, ``memory_stall_ratio`` of the time, and
+        ``group_memory_ratio``, how much of what its control group may have is used now.
+        """
         seconds = max(time.monotonic() - self._began, 1e-3)
         after = self._counters()
         grown = {
             name: (after[name] - before) / seconds for name, before in self._before.items() if name in after
         }
-        return {name: max(0.0, rate) for name, rate in grown.items()}
+        return {name: max(0.0, rate) for name, rate in grown.items()} | self._group()
+
+    def _group(self) -> dict[str, float]:
+        for line in _text(self._proc / str(self._pid) / "cgroup").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:  # version 2
+                folder, used, most = self._groups / path.lstrip("/"), "memory.current", "memory.max"
+            elif "memory" in controllers.split(","):
+                folder = self._groups / "memory" / path.lstrip("/")
+                used, most = "memory.usage_in_bytes", "memory.limit_in_bytes"
+            else:
+                continue
+            have, limit = _text(folder / used).strip(), _text(folder / most).strip()
+            if have.isdigit() and limit.isdigit() and 0 < int(limit) < _UNLIMITED:
+                return {"group_memory_ratio": int(have) / int(limit)}
+        return {}
 
     def _counters(self) -> dict[str, float]:
         found: dict[str, float] = {}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from innoscope.diagnose import latches
 from innoscope.diagnose.blocking import BLOCKERS, Blocker
 from innoscope.diagnose.rules import PLACE, default_rules
 from innoscope.diagnose.signals import Signals
@@ -18,8 +20,9 @@ if TYPE_CHECKING:
     from innoscope.diagnose.evidence import Evidence, Seen
     from innoscope.diagnose.rules import Condition, Rule, Score
 
-#: Stacks that are shown of a wait class.
+#: Stacks that are shown of a wait class, and files of all of a rule's.
 _STACKS: Final = 2
+_FILES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +112,16 @@ def _within(condition: Condition, value: float) -> bool:
 
 def _finding(rule: Rule, signals: Signals) -> Finding:
     evidence = signals.evidence
-    lines = (_filled(text, signals) for text in rule.evidence)
+    lines = (
+        *(_filled(text, signals) for text in rule.evidence),
+        *(_labels(evidence, metric) for metric in rule.series),
+        _files(evidence, rule.files),
+    )
     return Finding(
         name=rule.name,
         title=_filled(rule.title, signals) or PLACE.sub("?", rule.title),
         score=_score(rule.score, signals),
-        evidence=tuple(line for line in lines if line is not None),
+        evidence=(*(line for line in lines if line is not None), *latches.wanted(evidence, rule.latches)),
         blockers=tuple(_blockers(rule, evidence)),
         stacks=tuple(stack for wait in rule.stacks for stack in _top(evidence, wait)),
         why=rule.why,
@@ -150,6 +157,24 @@ def _blockers(rule: Rule, evidence: Evidence) -> list[Blocker]:
         return BLOCKERS[rule.blocker](evidence)
     except Unknown as error:
         return [Blocker(f"not known: {error.words}")]
+
+
+def _labels(evidence: Evidence, metric: str) -> str | None:
+    """Which series of a metric there are, by the first of their labels; None for none."""
+    labels = dict.fromkeys(label.partition(".")[0] for label in evidence.labels(metric))
+    return ", ".join(labels) or None
+
+
+def _files(evidence: Evidence, waits: tuple[str, ...]) -> str | None:
+    """Which files threads in these wait classes were at, the most frequent first; None for none."""
+    counts: Counter[str] = Counter()
+    for one in evidence.files:
+        if one.wait in waits:
+            counts[one.path] += one.count
+    if not counts:
+        return None
+    shown = (f"{path} {100 * count / counts.total():.0f} %" for path, count in counts.most_common(_FILES))
+    return f"at the files {', '.join(shown)}"
 
 
 def _top(evidence: Evidence, wait: str) -> list[Seen]:

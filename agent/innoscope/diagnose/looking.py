@@ -4,46 +4,62 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from innoscope.collectors.kinds import default_kinds
 from innoscope.collectors.runner import explain
-from innoscope.diagnose.evidence import CLIENT, Look, Missing, Seen
+from innoscope.diagnose.evidence import CLIENT, Look, Missing, OnFile
+from innoscope.diagnose.looks import MOST_STACKS, TIDS_KEPT, Looks
 from innoscope.errors import InnoscopeError
+from innoscope.stacks import descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from innoscope.collectors.waits import Eyes
+    from innoscope.diagnose.evidence import Seen
     from innoscope.diagnose.holding import Holding
+    from innoscope.diagnose.looks import Key
     from innoscope.stacks.model import Dump, Frame, Thread
     from innoscope.target.model import Target
 
 #: Seconds between two looks, and how many times its own length the rest after a look is at least: a crowd of
 #: 10,000 threads is looked at less often.
-_INTERVAL_S: Final = 0.5
+INTERVAL_S: Final = 0.5
 _REST: Final = 20
-#: Distinct stacks that are kept; each is some kilobytes in an incident file.
-_STACKS_KEPT: Final = 2_000
-#: Thread ids kept of one stack.
-_TIDS_KEPT: Final = 50
+#: Seconds until the next try after what made looks fail.
+_RETRY_S: Final = 5.0
+#: Files that are told, those at which most threads were seen, and looks whose files are kept.
+_FILES_KEPT: Final = 100
+_LOOKS_KEPT: Final = 2_000
 
-_Key = tuple[str, str, tuple[str, ...]]
+_FILE_CALLS: Final = descriptors.file_calls()
 
 
 class Looker:
-    """Looks until it is closed. ``open_eyes`` makes the engine, on this thread: learning names takes time."""
+    """Looks until it is closed. ``open_eyes`` makes the engine, on its thread: learning names takes time.
+
+    ``kept`` takes in the looks; there is one every ``interval_s`` seconds.
+    """
 
     def __init__(
-        self, target: Target, open_eyes: Callable[[Target], object], holding: Holding | None = None
+        self,
+        target: Target,
+        open_eyes: Callable[[Target], Eyes],
+        holding: Holding | None = None,
+        kept: Looks | None = None,
+        interval_s: float = INTERVAL_S,
     ) -> None:
         self._target = target
         self._holding = holding
+        self._noting = threading.Lock()
         self._open_eyes = open_eyes
-        self._looks: list[Look] = []
-        self._counts: Counter[_Key] = Counter()
-        self._last: dict[_Key, list[int]] = {}
+        self._interval_s = interval_s
+        self.looks = kept or Looks()
         self._kinds: dict[int, str] = {}
+        self._files: deque[tuple[float, Counter[tuple[str, str]]]] = deque(maxlen=_LOOKS_KEPT)
         self._labels: dict[int, tuple[tuple[Frame, ...], tuple[str, ...]]] = {}
         self._missing: Missing | None = None
         self._ended = threading.Event()
@@ -55,46 +71,64 @@ class Looker:
         return self._kinds
 
     @property
-    def looks(self) -> tuple[Look, ...]:
-        """Those so far."""
-        return tuple(self._looks)
+    def blind(self) -> Missing | None:
+        """Why there are no looks at present."""
+        return self._missing
 
-    def close(self) -> tuple[tuple[Look, ...], tuple[Seen, ...], Missing | None]:
-        """End, and tell what was seen; why nothing was, if so."""
+    def between(
+        self, begin: float, end: float
+    ) -> tuple[tuple[Look, ...], tuple[Seen, ...], tuple[OnFile, ...], Missing | None]:
+        """What was seen in that time, at which files; why nothing was, if so."""
+        looks, seen = self.looks.between(begin, end)
+        counts: Counter[tuple[str, str]] = Counter()
+        for at, files in tuple(self._files):
+            if begin <= at <= end:
+                counts.update(files)
+        told = [OnFile(wait, path, count) for (wait, path), count in counts.most_common(_FILES_KEPT)]
+        return looks, seen, tuple(told), None if looks else self._missing
+
+    def close(self) -> None:
+        """End; a look that is under way is waited for."""
         self._ended.set()
         self._thread.join()
-        seen = [
-            Seen(
-                kind, wait, functions, count, tuple(self._last.get((kind, wait, functions), ())[:_TIDS_KEPT])
-            )
-            for (kind, wait, functions), count in self._counts.most_common(_STACKS_KEPT)
-        ]
-        return tuple(self._looks), tuple(seen), self._missing if not self._looks else None
 
     def _work(self) -> None:
-        try:
-            eyes = self._open_eyes(self._target)
-            while not self._ended.is_set():
-                began = time.monotonic()
-                dump: Dump = eyes.look()  # type: ignore[attr-defined]
-                self._note(dump)
-                self._take(dump)
-                self._ended.wait(max(_INTERVAL_S, _REST * (time.monotonic() - began)))
-        except Exception as error:  # the rest of the evidence goes on without it
-            reason, words = explain(error)
-            remedy = error.remedy if isinstance(error, InnoscopeError) else None
-            self._missing = Missing(reason, words, remedy)
+        while not self._ended.is_set():
+            try:
+                self._look(self._open_eyes(self._target))
+            except Exception as error:  # the rest of the evidence goes on without it
+                reason, words = explain(error)
+                remedy = error.remedy if isinstance(error, InnoscopeError) else None
+                self._missing = Missing(reason, words, remedy)
+                self._ended.wait(_RETRY_S)
+
+    def _look(self, eyes: Eyes) -> None:
+        while not self._ended.is_set():
+            began = time.monotonic()
+            dump = eyes.look()
+            self._note(dump)
+            self._take(dump)
+            self._missing = None
+            self._ended.wait(max(self._interval_s, _REST * (time.monotonic() - began)))
+
+    def hold(self, holding: Holding | None) -> Holding | None:
+        """From now on note there who holds what; the one that did it until now, at rest."""
+        with self._noting:
+            before, self._holding = self._holding, holding
+            return before
 
     def _note(self, dump: Dump) -> None:
         """Who holds what, at once: owners change."""
-        if self._holding is not None:
-            self._holding.note(dump)
+        with self._noting:
+            if self._holding is not None:
+                self._holding.note(dump)
 
     def _take(self, dump: Dump) -> None:
         threads: Counter[tuple[str, str]] = Counter()
-        last: dict[_Key, list[int]] = {}
+        files: Counter[tuple[str, str]] = Counter()
+        last: dict[Key, list[int]] = {}
         kinds: dict[int, str] = {}
-        running: list[int] = []
+        busy: list[int] = []
         as_seen = any(thread.tid == self._target.pid for thread in dump.threads)
         for thread in dump.threads:
             functions = self._functions(thread)
@@ -103,17 +137,35 @@ class Looker:
             last.setdefault((kind, thread.wait, functions), []).append(thread.ns_tid)
             kinds[thread.tid if as_seen else thread.ns_tid] = kind
             if kind == CLIENT and thread.wait == "on_cpu":
-                running.append(thread.ns_tid)
-        for key, tids in last.items():
-            self._counts[key] += len(tids)
-        self._last, self._kinds = last, kinds
-        self._looks.append(Look(dump.taken_at, threads, tuple(running[:_TIDS_KEPT])))
+                busy.append(thread.ns_tid)
+            if (path := self._path(thread)) is not None:
+                files[thread.wait, path] += 1
+        self._kinds = kinds
+        if files:
+            self._files.append((dump.taken_at, files))
+        self.looks.add(Look(dump.taken_at, threads, tuple(busy[:TIDS_KEPT])), last)
+
+    def _path(self, thread: Thread) -> str | None:
+        """The file that it reads, writes or syncs, as the server sees it; None if there is none."""
+        if thread.syscall not in _FILE_CALLS:
+            return None
+        try:
+            path = Path(f"/proc/{self._target.pid}/fd/{thread.argument}").readlink()
+            root = Path(f"/proc/{self._target.pid}/root").readlink()
+        except OSError:
+            return None
+        if not path.is_absolute():
+            return None
+        if path.is_relative_to(root):
+            path = Path("/") / path.relative_to(root)
+        home = self._target.datadir
+        return str(path.relative_to(home) if home and path.is_relative_to(home) else path)
 
     def _functions(self, thread: Thread) -> tuple[str, ...]:
         """The labels of its frames, remembered by the frames' identity (the engine keeps equal ones once)."""
         known = self._labels.get(id(thread.frames))
         if known is None:
-            if len(self._labels) >= _STACKS_KEPT:
+            if len(self._labels) >= MOST_STACKS:
                 self._labels.clear()
             known = (thread.frames, tuple(frame.label for frame in thread.frames))
             self._labels[id(thread.frames)] = known

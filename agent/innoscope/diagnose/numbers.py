@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Final
 
 from innoscope.collectors.runner import Runner
 from innoscope.diagnose.evidence import Missing, Snapshot, keyed
@@ -15,13 +16,23 @@ if TYPE_CHECKING:
     from innoscope.collectors.runner import Collector
     from innoscope.metrics.model import Value
 
+    #: Unix time, and what each collector told.
+    _Reading = tuple[float, dict[str, dict[str, Value]]]
+
+
+_ESTIMATED: Final = "probes"
+
 
 class Readings:
-    """Reads when it is told to. Counters of two sources are never mixed: the best one that told it twice."""
+    """Reads when it is told to. Counters of two sources are never mixed: the best one that told it twice.
 
-    def __init__(self, collectors: Iterable[Collector]) -> None:
+    Readings older than ``span_s`` seconds are forgotten, none without it.
+    """
+
+    def __init__(self, collectors: Iterable[Collector], span_s: float | None = None) -> None:
         self._runner = Runner(collectors)
-        self._read: list[tuple[float, dict[str, dict[str, Value]]]] = []
+        self._span_s = span_s
+        self._read: deque[_Reading] = deque()
         self._missing: dict[str, Missing] = {}
         self._told: set[str] = set()
 
@@ -38,11 +49,17 @@ class Readings:
                 self._missing[outcome.collector] = Missing(reason, words)
             by_source[outcome.collector] = keyed(outcome.samples)
         self._read.append((at, by_source))
+        while self._span_s is not None and self._read[0][0] < at - self._span_s:
+            self._read.popleft()
 
-    def close(self) -> tuple[tuple[Snapshot, ...], dict[str, Missing]]:
-        """The snapshots, and the sources that never told anything with the reason."""
+    def close(self) -> None:
+        """Read no more."""
         self._runner.close()
-        chosen = self._choose()
+
+    def between(self, begin: float, end: float) -> tuple[tuple[Snapshot, ...], dict[str, Missing]]:
+        """The snapshots of that time, and the sources that never told anything with the reason."""
+        readings = [one for one in self._read if begin <= one[0] <= end]
+        chosen = _choose(readings)
         snapshots = tuple(
             Snapshot(
                 at,
@@ -52,25 +69,25 @@ class Readings:
                     if key in by_source.get(source, ())
                 },
             )
-            for at, by_source in self._read
+            for at, by_source in readings
         )
         return snapshots, {name: why for name, why in self._missing.items() if name not in self._told}
 
-    def _choose(self) -> dict[str, str]:
-        """The source of each series: told most often, among equals the first that metrics.yaml names."""
-        times: dict[str, dict[str, int]] = {}
-        for _, by_source in self._read:
-            for source, values in by_source.items():
-                for key in values:
-                    times.setdefault(key, {}).setdefault(source, 0)
-                    times[key][source] += 1
-        return {
-            key: max(found, key=lambda source: _worth(key, source, found)) for key, found in times.items()
-        }
+
+def _choose(readings: Iterable[_Reading]) -> dict[str, str]:
+    """The source of each series: one that told it twice, not an estimate, then as metrics.yaml names them."""
+    times: dict[str, dict[str, int]] = {}
+    for _, by_source in readings:
+        for source, values in by_source.items():
+            for key in values:
+                times.setdefault(key, {}).setdefault(source, 0)
+                times[key][source] += 1
+    return {key: max(found, key=lambda source: _worth(key, source, found)) for key, found in times.items()}
 
 
-def _worth(key: str, source: str, told: dict[str, int]) -> tuple[bool, int]:
+def _worth(key: str, source: str, told: dict[str, int]) -> tuple[bool, bool, int]:
+    """A count of the server's own is exact; that of a probe is an estimate once its budget is spent."""
     metric = key.partition(".")[0]
     order = default()[metric].sources if metric in default() else ()
     place = order.index(source) if source in order else len(order)
-    return told[source] > 1, -place
+    return told[source] > 1, source != _ESTIMATED, -place

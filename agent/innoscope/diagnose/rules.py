@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
 #: ``{signal:unit}`` in a text.
 PLACE: Final = re.compile(r"\{([a-z0-9_]+(?:\.[a-z0-9_./]+)*):([a-z]+)\}")
-_KEYS: Final = frozenset(
-    {"title", "when", "score", "evidence", "stacks", "blocker", "why", "do", "toggles", "see", "explains"}
-)
+_LISTS: Final = ("do", "evidence", "files", "series", "stacks", "latches", "toggles", "see", "explains")
+_KEYS: Final = frozenset({*_LISTS, "title", "when", "score", "blocker", "why"})
 _NEEDED: Final = ("title", "when", "score", "why", "do")
 _BOUNDS: Final = frozenset({"at_least", "below"})
 
@@ -56,7 +55,10 @@ class Rule:
     why: str
     do: tuple[str, ...]
     evidence: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    series: tuple[str, ...] = ()
     stacks: tuple[str, ...] = ()
+    latches: tuple[str, ...] = ()
     blocker: str | None = None
     toggles: tuple[str, ...] = ()
     see: tuple[str, ...] = ()
@@ -79,9 +81,7 @@ def load(path: Path | None = None) -> tuple[Rule, ...]:
 
 
 def _rule(name: str, body: Mapping[str, Any]) -> Rule:
-    lists = {
-        key: tuple(body.get(key, ())) for key in ("do", "evidence", "stacks", "toggles", "see", "explains")
-    }
+    lists = {key: tuple(body.get(key, ())) for key in _LISTS}
     score = body["score"]
     return Rule(
         name=name,
@@ -130,6 +130,9 @@ def _rule_problems(body: Mapping[str, Any]) -> Iterator[str]:
         yield f"score: no such signal: {score.get('signal')!r}"
     if (blocker := body.get("blocker")) is not None and blocker not in BLOCKERS:
         yield f"no such blocker: {blocker!r}"
+    for metric in body.get("series", ()):
+        if not is_signal(f"last.{metric}"):
+            yield f"no such metric: {metric!r}"
     for text in (body["title"], body["why"], *body["do"], *body.get("evidence", ())):
         yield from _text_problems(text)
 

@@ -3,6 +3,7 @@
 ========================  ==========================================================================
 ``threads.CLASS``         threads that serve clients in this wait class, mean of all looks
 ``background.CLASS``      the server's own threads in this wait class, mean
+``applier.CLASS``         a replica's applying threads in this wait class, mean; ``busy``: at work
 ``active``                threads that serve clients and have something to do, mean
 ``share.CLASS``           threads.CLASS as a share of active
 ``growth.CLASS``          threads.CLASS in the later half of the looks minus those in the first half
@@ -24,7 +25,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose import facts
-from innoscope.diagnose.evidence import CLIENT
+from innoscope.diagnose.evidence import APPLIER, CLIENT
 from innoscope.diagnose.states import told_classes
 from innoscope.diagnose.unknown import Unknown
 from innoscope.metrics.model import Histogram
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 #: Wait classes of a client's thread that has nothing to do, or was asked to wait.
 AT_REST: Final = frozenset({"idle", "user_sleep", "background_idle"})
+#: ... and of a replica's thread that waits for the source or for others of its kind.
+_NO_APPLYING: Final = AT_REST | {"replication", "other", "network_send"}
 _NS: Final = 1e9
 
 
@@ -78,7 +81,7 @@ def is_signal(name: str) -> bool:
         return False
     if kind == "fact":
         return rest in facts.FACTS
-    return kind not in _OF_METRICS or rest.partition(".")[0] in default()
+    return kind not in OF_METRICS or rest.partition(".")[0] in default()
 
 
 def _threads(evidence: Evidence, wait: str) -> float:
@@ -87,6 +90,16 @@ def _threads(evidence: Evidence, wait: str) -> float:
 
 def _background(evidence: Evidence, wait: str) -> float:
     return _mean(evidence, wait, clients=False)
+
+
+def _applier(evidence: Evidence, wait: str) -> float:
+    found = sum(
+        count
+        for look in evidence.looks
+        for (kind, seen), count in look.threads.items()
+        if kind == APPLIER and (seen == wait or (wait == "busy" and seen not in _NO_APPLYING))
+    )
+    return found / _looks(evidence)
 
 
 def _mean(evidence: Evidence, wait: str, *, clients: bool) -> float:
@@ -205,10 +218,13 @@ def _host(evidence: Evidence, name: str) -> float:
     return evidence.host[name]
 
 
-_OF_METRICS: Final = frozenset({"last", "max", "min", "rate", "load", "mean", "p99"})
+#: Kinds of signals whose names go on with a metric, and with a wait class.
+OF_METRICS: Final = frozenset({"last", "max", "min", "rate", "load", "mean", "p99"})
+OF_CLASSES: Final = frozenset({"threads", "background", "share", "growth"})
 _KINDS: Final[dict[str, Callable[[Evidence, str], float]]] = {
     "threads": _threads,
     "background": _background,
+    "applier": _applier,
     "active": _active,
     "share": _share,
     "growth": _growth,

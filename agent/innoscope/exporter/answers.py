@@ -41,7 +41,8 @@ REPORT_HEADERS: Final[Mapping[str, str]] = {
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
 }
-_DATA_HEADERS: Final[Mapping[str, str]] = {
+#: Of what is only read by programs, and kept by nobody.
+DATA_HEADERS: Final[Mapping[str, str]] = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
@@ -51,7 +52,7 @@ _DATA_HEADERS: Final[Mapping[str, str]] = {
 def as_json(value: Any, status: HTTPStatus = HTTPStatus.OK) -> Response:
     """A document on one line; numbers in it are finite."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return Response(text.encode("utf-8", "replace") + b"\n", JSON, status, _DATA_HEADERS)
+    return Response(text.encode("utf-8", "replace") + b"\n", JSON, status, DATA_HEADERS)
 
 
 def packed(request: Request, response: Response) -> Response:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.errors import InnoscopeError
 from innoscope.sensor import protocol
-from innoscope.sensor.profiles import decode_chunks
+from innoscope.sensor.profiles import decode_chunks, decode_looks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from innoscope.diagnose.evidence import Look, Seen
     from innoscope.sensor.protocol import Reply
     from innoscope.stacks.profiles import Chunk
     from innoscope.target.model import Target
@@ -68,6 +69,14 @@ class SensorClient:
         """``(new cursor, profiles by server)``: ask again until no server has a chunk."""
         with self._explaining():
             return _profiles(self._ask({"call": "profiles", "cursor": cursor}))
+
+    def looks(
+        self, server: str, begin: float, end: float, *, stacks: bool
+    ) -> tuple[tuple[Look, ...], tuple[Seen, ...]]:
+        """Looks at a server, by the sensor's name of it, between two Unix times; what was seen, if asked."""
+        request = {"call": "looks", "server": server, "from": begin, "to": end, "stacks": stacks}
+        with self._explaining():
+            return decode_looks(self._ask(request))
 
     def probes(self) -> dict[str, list[dict[str, Any]]]:
         """What the probes of each server say of themselves, by the server's name."""

@@ -18,7 +18,7 @@ from innoscope.metrics import registry
 from innoscope.metrics.notify import notify
 from innoscope.sensor import protocol
 from innoscope.sensor.naming import Names
-from innoscope.sensor.profiles import encode_chunks
+from innoscope.sensor.profiles import encode_chunks, encode_looks
 from innoscope.sensor.watch import Slot, Watch
 from innoscope.target import discover
 from innoscope.target.proc import ProcFs
@@ -121,6 +121,7 @@ class Sensor:
             "collect": self.collect,
             "profiles": lambda: self.profiles(request.get("cursor")),
             "probes": self.probes,
+            "looks": lambda: self.looks(request),
         }
         call = calls.get(str(request.get("call")))
         if call is None:
@@ -168,6 +169,20 @@ class Sensor:
                 **encode_chunks(chunks),
             }
         return {"servers": servers}
+
+    def looks(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The looks of a ``server`` from Unix time ``from`` ``to`` another; its ``stacks`` too, if asked.
+
+        Of a server that is not watched there are none.
+        """
+        name = protocol.part(request, "server", str)
+        begin, end = protocol.part(request, "from", float), protocol.part(request, "to", float)
+        with self._lock:
+            slot = self._slots.get(name)
+        if slot is None:
+            return encode_looks((), ())
+        looks, seen = slot.looks.between(begin, end)
+        return encode_looks(looks, seen if request.get("stacks") is True else ())
 
     def probes(self) -> dict[str, Any]:
         """The status of each server's probes."""
@@ -244,7 +259,12 @@ class Sensor:
         slot = self._slots.get(name) or Slot(target, self._counters)
         settings = self._settings
         watch = Watch(
-            target, slot.profiles, self._factories, interval_s=settings.interval_s, probes=settings.probes
+            target,
+            slot.profiles,
+            self._factories,
+            looks=slot.looks,
+            interval_s=settings.interval_s,
+            probes=settings.probes,
         )
         with self._lock:
             slot.target, slot.watch = target, watch

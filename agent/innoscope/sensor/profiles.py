@@ -1,9 +1,10 @@
-"""Chunks of profiles as plain values: each frame and each stack is told once a reply."""
+"""Chunks of profiles, and single looks, as plain values: each frame and each stack is told once a reply."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from innoscope.diagnose.evidence import Look, Seen
 from innoscope.sensor.protocol import BadMessage, expect, part
 from innoscope.stacks.model import Frame, Trust
 from innoscope.stacks.profiles import Chunk, Stack
@@ -91,3 +92,53 @@ def _at(items: Sequence[Any], number: Any) -> Any:
     if not 0 <= expect(number, int) < len(items):
         raise BadMessage(f"there is no number {number}")
     return items[number]
+
+
+def encode_looks(looks: Iterable[Look], seen: Iterable[Seen]) -> dict[str, Any]:
+    """``looks``, ``functions``, ``seen``: ``[kind, wait, count, [thread, …], function, …]``."""
+    functions: dict[str, int] = {}
+    stacks = [
+        [
+            one.kind,
+            one.wait,
+            one.count,
+            list(one.tids),
+            *(functions.setdefault(name, len(functions)) for name in one.functions),
+        ]
+        for one in seen
+    ]
+    told = [
+        [look.at, [[kind, wait, count] for (kind, wait), count in look.threads.items()], list(look.running)]
+        for look in looks
+    ]
+    return {"looks": told, "functions": list(functions), "seen": stacks}
+
+
+def decode_looks(data: Any) -> tuple[tuple[Look, ...], tuple[Seen, ...]]:
+    """The reverse; raises BadMessage."""
+    functions = [expect(name, str) for name in part(data, "functions", list)]
+    looks = tuple(_look(item) for item in part(data, "looks", list))
+    return looks, tuple(_seen(item, functions) for item in part(data, "seen", list))
+
+
+def _look(data: Any) -> Look:
+    if not isinstance(data, list) or len(data) != 3:
+        raise BadMessage("a look is not a list of three")
+    at, threads, running = data
+    counts = {}
+    for item in expect(threads, list):
+        if not isinstance(item, list) or len(item) != 3:
+            raise BadMessage("threads are not [kind, wait, count]")
+        counts[expect(item[0], str), expect(item[1], str)] = expect(item[2], int)
+    return Look(expect(at, float), counts, tuple(expect(tid, int) for tid in expect(running, list)))
+
+
+def _seen(data: Any, functions: Sequence[str]) -> Seen:
+    if not isinstance(data, list) or len(data) < 4:
+        raise BadMessage("a stack is not [kind, wait, count, threads, functions…]")
+    kind, wait, count, tids, *numbers = data
+    if not all(0 <= expect(number, int) < len(functions) for number in numbers):
+        raise BadMessage("there is no function of that number")
+    names = tuple(functions[number] for number in numbers)
+    known = tuple(expect(tid, int) for tid in expect(tids, list))
+    return Seen(expect(kind, str), expect(wait, str), names, expect(count, int), known)

@@ -14,6 +14,7 @@ from innoscope.collectors.probes import ProbesCollector
 from innoscope.collectors.process import ProcessCollector
 from innoscope.collectors.runner import Runner, explain
 from innoscope.collectors.waits import WaitsCollector
+from innoscope.diagnose.looks import Looks
 from innoscope.metrics.model import Outcome, Sample
 from innoscope.probes.governor import DEFAULT_BUDGET
 from innoscope.sensor.accumulate import Accumulator, added
@@ -35,6 +36,8 @@ PATIENCE_S: Final = 0.35
 #: Taking off a server's probes keeps the kernel's lock on all probes for up to 5 s. Those of a process that
 #: is dead cost nothing, so its successor, which often begins at once, gets its own first.
 LINGER_S: Final = 10.0
+#: Single looks are kept for so long: a capture holds the minute before a stall.
+LOOKS_S: Final = 180.0
 #: Log sequence numbers go on by themselves when their server is restarted.
 LASTING: Final = ("redo_written_bytes", "redo_flushed_bytes", "redo_checkpoint_bytes")
 
@@ -59,12 +62,13 @@ class Watch:
         profiles: Profiles,
         factories: Iterable[Factory],
         *,
+        looks: Looks | None = None,
         interval_s: float,
         probes: ProbeSettings | None = None,
     ) -> None:
         self.target = target
         self.epoch = (target.pid, target.start_time)
-        waits = WaitsCollector(target, profiles, interval_s=interval_s)
+        waits = WaitsCollector(target, profiles, interval_s=interval_s, looked=looks.took if looks else None)
         self._collectors: list[Collector] = [ProcessCollector(target, waits.thread_kinds), waits]
         self._collectors += [_made(factory, target) for factory in factories]
         if probes is not None:
@@ -119,11 +123,12 @@ class Watch:
 
 
 class Slot:
-    """A named server over all its restarts: counters go on, the hour of profiles stays."""
+    """A named server over all its restarts: counters go on, the hour of profiles and the looks stay."""
 
     def __init__(self, target: Target, counters: Collection[str]) -> None:
         self.target = target
         self.profiles = Profiles()
+        self.looks = Looks(LOOKS_S)
         self.watch: Watch | None = None
         self.ended_at = time.monotonic()
         self._sums = Accumulator(counters, LASTING)

@@ -118,8 +118,13 @@ class Recording:
     Opening reads the file once and checks the shape of every line. ``times`` are Unix seconds, one per look.
     """
 
-    def __init__(self, path: Path, *, progress: Callable[[int], None] | None = None) -> None:
-        """Read ``path``; ``progress`` is told the number of looks found so far. Damage raises ``BadFile``."""
+    def __init__(
+        self, path: Path, *, bare: bool = False, progress: Callable[[int], None] | None = None
+    ) -> None:
+        """Read ``path``; ``progress`` is told the number of looks found so far. Damage raises ``BadFile``.
+
+        ``bare`` takes a file without a header too: what ``innoscope stacks --json`` prints.
+        """
         self.path = path
         self.header: dict[str, Any] = {}
         self.notes: tuple[str, ...] = ()
@@ -127,6 +132,7 @@ class Recording:
         self.waits: list[dict[str, int]] = []
         self._lines: list[bytes] = []  # compressed: an hour of 1,000 threads is gigabytes as text
         self._parser = _Parser()
+        self._bare = bare
         try:
             with path.open("rb") as probe:
                 packed = probe.read(2) == b"\x1f\x8b"
@@ -147,16 +153,18 @@ class Recording:
             value = json.loads(zlib.decompress(self._lines[index]))
             return self._parser.dump(value)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise self._bad(index + 2, f"not a dump: {_reason(error)}") from error
+            line = index + (2 if self.header else 1)
+            raise self._bad(line, f"not a dump: {_reason(error)}") from error
 
     def at(self, moment: float) -> int:
         """The index of the last look taken at or before ``moment`` (Unix seconds), else the first one."""
         return max(0, bisect_right(self.times, moment) - 1)
 
     def _bad(self, line: int, why: str) -> BadFile:
+        by = "`innoscope stacks --json` or " if self._bare else ""
         return BadFile(
             f"{self.path}, line {line}: {why}",
-            remedy="this needs a file written by `innoscope top --record FILE`, unchanged",
+            remedy=f"this needs a file written by {by}`innoscope top --record FILE`, unchanged",
         )
 
     def _index(self, file: _Lines, progress: Callable[[int], None] | None) -> None:
@@ -166,13 +174,13 @@ class Recording:
             if not line.endswith(b"\n") and not _whole(line):
                 self.notes = (_CUT_OFF,)
                 break
-            if number == 1:
+            if number == 1 and not (self._bare and _TAKEN_AT.search(line)):
                 self.header = self._read_header(line)
                 continue
             self._add(line, number)
             if progress:
                 progress(len(self))
-        if not self.header:
+        if not self.header and not self.times:
             raise self._bad(1, "no header; the file is empty or cut off at once")
 
     def _next(self, file: _Lines, number: int) -> bytes:
@@ -193,7 +201,10 @@ class Recording:
         except (ValueError, RecursionError):
             header = None
         if not isinstance(header, dict) or "innoscope_recording" not in header:
-            raise self._bad(1, "not an Innoscope recording")
+            kinds = (
+                "not a dump, a recording or an incident file" if self._bare else "not an Innoscope recording"
+            )
+            raise self._bad(1, kinds)
         version = header["innoscope_recording"]
         if version != VERSION:
             raise BadFile(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 
 _LIMIT = 2048  # characters of the result
 
@@ -18,6 +19,9 @@ _TOKEN = re.compile(
     | (?P<other>   . )
     """,
     re.VERBOSE | re.DOTALL,
+)
+_CLOSED = re.compile(
+    r"""(?:[^'"`/]*)(?:'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`|/\*.*?\*/)""", re.DOTALL
 )
 _ESCAPED_QUOTE = re.compile(r"\\['\"]")
 _LIST = re.compile(r"\((?:\s*[-+]?\?\s*,)+\s*[-+]?\?\s*\)")
@@ -46,3 +50,11 @@ def fingerprint(statement: str) -> str:
             parts.append(text)
     plain = " ".join("".join(parts).split())
     return _ROWS.sub(r"\1", _LIST.sub("(…)", plain))[:_LIMIT]
+
+
+def unfinished(statement: str) -> bool:
+    """Whether the text ends within a string, a quoted name or a comment."""
+    ends = deque(_TOKEN.finditer(statement), maxlen=1)
+    if not ends or not (ends[0]["string"] or ends[0]["quoted"] or ends[0].group().startswith("/*")):
+        return False
+    return _CLOSED.fullmatch(ends[0].group()) is None

@@ -32,3 +32,5 @@ export const status = () => ask("/api/status");
 export const history = (server, since) => ask("/api/history", { server, since });
 export const flame = (server, from, to) => ask("/api/flame", { server, from, to });
 export const probes = () => ask("/api/probes");
+export const findings = (server) => ask("/api/findings", { server });
+export const incidents = (server) => ask("/api/incidents", { server });

@@ -4,6 +4,7 @@ import * as api from "./api.js";
 import { Charts } from "./charts.js";
 import { IDLE, onScheme } from "./colors.js";
 import { by, el, fill, say } from "./dom.js";
+import * as found from "./findings.js";
 import { Flame, grow } from "./flame.js";
 import { clock, number, span } from "./format.js";
 import { Hour, STEP } from "./hour.js";
@@ -30,6 +31,7 @@ const page = {
   timer: 0,
   again: 0,
   asked: 0,
+  lead: wanted().show === "findings", // where alerts lead to
 };
 
 const flame = new Flame(by("flame"), by("details"), by("found"));
@@ -56,7 +58,7 @@ async function round() {
     arrived();
     if (server()) await askHistory();
     show();
-    if (page.steps++ % STACKS_EVERY === 0) await Promise.all([followStacks(), askProbes()]);
+    if (page.steps++ % STACKS_EVERY === 0) await Promise.all([followStacks(), askProbes(), askFindings()]);
     page.wait = FIRST_WAIT;
     later(page.status.step_seconds);
   } catch (error) {
@@ -125,6 +127,30 @@ async function askProbes() {
   }
 }
 
+async function askFindings() {
+  const { stacks } = page.status;
+  const asked = page.server;
+  if (!server()) return;
+  let [told, why, files] = [null, `Not shown: ${stacks.why}.`, []];
+  if (stacks.served) {
+    try {
+      told = await api.findings(asked);
+      files = (await api.incidents(asked)).incidents;
+    } catch (error) {
+      why = error.message;
+    }
+  }
+  if (asked !== page.server) return;
+  found.findings(by("findings-list"), by("findings-about"), told, why);
+  found.incidents(by("incidents"), files);
+  by("incidents").hidden = !files.length;
+  if (page.lead) {
+    page.lead = false;
+    by("findings-title").focus();
+    by("findings").scrollIntoView();
+  }
+}
+
 function failed(error) {
   if (!(error instanceof api.Unanswered)) console.error(error);
   document.body.classList.add("stale");
@@ -163,6 +189,7 @@ function remember() {
 
 function choose(name, ask = true) {
   Object.assign(page, { server: name, hour: new Hour(), told: null, cursorRow: -1, steps: 0 });
+  found.findings(by("findings-list"), by("findings-about"), null);
   if (ask) {
     spans.follow(spans.last);
     round();

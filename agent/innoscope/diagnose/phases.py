@@ -1,0 +1,62 @@
+"""What a server that starts or ends is at, told from the functions that its threads are in."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+from innoscope.diagnose.unknown import Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from innoscope.diagnose.evidence import Evidence
+
+#: Functions of InnoDB 5.5 to 9.x and MariaDB that a thread is in only while that phase lasts.
+_FUNCTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "recovery_scan": (
+        "recv_group_scan_log_recs", "recv_scan_log_*", "recv_sys_t::parse*", "recv_parse_log_*",
+        "recv_read_log_seg", "recv_recovery_begin", "recv_single_rec", "recv_multi_rec",
+    ),
+    "recovery_apply": (
+        "recv_apply_hashed_log_recs", "recv_sys_t::apply*", "recv_recover_page*", "recv_read_in_area",
+        "recv_apply_log_rec", "buf_read_recv_pages",
+    ),
+    "recovery_rollback": (
+        "trx_rollback_or_clean_*", "trx_rollback_recovered", "trx_rollback_all_recovered",
+        "trx_recovery_rollback*", "trx_rollback_active", "recv_recovery_rollback_active",
+    ),
+    "shutdown_clients": (
+        "close_connections", "Connection_handler_manager::wait_till_no_connection",
+        "Global_THD_manager::wait_till_no_thd", "THD_list::*wait*",
+    ),
+    "shutdown_purge": ("trx_purge", "trx_purge_*", "row_purge*", "srv_do_purge", "purge_worker_callback"),
+    "shutdown_merge": ("ibuf_contract*", "ibuf_merge*", "buf_read_ibuf_merge_pages"),
+    "shutdown_flush": (
+        "buf_flush_list", "buf_flush_lists", "buf_flush_do_batch", "buf_flush_batch",
+        "buf_do_flush_list_batch",
+        "buf_flush_wait_batch_end", "page_cleaner_do_flush_batch", "page_cleaner_flush_pages_if_needed",
+        "pc_flush_slot", "buf_flush_sync*", "log_make_checkpoint*",
+    ),
+}  # fmt: skip
+
+
+def _share(evidence: Evidence, patterns: Iterable[str]) -> float:
+    """Threads that were in such a function, for each look. Raises Unknown where there was none."""
+    count = sum(
+        seen.count
+        for seen in evidence.seen
+        if any(fnmatchcase(function, pattern) for function in seen.functions for pattern in patterns)
+    )
+    if not count:
+        raise Unknown("looks", evidence.missing.get("looks"))
+    return min(1.0, count / len(evidence.looks))
+
+
+def _fact(patterns: tuple[str, ...]) -> Callable[[Evidence], float]:
+    return lambda evidence: _share(evidence, patterns)
+
+
+FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
+    f"phase_{name}": _fact(patterns) for name, patterns in _FUNCTIONS.items()
+}

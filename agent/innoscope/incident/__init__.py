@@ -1,0 +1,1 @@
+"""Incident files: what was seen of one server and judged, in one file that can be read anywhere."""

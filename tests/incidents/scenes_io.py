@@ -1,0 +1,109 @@
+"""Incidents of writing, reading and memory."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from incidents.lab import Incident
+from workloads import Writers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from servers import Server
+
+#: Commits that wait for nothing: a second of transactions may be lost.
+_LAZY = ("--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=O_DIRECT")
+
+
+def _storm(server: Server) -> Writers:
+    return Writers(server, 4, rewrite=True)
+
+
+def _dirtying(server: Server) -> Writers:
+    return Writers(server, 4, megabytes=48, rate=300)
+
+
+def _from_clean(server: Server) -> Writers:
+    return Writers(server, 4, megabytes=48, rate=300, clean=True)
+
+
+@contextmanager
+def _after_a_burst(server: Server) -> Iterator[None]:
+    """The redo log was filled once; since then few changes come, for which it is too small all the same."""
+    with _storm(server):
+        pass
+    with Writers(server, 4, rewrite=True, rate=300):
+        yield
+
+
+def _dirty(*more: str) -> tuple[str, ...]:
+    return (*_LAZY, "--innodb-max-dirty-pages-pct=20", "--innodb-log-file-size=256M", *more)
+
+
+_FAST = "--innodb-io-capacity=20000"
+_SLOW = "--innodb-io-capacity=100"
+
+INCIDENTS = (
+    Incident(
+        "flushing-storm-56",
+        "mysql-5.6.24",
+        "flushing_storm",
+        _storm,
+        _storm,
+        options=(*_LAZY, "--innodb-log-file-size=1M"),
+        twin_options=(*_LAZY, "--innodb-log-file-size=512M"),
+        what="four clients change rows, and the redo log has 2 MB",
+    ),
+    Incident(
+        "flushing-storm-97",
+        "mysql-9.7",
+        "flushing_storm",
+        _storm,
+        _storm,
+        options=(*_LAZY, "--innodb-redo-log-capacity=8M", "--skip-log-bin"),
+        twin_options=(*_LAZY, "--innodb-redo-log-capacity=2G", "--skip-log-bin"),
+        what="four clients change rows, and the redo log has 8 MB",
+    ),
+    Incident(
+        "flushing-storm-1145",
+        "mariadb-11.4.5",
+        "flushing_storm",
+        _storm,
+        _storm,
+        options=(*_LAZY, "--innodb-log-file-size=4M"),
+        twin_options=(*_LAZY, "--innodb-log-file-size=1G"),
+        what="four clients change rows, and the redo log has 4 MB",
+    ),
+    Incident(
+        "redo-too-small",
+        "mysql-5.6.24",
+        "redo_too_small",
+        _after_a_burst,
+        _after_a_burst,
+        options=(*_LAZY, "--innodb-log-file-size=4M", "--innodb-flushing-avg-loops=1"),
+        twin_options=(*_LAZY, "--innodb-log-file-size=512M", "--innodb-flushing-avg-loops=1"),
+        what="after a burst a few changes a second, and the redo log lasts for seconds",
+    ),
+    Incident(
+        "dirty-limit-559",
+        "mysql-5.5.9",
+        "dirty_limit",
+        _dirtying,
+        _from_clean,
+        options=_dirty(_SLOW),
+        twin_options=_dirty(_FAST),
+        what="more pages are changed than innodb_io_capacity lets the master thread write",
+    ),
+    Incident(
+        "dirty-limit-56",
+        "mysql-5.6.24",
+        "dirty_limit",
+        _dirtying,
+        _from_clean,
+        options=_dirty(_SLOW),
+        twin_options=_dirty(_FAST, "--innodb-flushing-avg-loops=1"),
+        what="pages are changed after an import, and 5.6 writes only as far as the redo grows on average",
+    ),
+)

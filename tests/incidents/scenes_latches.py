@@ -1,0 +1,144 @@
+"""Incidents of latches, read-ahead and statistics."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from incidents.cures import Cure
+from incidents.lab import Incident
+from incidents.making import doubled, sql
+from workloads import Cpu, Idle, Repeated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from servers import Server
+
+#: Pages come from the disk, not from the kernel's cache, and making tables takes no more fsyncs than it must.
+_DISK = (
+    "--innodb-flush-log-at-trx-commit=0",
+    "--innodb-flush-method=O_DIRECT",
+    "--innodb-doublewrite=0",
+)
+_POOL_16M = "--innodb-buffer-pool-size=16M"
+_POOL_8M = "--innodb-buffer-pool-size=8M"
+_POOL_128M = "--innodb-buffer-pool-size=128M"
+#: Flushing is no part of the story.
+_WRITES = ("--innodb-log-file-size=256M", "--innodb-max-dirty-pages-pct=99")
+#: Rows of a kilobyte in a table of 45 MB.
+_WIDE = 40_000
+#: So that ids have no gaps.
+_ONE_BY_ONE = "--innodb-autoinc-lock-mode=0"
+#: A value that nobody else has, in no order. (9.7 has no MD5 any more.)
+_ANY = "CONCAT(CRC32(RAND()), RAND())"
+
+
+def _wide(server: Server) -> None:
+    """``lab.wide``: rows of a kilobyte, several times the small buffer pools."""
+    sql(
+        server,
+        "CREATE DATABASE lab",
+        "CREATE TABLE lab.wide (a INT AUTO_INCREMENT PRIMARY KEY, pad CHAR(255), more CHAR(255),"
+        " last CHAR(255), rest CHAR(255)) ENGINE=InnoDB",
+        *doubled("lab.wide", "pad, more, last, rest", "'x', 'x', 'x', 'x'", _WIDE),
+    )
+
+
+def _short_ranges(server: Server) -> Repeated:
+    """Reads a page or three here, then somewhere else: what comes after is not asked for."""
+    return Repeated(
+        server, 8, ["SELECT COUNT(pad) FROM lab.wide WHERE a BETWEEN $R AND $R + 200"], among=_WIDE
+    )
+
+
+def _points(server: Server) -> Repeated:
+    return Repeated(server, 8, ["SELECT pad FROM lab.wide WHERE a = $R"], among=_WIDE // 2)
+
+
+def _scans(server: Server) -> Repeated:
+    return Repeated(server, 8, ["SELECT COUNT(*) FROM lab.wide WHERE pad = 'z'"])
+
+
+@contextlib.contextmanager
+def _crowd_listed(server: Server) -> Iterator[None]:
+    """The list of threads is gone through under its mutex."""
+    with Idle(server, 1_000), Repeated(server, 32, ["SELECT COUNT(*) FROM information_schema.PROCESSLIST"]):
+        yield
+
+
+@contextlib.contextmanager
+def _crowd_beside(server: Server) -> Iterator[None]:
+    with Idle(server, 1_000), Cpu(server, 32):
+        yield
+
+
+def _random_inserts(server: Server) -> Repeated:
+    """Rows at random places of a wide tree: a page has to be split at every few."""
+    statement = f"INSERT INTO lab.tree VALUES ({_ANY}, 'x')"
+    return Repeated(server, 32, [statement], among=1_000_000)
+
+
+def _tree(server: Server) -> None:
+    sql(
+        server,
+        "CREATE DATABASE lab",
+        "CREATE TABLE lab.tree (a CHAR(200) PRIMARY KEY, pad CHAR(250)) ENGINE=InnoDB",
+        *doubled("lab.tree", "a, pad", f"{_ANY}, 'x'", _WIDE),
+    )
+
+
+def _sampled(server: Server) -> None:
+    """Tables whose indexes together do not fit the pool."""
+    sql(server, "CREATE DATABASE lab")
+    for n in range(20):
+        sql(
+            server,
+            f"CREATE TABLE lab.s{n} (a INT AUTO_INCREMENT PRIMARY KEY, b CHAR(200), c CHAR(200), KEY (b),"
+            " KEY (c)) ENGINE=InnoDB",
+            *doubled(f"lab.s{n}", "b, c", f"{_ANY}, {_ANY}", 2_000),
+        )
+
+
+def _shown(server: Server) -> Repeated:
+    statement = "SELECT SUM(DATA_LENGTH) FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'lab'"
+    return Repeated(server, 8, [statement])
+
+
+INCIDENTS = (
+    Incident(
+        "read-ahead-harm-559", "mysql-5.5.9", "read_ahead_harm", _short_ranges, _short_ranges,
+        setup=_wide, options=(*_DISK, _ONE_BY_ONE, _POOL_16M, "--innodb-read-ahead-threshold=0"),
+        twin_options=(*_DISK, _ONE_BY_ONE, _POOL_128M, "--innodb-read-ahead-threshold=0"),
+        cure=Cure(("toggle", "set", "read_ahead", "off", "--yes"), factor=1.3, seconds=4),
+        what="8 connections read short ranges anywhere; read-ahead fetches what follows, for nothing",
+    ),
+    Incident(
+        "random-read-ahead-56", "mysql-5.6.24", "random_read_ahead", _points, _points,
+        setup=_wide, options=(*_DISK, _ONE_BY_ONE, _POOL_16M, "--innodb-random-read-ahead=ON"),
+        twin_options=(*_DISK, _ONE_BY_ONE, _POOL_16M),
+        what="8 connections read rows anywhere; random read-ahead fetches their neighbours",
+    ),
+    Incident(
+        "spinning-559", "mysql-5.5.9", "spinning", _scans, _scans,
+        setup=_wide, options=(*_DISK, _POOL_16M), twin_options=(*_DISK, _POOL_128M),
+        what="8 connections scan one table, in step, for its pages come from the disk",
+    ),
+    Incident(
+        "latch-56", "mysql-5.6.24", "latch_contention", _random_inserts, _random_inserts,
+        setup=_tree, options=(*_DISK, _POOL_8M, *_WRITES),
+        twin_options=(*_DISK, _POOL_128M, *_WRITES),
+        what="32 connections insert at random places of a tree that does not fit the buffer pool",
+    ),
+    Incident(
+        "latch-97", "mysql-9.7", "latch_contention", _crowd_listed, _crowd_beside,
+        options=("--max-connections=1200",), seconds=10,
+        what="32 connections list the processes without pause, of which there are 1,000",
+    ),
+    Incident(
+        "statistics-559", "mysql-5.5.9", "statistics", _shown, _shown,
+        setup=_sampled, options=(*_DISK, _POOL_8M),
+        twin_options=(*_DISK, _POOL_8M, "--innodb-stats-on-metadata=0"),
+        what="8 connections ask information_schema.TABLES, which samples each index each time",
+    ),
+)  # fmt: skip

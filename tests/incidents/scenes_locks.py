@@ -1,0 +1,129 @@
+"""Incidents of locks of transactions and of tables, and of what they leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from incidents.lab import Incident
+from incidents.making import doubled, sql
+from workloads import Burn, Idle, MetadataLock, Oltp, Repeated, RowLock, WorkloadError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from servers import Server
+
+#: Fast, and ids without gaps.
+_FAST = ("--innodb-flush-log-at-trx-commit=0", "--innodb-autoinc-lock-mode=0")
+_TABLES = 2_000
+_ROWS = 10_000
+#: The history list that is waited for, seconds until then at least and at most.
+_HISTORY, _OLD_S, _WITHIN_S = 25_000, 8, 60
+
+
+def _oltp(server: Server) -> Oltp:
+    return Oltp(server, 4)
+
+
+def _updates(server: Server, count: int, where: str) -> Repeated:
+    """Updates of single rows of a table with many."""
+    make = (
+        "CREATE TABLE t1 (a INT AUTO_INCREMENT PRIMARY KEY, b INT) ENGINE=InnoDB",
+        *doubled("t1", "b", "0", _ROWS),
+    )
+    return Repeated(server, count, [f"UPDATE t1 SET b = b + 1 WHERE a = {where}"], make=make, among=_ROWS)
+
+
+def _many_tables(server: Server) -> None:
+    """A database with more tables than any table cache here."""
+    tables = (
+        f"CREATE TABLE many.t{n} (a INT PRIMARY KEY, b INT) ENGINE=InnoDB" for n in range(1, _TABLES + 1)
+    )
+    sql(server, "CREATE DATABASE many", *tables)
+
+
+def _any_table(server: Server) -> Repeated:
+    return Repeated(server, 32, ["SELECT b FROM many.t$R"], among=_TABLES)
+
+
+@contextlib.contextmanager
+def _opened_before(server: Server) -> Iterator[None]:
+    """Each table is in the cache before the clients come."""
+    sql(server, *(f"SELECT b FROM many.t{n}" for n in range(1, _TABLES + 1)))
+    with _any_table(server):
+        yield
+
+
+@contextlib.contextmanager
+def _old_snapshot(server: Server) -> Iterator[None]:
+    """A transaction that has looked once and is forgotten, while others update."""
+    with contextlib.ExitStack() as stack:
+        forgotten = stack.enter_context(contextlib.closing(server.connect()))
+        with forgotten.cursor() as cursor:
+            cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        stack.enter_context(_updates(server, 8, "$R"))
+        _until_history_is_long(server, time.monotonic() + _OLD_S)
+        yield
+
+
+def _until_history_is_long(server: Server, not_before: float) -> None:
+    deadline = time.monotonic() + _WITHIN_S
+    with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
+        while True:
+            cursor.execute("SHOW ENGINE INNODB STATUS")
+            status = str(cursor.fetchone()[2])
+            if (
+                int(status.partition("History list length ")[2].split()[0]) >= _HISTORY
+                and time.monotonic() > not_before
+            ):
+                return
+            if time.monotonic() > deadline:
+                raise WorkloadError(f"the history list of {server.name} does not get long")
+            time.sleep(0.2)
+
+
+INCIDENTS = (
+    Incident(
+        "deadlock-search-559", "mysql-5.5.9", "deadlock_search",
+        lambda s: _updates(s, 140, "1"), lambda s: _updates(s, 140, "$R"),
+        options=_FAST, seconds=15,
+        what="140 connections update one row",
+    ),
+    Incident(
+        "deadlock-search-56", "mysql-5.6.24", "deadlock_search",
+        lambda s: _updates(s, 190, "1"), lambda s: _updates(s, 190, "$R"),
+        options=(*_FAST, "--max-connections=300"), seconds=15,
+        what="190 connections update one row",
+    ),
+    Incident(
+        "row-lock-1145", "mariadb-11.4.5", "row_lock_convoy", lambda s: RowLock(s, 20), _oltp,
+        what="one transaction has updated a row and is idle; 20 connections want to update it",
+    ),
+    Incident(
+        "metadata-lock-56", "mysql-5.6.24", "metadata_lock", lambda s: MetadataLock(s, 10), _oltp,
+        what="a transaction has read a table and is idle; an ALTER TABLE waits for it, 10 readers for that",
+    ),
+    Incident(
+        "cpu-loop-97", "mysql-9.7", "cpu_loop", lambda s: Burn(s, 1), lambda s: Idle(s, 10),
+        what="one connection computes and does not end",
+    ),
+    Incident(
+        "opening-tables-559", "mysql-5.5.9", "opening_tables", _any_table, _opened_before,
+        setup=_many_tables,
+        options=(*_FAST, "--sync-frm=0", "--table-open-cache=64", "--table-definition-cache=400"),
+        twin_options=(*_FAST, "--sync-frm=0", "--table-open-cache=8000", "--table-definition-cache=4000"),
+        what="32 connections read any of 2,000 tables; the table cache holds 64",
+    ),
+    Incident(
+        "history-56", "mysql-5.6.24", "history_list", _old_snapshot, lambda s: _updates(s, 8, "$R"),
+        options=_FAST,
+        what="a transaction has looked once and is forgotten, while others update rows",
+    ),
+    Incident(
+        "history-97", "mysql-9.7", "history_list", _old_snapshot, lambda s: _updates(s, 8, "$R"),
+        options=_FAST,
+        what="a transaction has looked once and is forgotten, while others update rows",
+    ),
+)  # fmt: skip

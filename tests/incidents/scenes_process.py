@@ -1,0 +1,226 @@
+"""Incidents of the process: it starts, it ends, it is short of memory, its clients."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from incidents.device import slow, squeezed
+from incidents.lab import Incident
+from safety.recovering import ROOMY, ROOMY_9, TIGHT, TIGHT_9, make_redo
+from safety.slow_shutdown import OPTIONS as SLOW_SHUTDOWN
+from safety.slow_shutdown import make_backlog
+from servers.launch import arguments
+from workloads import Idle, Writers
+from workloads.crowd import Crowd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from incidents.lab import Scene
+    from servers import Server
+
+_WITHIN_S = 60
+#: Half of what the tests of profiles make: on a slow device it lasts for long enough.
+_DOUBLINGS = 14
+#: 1145 has no limit of the redo log's size for all versions by the same name, and takes 5.6's.
+_ROOMY_1145 = {**ROOMY, "innodb_log_file_size": "256M"}
+_TIGHT_1145 = {**_ROOMY_1145, "innodb_buffer_pool_size": "8M"}
+
+
+def _recovers(tight: Mapping[str, str | int | None], limit: int) -> Scene:
+    """Crashed with much to redo, and started again on a slow device with a small pool."""
+
+    @contextlib.contextmanager
+    def scene(server: Server) -> Iterator[None]:
+        make_redo(server, _DOUBLINGS)
+        server.kill()
+        server.options = tight
+        server.start(wait=False)
+        with slow(server, reads=limit, writes=limit):
+            yield
+
+    return scene
+
+
+def _clean(tight: Mapping[str, str | int | None]) -> Scene:
+    """The same, but shut down before."""
+
+    @contextlib.contextmanager
+    def scene(server: Server) -> Iterator[None]:
+        make_redo(server, _DOUBLINGS)
+        server.stop()
+        server.options = tight
+        server.start()
+        with Idle(server, 10):
+            yield
+
+    return scene
+
+
+def _until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _WITHIN_S
+    while not reached():
+        assert time.monotonic() < deadline, "the scene was not reached"
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def _shutting_down(server: Server) -> Iterator[None]:
+    """All old row versions are purged first, on a slow device."""
+    make_backlog(server, _DOUBLINGS)
+    with slow(server, reads=10, writes=10):
+        server.process.terminate()
+        _until(lambda: "shutdown" in server.error_log.read_text(errors="replace"))
+        yield
+
+
+@contextlib.contextmanager
+def _purged(server: Server) -> Iterator[None]:
+    """The same work, but nobody told it to end."""
+    make_backlog(server, _DOUBLINGS)
+    with Idle(server, 10) as idle:
+        _until(lambda: _history(idle) < 1000)
+        yield
+
+
+def _history(workload: Idle) -> int:
+    [(_, _, status)] = workload.sql("SHOW ENGINE INNODB STATUS")
+    return int(status.partition("History list length ")[2].split()[0])
+
+
+def _remembering(server: Server) -> Writers:
+    return Writers(server, 4, megabytes=64, rate=2000)
+
+
+@contextlib.contextmanager
+def _swapping(server: Server) -> Iterator[None]:
+    """It believes to have more memory than it may use."""
+    with squeezed(server, 80 << 20), _remembering(server):
+        yield
+
+
+_LONG = "SELECT REPEAT('x', 60000) FROM information_schema.COLLATIONS a, information_schema.COLLATIONS b"
+
+
+@contextlib.contextmanager
+def _nobody_reads(server: Server) -> Iterator[None]:
+    """Clients that have asked for much and take nothing of it."""
+    with Idle(server, 10) as idle, Crowd(server, 4, idle.database) as crowd:
+        crowd.send(_LONG)
+        _until(lambda: len(idle.listed("STATE LIKE '%end%' OR STATE LIKE '%riting to net%'")) >= 4)
+        yield
+
+
+@contextlib.contextmanager
+def _all_read(server: Server) -> Iterator[None]:
+    """The same statements, and all rows taken."""
+    with Idle(server, 10) as idle, contextlib.ExitStack() as stack:
+        for _ in range(4):
+            connection = stack.enter_context(contextlib.closing(server.connect(database=idle.database)))
+            with connection.cursor() as cursor:
+                cursor.execute(_LONG + " LIMIT 1000")
+        yield
+
+
+@contextlib.contextmanager
+def _toggled(server: Server) -> Iterator[None]:
+    """Somebody helped himself last night."""
+    with Idle(server, 10):
+        _innoscope("toggle", "set", "io_capacity", "1000", "--yes", "--pid", server.pid, "-u", "root")
+        yield
+
+
+@contextlib.contextmanager
+def _untoggled(server: Server) -> Iterator[None]:
+    """The same, and undone."""
+    with _toggled(server):
+        _innoscope("toggle", "undo", "--pid", server.pid, "-u", "root")
+        yield
+
+
+def _innoscope(*words: object) -> None:
+    command = [str(Path(sys.executable).with_name("innoscope")), *map(str, words)]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+
+def _roomy(options: Mapping[str, str | int | None]) -> tuple[str, ...]:
+    return tuple(arguments(options))
+
+
+#: What a server needs besides its buffer pool is less than the pool.
+_MEAGRE = (
+    "--performance-schema=OFF",
+    "--max-connections=100",
+    "--innodb-flush-log-at-trx-commit=0",
+    "--innodb-flush-method=O_DIRECT",
+)
+_CRASHED = "it crashed with much redo to apply, and starts again with a small pool on a slow device"
+
+INCIDENTS = (
+    Incident(
+        "crash-recovery-56",
+        "mysql-5.6.24",
+        "crash_recovery",
+        _recovers(TIGHT, 40),
+        _clean(TIGHT),
+        options=_roomy(ROOMY),
+        what=_CRASHED,
+    ),
+    Incident(
+        "crash-recovery-97",
+        "mysql-9.7",
+        "crash_recovery",
+        _recovers(TIGHT_9, 200),
+        _clean(TIGHT_9),
+        options=_roomy(ROOMY_9),
+        what=_CRASHED,
+    ),
+    Incident(
+        "crash-recovery-1145",
+        "mariadb-11.4.5",
+        "crash_recovery",
+        _recovers(_TIGHT_1145, 40),
+        _clean(_TIGHT_1145),
+        options=_roomy(_ROOMY_1145),
+        what=_CRASHED,
+    ),
+    Incident(
+        "slow-shutdown-56",
+        "mysql-5.6.24",
+        "shutting_down",
+        _shutting_down,
+        _purged,
+        options=_roomy(SLOW_SHUTDOWN),
+        what="it is told to end with innodb_fast_shutdown=0, and has much to purge",
+    ),
+    Incident(
+        "memory-pressure",
+        "mysql-5.6.24",
+        "memory_pressure",
+        _swapping,
+        _remembering,
+        options=_MEAGRE,
+        what="it may keep less in memory than its buffer pool takes, and the rest is swapped out",
+    ),
+    Incident(
+        "network-send",
+        "mariadb-11.4.5",
+        "network",
+        _nobody_reads,
+        _all_read,
+        what="clients ask for much and take nothing of it",
+    ),
+    Incident(
+        "toggle-left-on",
+        "mysql-5.6.24",
+        "toggle_left_on",
+        _toggled,
+        _untoggled,
+        what="a change by innoscope toggle was never undone",
+    ),
+)

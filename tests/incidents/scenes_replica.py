@@ -1,0 +1,175 @@
+"""Incidents of a replica, with a source of its own."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import pymysql
+
+from incidents.lab import Incident
+from servers import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_OPTIONS: Final = ("--server-id=2", "--relay-log=relay", "--innodb-lock-wait-timeout=600")
+_SOURCE: Final = ("--server-id=1", "--log-bin=binlog", "--binlog-format=ROW")
+_WITHIN_S: Final = 30
+#: Seconds that the replica is behind before it is looked at.
+_BEHIND: Final = 8
+#: How a replica is told of its source, and what it says of itself: before 8.0.22, and since.
+_WORDS: Final = {
+    False: (
+        # MariaDB wants certificates where it is not told otherwise
+        "CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={}, MASTER_USER='copy',"
+        " MASTER_SSL=0, MASTER_SSL_VERIFY_SERVER_CERT=0",
+        "START SLAVE",
+        "SHOW SLAVE STATUS",
+        "Seconds_Behind_Master",
+    ),
+    True: (
+        "CHANGE REPLICATION SOURCE TO SOURCE_HOST='127.0.0.1', SOURCE_PORT={}, SOURCE_USER='copy',"
+        " GET_SOURCE_PUBLIC_KEY=1",
+        "START REPLICA",
+        "SHOW REPLICA STATUS",
+        "Seconds_Behind_Source",
+    ),
+}
+
+
+class _Source(Server):
+    """A server that is not its replica: both come from one template, with its identity."""
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        (self.folder.data / "auto.cnf").unlink(missing_ok=True)
+
+
+class _Pair:
+    """A source and its replica, with connections to both."""
+
+    def __init__(self, source: Server, replica: Server, at_source: Any, at_replica: Any) -> None:
+        self.source, self.replica = source, replica
+        self._at_source, self._at_replica = at_source, at_replica
+        self._words = _WORDS[replica.name == "mysql-9.7"]
+
+    def begin(self) -> None:
+        """The source has a table, and the replica follows."""
+        for host in ("127.0.0.1", "localhost"):
+            self.change(f"CREATE USER 'copy'@'{host}'")
+            self.change(f"GRANT REPLICATION SLAVE ON *.* TO 'copy'@'{host}'")
+        self.change("CREATE DATABASE shop")
+        self.change("CREATE TABLE shop.stock (a INT PRIMARY KEY, b INT) ENGINE=InnoDB")
+        self.change("INSERT INTO shop.stock VALUES (1, 0), (2, 0)")
+        follow, start, _, _ = self._words
+        self._ask(follow.format(self.source.port))
+        self._ask(start)
+        _until(lambda: self._has("shop", "stock"))
+
+    def change(self, statement: str) -> None:
+        """Run it on the source."""
+        with self._at_source.cursor() as cursor:
+            cursor.execute(statement)
+
+    def behind(self) -> int:
+        """Seconds, as the replica says."""
+        [status] = self._ask(self._words[2])
+        return int(status[self._words[3]] or 0)
+
+    def _has(self, schema: str, table: str) -> bool:
+        tables = "information_schema.TABLES"
+        return bool(
+            self._ask(f"SELECT 1 FROM {tables} WHERE TABLE_SCHEMA = '{schema}' AND TABLE_NAME = '{table}'")
+            and self._ask(f"SELECT 1 FROM {schema}.{table} HAVING COUNT(*) = 2")
+        )
+
+    def _ask(self, statement: str) -> Any:
+        with self._at_replica.cursor(pymysql.cursors.DictCursor) as cursor:
+            cursor.execute(statement)
+            return cursor.fetchall()
+
+
+@contextmanager
+def _following(replica: Server) -> Iterator[_Pair]:
+    with (
+        _Source(replica.name, options=_SOURCE) as source,
+        closing(source.connect()) as at_source,
+        closing(replica.connect()) as at_replica,
+    ):
+        pair = _Pair(source, replica, at_source, at_replica)
+        pair.begin()
+        yield pair
+
+
+def _until(reached: Any) -> None:
+    deadline = time.monotonic() + _WITHIN_S
+    while not reached():
+        assert time.monotonic() < deadline, "the replica does not get there"
+        time.sleep(0.1)
+
+
+@contextmanager
+def _held(replica: Server, hold: str, change: str) -> Iterator[None]:
+    """A client of the replica forgot its transaction, and the applier needs what it holds."""
+    with (
+        _following(replica) as pair,
+        closing(replica.connect(database="shop")) as holder,
+        holder.cursor() as cursor,
+    ):
+        cursor.execute("BEGIN")
+        cursor.execute(hold)
+        pair.change(change)
+        _until(lambda: pair.behind() >= _BEHIND)
+        yield
+        cursor.execute("ROLLBACK")
+
+
+@contextmanager
+def _in_step(replica: Server, hold: str, change: str) -> Iterator[None]:
+    """The same, and the transaction was ended."""
+    with (
+        _following(replica) as pair,
+        closing(replica.connect(database="shop")) as holder,
+        holder.cursor() as cursor,
+    ):
+        cursor.execute("BEGIN")
+        cursor.execute(hold)
+        cursor.execute("COMMIT")
+        pair.change(change)
+        yield
+
+
+_ROW = ("SELECT * FROM stock WHERE a = 1 FOR UPDATE", "UPDATE shop.stock SET b = 7 WHERE a = 1")
+_TABLE = ("SELECT * FROM stock", "ALTER TABLE shop.stock ADD COLUMN c INT")
+
+INCIDENTS = (
+    Incident(
+        "replica-row-lock-56",
+        "mysql-5.6.24",
+        "replication_applier",
+        lambda s: _held(s, *_ROW),
+        lambda s: _in_step(s, *_ROW),
+        options=_OPTIONS,
+        what="a forgotten transaction on a replica holds the row that the applier wants",
+    ),
+    Incident(
+        "replica-metadata-lock-97",
+        "mysql-9.7",
+        "replication_applier",
+        lambda s: _held(s, *_TABLE),
+        lambda s: _in_step(s, *_TABLE),
+        options=_OPTIONS,
+        what="a forgotten transaction on a replica has read the table that an ALTER from the source wants",
+    ),
+    Incident(
+        "replica-row-lock-1145",
+        "mariadb-11.4.5",
+        "replication_applier",
+        lambda s: _held(s, *_ROW),
+        lambda s: _in_step(s, *_ROW),
+        options=_OPTIONS,
+        what="a forgotten transaction on a replica holds the row that the applier wants",
+    ),
+)

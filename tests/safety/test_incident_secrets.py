@@ -1,0 +1,105 @@
+"""Must show 5: an incident file says the same on another machine, and has no secret and no literal in it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import socket
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope.cli.main import main
+from innoscope.incident import files, words
+from safety.command import innoscope, run
+from safety.planted import leaks, planted
+from safety.privileges import nobody
+from servers import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Other processes, mounts, network and name, and no bcc: only the file and our packages come along.
+_ELSEWHERE = ("unshare", "--mount", "--pid", "--net", "--uts", "--fork", "--mount-proc", "sh", "-c")
+_MOVE = 'hostname elsewhere && mount -t tmpfs tmpfs /usr/lib/python3/dist-packages/bcc && exec "$@"'
+_FOUND = 18
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that everybody may look into."""
+    with tempfile.TemporaryDirectory(prefix="innoscope-incident-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("name", ["mysql-5.6.24", "mysql-9.7", "mariadb-11.4.5"])
+def test_a_file_has_no_secret_and_says_the_same_elsewhere(
+    name: str, tmp_path: Path, public: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "stall.innoscope"
+    with Server(name) as server, planted(server):
+        live = innoscope(
+            "diagnose",
+            "--pid",
+            server.pid,
+            "-u",
+            "root",
+            "--seconds",
+            4,
+            "--no-probes",
+            "--json",
+            "--save",
+            path,
+        )
+
+    assert live.returncode == _FOUND, live.stderr
+    assert f"saved to {path}" in live.stderr
+    _has_all_but_the_secrets(path)
+    assert leaks(live.stdout + live.stderr) == []
+    for part in ("findings", *words.PARTS):
+        main(["diagnose", str(path), "--show", part])
+        printed = capsys.readouterr()
+        assert printed.out.strip()
+        assert leaks(printed.out + printed.err) == [], part
+    _says_the_same_elsewhere(path, public, json.loads(live.stdout))
+
+
+def _has_all_but_the_secrets(path: Path) -> None:
+    assert leaks(gzip.decompress(path.read_bytes()).decode()) == []
+    capture = files.load(path)
+    texts = [statement.text for statement in capture.evidence.statements]
+    for begin in ("CREATE USER ", "SET PASSWORD FOR "):  # newer servers hide the rest themselves
+        assert any(text.startswith(begin) for text in texts), texts
+    assert capture.status is not None
+    assert "*** WE ROLL BACK TRANSACTION" in capture.status
+    assert "UPDATE t SET b = ? WHERE a = ?" in capture.status
+    assert "END OF INNODB MONITOR OUTPUT" in capture.status
+    assert "[row withheld]" in capture.status
+    assert capture.variables["init_connect"] == "[withheld]"
+    assert int(capture.variables["innodb_buffer_pool_size"]) > 0
+
+
+def _says_the_same_elsewhere(path: Path, public: Path, live: dict[str, object]) -> None:
+    """As nobody, where no server is."""
+    copy = public / path.name
+    shutil.copyfile(path, copy)
+    there = [*_ELSEWHERE, _MOVE, "sh"]
+
+    python = str(Path(sys.executable).resolve())
+    seen = f"hostname; ls /proc | grep -c '^[0-9]'; exec {python} -c 'from bcc import BPF'"
+    names = run([*there, "sh", "-c", seen])
+    read = run([*there, *nobody("diagnose", copy, "--json")])
+
+    assert names.stdout.split()[0] == "elsewhere" != socket.gethostname()
+    assert int(names.stdout.split()[1]) < 10, "processes of this machine are seen"
+    assert "cannot import name 'BPF'" in names.stderr
+    assert read.returncode == _FOUND, read.stderr
+    said = json.loads(read.stdout)
+    about = said.pop("file")
+    assert about["host"] == socket.gethostname()
+    assert said == live

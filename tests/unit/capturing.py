@@ -1,0 +1,89 @@
+"""Made-up captures: by hand, and drawn at random from the types, so that new fields are in them too."""
+
+from __future__ import annotations
+
+import collections.abc
+import types
+import typing
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from innoscope.diagnose.evidence import CLIENT, Evidence, Look, Missing, Seen, Snapshot, Statement
+from innoscope.incident import codec
+from innoscope.incident.model import Capture, Taken
+from innoscope.metrics.model import Histogram
+
+if TYPE_CHECKING:
+    import random
+
+SERVER = {"flavour": "mysql", "version": "5.6.24", "pid": "42"}
+WAITING = ("futex", "os_event_wait_low", "lock_wait_suspend_thread", "row_search_for_mysql", "do_command")
+TAKEN = Taken("0.1.0", "root", "db1", "6.18.0", 1_700_000_000.0)
+
+
+def evidence(waits: dict[str, int], looks: int = 10, **values: Any) -> Evidence:
+    """So many looks a second apart that each saw these clients; values are told at each, lists one by one."""
+    counts = {(CLIENT, wait): count for wait, count in waits.items()}
+    each = [
+        {key: value[number] if isinstance(value, list) else value for key, value in values.items()}
+        for number in range(looks)
+    ]
+    return Evidence(
+        SERVER,
+        1000.0,
+        1000.0 + looks,
+        snapshots=tuple(Snapshot(1000.0 + number, one) for number, one in enumerate(each)),
+        looks=tuple(Look(1000.0 + number, counts) for number in range(looks)),
+        seen=tuple(
+            Seen(CLIENT, wait, (*WAITING, wait), count * looks, (7,)) for wait, count in waits.items()
+        ),
+        statements=(Statement(7, "app", "web1", "Query", "updating", 3, "UPDATE `t` SET `a` = ?", 70),),
+        answers={
+            "transactions": ({"connection": "7", "state": "LOCK WAIT", "seconds": "9", "rows_locked": "1"},)
+        },
+        host={"major_faults": 0.5},
+        missing={"probes": Missing("unsupported", "left out by --no-probes")},
+    )
+
+
+def capture(**changes: Any) -> Capture:
+    """A convoy."""
+    told = evidence({"row_lock": 10, "idle": 3}, hist=Histogram((0, 3, 4), 99), connections=13)
+    values: dict[str, Any] = {
+        "taken": TAKEN,
+        "evidence": told,
+        "verdict": {"findings": [{"name": "row_lock_convoy", "score": 88.5, "follows_from": None}]},
+        "status": "TRANSACTIONS\n------------\nTrx id counter 7",
+        "variables": {"innodb_buffer_pool_size": "134217728"},
+        "missing": {"status": Missing("denied", "root lacks a privilege", "GRANT PROCESS")},
+    }
+    return Capture(**values | changes)
+
+
+def drawn(hint: Any, draw: random.Random, depth: int = 0) -> Any:
+    """A value of that type."""
+    if is_dataclass(hint) and isinstance(hint, type):
+        hints = typing.get_type_hints(hint, localns=codec._NAMES)
+        return hint(**{one.name: drawn(hints[one.name], draw, depth + 1) for one in fields(hint)})
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return drawn(draw.choice(arguments), draw, depth)
+    if origin is tuple and arguments[-1] is not ...:
+        return tuple(drawn(one, draw, depth + 1) for one in arguments)
+    count = draw.randrange(4) if depth < 5 else draw.randrange(2)
+    if origin is tuple:
+        return tuple(drawn(arguments[0], draw, depth + 1) for _ in range(count))
+    if origin is collections.abc.Mapping:
+        key, value = arguments
+        return {drawn(key, draw, depth + 1): drawn(value, draw, depth + 1) for _ in range(count)}
+    return _SIMPLE[hint](draw)
+
+
+_SIMPLE: dict[Any, Any] = {
+    str: lambda draw: "".join(draw.choices("aÄ☃𝄞\n\t \"\\{[,:'", k=draw.randrange(9))),
+    int: lambda draw: draw.choice((0, -1, 1, 1 << 53, (1 << 64) - 1, draw.randrange(1 << 40))),
+    float: lambda draw: draw.choice((0.0, -0.5, 1e300, 5e-324, 0.1, float("inf"), draw.random() * 1e9, 7)),
+    bool: lambda draw: draw.random() < 0.5,
+    types.NoneType: lambda _: None,
+    Any: lambda draw: draw.choice((None, True, 1, 2.5, "x", [1, [None]], {"a": {"b": []}})),
+}

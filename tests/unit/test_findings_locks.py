@@ -1,0 +1,93 @@
+"""Findings of locks, read-ahead and history, on made-up evidence."""
+
+from __future__ import annotations
+
+import pytest
+
+from innoscope.diagnose.judging import judge
+from innoscope.diagnose.numbers import Readings
+from innoscope.diagnose.signals import Signals
+from innoscope.diagnose.unknown import Unknown
+from innoscope.metrics.model import Sample
+from unit.test_diagnose import evidence, names
+
+WAITS = {"row_lock_waits": 0}, {"row_lock_waits": 40_000}
+SEARCHES = {"deadlock_searches": 1_000.0, "deadlock_search_seconds": 0.1}
+OLD = {"connection": "2", "state": "RUNNING", "seconds": "13", "rows_locked": "0", "text": ""}
+
+
+def test_deadlock_searches_are_weighed_by_the_waits_that_begin() -> None:
+    """The probe saw a few searches of 0.1 ms; 4,000 waits a second begin."""
+    begun, ended = WAITS
+    before, after = begun | SEARCHES, ended | SEARCHES
+    [first, second] = judge(evidence({"row_lock": 100, "on_cpu": 3}, before, after)).findings
+    assert first.name == "deadlock_search"
+    assert "40 % of the time some thread searches: 4,000 waits a second begin" in first.evidence[0]
+    assert "each with a search of 100 µs" in first.evidence[0]
+    assert (second.name, second.follows_from) == ("row_lock_convoy", "deadlock_search")
+
+
+def test_without_the_probe_a_convoy_is_a_convoy() -> None:
+    begun, ended = WAITS
+    assert names(judge(evidence({"row_lock": 100}, begun, ended))) == ["row_lock_convoy"]
+    with pytest.raises(Unknown):
+        Signals(evidence({"row_lock": 100}, begun, ended))["fact.deadlock_search_load"]
+
+
+def _read_ahead(linear: int, random: int, evicted: int, read: int) -> list[str]:
+    keys = (
+        "read_ahead_pages.linear", "read_ahead_pages.random", "read_ahead_evicted_pages",
+        "buffer_pool_pages_read",
+    )  # fmt: skip
+    numbers = (linear, random, evicted, read)
+    none, all_of_it = dict.fromkeys(keys, 0), dict(zip(keys, numbers, strict=True))
+    return names(judge(evidence({"on_cpu": 4}, none, all_of_it)))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "found"),
+    [
+        ((100_000, 0, 80_000, 150_000), ["read_ahead_harm"]),
+        ((100_000, 0, 1_000, 150_000), []),
+        ((1_000, 0, 900, 150_000), []),
+        ((0, 30_000, 1_000, 150_000), ["random_read_ahead"]),
+        ((0, 100_000, 80_000, 150_000), ["random_read_ahead", "read_ahead_harm"]),
+        ((100_000, 300, 1_000, 150_000), []),
+    ],
+    ids=["wasted", "useful", "little", "random", "random and wasted", "mostly linear"],
+)
+def test_read_ahead(numbers: tuple[int, int, int, int], found: list[str]) -> None:
+    """Pages by linear and random read-ahead, those evicted unread, all that are read."""
+    assert _read_ahead(*numbers) == found
+
+
+@pytest.mark.parametrize(
+    ("transactions", "length", "found"),
+    [((OLD,), 90_000, True), ((), 90_000, False), ((), 900_000, True), ((OLD,), 9_000, False)],
+    ids=["old snapshot", "between two purges", "purge is too slow", "short"],
+)
+def test_history(transactions: tuple[dict[str, str], ...], length: int, found: bool) -> None:
+    first, last = {"history_list_length": length // 2}, {"history_list_length": length}
+    verdict = judge(evidence({"on_cpu": 4}, first, last, answers={"transactions": transactions}))
+    assert ("history_list" in names(verdict)) is found
+
+
+class _Told:
+    """A collector that always says the same."""
+
+    timeout = 1.0
+
+    def __init__(self, name: str, value: float) -> None:
+        self.name, self._value = name, value
+
+    def collect(self) -> tuple[Sample, ...]:
+        return (Sample("read_ahead_pages", self._value, ("linear",)),)
+
+
+def test_an_exact_count_is_preferred_to_an_estimate() -> None:
+    readings = Readings((_Told("probes", 214_000.0), _Told("sql", 11_600.0)))
+    for _ in range(2):
+        readings.read(5)
+    snapshots, _ = readings.between(0, float("inf"))
+    readings.close()
+    assert [one.values["read_ahead_pages.linear"] for one in snapshots] == [11_600.0, 11_600.0]

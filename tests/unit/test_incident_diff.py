@@ -1,0 +1,244 @@
+"""What differs between two sides is told, whatever they came from; noise is not."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope.cli.main import main
+from innoscope.diagnose.evidence import CLIENT, Evidence, Look, Missing
+from innoscope.errors import BadFile
+from innoscope.incident import files, sides, telling
+from innoscope.incident.differing import Differences, compare
+from innoscope.metrics.model import Histogram
+from innoscope.stacks.fold import Report
+from innoscope.stacks.model import Dump
+from innoscope.stacks.recording import Recorder
+from innoscope.stacks.render.json import line, profile_line
+from unit.capturing import capture, evidence
+from unit.dumps import IDLE, ROW_LOCK, thread
+from unit.dumps import target as made_target
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+CALM = {"idle": 20, "on_cpu": 2}
+STALLED = {"idle": 10, "on_cpu": 1, "row_lock": 11}
+PAIRS = 150
+
+
+def differences(
+    tmp_path: Path, *both: Evidence, variables: Sequence[dict[str, str]] = ({}, {})
+) -> Differences:
+    found = []
+    for name, one, of_it in zip("ab", both, variables, strict=True):
+        path = tmp_path / name
+        path.unlink(missing_ok=True)
+        files.save(path, capture(evidence=one, variables={"max_connections": "151"} | of_it))
+        found.append(sides.open_side(path))
+    a, b = found
+    return compare(a, b)
+
+
+def counter(rate: float, looks: int = 10) -> list[float]:
+    return [1000 + number * rate for number in range(looks)]
+
+
+def test_the_same_has_no_differences(tmp_path: Path) -> None:
+    told = evidence(STALLED, row_lock_waits=counter(300))
+    assert not differences(tmp_path, told, told)
+
+
+def test_a_stall_is_told_by_all_of_its_signs(tmp_path: Path) -> None:
+    before = evidence(CALM, row_lock_waits=counter(2), connections=22, history_list_length=50)
+    after = evidence(STALLED, row_lock_waits=counter(300), connections=22, history_list_length=55)
+
+    found = differences(
+        tmp_path,
+        before,
+        after,
+        variables=({"x": "1", "gone": "2", "gtid_executed": "1-5"}, {"x": "3", "gtid_executed": "1-9"}),
+    )
+
+    assert [(one.name, one.change) for one in found.findings] == [("row_lock_convoy", "new")]
+    assert [(one.wait, one.a, one.b) for one in found.waits] == [
+        ("row_lock", 0.0, 11.0),
+        ("idle", 20.0, 10.0),
+    ]
+    assert [(one.wait, one.functions[-1]) for one in found.stacks] == [("row_lock", "row_lock")]
+    assert [(one.series, one.kind, one.a, one.b) for one in found.metrics] == [
+        ("row_lock_waits", "rate", 2.0, 300.0)
+    ]
+    assert [(one.name, one.a, one.b) for one in found.variables] == [("gone", "2", None), ("x", "1", "3")]
+    assert found.notes == ()
+
+
+def test_one_look_and_twenty_are_compared_by_their_means(tmp_path: Path) -> None:
+    waits = {"idle": 400, "row_lock": 30}
+    assert not differences(tmp_path, evidence(waits, looks=1), evidence(waits, looks=20))
+    grown = differences(tmp_path, evidence(CALM, looks=1), evidence(waits, looks=20))
+    assert [one.wait for one in grown.waits] == ["row_lock", "idle"]
+    assert any("one look is one moment" in note for note in grown.notes)
+
+
+def test_a_few_threads_of_one_look_are_no_difference(tmp_path: Path) -> None:
+    busier = CALM | {"row_lock": 5}
+    assert not differences(tmp_path, evidence(CALM, looks=1), evidence(busier, looks=1)).waits
+    assert differences(tmp_path, evidence(CALM), evidence(busier)).waits
+
+
+def test_noise_is_not_told(tmp_path: Path) -> None:
+    """Looks and counts of one busy server, drawn by chance."""
+    draw = random.Random(5)  # noqa: S311
+    for _ in range(PAIRS):
+        found = differences(tmp_path, _drawn(draw), _drawn(draw))
+        assert (found.waits, found.metrics) == ((), ())
+
+
+def _drawn(draw: random.Random) -> Evidence:
+    """Up to 16 threads in each of three classes, which come and go in bursts."""
+    looks = draw.choice((1, 3, 10, 20))
+    total, counts = 0.0, []
+    for _ in range(looks + 1):
+        total += sum(draw.random() < 0.1 for _ in range(60))
+        counts.append(total)
+    base = evidence({}, looks + 1, row_lock_waits=counts, connections=[draw.randrange(8, 12) for _ in counts])
+    each = tuple(
+        Look(
+            1000.0 + number,
+            {
+                (CLIENT, wait): sum(draw.random() < 0.25 for _ in range(16))
+                for wait in ("on_cpu", "mutex_wait", "idle")
+            },
+        )
+        for number in range(looks)
+    )
+    return replace(base, looks=each)
+
+
+def test_levels_rates_and_means_want_to_be_apart_and_much(tmp_path: Path) -> None:
+    quick, slow = (
+        [Histogram((number,), number * each) for number in range(0, 200, 20)] for each in (1_000, 9_000_000)
+    )
+    before = evidence(
+        CALM,
+        history_list_length=[10, 2000] * 5,
+        checkpoint_age_ratio=0.2,
+        deadlocks=counter(0.2),
+        fsync_seconds=quick,
+    )
+    after = evidence(
+        CALM,
+        history_list_length=[1500, 90_000] * 5,
+        checkpoint_age_ratio=0.9,
+        deadlocks=counter(1),
+        fsync_seconds=slow,
+    )
+
+    found = differences(tmp_path, before, after).metrics
+
+    assert [(one.series, one.kind) for one in found] == [
+        ("fsync_seconds", "mean"),
+        ("checkpoint_age_ratio", "level"),
+    ]
+    assert found[0].b == pytest.approx(0.009)
+
+
+def dumps(waiting: int, count: int) -> list[Dump]:
+    threads = [thread(1 + number) for number in range(20)]
+    threads += [thread(100 + number, ROW_LOCK, "row_lock") for number in range(waiting)]
+    return [Dump(made_target(), "bpf", 1000.0 + at, 1.0, tuple(threads)) for at in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["json", "json.gz", "rec", "profile"])
+def test_dumps_recordings_and_profiles_are_sides_too(kind: str, tmp_path: Path) -> None:
+    found = []
+    for waiting in (0, 40):
+        path, looks = tmp_path / f"{waiting}.{kind}", dumps(waiting, 3)
+        if kind == "rec":
+            with Recorder(path, interval_s=1) as recorder:
+                for look in looks:
+                    recorder.write(look)
+        elif kind == "profile":
+            report = Report(made_target())
+            for look in looks:
+                report.add(look)
+            path.write_text(profile_line(report) + "\n")
+        else:
+            text = "".join(f"{line(look)}\n" for look in looks).encode()
+            path.write_bytes(gzip.compress(text) if kind.endswith("gz") else text)
+        found.append(sides.open_side(path))
+    a, b = found
+    told = compare(a, b)
+
+    assert [side.looks for side in found] == [3, 3]
+    assert [(one.wait, one.a, one.b) for one in told.waits] == [("row_lock", 0.0, 40.0)]
+    assert told.stacks[0].functions == tuple(frame.label for frame in ROW_LOCK)
+    assert IDLE[0].label not in str(told.stacks)
+    assert told.notes == ()
+
+
+def test_other_versions_and_kinds_are_compared_as_far_as_that_goes(tmp_path: Path) -> None:
+    other = replace(evidence(STALLED), server={"flavour": "mariadb", "version": "11.4.5", "pid": "1"})
+    found = differences(
+        tmp_path, evidence(CALM), other, variables=({"x": "1", "y": "1"}, {"x": "2", "z": "1"})
+    )
+    assert found.stacks == ()
+    assert [one.name for one in found.variables] == ["x"]
+    assert any("different versions" in note for note in found.notes)
+    dump = tmp_path / "dump"
+    dump.write_text(line(dumps(0, 1)[0]) + "\n")
+    mixed = compare(sides.open_side(dump), sides.open_side(tmp_path / "b"))
+    assert sum("are not compared" in note for note in mixed.notes) == 4
+
+
+def test_what_the_healthy_one_could_not_tell_is_not_called_new(tmp_path: Path) -> None:
+    blind = replace(evidence({}, 0), missing={"looks": Missing("denied", "no rights")})
+    found = differences(tmp_path, blind, evidence(STALLED))
+    assert [(one.name, one.change) for one in found.findings] == [("row_lock_convoy", "new?")]
+    assert any("has no looks" in note for note in found.notes)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    calm, stall = str(tmp_path / "calm"), str(tmp_path / "stall")
+    files.save(tmp_path / "calm", capture(evidence=evidence(CALM)))
+    files.save(tmp_path / "stall", capture(evidence=evidence(STALLED), before=evidence(CALM)))
+
+    assert main(["diff", calm, calm]) == 0
+    assert "No difference worth telling." in capsys.readouterr().out
+    assert main(["diff", calm, stall, "--limit", "1"]) == 19
+    out = capsys.readouterr().out
+    assert "  new   11 threads wait for row locks  [row_lock_convoy]" in out
+    assert "      0.0 → 11.0    new  row lock" in out
+    assert "… and 1 more: --limit 2" in out
+    assert main(["diff", stall]) == 19
+    assert main(["diff", calm, stall, "--json"]) == 19
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert record["version"] == telling.VERSION
+    assert record["waits"][0] == {"clients": True, "wait": "row_lock", "a": 0.0, "b": 11.0, "functions": []}
+    assert main(["diff", calm]) == BadFile.exit_code
+    assert "holds nothing of the time before" in capsys.readouterr().err
+
+
+def test_damaged_profiles_and_dumps_are_refused(tmp_path: Path) -> None:
+    draw, path = random.Random(3), tmp_path / "mutant"  # noqa: S311
+    report = Report(made_target())
+    report.add(dumps(3, 1)[0])
+    for text in (profile_line(report), line(dumps(3, 1)[0])):
+        refused = 0
+        for _ in range(300):
+            data = bytearray(text.encode())
+            for _ in range(draw.choice((1, 3))):
+                data[draw.randrange(len(data))] = draw.choice(b'0123456789[]{},:"-.eEnul\\\x00\xff')
+            path.write_bytes(bytes(data) + b"\n")
+            try:
+                sides.open_side(path)
+            except BadFile:
+                refused += 1
+        assert refused > 30

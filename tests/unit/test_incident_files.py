@@ -1,0 +1,253 @@
+"""Incident files: what is saved comes back exactly; whatever else they are given, they refuse it at once."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import os
+import random
+import resource
+import stat
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from innoscope.errors import BadFile, CannotWrite
+from innoscope.incident import codec, files, sides, words
+from innoscope.incident.model import Capture
+from unit.capturing import capture, drawn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MUTANTS = 2000
+#: For one damaged file of some kilobytes: a hang is what this is for.
+READ_S = 20
+MEMORY_BYTES = 1 << 30
+_NASTY: tuple[Any, ...] = (
+    None, True, -1, 1 << 63, 1 << 70, 1.5, 1e308, -0.0, "", "nan", "\x1b]0;x\x07", "\ud800", "x" * 9999, [],
+    {}, [[]], {"": 1}, [None], ["a", 1],
+)  # fmt: skip
+
+
+def packed(value: object, **more: Any) -> bytes:
+    whole = {"innoscope_incident": files.VERSION, "capture": value} | more
+    return gzip.compress(json.dumps(whole).encode(), 1)
+
+
+def test_whatever_the_types_allow_comes_back_exactly(tmp_path: Path) -> None:
+    draw = random.Random(7)  # noqa: S311
+    for number in range(40):
+        original = drawn(Capture, draw)
+        path = tmp_path / f"{number}.innoscope"
+        files.save(path, original)
+        assert files.load(path) == original
+
+
+def test_a_file_is_its_owners_whole_and_never_written_over(tmp_path: Path) -> None:
+    path = tmp_path / files.name_for(capture())
+    files.save(path, capture())
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.name == "mysql-42-20231114T221320Z.innoscope"
+    with pytest.raises(CannotWrite, match="is there already"):
+        files.save(path, capture(trigger="again"))
+    assert files.load(path) == capture()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "nowhere")
+    for taken in (path, link):
+        with pytest.raises(CannotWrite, match="is there already"):
+            files.check_free(taken)
+    with pytest.raises(CannotWrite, match="is there already"):
+        files.save(link, capture())
+    with pytest.raises(CannotWrite, match="no such folder"):
+        files.check_free(tmp_path / "no" / "file")
+    with pytest.raises(CannotWrite):
+        files.save(tmp_path / "no" / "file", capture())
+    assert sorted(tmp_path.iterdir()) == sorted([path, link]), "something was left behind"
+
+
+def test_without_hard_links_it_is_not_written_over_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*_: object, **__: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    path = tmp_path / "one"
+    files.save(path, capture())
+    assert files.load(path) == capture()
+    with pytest.raises(CannotWrite, match="is there already"):
+        files.save(path, capture(trigger="again"))
+    assert [path] == list(tmp_path.iterdir())
+
+
+def test_what_a_terminal_obeys_does_not_get_in(tmp_path: Path) -> None:
+    nasty = capture(status="a\x1b[2Jb\x9bc\u202ed\ud800e\nf")
+    files.save(tmp_path / "a", nasty)
+    assert files.load(tmp_path / "a").status == "a\ufffd[2Jb\ufffdc\ufffdd\ufffde\nf"
+    value = codec.encode(capture())
+    for text in ("\x1b[2J", "\x07", "\u202e", "\ud800"):
+        (tmp_path / "b").write_bytes(packed(value | {"status": text}))
+        with pytest.raises(BadFile, match="control characters"):
+            files.load(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "cut off"),
+        (b"\x1f\x8b", "cut off"),
+        (b"hello", "not an incident file"),
+        (b"\x1f\x8bhello", "damaged"),
+        (packed({})[:-9], "cut off"),
+        (packed({}) + b"x", "something follows"),
+        (packed({}) + packed({}), "something follows"),
+        (gzip.compress(b"[]"), "not an incident file"),
+        (gzip.compress(b"\xff"), "not JSON"),
+        (gzip.compress(b"[" * 100_000), "not JSON"),
+        (gzip.compress(b"9" * 100_000), "not JSON"),
+        (packed({}, innoscope_incident=2), "incident version '2'; this innoscope reads version 1"),
+        (packed({}, innoscope_incident=["x" * 999]), "incident version"),
+        (packed(None), "damaged: Capture: a NoneType is not expected"),
+        (packed({}), r"damaged: Capture\.taken is missing"),
+        (packed(codec.encode(capture()) | {"variables": {"a": 1}}), "a value: a int is not expected"),
+        (packed(codec.encode(capture()) | {"evidence": {}}), r"Evidence\.server is missing"),
+    ],
+)
+def test_what_is_no_incident_is_refused(data: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.innoscope"
+    path.write_bytes(data)
+    with pytest.raises(BadFile, match=said):
+        files.load(path)
+
+
+def test_what_could_keep_us_waiting_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, said in ((tmp_path / "pipe", "not a regular file"), (tmp_path, "cannot read|not a regular")):
+        with pytest.raises(BadFile, match=said):
+            files.load(path)
+    with pytest.raises(BadFile, match="No such file"):
+        files.load(tmp_path / "none")
+
+
+@pytest.mark.parametrize("much", ["looks", "seen", "waits", "numbers", "rows"])
+def test_more_than_any_server_shows_is_refused(much: str, tmp_path: Path) -> None:
+    """Rules go through all of it over and over."""
+    value = codec.encode(capture())
+    told = value["evidence"]
+    look, seen, row = told["looks"][0], told["seen"][0], told["answers"]["transactions"][0]
+    more: dict[str, dict[str, Any]] = {
+        "looks": {"looks": [look] * 5_001},
+        "seen": {"seen": [seen] * 5_001},
+        "waits": {"looks": [look | {"threads": [[[str(n), ""], 1] for n in range(50)]}] * 4_001},
+        "numbers": {"snapshots": [{"at": 0, "values": {str(n): 1 for n in range(126)}}] * 4_001},
+        "rows": {"answers": {"transactions": [row] * 200_001}},
+    }
+    value["before"] = told | more[much]
+    (tmp_path / "a").write_bytes(packed(value))
+    with pytest.raises(BadFile, match=f"too many {much}"):
+        files.load(tmp_path / "a")
+
+
+def test_a_later_field_is_passed_over_and_an_earlier_file_has_it_not(tmp_path: Path) -> None:
+    value = codec.encode(capture())
+    value["evidence"]["of_tomorrow"] = [1]
+    del value["evidence"]["host"], value["trigger"]
+    (tmp_path / "a").write_bytes(packed(value))
+    expected = capture(evidence=replace(capture().evidence, host={}))
+    assert files.load(tmp_path / "a") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "times"),
+    [(b" ", 100 << 20), (b"[],", 20_000_000), (b"1,", 5_000_000)],
+    ids=["big", "lists", "numbers"],
+)
+def test_a_bomb_takes_little_memory(text: bytes, times: int, tmp_path: Path) -> None:
+    path = tmp_path / "bomb.innoscope"
+    path.write_bytes(gzip.compress(b"[" + text * times, 1))
+    command = [sys.executable, "-m", "innoscope.cli.main", "diagnose", str(path)]
+
+    done = subprocess.run(
+        command, capture_output=True, text=True, preexec_fn=_limit, timeout=120, check=False
+    )
+
+    assert done.returncode == BadFile.exit_code, done.stderr
+    assert "it holds more than" in done.stderr
+
+
+def _limit() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+
+
+def test_the_most_that_is_let_in_takes_bounded_memory(tmp_path: Path) -> None:
+    value = codec.encode(capture())
+    value["verdict"] = {"lists": [{"a": []}] * (files.MAX_ITEMS // 3 - 1000)}
+    path = tmp_path / "full.innoscope"
+    path.write_bytes(packed(value))
+    command = [sys.executable, "-m", "innoscope.cli.main", "diagnose", str(path), "--show", "status"]
+
+    done = subprocess.run(
+        command, capture_output=True, text=True, preexec_fn=_limit, timeout=120, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_mutants_are_read_or_refused(tmp_path: Path) -> None:
+    """Bytes of the file, bytes of the JSON in it, and whole values of it, changed at random."""
+    draw, path, refused, slowest = random.Random(11), tmp_path / "mutant.innoscope", 0, 0.0  # noqa: S311
+    files.save(tmp_path / "good", capture(before=capture().evidence))
+    original = (tmp_path / "good").read_bytes()
+    text = gzip.decompress(original)
+    for number in range(MUTANTS):
+        if number % 4 == 0:
+            path.write_bytes(_damaged(original, draw, bytes(range(256))))
+        elif number % 4 == 1:
+            path.write_bytes(
+                gzip.compress(_damaged(text, draw, b'0123456789[]{},:"-.eEnulltrue\\\x00\xff'), 1)
+            )
+        else:
+            value = json.loads(text)
+            for _ in range(draw.choice((1, 1, 3))):
+                _twist(value["capture"], draw)
+            path.write_bytes(gzip.compress(json.dumps(value).encode(), 1))
+        began = time.monotonic()
+        try:
+            _read_all_of(path)
+        except BadFile:
+            refused += 1
+        slowest = max(slowest, time.monotonic() - began)
+    assert refused > MUTANTS / 4
+    assert slowest < READ_S
+
+
+def _read_all_of(path: Path) -> None:
+    found = files.load(path)
+    words.findings(path, found)
+    for name in words.PARTS:
+        words.part(found, name)
+    sides.of_capture(path, found)
+
+
+def _damaged(data: bytes, draw: random.Random, signs: bytes) -> bytes:
+    changed = bytearray(data)
+    for _ in range(draw.choice((1, 2, 8))):
+        changed[draw.randrange(len(changed))] = draw.choice(signs)
+    return bytes(changed[: draw.randrange(len(changed))] if draw.random() < 0.1 else changed)
+
+
+def _twist(value: Any, draw: random.Random) -> None:
+    """Put something nasty, or something from elsewhere, in one place of it."""
+    while isinstance(value, dict | list) and value:
+        key = draw.choice(list(value)) if isinstance(value, dict) else draw.randrange(len(value))
+        if not isinstance(value[key], dict | list) or not value[key] or draw.random() < 0.15:
+            value[key] = copy.deepcopy(draw.choice(_NASTY))
+            return
+        value = value[key]

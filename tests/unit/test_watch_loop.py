@@ -1,0 +1,125 @@
+"""When a capture is taken, and what it is cut from: a made recorder, seconds that are given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope.diagnose.asking import Asked
+from innoscope.diagnose.evidence import CLIENT, Evidence, Look, Missing
+from innoscope.incident.fetching import Fetched
+from innoscope.watch.loop import Blind, Settings, Stalled, Triggered, Watcher
+from innoscope.watch.triggers import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from innoscope.watch.loop import Event
+
+RULE = parse("share.row_lock>0.5")
+
+
+@dataclass
+class Recorder:
+    """One look a second; ``stalled`` says of a second whether threads wait for row locks in it."""
+
+    stalled: Callable[[float], bool]
+    blind: Missing | None = None
+    done: list[str] = field(default_factory=list)
+
+    def glance(self, begin: float, end: float) -> Evidence:
+        return self.between(begin, end)
+
+    def between(self, begin: float, end: float, asked: Asked | None = None) -> Evidence:
+        if self.blind is not None:
+            return Evidence({}, begin, end, missing={"looks": self.blind})
+        looks = tuple(
+            Look(float(at), {(CLIENT, "row_lock" if self.stalled(at) else "on_cpu"): 5})
+            for at in range(1000)
+            if begin <= at <= end
+        )
+        answers = asked.answers if asked is not None else {}
+        return Evidence({"flavour": "mysql", "pid": "7"}, begin, end, looks=looks, answers=answers)
+
+    def begin(self) -> None:
+        self.done.append("begin")
+
+    def ask(self) -> Asked:
+        self.done.append("ask")
+        asked = Asked()
+        asked.answers["transactions"] = ({"state": "RUNNING"},)
+        return asked
+
+    def end(self) -> Fetched:
+        self.done.append("end")
+        return Fetched(status="all is told")
+
+
+def events(watcher: Watcher, begin: int, end: int) -> list[tuple[int, Event]]:
+    return [(now, event) for now in range(begin, end) for event in watcher.step(float(now))]
+
+
+def watcher(recorder: Recorder, *, for_s: float = 3, cooldown_s: float = 100) -> Watcher:
+    return Watcher(recorder, Settings((RULE,), for_s, 10, 60, cooldown_s), 0.0)
+
+
+def test_the_time_before_the_stall_is_apart_from_it() -> None:
+    recorder = Recorder(lambda at: at >= 200)
+    (at, triggered), (done, stalled) = events(watcher(recorder), 100, 250)
+    assert isinstance(triggered, Triggered)
+    assert isinstance(stalled, Stalled)
+    assert 203 <= at <= 205
+    assert done == at + 10
+    before, evidence = stalled.before, stalled.evidence
+    assert before.threads(clients=True) == {"on_cpu": 5 * len(before.looks)}
+    assert len(before.looks) == 60
+    assert evidence.threads(clients=True)["row_lock"] >= 50
+    assert before.looks[-1].at < evidence.looks[0].at <= before.looks[-1].at + 1
+    assert evidence.answers
+    assert recorder.done == ["begin", "ask", "end"]
+    capture, verdict = stalled.capture()
+    assert capture.trigger is not None
+    assert capture.trigger.startswith("share.row_lock>0.5 (")
+    assert capture.status == "all is told"
+    assert verdict.findings[0].name == "row_lock_convoy"
+
+
+def test_a_rule_has_to_hold_all_the_time() -> None:
+    now_and_then = Recorder(lambda at: at % 8 < 3)
+    assert events(watcher(now_and_then, for_s=6), 100, 300) == []
+    assert events(watcher(now_and_then, for_s=0), 100, 112) != []
+
+
+def test_after_a_capture_there_is_a_rest() -> None:
+    found = events(watcher(Recorder(lambda at: True), cooldown_s=100), 100, 330)
+    at = [now for now, event in found if isinstance(event, Triggered)]
+    assert at == [103, 216, 329]  # 3 s for the rule, 10 s of gathering, 100 s of rest, and the rule again
+
+
+@pytest.mark.parametrize("seen", [None, Missing("rights", "not root")])
+def test_a_rule_that_cannot_be_told_is_said_once(seen: Missing | None) -> None:
+    recorder = Recorder(lambda at: True, Missing("rights", "not root"))
+    one = watcher(recorder)
+    found = events(one, 0, 60)
+    assert [type(event) for _, event in found] == [Blind]
+    assert found[0][0] > 10
+    recorder.blind = seen and Missing("gone", "another reason")
+    assert [type(event) for _, event in events(one, 60, 80)] == ([Blind] if seen else [Triggered, Stalled])
+
+
+def test_what_there_is_of_a_stall_is_kept_when_the_server_ends() -> None:
+    one = watcher(Recorder(lambda at: True))
+    assert one.cut_short(100.0) is None
+    events(one, 100, 106)
+    assert one.capturing
+    stalled = one.cut_short(106.0)
+    assert stalled is not None
+    assert stalled.evidence.ended == 106
+    assert not one.capturing
+
+
+def test_a_recorder_keeps_what_a_capture_needs() -> None:
+    settings = Settings((RULE, parse("finding:metadata_lock")), 3, 10, 60)
+    assert settings.span_s >= 60 + 10 + 3 + 10

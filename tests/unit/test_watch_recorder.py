@@ -1,0 +1,181 @@
+"""What recorders keep of the past, in bounded memory; and the folder of the files."""
+
+from __future__ import annotations
+
+import os
+import tracemalloc
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from innoscope.diagnose.evidence import CLIENT, Evidence, Look, Seen
+from innoscope.diagnose.looks import Looks
+from innoscope.diagnose.numbers import Readings
+from innoscope.errors import CannotWrite
+from innoscope.incident.files import load
+from innoscope.incident.model import Capture, Taken
+from innoscope.metrics.model import Sample
+from innoscope.sensor.profiles import decode_looks, encode_looks
+from innoscope.sensor.protocol import BadMessage
+from innoscope.stacks.model import Frame, Trust
+from innoscope.stacks.profiles import Stack
+from innoscope.watch.shelf import Bounds, Shelf
+from live import figures
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WAITING = ("futex", "lock_wait_suspend_thread", "row_search_for_mysql")
+#: A server with 1,000 threads: each second 250 different stacks of 15 functions, of which some are new.
+THREADS, STACKS, SPAN_S = 1_000, 250, 90
+_MOST_MB = 10
+
+
+def stack(wait: str, *names: str) -> Stack:
+    return Stack.of(wait, Trust.EXACT, tuple(Frame(name, "mysqld", 1) for name in names))
+
+
+@cache
+def one_of_many(number: int) -> Stack:
+    return stack("on_cpu", *(f"function_{number}_{depth}" for depth in range(15)))
+
+
+def busy(at: int) -> list[tuple[str, Stack, list[int]]]:
+    each = THREADS // STACKS
+    return [
+        (CLIENT, one_of_many((number + at) % 400), list(range(number * each, (number + 1) * each)))
+        for number in range(STACKS)
+    ]
+
+
+def test_any_time_can_be_cut_from_the_looks() -> None:
+    looks = Looks(60)
+    for at in range(100):
+        wait = "row_lock" if at >= 50 else "on_cpu"
+        looks.took(float(at), [(CLIENT, stack(wait, *WAITING), [1, 2, at]), ("purge", stack("purge"), [9])])
+    found, seen = looks.between(48, 52)
+    assert [look.at for look in found] == [48, 49, 50, 51, 52]
+    assert found[0].threads == {(CLIENT, "on_cpu"): 3, ("purge", "purge"): 1}
+    assert found[0].running == (1, 2, 48)
+    assert found[-1].running == ()
+    assert seen[0] == Seen(CLIENT, "row_lock", WAITING, 9, (1, 2, 52))
+    assert Seen(CLIENT, "on_cpu", WAITING, 6) in seen
+    assert [look.at for look in looks.since(96)] == [97, 98, 99]
+    assert looks.between(0, 38) == ((), ())
+    assert len(looks.between(0, 1000)[0]) == 61
+
+
+def test_looks_of_a_busy_server_stay_small() -> None:
+    tracemalloc.start()
+    try:
+        looks = Looks(SPAN_S)
+        before = tracemalloc.get_traced_memory()[0]
+        for at in range(2 * SPAN_S):
+            looks.took(float(at), busy(at))
+        used = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    text = f"{used / 1e6:.1f} MB for {SPAN_S} s of {THREADS:,} threads with {STACKS} stacks"
+    figures.record("recorder", "looks", text, bytes=used, estimated=looks.used_bytes)
+    assert used < _MOST_MB * 1e6
+    assert used / 4 < looks.used_bytes < used * 4
+
+
+def test_looks_come_over_the_sensors_socket_as_they_are() -> None:
+    look = Look(1.5, {(CLIENT, "row_lock"): 3, ("purge", "purge"): 1}, (7, 8))
+    seen = (Seen(CLIENT, "row_lock", WAITING, 3, (1, 2)), Seen("purge", "purge", ("trx_purge", "futex"), 1))
+    assert decode_looks(encode_looks([look], seen)) == ((look,), seen)
+    assert decode_looks(encode_looks([], [])) == ((), ())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"looks": [[1]], "functions": [], "seen": []},
+        {"looks": [[1.0, [["a", "b"]], []]], "functions": [], "seen": []},
+        {"looks": [[1.0, [], ["7"]]], "functions": [], "seen": []},
+        {"looks": [], "functions": ["f"], "seen": [["a", "b", 1]]},
+        {"looks": [], "functions": ["f"], "seen": [["a", "b", 1, [], 1]]},
+        {"looks": [], "functions": ["f"], "seen": [["a", "b", 1, [], -1]]},
+        {"looks": [], "functions": [7], "seen": []},
+    ],
+)
+def test_what_is_no_look_is_refused(data: Any) -> None:
+    with pytest.raises(BadMessage):
+        decode_looks(data)
+
+
+class Counting:
+    """A collector whose only counter goes on by one each time."""
+
+    name = "sql"
+    timeout = 5.0
+
+    def __init__(self) -> None:
+        self.told = 0
+
+    def collect(self) -> tuple[Sample, ...]:
+        self.told += 1
+        return (Sample("statements", self.told),)
+
+
+def test_readings_are_forgotten_when_they_are_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("innoscope.diagnose.numbers.time.time", lambda: now)
+    readings = Readings([Counting()], 60)
+    for _ in range(100):
+        readings.read(5)
+        now += 1
+    snapshots, missing = readings.between(0, 2000)
+    readings.close()
+    assert len(snapshots) == 61
+    assert [one.values["statements"] for one in readings.between(1050, 1052)[0]] == [51, 52, 53]
+    assert missing == {}
+
+
+def capture(pid: int, at: float = 1_700_000_000) -> Capture:
+    taken = Taken("0", "ann", "db1", "6", at)
+    return Capture(taken, Evidence({"flavour": "mysql", "pid": str(pid)}, at, at + 1))
+
+
+def test_the_oldest_of_our_files_go_and_nobody_elses(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    shelf = Shelf(folder, Bounds(files=2))
+    shelf.prepare()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    others = [folder / "mysql-7-20261122T014500Z.innoscope", folder / "stall-notes.txt"]
+    for path in others:
+        path.write_text("mine")
+    (folder / "stall-mysql-1-20200101T000000Z.innoscope").symlink_to(others[0])
+    for pid in range(10, 14):
+        path = shelf.put(capture(pid))
+        os.utime(path, (pid, pid))
+    assert [kept.name.split("-")[2] for kept in shelf.kept()] == ["13", "12"]
+    assert all(path.read_text() == "mine" for path in others)
+    assert (folder / "stall-mysql-1-20200101T000000Z.innoscope").is_symlink()
+    assert load(path).evidence.server["pid"] == "13"
+
+
+def test_bytes_are_bounded_and_the_newest_is_kept_anyhow(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path, Bounds(files=9, bytes=1))
+    for pid in (1, 2):
+        path = shelf.put(capture(pid))
+        assert [kept.name for kept in shelf.kept()] == [path.name]
+
+
+def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / ".stall-mysql-7-20261122T014500Z.innoscope.0123abcd.part"
+    mine = tmp_path / ".stall-other.part"
+    for path in (left, mine):
+        path.touch()
+    Shelf(tmp_path, Bounds()).prepare()
+    assert list(tmp_path.iterdir()) == [mine]
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CannotWrite):
+        Shelf(tmp_path / "file" / "kept", Bounds()).prepare()
+    assert Shelf(tmp_path / "nowhere", Bounds()).kept() == []

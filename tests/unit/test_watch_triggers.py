@@ -1,0 +1,119 @@
+"""Rules of `innoscope watch`: what they mean, and that a wrong one is told from what there is."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from innoscope.diagnose.evidence import CLIENT, Evidence, Look, Snapshot
+from innoscope.diagnose.signals import Signals
+from innoscope.diagnose.unknown import Unknown
+from innoscope.watch.triggers import FINDING_S, PLAIN, RECENT_S, BadTrigger, known, names, parse, shown, value
+
+
+def evidence(threads: dict[str, int] | None = None, *values: dict[str, Any]) -> Evidence:
+    counts = {(CLIENT, wait): count for wait, count in (threads or {}).items()}
+    looks = tuple(Look(float(at), counts) for at in range(3)) if threads is not None else ()
+    snapshots = tuple(Snapshot(float(at), one) for at, one in enumerate(values))
+    return Evidence({}, 0.0, 2.0, snapshots, looks)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "number"),
+    [
+        ("threads_running>50", "threads_running", 50),
+        (" share.row_lock >= 0.5 ", "share.row_lock", 0.5),
+        ("share.row_lock>50%", "share.row_lock", 0.5),
+        ("response_time>200ms", "response_time", 0.2),
+        ("mean.fsync_seconds.redo>500us", "mean.fsync_seconds.redo", 5e-4),
+        ("checkpoint_age>=1.5G", "checkpoint_age", 1.5 * 2**30),
+        ("fact.statement_rate<100", "fact.statement_rate", 100),
+        ("active>1e3", "active", 1000),
+    ],
+)
+def test_a_rule_is_a_name_and_a_number(text: str, name: str, number: float) -> None:
+    trigger = parse(text)
+    assert trigger.name == name
+    assert trigger.number == pytest.approx(number)
+    assert trigger.window_s == RECENT_S
+    assert trigger.text == text
+
+
+@pytest.mark.parametrize(("compare", "holds"), [(">", (0, 0, 1)), (">=", (0, 1, 1)), ("<", (1, 0, 0))])
+def test_comparing(compare: str, holds: tuple[int, ...]) -> None:
+    trigger = parse(f"active{compare}5")
+    assert tuple(int(trigger.holds(number)) for number in (4, 5, 6)) == holds
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("threads_runing>50", "did you mean threads_running?"),
+        ("share.rowlock>0.5", "did you mean share.row_lock?"),
+        ("last.checkpoint_age_bites>5", "did you mean last.checkpoint_age_bytes?"),
+        ("fact.statement_rates>5", "did you mean fact.statement_rate?"),
+        ("finding:flushing_strom", "did you mean finding:flushing_storm?"),
+        ("threads_running", "a name, one of > >= < <=, a number"),
+        ("threads_running>lots", "a name, one of > >= < <=, a number"),
+        ("threads_running>5parsecs", "'parsecs' is no unit"),
+        ("threads_running>1.2.3", "is no number"),
+        ("threads_running=>5", "a name, one of > >= < <=, a number"),
+        ("hunch>5", "--list"),
+        ("", "a name, one of > >= < <=, a number"),
+        (">" * 2000, "a name, one of > >= < <=, a number"),
+    ],
+)
+def test_a_wrong_rule_says_what_would_be_right(text: str, said: str) -> None:
+    with pytest.raises(BadTrigger) as error:
+        parse(text)
+    assert said in f"{error.value.what} {error.value.remedy}"
+    assert error.value.exit_code == 2
+
+
+def test_names_of_dbas_are_signals() -> None:
+    calm = {"connections_running": 7, "checkpoint_age_ratio": 0.4}
+    signals = Signals(evidence({"on_cpu": 3, "idle": 9}, calm))
+    assert value("threads_running", signals) == 7
+    assert value("checkpoint_age_ratio", signals) == 0.4
+    assert value("threads_busy", signals) == value("active", signals) == 3
+    with pytest.raises(Unknown):
+        value("history_list", signals)
+
+
+def test_response_time_is_what_littles_law_says() -> None:
+    statements = [{"statements": 0}, {"statements": 400}, {"statements": 800}]
+    assert value("response_time", Signals(evidence({"on_cpu": 8}, *statements))) == 8 / 400
+    still = [{"statements": 5}] * 3
+    assert value("response_time", Signals(evidence({"row_lock": 8}, *still))) == math.inf
+    assert value("response_time", Signals(evidence({"idle": 8}, *still))) == 0
+
+
+def test_a_finding_is_waited_for_by_its_name() -> None:
+    trigger = parse("finding:row_lock_convoy")
+    assert trigger.window_s == FINDING_S
+    assert trigger.holds(value(trigger.name, Signals(evidence({"row_lock": 10}))))
+    assert not trigger.holds(value(trigger.name, Signals(evidence({"idle": 10}))))
+
+
+def test_all_that_is_listed_can_be_asked_for() -> None:
+    there_are = dict(known())
+    assert "row_lock" in there_are["background.CLASS growth.CLASS share.CLASS threads.CLASS"]
+    for name in there_are["by name"]:
+        parse(f"{name}>1")
+    for finding in there_are["finding:NAME"]:
+        parse(f"finding:{finding}")
+    shown_names = names(evidence({"row_lock": 1}, {"checkpoint_age_ratio": 0.5}))
+    assert {*PLAIN, "share.row_lock", "last.checkpoint_age_ratio"} <= {*shown_names}
+    for name in shown_names:
+        parse(f"{name}>1")
+
+
+def test_numbers_are_short() -> None:
+    assert [shown(number) for number in (0.94321, 12, 1234567.8, math.inf)] == [
+        "0.943",
+        "12",
+        "1,234,568",
+        "inf",
+    ]
