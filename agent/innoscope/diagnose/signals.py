@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose import facts
 from innoscope.diagnose.evidence import CLIENT
+from innoscope.diagnose.facts import AT_REST
 from innoscope.diagnose.unknown import Unknown
 from innoscope.metrics.model import Histogram
 from innoscope.metrics.registry import default
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Evidence
 
-#: Wait classes of a client's thread that has nothing to do, or was asked to wait.
-AT_REST: Final = frozenset({"idle", "user_sleep", "background_idle"})
 _NS: Final = 1e9
 
 

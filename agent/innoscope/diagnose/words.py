@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.data import catalog_path, read_yaml
 from innoscope.diagnose.evidence import CLIENT
-from innoscope.diagnose.signals import AT_REST
+from innoscope.diagnose.facts import AT_REST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
