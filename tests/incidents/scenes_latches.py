@@ -26,6 +26,7 @@ _POOL_8M = "--innodb-buffer-pool-size=8M"
 _POOL_128M = "--innodb-buffer-pool-size=128M"
 #: Flushing is no part of the story.
 _WRITES = ("--innodb-log-file-size=256M", "--innodb-max-dirty-pages-pct=99")
+_NO_SPIN, _LONG_SPIN = "--innodb-sync-spin-loops=0", "--innodb-sync-spin-loops=200"
 #: Rows of a kilobyte in a table of 45 MB.
 _WIDE = 40_000
 #: So that ids have no gaps.
@@ -121,13 +122,14 @@ INCIDENTS = (
     ),
     Incident(
         "spinning-559", "mysql-5.5.9", "spinning", _scans, _scans,
-        setup=_wide, options=(*_DISK, _POOL_16M), twin_options=(*_DISK, _POOL_128M),
+        setup=_wide, options=(*_DISK, _POOL_16M, _LONG_SPIN),
+        twin_options=(*_DISK, _POOL_128M, _LONG_SPIN),
         what="8 connections scan one table, in step, for its pages come from the disk",
     ),
     Incident(
         "latch-56", "mysql-5.6.24", "latch_contention", _random_inserts, _random_inserts,
-        setup=_tree, options=(*_DISK, _POOL_8M, *_WRITES),
-        twin_options=(*_DISK, _POOL_128M, *_WRITES),
+        setup=_tree, options=(*_DISK, _POOL_8M, *_WRITES, _NO_SPIN),
+        twin_options=(*_DISK, _POOL_128M, *_WRITES, _NO_SPIN),
         what="32 connections insert at random places of a tree that does not fit the buffer pool",
     ),
     Incident(

@@ -25,6 +25,10 @@ _AT_REST: Final = re.compile(
 )
 
 
+#: Wait classes of a client's thread that has nothing to do, or was asked to wait.
+AT_REST: Final = frozenset({"idle", "user_sleep", "background_idle"})
+
+
 def rows(evidence: Evidence, question: str) -> tuple[Mapping[str, str], ...]:
     """The answer to a question of questions.yaml. Raises Unknown."""
     if question in evidence.answers:
@@ -143,6 +147,26 @@ def _deadlock_search_mean(evidence: Evidence) -> float:
 
 def _last(evidence: Evidence, key: str) -> float:
     return (evidence.gauge(key) or [0.0])[-1]
+
+
+def _latch_share(evidence: Evidence) -> float:
+    """Clients' threads that want a latch, spinning or asleep, as a share of those with something to do."""
+    spin, asleep, active = _latches(evidence)
+    return _ratio(spin + asleep, active)
+
+
+def _spinning_ratio(evidence: Evidence) -> float:
+    """Of the clients' threads that want a latch, those that spin."""
+    spin, asleep, _ = _latches(evidence)
+    return _ratio(spin, spin + asleep)
+
+
+def _latches(evidence: Evidence) -> tuple[int, int, int]:
+    if not evidence.looks:
+        raise Unknown("looks", evidence.missing.get("looks"))
+    counts = evidence.threads(clients=True)
+    active = sum(count for wait, count in counts.items() if wait not in AT_REST)
+    return counts["spin"], counts["mutex_wait"], active
 
 
 def _table_cache(evidence: Evidence) -> float:
@@ -265,6 +289,8 @@ FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "user_flushed_ratio": _user_flushed_ratio,
     "page_read_seconds": _page_read_seconds,
     "pool_eaten_ratio": _pool_eaten_ratio,
+    "latch_share": _latch_share,
+    "spinning_ratio": _spinning_ratio,
     "table_cache": _table_cache,
     "statement_rate": _statement_rate,
     "deadlock_search_load": _deadlock_search_load,

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose import facts
 from innoscope.diagnose.evidence import APPLIER, CLIENT
+from innoscope.diagnose.facts import AT_REST
 from innoscope.diagnose.states import told_classes
 from innoscope.diagnose.unknown import Unknown
 from innoscope.metrics.model import Histogram
@@ -36,9 +37,7 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Evidence
 
-#: Wait classes of a client's thread that has nothing to do, or was asked to wait.
-AT_REST: Final = frozenset({"idle", "user_sleep", "background_idle"})
-#: ... and of a replica's thread that waits for the source or for others of its kind.
+#: Wait classes of a replica's thread that waits for the source or for others of its kind.
 _NO_APPLYING: Final = AT_REST | {"replication", "other", "network_send"}
 _NS: Final = 1e9
 

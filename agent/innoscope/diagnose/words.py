@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.data import catalog_path, read_yaml
 from innoscope.diagnose.evidence import CLIENT
-from innoscope.diagnose.signals import AT_REST, blind
+from innoscope.diagnose.facts import AT_REST
+from innoscope.diagnose.signals import blind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
