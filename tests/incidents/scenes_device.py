@@ -20,8 +20,6 @@ _DIRECT: Final = ("--innodb-flush-method=O_DIRECT", "--innodb-log-file-size=64M"
 _LAZY: Final = (*_DIRECT, "--innodb-flush-log-at-trx-commit=0")
 _SMALL: Final = "--innodb-buffer-pool-size=8M"
 _LARGE: Final = "--innodb-buffer-pool-size=256M"
-#: The master thread has always something to write.
-_EAGER: Final = (_LARGE, "--innodb-max-dirty-pages-pct=5", "--innodb-io-capacity=2000")
 
 
 def _reading(server: Server) -> Readers:
@@ -69,12 +67,6 @@ def _slow_ddl(server: Server) -> Iterator[None]:
 @contextmanager
 def _crowded(server: Server) -> Iterator[None]:
     with Writers(server, 4, megabytes=64, rate=400), slow(server, writes=200):
-        yield
-
-
-@contextmanager
-def _slow_doublewrite(server: Server) -> Iterator[None]:
-    with Writers(server, 4, megabytes=64, rate=20), slow(server, writes=60):
         yield
 
 
@@ -154,16 +146,6 @@ INCIDENTS = (
         options=(*_LAZY, _SMALL, "--skip-innodb-doublewrite", "--innodb-lru-scan-depth=100"),
         twin_options=(*_LAZY, _LARGE, "--skip-innodb-doublewrite"),
         what="rows are changed at random in eight times as much data as the pool holds, on a slow device",
-    ),
-    Incident(
-        "doublewrite-559",
-        "mysql-5.5.9",
-        "doublewrite",
-        _slow_doublewrite,
-        _slow_doublewrite,
-        options=(*_LAZY, *_EAGER),
-        twin_options=(*_LAZY, *_EAGER, "--skip-innodb-doublewrite"),
-        what="pages are written twice to a slow device, one batch at a time",
     ),
     Incident(
         "pool-eaten-559",
