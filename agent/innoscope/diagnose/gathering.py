@@ -96,6 +96,8 @@ class Gathering:
             self.read()
             rest = min(_EVERY_S, max(seconds - gone_by, _LOOKING_S)) - (time.monotonic() - clock - gone_by)
             time.sleep(max(0.0, rest))
+        if asked is None and self._sources.sql and still_same(self._target):  # a host too busy for rounds
+            asked = self.ask()
         self._looker.close()  # a first look that takes longer than all of it is waited for
         return self.between(begun, time.time(), asked)
 

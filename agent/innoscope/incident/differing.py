@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from innoscope.diagnose.signals import AT_REST
+from innoscope.diagnose.facts import AT_REST
 from innoscope.incident.sides import Mean, every
 
 if TYPE_CHECKING:

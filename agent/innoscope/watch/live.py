@@ -41,7 +41,7 @@ class _Recorder(Gathering):
     """Of one server: what diagnose gathers, for as long as we watch and bounded; the source of a watcher."""
 
     def __init__(self, target: Target, sources: Sources, span_s: float) -> None:
-        self._fetcher, self._may_ask = Fetcher(), sources.sql
+        self._fetcher, self._may_ask = Fetcher(target), sources.sql
         super().__init__(target, replace(sources, also=self._fetcher), span_s=span_s, interval_s=EVERY_S)
         self._hosts = [(time.monotonic(), self._host)]
 

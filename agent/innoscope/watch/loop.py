@@ -174,7 +174,8 @@ class Watcher:
         return self._complete(self._stall, now) if self._stall else None
 
     def _complete(self, stall: Triggered, now: float) -> Stalled:
-        before = self._source.between(stall.since - self._settings.before_s, stall.since - _APART_S)
+        begun = max(stall.since - self._settings.before_s, self._begun)
+        before = self._source.between(begun, stall.since - _APART_S)
         fetched = self._source.end()
         evidence = self._source.between(stall.since, now, self._asked)
         self._stall, self._asked, self._rests_until = None, None, now + self._settings.cooldown_s
