@@ -179,7 +179,7 @@ def _inside(seen: Seen, function: str, waited: int, evidence: Evidence) -> Block
     """With what it runs and how many wait, if it is one thread; ``waited`` is the sum over all looks."""
     tid = seen.tids[0] if len(seen.tids) == 1 else None
     said = next((one for one in evidence.statements if tid is not None and one.tid == tid), None)
-    who = f"thread {tid}" if tid else f"{max(len(seen.tids), 1)} threads"
+    who = f"thread {tid}" if tid else f"{len(seen.tids):,} threads" if seen.tids else "a thread"
     words = f"inside {function} ({seen.wait.replace('_', ' ')})"
     if said is None:
         return Blocker(f"{who} {words}", seen.functions, thread=tid)

@@ -57,6 +57,8 @@ def _is_lock(name: str) -> bool:
         "sux_lock",
         "rwlock",
         "lock_wait",
+        "lll_lock",
+        "pthread_",
         "futex",
         "sync_array",
         "os_event",
