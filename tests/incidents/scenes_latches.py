@@ -24,9 +24,7 @@ _DISK = (
 _POOL_16M = "--innodb-buffer-pool-size=16M"
 _POOL_8M = "--innodb-buffer-pool-size=8M"
 _POOL_128M = "--innodb-buffer-pool-size=128M"
-#: Flushing is no part of the story.
-_WRITES = ("--innodb-log-file-size=256M", "--innodb-max-dirty-pages-pct=99")
-_NO_SPIN, _LONG_SPIN = "--innodb-sync-spin-loops=0", "--innodb-sync-spin-loops=200"
+_LONG_SPIN = "--innodb-sync-spin-loops=200"
 #: Rows of a kilobyte in a table of 45 MB.
 _WIDE = 40_000
 #: So that ids have no gaps.
@@ -74,21 +72,6 @@ def _crowd_beside(server: Server) -> Iterator[None]:
         yield
 
 
-def _random_inserts(server: Server) -> Repeated:
-    """Rows at random places of a wide tree: a page has to be split at every few."""
-    statement = f"INSERT INTO lab.tree VALUES ({_ANY}, 'x')"
-    return Repeated(server, 32, [statement], among=1_000_000)
-
-
-def _tree(server: Server) -> None:
-    sql(
-        server,
-        "CREATE DATABASE lab",
-        "CREATE TABLE lab.tree (a CHAR(200) PRIMARY KEY, pad CHAR(250)) ENGINE=InnoDB",
-        *doubled("lab.tree", "a, pad", f"{_ANY}, 'x'", _WIDE),
-    )
-
-
 def _sampled(server: Server) -> None:
     """Tables whose indexes together do not fit the pool."""
     sql(server, "CREATE DATABASE lab")
@@ -127,10 +110,9 @@ INCIDENTS = (
         what="8 connections scan one table, in step, for its pages come from the disk",
     ),
     Incident(
-        "latch-56", "mysql-5.6.24", "latch_contention", _random_inserts, _random_inserts,
-        setup=_tree, options=(*_DISK, _POOL_8M, *_WRITES, _NO_SPIN),
-        twin_options=(*_DISK, _POOL_128M, *_WRITES, _NO_SPIN),
-        what="32 connections insert at random places of a tree that does not fit the buffer pool",
+        "latch-56", "mysql-5.6.24", "latch_contention", _crowd_listed, _crowd_beside,
+        options=("--max-connections=1200",), seconds=10,
+        what="32 connections list the processes without pause, of which there are 1,000",
     ),
     Incident(
         "latch-97", "mysql-9.7", "latch_contention", _crowd_listed, _crowd_beside,

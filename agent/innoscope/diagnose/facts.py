@@ -185,6 +185,11 @@ def _statement_rate(evidence: Evidence) -> float:
     return grown[0] / grown[1]
 
 
+def _opens_per_statement(evidence: Evidence) -> float:
+    """Tables that were not in the table cache, for each statement."""
+    return _ratio(_grown(evidence, "table_opens"), _grown(evidence, "statements"))
+
+
 def longest_runner(evidence: Evidence) -> tuple[int | None, float]:
     """The client's thread that most looks found on a CPU, and at which share of them."""
     if not evidence.looks or "looks" in evidence.missing:
@@ -292,6 +297,7 @@ FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "latch_share": _latch_share,
     "spinning_ratio": _spinning_ratio,
     "table_cache": _table_cache,
+    "opens_per_statement": _opens_per_statement,
     "statement_rate": _statement_rate,
     "deadlock_search_load": _deadlock_search_load,
     "deadlock_search_mean": _deadlock_search_mean,
