@@ -206,10 +206,13 @@ def _longest_runner_ratio(evidence: Evidence) -> float:
 
 
 def _longest_runner_seconds(evidence: Evidence) -> float:
-    """From the first to the last look that found it on a CPU."""
+    """From the first to the last look that found it on a CPU; not longer than the age of its statement."""
     tid, _ = longest_runner(evidence)
+    if tid is None:
+        return 0.0
     at = [look.at for look in evidence.looks if tid in look.running]
-    return at[-1] - at[0] if at else 0.0
+    ages = [one.seconds for one in evidence.statements if one.tid == tid and one.command]
+    return min([at[-1] - at[0], *ages])
 
 
 def appliers(evidence: Evidence) -> tuple[Statement, ...]:
