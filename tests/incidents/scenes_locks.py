@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from incidents.lab import Incident
 from incidents.making import doubled, sql
-from workloads import Burn, Idle, MetadataLock, Oltp, Repeated, RowLock, WorkloadError
+from workloads import Burn, Idle, MetadataLock, Oltp, Repeated, RowLock, UserLock, WorkloadError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,6 +108,10 @@ INCIDENTS = (
     Incident(
         "cpu-loop-97", "mysql-9.7", "cpu_loop", lambda s: Burn(s, 1), lambda s: Idle(s, 10),
         what="one connection computes and does not end",
+    ),
+    Incident(
+        "user-lock-1145", "mariadb-11.4.5", "user_lock", lambda s: UserLock(s, 10), _oltp,
+        what="one connection has a lock by name (GET_LOCK), and ten more want it",
     ),
     Incident(
         "opening-tables-559", "mysql-5.5.9", "opening_tables", _any_table, _opened_before,

@@ -6,7 +6,7 @@
 """
 
 from workloads.base import Workload, WorkloadError
-from workloads.blocked import Idle, MetadataLock, RowLock, Sleep
+from workloads.blocked import Idle, MetadataLock, RowLock, Sleep, UserLock
 from workloads.busy import Burn, Cpu, Fsync, Oltp, Readers, Repeated, TableScan, UpdateStorm, Writers
 from workloads.crowd import Crowd
 from workloads.probe import Gaps, LatencyProbe
@@ -32,6 +32,7 @@ __all__ = [
     "Sleep",
     "TableScan",
     "UpdateStorm",
+    "UserLock",
     "Workload",
     "WorkloadError",
     "Writers",

@@ -90,6 +90,27 @@ class RowLock(Workload):
         return self._waiters.ids
 
 
+class UserLock(Workload):
+    """One connection has taken a lock by name, all others want it."""
+
+    name: ClassVar[str] = "user_lock"
+    expected: ClassVar[str] = "user_lock"
+
+    @property
+    def describe(self) -> str:
+        return f"{self.count} connections that wait for GET_LOCK"
+
+    def begin(self) -> None:
+        hold = ("SELECT GET_LOCK('job', 0)",)
+        self._stack.enter_context(Crowd(self.server, 1, self.database, hold))
+        self._waiters = self._stack.enter_context(Crowd(self.server, self.count, self.database))
+        self._waiters.send(f"SELECT GET_LOCK('job', {_FOREVER})")
+
+    def reached(self) -> bool:
+        self._waiters.check()
+        return len(self.listed("STATE = 'User lock'")) == self.count
+
+
 class MetadataLock(Workload):
     """An open transaction on a table, an ALTER behind it, and behind that all who only want to read."""
 

@@ -207,5 +207,6 @@ BLOCKERS: Final[Mapping[str, Callable[[Evidence], list[Blocker]]]] = {
     "runner": runner,
     "applier": applier,
     "latch": latch("mutex_wait", "spin"),
+    "user_lock": latch("user_lock"),
     "opening_tables": latch("opening_tables"),
 }
