@@ -122,7 +122,7 @@ INCIDENTS = (
     ),
     Incident(
         "history-56", "mysql-5.6.24", "history_list", _old_snapshot, lambda s: _updates(s, 8, "$R"),
-        options=_FAST,
+        options=(*_FAST, "--innodb-log-file-size=512M"),
         what="a transaction has looked once and is forgotten, while others update rows",
     ),
     Incident(

@@ -94,6 +94,7 @@ def _stage(folder: Path, interval_s: int = 1) -> Iterator[tuple[Prometheus, Serv
             f"[stacks]\npoll_seconds = 1\n[push]\nurl = '{receiver.url}'\ninterval_seconds = 10\n",
             f"[[server]]\nname = '{OTHER_NAME}'\nsocket = '{other.folder.inside}/s.sock'\n",
             f"[[server]]\nname = '{DOWN_NAME}'\nhost = '127.0.0.2'\nport = 1\n",
+            _watch(folder / "incidents"),
         )
         agent = stack.enter_context(Running(busy, sensor=sensing.path, options=places))
         stack.callback(sensing.terminate)  # which is quicker than to kill it: a child takes the probes off
@@ -101,6 +102,14 @@ def _stage(folder: Path, interval_s: int = 1) -> Iterator[tuple[Prometheus, Serv
         prometheus = stack.enter_context(Prometheus(folder, agent.port, interval_s=interval_s, rules=[RULES]))
         _until_known(prometheus)
         yield prometheus, busy, other
+
+
+def _watch(folder: Path) -> str:
+    """One incident of each server, as soon as it has something to do; the agent is another user."""
+    folder.mkdir()
+    folder.chmod(0o777)
+    rules = "triggers = ['threads_busy>0']\nfor_seconds = 0\nseconds = 1\nbefore_seconds = 0"
+    return f"[watch]\n{rules}\ncooldown_seconds = 86400\ndirectory = '{folder}'\n"
 
 
 @contextmanager

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SECONDS = 1.5
 WAITERS = 8
-_OPENAT = "257"  # asm/unistd_64.h
+_OPENAT, _FUTEX = "257", "202"  # asm/unistd_64.h
 #: Servers that describe themselves: debug information, and for 9.7 the performance schema.
 TELLING = ("mysql-5.5.9", "mysql-9.7", "mariadb-11.4.5")
 
@@ -197,11 +197,13 @@ def test_a_mutex_names_its_owner_on_a_stripped_server(folder: Path) -> None:
         with _crowd(server, "", 1) as holder, _crowd(server, "") as waiters:
             with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
                 cursor.execute(server.spec.os_thread_sql)
-                thread = dict(cursor.fetchall())[holder.ids[0]]
+                threads = dict(cursor.fetchall())
+            thread = threads[holder.ids[0]]
             os.mkfifo(folder / "pipe.so")
             holder.send("INSTALL SONAME 'pipe'")
             _until(lambda: _syscall(server, thread) == _OPENAT)
             waiters.send("SHOW PLUGINS")
+            _until(lambda: all(_syscall(server, threads[one]) == _FUTEX for one in waiters.ids))
             found = [held for held in seen(server, sql=False).owners if held.owner == thread]
             os.close(os.open(folder / "pipe.so", os.O_WRONLY | os.O_NONBLOCK))
     assert [(held.kind, held.waiting) for held in found] == [("mutex", WAITERS)]

@@ -162,7 +162,7 @@ def _spinning_ratio(evidence: Evidence) -> float:
 
 
 def _latches(evidence: Evidence) -> tuple[int, int, int]:
-    if not evidence.looks:
+    if not evidence.looks or "looks" in evidence.missing:  # the process list tells of no latches
         raise Unknown("looks", evidence.missing.get("looks"))
     counts = evidence.threads(clients=True)
     active = sum(count for wait, count in counts.items() if wait not in AT_REST)
