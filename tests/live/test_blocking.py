@@ -194,8 +194,12 @@ def test_a_mutex_names_its_owner_on_a_stripped_server(folder: Path) -> None:
     """A plugin that is a pipe is loaded for ever, under the mutex that all want who ask for plugins."""
     with Server("mariadb-10.11", options={"plugin_dir": str(folder)}) as server:
         _run(server, "CREATE DATABASE blocking")
-        with _crowd(server, "", 1) as holder, _crowd(server, "") as waiters:
-            with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
+        with (
+            _crowd(server, "", 1) as holder,
+            _crowd(server, "") as waiters,
+            contextlib.closing(server.connect()) as connection,  # one that ends would wait for the mutex too
+        ):
+            with connection.cursor() as cursor:
                 cursor.execute(server.spec.os_thread_sql)
                 threads = dict(cursor.fetchall())
             thread = threads[holder.ids[0]]

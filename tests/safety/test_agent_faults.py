@@ -115,13 +115,13 @@ def test_a_full_server_refuses(tmp_path: Path) -> None:
 
 
 def test_a_wrong_password_is_denied(target: Server, tmp_path: Path) -> None:
-    with Running(target, "--config.my-cnf", option_file(tmp_path, "wrong")) as agent:
+    with Running(target, "--config.my-cnf", option_file(tmp_path, "not-it-7412")) as agent:
         scrape = agent.scrape()
 
         assert (scrape.value("sql_up"), scrape.why("sql")) == (0, "denied")
         page = agent.get("/")[1].decode()
         assert f"access denied for {ACCOUNT}" in page
-        assert "wrong" not in page
+        assert "not-it-7412" not in page
         assert PASSWORD not in agent.log
 
 
