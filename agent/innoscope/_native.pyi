@@ -210,6 +210,9 @@ class CodeFile:
     def variables(self, beginnings: Sequence[str]) -> list[tuple[str, int, int]]:
         """``(symbol, address in the process, bytes)`` of variables whose symbol begins so."""
 
+    def variables_at(self, addresses: Sequence[int]) -> list[tuple[str, int] | None]:
+        """``(symbol, address of its first byte)`` of the variable that covers each address in the process."""
+
     def references(self, functions: Sequence[tuple[int, int]]) -> list[int] | None:
         """How often the file refers to each (ELF virtual address, bytes); None where that cannot be told.
 
@@ -264,6 +267,19 @@ class TracePrograms:
 
 def demangle(symbols: Sequence[str]) -> list[str]:
     """Names without parameter list and return type, in that order; what is not C++ comes back as it is."""
+
+def create_map(name: str, kind: int, key_bytes: int, value_bytes: int, entries: int, flags: int) -> int:
+    """The descriptor, the caller's to close, of an empty map; ``kind`` is of enum bpf_map_type.
+
+    NativeError kinds: rights, bpf.
+    """
+
+def load_uprobe_program(name: str, code: bytes, maps: Sequence[int]) -> int:
+    """The descriptor, the caller's to close, of a program: struct bpf_insn after struct bpf_insn.
+
+    Where the code names a map its constant is an index in ``maps``. NativeError kinds: rights, bpf (with the
+    verifier's last words), internal (the code asks for more than maps and helpers).
+    """
 
 def detach_all(probes: Sequence[Uprobe]) -> None:
     """As ``detach`` of each, all at the same time."""

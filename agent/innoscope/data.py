@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import marshal
 import re
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from innoscope import kept
 from innoscope.errors import BadFile
 
 #: Folders of the source tree that are not in probes/.
 _ELSEWHERE: Final = {"runbooks": "dashboards/runbooks"}
+#: By content; of some versions of Innoscope.
+_PARSED: Final = kept.Shelf("catalogs", 64)
 
 
 def folder(name: str) -> Path:
@@ -31,12 +37,33 @@ def catalog_path(name: str) -> Path:
 
 def read_yaml(path: Path) -> Any:
     """The parsed file. Raises BadFile."""
+    return _parsed(path, _content(path))
+
+
+def read_catalog(path: Path) -> Any:
+    """The same of a file without secrets: what was parsed is kept, since YAML takes long and all need it."""
+    content = _content(path)
+    key = kept.key(str(sys.implementation.cache_tag), content.decode(errors="replace"))
+    if (known := _PARSED.read(key)) is not None:
+        return marshal.loads(known)  # noqa: S302 - it is ours, as compiled Python is
+    data = _parsed(path, content)
+    with contextlib.suppress(ValueError):  # a date, or what has itself in it
+        _PARSED.write(key, marshal.dumps(data))
+    return data
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadFile(f"cannot read {path}: {error.strerror}", remedy=f"ls -l {path}") from error
+
+
+def _parsed(path: Path, content: bytes) -> Any:
     import yaml
 
     try:
-        return yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
-    except OSError as error:
-        raise BadFile(f"cannot read {path}: {error.strerror}", remedy=f"ls -l {path}") from error
+        return yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
     except (yaml.YAMLError, ValueError) as error:
         raise BadFile(f"{path} is not YAML: {_where(error)}") from error
 

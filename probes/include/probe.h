@@ -106,30 +106,7 @@ static inline void add(u32 slot, u32 labels, u64 label, u64 amount)
 
 static inline u32 octave(u64 ns)
 {
-	u32 bits = 0;
-	if (ns >> 32) {
-		bits += 32;
-		ns >>= 32;
-	}
-	if (ns >> 16) {
-		bits += 16;
-		ns >>= 16;
-	}
-	if (ns >> 8) {
-		bits += 8;
-		ns >>= 8;
-	}
-	if (ns >> 4) {
-		bits += 4;
-		ns >>= 4;
-	}
-	if (ns >> 2) {
-		bits += 2;
-		ns >>= 2;
-	}
-	if (ns >> 1) {
-		bits += 1;
-	}
+	u32 bits = highest_bit(ns);
 	return bits < BUCKETS ? bits : BUCKETS - 1;
 }
 

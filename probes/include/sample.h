@@ -103,8 +103,8 @@ static __always_inline int sample_emit(void *ctx, void *ring, struct task_struct
 	header->kernel_len = 0;
 	header->unused = 0;
 	bpf_probe_read_kernel_str(header->comm, sizeof(header->comm), task->comm);
-	header->stack_len = sample_copy(sample, header->sp, depth, room);
 	header->returns_len = copy_replaced_returns(task, sample->returns);
+	header->stack_len = sample_copy(sample, header->sp, depth, room);
 	if (with_kernel) {
 		long bytes = bpf_get_stack(ctx, sample->kernel, SAMPLE_KERNEL_FRAMES * 8, 0);
 

@@ -22,7 +22,10 @@ static __always_inline __u64 context_switches(struct task_struct *task)
 	return BPF_CORE_READ(task, nvcsw) + BPF_CORE_READ(task, nivcsw);
 }
 
-/* On the stack itself such calls return to the [uprobes] page. Bytes written; room for MAX_RETURNS. */
+/*
+ * On the stack itself such calls return to the [uprobes] page. Bytes written; room for MAX_RETURNS. To be
+ * called before the program's ways part: the verifier goes through this loop once for each.
+ */
 static __always_inline __u32 copy_replaced_returns(struct task_struct *task, struct replaced_return *returns)
 {
 	struct return_instance *instance;

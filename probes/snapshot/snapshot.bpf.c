@@ -215,9 +215,9 @@ int snapshot(struct bpf_iter__task *ctx)
 		return 0;
 	}
 
-	__u64 copied = copy_stack(task, record, wanted->stacks);
-
 	header->returns_len = copy_replaced_returns(task, record->returns);
+
+	__u64 copied = copy_stack(task, record, wanted->stacks);
 
 	if (with_kernel_stack) {
 		long bytes = bpf_get_task_stack(task, record->kernel, MAX_KERNEL_FRAMES * 8, 0);

@@ -6,6 +6,7 @@
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include "bits.h"
 #include "sample.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
@@ -133,20 +134,6 @@ static __always_inline void add(void *map, __u32 index)
 
 	if (value)
 		__sync_fetch_and_add(value, 1);
-}
-
-/* The number of the highest bit; 0 for 0. */
-static __always_inline __u32 highest_bit(__u64 value)
-{
-	__u32 bits = 0;
-
-	for (__u32 step = 32; step; step /= 2) {
-		if (value >> step) {
-			bits += step;
-			value >>= step;
-		}
-	}
-	return bits;
 }
 
 /* What runs for this server; NULL elsewhere. */

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_yaml
+from innoscope.data import catalog_path, read_catalog
 from innoscope.errors import BadFile
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +26,7 @@ _NUMBER: Final = re.compile(r"\d+(?:\.\d+)*")
 _VALUE: Final = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z_]+)?")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Source:
     """One place where a value may be: exactly one of ``paths``, ``symbol``, ``status``, ``variable``."""
 
@@ -51,7 +52,7 @@ class Source:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StatusTable:
     """The table of status variables. ``types`` is ``{flavour: {number: type}}``."""
 
@@ -62,7 +63,7 @@ class StatusTable:
     copies: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class VariableTable:
     """The table of system variables."""
 
@@ -70,7 +71,7 @@ class VariableTable:
     anchors: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Catalog:
     """The whole file, checked. ``lengths`` is ``{pointer: variable with the number of elements}``."""
 
@@ -85,7 +86,7 @@ class Catalog:
 def load(path: Path | None = None) -> Catalog:
     """Read and check the catalog; BadFile names the first problem."""
     path = path or catalog_path("memory.yaml")
-    data = read_yaml(path)
+    data = read_catalog(path)
     found = problems(data)
     if found:
         raise BadFile(f"{path}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""))

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.errors import BadFile
+from innoscope.records import record
 from innoscope.target import packs
 from innoscope.target.native_errors import translating
 from innoscope.target.reading import ONE_AT_A_TIME
@@ -32,7 +30,7 @@ _FORMAT: Final = 1
 _NOT_ASKED: Final = "the symbol pack does not say: the Innoscope that made it did not ask for it"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Member:
     """Where a member is, seen from its global variable.
 
@@ -48,7 +46,7 @@ class Member:
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Layout:
     """``symbols`` is ``{name: (address in the process, size)}``, from ``symbols_from``.
 
@@ -67,7 +65,7 @@ class Layout:
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Debug:
     """Where debug files may be: folders like /usr/lib/debug, and files fetched before, by build-id."""
 
@@ -128,15 +126,6 @@ def root(path: str) -> str:
     return path.partition(".")[0].partition("[")[0]
 
 
-def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
-    """``$XDG_CACHE_HOME/innoscope``; without it, root has /var/cache/innoscope, others ~/.cache/innoscope."""
-    environment = os.environ if environment is None else environment
-    home = environment.get("XDG_CACHE_HOME")
-    if home:
-        return Path(home) / "innoscope"
-    return Path("/var/cache/innoscope") if os.geteuid() == 0 else Path("~/.cache/innoscope").expanduser()
-
-
 def _build(target: Target) -> str:
     """The build-id; old compilers give none, then what tells this file from all others."""
     if target.build_id:
@@ -172,6 +161,8 @@ def _as_member(raw: RawMember) -> Member:
 
 def _write(file: Path, members: Mapping[str, Member], missing: Mapping[str, str]) -> None:
     """Whole or not at all; without a writable folder the next start takes a second longer."""
+    import tempfile
+
     raw = {path: [list(m.offsets), m.size, m.kind, m.stride, m.count] for path, m in members.items()}
     text = json.dumps({"format": _FORMAT, "members": raw, "missing": dict(missing)}, indent=1)
     with contextlib.suppress(OSError):

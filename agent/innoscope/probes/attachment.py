@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from innoscope.errors import InnoscopeError, NoSuchProcess
 from innoscope.probes.catalog import ENTER, LEAVE, Catalog, default_catalog
-from innoscope.probes.compiling import Loaded, compile_and_load
+from innoscope.probes.loading import Loaded, compile_and_load
 from innoscope.probes.placing import Missing, Placed, place
 from innoscope.probes.slots import default_slots
 from innoscope.probes.source import CALIBRATION, program_text
+from innoscope.records import record
 from innoscope.target.native_errors import translating
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Point:
         return bool(self.probes)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reading:
     """All that the maps hold: raw, since they were made."""
 
@@ -138,9 +139,11 @@ class Attachment:
     def _attach(self, point: Point) -> None:
         try:
             with translating(self.target.pid):
-                self._set_window(point.index, is_open=True)
+                self._set_window(point.index, is_open=False)
                 for at in point.placed.site.at:  # entries first: a return without its entry is not counted
                     self._attach_at(point, at)
+                # Only now: the kernel calls us while it attaches where somebody else has a breakpoint.
+                self._set_window(point.index, is_open=True)
         except NoSuchProcess:
             raise
         except InnoscopeError as error:

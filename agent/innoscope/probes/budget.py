@@ -8,8 +8,9 @@ touched.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +21,7 @@ LEAST_DUTY = 0.001
 _SLACK = 1.25
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Load:
     """One probe: hits a second while attached, seconds that each costs the server, the most it may have."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_yaml
+from innoscope.data import catalog_path, read_catalog
 from innoscope.errors import BadFile
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +23,7 @@ _SITE_KEYS: Final = frozenset(
 _RANGE = re.compile(r"(\d+(?:\.\d+)*)(?:(\+)|-(\d+(?:\.\d+)*))?")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Versions:
     """The versions of one flavour from ``first`` on, up to all that begin with ``last`` (None: no end)."""
 
@@ -37,7 +38,7 @@ class Versions:
         return self.last is None or version[: len(self.last)] <= self.last
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Value:
     """Where a program finds one value: ``arg`` N or the ``result``, of so many bits; or a ``constant``.
 
@@ -50,7 +51,7 @@ class Value:
     labels: dict[int, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Site:
     """What a probe attaches to on some servers."""
 
@@ -67,7 +68,7 @@ class Site:
     instead: str | None = None  # what tells it then
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Probe:
     """One probe, everywhere."""
 
@@ -85,7 +86,7 @@ class Probe:
         return next((site for site in self.sites if site.versions.has(flavour, version)), None)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Family:
     """Probes that are switched together."""
 
@@ -95,7 +96,7 @@ class Family:
     answers: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Catalog:
     """The whole file, checked. ``safe`` says why no exception can cross a function, by key."""
 
@@ -117,7 +118,7 @@ def default_catalog() -> Catalog:
 
 def load(path: Path) -> Catalog:
     """Read and check. Raises BadFile with what is wrong and where."""
-    document = read_yaml(path)
+    document = read_catalog(path)
     try:
         return _catalog(document)
     except (KeyError, TypeError, ValueError) as error:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from innoscope.errors import InnoscopeError
 from innoscope.probes.budget import Load, duties
 from innoscope.probes.totals import Totals
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,8 +31,10 @@ _FIRST_TICK_S = 0.1
 _ENOUGH_S = 0.05
 #: What is left of a rate at the next one, in what is reckoned with.
 _MEMORY = 0.85
-#: How long a probe on a duty cycle counts at a time, at least.
+#: How long a probe on a duty cycle counts at a time, at least, and the least time of a cycle: putting
+#: one on and taking it off costs the server too.
 _WINDOW_S = 0.1
+_CYCLE_S = 4.0
 #: What the kernel takes to take one off, until we know better; and what we leave it beyond that.
 _OFF_S = 0.2
 _SPARE_S = 0.2
@@ -62,7 +65,7 @@ class _State:
     switch_at: float = 0.0  # when a duty cycle goes on or off next
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProbeReport:
     """One probe for a person: ``reason`` says why it is not attached, ``note`` what its numbers leave out."""
 
@@ -233,7 +236,8 @@ class Governor:
             state.scale, state.pause, state.switch_at = 1.0, 0.0, state.begun + _WINDOW_S
             return
         duty = min(state.duty, _MOST_DUTY)
-        window = max(_WINDOW_S, _SPARE_S * duty / (1 - duty) - state.off_s)
+        spared = max(_CYCLE_S * duty, _SPARE_S * duty / (1 - duty))
+        window = max(_WINDOW_S, spared - state.off_s)
         state.pause = (window + state.off_s) / duty / window - 1
         late = 0.0 if due is None else max(0.0, state.begun - due)
         state.scale = 1 + state.pause + late / window

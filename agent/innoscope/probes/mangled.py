@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 #: What compilers append to copies of a function. ``.cold`` is a piece of one, never an entry.
-_CLONE = r"(?:\.(?:isra|constprop|part|lto_priv)\.\d+)*"
+_COPY: Final = re.compile(r"(?:\.(?:isra|constprop|part|lto_priv)\.\d+)*")
+#: What is behind the mangled name: parameters, and that.
+_PARAMETERS: Final = re.compile(r"[^.]*" + _COPY.pattern)
 
 
 def beginnings(function: str) -> list[str]:
@@ -20,15 +26,19 @@ def beginnings(function: str) -> list[str]:
     return [f"_ZN{nested}E", f"_ZNK{nested}E", f"_ZN{local}E"]
 
 
-def pattern(function: str) -> re.Pattern[str]:
-    """Matches all symbols of that function, copies included."""
-    choices = [re.escape(text) + ("[^.]*" if text.startswith("_Z") else "") for text in beginnings(function)]
-    return re.compile(f"(?:{'|'.join(choices)}){_CLONE}")
+def is_of(symbol: str, functions: Iterable[str]) -> bool:
+    """Whether it is one of all symbols of these functions, copies included."""
+    return any(_is_behind(symbol, text) for function in functions for text in beginnings(function))
 
 
-def symbol_pattern(symbol: str) -> re.Pattern[str]:
-    """Matches that very symbol and its copies."""
-    return re.compile(re.escape(symbol) + _CLONE)
+def _is_behind(symbol: str, beginning: str) -> bool:
+    rest = _PARAMETERS if beginning.startswith("_Z") else _COPY
+    return symbol.startswith(beginning) and rest.fullmatch(symbol, len(beginning)) is not None
+
+
+def is_copy(symbol: str, symbols: Iterable[str]) -> bool:
+    """Whether it is one of these very symbols or a copy of one."""
+    return any(symbol.startswith(one) and _COPY.fullmatch(symbol, len(one)) for one in symbols)
 
 
 def is_partial(symbol: str) -> bool:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.probes.mangled import beginnings, is_partial, pattern, symbol_pattern
+from innoscope import kept
+from innoscope.probes.mangled import beginnings, is_copy, is_of, is_partial
+from innoscope.records import record
 from innoscope.target.native_errors import translating
 from innoscope.target.reading import ONE_AT_A_TIME
 
 if TYPE_CHECKING:
-    import re
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from innoscope._native import CodeFile
     from innoscope.probes.catalog import Probe, Site
     from innoscope.target.model import Target
 
+#: Two searches of each file.
+_SEARCHED: Final = kept.Shelf("places", 128)
 
-@dataclass(frozen=True, slots=True)
+
+@record
 class Place:
     """One function of one mapped file. ``offset`` is in the file, in bytes."""
 
@@ -29,7 +34,7 @@ class Place:
     stepped: bool  # the kernel cannot emulate its first instruction: a hit costs several times as much
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Placed:
     """A probe and all copies of the function that it goes to. ``note`` says what its numbers leave out."""
 
@@ -45,7 +50,7 @@ class Placed:
         return (*self.probe.feeds, *self.site.feeds)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Missing:
     """A probe that cannot be there: why, what to do about it, what tells it instead."""
 
@@ -55,7 +60,7 @@ class Missing:
     instead: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Placement:
     """The probes of one server. ``build_id`` is that of the mapped executable.
 
@@ -76,8 +81,9 @@ def place(target: Target, probes: Iterable[Probe]) -> Placement:
     probe is missing.
     """
     with ONE_AT_A_TIME, translating(target.pid):
-        files = _Files(target.pid)
-        found = [_place_one(target, probe, files) for probe in probes]
+        sites = [(probe, probe.site(target.flavour, target.version)) for probe in probes]
+        files = _Files(target.pid, [site for _, site in sites if site is not None])
+        found = [_place_one(target, probe, site, files) for probe, site in sites]
         placed = _alive([each for each in found if isinstance(each, Placed)], files)
     missing = [each for each in (*found, *placed) if isinstance(each, Missing)]
     return Placement(
@@ -90,14 +96,15 @@ def place(target: Target, probes: Iterable[Probe]) -> Placement:
 
 
 class _Files:
-    """The mapped files that are asked for, each opened once."""
+    """The mapped files that are asked for, each opened once, and searched once for all that goes there."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, sites: Sequence[Site]) -> None:
         from innoscope._native import CodeFile
 
-        self._pid = pid
+        self._pid, self._sites = pid, sites
         self.main = CodeFile(pid)
         self._libraries: dict[str, CodeFile] = {}
+        self._found: dict[str | None, list[Place]] = {}
 
     def of(self, site: Site) -> CodeFile:
         """The file of a site. NativeError (elf) if it is not mapped."""
@@ -109,11 +116,49 @@ class _Files:
             self._libraries[site.shared_object] = CodeFile(self._pid, site.shared_object)
         return self._libraries[site.shared_object]
 
+    def places(self, site: Site) -> tuple[Place, ...]:
+        """All copies of its functions, once each."""
+        name = site.shared_object
+        if name not in self._found:
+            wanted = {text for each in self._sites if each.shared_object == name for text in _wanted(each)}
+            file, names = self.of(site), sorted(wanted)
+            found = _kept_of(file, names, lambda: file.functions(names))
+            self._found[name] = [Place(*each) for each in found]
+        own = [
+            place
+            for place in self._found[name]
+            if is_of(place.symbol, site.functions) or is_copy(place.symbol, site.symbols)
+        ]
+        return tuple({place.address: place for place in reversed(own)}.values())[::-1]
 
-def _place_one(target: Target, probe: Probe, files: _Files) -> Placed | Missing:
+
+def _kept_of(file: CodeFile, asked: Any, search: Callable[[], Any]) -> Any:
+    """What a search finds in a file. A symbol pack may be replaced, so what it tells is not kept."""
+    if file.symbols_from == "symbol-pack":
+        return search()
+    try:
+        told = Path(file.path).stat()
+    except OSError:  # the server has just ended, or its files are not ours to see
+        return search()
+    identity = (file.build_id, told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns)
+    key = kept.key(json.dumps((identity, file.symbols_from, asked)))
+    if (known := _SEARCHED.read(key)) is not None:
+        return json.loads(known)
+    found = search()
+    _SEARCHED.write(key, json.dumps(found).encode())
+    return found
+
+
+def _wanted(site: Site) -> Iterable[str]:
+    """How the symbols begin."""
+    yield from site.symbols
+    for function in site.functions:
+        yield from beginnings(function)
+
+
+def _place_one(target: Target, probe: Probe, site: Site | None, files: _Files) -> Placed | Missing:
     from innoscope._native import NativeError
 
-    site = probe.site(target.flavour, target.version)
     if site is None:
         return Missing(probe, f"no such function is known for {target.flavour} {target.version_text}")
     if site.absent:
@@ -124,25 +169,11 @@ def _place_one(target: Target, probe: Probe, files: _Files) -> Placed | Missing:
         if error.args[0] != "elf":
             raise
         return Missing(probe, str(error.args[1]))
-    places = _search(file, site)
+    places = files.places(site)
     if not places:
         return _not_found(target, probe, site, file)
     note = "counts only some of the calls: the rest is inlined" if _only_parts(places) else None
     return Placed(probe, site, file.path, places, note)
-
-
-def _search(file: CodeFile, site: Site) -> tuple[Place, ...]:
-    wanted = [text for function in site.functions for text in beginnings(function)]
-    patterns = [*map(pattern, site.functions), *map(symbol_pattern, site.symbols)]
-    places: dict[int, Place] = {}
-    for found in file.functions([*wanted, *site.symbols]):
-        if _matches(patterns, found[0]):
-            places.setdefault(found[1], Place(*found))
-    return tuple(places.values())
-
-
-def _matches(patterns: Sequence[re.Pattern[str]], symbol: str) -> bool:
-    return any(each.fullmatch(symbol) for each in patterns)
 
 
 def _only_parts(places: Sequence[Place]) -> bool:
@@ -170,7 +201,7 @@ def _alive(placed: Sequence[Placed], files: _Files) -> list[Placed | Missing]:
     own = [
         (place.address, place.size) for each in placed if not each.site.shared_object for place in each.places
     ]
-    counts = files.main.references(own)
+    counts = _kept_of(files.main, own, lambda: files.main.references(own))
     if counts is None:
         return list(placed)
     dead = {address for (address, _), count in zip(own, counts, strict=True) if not count}

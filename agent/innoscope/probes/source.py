@@ -27,7 +27,7 @@ def program_text(catalog: Catalog, used: Sequence[tuple[Probe, Site]]) -> str:
         *_namespace(),
         *_constants(slots),
         *_points(used),
-        (folder("include") / "probe.h").read_text(),
+        *((folder("include") / header).read_text() for header in ("bits.h", "probe.h")),
         *(_accessor(probe, site, name, slots) for probe, site in used for name in probe.values),
         *_families(catalog, used),
         (folder("uprobes") / "calibration.bpf.c").read_text(),

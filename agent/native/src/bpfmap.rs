@@ -19,8 +19,35 @@ pub struct Map {
 impl Map {
     /// The values of keys 0 to `entries` - 1 of an array.
     pub fn array(self, entries: u32) -> io::Result<Vec<Vec<u64>>> {
-        let mut buffer = self.buffer()?;
-        (0..entries).map(|key| self.lookup(&key.to_ne_bytes(), &mut buffer)).collect()
+        self.all_at_once(entries).or_else(|_| {
+            let mut buffer = self.buffer()?;
+            (0..entries).map(|key| self.lookup(&key.to_ne_bytes(), &mut buffer)).collect()
+        })
+    }
+
+    /// By one system call; before Linux 5.13 not for per-CPU maps.
+    fn all_at_once(self, entries: u32) -> io::Result<Vec<Vec<u64>>> {
+        let words = self.copies()? * self.words;
+        let mut keys = vec![0_u32; entries as usize];
+        let mut values = vec![0_u64; entries as usize * words];
+        let mut next = 0_u32;
+        let mut count = entries;
+        // SAFETY: there is room for so many keys and values, a value for each CPU, and for where it ended.
+        check(unsafe {
+            libbpf_sys::bpf_map_lookup_batch(
+                self.descriptor,
+                std::ptr::null_mut(),
+                (&raw mut next).cast(),
+                keys.as_mut_ptr().cast(),
+                values.as_mut_ptr().cast(),
+                &raw mut count,
+                std::ptr::null(),
+            )
+        })?;
+        if !keys.iter().copied().eq(0..count) || count != entries {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(values.chunks_exact(words.max(1)).map(|copies| self.sums(copies)).collect())
     }
 
     /// All keys and values of a hash. What is deleted meanwhile may be missed, nothing is seen twice on its own.
@@ -68,10 +95,22 @@ impl Map {
         ))
     }
 
+    fn copies(self) -> io::Result<usize> {
+        if self.per_cpu { libbpf_rs::num_possible_cpus().map_err(io::Error::other) } else { Ok(1) }
+    }
+
     fn buffer(self) -> io::Result<Vec<u64>> {
-        let copies =
-            if self.per_cpu { libbpf_rs::num_possible_cpus().map_err(io::Error::other)? } else { 1 };
-        Ok(vec![0; copies * self.words])
+        Ok(vec![0; self.copies()? * self.words])
+    }
+
+    fn sums(self, copies: &[u64]) -> Vec<u64> {
+        let mut sums = vec![0_u64; self.words];
+        for copy in copies.chunks_exact(self.words) {
+            for (sum, word) in sums.iter_mut().zip(copy) {
+                *sum = sum.wrapping_add(*word);
+            }
+        }
+        sums
     }
 
     fn lookup(self, key: &[u8], buffer: &mut [u64]) -> io::Result<Vec<u64>> {
@@ -79,13 +118,7 @@ impl Map {
         check(unsafe {
             libbpf_sys::bpf_map_lookup_elem(self.descriptor, key.as_ptr().cast(), buffer.as_mut_ptr().cast())
         })?;
-        let mut sums = vec![0_u64; self.words];
-        for copy in buffer.chunks_exact(self.words) {
-            for (sum, word) in sums.iter_mut().zip(copy) {
-                *sum = sum.wrapping_add(*word);
-            }
-        }
-        Ok(sums)
+        Ok(self.sums(buffer))
     }
 
     fn next_key(self, last: Option<&[u8]>) -> io::Result<Option<Vec<u8>>> {

@@ -99,6 +99,14 @@ impl CodeFile {
         named.map(|Named { name, address, size, .. }| (name, address.wrapping_add(self.bias), size)).collect()
     }
 
+    /// The variable at each of these addresses in the process: (name, address of its first byte there).
+    pub fn variables_at(&self, addresses: &[u64]) -> Vec<Option<(String, u64)>> {
+        let own: Vec<u64> = addresses.iter().map(|one| one.wrapping_sub(self.bias)).collect();
+        let found = self.table.variables_at(&own);
+        let told = |Named { name, address, .. }| (name, address.wrapping_add(self.bias));
+        found.into_iter().map(|one| one.map(told)).collect()
+    }
+
     /// How often the file refers to each of these functions (ELF virtual address, size); see [`references`].
     pub fn references(&self, functions: &[(u64, u64)]) -> Option<Vec<u32>> {
         references::count(&self.elf, functions)

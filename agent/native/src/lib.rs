@@ -14,10 +14,12 @@ pub mod layout;
 pub mod maps;
 pub mod memory;
 pub mod modules;
+pub mod multi;
 pub mod names;
 pub mod pprof;
 pub mod probe;
 pub mod process;
+pub mod programs;
 #[cfg(feature = "python")]
 mod python;
 #[cfg(feature = "python")]

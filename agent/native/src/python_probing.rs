@@ -4,7 +4,7 @@
 #![allow(clippy::needless_pass_by_value)]
 
 use std::collections::HashMap;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
@@ -14,7 +14,7 @@ use crate::bpfmap::Map;
 use crate::code;
 use crate::error::{Error, Kind, Result};
 use crate::symbols::{self, DebugSearch};
-use crate::{calibration, trace, uprobe};
+use crate::{calibration, programs, trace, uprobe};
 
 #[pyclass(frozen)]
 struct CodeFile {
@@ -76,6 +76,10 @@ impl CodeFile {
 
     fn variables(&self, py: Python<'_>, beginnings: Vec<String>) -> Vec<(String, u64, u64)> {
         py.detach(|| self.inner.variables(&beginnings))
+    }
+
+    fn variables_at(&self, py: Python<'_>, addresses: Vec<u64>) -> Vec<Option<(String, u64)>> {
+        py.detach(|| self.inner.variables_at(&addresses))
     }
 
     fn references(&self, py: Python<'_>, functions: Vec<(u64, u64)>) -> Option<Vec<u32>> {
@@ -190,6 +194,24 @@ impl TracePrograms {
 }
 
 #[pyfunction]
+fn create_map(
+    name: String,
+    kind: u32,
+    key_bytes: u32,
+    value_bytes: u32,
+    entries: u32,
+    flags: u32,
+) -> PyResult<RawFd> {
+    let shape = programs::Shape { name, kind, key_bytes, value_bytes, entries, flags };
+    Ok(programs::create_map(&shape)?.into_raw_fd())
+}
+
+#[pyfunction]
+fn load_uprobe_program(py: Python<'_>, name: &str, code: Vec<u8>, maps: Vec<RawFd>) -> PyResult<RawFd> {
+    Ok(py.detach(|| programs::load_uprobe(name, &code, &maps))?.into_raw_fd())
+}
+
+#[pyfunction]
 fn detach_all(py: Python<'_>, probes: Vec<PyRef<'_, Uprobe>>) {
     let events: Vec<OwnedFd> = probes.iter().filter_map(|probe| probe.take()).collect();
     py.detach(|| uprobe::detach_all(events));
@@ -215,6 +237,8 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CALIBRATION_FUNCTION", calibration::FUNCTION)?;
     module.add("CALIBRATION_FUNCTION_STEPPED", calibration::STEPPED_FUNCTION)?;
     module.add_function(wrap_pyfunction!(demangle, module)?)?;
+    module.add_function(wrap_pyfunction!(create_map, module)?)?;
+    module.add_function(wrap_pyfunction!(load_uprobe_program, module)?)?;
     module.add_function(wrap_pyfunction!(detach_all, module)?)?;
     module.add_function(wrap_pyfunction!(calibration_run, module)?)
 }

@@ -2,9 +2,10 @@
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
-use libbpf_rs::{MapCore, ObjectBuilder};
+use libbpf_rs::{MapCore, ObjectBuilder, ProgramAttachType};
 
 use crate::error::{Error, Kind, Result};
+use crate::multi;
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.bpf.o"));
 
@@ -46,6 +47,11 @@ impl Trace {
                 _ => Ok(()),
             };
             set.map_err(|error| failed(&error))?;
+        }
+        if multi::works() {
+            for mut program in open.progs_mut() {
+                program.set_attach_type(ProgramAttachType::TraceUprobeMulti);
+            }
         }
         Ok(Self { object: open.load().map_err(|error| failed(&error))? })
     }

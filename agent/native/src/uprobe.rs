@@ -1,6 +1,5 @@
-//! A uprobe by perf event: gone with its descriptor, also when we are killed.
-//!
-//! Never by the tracefs file uprobe_events, where a killed owner leaves its probes behind.
+//! A uprobe by BPF link or, where the kernel has no such links, by perf event: gone with its descriptor, also when we
+//! are killed. Never by the tracefs file uprobe_events, where a killed owner leaves its probes behind.
 
 use std::ffi::CString;
 use std::fs;
@@ -13,6 +12,7 @@ use perf_event_open_sys as sys;
 use sys::bindings::perf_event_attr;
 
 use crate::error::{Error, Kind, Result};
+use crate::multi;
 
 const PMU: &str = "/sys/bus/event_source/devices/uprobe";
 
@@ -30,16 +30,28 @@ pub struct Place<'a> {
     pub on_return: bool,
 }
 
-/// Puts the BPF program (of type kprobe) at that place until the descriptor is closed.
+/// Puts the BPF program (of [`crate::programs::load_uprobe`]) at that place until the descriptor is closed.
 ///
-/// Errors: `Rights` (CAP_SYS_ADMIN since CVE-2025-38466), `Gone`, `Bpf` where the kernel has no uprobes or
+/// Errors: `Rights` (CAP_SYS_ADMIN for perf events, since CVE-2025-38466), `Gone`, `Bpf` where the kernel has no uprobes or
 /// refuses the instruction.
 pub fn attach(program: RawFd, place: Place<'_>) -> Result<OwnedFd> {
-    let what =
-        || format!("probing {} at offset {:#x} of process {}", place.file.display(), place.offset, place.pid);
-    let failed = |error: &io::Error| Error::from_os(error, &what(), Kind::Bpf);
+    if multi::works() {
+        return multi::attach(program, place).map_err(|error| failed(&error, place));
+    }
+    by_event(program, place)
+}
+
+fn what(place: Place<'_>) -> String {
+    format!("probing {} at offset {:#x} of process {}", place.file.display(), place.offset, place.pid)
+}
+
+fn failed(error: &io::Error, place: Place<'_>) -> Error {
+    Error::from_os(error, &what(place), Kind::Bpf)
+}
+
+fn by_event(program: RawFd, place: Place<'_>) -> Result<OwnedFd> {
     let path = CString::new(place.file.as_os_str().as_bytes())
-        .map_err(|_| Error::new(Kind::Internal, format!("{}: a NUL in the path", what())))?;
+        .map_err(|_| Error::new(Kind::Internal, format!("{}: a NUL in the path", what(place))))?;
     let mut attributes = attributes(&path, place)?;
     // SAFETY: attributes and the path it points to outlive the call; the result is a new descriptor or -1.
     let event: RawFd = unsafe {
@@ -52,7 +64,7 @@ pub fn attach(program: RawFd, place: Place<'_>) -> Result<OwnedFd> {
         )
     };
     if event < 0 {
-        return Err(failed(&io::Error::last_os_error()));
+        return Err(failed(&io::Error::last_os_error(), place));
     }
     // SAFETY: fresh and ours.
     let event = unsafe { OwnedFd::from_raw_fd(event) };
@@ -60,7 +72,7 @@ pub fn attach(program: RawFd, place: Place<'_>) -> Result<OwnedFd> {
     let set = unsafe { sys::ioctls::SET_BPF(event.as_raw_fd(), program.cast_unsigned()) };
     // SAFETY: as above.
     if set < 0 || unsafe { sys::ioctls::ENABLE(event.as_raw_fd(), 0) } < 0 {
-        return Err(failed(&io::Error::last_os_error()));
+        return Err(failed(&io::Error::last_os_error(), place));
     }
     Ok(event)
 }

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use rustc_hash::FxHashMap;
 
@@ -89,16 +90,20 @@ pub struct SymbolTable {
     /// Why a better source could not be used, in words.
     pub problem: Option<String>,
     tables: Vec<RawTable>,
-    /// By address.
+    /// Made when the first address is asked for: many ask for names only.
+    by_address: OnceLock<ByAddress>,
+}
+
+/// The functions in the order of their addresses.
+#[derive(Debug)]
+struct ByAddress {
     entries: Vec<Entry>,
     /// For each entry the nearest one before it that ends after it, to step out of nested functions.
     outer: Vec<u32>,
 }
 
-impl SymbolTable {
-    /// At most two tables: the second completes the first.
-    pub(super) fn new(source: Source, mut tables: Vec<RawTable>) -> Self {
-        tables.truncate(2);
+impl ByAddress {
+    fn of(tables: &[RawTable]) -> Self {
         let mut entries = Vec::with_capacity(tables.iter().map(RawTable::len).sum());
         for (table, flag) in tables.iter().zip([0, SECOND_TABLE]) {
             let functions = table.symbols().filter(|(_, s)| table.is_function(*s));
@@ -111,17 +116,29 @@ impl SymbolTable {
         entries.shrink_to_fit();
         entries.sort_unstable_by_key(|entry| entry.address);
         let outer = outer_entries(&entries);
-        Self { source, path: None, problem: None, tables, entries, outer }
+        Self { entries, outer }
+    }
+}
+
+impl SymbolTable {
+    /// At most two tables: the second completes the first.
+    pub(super) fn new(source: Source, mut tables: Vec<RawTable>) -> Self {
+        tables.truncate(2);
+        Self { source, path: None, problem: None, tables, by_address: OnceLock::new() }
+    }
+
+    fn by_address(&self) -> &ByAddress {
+        self.by_address.get_or_init(|| ByAddress::of(&self.tables))
     }
 
     /// Functions, aliases counted.
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.by_address().entries.len()
     }
 
     /// Whether there are no functions.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        !self.tables.iter().any(|table| table.symbols().any(|(_, symbol)| table.is_function(symbol)))
     }
 
     /// The innermost function that covers this ELF virtual address, never merely the nearest one.
@@ -130,37 +147,39 @@ impl SymbolTable {
     /// local, then the fewest leading underscores, then global before weak, then the shortest, then by alphabet
     /// (`poll`, not `__poll` or `__GI___poll`), so that a name does not depend on how the file was stripped.
     pub fn lookup(&self, svma: u64) -> Option<Symbol<'_>> {
-        let after = self.entries.partition_point(|e| e.address <= svma);
+        let after = self.by_address().entries.partition_point(|e| e.address <= svma);
         let last = after.checked_sub(1)?;
         self.innermost(last, svma).or_else(|| self.sizeless(last, svma))
     }
 
     /// Steps outwards from the last entry that begins at or before the address.
     fn innermost(&self, last: usize, svma: u64) -> Option<Symbol<'_>> {
+        let functions = self.by_address();
         let mut at = last;
         loop {
-            let entry = *self.entries.get(at)?;
+            let entry = *functions.entries.get(at)?;
             if svma < entry.end() {
                 let named = self.best_alias(at, |e| svma < e.end());
                 if named.is_some() {
                     return named;
                 }
             }
-            at = *self.outer.get(at)? as usize;
+            at = *functions.outer.get(at)? as usize;
         }
     }
 
     fn sizeless(&self, last: usize, svma: u64) -> Option<Symbol<'_>> {
-        let entry = self.entries.get(last)?;
+        let entry = self.by_address().entries.get(last)?;
         (entry.address == svma).then(|| self.best_alias(last, |e| e.size == 0)).flatten()
     }
 
     /// The best name among the entries with the address of entry `at` that pass `fits`; the smallest come first.
     fn best_alias(&self, at: usize, fits: impl Fn(&Entry) -> bool) -> Option<Symbol<'_>> {
-        let address = self.entries.get(at)?.address;
+        let entries = &self.by_address().entries;
+        let address = entries.get(at)?.address;
         let same = |entry: &&Entry| entry.address == address;
-        let before = self.entries.get(..at)?.iter().rev().take_while(same);
-        let after = self.entries.get(at..)?.iter().take_while(same);
+        let before = entries.get(..at)?.iter().rev().take_while(same);
+        let after = entries.get(at..)?.iter().take_while(same);
         let mut best: Option<(Rank<'_>, u64)> = None;
         for entry in before.chain(after).filter(|e| fits(e)) {
             let Some((rank, size)) = self.rank(*entry) else {
@@ -219,6 +238,27 @@ impl SymbolTable {
             }
         }
         best.into_iter().map(|(k, (_, found))| (k, found)).collect()
+    }
+
+    /// The variable that covers each of these addresses (ELF virtual), the one that begins last if several do.
+    pub fn variables_at(&self, addresses: &[u64]) -> Vec<Option<Named>> {
+        let mut found: Vec<Option<Named>> = vec![None; addresses.len()];
+        for table in &self.tables {
+            for (_, symbol) in table.symbols() {
+                let range = symbol.address..symbol.address.saturating_add(symbol.size);
+                if !symbol.is_definition() || table.is_function(symbol) {
+                    continue;
+                }
+                for (known, _) in found.iter_mut().zip(addresses).filter(|(_, one)| range.contains(one)) {
+                    if known.as_ref().is_some_and(|known| known.address >= symbol.address) {
+                        continue;
+                    }
+                    let name = table.name(symbol).unwrap_or_default().to_owned();
+                    *known = Some(Named { name, address: symbol.address, size: symbol.size, is_code: false });
+                }
+            }
+        }
+        found
     }
 
     /// All functions and variables whose name passes, each once; no resolvers of other functions (IFUNC).

@@ -1,0 +1,93 @@
+//! Uprobes by BPF link (uprobe_multi, Linux 6.6): a hit costs less than one by perf event, and taking many off does not
+//! wait for the kernel once for each. Gone with the descriptor like those.
+
+use std::env;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::process;
+use std::sync::OnceLock;
+use std::thread;
+
+use crate::bpfmap::Map;
+use crate::calibration::innoscope_calibration;
+use crate::maps;
+use crate::programs::{self, Shape};
+use crate::uprobe::{self, Place};
+
+/// Set to "events", uprobes go by perf events on kernels that have both.
+const CHOICE: &str = "INNOSCOPE_UPROBES";
+const BPF_MAP_TYPE_ARRAY: u32 = libbpf_sys::BPF_MAP_TYPE_ARRAY;
+const COUNTER: Shape = Shape {
+    name: String::new(),
+    kind: BPF_MAP_TYPE_ARRAY,
+    key_bytes: 4,
+    value_bytes: 8,
+    entries: 1,
+    flags: 0,
+};
+/// Adds one to the only value of map 0: struct bpf_insn after struct bpf_insn.
+const COUNT: [[u8; 8]; 11] = [
+    [0x62, 0x0a, 0xfc, 0xff, 0, 0, 0, 0], // *(u32 *)(r10 - 4) = 0
+    [0x18, 0x11, 0, 0, 0, 0, 0, 0],       // r1 = map 0
+    [0, 0, 0, 0, 0, 0, 0, 0],
+    [0xbf, 0xa2, 0, 0, 0, 0, 0, 0],             // r2 = r10
+    [0x07, 0x02, 0, 0, 0xfc, 0xff, 0xff, 0xff], // r2 -= 4
+    [0x85, 0, 0, 0, 1, 0, 0, 0],                // r0 = bpf_map_lookup_elem(r1, r2)
+    [0x15, 0, 2, 0, 0, 0, 0, 0],                // if r0 == 0 goto +2
+    [0xb7, 0x01, 0, 0, 1, 0, 0, 0],             // r1 = 1
+    [0xdb, 0x10, 0, 0, 0, 0, 0, 0],             // lock *(u64 *)(r0 + 0) += r1
+    [0xb7, 0, 0, 0, 0, 0, 0, 0],                // r0 = 0
+    [0x95, 0, 0, 0, 0, 0, 0, 0],                // exit
+];
+
+/// Whether this kernel has such links and they count the calls of all threads: before 6.10 some count only those of
+/// a process's first thread. Tried out on a function of our own, once.
+pub fn works() -> bool {
+    static WORKS: OnceLock<bool> = OnceLock::new();
+    *WORKS.get_or_init(|| env::var_os(CHOICE).is_none_or(|choice| choice != "events") && counts_threads())
+}
+
+/// Puts the program, which must be loaded for links, at the place until the descriptor is closed.
+pub fn attach(program: RawFd, place: Place<'_>) -> io::Result<OwnedFd> {
+    let path = CString::new(place.file.as_os_str().as_bytes())?;
+    let mut options = libbpf_sys::bpf_link_create_opts {
+        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    let offset: libc::c_ulong = place.offset;
+    options.__bindgen_anon_1.uprobe_multi = libbpf_sys::bpf_link_create_opts__bindgen_ty_1__bindgen_ty_3 {
+        path: path.as_ptr(),
+        offsets: &raw const offset,
+        cnt: 1,
+        flags: if place.on_return { libbpf_sys::BPF_F_UPROBE_MULTI_RETURN } else { 0 },
+        pid: place.pid,
+        ..Default::default()
+    };
+    // SAFETY: the path, the offset and the options outlive the call; the result is a new descriptor or -errno.
+    programs::owned(unsafe {
+        libbpf_sys::bpf_link_create(program, 0, libbpf_sys::BPF_TRACE_UPROBE_MULTI, &raw const options)
+    })
+}
+
+fn counts_threads() -> bool {
+    try_out().unwrap_or(false)
+}
+
+/// One call on a thread that is not the first; None where something of it cannot be done.
+fn try_out() -> Option<bool> {
+    let counter = programs::create_map(&COUNTER).ok()?;
+    let program = programs::load_for_links("try_out", COUNT.as_flattened(), &[counter.as_raw_fd()]).ok()?;
+    let address = innoscope_calibration as *const () as u64;
+    let pid = process::id();
+    let own = maps::executable(pid).ok()?.into_iter().find(|one| (one.start..one.end).contains(&address))?;
+    let file = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", own.start, own.end));
+    let place = Place { file: &file, offset: address - own.start + own.offset, pid, on_return: false };
+    let link = attach(program.as_raw_fd(), place).ok()?;
+    let called = thread::spawn(|| innoscope_calibration(1)).join();
+    uprobe::detach_all(vec![link]);
+    let map = Map { descriptor: counter.as_raw_fd(), key_bytes: 4, words: 1, per_cpu: false };
+    Some(called.is_ok() && map.array(1).ok()? == [[1]])
+}

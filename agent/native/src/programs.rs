@@ -1,0 +1,203 @@
+//! Programs and maps out of what a compiler made, without the compiler: two system calls for what took LLVM a second.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+use crate::error::{Error, Kind, Result};
+use crate::multi;
+
+/// struct bpf_insn (linux/bpf.h): opcode, two registers of 4 bits, a 16-bit offset, a 32-bit constant.
+const INSTRUCTION: usize = 8;
+/// `BPF_LD | BPF_IMM | BPF_DW`: a constant of 64 bits in two instructions.
+const LOAD_CONSTANT: u8 = 0x18;
+/// `BPF_JMP | BPF_CALL`.
+const CALL: u8 = 0x85;
+/// `BPF_PSEUDO_MAP_FD`: the constant is the descriptor of a map.
+const MAP_DESCRIPTOR: u8 = 1;
+/// Without an attach type: for perf events.
+const FOR_EVENTS: u32 = 0;
+/// Room for the end of what the verifier says.
+const WORDS_BYTES: usize = 256 << 10;
+const WORDS_TOLD: usize = 5;
+/// `BPF_OBJ_NAME_LEN` less the NUL.
+const NAME_BYTES: usize = 15;
+
+/// A map as the kernel is asked for it, the numbers of /proc/self/fdinfo.
+#[derive(Debug, Clone)]
+pub struct Shape {
+    /// Cut to what the kernel takes.
+    pub name: String,
+    /// enum bpf_map_type.
+    pub kind: u32,
+    /// Bytes of a key.
+    pub key_bytes: u32,
+    /// Bytes of a value.
+    pub value_bytes: u32,
+    /// Keys at most.
+    pub entries: u32,
+    /// BPF_F_NO_PREALLOC and the like.
+    pub flags: u32,
+}
+
+/// Makes an empty map. Errors: `Rights`, `Bpf`.
+pub fn create_map(shape: &Shape) -> Result<OwnedFd> {
+    let options = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
+        map_flags: shape.flags,
+        ..Default::default()
+    };
+    let name = kernel_name(&shape.name)?;
+    // SAFETY: the name and the options outlive the call; the result is a new descriptor or -errno.
+    let descriptor = unsafe {
+        libbpf_sys::bpf_map_create(
+            shape.kind,
+            name.as_ptr(),
+            shape.key_bytes,
+            shape.value_bytes,
+            shape.entries,
+            &raw const options,
+        )
+    };
+    owned(descriptor).map_err(|error| failed(&error, &format!("making the map {}", shape.name), ""))
+}
+
+/// Loads a program for [`crate::uprobe::attach`]. Where its code names a map, the constant is an index in `maps`.
+///
+/// Errors: `Rights`, `Bpf` with the verifier's last words, `Internal` where the code asks for more than maps and
+/// helpers.
+pub fn load_uprobe(name: &str, code: &[u8], maps: &[RawFd]) -> Result<OwnedFd> {
+    if multi::works() { load_for_links(name, code, maps) } else { load(name, code, maps, FOR_EVENTS) }
+}
+
+/// The same for [`multi::attach`] only.
+pub fn load_for_links(name: &str, code: &[u8], maps: &[RawFd]) -> Result<OwnedFd> {
+    load(name, code, maps, libbpf_sys::BPF_TRACE_UPROBE_MULTI)
+}
+
+/// Of type kprobe, which uprobes run.
+fn load(name: &str, code: &[u8], maps: &[RawFd], attach_type: u32) -> Result<OwnedFd> {
+    let mut code = code.to_vec();
+    link(&mut code, maps).ok_or_else(|| {
+        Error::new(Kind::Internal, format!("the code of {name} asks for more than maps and helpers"))
+    })?;
+    let label = kernel_name(name)?;
+    ask(&label, &code, attach_type, &mut []).or_else(|_| {
+        let mut words = vec![0_u8; WORDS_BYTES]; // dear: only for who asks why
+        ask(&label, &code, attach_type, &mut words)
+            .map_err(|error| failed(&error, &format!("loading the program {name}"), &last(&words)))
+    })
+}
+
+/// With room for `words` the verifier tells what it does.
+fn ask(label: &CStr, code: &[u8], attach_type: u32, words: &mut [u8]) -> io::Result<OwnedFd> {
+    let mut options = libbpf_sys::bpf_prog_load_opts {
+        sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as libbpf_sys::size_t,
+        expected_attach_type: attach_type,
+        ..Default::default()
+    };
+    if !words.is_empty() {
+        options.log_buf = words.as_mut_ptr().cast();
+        options.log_size = words.len() as u32;
+        options.log_level = 1;
+    }
+    // SAFETY: all that is pointed to outlives the call; instructions are 8 bytes of any alignment for the kernel.
+    owned(unsafe {
+        libbpf_sys::bpf_prog_load(
+            libbpf_sys::BPF_PROG_TYPE_KPROBE,
+            label.as_ptr(),
+            c"GPL".as_ptr(),
+            code.as_ptr().cast(),
+            (code.len() / INSTRUCTION) as libbpf_sys::size_t,
+            &raw mut options,
+        )
+    })
+}
+
+/// Puts descriptors where the code has indexes; None where it has something else that must be put in.
+fn link(code: &mut [u8], maps: &[RawFd]) -> Option<()> {
+    if !code.len().is_multiple_of(INSTRUCTION) {
+        return None;
+    }
+    for instruction in code.chunks_exact_mut(INSTRUCTION) {
+        let source = instruction[1] >> 4;
+        match (instruction[0], source) {
+            (LOAD_CONSTANT, MAP_DESCRIPTOR) => {
+                let index = u32::from_ne_bytes(instruction[4..].try_into().ok()?);
+                let descriptor = maps.get(index as usize)?;
+                instruction[4..].copy_from_slice(&descriptor.to_ne_bytes());
+            }
+            (LOAD_CONSTANT | CALL, 1..) => return None,
+            _ => {}
+        }
+    }
+    Some(())
+}
+
+fn kernel_name(name: &str) -> Result<CString> {
+    let bytes = name.as_bytes();
+    CString::new(&bytes[..bytes.len().min(NAME_BYTES)])
+        .map_err(|_| Error::new(Kind::Internal, format!("{name:?} is no name for a program or map")))
+}
+
+/// The descriptor that a function of libbpf returned, or its error.
+pub fn owned(result: i32) -> io::Result<OwnedFd> {
+    if result < 0 {
+        return Err(io::Error::from_raw_os_error(-result));
+    }
+    // SAFETY: fresh and ours.
+    Ok(unsafe { OwnedFd::from_raw_fd(result) })
+}
+
+fn failed(error: &io::Error, doing: &str, words: &str) -> Error {
+    // The verifier refuses with EACCES too, and says why; who has no rights is told nothing.
+    let kind = match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) if words.is_empty() => Kind::Rights,
+        _ => Kind::Bpf,
+    };
+    let words = if words.is_empty() { String::new() } else { format!("\n{words}") };
+    Error::new(kind, format!("{doing}: {error}{words}"))
+}
+
+/// The last lines of what the verifier said.
+fn last(words: &[u8]) -> String {
+    let end = words.iter().position(|byte| *byte == 0).unwrap_or(words.len());
+    let text = String::from_utf8_lossy(&words[..end]);
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(WORDS_TOLD)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn constant(source: u8, value: i32) -> Vec<u8> {
+        let mut code = vec![LOAD_CONSTANT, source << 4 | 1, 0, 0];
+        code.extend(value.to_ne_bytes());
+        code.extend([0; INSTRUCTION]);
+        code
+    }
+
+    #[test]
+    fn maps_are_put_in_by_index() {
+        let mut code = [constant(MAP_DESCRIPTOR, 1), constant(0, 1)].concat();
+
+        assert_eq!(link(&mut code, &[7, 9]), Some(()));
+        assert_eq!(code, [constant(MAP_DESCRIPTOR, 9), constant(0, 1)].concat());
+    }
+
+    #[test]
+    fn what_else_must_be_put_in_is_refused() {
+        assert_eq!(link(&mut constant(MAP_DESCRIPTOR, 2), &[7, 9]), None, "a map that is not there");
+        assert_eq!(link(&mut constant(MAP_DESCRIPTOR, -1), &[7, 9]), None);
+        assert_eq!(link(&mut constant(2, 0), &[7]), None, "a value inside a map");
+        assert_eq!(link(&mut [CALL, 0x10, 0, 0, 0, 0, 0, 0], &[]), None, "a function of ours");
+        assert_eq!(link(&mut [0; 7], &[]), None, "half an instruction");
+    }
+
+    #[test]
+    fn the_last_words_are_told() {
+        assert_eq!(last(b"1\n2\n3\n4\n5\n6\n\0\0"), "2\n3\n4\n5\n6");
+        assert_eq!(last(&[0; 4]), "");
+    }
+}
