@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, field, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
@@ -12,6 +12,7 @@ from innoscope.errors import BadFile
 from innoscope.metrics.logs import FORMATS, LEVELS
 from innoscope.push.settings import Push
 from innoscope.push.settings import problems as push_problems
+from innoscope.records import record
 from innoscope.watch.triggers import BadTrigger, parse
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ MOST_BEFORE_S: Final = 60.0
 _EXPLAINED = "packaging/agent.toml explains all keys"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Web:
     """The HTTP server."""
 
@@ -33,7 +34,7 @@ class Web:
     config_file: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sensor:
     """The privileged process."""
 
@@ -42,7 +43,7 @@ class Sensor:
     start: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sql:
     """How to ask servers over SQL."""
 
@@ -52,7 +53,7 @@ class Sql:
     timeout_seconds: float = 0.5
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stacks:
     """The ring of folded stacks."""
 
@@ -60,7 +61,7 @@ class Stacks:
     poll_seconds: float = 10
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Own:
     """What the agent itself may cost, as a share of one core; beyond it, it profiles itself, once."""
 
@@ -69,7 +70,7 @@ class Own:
     profile_seconds: float = 10
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Watch:
     """Rules for which a stall is captured, and where; without rules there are no captures."""
 
@@ -83,7 +84,7 @@ class Watch:
     max_bytes: int = 200 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Log:
     """What is written to standard error."""
 
@@ -91,7 +92,7 @@ class Log:
     format: str = "logfmt"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Server:
     """One server, named; found by its socket or its port."""
 
@@ -103,7 +104,7 @@ class Server:
     user: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Config:
     """All of it, with its defaults."""
 

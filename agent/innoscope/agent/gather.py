@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from innoscope.collectors import sql_catalog
@@ -16,6 +15,7 @@ from innoscope.collectors.toggles import TogglesFile
 from innoscope.exporter.counters import Life
 from innoscope.exporter.merge import Merger, Reading, about, failure
 from innoscope.metrics.model import Outcome, Sample
+from innoscope.records import record
 from innoscope.sensor.client import SensorDown
 from innoscope.target.discover import find_all
 from innoscope.target.proc import ProcFs
@@ -43,7 +43,7 @@ class Sensor(Protocol):
         """One run of all its collectors."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServerView:
     """One server for the landing page: what works, and why the rest does not."""
 
@@ -53,7 +53,7 @@ class ServerView:
     collectors: tuple[tuple[str, str | None], ...]  # (collector, None or why it failed)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Picture:
     """What one gathering gave. ``at`` is monotonic."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -39,6 +38,16 @@ def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(function)
 
 
+def source_options(function: F) -> F:
+    """``--no-sql`` and ``--no-probes``: keyword arguments ``no_sql, no_probes`` of the command."""
+    for option in (
+        click.option("--no-probes", is_flag=True, help="Attach no eBPF probes."),
+        click.option("--no-sql", is_flag=True, help="Ask the server nothing."),
+    ):
+        function = option(function)
+    return function
+
+
 def sql_options(function: F) -> F:
     """``--defaults-file`` and ``--user``: ``defaults_file, user``. There is no --password, on purpose."""
     for option in (
@@ -68,7 +77,11 @@ def duration_option(_: click.Context, __: click.Parameter, value: str | None) ->
 
 def terminal_width() -> int | None:
     """Columns of the terminal that stdout is; None when it is a file or a pipe, where nothing is cut."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if not sys.stdout.isatty():
+        return None
+    import shutil
+
+    return shutil.get_terminal_size().columns
 
 
 def table(

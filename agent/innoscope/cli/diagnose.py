@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from innoscope.cli.common import json_option, sql_options, target_options
+from innoscope.cli.common import json_option, source_options, sql_options, target_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,8 +61,7 @@ _PARTS = ("findings", "stacks", "folded", "metrics", "status", "variables")
     show_default=True,
     help="How long to look.",
 )
-@click.option("--no-sql", is_flag=True, help="Ask the server nothing.")
-@click.option("--no-probes", is_flag=True, help="Attach no eBPF probes.")
+@source_options
 @sql_options
 @click.option(
     "--save",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import os
 import sys
 import traceback
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -98,9 +99,14 @@ def cli(settings: Settings, debug: bool) -> None:
     settings.debug = debug
 
 
-def run(arguments: Sequence[str] | None = None) -> None:
+def run(arguments: Sequence[str] | None = None) -> NoReturn:
     """The entry point of the console script: runs a command and exits with its code."""
-    sys.exit(main(arguments))
+    code = main(arguments)
+    with contextlib.suppress(OSError, ValueError):  # closed by whoever read it
+        sys.stdout.flush()
+        sys.stderr.flush()
+    # Python would free all that it made, one by one: CPU time that a busy server would rather have.
+    os._exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from innoscope.metrics.model import Histogram
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Measured:
     """What was counted in ``seconds``, and how long attaching took."""
 

@@ -24,7 +24,8 @@ Examples:
 
 \b
 It needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_CHECKPOINT_RESTORE and CAP_DAC_READ_SEARCH
-(probes: CAP_SYS_ADMIN). packaging/systemd has a unit that gives it just these.
+(probes on kernels without links for uprobes: CAP_SYS_ADMIN). packaging/systemd has a unit that gives it
+just these.
 It opens no port, speaks no SQL and writes to no server. SIGTERM ends it; killed, it leaves nothing but its
 socket's file, which the next one replaces. Exit codes: docs/cli.md.
 """

@@ -15,6 +15,7 @@ import click
 from innoscope.cli.common import (
     duration_option,
     json_option,
+    source_options,
     sql_options,
     table,
     target_options,
@@ -120,8 +121,7 @@ def _size(_: click.Context, __: click.Parameter, value: str) -> int:
 @click.option(
     "--list", "listing", is_flag=True, help="Show the names that rules may use, with their values now."
 )
-@click.option("--no-sql", is_flag=True, help="Ask the server nothing.")
-@click.option("--no-probes", is_flag=True, help="Attach no eBPF probes.")
+@source_options
 @sql_options
 @json_option
 def command(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_yaml
+from innoscope.data import catalog_path, read_catalog
 from innoscope.errors import BadFile
+from innoscope.records import record
 from innoscope.stacks.catalog import to_regex
 from innoscope.stacks.classify import plain_name
 
@@ -24,7 +24,7 @@ KINDS: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Kind:
     """A kind, and whether it is sure: one that is not gives way to what the thread was seen to be before."""
 
@@ -42,7 +42,7 @@ class Kinds:
     def __init__(self, path: Path | None = None) -> None:
         """Raises BadFile, which names the first problem."""
         path = path or catalog_path("threads.yaml")
-        data = read_yaml(path)
+        data = read_catalog(path)
         if found := problems(data):
             raise BadFile(f"{path}: {found[0]}")
         self._frames = _patterns({name: body["frames"] for name, body in data["kinds"].items()})

@@ -13,7 +13,7 @@ from innoscope.collectors.errors import CollectorFailed
 from innoscope.errors import InnoscopeError, NoRights
 from innoscope.metrics.model import Histogram, Sample
 from innoscope.probes.attachment import Attachment
-from innoscope.probes.calibrating import HitCost, calibrate
+from innoscope.probes.calibrating import HitCost, known_cost
 from innoscope.probes.catalog import default_catalog
 from innoscope.probes.files import Descriptors
 from innoscope.probes.governor import DEFAULT_BUDGET, Governor, ProbeReport
@@ -82,7 +82,7 @@ class ProbesCollector:
         attachment = Attachment(self._target, self._families)
         try:
             with translating(self._target.pid):  # the server may end at any moment
-                cost = calibrate(attachment)
+                cost = known_cost(attachment)
                 self._mutexes = self._name_mutexes(attachment)
                 self._tell_kinds(attachment)
         except BaseException:

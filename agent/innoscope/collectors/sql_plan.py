@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.collectors import monitor
 from innoscope.metrics.model import Sample
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -53,7 +54,7 @@ def _number(text: str | None) -> Number | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Formula:
     """A number that follows from system variables, and which ones."""
 
@@ -88,7 +89,7 @@ def _classic_redo_limit(variables: Mapping[str, str]) -> Number | None:
 FORMULAS: Final[Mapping[str, Formula]] = {"classic_redo_limit": Formula(_REDO_VARIABLES, _classic_redo_limit)}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Plan:
     """The chosen source of each series, and what must be asked for them."""
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_yaml
+from innoscope.data import catalog_path, read_catalog
 from innoscope.errors import BadFile
+from innoscope.kept import cache_folder
 from innoscope.memory import layout as layouts
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +25,7 @@ _PARTS: Final = ("sessions", "metadata", "latches")
 TICKETS: Final = "_ZTV10MDL_ticket"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Part:
     """``words`` as in the catalog, ``members`` by name; ``roots`` are the addresses of their variables."""
 
@@ -40,7 +42,7 @@ class Part:
         return self.members[name].size
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Anatomy:
     """The parts that this build has; a part is None where one of its paths is not known, ``why`` says it."""
 
@@ -81,7 +83,7 @@ def learn(target: Target) -> Anatomy:
     if generation is None:
         return Anatomy()
     paths = sorted(set(_paths(generation)))
-    folder = layouts.cache_folder() / "owners"
+    folder = cache_folder() / "owners"
     names = sorted({layouts.root(path) for path in paths} | {TICKETS})
     known = layouts.learn(target, names, (), layouts.Debug(), folder, types=paths)
     parts: dict[str, Part] = {}
@@ -132,7 +134,7 @@ def _number(text: str) -> tuple[int, ...]:
 @cache
 def _servers() -> tuple[Mapping[str, Any], ...]:
     path = catalog_path("owners.yaml")
-    data = read_yaml(path)
+    data = read_catalog(path)
     try:
         return tuple(data["servers"])
     except (KeyError, TypeError) as error:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from innoscope.metrics.model import Histogram
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,7 +22,7 @@ CLIENT: Final = "connection"
 APPLIER: Final = "replication"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Snapshot:
     """All numbers at Unix time ``at``; keys are ``metric`` or ``metric.label`` of metrics.yaml."""
 
@@ -29,7 +30,7 @@ class Snapshot:
     values: Mapping[str, Value]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Seen:
     """Threads with one stack: their kind (threads.yaml), wait class and functions, innermost first.
 
@@ -43,7 +44,7 @@ class Seen:
     tids: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Look:
     """One look at all threads: how many of each ``(kind, wait class)``, at Unix time ``at``.
 
@@ -55,7 +56,7 @@ class Look:
     running: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OnFile:
     """Threads of all looks that were reading, writing or syncing one file, by wait class.
 
@@ -67,7 +68,7 @@ class OnFile:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Statement:
     """What one connection does, as the server says; ``text`` has no literals."""
 
@@ -81,7 +82,7 @@ class Statement:
     tid: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Held:
     """A lock that threads waited for and one that held it, at the look at which most waited.
 
@@ -104,7 +105,7 @@ class Held:
     stack: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Missing:
     """Why a source told nothing. ``reason`` is one of metrics.yaml's, ``words`` are for a person."""
 
@@ -113,7 +114,7 @@ class Missing:
     remedy: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Evidence:
     """All of it.
 

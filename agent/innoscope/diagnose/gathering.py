@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from innoscope.collectors import sql_catalog
@@ -22,7 +22,7 @@ from innoscope.diagnose.looking import INTERVAL_S, Looker
 from innoscope.diagnose.looks import Looks
 from innoscope.diagnose.numbers import Readings
 from innoscope.errors import InnoscopeError
-from innoscope.probes.governor import DEFAULT_BUDGET
+from innoscope.records import record
 from innoscope.target import sql
 from innoscope.target.discover import still_same
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from innoscope.metrics.model import Sample
     from innoscope.target.model import Target
 
-#: Seconds between two readings of all numbers, and how long one of them may take.
-_EVERY_S: Final = 1.0
+#: Seconds between two readings of all numbers, which the server pays for too, and how long one may take.
+_EVERY_S: Final = 2.0
 _PATIENCE_S: Final = 0.8
 _SQL_TIMEOUT_S: Final = 1.0
 #: So many looks are waited for, but not longer than so many seconds over the time: one look tells no
@@ -44,13 +44,18 @@ _SQL_TIMEOUT_S: Final = 1.0
 _LOOKS: Final = 4
 _LONGER_S: Final = 20.0
 _LOOKING_S: Final = 0.2
+#: Seconds between two words on how far it is.
+_TOLD_EVERY_S: Final = 1.0
 #: Shares of the time after which the server is asked who holds what: once stacks were seen.
 _ASK_AFTER: Final = 0.5
 #: Looks older than this say nothing of how many wait now.
 _RECENT_S: Final = 10.0
+#: What the probes may cost, as a share of the server's CPUs. Less than the agent's: all that is looked with
+#: is at work at once here, and the whole is to cost a server on two busy CPUs less than 3 %.
+_PROBE_BUDGET: Final = 0.004
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sources:
     """What may be used."""
 
@@ -58,7 +63,7 @@ class Sources:
     probes: bool = True
     defaults_file: str | None = None
     user: str | None = None
-    probe_budget: float = DEFAULT_BUDGET
+    probe_budget: float = _PROBE_BUDGET
     #: Asks the server for more, in the middle too: gets ``connect(seconds)`` and how many wait for row locks.
     also: Callable[[Callable[[float], Connection[Any]], int], None] | None = None
 
@@ -89,15 +94,20 @@ class Gathering:
         """Look for so many seconds, once, or until the server ends; ``progress`` gets those gone by."""
         begun, clock = time.time(), time.monotonic()
         asked: Asked | None = None
+        read_at = 0.0
         while self._goes_on(gone_by := time.monotonic() - clock, seconds):
             progress(gone_by)
             if asked is None and self._sources.sql and gone_by >= _ASK_AFTER * seconds:
                 asked = self.ask()
+            if gone_by >= read_at:
+                self.read()
+                read_at = gone_by + _EVERY_S
+            rest = min(_TOLD_EVERY_S, max(seconds - gone_by, _LOOKING_S))
+            time.sleep(max(0.0, rest - (time.monotonic() - clock - gone_by)))
+        if still_same(self._target):
+            if asked is None and self._sources.sql:  # a host too busy for rounds
+                asked = self.ask()
             self.read()
-            rest = min(_EVERY_S, max(seconds - gone_by, _LOOKING_S)) - (time.monotonic() - clock - gone_by)
-            time.sleep(max(0.0, rest))
-        if asked is None and self._sources.sql and still_same(self._target):  # a host too busy for rounds
-            asked = self.ask()
         self._looker.close()  # a first look that takes longer than all of it is waited for
         return self.between(begun, time.time(), asked)
 

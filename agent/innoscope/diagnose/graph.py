@@ -6,9 +6,10 @@ A node is a thread: its id, or minus the connection's id where the thread is not
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from innoscope.diagnose.evidence import Evidence, Held, Statement
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Edge:
     """``waiter`` waits for a lock that ``owner`` holds.
 
@@ -30,7 +31,7 @@ class Edge:
     held: Held | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Root:
     """The one at the end of a chain, who waits for nobody that is known (or for one of the chain: ``cycle``).
 

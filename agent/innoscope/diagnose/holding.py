@@ -5,7 +5,6 @@ Only reads (process_vm_readv); what is read is believed where it names a thread 
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import threading
 import time
@@ -63,7 +62,6 @@ class Holding:
         self._target = target
         self._memory = Memory(target.pid)
         self._locks: dict[int, _Lock] = {}
-        self._names: _Names | None = None
         self._sessions: tuple[Session, ...] = ()
         self._most = 0
         self._anatomy: Anatomy | None = None
@@ -88,7 +86,13 @@ class Holding:
     def told(self) -> tuple[Held, ...]:
         """A record for each lock and owner, those for which most waited first."""
         locks = sorted(self._locks.items(), key=lambda item: -item[1].waited)[:_LOCKS_KEPT]
-        return tuple(held for address, lock in locks for held in self._held(address, lock))
+        unnamed = [address for address, lock in locks if not lock.name]
+        names = _names(self._target.pid, unnamed) if unnamed else {}
+        return tuple(
+            held
+            for address, lock in locks
+            for held in _held(address, lock, lock.name or names.get(address) or _described(lock))
+        )
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -153,57 +157,39 @@ class Holding:
             lock.waiters, lock.best = tuple(sorted(waiting)), owners
             lock.taker, lock.wait = taker, by_tid[first.waiter].wait
 
-    def _held(self, address: int, lock: _Lock) -> Iterable[Held]:
-        name = lock.name or self._name(address) or _described(lock)
-        known: list[tuple[int | None, Thread | None]] = [*lock.best.items()]
-        for tid, thread in known[:_OWNERS_KEPT] or [(None, None)]:
-            yield Held(
-                kind=lock.kind,
-                name=name,
-                address=address,
-                owner=tid,
-                waiters=lock.waiters[:_WAITERS_KEPT],
-                waiting=len(lock.waiters),
-                wait=lock.wait,
-                looks=lock.looks,
-                owners=len(lock.owners),
-                owner_wait=thread.wait if thread is not None else "",
-                stack=_labels(thread) if thread is not None else (),
-            )
 
-    def _name(self, address: int) -> str:
-        if self._names is None:
-            self._names = _Names(self._target.pid)
-        return self._names.of(address)
+def _held(address: int, lock: _Lock, name: str) -> Iterable[Held]:
+    known: list[tuple[int | None, Thread | None]] = [*lock.best.items()]
+    for tid, thread in known[:_OWNERS_KEPT] or [(None, None)]:
+        yield Held(
+            kind=lock.kind,
+            name=name,
+            address=address,
+            owner=tid,
+            waiters=lock.waiters[:_WAITERS_KEPT],
+            waiting=len(lock.waiters),
+            wait=lock.wait,
+            looks=lock.looks,
+            owners=len(lock.owners),
+            owner_wait=thread.wait if thread is not None else "",
+            stack=_labels(thread) if thread is not None else (),
+        )
 
 
-class _Names:
-    """Global variables of the executable by address."""
+def _names(pid: int, addresses: list[int]) -> dict[int, str]:
+    """``LOCK_open``, ``log_sys+0x40`` inside a structure, by address; none where no variable covers it."""
+    from innoscope import _native
 
-    def __init__(self, pid: int) -> None:
-        from innoscope import _native
-
-        try:
-            variables = _native.CodeFile(pid).variables([""])
-        except (
-            OSError,
-            _native.NativeError,
-        ):  # it has just ended, or has no symbols: locks go without a name
-            variables = []
-        self._sorted = sorted((address, size, symbol) for symbol, address, size in variables)
-
-    def of(self, address: int) -> str:
-        """``LOCK_open``, ``log_sys+0x40`` inside a structure, "" where no variable covers the address."""
-        from innoscope import _native
-
-        place = bisect.bisect_right(self._sorted, (address, 1 << 62, "")) - 1
-        if place < 0:
-            return ""
-        start, size, symbol = self._sorted[place]
-        if not start <= address < start + size:
-            return ""
-        [name] = _native.demangle([symbol])
-        return name if address == start else f"{name}+0x{address - start:x}"
+    try:
+        found = _native.CodeFile(pid).variables_at(addresses)
+    except (OSError, _native.NativeError):  # it has just ended: locks go without a name
+        return {}
+    covered = [(address, *one) for address, one in zip(addresses, found, strict=True) if one is not None]
+    names = _native.demangle([symbol for _, symbol, _ in covered])
+    return {
+        address: name if address == start else f"{name}+0x{address - start:x}"
+        for name, (address, _, start) in zip(names, covered, strict=True)
+    }
 
 
 def _of(dump: Dump) -> tuple[set[int], set[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose import latches
@@ -12,6 +12,7 @@ from innoscope.diagnose.rules import PLACE, default_rules
 from innoscope.diagnose.signals import Signals
 from innoscope.diagnose.speaking import UNITS
 from innoscope.diagnose.unknown import Unknown
+from innoscope.records import record
 
 if TYPE_CHECKING:
     import re
@@ -25,7 +26,7 @@ _STACKS: Final = 2
 _FILES: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Finding:
     """Something that is wrong. ``score`` is 0 to 100; ``follows_from`` names the finding that explains it."""
 
@@ -42,7 +43,7 @@ class Finding:
     follows_from: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CannotTell:
     """Findings that nothing can be said of, because one source told nothing."""
 
@@ -52,7 +53,7 @@ class CannotTell:
     remedy: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Verdict:
     """All that is said. ``checked`` is how many rules could be answered."""
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_yaml
+from innoscope.data import catalog_path, read_catalog
 from innoscope.diagnose.blocking import BLOCKERS
 from innoscope.diagnose.signals import is_signal
 from innoscope.diagnose.speaking import UNITS
 from innoscope.errors import BadFile
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ _NEEDED: Final = ("title", "when", "score", "why", "do")
 _BOUNDS: Final = frozenset({"at_least", "below"})
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Condition:
     """One signal within bounds."""
 
@@ -34,7 +34,7 @@ class Condition:
     below: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Score:
     """From ``base`` to ``most`` as the signal goes from 0 to ``full``; without a signal it is ``base``."""
 
@@ -44,7 +44,7 @@ class Score:
     most: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rule:
     """One finding. ``when``: of each inner tuple one condition must hold."""
 
@@ -74,7 +74,7 @@ def default_rules() -> tuple[Rule, ...]:
 def load(path: Path | None = None) -> tuple[Rule, ...]:
     """All rules in the order of the file. Raises BadFile, which names the first problem."""
     path = path or catalog_path("findings.yaml")
-    data = read_yaml(path)
+    data = read_catalog(path)
     if found := list(problems(data)):
         raise BadFile(f"{path}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""))
     return tuple(_rule(name, body) for name, body in data["findings"].items())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from innoscope.doctor.model import Check, Status, Verdict
 from innoscope.doctor.server import ACCESS
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ _SAYS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Report:
     """``servers`` holds one list of checks per target, in the same order."""
 

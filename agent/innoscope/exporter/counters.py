@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from innoscope.metrics.model import Histogram
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -22,7 +23,7 @@ SINCE_WE_BEGAN: Final = frozenset({"probes", "waits"})
 LASTING: Final = frozenset({"redo_written_bytes", "redo_flushed_bytes", "redo_checkpoint_bytes"})
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Life:
     """Since when the numbers count: the server's process, and the sensor's."""
 

@@ -9,7 +9,7 @@ import logging
 import socket
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -21,6 +21,7 @@ from innoscope.exporter import head
 from innoscope.exporter.auth import TooManyGuesses, Verifier
 from innoscope.exporter.connections import Connections, counted_as
 from innoscope.exporter.load import Load, TooMuch
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,7 +51,7 @@ TEXT: Final = "text/plain; charset=utf-8"
 HTML: Final = "text/html; charset=utf-8"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Request:
     """What was asked. ``trusted``: the client proved who it is, or is on this host, where we listen only."""
 
@@ -60,7 +61,7 @@ class Request:
     trusted: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Response:
     """What is answered."""
 
@@ -81,7 +82,7 @@ def _later(text: str, status: HTTPStatus) -> Response:
     return plain(text, status, {"Retry-After": _AGAIN_S})
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Address:
     """Where to listen: ``127.0.0.1:9977``, ``[::1]:9977``, ``:9977`` (everywhere)."""
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import ssl
 import threading
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.data import read_yaml
 from innoscope.errors import BadFile
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +44,7 @@ _HEADERS: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tls:
     """How to speak TLS; paths are absolute or relative to the configuration file."""
 
@@ -71,7 +72,7 @@ class Tls:
         return context
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WebConfig:
     """What the file says; the default is plain HTTP for everybody who can connect."""
 

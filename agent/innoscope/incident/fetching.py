@@ -11,6 +11,7 @@ from innoscope.diagnose.evidence import Missing
 from innoscope.errors import BadFile, InnoscopeError, SqlFailed
 from innoscope.incident import redaction
 from innoscope.memory.reader import MemoryReader
+from innoscope.records import record
 from innoscope.target.sql_errors import explaining
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def fetch(connect: Connect, waiting: int) -> Fetched:
     return fetched
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Hasty:
     """Closes without a farewell, which a stalled server may not read."""
 

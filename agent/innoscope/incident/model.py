@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
+
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
     from innoscope.diagnose.evidence import Evidence, Missing
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Taken:
     """Who took it, where and when.
 
@@ -26,7 +28,7 @@ class Taken:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Capture:
     """All of one incident.
 

@@ -19,6 +19,7 @@ from innoscope.errors import BadFile
 from innoscope.incident.codec import clean
 from innoscope.incident.files import load
 from innoscope.metrics.model import Histogram
+from innoscope.records import record
 from innoscope.stacks.model import Frame
 from innoscope.stacks.recording import Recording
 
@@ -44,7 +45,7 @@ Wait = tuple[bool, str]
 Stack = tuple[bool, str, tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Mean:
     """Threads in a look, and how sure that is: the standard error."""
 
@@ -52,7 +53,7 @@ class Mean:
     error: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Series:
     """A metric over time: rates of each interval or values of each reading, by ``kind``.
 
@@ -71,7 +72,7 @@ class Series:
         return sum(self.values) / len(self.values)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Side:
     """What is compared. What the file does not tell is None."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.memory import layout as layouts
 from innoscope.memory.layout import Layout, Member
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,7 +39,7 @@ class Term:
     length: Term | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reading:
     """How one value is read: the sum of ``terms``, of which ``bits`` count, times ``scale``."""
 
@@ -52,7 +53,7 @@ class Reading:
     settled: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Absent:
     """Why a value cannot be read here, and what would help."""
 
@@ -61,7 +62,7 @@ class Absent:
     remedy: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Plan:
     """What can be read of one server, and what cannot."""
 
@@ -73,7 +74,7 @@ class _No(Exception):
     """This place is not in this server; the words say why."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Maker:
     target: Target
     catalog: Catalog

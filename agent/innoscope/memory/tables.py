@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -44,7 +45,7 @@ _VARIABLE_TYPES: Final[Mapping[int, tuple[str, str]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Status:
     """A status variable. ``live`` is false for a copy that is only as new as the last SHOW STATUS."""
 
@@ -54,7 +55,7 @@ class Status:
     live: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Variable:
     """A system variable. ``type`` is bool, int32, uint32, int64, uint64, float64 or string (a char pointer).
 
@@ -171,8 +172,8 @@ def _sysvar(image: Image, address: int) -> tuple[int, ...] | None:
 
 def _named_variables(image: Image, records: list[int], table: catalog.VariableTable) -> dict[str, Variable]:
     found = {}
-    for record in records:
-        fields = _sysvar(image, record)
+    for one in records:
+        fields = _sysvar(image, one)
         if fields is None or fields[0] & (_PER_SESSION | _OPTION_ONLY):
             continue
         flags, name_at, value = fields[0], fields[1], fields[5]

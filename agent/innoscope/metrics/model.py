@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Histogram:
     """Counts by power of two of nanoseconds: ``buckets[i]`` observations lie in [2**i, 2**(i+1)).
 
@@ -36,7 +37,7 @@ class Histogram:
 Value = float | int | Histogram
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sample:
     """One series' value now.
 
@@ -49,7 +50,7 @@ class Sample:
     labels: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Outcome:
     """One run of one collector. ``reason`` says why it failed, for a person; it may have samples even so.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_yaml
+from innoscope.data import catalog_path, read_catalog
 from innoscope.errors import BadFile
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,7 +39,7 @@ _TAKEN_LABELS: Final = frozenset({"server", "job", "instance", "le", "quantile",
 _FROM: Final = re.compile(r"\([^()]+(?:\([^()]*\)[^()]*)*\)\.$")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Label:
     """A label and its bound: the values it may have, else how many there may be."""
 
@@ -48,7 +48,7 @@ class Label:
     most: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Metric:
     """One metric as declared. ``own`` ones are about Innoscope, the others carry a ``server`` label too."""
 
@@ -99,7 +99,7 @@ def default() -> Registry:
 def load(path: Path | None = None) -> Registry:
     """Read and check the file; BadFile names the first problem."""
     path = path or catalog_path("metrics.yaml")
-    data = read_yaml(path)
+    data = read_catalog(path)
     found = problems(data)
     if found:
         raise BadFile(f"{path}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""))

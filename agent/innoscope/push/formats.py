@@ -10,9 +10,10 @@ from __future__ import annotations
 import base64
 import json
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
+
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _ENDS_A_VALUE: Final = str.maketrans(",{}", "___")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Posted:
     """What is put into an HTTP request."""
 

@@ -11,11 +11,12 @@ import os
 import secrets
 import stat
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.errors import BadFile, CannotWrite
+from innoscope.records import record
 from innoscope.selfprofile import folded
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _PART: Final = "innoscope"
 _LATEST: Final = 1e11
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Why:
     """``taken_at`` is Unix time. ``used`` and ``budget`` are shares of one core, over ``window_s``."""
 
@@ -47,7 +48,7 @@ class Why:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Kept:
     """What the file says: when and why, all samples, and the functions that ran most, ``(name, share)``."""
 

@@ -16,6 +16,7 @@ from innoscope import __version__
 from innoscope.errors import InnoscopeError
 from innoscope.metrics import registry
 from innoscope.metrics.notify import notify
+from innoscope.records import record
 from innoscope.sensor import protocol
 from innoscope.sensor.naming import Names
 from innoscope.sensor.profiles import encode_chunks, encode_looks
@@ -44,7 +45,7 @@ _MOST_CHUNKS: Final = 60
 _AGAIN_S: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Settings:
     """``names`` maps a pid or a socket's path, as text, to a server's name; ``only`` are those to watch, none
     for all. No ``probes``, no uprobes.

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import struct
 import time
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.errors import BadFile
 from innoscope.metrics.model import Histogram, Outcome, Sample
+from innoscope.records import record
 from innoscope.target.model import Target
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class TooSlow(Exception):
     """The other side did not send or take a whole frame in time."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServerReply:
     """One server as the sensor sees it. A server that ended stays for a while, with mysqld_up 0."""
 
@@ -48,7 +49,7 @@ class ServerReply:
     outcomes: tuple[Outcome, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reply:
     """The answer to ``collect``. ``boot_id`` and ``pid`` tell one sensor from the next."""
 

@@ -237,6 +237,18 @@ def _answers(path: Path) -> bool:
             return False
         except TimeoutError:
             return True
+        listener, _, _ = _UCRED.unpack(probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return _lives(listener)
+
+
+def _lives(pid: int) -> bool:
+    """Not one that was killed: what still takes its probes off shares its descriptors, the socket too."""
+    try:
+        Path(f"/proc/{pid}/exe").readlink()
+    except FileNotFoundError:
+        return pid == 0  # of another pid namespace: nothing is known of it
+    except OSError:
+        return True
     return True
 
 

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from innoscope.collectors.errors import CollectorFailed
@@ -17,6 +17,7 @@ from innoscope.collectors.waits import WaitsCollector
 from innoscope.diagnose.looks import Looks
 from innoscope.metrics.model import Outcome, Sample
 from innoscope.probes.governor import DEFAULT_BUDGET
+from innoscope.records import record
 from innoscope.sensor.accumulate import Accumulator, added
 from innoscope.stacks.profiles import Profiles
 from innoscope.target.discover import still_same
@@ -42,7 +43,7 @@ LOOKS_S: Final = 180.0
 LASTING: Final = ("redo_written_bytes", "redo_flushed_bytes", "redo_checkpoint_bytes")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProbeSettings:
     """Which probes (None: those on by default), and what they may cost as a share of the server's CPUs."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_yaml
+from innoscope.data import catalog_path, read_catalog
 from innoscope.errors import BadFile
+from innoscope.records import record
 from innoscope.stacks.descriptors import KINDS, SYSCALLS
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _TOP_KEYS: Final = frozenset({"version", "libraries", "classes", "lists", "rules
 _REQUIRED: Final = frozenset({"on_cpu", "other"})
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WaitClass:
     """One wait class. ``state`` (sleeping or running) limits all its rules."""
 
@@ -32,7 +32,7 @@ class WaitClass:
     state: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rule:
     """One rule: every condition that is not empty must hold. ``line`` counts rules from 1."""
 
@@ -44,7 +44,7 @@ class Rule:
     files: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Catalog:
     """The whole file, checked."""
 
@@ -56,7 +56,7 @@ class Catalog:
 def load(path: Path | None = None) -> Catalog:
     """Read and check the catalog; BadFile names the first problem."""
     path = path or catalog_path("waits.yaml")
-    data = read_yaml(path)
+    data = read_catalog(path)
     found = problems(data)
     if found:
         raise BadFile(f"{path}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""))

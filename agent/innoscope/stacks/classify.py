@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from innoscope.records import record
 from innoscope.stacks.catalog import Catalog, is_plain, load, to_regex
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ IDLE: Final = frozenset({"idle", "background_idle"})
 _NAME_KEYS: Final = ("frames", "also", "leaf", "not")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Compiled:
     """A rule ready to run. Sets hold the numbers of pattern lists; an absent condition is None."""
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from innoscope.target.model import Query, Target
@@ -22,7 +24,7 @@ class Trust(StrEnum):
     INCOMPLETE = "incomplete"  # the outermost frame is not the start of a thread
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Frame:
     """One function on a stack. ``offset`` is the ELF virtual address within ``module``."""
 
@@ -38,7 +40,7 @@ class Frame:
         return self.function or f"{self.module}+0x{self.offset:x}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Thread:
     """One thread at one look. Frames are innermost first.
 
@@ -57,7 +59,7 @@ class Thread:
     argument: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Dump:
     """All threads of one server at one look. ``taken_at`` is Unix time in seconds."""
 

@@ -9,6 +9,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from innoscope.records import record
 from innoscope.stacks.model import Frame, Trust
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _LEFT: Final = 3 / 4
 _RARE: Final = (Frame("[rare stacks]", "", 0),)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stack:
     """A wait class and functions, innermost first. Stacks are the same if all but the ``frames`` are."""
 
@@ -42,7 +43,7 @@ class Stack:
         return cls(wait, trust, tuple([frame.label for frame in frames]), frames)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Chunk:
     """Looks added up: ``counts`` are threads by stack, over all looks.
 

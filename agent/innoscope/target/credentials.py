@@ -8,11 +8,12 @@ from __future__ import annotations
 import getpass
 import os
 import stat
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from innoscope.errors import BadFile
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -25,7 +26,7 @@ _MODES = ("REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 _OFF = ("0", "off", "false")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Credentials:
     """An account. The password never appears in ``repr``."""
 
@@ -34,7 +35,7 @@ class Credentials:
     tls: Tls | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tls:
     """How to speak TLS over TCP: the options ``ssl-*`` of mysql and mariadb. No ``ca``, no verification."""
 

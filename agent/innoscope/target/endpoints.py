@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +15,7 @@ _DEFAULT_PORT = 3306
 _OTHER_PORTS = {33060, 33062, 4567, 4568}  # X protocol, admin_port, Galera
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Endpoints:
     """The Unix socket (its path as the server sees it) and the TCP port; None when it has none."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from innoscope.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Target:
     """One running mysqld or mariadbd.
 
@@ -35,7 +35,7 @@ class Target:
         return f"/proc/{self.pid}/root{path}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Query:
     """What the server says of a thread over SQL. ``digest_text`` has no literals in it."""
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
+
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +28,7 @@ _TCP_LINE = 150  # bytes, padded (TMPSZ in net/ipv4/tcp_ipv4.c): so the kernel d
 _TCP_BEFORE_ESTABLISHED = {_TCP_LISTEN, "03"}  # before Linux 4.4 half-open ones stand between the listeners
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stat:
     """The fields of /proc/PID/stat that we use; ``start_time`` is clock ticks since boot."""
 
@@ -55,7 +56,7 @@ def _raise(pid: int, error: OSError) -> NoReturn:
     raise error
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProcFs:
     """A /proc file system, by default our own."""
 

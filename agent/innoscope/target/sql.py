@@ -6,11 +6,12 @@ Every step has a timeout, and no statement here can wait on a metadata lock.
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from innoscope.errors import BadFile, SqlFailed
+from innoscope.records import record
 from innoscope.target import credentials, version
 from innoscope.target.container import differing
 from innoscope.target.fingerprint import fingerprint
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _HERE = ("127.0.0.1", "::1", "localhost")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Source:
     """How one generation of servers tells which OS thread runs what."""
 

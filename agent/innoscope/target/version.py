@@ -7,11 +7,11 @@ A server that starts, hangs or refuses connections still tells its version: in m
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
 from innoscope.errors import InnoscopeError
+from innoscope.records import record
 from innoscope.target.native_errors import translating
 from innoscope.target.proc import ProcFs
 
@@ -36,7 +36,7 @@ _MARKS: tuple[tuple[bytes, re.Pattern[bytes]], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Version:
     """``number`` is a tuple of int, so (10, 11) > (10, 5); () with ``source`` "unknown" when not learnt."""
 

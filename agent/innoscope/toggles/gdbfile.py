@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,7 @@ _KINDS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Described:
     """A variable: ELF virtual address, bytes, and kind.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
+from innoscope.records import record
 from innoscope.toggles import catalog, facts
 from innoscope.toggles.journal import Journal
 
@@ -36,7 +37,7 @@ def open_writer(kind: str, target: Target, account: Account) -> Writer:
     raise ValueError(f"no such way: {kind}")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Means:
     """The real ones by default; a test that injects faults hands in others.
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from innoscope.errors import InnoscopeError
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,7 +42,7 @@ class ChangeFailed(InnoscopeError):
     exit_code = 16
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Setting:
     """A place in the server: ``name`` is a system variable (sql) or a global symbol (memory).
 
@@ -57,7 +58,7 @@ class Setting:
     variable: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Assignment:
     """What a value of the toggle means for one setting.
 
@@ -75,7 +76,7 @@ class Assignment:
     bound: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Way:
     """One way on one generation of servers. ``kind`` is sql, memory or gdb.
 
@@ -88,7 +89,7 @@ class Way:
     note: str | None = None  # what else this way changes, on these servers
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Generation:
     """Servers of a flavour from a version up to (not with) another. No ``ways``: ``refused`` says why not.
 
@@ -103,7 +104,7 @@ class Generation:
     never: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Domain:
     """The values of a toggle: ``words`` (on and off, or choices), or a number from ``low`` to ``high``."""
 
@@ -114,7 +115,7 @@ class Domain:
     whole: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Toggle:
     """One entry of the catalog. ``domain`` is None for an action (release memory), which cannot be undone."""
 
@@ -128,7 +129,7 @@ class Toggle:
     undo: str | None = None  # what undoing cannot bring back
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Step:
     """One write: from what to what. ``address``, ``size`` and ``type`` only for memory."""
 
@@ -141,7 +142,7 @@ class Step:
     origin: str | None = None  # where address and size come from ("debug information", ".dynsym", ...)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Verdict:
     """What one check says. ``reason`` and ``remedy`` when it says no."""
 
@@ -151,7 +152,7 @@ class Verdict:
     remedy: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Plan:
     """Exactly what would be done."""
 

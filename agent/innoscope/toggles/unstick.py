@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from innoscope.errors import NoRights
+from innoscope.records import record
 from innoscope.target.greeting import answers
 from innoscope.target.native_errors import gone
 from innoscope.target.proc import ProcFs
@@ -33,7 +34,7 @@ _ANSWER_S: Final = 5.0
 _POLL_S: Final = 0.005
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rescue:
     """What was found and done. ``steps`` are words; ``answered`` is None where it does not listen yet.
 

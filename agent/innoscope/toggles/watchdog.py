@@ -7,10 +7,10 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
+from innoscope.records import record
 from innoscope.target.native_errors import gone
 from innoscope.toggles import watchdog_main
 from innoscope.toggles.model import ChangeFailed
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SCRIPT: Final = Path(watchdog_main.__file__)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Outcome:
     """What became of one gdb.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.segment import Segment
@@ -12,6 +11,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from innoscope.records import record
 from innoscope.top.lines import fit
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Item:
     """Some lines that belong together. Without a ``key`` they cannot be chosen."""
 

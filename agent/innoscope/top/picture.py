@@ -8,6 +8,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from innoscope.records import record
 from innoscope.stacks.fold import Group
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Order(StrEnum):
         return orders[(orders.index(self) + 1) % len(orders)]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Choice:
     """Which stacks are shown, and in which order."""
 

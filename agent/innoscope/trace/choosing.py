@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.errors import NoSuchProcess
 from innoscope.probes.catalog import Catalog, default_catalog
-from innoscope.probes.mangled import beginnings, is_partial, pattern, symbol_pattern
+from innoscope.probes.mangled import beginnings, is_copy, is_of, is_partial
 from innoscope.probes.placing import Missing, Place, Placed, place
 from innoscope.target.native_errors import translating
 from innoscope.target.reading import ONE_AT_A_TIME
@@ -82,11 +82,10 @@ def _missing(missing: Missing) -> NotHere:
 
 def _named(file: CodeFile, function: str) -> list[Place]:
     """An exact symbol or a qualified name, copies included."""
-    patterns = [pattern(function), symbol_pattern(function)]
     matching = (
         Place(*found)
         for found in file.functions([*beginnings(function), function])
-        if any(each.fullmatch(found[0]) for each in patterns)
+        if is_of(found[0], [function]) or is_copy(found[0], [function])
     )
     return _distinct(matching)
 
@@ -183,8 +182,7 @@ def _in_catalog(target: Target, catalog: Catalog, places: Sequence[Place]) -> li
         site = probe.site(target.flavour, target.version)
         if site is None or site.absent or site.shared_object:
             continue
-        patterns = [*map(pattern, site.functions), *map(symbol_pattern, site.symbols)]
-        if all(any(each.fullmatch(at.symbol) for each in patterns) for at in places):
+        if all(is_of(at.symbol, site.functions) or is_copy(at.symbol, site.symbols) for at in places):
             found.append((probe, site))
     return found
 

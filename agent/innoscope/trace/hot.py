@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from innoscope.data import catalog_path, read_yaml
+from innoscope.data import catalog_path, read_catalog
 from innoscope.errors import BadFile
-from innoscope.probes.mangled import pattern
+from innoscope.probes.mangled import is_of
+from innoscope.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Hot:
     """Some functions that are alike: why they are hot, the way around, what a hit counts in the budget."""
 
@@ -22,7 +22,7 @@ class Hot:
 
     def has(self, symbol: str) -> bool:
         """Whether that symbol is one of them."""
-        return any(pattern(function).fullmatch(symbol) for function in self.functions)
+        return is_of(symbol, self.functions)
 
 
 @cache
@@ -30,7 +30,7 @@ def default_hot() -> tuple[Hot, ...]:
     """The list that comes with the program."""
     path = catalog_path("hot.yaml")
     try:
-        return tuple(_hot(entry) for entry in read_yaml(path)["hot"])
+        return tuple(_hot(entry) for entry in read_catalog(path)["hot"])
     except (KeyError, TypeError, ValueError) as error:
         raise BadFile(f"{path}: {error}") from error
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.errors import InnoscopeError
 from innoscope.probes.governor import DEFAULT_BUDGET
+from innoscope.records import record
 
 if TYPE_CHECKING:
     from innoscope.metrics.model import Histogram
@@ -43,7 +44,7 @@ class Ambiguous(InnoscopeError):
     exit_code = 2
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Wanted:
     """What to find out, and at which price.
 
@@ -59,7 +60,7 @@ class Wanted:
     budget: float = DEFAULT_BUDGET
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Chosen:
     """One function of one mapped file, all copies of it, and what the catalog knows of it."""
 
@@ -74,7 +75,7 @@ class Chosen:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Trial:
     """The first moments of a trace: so many hits in ``seconds``; ``began`` is of time.monotonic()."""
 
@@ -88,7 +89,7 @@ class Trial:
         return self.hits / self.seconds if self.seconds > 0 else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Values:
     """The values of one argument: the most frequent ones, and all by powers of two.
 

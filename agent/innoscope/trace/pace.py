@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from innoscope.errors import BadFile, SqlFailed
+from innoscope.records import record
 from innoscope.target import sql
 from innoscope.target.sql_errors import explaining
 
@@ -24,7 +24,7 @@ SWITCHES: Final = "voluntary context switches"
 BEFORE_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Loss:
     """What a forced trace cost: ``spent`` seconds of CPU in ``seconds``, by hits times their calibrated cost.
 
@@ -40,7 +40,7 @@ class Loss:
     why_no_sql: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Counts:
     at: float  # time.monotonic()
     counts: Mapping[str, float]

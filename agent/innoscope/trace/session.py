@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import struct
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from innoscope.metrics.model import Histogram
+from innoscope.records import record
 from innoscope.target.native_errors import translating
 from innoscope.trace.model import Values
 
@@ -32,7 +33,7 @@ _SLACK: Final = 2
 REAL, REHEARSED = 0, 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Control:
     """``struct control`` of trace.bpf.c."""
 
@@ -49,7 +50,7 @@ class _Control:
         return struct.pack("=7Q", *words)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reading:
     """What the maps hold, since they were made."""
 
