@@ -30,4 +30,6 @@ if [[ ! -x .venv/bin/python ]]; then
 fi
 extras=${1:-}
 echo "setup: building (the first time takes a minute or two)"
-.venv/bin/pip install --quiet --disable-pip-version-check --editable ".${extras:+[$extras]}"
+# "compat": a path to agent/ instead of a finder that each start of Python would run (10 ms of 20).
+.venv/bin/pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat \
+    --editable ".${extras:+[$extras]}"
