@@ -1,7 +1,7 @@
-"""What ``innoscope diagnose`` costs the server while it runs over and over: ``python -m bench diagnose``.
+"""What ``innoscope diagnose`` costs the server while it runs: ``python -m bench diagnose``.
 
-The arms: nothing (control), and the command as a person types it, one run after the other: start, compiling
-the probes, looking, taking them off. Both loads of the probes' benchmark.
+The arms: nothing (control), and the command as a person types it, from its start to its end: loading the
+probes, looking, taking them off. Empty windows last as long as it takes. Both loads of the probes' benchmark.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ Record = dict[str, Any]
 def run(name: str, settings: Settings) -> Record:
     """One server: each load in turn."""
     return {
-        "window_s": settings.diagnose_window,
-        "run_s": settings.diagnose_seconds,
+        "look_s": settings.diagnose_seconds,
         "loads": {load: _loaded(name, load, settings) for load in settings.probe_loads},
     }
 
@@ -49,28 +48,21 @@ def _loaded(name: str, load_name: str, settings: Settings) -> Record:
         )
         child = stack.enter_context(Child("diagnoser", str(server.pid), str(settings.diagnose_seconds)))
         say(f"{name}: {load.describe}; once before, so that offsets are known")
-        child.ask("on")
-        child.ask("off")
-        cells: list[Record] = []
+        cells: list[Record] = [child.ask("run")]
         trials = alternate(
             (CONTROL, ARM),
             settings.pair_rounds,
-            _window(server, load, child, settings, cells),
+            _window(server, load, child, cells),
             lambda number: say(f"{name}, {load_name}: pair {number + 1} of {settings.pair_rounds}"),
         )
-    return {"load": load.describe, "trials": [asdict(trial) for trial in trials], "cells": cells}
+    return {"load": load.describe, "trials": [asdict(trial) for trial in trials], "cells": cells[1:]}
 
 
-def _window(
-    server: Server, load: Workload, child: Child, settings: Settings, cells: list[Record]
-) -> Callable[[str], Window]:
+def _window(server: Server, load: Workload, child: Child, cells: list[Record]) -> Callable[[str], Window]:
     def window(arm: str) -> Window:
         if arm == CONTROL:
-            return pairs.window(server, load, settings.diagnose_window)
-        child.ask("on")
-        seen = pairs.window(server, load, settings.diagnose_window)
-        cells.append(child.ask("off"))
-        return seen
+            return pairs.window(server, load, cells[-1]["seconds"])
+        return pairs.during(server, load, lambda: cells.append(child.ask("run")))
 
     return window
 
@@ -93,13 +85,13 @@ def report(results: dict[str, Any]) -> str:
     )
 
 
-_SPENT = ("runs", "looks", "CPU of one core, median", "found", "could not be told for want of")
+_SPENT = ("runs", "looks", "seconds, median", "CPU seconds, median", "found", "could not be told for want of")
 
 
 def _spent(cells: list[Record]) -> list[str]:
     return [
-        str(sum(cell["runs"] for cell in cells)), str(sum(cell["looks"] for cell in cells)),
-        f"{median(cell['cpu_s'] / cell['seconds'] for cell in cells):.0%}",
+        str(len(cells)), str(sum(cell["looks"] for cell in cells)),
+        f"{median(cell['seconds'] for cell in cells):.1f}", f"{median(cell['cpu_s'] for cell in cells):.2f}",
         _all(cells, "found"), _all(cells, "untold"),
     ]  # fmt: skip
 

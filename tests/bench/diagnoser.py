@@ -1,16 +1,15 @@
-"""Helper process: ``innoscope diagnose`` on one server, over and over.
+"""Helper process: ``innoscope diagnose`` on one server, once for each ``run`` on its input.
 
-Arguments: pid, seconds of each run. Orders on its input: ``on`` and ``off``, which answers with what was done
-since, when the run that is under way has ended. Each gets one line of JSON.
+Arguments: pid, seconds to look. Each run gets one line of JSON when it has ended.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,44 +18,27 @@ from bench.children import answer, told
 
 _INNOSCOPE = Path(sys.executable).with_name("innoscope")
 _ENDS = (0, 18)  # nothing wrong, something found
+#: As installed: pip leaves bytecode, and what runs from a tree makes its own at the first run.
+_ENVIRONMENT = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
-class Runs:
-    """One run after the other, until ``end``."""
-
-    def __init__(self, pid: str, seconds: str) -> None:
-        self._command = [
-            str(_INNOSCOPE), "diagnose", "--pid", pid, "-u", "root", "--seconds", seconds, "--json",
-        ]  # fmt: skip
-        self._ended = threading.Event()
-        self._records: list[dict[str, Any]] = []
-        self._failure: str | None = None
-        self._began, self._ran = time.monotonic(), _cpu_seconds()
-        self._thread = threading.Thread(target=self._work)
-        self._thread.start()
-
-    def end(self) -> dict[str, Any]:
-        """How many runs, their CPU time, what they found and could not tell. Raises RuntimeError."""
-        self._ended.set()
-        self._thread.join()
-        if self._failure is not None:
-            raise RuntimeError(self._failure)
-        return {
-            "seconds": time.monotonic() - self._began,
-            "cpu_s": _cpu_seconds() - self._ran,
-            "runs": len(self._records),
-            "looks": sum(record["looks"] for record in self._records),
-            "found": sorted({one["name"] for record in self._records for one in record["findings"]}),
-            "untold": sorted({one["source"] for record in self._records for one in record["cannot_tell"]}),
-        }
-
-    def _work(self) -> None:
-        while not self._ended.is_set():
-            done = subprocess.run(self._command, capture_output=True, text=True, check=False)
-            if done.returncode not in _ENDS:
-                self._failure = done.stderr
-                return
-            self._records.append(json.loads(done.stdout))
+def run(pid: str, seconds: str) -> dict[str, Any]:
+    """How long it took, its CPU time, what it found and could not tell. Raises RuntimeError."""
+    command = [
+        str(_INNOSCOPE), "diagnose", "--pid", pid, "-u", "root", "--seconds", seconds, "--json",
+    ]  # fmt: skip
+    began, ran = time.monotonic(), _cpu_seconds()
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_ENVIRONMENT)
+    if done.returncode not in _ENDS:
+        raise RuntimeError(done.stderr)
+    record = json.loads(done.stdout)
+    return {
+        "seconds": time.monotonic() - began,
+        "cpu_s": _cpu_seconds() - ran,
+        "looks": record["looks"],
+        "found": sorted({one["name"] for one in record["findings"]}),
+        "untold": sorted({one["source"] for one in record["cannot_tell"]}),
+    }
 
 
 def _cpu_seconds() -> float:
@@ -66,14 +48,11 @@ def _cpu_seconds() -> float:
 
 
 def main() -> None:
-    """Rest between ``off`` and ``on``."""
+    """Until the input ends."""
     pid, seconds = sys.argv[1:]
     answer("ready")
     while told(None):
-        runs = Runs(pid, seconds)
-        answer("on")
-        told(None)
-        answer(runs.end())
+        answer(run(pid, seconds))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from bench.proc import cpu_seconds
 from bench.tables import interval, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from servers import Server
     from workloads import Workload
@@ -24,8 +24,13 @@ HEADER = ("metric", "pairs", "without", "with", "change (95 % interval)", "contr
 
 def window(server: Server, load: Workload, seconds: float) -> Window:
     """Watch the load for so long."""
+    return during(server, load, lambda: time.sleep(seconds))
+
+
+def during(server: Server, load: Workload, wait: Callable[[], None]) -> Window:
+    """Watch the load until ``wait`` returns."""
     began, ran, done = _reading(server, load)
-    time.sleep(seconds)
+    wait()
     ended, ran_then, done_then = _reading(server, load)
     operations = done_then - done
     return {
