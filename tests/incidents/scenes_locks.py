@@ -27,13 +27,19 @@ def _oltp(server: Server) -> Oltp:
     return Oltp(server, 4)
 
 
-def _updates(server: Server, count: int, where: str) -> Repeated:
+def _updates(server: Server, count: int, where: str, rate: int = 0) -> Repeated:
     """Updates of single rows of a table with many."""
     make = (
         "CREATE TABLE t1 (a INT AUTO_INCREMENT PRIMARY KEY, b INT) ENGINE=InnoDB",
         *doubled("t1", "b", "0", _ROWS),
     )
-    return Repeated(server, count, [f"UPDATE t1 SET b = b + 1 WHERE a = {where}"], make=make, among=_ROWS)
+    statement = f"UPDATE t1 SET b = b + 1 WHERE a = {where}"
+    return Repeated(server, count, [statement], make=make, among=_ROWS, rate=rate)
+
+
+def _paced_updates(server: Server) -> Repeated:
+    """As fast as they can be they would fill the buffer pool with undo log, which is another incident."""
+    return _updates(server, 8, "$R", rate=10_000)
 
 
 def _many_tables(server: Server) -> None:
@@ -63,7 +69,7 @@ def _old_snapshot(server: Server) -> Iterator[None]:
         forgotten = stack.enter_context(contextlib.closing(server.connect()))
         with forgotten.cursor() as cursor:
             cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
-        stack.enter_context(_updates(server, 8, "$R"))
+        stack.enter_context(_paced_updates(server))
         _until_history_is_long(server, time.monotonic() + _OLD_S)
         yield
 
@@ -121,12 +127,12 @@ INCIDENTS = (
         what="32 connections read any of 2,000 tables; the table cache holds 64",
     ),
     Incident(
-        "history-56", "mysql-5.6.24", "history_list", _old_snapshot, lambda s: _updates(s, 8, "$R"),
+        "history-56", "mysql-5.6.24", "history_list", _old_snapshot, _paced_updates,
         options=(*_FAST, "--innodb-log-file-size=512M"),
         what="a transaction has looked once and is forgotten, while others update rows",
     ),
     Incident(
-        "history-97", "mysql-9.7", "history_list", _old_snapshot, lambda s: _updates(s, 8, "$R"),
+        "history-97", "mysql-9.7", "history_list", _old_snapshot, _paced_updates,
         options=_FAST,
         what="a transaction has looked once and is forgotten, while others update rows",
     ),

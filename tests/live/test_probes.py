@@ -138,8 +138,8 @@ def test_fsyncs(name: str) -> None:
     """The kernel's own count: servers count some of theirs only."""
     with _watched(name, "fsync", options=Fsync.server_options) as watched:
         syscalls = [f"tracepoint:syscalls:sys_enter_{call} /pid == {watched.server.pid}/" for call in _SYNCS]
-        probed = watched.probed("fsync_seconds")
         with Independent(*syscalls) as independent:
+            probed = watched.probed("fsync_seconds")  # now: the server has some of its own at all times
             with Fsync(watched.server, 2):
                 _until(lambda: watched.probed("fsync_seconds") - probed > 500)
             after = watched.settled(lambda: watched.probed("fsync_seconds"))

@@ -14,7 +14,7 @@ from innoscope.stacks.render import encode
 from live import figures
 from live.profiling import Perf, off_cpu, on_cpu, schedstat, self_shares
 from servers import Server
-from workloads import Fsync, Oltp, RowLock
+from workloads import Burn, Fsync, Oltp, RowLock
 
 if TYPE_CHECKING:
     from innoscope.profile.model import Profile
@@ -132,9 +132,13 @@ def _same(ours: list[str], theirs: list[str], mine: dict[str, float], its: dict[
 
 
 def test_samples_are_as_many_as_the_time_used() -> None:
-    """One for each period of CPU time, by the server's own account."""
-    with Server("mysql-5.6.24") as server, _loaded(server):
+    """One for each period of CPU time, by the server's own account.
+
+    Of threads that compute: where they sleep and wake thousands of times a second, the kernel's clock meets
+    them 5 to 12 % too often on a virtual machine; perf's samples are as many as ours then.
+    """
+    with Server("mysql-5.6.24") as server, Burn(server, 2):
         profile = on_cpu(server.pid, SECONDS, 499)
     sampled = sum(row.number for row in profile.rows) * profile.period_ns / 1e9
     assert profile.lost == 0
-    assert sampled == pytest.approx(profile.cpu_seconds, rel=0.1)
+    assert sampled == pytest.approx(profile.cpu_seconds, rel=0.02)

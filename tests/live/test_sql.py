@@ -172,6 +172,7 @@ def test_a_hung_server_is_given_up() -> None:
         asked = of(server, timeout=0.3)
         asked.collect()
         os.kill(server.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, server.pid, os.WSTOPPED | os.WNOWAIT)  # all of its threads
         try:
             began = time.monotonic()
             with pytest.raises(CollectorFailed) as caught:

@@ -231,6 +231,7 @@ def test_a_hung_server_is_given_up() -> None:
     with Server("mysql-5.6.24") as server, SqlWriter(find_one(server.pid), ROOT) as writer:
         change = step(writer, "max_connections", 2600)
         os.kill(server.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, server.pid, os.WSTOPPED | os.WNOWAIT)  # all of its threads
         try:
             began = time.monotonic()
             with pytest.raises(NoLogin, match="did not answer"):

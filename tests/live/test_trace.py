@@ -28,6 +28,8 @@ READ_PATH = ("buf_page_init_for_read",)
 #: Blocks for locks are few among those for pages: enough of both to be met.
 COPIES = ("one", "two")
 _TENTH = 100_000_000  # ns
+#: Seconds that a call may take longer while it is tried out: two hits, at half a microsecond each and more.
+_SLOWER_S = 1e-6
 POOL = (
     "--innodb-buffer-pool-size=8M",
     "--innodb-flush-log-at-trx-commit=0",
@@ -165,7 +167,8 @@ def test_a_hot_function_is_refused(busy: Server, function: str, counter: str | N
         f"{rate:,.0f} calls a second (server: {told:,.0f}), probed for {probed_ms:.0f} ms",
         rate=rate, told=told, probed_ms=probed_ms,
     )  # fmt: skip
-    assert rate > 0.2 * told, "a trial slows a hot function, and the tool takes a CPU of two"
+    # A trial slows a hot function, by what two hits cost: the quicker the server is, the larger the part.
+    assert not told or 1 / rate - 1 / told < _SLOWER_S
     assert probed_ms < 1000
     assert_well(busy)
     assert breakpoints(busy.pid) == set()

@@ -6,17 +6,24 @@ import json
 import re
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.probes.catalog import default_catalog
 from innoscope.probes.source import CALIBRATION
 from servers import ensure_packages
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 #: The names that the programs in probes/snapshot, probes/profile and probes/trace have.
 _OURS: Final = ("snapshot", "on_tick", "on_switch", "on_wakeup", "trace_enter", "trace_leave")
 #: What the kernel keeps of a program's name.
 _KEPT: Final = 15
+#: Kernel functions in which a perf event or a link goes.
+_CLOSING = re.compile(r"\b(perf_event_release_kernel|bpf_uprobe_multi_link_release)\b")
+_OFFSET = re.compile(r"^\d+\s+0x([0-9a-f]+)\s+0x", re.MULTILINE)
 _HELD = re.compile(r"^prog_id:\s*(\d+)$", re.MULTILINE)
 #: The kernel takes probes off one after the other, 10 ms each when quiet and 85 ms under load, in the
 #: background; a sensor of this suite may have 50 on each of 8 servers.
@@ -51,10 +58,25 @@ def breakpoints(pid: int) -> set[tuple[str, int]]:
 
 
 def probed(pid: int) -> set[tuple[str, int]]:
-    """Where somebody's perf events are; ours name the file by its mapping."""
+    """Where somebody's perf events or links are; ours name the file by its mapping."""
     events = (event for event in _bpftool("perf") if event["fd_type"].startswith("u"))
     paths = ((Path(event["filename"]), event["offset"]) for event in events)
-    return {(path.name, offset) for path, offset in paths if path.parent == Path(f"/proc/{pid}/map_files")}
+    by_event = {
+        (path.name, offset) for path, offset in paths if path.parent == Path(f"/proc/{pid}/map_files")
+    }
+    return by_event | {place for text in _bpf_descriptors() for place in _linked(text, pid)}
+
+
+def _linked(text: str, pid: int) -> Iterator[tuple[str, int]]:
+    """The places of a link in that process, from what /proc/PID/fdinfo tells of it."""
+    told = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    if told.get("link_type", "").strip() != "uprobe_multi" or int(told["pid"]) != pid:
+        return
+    name = told["path"].strip().rpartition("/")[2].removesuffix(" (deleted)")
+    for offset in (int(found, 16) for found in _OFFSET.findall(text)):
+        for start, end, skipped, path in _code(pid):
+            if path.rpartition("/")[2] == name and skipped <= offset < skipped + end - start:
+                yield f"{start:x}-{end:x}", offset
 
 
 def _loaded() -> set[int]:
@@ -69,22 +91,24 @@ def _probes() -> set[str]:
 
 def _held() -> set[int]:
     """Program ids of all descriptors of programs, links and iterators on this machine."""
-    held = set()
-    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+    return {int(held) for text in _bpf_descriptors() for held in _HELD.findall(text)}
+
+
+def _bpf_descriptors() -> Iterator[str]:
+    """What is told of each on this machine."""
+    for descriptor in _in_processes("fd/*"):
         try:
             if "bpf" in str(descriptor.readlink()):
-                text = (descriptor.parents[1] / "fdinfo" / descriptor.name).read_text()
-                held |= set(map(int, _HELD.findall(text)))
+                yield (descriptor.parents[1] / "fdinfo" / descriptor.name).read_text()
         except OSError:  # closed in the meantime
             continue
-    return held
 
 
 def _being_closed() -> bool:
     """Whether a thread of this machine is taking off a probe."""
-    for stack in Path("/proc").glob("[0-9]*/task/[0-9]*/stack"):
+    for stack in _in_processes("task/[0-9]*/stack"):
         try:
-            if "perf_event_release_kernel" in stack.read_text():
+            if _CLOSING.search(stack.read_text()):
                 return True
         except OSError:  # it has ended
             continue
@@ -101,12 +125,8 @@ def _changed(pid: int) -> set[tuple[str, int]]:
     """Bytes of code that differ from those of the mapped file."""
     found = set()
     with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-            where, rights, skipped, _, inode, *_ = line.split()
-            if "x" not in rights or inode == "0":
-                continue
-            start, end = (int(text, 16) for text in where.split("-"))
-            mapping, offset = f"{start:x}-{end:x}", int(skipped, 16)
+        for start, end, offset, _ in _code(pid):
+            mapping = f"{start:x}-{end:x}"
             memory.seek(start)
             code = memory.read(end - start)
             with Path(f"/proc/{pid}/map_files/{mapping}").open("rb") as file:
@@ -114,6 +134,15 @@ def _changed(pid: int) -> set[tuple[str, int]]:
                 meant = file.read(end - start).ljust(end - start, b"\0")
             found |= {(mapping, offset + place) for place in _differences(code, meant)}
     return found
+
+
+def _code(pid: int) -> Iterator[tuple[int, int, int, str]]:
+    """Executable mappings of files: first address, address after the last, offset in the file, path."""
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        where, rights, offset, _, inode, *path = line.split(maxsplit=5)
+        if "x" in rights and inode != "0":
+            start, end = (int(text, 16) for text in where.split("-"))
+            yield start, end, int(offset, 16), path[0].removesuffix(" (deleted)")
 
 
 def _differences(one: bytes, other: bytes) -> set[int]:
@@ -127,3 +156,10 @@ def _differences(one: bytes, other: bytes) -> set[int]:
         for place in range(page, min(page + _PAGE, len(one)))
         if one[place] != other[place]
     }
+
+
+def _in_processes(pattern: str) -> Iterator[Path]:
+    """Such files of all processes of this machine; one that ends meanwhile has no more."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            yield from process.glob(pattern)

@@ -21,7 +21,7 @@ import pytest
 
 from innoscope.collectors.errors import CollectorFailed
 from innoscope.collectors.probes import ProbesCollector
-from innoscope.probes.calibrating import calibrate
+from innoscope.probes.calibrating import known_cost
 from innoscope.sensor.client import SensorDown
 from innoscope.sensor.server import MOST_CLIENTS
 from innoscope.target.discover import find_one
@@ -300,11 +300,11 @@ def test_a_server_that_ends_while_its_probes_are_made(monkeypatch: pytest.Monkey
     """The collector says so, and not for ever that it is still at it."""
     with Server("mysql-5.6.24") as server:
 
-        def calibrate_late(attachment: Attachment) -> HitCost:
+        def known_late(attachment: Attachment) -> HitCost:
             server.kill()
-            return calibrate(attachment)
+            return known_cost(attachment)
 
-        monkeypatch.setattr("innoscope.collectors.probes.calibrate", calibrate_late)
+        monkeypatch.setattr("innoscope.collectors.probes.known_cost", known_late)
         collector = ProbesCollector(find_one(server.pid), attach_soon=True)
         _until(lambda: not _why(collector).startswith("timeout"))
 

@@ -256,7 +256,25 @@ def test_looks_need_both_of_theirs(
     assert not works(told, "waits")
 
 
-def test_probes_need_sys_admin(server: Callable[[str], Server], accounts: Accounts, place: Path) -> None:
+def test_probes_by_links_need_no_sys_admin(
+    server: Callable[[str], Server], accounts: Accounts, place: Path
+) -> None:
+    one = server("mysql-5.6.24")
+    with Confined(accounts, place, less=("CAP_SYS_ADMIN",)) as sensing:
+        until(sensing, one, lambda told: works(told, "process", "waits", "memory", "probes"))
+        rows = [row for rows in sensing.client.probes().values() for row in rows]
+        assert_well(one)
+        assert sensing.terminate() == 0
+
+    assert {row["state"] for row in rows} >= {"attached"}
+    assert not {row["state"] for row in rows} & {"refused"}
+
+
+def test_probes_by_events_need_sys_admin(
+    server: Callable[[str], Server], accounts: Accounts, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on kernels without uprobe links."""
+    monkeypatch.setenv("INNOSCOPE_UPROBES", "events")
     one = server("mysql-5.6.24")
     with Confined(accounts, place, less=("CAP_SYS_ADMIN",)) as sensing:
         told = until(sensing, one, lambda told: works(told, "waits", "memory"))

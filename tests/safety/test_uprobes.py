@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,13 +19,13 @@ from innoscope.collectors.probes import ProbesCollector
 from innoscope.errors import NoSuchProcess
 from innoscope.metrics.model import Histogram, by_series
 from innoscope.probes.attachment import Attachment
-from innoscope.probes.compiling import compile_and_load
+from innoscope.probes.loading import compile_and_load
 from innoscope.probes.placing import Placed
 from innoscope.stacks.engine import Engine
 from innoscope.stacks.model import Trust
 from innoscope.target.discover import find_one
 from safety.contained import installed_in
-from safety.leftovers import orphans
+from safety.leftovers import breakpoints, orphans
 from servers import Keeper, Server, fetch
 from workloads import Fsync, Sleep
 
@@ -132,6 +133,37 @@ def test_a_return_probe_without_a_reason_is_refused(server_5_6: Server) -> None:
         attachment.close()
 
 
+def _verified() -> dict[int, int]:
+    """Instructions that the verifier went through for each program that we have open, by program id."""
+    found = {}
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the folder's own
+            told = (Path("/proc/self/fdinfo") / descriptor.name).read_text()
+            values = dict(line.split(":\t", 1) for line in told.splitlines() if ":\t" in line)
+            if "prog_id" in values and "verified_insns" in values:
+                found[int(values["prog_id"])] = int(values["verified_insns"])
+    return found
+
+
+def test_programs_are_verified_soon(server_5_6: Server) -> None:
+    """A branch that doubles the rest shows here: loading programs takes CPU time that is the server's."""
+    before = _verified()
+    target = find_one(server_5_6.pid)
+    engine = Engine(target, method="bpf")
+    looking = _verified().keys() - before.keys()
+    attachment = Attachment(target)
+    try:
+        numbers = _verified()
+        probing = numbers.keys() - before.keys() - looking
+        assert looking
+        assert len(probing) > 30
+        assert max(numbers[one] for one in looking) < 6_000
+        assert max(numbers[one] for one in probing) < 400
+    finally:
+        attachment.close()
+    assert engine.method == "bpf"
+
+
 @pytest.fixture(scope="module")
 def server_5_6() -> Iterator[Server]:
     with Server("mysql-5.6.24") as server:
@@ -208,7 +240,8 @@ def test_nothing_is_left_behind(server_5_6: Server) -> None:
     collector.start()
     assert _attached()
     collector.close()
-    assert not _attached()
+    assert breakpoints(server_5_6.pid) == set()
+    _until(lambda: not _attached())  # the kernel frees them a moment later
     assert orphans() == set()
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,7 +149,7 @@ def test_targets_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     monkeypatch.setattr(discover, "find_all", lambda: [target()])
     assert cli_main.main(["targets", "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
-    assert set(found) == set(Target.__slots__)
+    assert set(found) == {field.name for field in fields(Target)}
     assert found["version"] == [9, 7, 4]
 
 

@@ -61,6 +61,12 @@ def test_a_dirty_limit_that_is_passed_for_a_moment_holds() -> None:
     assert names(judge(evidence(clients(on_cpu=1), over, under))) == []
 
 
+def test_who_waits_for_a_free_page_comes_before_how_many_are_dirty() -> None:
+    over = {"buffer_pool_dirty_headroom_ratio": -0.2, "buffer_pool_dirty_ratio": 0.96}
+    waiting = clients(free_page_wait=1, fsync_data=3)
+    assert names(judge(evidence(waiting, over, over)))[:2] == ["free_pages", "dirty_limit"]
+
+
 def test_which_file_is_read() -> None:
     files = (
         OnFile("page_read", "shop/t1.ibd", 30),

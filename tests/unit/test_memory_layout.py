@@ -127,11 +127,6 @@ def test_a_folder_that_cannot_be_written_does_no_harm(monkeypatch: pytest.Monkey
     assert native.asked == 2
 
 
-def test_where_the_cache_is() -> None:
-    assert str(layout.cache_folder({"XDG_CACHE_HOME": "/c"})) == "/c/innoscope"
-    assert str(layout.cache_folder({})) == "/var/cache/innoscope"
-
-
 class _Pool(ctypes.Structure):
     _fields_ = (("count", ctypes.c_uint32), ("pct", ctypes.c_double), ("left", ctypes.c_int64))
 

@@ -275,7 +275,7 @@ class Burn(Workload):
 class Repeated(_Busy):
     """Clients that repeat the statements they are given; those of ``make`` are run before, one by one.
 
-    ``$R`` in a statement is a random number from 1 to ``among``.
+    ``$R`` in a statement is a random number up to ``among``. ``rate`` bounds the statements a second of all.
     """
 
     name: ClassVar[str] = "repeated"
@@ -290,9 +290,10 @@ class Repeated(_Busy):
         *,
         make: Sequence[str] = (),
         among: int = 1,
+        rate: int = 0,
     ) -> None:
         super().__init__(server, count)
-        self._statements, self._make, self._among = statements, make, among
+        self._statements, self._make, self._among, self._rate = statements, make, among, rate
 
     @property
     def describe(self) -> str:
@@ -307,7 +308,7 @@ class Repeated(_Busy):
                 cursor.execute(statement)
 
     def script(self) -> Sequence[str]:
-        return repeating(self._statements, self._among)
+        return [*repeating(self._statements, self._among), f"--rate={self._rate}"]
 
     def statements(self) -> Sequence[str]:
         return self._statements

@@ -1,0 +1,153 @@
+"""Probes are compiled once: what the compiler made is kept, and taken where only we can have written it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from innoscope import kept
+from innoscope.errors import KernelUnable
+from innoscope.probes import compiling
+from innoscope.probes.compiled import Compiled, Shape
+from innoscope.probes.loading import compile_and_load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_TEXT = """
+#include <uapi/linux/ptrace.h>
+BPF_ARRAY(seen, u64, 1);
+BPF_HASH(inner, u32, u64, 16);
+int probe(struct pt_regs *ctx)
+{
+    u32 key = 0;
+    u64 *count = seen.lookup(&key), one = 1;
+    inner.update(&key, &one);
+    if (count)
+        __sync_fetch_and_add(count, 1);
+    return 0;
+}
+"""
+_FDS = Path("/proc/self/fd")
+#: The verifier wants to know that something was found.
+_REFUSED = """
+#include <uapi/linux/ptrace.h>
+BPF_ARRAY(seen, u64, 1);
+int probe(struct pt_regs *ctx)
+{
+    u32 key = PT_REGS_PARM1(ctx);
+    u64 *count = seen.lookup(&key);
+    return *count;
+}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where it is kept."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "innoscope" / "programs"
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """One entry for each time that the compiler ran."""
+    runs: list[str] = []
+    run = subprocess.run
+
+    def noted(command: list[str], **options: Any) -> subprocess.CompletedProcess[bytes]:
+        runs.append(command[-1])
+        return run(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", noted)
+    return runs
+
+
+def _load() -> None:
+    """It gets into the kernel, with the maps that were asked for and those that were not."""
+    loaded = compile_and_load(_TEXT, ["probe"], ["seen"])
+    assert loaded.programs.keys() == {"probe"}
+    assert len(loaded.maps) == 2
+    descriptors = [_FDS / str(one) for one in (*loaded.programs.values(), *loaded.maps.values())]
+    assert all("bpf" in str(one.readlink()) for one in descriptors)
+    told = Path(f"/proc/self/fdinfo/{loaded.maps['seen']}").read_text()
+    assert "map_type:\t2\nkey_size:\t4\nvalue_size:\t8\nmax_entries:\t1\n" in told
+    loaded.close()
+    assert not any(one.is_symlink() for one in descriptors)
+
+
+def test_once_is_enough(folder: Path, compiled: list[str]) -> None:
+    _load()
+    _load()
+
+    assert len(compiled) == 1
+    [file] = folder.iterdir()
+    assert (file.stat().st_mode & 0o777, folder.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+def _open_to_others(file: Path) -> None:
+    file.chmod(0o666)
+
+
+def _of_another(file: Path) -> None:
+    os.chown(file, 65534, 65534)
+
+
+def _in_a_folder_of_another(file: Path) -> None:
+    os.chown(file.parent, 65534, 65534)
+
+
+def _cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def _refused_by_the_kernel(file: Path) -> None:
+    """As another compiler may have made it: a program without an end."""
+    code = Compiled({"probe": bytes(16)}, (Shape("seen", 2, 4, 8, 1, 0),))
+    kept.Shelf("programs", 64).write(file.name, code.pack())
+
+
+@pytest.mark.parametrize(
+    "spoil", [_open_to_others, _of_another, _in_a_folder_of_another, _cut, _refused_by_the_kernel]
+)
+def test_what_cannot_be_trusted_is_compiled_anew(
+    folder: Path, compiled: list[str], spoil: Callable[[Path], None]
+) -> None:
+    _load()
+    [file] = folder.iterdir()
+    spoil(file)
+
+    _load()
+
+    assert len(compiled) == 2
+
+
+def test_without_a_place_to_keep_it_it_is_compiled_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: list[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    _load()
+    _load()
+    assert len(compiled) == 2
+
+
+def test_old_ones_make_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "_KEPT", kept.Shelf("programs", 2))
+    for number in range(4):
+        compiling.compiled(f"{_TEXT}// {number}", ["probe"], ["seen"])
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_what_does_not_compile_is_told_in_the_compilers_words(folder: Path) -> None:
+    with pytest.raises(KernelUnable, match="use of undeclared identifier 'nothing'"):
+        compile_and_load("int probe(void *ctx) { return nothing; }", ["probe"], [])
+
+
+def test_what_the_kernel_refuses_is_told_in_the_verifiers_words(folder: Path) -> None:
+    with pytest.raises(KernelUnable, match=r"loading the program probe(.|\n)*invalid mem access"):
+        compile_and_load(_REFUSED, ["probe"], ["seen"])

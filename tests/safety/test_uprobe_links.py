@@ -1,0 +1,109 @@
+"""Uprobes by BPF links, or perf events as on older kernels: both count, and go with their owner."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from safety.leftovers import breakpoints, orphans, probed
+from servers import Server
+from workloads import Fsync
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Puts probes on the server that is named, says so, and when told to what they counted by then.
+_OWNER = """
+import sys
+from pathlib import Path
+from innoscope.probes.attachment import Attachment
+from innoscope.target.discover import find_one
+
+attachment = Attachment(find_one(int(sys.argv[1])), frozenset({"redo"}))
+attachment.attach()
+kinds = {str(one.readlink()) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()}
+print(*("links" for _ in kinds & {"anon_inode:bpf_link"}),
+      *("events" for _ in kinds & {"anon_inode:[perf_event]"}), flush=True)
+for line in sys.stdin:
+    before = attachment.read().hits
+    print("reading", flush=True)
+    sys.stdin.readline()
+    print(sum(attachment.read().hits) - sum(before), flush=True)
+attachment.close()
+"""
+
+
+class _Owner:
+    def __init__(self, server: Server, means: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _OWNER, str(server.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "INNOSCOPE_UPROBES": means},
+        )
+        self.means = self.line()
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def tell(self) -> str:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return self.line()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server("mysql-5.6.24") as server:
+        yield server
+
+
+@pytest.fixture(params=["links", "events"])
+def owner(request: pytest.FixtureRequest, server: Server) -> Iterator[_Owner]:
+    owner = _Owner(server, request.param)
+    assert owner.means == request.param
+    yield owner
+    owner.process.kill()
+    owner.process.wait()
+
+
+def test_they_count_all_threads_and_leave(owner: _Owner, server: Server) -> None:
+    assert probed(server.pid)
+    with Fsync(server, 4) as load:
+        owner.tell()
+        before = load.throughput()
+        _until_more(load, before + 200)
+        counted = int(owner.tell())
+        done = load.throughput() - before
+    assert counted > 200
+    assert counted > 0.8 * done  # a write of the log for each commit; a thread alone would be a quarter
+
+    assert owner.process.stdin is not None
+    owner.process.stdin.close()
+    assert owner.process.wait(30) == 0
+    assert breakpoints(server.pid) == probed(server.pid) == set()
+    assert orphans() == set()
+
+
+def test_they_die_with_their_owner(owner: _Owner, server: Server) -> None:
+    owner.process.send_signal(signal.SIGKILL)
+    owner.process.wait(30)
+    assert orphans() == set()
+    assert breakpoints(server.pid) == probed(server.pid) == set()
+    server.connect().close()
+
+
+def _until_more(load: Fsync, operations: int) -> None:
+    deadline = time.monotonic() + 30
+    while load.throughput() < operations:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,40 @@
+"""What the compiler made comes back from its bytes, and from no others."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from innoscope.probes.compiled import Compiled, Shape
+
+COMPILED = Compiled({"one": bytes(range(16)), "two": b""}, (Shape("counters", 6, 4, 8, 97, 0),))
+
+
+def test_what_was_packed_comes_back() -> None:
+    assert Compiled.unpack(COMPILED.pack()) == COMPILED
+
+
+@pytest.mark.parametrize("size", [0, 1, 32, 60])
+def test_a_piece_is_refused(size: int) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011, any words do
+        Compiled.unpack(COMPILED.pack()[:size])
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b'{"format": 2, "programs": {}, "maps": []}',
+        b'{"format": 1, "programs": {}}',
+        b'{"format": 1, "programs": {"one": 7}, "maps": []}',
+        b'{"format": 1, "programs": {"one": "x"}, "maps": []}',
+        b'{"format": 1, "programs": [], "maps": []}',
+        b'{"format": 1, "programs": {}, "maps": [{"name": "counters"}]}',
+        b"[]",
+        b"no JSON",
+        b" " * (64 << 20),
+    ],
+)
+def test_what_another_version_made_is_refused(record: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011, any words do
+        Compiled.unpack(zlib.compress(record))

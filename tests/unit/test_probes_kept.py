@@ -1,0 +1,103 @@
+"""Where probes go and what a hit costs are worked out once; what is kept holds for that file, that boot."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from innoscope.probes import calibrating, placing
+from innoscope.probes.calibrating import HitCost, known_cost
+
+COST = HitCost(entry_ns=500.0, stepped_ns=4000.5, return_ns=300.0)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where things are kept."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "innoscope"
+
+
+class File:
+    """As much of a CodeFile as a search in it needs."""
+
+    def __init__(self, path: Path, symbols_from: str = "symtab", build_id: str | None = None) -> None:
+        self.path, self.symbols_from, self.build_id = str(path), symbols_from, build_id
+        self.searched = 0
+
+    def search(self, asked: list[str]) -> Any:
+        """What is found, by way of what is kept."""
+        return placing._kept_of(self, asked, lambda: self._search(asked))  # type: ignore[arg-type]
+
+    def _search(self, asked: list[str]) -> list[tuple[str, int, bool]]:
+        self.searched += 1
+        return [(name, len(name), True) for name in asked]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> File:
+    path = tmp_path / "mysqld"
+    path.write_bytes(b"code")
+    return File(path)
+
+
+def test_a_file_is_searched_once_for_the_same(file: File) -> None:
+    first, second = file.search(["log_write"]), file.search(["log_write"])
+    assert file.searched == 1
+    assert json.loads(json.dumps(first)) == second == [["log_write", 9, True]]
+    file.search(["log_write", "fil_flush"])
+    assert file.searched == 2
+
+
+def test_another_file_is_searched_anew(file: File, tmp_path: Path) -> None:
+    file.search(["log_write"])
+    os.utime(file.path, ns=(1, 1))
+    file.search(["log_write"])
+    assert file.searched == 2
+    Path(file.path).write_bytes(b"other")
+    file.search(["log_write"])
+    assert file.searched == 3
+
+
+@pytest.mark.parametrize("change", [{"symbols_from": "debug-file"}, {"build_id": "00ff"}])
+def test_other_names_are_searched_anew(file: File, change: dict[str, str]) -> None:
+    file.search(["log_write"])
+    other = File(Path(file.path), **change)
+    other.search(["log_write"])
+    assert other.searched == 1
+
+
+def test_what_a_symbol_pack_tells_is_not_kept(tmp_path: Path) -> None:
+    file = File(tmp_path, symbols_from="symbol-pack")
+    file.search(["log_write"])
+    file.search(["log_write"])
+    assert file.searched == 2
+
+
+def test_a_file_that_cannot_be_told_from_others_is_searched_each_time(tmp_path: Path) -> None:
+    file = File(tmp_path / "gone")
+    file.search(["log_write"])
+    file.search(["log_write"])
+    assert file.searched == 2
+
+
+def test_the_cost_of_a_hit_is_measured_once_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+
+    def measure(programs: Any) -> HitCost:
+        measured.append(programs)
+        return COST
+
+    monkeypatch.setattr(calibrating, "calibrate", measure)
+    programs: Any = object()
+    assert known_cost(programs) == known_cost(programs) == COST
+    assert measured == [programs]
+
+    monkeypatch.setattr(time, "time", lambda: 4e9)
+    known_cost(programs)
+    assert len(measured) == 2
