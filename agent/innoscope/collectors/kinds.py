@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.data import catalog_path, read_catalog
 from innoscope.errors import BadFile
 from innoscope.records import record
-from innoscope.stacks.catalog import to_regex
 from innoscope.stacks.classify import plain_name
+from innoscope.stacks.globs import Globs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,9 +44,9 @@ class Kinds:
         data = read_catalog(path)
         if found := problems(data):
             raise BadFile(f"{path}: {found[0]}")
-        self._frames = _patterns({name: body["frames"] for name, body in data["kinds"].items()})
-        self._comms = _patterns({name: body["comm"] for name, body in data["kinds"].items()})
-        self._pool = _any_of(data["pool"])
+        self._kinds = (*(Kind(name, True) for name in data["kinds"]), _POOL)
+        self._frames = _globs([*(body["frames"] for body in data["kinds"].values()), data["pool"]])
+        self._comms = _globs([body["comm"] for body in data["kinds"].values()])
         self._known: dict[str, Kind | None] = {}
 
     def of(self, frames: tuple[Frame, ...], comm: str) -> Kind:
@@ -58,19 +57,16 @@ class Kinds:
             if kind is not None and kind.sure:
                 return kind
             of_pool |= kind is not None
-        for name, pattern in self._comms:
-            if pattern.fullmatch(comm):
-                return Kind(name, True)
-        return _POOL if of_pool else _OTHER
+        return self._first(self._comms.matches(comm)) or (_POOL if of_pool else _OTHER)
 
     def _of_function(self, function: str) -> Kind | None:
         if function not in self._known:
-            name = plain_name(function)
-            found = next(
-                (Kind(kind, True) for kind, pattern in self._frames if pattern.fullmatch(name)), None
-            )
-            self._known[function] = found or (_POOL if self._pool.fullmatch(name) else None)
+            self._known[function] = self._first(self._frames.matches(plain_name(function)))
         return self._known[function]
+
+    def _first(self, lists: frozenset[int]) -> Kind | None:
+        """As threads.yaml orders them, the pool's list last."""
+        return self._kinds[min(lists)] if lists else None
 
 
 @cache
@@ -102,9 +98,10 @@ def _is_names(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-def _patterns(lists: dict[str, list[str]]) -> list[tuple[str, re.Pattern[str]]]:
-    return [(name, _any_of(patterns)) for name, patterns in lists.items()]
-
-
-def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
-    return re.compile("|".join(f"(?:{to_regex(pattern)})" for pattern in patterns) or r"(?!)")
+def _globs(lists: Iterable[Iterable[str]]) -> Globs:
+    """Each list has its place as its number."""
+    globs = Globs()
+    for number, patterns in enumerate(lists):
+        for pattern in patterns:
+            globs.add(pattern, number)
+    return globs

@@ -7,7 +7,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from innoscope.records import record
-from innoscope.stacks.catalog import Catalog, is_plain, load, to_regex
+from innoscope.stacks.catalog import Catalog, load, to_regex
+from innoscope.stacks.globs import Globs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,50 +48,13 @@ def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{to_regex(pattern)})" for pattern in patterns))
 
 
-class _Globs:
-    """Many patterns against few names: compiling each as a regular expression costs more than it saves.
-
-    Each pattern waits under its first letters, and becomes a regular expression when a name has those.
-    """
-
-    HEAD: Final = 3
-
-    def __init__(self) -> None:
-        self._by_head: dict[str, dict[str, set[int]]] = {}
-        self._compiled: dict[str, re.Pattern[str]] = {}
-
-    def add(self, pattern: str, number: int) -> None:
-        """Pattern list ``number`` has this glob or ``/regular expression/``."""
-        head = re.split(r"[*?/]", pattern, maxsplit=1)[0][: self.HEAD]
-        key = head if len(head) == self.HEAD else ""
-        self._by_head.setdefault(key, {}).setdefault(pattern, set()).add(number)
-
-    def matches(self, name: str) -> frozenset[int]:
-        """The numbers of the lists of which some pattern matches."""
-        found: set[int] = set()
-        for head in (name[: self.HEAD], ""):
-            for pattern, numbers in self._by_head.get(head, {}).items():
-                if not numbers <= found and self._match(pattern, name):
-                    found |= numbers
-        return frozenset(found)
-
-    def _match(self, pattern: str, name: str) -> bool:
-        head, star, tail = pattern.partition("*")
-        if star and "*" not in tail and not {"?", "/"} & set(pattern):  # most are "begin*" or "*end"
-            return len(name) >= len(head) + len(tail) and name.startswith(head) and name.endswith(tail)
-        if pattern not in self._compiled:
-            self._compiled[pattern] = re.compile(to_regex(pattern))
-        return self._compiled[pattern].fullmatch(name) is not None
-
-
 class Classifier:
     """Applies the rules of a catalog. Remembers, for each function name, which pattern lists it matches."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
         self._lists: dict[tuple[str, ...], int] = {}
-        self._plain: dict[str, set[int]] = {}
-        self._globs = _Globs()
+        self._globs = Globs()
         self._names: dict[str, frozenset[int]] = {}
         self._library = _any_of(catalog.libraries) if catalog.libraries else re.compile(r"(?!)")
         self._libraries: dict[str, bool] = {}
@@ -115,10 +79,7 @@ class Classifier:
             return self._lists[patterns]
         number = self._lists[patterns] = len(self._lists)
         for pattern in patterns:
-            if is_plain(pattern):
-                self._plain.setdefault(pattern, set()).add(number)
-            else:
-                self._globs.add(pattern, number)
+            self._globs.add(pattern, number)
         return number
 
     def _matches(self, function: str) -> frozenset[int]:
@@ -126,8 +87,7 @@ class Classifier:
         known = self._names.get(function)
         if known is not None:
             return known
-        name = plain_name(function)
-        result = self._names[function] = frozenset(self._plain.get(name, ())) | self._globs.matches(name)
+        result = self._names[function] = self._globs.matches(plain_name(function))
         return result
 
     def _in_library(self, module: str) -> bool:

@@ -59,30 +59,27 @@ def file_calls(machine: str | None = None) -> frozenset[int]:
     return frozenset(number for number, name in syscall_names(machine).items() if name in _ON_A_FILE)
 
 
-# First match wins, against the whole path.
-_PATTERNS: Final = tuple(
-    (kind, re.compile(pattern))
-    for kind, pattern in (
-        ("socket", r"socket:\[.*"),
-        ("pipe", r"pipe:\[.*"),
-        ("eventpoll", r"anon_inode:\[eventpoll\]"),
-        ("redo", r".*/(ib_logfile[^/]*|#ib_redo[^/]*)"),
-        ("doublewrite", r".*\.b?dblwr"),
-        ("relaylog", r".*/[^/]*relay[^/]*\.\d{6,}"),
-        ("binlog", r".*/[^/]+\.\d{6,}"),
-        ("temporary", r".*/(ibtmp\d*|temp_\d+\.ibt|#sql[^/]*)"),
-        ("temporary", r".*/(ib[A-Za-z0-9]{6}|M[YL][A-Za-z0-9_=]{6,})( \(deleted\))?"),  # mkstemp's, unlinked
-        ("undo", r".*/(undo_?\d+|.*\.ibu)"),
-        ("data", r".*/(ibdata\d+|[^/]*\.(ibd|MYD|MYI|MAD|MAI))"),
-        ("frm", r".*\.(frm|par|sdi|opt|TRG)"),
-    )
+# First match wins, against the whole path; each is compiled when it is first asked for.
+_PATTERNS: Final = (
+    ("socket", r"socket:\[.*"),
+    ("pipe", r"pipe:\[.*"),
+    ("eventpoll", r"anon_inode:\[eventpoll\]"),
+    ("redo", r".*/(ib_logfile[^/]*|#ib_redo[^/]*)"),
+    ("doublewrite", r".*\.b?dblwr"),
+    ("relaylog", r".*/[^/]*relay[^/]*\.\d{6,}"),
+    ("binlog", r".*/[^/]+\.\d{6,}"),
+    ("temporary", r".*/(ibtmp\d*|temp_\d+\.ibt|#sql[^/]*)"),
+    ("temporary", r".*/(ib[A-Za-z0-9]{6}|M[YL][A-Za-z0-9_=]{6,})( \(deleted\))?"),  # mkstemp's, unlinked
+    ("undo", r".*/(undo_?\d+|.*\.ibu)"),
+    ("data", r".*/(ibdata\d+|[^/]*\.(ibd|MYD|MYI|MAD|MAI))"),
+    ("frm", r".*\.(frm|par|sdi|opt|TRG)"),
 )  # fmt: skip
 
 
 def kind_of(link: str) -> str:
     """The kind of the file that ``/proc/PID/fd/N`` links to; see KINDS."""
     for kind, pattern in _PATTERNS:
-        if pattern.fullmatch(link):
+        if re.fullmatch(pattern, link):
             return kind
     return "other"
 
