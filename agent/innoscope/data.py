@@ -15,7 +15,7 @@ from innoscope.errors import BadFile
 
 #: Folders of the source tree that are not in probes/.
 _ELSEWHERE: Final = {"runbooks": "dashboards/runbooks"}
-#: By content; of some versions of Innoscope.
+#: By file; of some versions of Innoscope.
 _PARSED: Final = kept.Shelf("catalogs", 64)
 
 
@@ -42,14 +42,23 @@ def read_yaml(path: Path) -> Any:
 
 def read_catalog(path: Path) -> Any:
     """The same of a file without secrets: what was parsed is kept, since YAML takes long and all need it."""
-    content = _content(path)
-    key = kept.key(str(sys.implementation.cache_tag), content.decode(errors="replace"))
+    key = kept.key(str(sys.implementation.cache_tag), *_identity(path))
     if (known := _PARSED.read(key)) is not None:
         return marshal.loads(known)  # noqa: S302 - it is ours, as compiled Python is
-    data = _parsed(path, content)
+    data = _parsed(path, _content(path))
     with contextlib.suppress(ValueError):  # a date, or what has itself in it
         _PARSED.write(key, marshal.dumps(data))
     return data
+
+
+def _identity(path: Path) -> tuple[str, ...]:
+    """Another one whenever the file was written or replaced, without reading it."""
+    try:
+        told = path.stat()
+    except OSError:  # whoever reads it says why
+        return (str(path),)
+    numbers = (told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns, told.st_ctime_ns)
+    return (str(path), *map(str, numbers))
 
 
 def _content(path: Path) -> bytes:

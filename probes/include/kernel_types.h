@@ -82,6 +82,10 @@ struct pt_regs {
 	unsigned long sp;
 };
 
+#pragma clang attribute pop
+
+/* What an iterator is given, always laid out like this: libbpf need not search the kernel's types for it. */
+
 struct seq_file;
 
 struct bpf_iter_meta {
@@ -92,5 +96,3 @@ struct bpf_iter__task {
 	struct bpf_iter_meta *meta;
 	struct task_struct *task;
 };
-
-#pragma clang attribute pop

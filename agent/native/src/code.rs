@@ -81,8 +81,7 @@ impl CodeFile {
 
     /// The functions whose names begin with one of these. Resolvers (IFUNC) are left out: they run once.
     pub fn functions(&self, beginnings: &[String]) -> Vec<Function> {
-        let begins = |name: &str| beginnings.iter().any(|beginning| name.starts_with(beginning.as_str()));
-        let named = self.table.named(begins).into_iter().filter(|named| named.is_code);
+        let named = self.table.named(beginnings).into_iter().filter(|named| named.is_code);
         named
             .filter_map(|Named { name, address, size, .. }| {
                 let offset = self.file_offset(address)?;
@@ -94,8 +93,7 @@ impl CodeFile {
 
     /// The variables whose names begin with one of these: (name, address in the process, size in bytes).
     pub fn variables(&self, beginnings: &[String]) -> Vec<(String, u64, u64)> {
-        let begins = |name: &str| beginnings.iter().any(|beginning| name.starts_with(beginning.as_str()));
-        let named = self.table.named(begins).into_iter().filter(|named| !named.is_code);
+        let named = self.table.named(beginnings).into_iter().filter(|named| !named.is_code);
         named.map(|Named { name, address, size, .. }| (name, address.wrapping_add(self.bias), size)).collect()
     }
 

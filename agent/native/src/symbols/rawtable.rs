@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 
 use object::elf;
+use rustc_hash::FxHashSet;
 
 use super::bytes::Bytes;
 use super::elf::ElfFile;
@@ -87,6 +88,22 @@ impl RawSymbol {
     }
 }
 
+/// The first bytes of names or of their beginnings, of all as many as the shortest has.
+pub(super) struct Heads<'name> {
+    length: usize,
+    known: FxHashSet<&'name [u8]>,
+}
+
+impl<'name> Heads<'name> {
+    /// More bytes would hardly tell more names apart.
+    const MOST: usize = 12;
+
+    pub fn of(names: impl Iterator<Item = &'name str> + Clone) -> Self {
+        let length = names.clone().map(str::len).min().unwrap_or(0).min(Self::MOST);
+        Self { length, known: names.map(|name| &name.as_bytes()[..length]).collect() }
+    }
+}
+
 /// A symbol table and its strings; nothing is copied.
 #[derive(Debug)]
 pub(super) struct RawTable {
@@ -157,6 +174,14 @@ impl RawTable {
                 elf::STT_NOTYPE => symbol.size > 0 && in_code(),
                 _ => false,
             }
+    }
+
+    /// Whether the name begins as one of those that are looked for: far quicker than reading it.
+    pub fn may_be(&self, symbol: RawSymbol, heads: &Heads) -> bool {
+        let Some(tail) = self.strings.get(symbol.name as usize..) else {
+            return false;
+        };
+        tail.get(..heads.length).is_some_and(|head| heads.known.contains(head))
     }
 
     /// The name without its version (`@GLIBC_2.2.5`); `None` if empty or damaged.

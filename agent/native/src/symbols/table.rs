@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use rustc_hash::FxHashMap;
 
-use super::rawtable::{Binding, RawSymbol, RawTable};
+use super::rawtable::{Binding, Heads, RawSymbol, RawTable};
 
 /// Where the names came from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -218,13 +218,14 @@ impl SymbolTable {
         }
     }
 
-    /// Finds many names in one pass over the table (2 to 20 ms for a server). Names that are not there are left out.
+    /// Finds many names in one pass over the table (1 to 10 ms for a server). Names that are not there are left out.
     pub fn find_many<'name>(&self, names: &[&'name str]) -> FxHashMap<&'name str, Found> {
         let wanted: FxHashMap<&str, &'name str> = names.iter().map(|n| (*n, *n)).collect();
+        let heads = Heads::of(names.iter().copied());
         let mut best: FxHashMap<&'name str, (Reverse<Claim>, Found)> = FxHashMap::default();
         for table in &self.tables {
             for (index, symbol) in table.symbols() {
-                if !symbol.is_definition() {
+                if !symbol.is_definition() || !table.may_be(symbol, &heads) {
                     continue;
                 }
                 let name = table.name(symbol).and_then(|n| wanted.get(n));
@@ -261,12 +262,14 @@ impl SymbolTable {
         found
     }
 
-    /// All functions and variables whose name passes, each once; no resolvers of other functions (IFUNC).
-    pub fn named(&self, wanted: impl Fn(&str) -> bool) -> Vec<Named> {
+    /// All functions and variables whose name begins so, each once; no resolvers of other functions (IFUNC).
+    pub fn named(&self, beginnings: &[String]) -> Vec<Named> {
+        let heads = Heads::of(beginnings.iter().map(String::as_str));
+        let wanted = |name: &str| beginnings.iter().any(|beginning| name.starts_with(beginning.as_str()));
         let mut found = Vec::new();
         for table in &self.tables {
             for (_, symbol) in table.symbols() {
-                if !symbol.is_definition() || symbol.is_resolver() {
+                if !symbol.is_definition() || symbol.is_resolver() || !table.may_be(symbol, &heads) {
                     continue;
                 }
                 if let Some(name) = table.name(symbol).filter(|name| wanted(name)) {
