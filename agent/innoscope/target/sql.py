@@ -204,7 +204,7 @@ def _open(account: credentials.Credentials, where: str, timeout: float, **place:
 
 
 def driver(*, over_tcp: bool) -> Any:
-    """PyMySQL. What it imports for RSA takes 11 ms, and only passwords that go over TCP without TLS need it."""
+    """PyMySQL. What it imports for RSA takes 11 ms: only a password over TCP without TLS needs that."""
     with _IMPORTING:
         if not over_tcp and not {"pymysql", _RSA} & sys.modules.keys():
             sys.modules[_RSA] = None  # type: ignore[assignment]  # Python's way to say that there is none
