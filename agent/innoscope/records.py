@@ -54,13 +54,13 @@ def _initializer(cls: type[Any]) -> Callable[..., None]:
     lines, parameters = [], []
     for one in fields(cls):
         parameters.append(_parameter(one, known))
-        made = one.default_factory is not MISSING
-        value = f"_make_{one.name}() if {one.name} is _made else {one.name}" if made else one.name
+        anew = one.default_factory is not MISSING
+        value = f"_make_{one.name}() if {one.name} is _made else {one.name}" if anew else one.name
         lines.append(f"    self.{one.name} = {value}")
     exec("\n".join([f"def __init__(self, {', '.join(parameters)}):", *lines, "    pass"]), known)  # noqa: S102
-    made_here: Callable[..., None] = known["__init__"]
-    made_here.__qualname__ = f"{cls.__qualname__}.__init__"
-    return made_here
+    initializer: Callable[..., None] = known["__init__"]
+    initializer.__qualname__ = f"{cls.__qualname__}.__init__"
+    return initializer
 
 
 def _parameter(one: Field[Any], known: dict[str, Any]) -> str:
