@@ -213,11 +213,19 @@ def driver(*, over_tcp: bool) -> Any:
             finally:
                 del sys.modules[_RSA]
         import pymysql
-        from pymysql import _auth
 
-        if over_tcp and not getattr(_auth, "_have_cryptography", True):
-            importlib.reload(_auth)
+        if over_tcp:
+            _take_rsa()
         return pymysql
+
+
+@cache
+def _take_rsa() -> None:
+    """Let PyMySQL import it after all; once, since a host may have none."""
+    from pymysql import _auth
+
+    if not getattr(_auth, "_have_cryptography", True):
+        importlib.reload(_auth)
 
 
 @cache
