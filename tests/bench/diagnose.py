@@ -1,7 +1,9 @@
 """What ``innoscope diagnose`` costs the server while it runs: ``python -m bench diagnose``.
 
 The arms: nothing (control), and the command as a person types it, from its start to its end: loading the
-probes, looking, taking them off. Empty windows last as long as it takes. Both loads of the probes' benchmark.
+probes, looking, taking them off. The control lasts as long. The empty windows around both are shorter: under
+this load two cores of a shared machine wander by 5 % between windows of 10 s, however long the others are, so
+more and shorter ones tell more in the same time. Both loads of the probes' benchmark.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ def _loaded(name: str, load_name: str, settings: Settings) -> Record:
             settings.pair_rounds,
             _window(server, load, child, cells),
             lambda number: say(f"{name}, {load_name}: pair {number + 1} of {settings.pair_rounds}"),
+            around=lambda: pairs.window(server, load, settings.diagnose_around),
         )
     return {"load": load.describe, "trials": [asdict(trial) for trial in trials], "cells": cells[1:]}
 

@@ -35,6 +35,7 @@ class Settings:
     storm_clients: int = 40
     cell: float = 3.0  #: a window of ``probes``
     diagnose_seconds: float = 10.0  #: that ``diagnose`` looks each time
+    diagnose_around: float = 3.0  #: an empty window before and after each
     agent_seconds: float = 120.0  #: how long agent and sensor are watched, in ``agent``
     scrape_every: float = 5.0
     toggle_rounds: int = 8
@@ -63,6 +64,7 @@ def quick(servers: tuple[str, ...] = SERVERS[:1]) -> Settings:
         pair_window=1.0,
         cell=1.0,
         diagnose_seconds=2.0,
+        diagnose_around=1.0,
         agent_seconds=20.0,
         toggle_rounds=2,
         profile_rounds=2,
