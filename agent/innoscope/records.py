@@ -1,4 +1,4 @@
-"""Records: data classes that nobody changes."""
+"""Data classes that are cheap to make: records, which nobody changes, and structures."""
 
 from __future__ import annotations
 
@@ -23,6 +23,16 @@ def record(cls: type[T]) -> type[T]:
     ``__init__`` is compiled only when the first object is made, and that there is no ``__post_init__``. So a
     class takes a tenth of the time, and `innoscope diagnose` starts with ninety of them.
     """
+    return _made(cls, hashed=True)
+
+
+@dataclass_transform(field_specifiers=(field,))
+def structure(cls: type[T]) -> type[T]:
+    """The same, whose fields may be set; so it has no hash. It is what ``dataclass(slots=True)`` makes."""
+    return _made(cls, hashed=False)
+
+
+def _made(cls: type[T], *, hashed: bool) -> type[T]:
     cls.__doc__ = cls.__doc__ or cls.__name__  # else ``dataclass`` makes one of the signature, in 3 ms
     made: Any = dataclass(slots=True, init=False, repr=False, eq=False)(cls)
     values = _getter([one.name for one in fields(made) if one.compare])
@@ -35,13 +45,14 @@ def record(cls: type[T]) -> type[T]:
     def same(self: Any, other: object) -> Any:
         return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
 
-    def hashed(self: Any) -> int:
+    def number(self: Any) -> int:
         return hash(values(self))
 
     def text(self: Any) -> str:
         return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in told)})"
 
-    made.__init__, made.__eq__, made.__hash__, made.__repr__ = init, same, hashed, text
+    made.__init__, made.__eq__, made.__repr__ = init, same, text
+    made.__hash__ = number if hashed else None
     return cast("type[T]", made)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from innoscope.records import record
+from innoscope.records import record, structure
 
 
 @record
@@ -110,3 +110,22 @@ def test_one_without_fields() -> None:
     assert Empty() == Empty()
     assert repr(Empty()) == "Empty()"
     assert hash(Empty()) == hash(Empty())
+
+
+@structure
+class Tally:
+    """Fields that change."""
+
+    count: int = 0
+    names: list[str] = field(default_factory=list)
+
+
+def test_a_structure_may_be_changed_and_has_no_hash() -> None:
+    one, other = Tally(), Tally()
+    assert one == other
+    one.count += 1
+    one.names.append("a")
+    assert one != other
+    assert (repr(one), asdict(one)) == ("Tally(count=1, names=['a'])", {"count": 1, "names": ["a"]})
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(one)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gc
 import importlib
 import os
 import sys
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 BROKEN_PIPE = 141  # 128 + SIGPIPE
 UNEXPECTED = 1
-#: Python's 700 means that a start looks for garbage all the time, among modules and classes that all stay.
-_YOUNG_OBJECTS = 10_000
 _DISK_TROUBLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 _COMPLETION = "_INNOSCOPE_COMPLETE"  # set by the completion that click writes for shells
@@ -114,7 +111,6 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code (docs/cli.md lists them) and never raises."""
-    gc.set_threshold(_YOUNG_OBJECTS)
     settings = Settings()
     try:
         code = _invoke(arguments, settings)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from innoscope.collectors import monitor
 from innoscope.metrics.model import Sample
-from innoscope.records import record
+from innoscope.records import record, structure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Number = int | float
 
 
-@dataclass(slots=True)
+@structure
 class Answers:
     """What a server said, by name; ``monitor`` by section. Empty where it was not asked."""
 

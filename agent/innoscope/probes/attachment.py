@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from innoscope.errors import InnoscopeError, NoSuchProcess
@@ -13,7 +13,7 @@ from innoscope.probes.loading import Loaded, compile_and_load
 from innoscope.probes.placing import Missing, Placed, place
 from innoscope.probes.slots import default_slots
 from innoscope.probes.source import CALIBRATION, program_text
-from innoscope.records import record
+from innoscope.records import record, structure
 from innoscope.target.native_errors import translating
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _OPTIONAL = {
 }
 
 
-@dataclass(slots=True)
+@structure
 class Point:
     """One probe at its place. ``probes`` are those attached now, ``problem`` why there are none."""
 
@@ -82,6 +82,7 @@ class Attachment:
         self._check_same_file()
         self._loaded = self._load()
         self._since: dict[int, int] = {}  # by point, monotonic ns
+        self._kinds: dict[int, int] = {}  # as the programs know them
         self._maps = self._open_maps()
         self.count_in(target.pid)
 
@@ -188,12 +189,15 @@ class Attachment:
 
     def set_thread_kinds(self, kinds: Mapping[int, int]) -> None:
         """Tell the programs which threads are not the clients' own: tid → index in ``source.THREADS``."""
+        if kinds == self._kinds:
+            return
         kept = self._map("thread_kinds")
         known = {key: value[0] & 0xFFFFFFFF for key, value in kept.items()} if kinds else {}
         for tid, kind in kinds.items():
             key = struct.pack("=I", tid)
             if known.get(key) != kind:
                 kept.update(key, struct.pack("=I", kind))
+        self._kinds = dict(kinds)
 
     def read(self) -> Reading:
         """What the maps hold now."""

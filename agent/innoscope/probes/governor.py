@@ -6,13 +6,12 @@ import logging
 import os
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from innoscope.errors import InnoscopeError
 from innoscope.probes.budget import Load, duties
 from innoscope.probes.totals import Totals
-from innoscope.records import record
+from innoscope.records import record, structure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +43,7 @@ _MOST_DUTY = 0.95
 _RETRY_S = 60.0
 
 
-@dataclass(slots=True)
+@structure
 class _State:
     """One probe: what it did since the last tick, what it may do."""
 

@@ -6,10 +6,10 @@ import threading
 import time
 from array import array
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
-from innoscope.records import record
+from innoscope.records import record, structure
 from innoscope.stacks.model import Frame, Trust
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Chunk:
     dropped: int = 0
 
 
-@dataclass(slots=True)
+@structure
 class _Sealed:
     """A chunk in 8 bytes a stack. ``number`` grows from chunk to chunk, over restarts too."""
 
