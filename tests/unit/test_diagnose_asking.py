@@ -17,18 +17,6 @@ SLAVE_STATUS = (
     ("SQL_Delay", 0),
 )
 
-#: Connection 9, which is thread 4711.
-THREADS = (
-    ("TID", 4711), ("ID", 9), ("USER", "app"), ("HOST", "h:1"), ("DB", None), ("COMMAND", "Query"),
-    ("STATE", None), ("TIME", 1), ("NULL", None), ("INFO", "SELECT 'secret'"),
-)  # fmt: skip
-PROCESSES = (
-    ("ID", 9), ("USER", "app"), ("HOST", "h:1"), ("COMMAND", "Query"), ("STATE", None), ("TIME", 1),
-    ("INFO", "SELECT 'secret'"),
-)  # fmt: skip
-#: By how a statement begins.
-ANSWERS = {"SHOW SLAVE STATUS": SLAVE_STATUS, "SELECT TID, ID, USER": THREADS, "SELECT ID, USER": PROCESSES}
-
 
 class Answering:
     """A connection and its cursor."""
@@ -49,12 +37,9 @@ class Answering:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def thread_id(self) -> int:
-        return 7
-
     def execute(self, statement: str) -> None:
         self.asked.append(statement)
-        self._columns = next((row for begin, row in ANSWERS.items() if statement.startswith(begin)), ())
+        self._columns = SLAVE_STATUS if statement == "SHOW SLAVE STATUS" else ()
 
     @property
     def description(self) -> list[tuple[str]]:
@@ -75,10 +60,3 @@ def test_of_what_a_replica_says_only_the_wanted_columns_are_kept() -> None:
     assert "secret" not in repr(asked.answers)
     assert connection.asked[-1] == "SHOW SLAVE STATUS", "last, because it may wait"
     assert connection.closed
-
-
-def test_statements_come_with_their_threads_where_the_server_tells_them() -> None:
-    target: Any = SimpleNamespace(flavour="mariadb", version=(11, 4, 5))
-    asked = ask(target, lambda: Answering(), 0)  # type: ignore[arg-type,return-value]
-    (statement,) = asked.statements
-    assert (statement.connection, statement.tid, statement.text) == (9, 4711, "SELECT ?")

@@ -11,7 +11,6 @@ from innoscope.data import catalog_path, read_catalog
 from innoscope.diagnose.evidence import Missing, Statement
 from innoscope.errors import BadFile, InnoscopeError, SqlFailed
 from innoscope.records import record
-from innoscope.target import sql
 from innoscope.target.fingerprint import fingerprint
 from innoscope.target.sql_errors import explaining
 
@@ -75,15 +74,11 @@ def load(path: Path | None = None) -> tuple[Question, ...]:
 
 
 class Asked:
-    """What came of asking: ``answers`` by question, ``missing`` by ``sql.QUESTION``.
-
-    ``threads`` are ``{connection: thread}``; MySQL before 5.7 does not tell them.
-    """
+    """What came of asking: ``answers`` by question, ``missing`` by ``sql.QUESTION``."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Rows] = {}
         self.missing: dict[str, Missing] = {}
-        self.threads: dict[int, int] = {}
 
     @property
     def statements(self) -> tuple[Statement, ...]:
@@ -92,7 +87,6 @@ class Asked:
             Statement(
                 int(row["connection"]), row["user"], row["host"].partition(":")[0], row["command"],
                 row["state"], int(float(row["seconds"] or 0)), row["text"],
-                self.threads.get(int(row["connection"])),
             )
             for row in self.answers.get("processes", ())
         )  # fmt: skip
@@ -110,8 +104,6 @@ def ask(target: Target, connect: Callable[[], Connection[Any]], waiting: float) 
         for assignment in _SESSION:
             with suppress(SqlFailed):
                 _answer(connection, f"SET SESSION {assignment}")
-        with suppress(InnoscopeError):  # first: the last question may wait
-            asked.threads = _threads(target, connection)
         for name, answer in _answers(target, connection, waiting):
             if isinstance(answer, Missing):
                 asked.missing[f"sql.{name}"] = answer
@@ -120,10 +112,6 @@ def ask(target: Target, connect: Callable[[], Connection[Any]], waiting: float) 
     finally:
         connection._force_close()  # type: ignore[attr-defined]  # a farewell may not be read
     return asked
-
-
-def _threads(target: Target, connection: Connection[Any]) -> dict[int, int]:
-    return {one.connection_id: tid for tid, one in sql.queries(target, connection).items()}
 
 
 def _answers(

@@ -21,6 +21,7 @@ from innoscope.diagnose.host import Host
 from innoscope.diagnose.looking import INTERVAL_S, Looker
 from innoscope.diagnose.looks import Looks
 from innoscope.diagnose.numbers import Readings
+from innoscope.errors import InnoscopeError
 from innoscope.records import record
 from innoscope.target import sql
 from innoscope.target.discover import still_same
@@ -210,7 +211,7 @@ class Gathering:
         }
 
     def _with_threads(self, asked: Asked) -> tuple[Statement, ...]:
-        """The statements with the thread that runs each, as the server told it, else its memory."""
+        """The statements with the thread that runs each, as the server tells it, else its memory."""
         held = self._holding.sessions if self._holding is not None else ()
         sessions = {one.connection: one for one in held}
         if not asked.statements:
@@ -218,10 +219,24 @@ class Gathering:
                 Statement(one.connection, "", "", "", "", 0, one.text, one.thread)
                 for one in sessions.values()
             )
+        told = self._threads()
         return tuple(
-            replace(one, tid=one.tid or getattr(sessions.get(one.connection), "thread", None))
+            replace(
+                one, tid=told.get(one.connection) or getattr(sessions.get(one.connection), "thread", None)
+            )
             for one in asked.statements
         )
+
+    def _threads(self) -> dict[int, int]:
+        """``{connection: thread}`` over SQL; MySQL before 5.7 does not tell them."""
+        try:
+            connection = self._connect()
+            try:
+                return {one.connection_id: tid for tid, one in sql.queries(self._target, connection).items()}
+            finally:
+                connection._force_close()  # type: ignore[attr-defined]
+        except InnoscopeError:
+            return {}
 
 
 def _with_remedy(missing: Missing, asked: Asked) -> Missing:
