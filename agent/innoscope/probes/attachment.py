@@ -189,14 +189,9 @@ class Attachment:
 
     def set_thread_kinds(self, kinds: Mapping[int, int]) -> None:
         """Tell the programs which threads are not the clients' own: tid → index in ``source.THREADS``."""
-        if kinds == self._kinds:
-            return
-        kept = self._map("thread_kinds")
-        known = {key: value[0] & 0xFFFFFFFF for key, value in kept.items()} if kinds else {}
         for tid, kind in kinds.items():
-            key = struct.pack("=I", tid)
-            if known.get(key) != kind:
-                kept.update(key, struct.pack("=I", kind))
+            if self._kinds.get(tid) != kind:
+                self._map("thread_kinds").update(struct.pack("=I", tid), struct.pack("=I", kind))
         self._kinds = dict(kinds)
 
     def read(self) -> Reading:
