@@ -64,7 +64,9 @@ class Process:
         debug_files: Mapping[str, str] | None = None,  # build-id -> path of a debug file fetched before
         inlines: bool = False,
         kernel: bool = False,
+        fitted: bytes | None = None,  # told before, on the same build of the kernel
     ) -> None: ...
+    fitted: bytes | None  # keep it for the next time on this kernel; None where there is nothing new
     method: str  # the method in use: bpf or ptrace
     method_reason: str | None  # why ptrace was taken, when auto chose it
     def look(self) -> Look: ...

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from innoscope.stacks import descriptors
+from innoscope.stacks import descriptors, fitted
 from innoscope.stacks.classify import Classifier, default_classifier
 from innoscope.stacks.model import Dump, Frame, Thread, Trust
 
@@ -59,12 +59,16 @@ class Engine:
         with translating(target.pid):
             from innoscope._native import Process
 
-            process = Process(
-                target.pid,
-                method=method,
-                debug_dirs=(*debug_dirs, "/usr/lib/debug"),
-                debug_files=debug_files or {},
-                inlines=inlines,
+            process = fitted.open_process(
+                lambda kept: Process(
+                    target.pid,
+                    method=method,
+                    debug_dirs=(*debug_dirs, "/usr/lib/debug"),
+                    debug_files=debug_files or {},
+                    inlines=inlines,
+                    kernel=kernel,
+                    fitted=kept,
+                ),
                 kernel=kernel,
             )
         self._set_up(target, process, default_classifier())

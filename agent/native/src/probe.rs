@@ -14,7 +14,7 @@ use crate::snapshot::{Motion, Source};
 
 /// Loads and runs the snapshot program on this process: whether it works, and the evidence.
 pub fn bpf() -> (bool, String) {
-    let tried = BpfSource::new(std::process::id(), false).and_then(|mut source| source.copy_all());
+    let tried = BpfSource::new(std::process::id(), false, None).and_then(|mut source| source.copy_all());
     describe(tried.map(|threads| {
         let copied: usize = threads.iter().map(|thread| thread.stack.len()).sum();
         (copied > 0, format!("copied {copied} bytes of stack of {} threads of this process", threads.len()))

@@ -123,10 +123,17 @@ struct AtRest {
 }
 
 impl Process {
-    /// Opens the process's modules and prepares the method.
+    /// Opens the process's modules and prepares the method. `kept` is what `fitted` told before on this kernel.
     ///
     /// Errors: `Gone`, `Rights`, `Bpf` when BPF was demanded, `Internal`.
-    pub fn new(pid: u32, method: Method, search: DebugSearch, inlines: bool, kernel: bool) -> Result<Self> {
+    pub fn new(
+        pid: u32,
+        method: Method,
+        search: DebugSearch,
+        inlines: bool,
+        kernel: bool,
+        kept: Option<&[u8]>,
+    ) -> Result<Self> {
         let modules = Modules::new(pid, search)?;
         if modules.all().is_empty() {
             return Err(Error::new(
@@ -135,7 +142,7 @@ impl Process {
             ));
         }
         refuse_other_architecture(pid, &modules)?;
-        let (source, method_reason) = open_source(pid, method, kernel)?;
+        let (source, method_reason) = open_source(pid, method, kernel, kept)?;
         let unwinder = Unwinder::new(&modules);
         Ok(Self {
             pid,
@@ -152,6 +159,11 @@ impl Process {
     /// "bpf" or "ptrace".
     pub fn method(&self) -> &'static str {
         self.source.name()
+    }
+
+    /// What the next start on this build of the kernel can be given as `kept`; None where there is nothing new.
+    pub fn fitted(&self) -> Option<&[u8]> {
+        self.source.fitted()
     }
 
     /// The modules as of the last look.
@@ -380,12 +392,17 @@ fn refuse_other_architecture(pid: u32, modules: &Modules) -> Result<()> {
 
 type Finished = (RawThread, Walk, Trust);
 
-fn open_source(pid: u32, method: Method, kernel: bool) -> Result<(Box<dyn Source>, Option<String>)> {
+fn open_source(
+    pid: u32,
+    method: Method,
+    kernel: bool,
+    kept: Option<&[u8]>,
+) -> Result<(Box<dyn Source>, Option<String>)> {
     let ptrace = || Box::new(PtraceSource::new(pid));
     match method {
-        Method::Bpf => Ok((Box::new(BpfSource::new(pid, kernel)?), None)),
+        Method::Bpf => Ok((Box::new(BpfSource::new(pid, kernel, kept)?), None)),
         Method::Ptrace => Ok((ptrace(), None)),
-        Method::Auto => match BpfSource::new(pid, kernel) {
+        Method::Auto => match BpfSource::new(pid, kernel, kept) {
             Ok(source) => Ok((Box::new(source), None)),
             Err(error) if error.kind == Kind::Gone => Err(error),
             Err(error) => Ok((ptrace(), Some(error.detail))),

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::error::{Error, Kind, Result};
 use crate::multi;
@@ -15,8 +15,8 @@ const LOAD_CONSTANT: u8 = 0x18;
 const CALL: u8 = 0x85;
 /// `BPF_PSEUDO_MAP_FD`: the constant is the descriptor of a map.
 const MAP_DESCRIPTOR: u8 = 1;
-/// Without an attach type: for perf events.
-const FOR_EVENTS: u32 = 0;
+/// `BPF_PSEUDO_MAP_VALUE`: the same, of which the only value is meant, at the offset in the second instruction.
+const MAP_VALUE: u8 = 2;
 /// Room for the end of what the verifier says.
 const WORDS_BYTES: usize = 256 << 10;
 const WORDS_TOLD: usize = 5;
@@ -62,6 +62,39 @@ pub fn create_map(shape: &Shape) -> Result<OwnedFd> {
     owned(descriptor).map_err(|error| failed(&error, &format!("making the map {}", shape.name), ""))
 }
 
+/// What a program is to the kernel.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sort {
+    /// enum bpf_prog_type.
+    kind: u32,
+    /// enum bpf_attach_type; 0 for perf events.
+    attach_type: u32,
+    /// Of the kernel's types, the function that it goes to.
+    target: u32,
+    flags: u32,
+}
+
+/// Of type kprobe, which uprobes run.
+const FOR_EVENTS: Sort = Sort { kind: libbpf_sys::BPF_PROG_TYPE_KPROBE, attach_type: 0, target: 0, flags: 0 };
+const FOR_LINKS: Sort = Sort { attach_type: libbpf_sys::BPF_TRACE_UPROBE_MULTI, ..FOR_EVENTS };
+
+/// Gives a map its only value, which from then on nobody can change.
+///
+/// Errors: `Rights`, `Bpf`.
+pub fn freeze_with(map: BorrowedFd<'_>, value: &[u8]) -> Result<()> {
+    let key = 0_u32;
+    // SAFETY: key and value outlive the calls; the value has the size of the map's, or the kernel reads beyond it.
+    let set = unsafe {
+        libbpf_sys::bpf_map_update_elem(map.as_raw_fd(), (&raw const key).cast(), value.as_ptr().cast(), 0)
+    };
+    // SAFETY: the descriptor is open.
+    let done = if set < 0 { set } else { unsafe { libbpf_sys::bpf_map_freeze(map.as_raw_fd()) } };
+    if done < 0 {
+        return Err(failed(&io::Error::from_raw_os_error(-done), "filling a map of constants", ""));
+    }
+    Ok(())
+}
+
 /// Loads a program for [`crate::uprobe::attach`]. Where its code names a map, the constant is an index in `maps`.
 ///
 /// Errors: `Rights`, `Bpf` with the verifier's last words, `Internal` where the code asks for more than maps and
@@ -72,28 +105,40 @@ pub fn load_uprobe(name: &str, code: &[u8], maps: &[RawFd]) -> Result<OwnedFd> {
 
 /// The same for [`multi::attach`] only.
 pub fn load_for_links(name: &str, code: &[u8], maps: &[RawFd]) -> Result<OwnedFd> {
-    load(name, code, maps, libbpf_sys::BPF_TRACE_UPROBE_MULTI)
+    load(name, code, maps, FOR_LINKS)
 }
 
-/// Of type kprobe, which uprobes run.
-fn load(name: &str, code: &[u8], maps: &[RawFd], attach_type: u32) -> Result<OwnedFd> {
+/// The same for a sleepable iterator; `target` is its function's number among the kernel's types.
+pub fn load_iterator(name: &str, code: &[u8], maps: &[RawFd], target: u32) -> Result<OwnedFd> {
+    let sort = Sort {
+        kind: libbpf_sys::BPF_PROG_TYPE_TRACING,
+        attach_type: libbpf_sys::BPF_TRACE_ITER,
+        target,
+        flags: libbpf_sys::BPF_F_SLEEPABLE,
+    };
+    load(name, code, maps, sort)
+}
+
+fn load(name: &str, code: &[u8], maps: &[RawFd], sort: Sort) -> Result<OwnedFd> {
     let mut code = code.to_vec();
     link(&mut code, maps).ok_or_else(|| {
         Error::new(Kind::Internal, format!("the code of {name} asks for more than maps and helpers"))
     })?;
     let label = kernel_name(name)?;
-    ask(&label, &code, attach_type, &mut []).or_else(|_| {
+    ask(&label, &code, sort, &mut []).or_else(|_| {
         let mut words = vec![0_u8; WORDS_BYTES]; // dear: only for who asks why
-        ask(&label, &code, attach_type, &mut words)
+        ask(&label, &code, sort, &mut words)
             .map_err(|error| failed(&error, &format!("loading the program {name}"), &last(&words)))
     })
 }
 
 /// With room for `words` the verifier tells what it does.
-fn ask(label: &CStr, code: &[u8], attach_type: u32, words: &mut [u8]) -> io::Result<OwnedFd> {
+fn ask(label: &CStr, code: &[u8], sort: Sort, words: &mut [u8]) -> io::Result<OwnedFd> {
     let mut options = libbpf_sys::bpf_prog_load_opts {
         sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as libbpf_sys::size_t,
-        expected_attach_type: attach_type,
+        expected_attach_type: sort.attach_type,
+        attach_btf_id: sort.target,
+        prog_flags: sort.flags,
         ..Default::default()
     };
     if !words.is_empty() {
@@ -104,7 +149,7 @@ fn ask(label: &CStr, code: &[u8], attach_type: u32, words: &mut [u8]) -> io::Res
     // SAFETY: all that is pointed to outlives the call; instructions are 8 bytes of any alignment for the kernel.
     owned(unsafe {
         libbpf_sys::bpf_prog_load(
-            libbpf_sys::BPF_PROG_TYPE_KPROBE,
+            sort.kind,
             label.as_ptr(),
             c"GPL".as_ptr(),
             code.as_ptr().cast(),
@@ -122,7 +167,7 @@ fn link(code: &mut [u8], maps: &[RawFd]) -> Option<()> {
     for instruction in code.chunks_exact_mut(INSTRUCTION) {
         let source = instruction[1] >> 4;
         match (instruction[0], source) {
-            (LOAD_CONSTANT, MAP_DESCRIPTOR) => {
+            (LOAD_CONSTANT, MAP_DESCRIPTOR | MAP_VALUE) => {
                 let index = u32::from_ne_bytes(instruction[4..].try_into().ok()?);
                 let descriptor = maps.get(index as usize)?;
                 instruction[4..].copy_from_slice(&descriptor.to_ne_bytes());
@@ -132,6 +177,25 @@ fn link(code: &mut [u8], maps: &[RawFd]) -> Option<()> {
         }
     }
     Some(())
+}
+
+/// Code with indexes where it has the descriptors of these maps: what [`link`] takes. None where it refers to others, or to
+/// more than maps and helpers.
+pub fn unlinked(code: &[libbpf_sys::bpf_insn], maps: &[RawFd]) -> Option<Vec<u8>> {
+    let mut found = Vec::with_capacity(code.len() * INSTRUCTION);
+    for one in code {
+        let constant = match (one.code, one.src_reg()) {
+            (LOAD_CONSTANT, MAP_DESCRIPTOR | MAP_VALUE) => {
+                maps.iter().position(|map| *map == one.imm)?.try_into().ok()?
+            }
+            (LOAD_CONSTANT | CALL, 1..) => return None,
+            _ => one.imm,
+        };
+        found.extend([one.code, one.src_reg() << 4 | one.dst_reg()]);
+        found.extend(one.off.to_ne_bytes());
+        found.extend(constant.to_ne_bytes());
+    }
+    Some(found)
 }
 
 fn kernel_name(name: &str) -> Result<CString> {
@@ -180,17 +244,36 @@ mod tests {
 
     #[test]
     fn maps_are_put_in_by_index() {
-        let mut code = [constant(MAP_DESCRIPTOR, 1), constant(0, 1)].concat();
+        let mut code = [constant(MAP_DESCRIPTOR, 1), constant(MAP_VALUE, 0), constant(0, 1)].concat();
 
         assert_eq!(link(&mut code, &[7, 9]), Some(()));
-        assert_eq!(code, [constant(MAP_DESCRIPTOR, 9), constant(0, 1)].concat());
+        assert_eq!(code, [constant(MAP_DESCRIPTOR, 9), constant(MAP_VALUE, 7), constant(0, 1)].concat());
+    }
+
+    #[test]
+    fn what_was_linked_can_be_linked_to_other_maps() {
+        let code =
+            [instruction(LOAD_CONSTANT, MAP_DESCRIPTOR, 9), instruction(0, 0, 0), instruction(CALL, 0, 9)];
+
+        let kept = unlinked(&code, &[7, 9]);
+
+        assert_eq!(kept, Some([constant(MAP_DESCRIPTOR, 1), vec![CALL, 1, 0, 0, 9, 0, 0, 0]].concat()));
+        assert_eq!(unlinked(&code, &[7]), None, "a map that is not told");
+        assert_eq!(unlinked(&[instruction(CALL, 1, 2)], &[7, 9]), None, "a function of ours");
+    }
+
+    fn instruction(code: u8, source: u8, constant: i32) -> libbpf_sys::bpf_insn {
+        let mut one = libbpf_sys::bpf_insn { code, imm: constant, ..Default::default() };
+        one.set_src_reg(source);
+        one.set_dst_reg(u8::from(code != 0));
+        one
     }
 
     #[test]
     fn what_else_must_be_put_in_is_refused() {
         assert_eq!(link(&mut constant(MAP_DESCRIPTOR, 2), &[7, 9]), None, "a map that is not there");
         assert_eq!(link(&mut constant(MAP_DESCRIPTOR, -1), &[7, 9]), None);
-        assert_eq!(link(&mut constant(2, 0), &[7]), None, "a value inside a map");
+        assert_eq!(link(&mut constant(3, 0), &[7]), None, "a variable of the kernel's");
         assert_eq!(link(&mut [CALL, 0x10, 0, 0, 0, 0, 0, 0], &[]), None, "a function of ours");
         assert_eq!(link(&mut [0; 7], &[]), None, "half an instruction");
     }

@@ -73,7 +73,10 @@ struct Process {
 #[pymethods]
 impl Process {
     #[new]
-    #[pyo3(signature = (pid, *, method = "auto", debug_dirs = None, debug_files = None, inlines = false, kernel = false))]
+    #[pyo3(signature = (
+        pid, *, method = "auto", debug_dirs = None, debug_files = None, inlines = false, kernel = false, fitted = None
+    ))]
+    #[allow(clippy::too_many_arguments)] // they are Python's, by name
     fn new(
         py: Python<'_>,
         pid: u32,
@@ -82,6 +85,7 @@ impl Process {
         debug_files: Option<HashMap<String, PathBuf>>,
         inlines: bool,
         kernel: bool,
+        fitted: Option<Vec<u8>>,
     ) -> PyResult<Self> {
         let method = match method {
             "auto" => Method::Auto,
@@ -93,13 +97,20 @@ impl Process {
         };
         let dirs = debug_dirs.unwrap_or_else(|| vec![PathBuf::from("/usr/lib/debug")]);
         let search = DebugSearch::of_process(pid, dirs, debug_files.unwrap_or_default());
-        let inner = py.detach(|| process::Process::new(pid, method, search, inlines, kernel))?;
+        let inner =
+            py.detach(|| process::Process::new(pid, method, search, inlines, kernel, fitted.as_deref()))?;
         Ok(Self {
             method: inner.method(),
             method_reason: inner.method_reason.clone(),
             inner: Mutex::new(inner),
             stacks: FxHashMap::default(),
         })
+    }
+
+    #[getter]
+    fn fitted<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.fitted().map(|bytes| PyBytes::new(py, bytes))
     }
 
     fn look(&mut self, py: Python<'_>) -> PyResult<Look> {

@@ -148,7 +148,7 @@ impl OffCpu {
     ) -> PyResult<Self> {
         let watch = Watch { pid, start_time, kernel, ring_bytes };
         let (inner, source) = py.detach(|| -> Result<_> {
-            Ok((programs::OffCpu::new(watch, most_threads)?, BpfSource::new(pid, kernel)))
+            Ok((programs::OffCpu::new(watch, most_threads)?, BpfSource::new(pid, kernel, None)))
         })?;
         let cannot_look = source.as_ref().err().map(|error: &Error| error.detail.clone());
         Ok(Self { inner: Mutex::new(inner), source: Mutex::new(source.ok()), cannot_look })

@@ -3,17 +3,16 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::mem::size_of;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-use libbpf_rs::{MapCore, MapFlags, ObjectBuilder};
-
+use super::fitted::{self, Loaded};
 use super::record::parse_all;
 use super::{RawThread, Source};
+use crate::bpfmap::Map;
 use crate::error::{Error, Kind, Result};
+use crate::programs::owned;
 use crate::turn::Turn;
-
-static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/snapshot.bpf.o"));
 
 /// One read() returns at most the seq_file's buffer, 8 pages.
 const READ_BYTES: usize = 64 * 1024;
@@ -30,7 +29,7 @@ struct Config {
 
 /// Copies the threads of one process with the task iterator.
 pub struct BpfSource {
-    object: libbpf_rs::Object,
+    loaded: Loaded,
     pid: u32,
     link: OwnedFd,
     /// Whether the kernel lets a link visit one process only (>= 6.1); else the program filters.
@@ -40,13 +39,10 @@ pub struct BpfSource {
 }
 
 impl BpfSource {
-    /// Loads the program for process `pid`. `kernel_stacks` also copies the kernel's part of each stack.
-    ///
-    /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` where the kernel lacks sleepable
-    /// iterators or BTF, with the verifier's last words.
-    pub fn new(pid: u32, kernel_stacks: bool) -> Result<Self> {
-        let object = load(kernel_stacks)?;
-        let program = program_fd(&object)?;
+    /// Loads the program for process `pid`, as [`fitted::load`] does.
+    pub fn new(pid: u32, kernel_stacks: bool, kept: Option<&[u8]>) -> Result<Self> {
+        let loaded = fitted::load(kernel_stacks, kept)?;
+        let program = loaded.program.as_raw_fd();
         let (link, narrow) = match attach(program, Some(LinkTask { tid: 0, pid })) {
             Ok(link) => (link, true),
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
@@ -58,7 +54,7 @@ impl BpfSource {
                 (link, false)
             }
         };
-        Ok(Self { object, pid, link, narrow, buffer: Arc::default() })
+        Ok(Self { loaded, pid, link, narrow, buffer: Arc::default() })
     }
 
     fn configure(&self, tid: u32, stacks: bool, changed_only: bool) -> Result<()> {
@@ -68,16 +64,12 @@ impl BpfSource {
             stacks: stacks.into(),
             changed_only: changed_only.into(),
         };
-        let map = self
-            .object
-            .maps()
-            .find(|map| map.name() == "config")
-            .ok_or_else(|| Error::new(Kind::Internal, "the snapshot program has no map named config"))?;
         let mut value = Vec::with_capacity(size_of::<Config>());
         for word in [config.tgid, config.tid, config.stacks, config.changed_only] {
             value.extend_from_slice(&word.to_ne_bytes());
         }
-        map.update(&0u32.to_ne_bytes(), &value, MapFlags::ANY)
+        let map = Map { descriptor: self.loaded.config.as_raw_fd(), key_bytes: 4, words: 2, per_cpu: false };
+        map.update(&0u32.to_ne_bytes(), &value)
             .map_err(|error| Error::new(Kind::Internal, format!("configuring the snapshot program: {error}")))
     }
 
@@ -115,7 +107,7 @@ impl BpfSource {
     fn visit_one(&mut self, tid: u32, stacks: bool) -> Result<Option<RawThread>> {
         self.configure(tid, stacks, false)?;
         let threads = if self.narrow {
-            match attach(program_fd(&self.object)?, Some(LinkTask { tid, pid: 0 })) {
+            match attach(self.loaded.program.as_raw_fd(), Some(LinkTask { tid, pid: 0 })) {
                 Ok(link) => Self::run(link.as_raw_fd(), Arc::default())?.0,
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Vec::new(),
                 Err(error) => return Err(Error::from_os(&error, "attaching to one thread", Kind::Bpf)),
@@ -146,41 +138,16 @@ impl Source for BpfSource {
     fn name(&self) -> &'static str {
         "bpf"
     }
+
+    fn fitted(&self) -> Option<&[u8]> {
+        self.loaded.fitted.as_deref()
+    }
 }
 
 #[derive(Clone, Copy)]
 struct LinkTask {
     tid: u32,
     pid: u32,
-}
-
-fn load(kernel_stacks: bool) -> Result<libbpf_rs::Object> {
-    // libbpf prints to stderr by default; what matters reaches the caller in the error.
-    libbpf_rs::set_print(None);
-    let failed = |error: libbpf_rs::Error| {
-        let kind = match error.kind() {
-            libbpf_rs::ErrorKind::PermissionDenied => Kind::Rights,
-            _ => Kind::Bpf,
-        };
-        Error::new(kind, format!("loading the snapshot program: {error}"))
-    };
-    let mut open = ObjectBuilder::default().open_memory(OBJECT).map_err(failed)?;
-    if kernel_stacks {
-        let mut rodata = open
-            .maps_mut()
-            .find(|map| map.name().to_string_lossy().ends_with(".rodata"))
-            .ok_or_else(|| Error::new(Kind::Internal, "the snapshot program has no .rodata"))?;
-        rodata.set_initial_value(&[1]).map_err(failed)?;
-    }
-    open.load().map_err(failed)
-}
-
-fn program_fd(object: &libbpf_rs::Object) -> Result<RawFd> {
-    object
-        .progs()
-        .find(|program| program.name() == "snapshot")
-        .map(|program| program.as_fd().as_raw_fd())
-        .ok_or_else(|| Error::new(Kind::Internal, "the object has no program named snapshot"))
 }
 
 /// libbpf-rs has no options for task iterators, so the link is made with the call below it.
@@ -197,13 +164,4 @@ fn attach(program: RawFd, task: Option<LinkTask>) -> io::Result<OwnedFd> {
     }
     // SAFETY: options and what it points to outlive the call.
     owned(unsafe { libbpf_sys::bpf_link_create(program, 0, libbpf_sys::BPF_TRACE_ITER, &raw const options) })
-}
-
-/// Takes a descriptor that libbpf returned, where negative values are -errno.
-fn owned(descriptor: RawFd) -> io::Result<OwnedFd> {
-    if descriptor < 0 {
-        return Err(io::Error::from_raw_os_error(-descriptor));
-    }
-    // SAFETY: a fresh descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }

@@ -2,6 +2,7 @@
 //! iterator, which stops nothing, and ptrace, which holds one thread at a time.
 
 pub mod bpf;
+pub mod fitted;
 pub mod perf;
 pub mod ptrace;
 mod record;
@@ -110,4 +111,9 @@ pub trait Source: Send {
 
     /// "bpf" or "ptrace".
     fn name(&self) -> &'static str;
+
+    /// What makes the next start on this kernel cheaper ([`fitted::load`]), where there is something new to keep.
+    fn fitted(&self) -> Option<&[u8]> {
+        None
+    }
 }

@@ -1,0 +1,197 @@
+//! The snapshot program in the kernel: fitted to it by libbpf (CO-RE), or as it was fitted before.
+//!
+//! To fit it libbpf searches all types of the kernel, some 15 ms of CPU time; what comes out is the same for one
+//! build of the kernel and takes 3 ms to load.
+
+use std::hash::Hasher;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+
+use libbpf_rs::{MapCore, MapFlags, ObjectBuilder};
+use prost::Message;
+use rustc_hash::FxHasher;
+
+use crate::error::{Error, Kind, Result};
+use crate::programs::{self, Shape};
+
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/snapshot.bpf.o"));
+
+const PROGRAM: &str = "snapshot";
+const CONFIG: &str = "config";
+/// What such a program is attached to: a function of the kernel's.
+const TARGET: &std::ffi::CStr = c"task";
+
+/// The program in the kernel; its maps live as long as it does.
+pub struct Loaded {
+    /// The program.
+    pub program: OwnedFd,
+    /// The map of that name.
+    pub config: OwnedFd,
+    /// What [`load`] takes instead of searching the next time; None where it took it, or cannot be kept.
+    pub fitted: Option<Vec<u8>>,
+}
+
+/// As bytes that can be kept for this very build of the kernel.
+#[derive(Clone, PartialEq, Message)]
+struct Fitted {
+    /// Of the object that it was made of.
+    #[prost(fixed64, tag = "1")]
+    object: u64,
+    #[prost(bool, tag = "2")]
+    kernel_stacks: bool,
+    /// Of the kernel's types: the function that it is attached to.
+    #[prost(uint32, tag = "3")]
+    target: u32,
+    /// struct bpf_insn after struct bpf_insn; a map is an index in `maps`.
+    #[prost(bytes = "vec", tag = "4")]
+    code: Vec<u8>,
+    #[prost(message, repeated, tag = "5")]
+    maps: Vec<KeptMap>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct KeptMap {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(uint32, tag = "2")]
+    kind: u32,
+    #[prost(uint32, tag = "3")]
+    key_bytes: u32,
+    #[prost(uint32, tag = "4")]
+    value_bytes: u32,
+    #[prost(uint32, tag = "5")]
+    entries: u32,
+    #[prost(uint32, tag = "6")]
+    flags: u32,
+    /// Of constants: the only value, which nobody may change.
+    #[prost(bytes = "vec", optional, tag = "7")]
+    constants: Option<Vec<u8>>,
+}
+
+/// Loads the program. `kernel_stacks` also copies the kernel's part of each stack; `kept` is what an earlier load told on
+/// the same build of the kernel.
+///
+/// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` where the kernel lacks sleepable iterators or BTF,
+/// with the verifier's last words.
+pub fn load(kernel_stacks: bool, kept: Option<&[u8]>) -> Result<Loaded> {
+    let known = kept
+        .and_then(|bytes| Fitted::decode(bytes).ok())
+        .filter(|known| known.object == object() && known.kernel_stacks == kernel_stacks);
+    match known.map(|known| put_in(&known)) {
+        Some(Ok(loaded)) => Ok(loaded),
+        _ => fit(kernel_stacks), // which says what fails, if something does
+    }
+}
+
+fn object() -> u64 {
+    let mut hasher = FxHasher::default();
+    hasher.write(OBJECT);
+    hasher.finish()
+}
+
+fn put_in(known: &Fitted) -> Result<Loaded> {
+    let maps = known.maps.iter().map(KeptMap::make).collect::<Result<Vec<OwnedFd>>>()?;
+    let descriptors: Vec<RawFd> = maps.iter().map(AsRawFd::as_raw_fd).collect();
+    let program = programs::load_iterator(PROGRAM, &known.code, &descriptors, known.target)?;
+    let config = known.maps.iter().zip(maps).find(|(kept, _)| kept.name == CONFIG);
+    let (_, config) = config.ok_or_else(without_config)?;
+    Ok(Loaded { program, config, fitted: None })
+}
+
+impl KeptMap {
+    fn make(&self) -> Result<OwnedFd> {
+        let made = programs::create_map(&Shape {
+            name: self.name.clone(),
+            kind: self.kind,
+            key_bytes: self.key_bytes,
+            value_bytes: self.value_bytes,
+            entries: self.entries,
+            flags: self.flags,
+        })?;
+        if let Some(constants) = &self.constants {
+            programs::freeze_with(made.as_fd(), constants)?;
+        }
+        Ok(made)
+    }
+}
+
+fn fit(kernel_stacks: bool) -> Result<Loaded> {
+    let object = by_libbpf(kernel_stacks)?;
+    let program = object
+        .progs()
+        .find(|program| program.name() == PROGRAM)
+        .ok_or_else(|| Error::new(Kind::Internal, "the object has no program named snapshot"))?;
+    let config = object.maps().find(|map| map.name() == CONFIG).ok_or_else(without_config)?;
+    let ours = |descriptor: std::os::fd::BorrowedFd<'_>| {
+        descriptor.try_clone_to_owned().map_err(|error| {
+            Error::new(Kind::Internal, format!("a descriptor of the snapshot program: {error}"))
+        })
+    };
+    Ok(Loaded {
+        program: ours(program.as_fd())?,
+        config: ours(config.as_fd())?,
+        fitted: what_was_fitted(&object, &program, kernel_stacks).map(|fitted| fitted.encode_to_vec()),
+    })
+}
+
+fn without_config() -> Error {
+    Error::new(Kind::Internal, "the snapshot program has no map named config")
+}
+
+fn by_libbpf(kernel_stacks: bool) -> Result<libbpf_rs::Object> {
+    // libbpf prints to stderr by default; what matters reaches the caller in the error.
+    libbpf_rs::set_print(None);
+    let failed = |error: libbpf_rs::Error| {
+        let kind = match error.kind() {
+            libbpf_rs::ErrorKind::PermissionDenied => Kind::Rights,
+            _ => Kind::Bpf,
+        };
+        Error::new(kind, format!("loading the snapshot program: {error}"))
+    };
+    let mut open = ObjectBuilder::default().open_memory(OBJECT).map_err(failed)?;
+    if kernel_stacks {
+        let mut rodata = open
+            .maps_mut()
+            .find(|map| map.name().to_string_lossy().ends_with(".rodata"))
+            .ok_or_else(|| Error::new(Kind::Internal, "the snapshot program has no .rodata"))?;
+        rodata.set_initial_value(&[1]).map_err(failed)?;
+    }
+    open.load().map_err(failed)
+}
+
+/// None where the program asks for something that cannot be put in without libbpf.
+fn what_was_fitted(
+    from: &libbpf_rs::Object,
+    program: &libbpf_rs::Program<'_>,
+    kernel_stacks: bool,
+) -> Option<Fitted> {
+    // SAFETY: the name is a C string; the result is a number of the kernel's types or negative.
+    let target =
+        unsafe { libbpf_sys::libbpf_find_vmlinux_btf_id(TARGET.as_ptr(), libbpf_sys::BPF_TRACE_ITER) };
+    let maps: Vec<_> = from.maps().collect();
+    let descriptors: Vec<RawFd> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
+    Some(Fitted {
+        object: object(),
+        kernel_stacks,
+        target: u32::try_from(target).ok()?,
+        code: programs::unlinked(program.insns(), &descriptors)?,
+        maps: maps.iter().map(|map| kept(map)).collect::<Option<_>>()?,
+    })
+}
+
+fn kept(map: &libbpf_rs::Map<'_>) -> Option<KeptMap> {
+    let told = map.info().ok()?.info;
+    let constants = if told.map_flags & libbpf_sys::BPF_F_RDONLY_PROG == 0 {
+        None
+    } else {
+        Some(map.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).ok()??)
+    };
+    Some(KeptMap {
+        name: map.name().to_str()?.to_owned(),
+        kind: told.type_,
+        key_bytes: told.key_size,
+        value_bytes: told.value_size,
+        entries: told.max_entries,
+        flags: told.map_flags,
+        constants,
+    })
+}

@@ -1,0 +1,91 @@
+"""The program that copies stacks, loaded as it was fitted to this kernel before: it sees the same."""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope._native import Process
+from innoscope.stacks import fitted
+from innoscope.stacks.engine import Engine
+from innoscope.target.discover import find_one
+from servers import Server
+from workloads import RowLock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from innoscope.stacks.model import Dump
+
+
+def _opened(kept: bytes | None, *, kernel: bool = False) -> Process:
+    return Process(os.getpid(), method="bpf", kernel=kernel, fitted=kept)
+
+
+@pytest.mark.parametrize("kernel", [False, True])
+def test_what_was_fitted_is_taken_once_more(kernel: bool) -> None:
+    first = _opened(None, kernel=kernel)
+    assert first.fitted is not None
+    again = _opened(first.fitted, kernel=kernel)
+    assert again.fitted is None, "nothing new to keep"
+    assert {thread[0] for thread in again.look().threads} == {thread[0] for thread in first.look().threads}
+
+
+def test_what_does_not_fit_is_fitted_anew() -> None:
+    good = _opened(None).fitted
+    assert good is not None
+    for bad in (b"", b"junk", good[:-40], good[: len(good) // 2]):
+        assert _opened(bad).fitted == good
+    assert _opened(good, kernel=True).fitted not in (None, good), "made without the kernel's part"
+
+
+def test_kept_by_one_engine_and_taken_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with Server("mysql-5.6.24") as server, RowLock(server, 10):
+        target = find_one(server.pid)
+        first = _waiting(Engine(target, method="bpf", kernel=True).look())
+        [kept] = (tmp_path / "innoscope/fitted").iterdir()
+        written = kept.stat().st_mtime_ns
+        assert _waiting(Engine(target, method="bpf", kernel=True).look()) == first
+        assert len(first) >= 9
+        assert kept.stat().st_mtime_ns == written
+
+
+def _waiting(dump: Dump) -> dict[int, tuple[str, ...]]:
+    """The stacks of the threads that wait for the row, where they stay."""
+    return {
+        thread.tid: tuple(frame.label for frame in thread.frames)
+        for thread in dump.threads
+        if thread.wait == "row_lock"
+    }
+
+
+def _note(name: bytes, kind: int, content: bytes) -> bytes:
+    padded = [part + bytes(-len(part) % 4) for part in (name, content)]
+    return struct.pack("=III", len(name), len(content), kind) + b"".join(padded)
+
+
+def test_the_kernel_is_known_by_its_build_id(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    other = _note(b"Linux\0", 0, b"\1\2\3\4\5")
+    for content, build in (
+        (_note(b"GNU\0", 3, b"\xab\xcd") + other, "abcd"),
+        (other + _note(b"GNU\0", 3, b"\x01" * 20), "01" * 20),
+        (other + _note(b"GNU\0", 1, b"\x01" * 16), None),
+        (other[:10], None),
+        (b"", None),
+    ):
+        notes.write_bytes(content)
+        assert fitted.kernel_build(notes) == build
+    assert fitted.kernel_build(tmp_path / "none") is None
+    assert fitted.kernel_build() is not None
+
+
+def test_without_a_build_id_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(fitted, "kernel_build", lambda: None)
+    assert fitted.open_process(_opened, kernel=False).fitted is not None
+    assert not list(tmp_path.iterdir())
