@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from innoscope.data import catalog_path, read_catalog
+from innoscope.diagnose import facts
 from innoscope.diagnose.evidence import CLIENT, Evidence, Look, Missing, Seen, Snapshot, Statement
 from innoscope.diagnose.judging import Verdict, judge
-from innoscope.diagnose.rules import default_rules, problems
+from innoscope.diagnose.rules import default_rules, metrics_read, problems
 from innoscope.diagnose.signals import Signals
 from innoscope.diagnose.unknown import Unknown
 from innoscope.diagnose.words import record, text
 from innoscope.metrics.model import Histogram
+from innoscope.metrics.registry import default
 from innoscope.stacks.classify import default_classifier
 
 SERVER = {"flavour": "mysql", "version": "5.6.24", "pid": "42"}
@@ -49,6 +53,22 @@ def test_the_catalog_is_sound() -> None:
             for condition in alternatives:
                 kind, _, rest = condition.signal.partition(".")
                 assert kind not in ("threads", "share", "background", "growth") or rest in classes, rule.name
+
+
+def test_the_metrics_that_rules_read_are_known() -> None:
+    read = metrics_read(default_rules())
+    assert [name for name in read if name not in default()] == []
+    # in a condition, a score or a text; as series; by a fact
+    assert {"mysqld_stopped", "recovered_pages", "toggle_in_force", "read_ahead_pages"} <= read
+    assert not {"mutex_wait_seconds", "master_ticks"} & read
+
+
+def test_the_metrics_that_facts_read_are_all_told() -> None:
+    named = re.findall(r'"([a-z0-9_]+)(?:\.[a-z_]+)?"', Path(facts.__file__).read_text())
+    assert {name for name in named if name in default()} == facts.METRICS
+    # What a name in the list itself stands for is asked for by some function too.
+    text = Path(facts.__file__).read_text().partition("METRICS: Final")[0]
+    assert [name for name in facts.METRICS if f'"{name}"' not in text] == []
 
 
 @pytest.mark.parametrize(

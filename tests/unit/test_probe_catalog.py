@@ -78,6 +78,24 @@ def test_a_programs_functions_are_those_the_catalog_attaches() -> None:
 
 
 @pytest.mark.parametrize(
+    ("metric", "server", "wanted"),
+    [
+        ("fsync_seconds", "mysql 5.6.24", ["fsync", "fdatasync"]),
+        # in 5.5 the batch tells who flushes; later each page does, and asks for MariaDB's batch around it
+        ("flushed_pages_by_thread", "mysql 5.5.9", ["flush_batch", "page_flush", "flush_lru_batch"]),
+        ("flushed_pages_by_thread", "mariadb 11.4.5", ["page_flush", "flush_lru_batch"]),
+        ("pages_of_a_book", "mysql 5.6.24", []),
+        ("statement_seconds", "mysql 5.6.24", []),  # of a family that is not on by default
+    ],
+)
+def test_the_probes_that_feed_a_metric_are_known(metric: str, server: str, wanted: list[str]) -> None:
+    flavour, version = server.split()
+    number = tuple(map(int, version.split(".")))
+    found = default_catalog().feeding(frozenset({metric}), flavour, number)
+    assert sorted(probe.name for probe in found) == sorted(wanted)
+
+
+@pytest.mark.parametrize(
     ("version", "inside"),
     [((5, 6, 24), True), ((5, 7, 42), True), ((5, 5, 9), False), ((8, 0, 11), False), ((5, 6), True)],
 )
@@ -107,6 +125,7 @@ def _one_probe(**changes: Any) -> dict[str, Any]:
         ({"at": ["leave"], "returns": "hope"}, "no exception can cross"),
         ({"family": "nobody"}, "no family nobody"),
         ({"weight": 0}, "weight 0 is no whole number"),
+        ({"asks": ["nobody"]}, "asks about nobody"),
         ({"sites": [{"mysql": "new", "functions": ["f"]}]}, "no range of versions"),
         ({"sites": [{"mysql": "5.5", "function": "f"}]}, "unknown keys function"),
         (

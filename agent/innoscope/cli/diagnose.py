@@ -99,7 +99,7 @@ def command(
         from innoscope.target.discover import find_one
 
         target = find_one(pid, socket, port)
-        sources = Sources(not no_sql, not no_probes, defaults_file, user)
+        sources = Sources(not no_sql, not no_probes, defaults_file, user, all_probes=save is not None)
         found = _look(target, sources, seconds, save, as_json)
     if found:
         raise click.exceptions.Exit(FOUND)

@@ -41,8 +41,9 @@ _KIND_OF_GROUP = {"page_cleaner": "page_cleaner", "master": "master", "connectio
 class ProbesCollector:
     """Attaches by itself soon after it was made: compiling takes seconds. ``close`` takes everything off.
 
-    ``families`` None are those on by default. ``kinds`` tells the group of each thread (collectors.waits),
-    ``counters`` the server's own (collectors.memory), which the probes are checked against.
+    ``families`` None are those on by default; with ``metrics``, of these the probes that feed them. ``kinds``
+    tells the group of each thread (collectors.waits), ``counters`` the server's own (collectors.memory),
+    which the probes are checked against.
     """
 
     name = "probes"
@@ -53,13 +54,14 @@ class ProbesCollector:
         target: Target,
         *,
         families: frozenset[str] | None = None,
+        metrics: frozenset[str] | None = None,
         budget: float = DEFAULT_BUDGET,
         kinds: Callable[[], Mapping[int, str]] = dict,
         counters: Callable[[], Mapping[str, float]] = dict,
         attach_soon: bool = False,
     ) -> None:
         self._target = target
-        self._families = families
+        self._families, self._metrics = families, metrics
         self._budget = budget
         self._kinds = kinds
         self._own_counters = counters
@@ -79,7 +81,7 @@ class ProbesCollector:
 
     def start(self) -> Governor:
         """Compile, calibrate, attach. Raises InnoscopeError."""
-        attachment = Attachment(self._target, self._families)
+        attachment = Attachment(self._target, self._families, metrics=self._metrics)
         try:
             with translating(self._target.pid):  # the server may end at any moment
                 cost = known_cost(attachment)

@@ -287,6 +287,15 @@ def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
+#: All metrics that facts are made of, so that nobody need read others for them.
+METRICS: Final = frozenset({
+    "buffer_pool_other_pages", "buffer_pool_pages", "buffer_pool_pages_read", "checkpoint_age_max_bytes",
+    "connections", "connections_limit", "deadlock_search_seconds", "deadlock_searches",
+    "flushed_pages_by_thread", "history_list_length", "read_ahead_evicted_pages", "read_ahead_pages",
+    "recovery_scanned_bytes", "redo_written_bytes", "row_lock_waits", "statements", "table_opens",
+    "toggle_in_force",
+})  # fmt: skip
+
 FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "oldest_transaction_seconds": _oldest_transaction_seconds,
     "connections_ratio": _connections_ratio,

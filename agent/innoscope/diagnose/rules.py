@@ -7,14 +7,15 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.data import catalog_path, read_catalog
+from innoscope.diagnose import facts
 from innoscope.diagnose.blocking import BLOCKERS
-from innoscope.diagnose.signals import is_signal
+from innoscope.diagnose.signals import OF_METRICS, is_signal
 from innoscope.diagnose.speaking import UNITS
 from innoscope.errors import BadFile
 from innoscope.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 #: ``{signal:unit}`` in a text.
@@ -78,6 +79,26 @@ def load(path: Path | None = None) -> tuple[Rule, ...]:
     if found := list(problems(data)):
         raise BadFile(f"{path}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""))
     return tuple(_rule(name, body) for name, body in data["findings"].items())
+
+
+def metrics_read(rules: Iterable[Rule]) -> frozenset[str]:
+    """The metrics of which these rules ask for the numbers."""
+    found = set(facts.METRICS)
+    for rule in rules:
+        found.update(rule.series)
+        for signal in _signals(rule):
+            kind, _, rest = signal.partition(".")
+            if kind in OF_METRICS:
+                found.add(rest.partition(".")[0])
+    return frozenset(found)
+
+
+def _signals(rule: Rule) -> Iterator[str]:
+    yield from (condition.signal for item in rule.when for condition in item)
+    if rule.score.signal is not None:
+        yield rule.score.signal
+    for text in (rule.title, rule.why, *rule.do, *rule.evidence):
+        yield from (signal for signal, _ in PLACE.findall(text))
 
 
 def _rule(name: str, body: Mapping[str, Any]) -> Rule:

@@ -66,16 +66,27 @@ class Reading:
 class Attachment:
     """Programs and maps for one server, made once; its probes come and go.
 
+    ``families`` None are those on by default; of these, with ``metrics``, the probes that feed them.
     Closing (or dying, in whatever way) takes everything off. Raises BccMissing, NoRights, KernelUnable or
     NoSuchProcess.
     """
 
     def __init__(
-        self, target: Target, families: frozenset[str] | None = None, catalog: Catalog | None = None
+        self,
+        target: Target,
+        families: frozenset[str] | None = None,
+        *,
+        metrics: frozenset[str] | None = None,
+        catalog: Catalog | None = None,
     ) -> None:
         self.target = target
         self.catalog = catalog or default_catalog()
-        placement = place(target, self.catalog.of(families))
+        wanted = (
+            self.catalog.of(families)
+            if metrics is None
+            else self.catalog.feeding(metrics, target.flavour, target.version)
+        )
+        placement = place(target, wanted)
         self.missing: list[Missing] = list(placement.missing)
         self.build_id = placement.build_id
         self.points = [Point(index, placed) for index, placed in enumerate(placement.placed)]

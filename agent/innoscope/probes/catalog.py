@@ -80,10 +80,16 @@ class Probe:
     limit: int | None = None
     weight: int = 1
     check: tuple[str, str] | None = None  # (metric of ours, counter of the server)
+    asks: tuple[str, ...] = ()  # probes of whose calls its programs ask whether they run inside one
 
     def site(self, flavour: str, version: tuple[int, ...]) -> Site | None:
         """Where on this server; None where nothing is known."""
         return next((site for site in self.sites if site.versions.has(flavour, version)), None)
+
+    def fed(self, flavour: str, version: tuple[int, ...]) -> frozenset[str]:
+        """The metrics that get their numbers from it on this server."""
+        site = self.site(flavour, version)
+        return frozenset((*self.feeds, *(site.feeds if site is not None else ())))
 
 
 @record
@@ -109,6 +115,13 @@ class Catalog:
         wanted = families or frozenset(name for name, family in self.families.items() if family.default)
         return [probe for probe in self.probes.values() if probe.family in wanted]
 
+    def feeding(self, metrics: frozenset[str], flavour: str, version: tuple[int, ...]) -> list[Probe]:
+        """Of those on by default, the ones that feed these metrics on that server, and those they ask about."""
+        default = self.of()
+        feeding = {probe.name for probe in default if metrics & probe.fed(flavour, version)}
+        asked = {name for name in feeding for name in self.probes[name].asks}
+        return [probe for probe in default if probe.name in feeding | asked]
+
 
 @cache
 def default_catalog() -> Catalog:
@@ -132,6 +145,8 @@ def _catalog(document: dict[str, Any]) -> Catalog:
     for probe in probes.values():
         if probe.family not in families:
             raise ValueError(f"probe {probe.name}: no family {probe.family}")
+        if unknown := set(probe.asks) - set(probes):
+            raise ValueError(f"probe {probe.name}: asks about {unknown.pop()}, which is none")
     return Catalog(families, probes, safe)
 
 
@@ -151,6 +166,7 @@ def _probe(name: str, entry: dict[str, Any], safe: dict[str, str]) -> Probe:
         limit=entry.get("limit"),
         weight=_weight(entry.get("weight", 1)),
         check=(check["metric"], check["counter"]) if check else None,
+        asks=tuple(entry.get("asks", ())),
     )
 
 

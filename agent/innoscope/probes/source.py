@@ -63,14 +63,12 @@ def _points(used: Sequence[tuple[Probe, Site]]) -> Iterable[str]:
     yield f"#define POINTS {len(used) + 1}"
     yield f"#define {CALIBRATION.upper()} {len(used)}"
     present = {probe.name for probe, _ in used}
+    asked = dict.fromkeys(name for probe, _ in used for name in probe.asks)
     for index, (probe, _) in enumerate(used):
         yield f"#define {probe.name.upper()} {index}"
         yield f"#define HAVE_{probe.name.upper()}"
     # A program may ask whether it runs inside a call that is not probed here: never.
-    yield from (f"#define {name.upper()} POINTS" for name in _ASKED_ABOUT if name not in present)
-
-
-_ASKED_ABOUT = ("flush_lru_batch",)
+    yield from (f"#define {name.upper()} POINTS" for name in asked if name not in present)
 
 
 def _accessor(probe: Probe, site: Site, name: str, slots: Slots) -> str:
