@@ -26,6 +26,7 @@ from innoscope.errors import InnoscopeError
 from innoscope.records import record
 from innoscope.target import sql
 from innoscope.target.discover import still_same
+from innoscope.target.driver import driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,6 +89,8 @@ class Gathering:
         interval_s: float = INTERVAL_S,
     ) -> None:
         self._target, self._sources = target, sources
+        if sources.sql and target.socket is not None:
+            driver(over_tcp=False)  # before there are threads: it takes less of PyMySQL then
         self._host = Host(target.pid)
         self._holding = Holding(target) if span_s is None else None
         self._looker = Looker(target, open_eyes, self._holding, Looks(span_s), interval_s)

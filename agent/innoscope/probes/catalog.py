@@ -116,7 +116,7 @@ class Catalog:
         return [probe for probe in self.probes.values() if probe.family in wanted]
 
     def feeding(self, metrics: frozenset[str], flavour: str, version: tuple[int, ...]) -> list[Probe]:
-        """Of those on by default, the ones that feed these metrics on that server, and those they ask about."""
+        """Of those on by default, who feeds these metrics on that server, and whom they ask about."""
         default = self.of()
         feeding = {probe.name for probe in default if metrics & probe.fed(flavour, version)}
         asked = {name for name in feeding for name in self.probes[name].asks}

@@ -5,10 +5,6 @@ Every step has a timeout, and no statement here can wait on a metadata lock.
 
 from __future__ import annotations
 
-import importlib
-import ssl
-import sys
-import threading
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -17,6 +13,7 @@ from innoscope.errors import BadFile, SqlFailed
 from innoscope.records import record
 from innoscope.target import credentials, version
 from innoscope.target.container import differing
+from innoscope.target.driver import driver
 from innoscope.target.fingerprint import fingerprint
 from innoscope.target.model import Query
 from innoscope.target.proc import ProcFs
@@ -24,14 +21,13 @@ from innoscope.target.sql_errors import GRANT, GRANT_SCHEMA, explaining
 from innoscope.target.unix_socket import socket_from_here
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Mapping
 
     from pymysql.connections import Connection
 
     from innoscope.target.model import Target
 
-_RSA = "cryptography"
-_IMPORTING = threading.Lock()
 _HERE = ("127.0.0.1", "::1", "localhost")
 
 
@@ -203,33 +199,10 @@ def _open(account: credentials.Credentials, where: str, timeout: float, **place:
     return connection
 
 
-def driver(*, over_tcp: bool) -> Any:
-    """PyMySQL. What it imports for RSA takes 11 ms: only a password over TCP without TLS needs that."""
-    with _IMPORTING:
-        if not over_tcp and not {"pymysql", _RSA} & sys.modules.keys():
-            sys.modules[_RSA] = None  # type: ignore[assignment]  # Python's way to say that there is none
-            try:
-                import pymysql
-            finally:
-                del sys.modules[_RSA]
-        import pymysql
-
-        if over_tcp:
-            _take_rsa()
-        return pymysql
-
-
-@cache
-def _take_rsa() -> None:
-    """Let PyMySQL import it after all; once, since a host may have none."""
-    from pymysql import _auth
-
-    if not getattr(_auth, "_have_cryptography", True):
-        importlib.reload(_auth)
-
-
 @cache
 def _context(tls: credentials.Tls) -> ssl.SSLContext:
+    import ssl
+
     try:
         context = ssl.create_default_context(cafile=tls.ca)
         context.check_hostname = tls.check_host and tls.ca is not None
