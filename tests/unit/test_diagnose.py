@@ -195,6 +195,14 @@ def test_rates_of_counters_and_histograms() -> None:
         signals["mean.fsync_seconds.binlog"]
 
 
+@pytest.mark.parametrize(("waits", "found"), [(1_000, False), (20_000, True)])
+def test_waits_for_free_pages_count_by_the_pages_that_are_read(waits: int, found: bool) -> None:
+    first = {"free_block_waits": 0, "buffer_pool_pages_read": 0}
+    last = {"free_block_waits": waits, "buffer_pool_pages_read": 80_000}
+    seen = evidence({"on_cpu": 4, "page_read": 2}, first, last)
+    assert ("free_pages" in names(judge(seen))) is found
+
+
 def test_the_same_evidence_gives_the_same_record() -> None:
     one = evidence({"row_lock": 10, "idle": 5}, seen=(Seen(CLIENT, "row_lock", WAITING, 100, (1,)),))
     assert record(one, judge(one)) == record(replace(one), judge(replace(one)))

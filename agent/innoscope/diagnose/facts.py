@@ -100,6 +100,11 @@ def _page_read_seconds(evidence: Evidence) -> float:
     return waiting * seconds / pages if pages else 0.0
 
 
+def _free_page_wait_ratio(evidence: Evidence) -> float:
+    """Waits for a free page, for each page that was read meanwhile and needed one."""
+    return _ratio(_grown(evidence, "free_block_waits"), _grown(evidence, "buffer_pool_pages_read"))
+
+
 def _pool_eaten_ratio(evidence: Evidence) -> float:
     """Pages of the buffer pool that hold locks or the hash index, not data."""
     other, pages = evidence.gauge("buffer_pool_other_pages"), evidence.gauge("buffer_pool_pages")
@@ -291,9 +296,9 @@ def _ratio(part: float, whole: float) -> float:
 METRICS: Final = frozenset({
     "buffer_pool_other_pages", "buffer_pool_pages", "buffer_pool_pages_read", "checkpoint_age_max_bytes",
     "connections", "connections_limit", "deadlock_search_seconds", "deadlock_searches",
-    "flushed_pages_by_thread", "history_list_length", "read_ahead_evicted_pages", "read_ahead_pages",
-    "recovery_scanned_bytes", "redo_written_bytes", "row_lock_waits", "statements", "table_opens",
-    "toggle_in_force",
+    "flushed_pages_by_thread", "free_block_waits", "history_list_length", "read_ahead_evicted_pages",
+    "read_ahead_pages", "recovery_scanned_bytes", "redo_written_bytes", "row_lock_waits", "statements",
+    "table_opens", "toggle_in_force",
 })  # fmt: skip
 
 FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
@@ -305,6 +310,7 @@ FACTS: Final[Mapping[str, Callable[[Evidence], float]]] = {
     "random_read_ahead_share": _random_read_ahead_share,
     "user_flushed_ratio": _user_flushed_ratio,
     "page_read_seconds": _page_read_seconds,
+    "free_page_wait_ratio": _free_page_wait_ratio,
     "pool_eaten_ratio": _pool_eaten_ratio,
     "latch_share": _latch_share,
     "spinning_ratio": _spinning_ratio,

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::error::{Error, Kind, Result};
 use crate::multi;
@@ -62,8 +62,30 @@ pub fn create_map(shape: &Shape) -> Result<OwnedFd> {
     owned(descriptor).map_err(|error| failed(&error, &format!("making the map {}", shape.name), ""))
 }
 
+/// Makes an array with one value, which from then on nobody can change.
+///
+/// Errors: `Rights`, `Bpf`, `Internal` where the value has not the map's size.
+pub fn create_constants(shape: &Shape, value: &[u8]) -> Result<OwnedFd> {
+    let doing = format!("filling the map {}", shape.name);
+    if value.len() != shape.value_bytes as usize || shape.key_bytes as usize != size_of::<u32>() {
+        return Err(Error::new(Kind::Internal, format!("{doing} with a value of another size")));
+    }
+    let map = create_map(shape)?;
+    let key = 0_u32;
+    // SAFETY: key and value outlive the call and have the map's sizes.
+    let set = unsafe {
+        libbpf_sys::bpf_map_update_elem(map.as_raw_fd(), (&raw const key).cast(), value.as_ptr().cast(), 0)
+    };
+    // SAFETY: the descriptor is open.
+    let done = if set < 0 { set } else { unsafe { libbpf_sys::bpf_map_freeze(map.as_raw_fd()) } };
+    if done < 0 {
+        return Err(failed(&io::Error::from_raw_os_error(-done), &doing, ""));
+    }
+    Ok(map)
+}
+
 /// What a program is to the kernel.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Sort {
     /// enum bpf_prog_type.
     kind: u32,
@@ -77,23 +99,6 @@ struct Sort {
 /// Of type kprobe, which uprobes run.
 const FOR_EVENTS: Sort = Sort { kind: libbpf_sys::BPF_PROG_TYPE_KPROBE, attach_type: 0, target: 0, flags: 0 };
 const FOR_LINKS: Sort = Sort { attach_type: libbpf_sys::BPF_TRACE_UPROBE_MULTI, ..FOR_EVENTS };
-
-/// Gives a map its only value, which from then on nobody can change.
-///
-/// Errors: `Rights`, `Bpf`.
-pub fn freeze_with(map: BorrowedFd<'_>, value: &[u8]) -> Result<()> {
-    let key = 0_u32;
-    // SAFETY: key and value outlive the calls; the value has the size of the map's, or the kernel reads beyond it.
-    let set = unsafe {
-        libbpf_sys::bpf_map_update_elem(map.as_raw_fd(), (&raw const key).cast(), value.as_ptr().cast(), 0)
-    };
-    // SAFETY: the descriptor is open.
-    let done = if set < 0 { set } else { unsafe { libbpf_sys::bpf_map_freeze(map.as_raw_fd()) } };
-    if done < 0 {
-        return Err(failed(&io::Error::from_raw_os_error(-done), "filling a map of constants", ""));
-    }
-    Ok(())
-}
 
 /// Loads a program for [`crate::uprobe::attach`]. Where its code names a map, the constant is an index in `maps`.
 ///
@@ -179,8 +184,8 @@ fn link(code: &mut [u8], maps: &[RawFd]) -> Option<()> {
     Some(())
 }
 
-/// Code with indexes where it has the descriptors of these maps: what [`link`] takes. None where it refers to others, or to
-/// more than maps and helpers.
+/// Code with indexes where it has the descriptors of these maps: what [`link`] takes. None where it refers to others,
+/// or to more than maps and helpers.
 pub fn unlinked(code: &[libbpf_sys::bpf_insn], maps: &[RawFd]) -> Option<Vec<u8>> {
     let mut found = Vec::with_capacity(code.len() * INSTRUCTION);
     for one in code {

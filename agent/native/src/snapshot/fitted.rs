@@ -3,8 +3,9 @@
 //! To fit it libbpf searches all types of the kernel, some 15 ms of CPU time; what comes out is the same for one
 //! build of the kernel and takes 3 ms to load.
 
+use std::ffi::CStr;
 use std::hash::Hasher;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use libbpf_rs::{MapCore, MapFlags, ObjectBuilder};
 use prost::Message;
@@ -18,7 +19,7 @@ static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/snapshot.bpf.o"
 const PROGRAM: &str = "snapshot";
 const CONFIG: &str = "config";
 /// What such a program is attached to: a function of the kernel's.
-const TARGET: &std::ffi::CStr = c"task";
+const TARGET: &CStr = c"task";
 
 /// The program in the kernel; its maps live as long as it does.
 pub struct Loaded {
@@ -67,11 +68,11 @@ struct KeptMap {
     constants: Option<Vec<u8>>,
 }
 
-/// Loads the program. `kernel_stacks` also copies the kernel's part of each stack; `kept` is what an earlier load told on
-/// the same build of the kernel.
+/// Loads the program. `kernel_stacks` also copies the kernel's part of each stack; `kept` is what an earlier load
+/// told on the same build of the kernel.
 ///
-/// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` where the kernel lacks sleepable iterators or BTF,
-/// with the verifier's last words.
+/// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` where the kernel lacks sleepable iterators or
+/// BTF, with the verifier's last words.
 pub fn load(kernel_stacks: bool, kept: Option<&[u8]>) -> Result<Loaded> {
     let known = kept
         .and_then(|bytes| Fitted::decode(bytes).ok())
@@ -99,18 +100,18 @@ fn put_in(known: &Fitted) -> Result<Loaded> {
 
 impl KeptMap {
     fn make(&self) -> Result<OwnedFd> {
-        let made = programs::create_map(&Shape {
+        let shape = Shape {
             name: self.name.clone(),
             kind: self.kind,
             key_bytes: self.key_bytes,
             value_bytes: self.value_bytes,
             entries: self.entries,
             flags: self.flags,
-        })?;
-        if let Some(constants) = &self.constants {
-            programs::freeze_with(made.as_fd(), constants)?;
+        };
+        match &self.constants {
+            Some(constants) => programs::create_constants(&shape, constants),
+            None => programs::create_map(&shape),
         }
-        Ok(made)
     }
 }
 
@@ -121,7 +122,7 @@ fn fit(kernel_stacks: bool) -> Result<Loaded> {
         .find(|program| program.name() == PROGRAM)
         .ok_or_else(|| Error::new(Kind::Internal, "the object has no program named snapshot"))?;
     let config = object.maps().find(|map| map.name() == CONFIG).ok_or_else(without_config)?;
-    let ours = |descriptor: std::os::fd::BorrowedFd<'_>| {
+    let ours = |descriptor: BorrowedFd<'_>| {
         descriptor.try_clone_to_owned().map_err(|error| {
             Error::new(Kind::Internal, format!("a descriptor of the snapshot program: {error}"))
         })
