@@ -24,6 +24,7 @@ from innoscope.metrics.model import by_series
 from innoscope.target.discover import find_one
 from live import figures, truth
 from live.stripped import Split
+from safety.recovering import ROOMY, make_redo
 from servers import NAMES, Server
 from workloads import TableScan, UpdateStorm
 
@@ -312,12 +313,12 @@ def test_a_stripped_copy_with_and_without_its_debug_file(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["mysql-5.6.24", "mariadb-11.4.5"])
 def test_crash_recovery_is_seen_before_sql(name: str, cache: Path) -> None:
-    with Server(name) as server:
-        with UpdateStorm(server, 50) as load, contextlib.closing(server.connect()) as connection:
-            MemoryReader(find_one(pid=server.pid), cache=cache).read()  # learns the layout
-            load._until(lambda: load.throughput() > 5000)
+    with Server(name, options=ROOMY) as server:
+        MemoryReader(find_one(pid=server.pid), cache=cache).read()  # learns the layout
+        make_redo(server)  # so much that the scan lasts for longer than the reader needs to begin
+        with contextlib.closing(server.connect()) as connection:
             lsn = truth.by_sql(connection)["redo_checkpoint_bytes"]
-            server.kill()
+        server.kill()
         server.start(wait=False)
         seen = _watch_start(server, cache)
         server.wait_ready()
