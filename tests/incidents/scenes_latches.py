@@ -24,9 +24,12 @@ _DISK = (
 _POOL_16M = "--innodb-buffer-pool-size=16M"
 _POOL_8M = "--innodb-buffer-pool-size=8M"
 _POOL_128M = "--innodb-buffer-pool-size=128M"
+#: The default before 5.6: what is read is young at once, and only young pages start random read-ahead.
+_YOUNG = "--innodb-old-blocks-time=0"
 _LONG_SPIN = "--innodb-sync-spin-loops=200"
 #: Rows of a kilobyte in a table of 45 MB.
 _WIDE = 40_000
+_ROWS_OF_TWO_PAGES = 30
 #: So that ids have no gaps.
 _ONE_BY_ONE = "--innodb-autoinc-lock-mode=0"
 #: A value that nobody else has, in no order. (9.7 has no MD5 any more.)
@@ -51,8 +54,10 @@ def _short_ranges(server: Server) -> Repeated:
     )
 
 
-def _points(server: Server) -> Repeated:
-    return Repeated(server, 8, ["SELECT pad FROM lab.wide WHERE a = $R"], among=_WIDE // 2)
+def _scattered(server: Server) -> Repeated:
+    """Reads every second page of a few extents; those between are not asked for."""
+    ids = ", ".join(f"$R + {_ROWS_OF_TWO_PAGES * n}" for n in range(20))
+    return Repeated(server, 8, [f"SELECT COUNT(pad) FROM lab.wide WHERE a IN ({ids})"], among=_WIDE)
 
 
 def _scans(server: Server) -> Repeated:
@@ -98,10 +103,11 @@ INCIDENTS = (
         what="8 connections read short ranges anywhere; read-ahead fetches what follows, for nothing",
     ),
     Incident(
-        "random-read-ahead-56", "mysql-5.6.24", "random_read_ahead", _points, _points,
-        setup=_wide, options=(*_DISK, _ONE_BY_ONE, _POOL_16M, "--innodb-random-read-ahead=ON"),
-        twin_options=(*_DISK, _ONE_BY_ONE, _POOL_16M),
-        what="8 connections read rows anywhere; random read-ahead fetches their neighbours",
+        "random-read-ahead-56", "mysql-5.6.24", "random_read_ahead", _scattered, _scattered,
+        setup=_wide, options=(*_DISK, _ONE_BY_ONE, _POOL_16M, _YOUNG, "--innodb-random-read-ahead=ON"),
+        twin_options=(*_DISK, _ONE_BY_ONE, _POOL_16M, _YOUNG),
+        cure=Cure(("toggle", "set", "read_ahead_random", "off", "--yes"), factor=1.1, seconds=4),
+        what="8 connections read every second page of 40 by id; random read-ahead fetches those between",
     ),
     Incident(
         "spinning-559", "mysql-5.5.9", "spinning", _scans, _scans,

@@ -51,10 +51,11 @@ def _read_ahead(linear: int, random: int, evicted: int, read: int) -> list[str]:
         ((100_000, 0, 1_000, 150_000), []),
         ((1_000, 0, 900, 150_000), []),
         ((0, 30_000, 1_000, 150_000), ["random_read_ahead"]),
+        ((0, 6_000, 1_000, 150_000), []),
         ((0, 100_000, 80_000, 150_000), ["random_read_ahead", "read_ahead_harm"]),
         ((100_000, 300, 1_000, 150_000), []),
     ],
-    ids=["wasted", "useful", "little", "random", "random and wasted", "mostly linear"],
+    ids=["wasted", "useful", "little", "random", "a little random", "random and wasted", "mostly linear"],
 )
 def test_read_ahead(numbers: tuple[int, int, int, int], found: list[str]) -> None:
     """Pages by linear and random read-ahead, those evicted unread, all that are read."""
