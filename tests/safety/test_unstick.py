@@ -226,6 +226,7 @@ def _parent(pid: int) -> int:
 
 def _stopped_by_signal(server: Server) -> Gdb | None:
     os.kill(server.pid, signal.SIGSTOP)
+    until(lambda: all(thread.still for thread in threads(server.pid)))  # none is left that could answer
     return None
 
 
