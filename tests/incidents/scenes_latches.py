@@ -55,7 +55,7 @@ def _short_ranges(server: Server) -> Repeated:
 
 
 def _scattered(server: Server) -> Repeated:
-    """Reads every second page of a few extents; those between are not asked for."""
+    """Reads every second page of an extent or two; those between are not asked for."""
     ids = ", ".join(f"$R + {_ROWS_OF_TWO_PAGES * n}" for n in range(20))
     return Repeated(server, 8, [f"SELECT COUNT(pad) FROM lab.wide WHERE a IN ({ids})"], among=_WIDE)
 

@@ -11,6 +11,7 @@ pub mod code;
 pub mod error;
 pub mod flamegraph;
 pub mod layout;
+pub mod look;
 pub mod maps;
 pub mod memory;
 pub mod modules;

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::error::{Error, Kind, Result};
+use crate::look::Trust;
 use crate::modules::Modules;
 use crate::names::Frame;
-use crate::process::Trust;
 use crate::snapshot::bpf::BpfSource;
 use crate::snapshot::{Motion, RawThread, Registers, Source};
 use crate::symbols::DebugSearch;

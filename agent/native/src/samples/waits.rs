@@ -223,7 +223,7 @@ impl Spent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::Trust;
+    use crate::look::Trust;
 
     const MS: u64 = 1_000_000;
 
