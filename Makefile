@@ -6,8 +6,10 @@ SETUP_INPUTS := pyproject.toml packaging/setup.sh agent/native/Cargo.toml agent/
 	$(shell find agent/native/src probes/snapshot probes/profile probes/include -type f 2>/dev/null)
 NAME ?= mysql-5.6.24
 WORKLOAD ?= idle
+SECONDS := 60
+TRIPLE := x86_64-unknown-linux-gnu
 
-.PHONY: help setup run test lint format packages bench server incident dashboards pictures clean
+.PHONY: help setup run test lint format packages fuzz asan bench server incident dashboards pictures clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +40,13 @@ format: .venv/.ready-dev ## let the formatters write
 
 packages: .venv/.ready ## dist/*.deb (Debian 12) and dist/*.rpm
 	packaging/packages.sh
+
+fuzz: .venv/.ready-dev ## fuzz all that reads foreign input: make fuzz SECONDS=3600 TARGETS="elf pack"
+	PYTHONPATH=tests $(PYTHON) -m fuzz --seconds $(SECONDS) $(TARGETS)
+
+asan: ## the Rust core's tests under AddressSanitizer
+	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test --manifest-path agent/native/Cargo.toml \
+		--target $(TRIPLE) --target-dir agent/native/target/asan --release --no-default-features --quiet
 
 bench: .venv/.ready ## the tables of docs/performance.md, measured here
 	PYTHONPATH=tests $(PYTHON) -m bench

@@ -8,10 +8,13 @@ import re
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from innoscope import kept
 from innoscope.errors import BadFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: Folders of the source tree that are not in probes/.
 _ELSEWHERE: Final = {"runbooks": "dashboards/runbooks"}
@@ -49,6 +52,15 @@ def read_catalog(path: Path) -> Any:
     with contextlib.suppress(ValueError):  # a date, or what has itself in it
         _PARSED.write(key, marshal.dumps(data))
     return data
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raise BadFile where the code that reads the document of ``path`` meets a value of another shape."""
+    try:
+        yield
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError, re.error) as error:
+        raise BadFile(f"{path}: {type(error).__name__}: {error}") from error
 
 
 def _identity(path: Path) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_catalog
+from innoscope.data import catalog_path, read_catalog, reading
 from innoscope.errors import BadFile
 from innoscope.records import record
 from innoscope.stacks.classify import plain_name
@@ -42,11 +42,12 @@ class Kinds:
         """Raises BadFile, which names the first problem."""
         path = path or catalog_path("threads.yaml")
         data = read_catalog(path)
-        if found := problems(data):
-            raise BadFile(f"{path}: {found[0]}")
-        self._kinds = (*(Kind(name, True) for name in data["kinds"]), _POOL)
-        self._frames = _globs([*(body["frames"] for body in data["kinds"].values()), data["pool"]])
-        self._comms = _globs([body["comm"] for body in data["kinds"].values()])
+        with reading(path):
+            if found := problems(data):
+                raise BadFile(f"{path}: {found[0]}")
+            self._kinds = (*(Kind(name, True) for name in data["kinds"]), _POOL)
+            self._frames = _globs([*(body["frames"] for body in data["kinds"].values()), data["pool"]])
+            self._comms = _globs([body["comm"] for body in data["kinds"].values()])
         self._known: dict[str, Kind | None] = {}
 
     def of(self, frames: tuple[Frame, ...], comm: str) -> Kind:

@@ -6,7 +6,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_catalog
+from innoscope.data import catalog_path, read_catalog, reading
 from innoscope.errors import BadFile
 from innoscope.metrics import registry
 from innoscope.records import record
@@ -65,14 +65,15 @@ def load(path: Path | None = None) -> Catalog:
     """Read and check the file; BadFile names the first problem."""
     path = path or catalog_path("sql.yaml")
     data = read_catalog(path)
-    found = problems(data, registry.default())
-    if found:
-        raise BadFile(f"{path}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""))
-    entries = tuple(
-        Entry(body["metric"], tuple(body.get("labels", ())), tuple(map(_source, body["any"])))
-        for body in data["metrics"]
-    )
-    return Catalog(entries, tuple(data["session"]))
+    with reading(path):
+        found = problems(data, registry.default())
+        if found:
+            raise BadFile(f"{path}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""))
+        entries = tuple(
+            Entry(body["metric"], tuple(body.get("labels", ())), tuple(map(_source, body["any"])))
+            for body in data["metrics"]
+        )
+        return Catalog(entries, tuple(data["session"]))
 
 
 def _source(body: dict[str, Any]) -> Source:

@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.collectors.sql_failures import explain
-from innoscope.data import catalog_path, read_catalog
+from innoscope.data import catalog_path, read_catalog, reading
 from innoscope.diagnose.evidence import Missing, Statement
 from innoscope.errors import BadFile, InnoscopeError, SqlFailed
 from innoscope.records import record
@@ -64,13 +64,11 @@ def load(path: Path | None = None) -> tuple[Question, ...]:
     """Read the file. Raises BadFile."""
     path = path or catalog_path("questions.yaml")
     data = read_catalog(path)
-    try:
+    with reading(path):
         return tuple(
             Question(name, tuple(body["columns"]), tuple(body["servers"]), body.get("crowd"))
             for name, body in data["questions"].items()
         )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise BadFile(f"{path}: {type(error).__name__}: {error}") from error
 
 
 class Asked:

@@ -8,8 +8,7 @@ from fnmatch import translate
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from innoscope.data import catalog_path, read_catalog
-from innoscope.errors import BadFile
+from innoscope.data import catalog_path, read_catalog, reading
 from innoscope.records import record
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def load(path: Path | None = None) -> tuple[Latch, ...]:
     """Read the file. Raises BadFile."""
     path = path or catalog_path("latches.yaml")
     data = read_catalog(path)
-    try:
+    with reading(path):
         return tuple(
             Latch(
                 body["latch"],
@@ -59,8 +58,6 @@ def load(path: Path | None = None) -> tuple[Latch, ...]:
             )
             for body in data["latches"]
         )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise BadFile(f"{path}: {type(error).__name__}: {error}") from error
 
 
 def wanted(evidence: Evidence, waits: Iterable[str]) -> list[str]:

@@ -6,7 +6,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_catalog
+from innoscope.data import catalog_path, read_catalog, reading
 from innoscope.diagnose import facts
 from innoscope.diagnose.blocking import BLOCKERS
 from innoscope.diagnose.signals import OF_METRICS, is_signal
@@ -76,9 +76,10 @@ def load(path: Path | None = None) -> tuple[Rule, ...]:
     """All rules in the order of the file. Raises BadFile, which names the first problem."""
     path = path or catalog_path("findings.yaml")
     data = read_catalog(path)
-    if found := list(problems(data)):
-        raise BadFile(f"{path}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""))
-    return tuple(_rule(name, body) for name, body in data["findings"].items())
+    with reading(path):
+        if found := list(problems(data)):
+            raise BadFile(f"{path}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""))
+        return tuple(_rule(name, body) for name, body in data["findings"].items())
 
 
 def metrics_read(rules: Iterable[Rule]) -> frozenset[str]:

@@ -6,7 +6,7 @@ import re
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_catalog
+from innoscope.data import catalog_path, read_catalog, reading
 from innoscope.errors import BadFile
 from innoscope.records import record
 
@@ -87,10 +87,11 @@ def load(path: Path | None = None) -> Catalog:
     """Read and check the catalog; BadFile names the first problem."""
     path = path or catalog_path("memory.yaml")
     data = read_catalog(path)
-    found = problems(data)
-    if found:
-        raise BadFile(f"{path}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""))
-    return _build(data)
+    with reading(path):
+        found = problems(data)
+        if found:
+            raise BadFile(f"{path}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""))
+        return _build(data)
 
 
 def problems(data: Any) -> list[str]:

@@ -7,7 +7,7 @@ from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_catalog
+from innoscope.data import catalog_path, read_catalog, reading
 from innoscope.errors import BadFile
 from innoscope.records import record
 
@@ -100,10 +100,11 @@ def load(path: Path | None = None) -> Registry:
     """Read and check the file; BadFile names the first problem."""
     path = path or catalog_path("metrics.yaml")
     data = read_catalog(path)
-    found = problems(data)
-    if found:
-        raise BadFile(f"{path}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""))
-    return Registry({name: _metric(name, body) for name, body in data["metrics"].items()})
+    with reading(path):
+        found = problems(data)
+        if found:
+            raise BadFile(f"{path}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""))
+        return Registry({name: _metric(name, body) for name, body in data["metrics"].items()})
 
 
 def _metric(name: str, body: dict[str, Any]) -> Metric:

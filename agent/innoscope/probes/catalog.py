@@ -7,8 +7,7 @@ from dataclasses import field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_catalog
-from innoscope.errors import BadFile
+from innoscope.data import catalog_path, read_catalog, reading
 from innoscope.records import record
 
 if TYPE_CHECKING:
@@ -131,11 +130,8 @@ def default_catalog() -> Catalog:
 
 def load(path: Path) -> Catalog:
     """Read and check. Raises BadFile with what is wrong and where."""
-    document = read_catalog(path)
-    try:
-        return _catalog(document)
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadFile(f"{path}: {error}") from error
+    with reading(path):
+        return _catalog(read_catalog(path))
 
 
 def _catalog(document: dict[str, Any]) -> Catalog:

@@ -60,7 +60,7 @@ impl Module {
         const ENTRY_BYTES: u64 = 48;
         self.elf.as_ref().is_some_and(|elf| {
             let entry = elf.entry();
-            entry != 0 && (entry..entry + ENTRY_BYTES).contains(&self.svma(address))
+            entry != 0 && (entry..entry.saturating_add(ENTRY_BYTES)).contains(&self.svma(address))
         })
     }
 }

@@ -1,0 +1,25 @@
+"""Run one target in Python under libFuzzer: `python -m fuzz.one TARGET [libFuzzer's arguments]`."""
+
+from __future__ import annotations
+
+import sys
+
+import atheris
+
+with atheris.instrument_imports(include=["innoscope"]):
+    from fuzz import targets
+
+
+def main() -> None:
+    """Fuzz until libFuzzer's own limits end it; it exits the process."""
+    target = targets.PYTHON[sys.argv[1]]
+
+    def run(data: bytes) -> None:
+        targets.within_limits(target.run, data)
+
+    atheris.Setup([sys.argv[0], *sys.argv[2:]], run)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Seed corpora made from the real servers: unwind information, names, packs, replies, incident files."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
+
+from fuzz import elf_seeds
+from fuzz.targets import LOADERS, RUST, json_bytes
+from innoscope.data import catalog_path
+from innoscope.sensor import protocol
+from innoscope.sensor.main import Sensor, Settings
+from innoscope.target import discover
+from innoscope.target.proc import ProcFs
+from servers import NAMES, Server, fetch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_HERE: Final = Path(__file__).resolve().parent
+_TREE: Final = _HERE.parents[1]
+#: A plugin is a whole ELF file that is small enough to be a seed.
+_MAX_WHOLE: Final = 48 << 10
+_MOST_WHOLE: Final = 20
+_MOST_NAMES: Final = 300
+#: Registers, a replaced return address and a stack, behind the file of a seed for `unwind`.
+_TAIL: Final = bytes(range(256)) * 3
+_SERVER: Final = "mysql-5.6.24"
+
+
+def make(folder: Path) -> None:
+    """Write a corpus for each target below ``folder``; starts one server for some seconds."""
+    for target, data in _all():
+        corpus = folder / target
+        corpus.mkdir(parents=True, exist_ok=True)
+        (corpus / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
+
+
+def _all() -> Iterator[tuple[str, bytes]]:
+    for path in (fetch(name).mysqld for name in NAMES):
+        for image in elf_seeds.of_file(path):
+            yield "elf", image
+            yield "unwind", image + _TAIL[: RUST["unwind"] - len(image)]
+        for name in _names(path):
+            yield "demangle", name.encode()
+    for path in _plugins():
+        image = path.read_bytes()
+        yield "elf", image
+        yield "unwind", image[: RUST["unwind"] - len(_TAIL)] + _TAIL
+    yield from _with_debug_information()
+    yield from _of_a_running_server()
+    for number, (name, _) in enumerate(LOADERS):
+        if (path := catalog_path(name)).exists():
+            yield "catalogs", bytes([number]) + path.read_bytes()
+    yield "catalogs", bytes([_loader("agent.toml")]) + (_TREE / "packaging/agent.toml").read_bytes()
+    yield "catalogs", bytes([_loader("web.yaml")]) + b"basic_auth_users:\n  a: $2y$10$" + b"x" * 53 + b"\n"
+    for request in _requests():
+        yield "http", request
+
+
+def _loader(name: str) -> int:
+    return [one for one, _ in LOADERS].index(name)
+
+
+def _plugins() -> list[Path]:
+    """Find the smallest of the servers' plugins, from all over the list."""
+    found = {path for name in NAMES for path in fetch(name).home.rglob("plugin/*.so")}
+    small = [path for path in found if path.stat().st_size <= _MAX_WHOLE]
+    elves = [path for path in sorted(small) if path.read_bytes()[:4] == b"\x7fELF"]
+    return elves[:: max(1, len(elves) // _MOST_WHOLE)]
+
+
+def _names(path: Path) -> list[str]:
+    """Take mangled names from all over the symbol table of exported functions."""
+    with path.open("rb") as file:
+        table = ELFFile(file).get_section_by_name(".dynsym")
+        if not isinstance(table, SymbolTableSection):
+            return []
+        count = table.num_symbols()
+        every = (table.get_symbol(index).name for index in range(0, count, max(1, count // _MOST_NAMES)))
+        return [name.removeprefix("_Z") for name in every if name.startswith("_Z")]
+
+
+def _with_debug_information() -> Iterator[tuple[str, bytes]]:
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder, "declared")
+        for options in (("-gdwarf-4",), ("-gdwarf-5",), ("-gdwarf-5", "-gz=zlib")):
+            subprocess.run(["g++", "-O1", *options, "-o", made, _HERE / "declared.cpp"], check=True)
+            yield "dwarf", made.read_bytes()
+        pack = Path(folder, "one.pack")
+        _innoscope("symbols", "export", "--file", str(made), "--server", "mysql 9.7.4", "-o", str(pack))
+        yield "pack", b"\0" + pack.read_bytes()
+
+
+def _of_a_running_server() -> Iterator[tuple[str, bytes]]:
+    with Server(_SERVER) as server, tempfile.TemporaryDirectory() as folder:
+        incident = Path(folder, "one.incident")
+        _innoscope("diagnose", "--pid", str(server.pid), "--seconds", "2", "--save", str(incident))
+        saved = incident.read_bytes()
+        yield "incident", b"\0" + saved
+        yield "incident", b"\xff" + gzip.decompress(saved)
+        yield "sensor", json_bytes(_reply(server.pid))
+
+
+def _innoscope(*arguments: str) -> None:
+    command = [sys.executable, "-m", "innoscope.cli.main", *arguments]
+    subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
+
+
+def _reply(pid: int) -> object:
+    """What a sensor answers of one server."""
+    target = discover.identify(ProcFs(), pid)
+    one = {"name": "3306", "target": protocol.encode_target(target), "outcomes": []}
+    return Sensor(Settings()).collect() | {"servers": [one]}
+
+
+def _requests() -> Iterator[bytes]:
+    for path in ("/metrics", "/", "/api/stacks?server=3306&from=1&to=2"):
+        yield f"GET {path} HTTP/1.1\r\nHost: localhost:9977\r\nAccept: text/plain\r\n\r\n".encode()
+    yield b"HEAD / HTTP/1.0\r\n\r\n"
+    yield b"GET /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nAuthorization: Basic YTpi\r\n\r\n"

@@ -1,0 +1,139 @@
+"""The fuzz targets: their names, and for those in Python what each input is given to."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import socket
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from innoscope.agent import config
+from innoscope.collectors import sql_catalog
+from innoscope.collectors.kinds import Kinds
+from innoscope.diagnose import asking, latches, rules
+from innoscope.errors import InnoscopeError
+from innoscope.exporter import head, webconfig
+from innoscope.incident import files
+from innoscope.memory import catalog as memory_catalog
+from innoscope.metrics import registry
+from innoscope.probes import catalog as probes_catalog
+from innoscope.sensor import protocol
+from innoscope.stacks import catalog as waits_catalog
+from innoscope.toggles import catalog as toggles_catalog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Targets in Rust, each a binary of `tests/fuzz/rust`, and the largest input in bytes.
+RUST: Final = {"elf": 64 << 10, "unwind": 32 << 10, "dwarf": 64 << 10, "pack": 64 << 10, "demangle": 4 << 10}
+#: CPU seconds that one input may take.
+MAX_SECONDS: Final = 1.0
+#: Loaders of catalogs and configurations; the first byte of an input chooses one.
+LOADERS: Final[tuple[tuple[str, Callable[[Path], object]], ...]] = (
+    ("waits.yaml", waits_catalog.load),
+    ("probes.yaml", probes_catalog.load),
+    ("memory.yaml", memory_catalog.load),
+    ("metrics.yaml", registry.load),
+    ("sql.yaml", sql_catalog.load),
+    ("threads.yaml", Kinds),
+    ("toggles.yaml", toggles_catalog.load),
+    ("findings.yaml", rules.load),
+    ("latches.yaml", latches.load),
+    ("questions.yaml", asking.load),
+    ("agent.toml", config.load),
+    ("web.yaml", webconfig.load),
+)
+_FRAME_S: Final = 0.5
+
+
+@dataclass(frozen=True)
+class Target:
+    """A target in Python. ``packages`` are instrumented for coverage; ``max_len`` is in bytes."""
+
+    run: Callable[[bytes], None]
+    packages: tuple[str, ...]
+    max_len: int
+
+
+class TooSlow(AssertionError):
+    """One input took more CPU time than it may."""
+
+
+def within_limits(run: Callable[[bytes], None], data: bytes) -> None:
+    """Give ``data`` to ``run``. Raises TooSlow; memory is bounded by libFuzzer's own limit."""
+    began = time.thread_time()
+    run(data)
+    seconds = time.thread_time() - began
+    if seconds >= MAX_SECONDS:
+        raise TooSlow(f"{seconds:.2f} s of CPU for {len(data):,} bytes")
+
+
+def _in_file(data: bytes, load: Callable[[Path], object]) -> None:
+    """Load ``data`` from a file; InnoscopeError is the only error that may come of it."""
+    with tempfile.NamedTemporaryFile(dir=_shared_memory()) as file:
+        file.write(data)
+        file.flush()
+        try:
+            load(Path(file.name))
+        except InnoscopeError:
+            return
+
+
+def _shared_memory() -> str | None:
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - only faster than a disk
+
+
+def incident(data: bytes) -> None:
+    """Read an incident file: the bytes as they are (first byte even), or as the JSON in it."""
+    kind, rest = data[:1], data[1:]
+    _in_file(rest if kind < b"\x80" else gzip.compress(rest, 1), files.load)
+
+
+def sensor(data: bytes) -> None:
+    """Read a frame of the sensor's protocol and what it says: the length is put in front."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        theirs.sendall(len(data).to_bytes(4, "big") + data)
+        theirs.shutdown(socket.SHUT_WR)
+        try:
+            message = protocol.receive(ours, protocol.REQUEST_BYTES, time.monotonic() + _FRAME_S)
+            protocol.decode_reply(message)
+        except InnoscopeError:
+            return
+
+
+def http(data: bytes) -> None:
+    """Read the head of an HTTP request."""
+    line, _, rest = data.partition(b"\n")
+    try:
+        head.check_line(line + b"\n")
+        lines = head.read(io.BufferedReader(io.BytesIO(rest)), needs_host=True)
+    except (head.Refused, ConnectionAbortedError):
+        return
+    if b"\n\n" in lines or b"\0" in lines or len(lines) > head.HEADER_BYTES + head.LINE_BYTES:
+        raise AssertionError(f"a head was taken that is none: {lines[:200]!r}")
+
+
+def catalogs(data: bytes) -> None:
+    """Load a catalog or a configuration; the first byte says which."""
+    if data:
+        _in_file(data[1:], LOADERS[data[0] % len(LOADERS)][1])
+
+
+PYTHON: Final = {
+    "incident": Target(incident, ("innoscope.incident", "innoscope.diagnose"), 64 << 10),
+    "sensor": Target(sensor, ("innoscope.sensor.protocol",), 60 << 10),
+    "http": Target(http, ("innoscope.exporter.head",), 40 << 10),
+    "catalogs": Target(catalogs, ("innoscope",), 64 << 10),
+}
+
+
+def json_bytes(value: object) -> bytes:
+    """Encode ``value`` as the protocol does."""
+    return json.dumps(value, separators=(",", ":")).encode()
