@@ -14,5 +14,6 @@ cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
 .venv/bin/mypy
 clang-format --dry-run --Werror probes/snapshot/*.[ch] probes/profile/*.[ch] probes/trace/*.c probes/uprobes/*.c probes/include/*.h
 cargo fmt --manifest-path agent/native/Cargo.toml --check
+cargo fmt --manifest-path tests/fuzz/rust/Cargo.toml --check
 cargo clippy --manifest-path agent/native/Cargo.toml --release --all-targets --no-default-features -- -D warnings
 cargo clippy --manifest-path agent/native/Cargo.toml --release -- -D warnings

@@ -13,7 +13,12 @@ fuzz_target!(|data: &[u8]| {
         let Ok(elf) = ElfFile::from_bytes(data.to_vec(), Path::new("fuzzed")) else {
             return;
         };
-        let paths = ["global.value", "global.next.next.value", "global.slots[*]", "counter_t.slots[2].value"];
+        let paths = [
+            "global.value",
+            "global.next.next.value",
+            "global.slots[*]",
+            "counter_t.slots[2].value",
+        ];
         let _ = layout::members(&elf, &paths.map(str::to_owned));
         if let Ok(inlines) = Inlines::new(&elf) {
             for segment in elf.load_segments().iter().take(4) {

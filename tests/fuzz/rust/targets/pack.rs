@@ -17,7 +17,9 @@ const CHECKSUM: std::ops::Range<usize> = 12..16;
 
 fn path() -> &'static PathBuf {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| std::env::temp_dir().join(format!("innoscope-fuzz-{}.pack", std::process::id())))
+    PATH.get_or_init(|| {
+        std::env::temp_dir().join(format!("innoscope-fuzz-{}.pack", std::process::id()))
+    })
 }
 
 fn with_checksum(mut data: Vec<u8>) -> Vec<u8> {
@@ -38,7 +40,11 @@ fuzz_target!(|data: &[u8]| {
     let Some((kind, rest)) = data.split_first() else {
         return;
     };
-    let pack = if kind & 1 == 0 { Some(with_checksum(rest.to_vec())) } else { around(rest) };
+    let pack = if kind & 1 == 0 {
+        Some(with_checksum(rest.to_vec()))
+    } else {
+        around(rest)
+    };
     let Some(pack) = pack else {
         return;
     };

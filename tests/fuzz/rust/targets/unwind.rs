@@ -19,7 +19,8 @@ const REGISTERS: usize = 4 * 8;
 const STACK: usize = 512;
 
 fuzz_target!(|data: &[u8]| {
-    let Some((file, tail)) = data.split_at_checked(data.len().saturating_sub(REGISTERS + STACK)) else {
+    let Some((file, tail)) = data.split_at_checked(data.len().saturating_sub(REGISTERS + STACK))
+    else {
         return;
     };
     if tail.len() < REGISTERS {
@@ -37,15 +38,23 @@ fuzz_target!(|data: &[u8]| {
         let in_code = |word: u64| code.start.wrapping_add(word % size);
         let mut unwinder = Unwinder::new(&modules);
         for ip in [in_code(word(0)), word(0)] {
-            let registers =
-                Registers { ip, sp: STACK_BASE.wrapping_add(word(1) & 0xff), bp: STACK_BASE.wrapping_add(word(2) & 0x1ff) };
+            let registers = Registers {
+                ip,
+                sp: STACK_BASE.wrapping_add(word(1) & 0xff),
+                bp: STACK_BASE.wrapping_add(word(2) & 0x1ff),
+            };
             // Words of the stack that are small lead into the code, so that walks get further than one frame.
             let stack: Vec<u8> = stack
                 .chunks_exact(8)
                 .map(|bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
                 .flat_map(|word| if word & 1 == 0 { in_code(word) } else { word }.to_le_bytes())
                 .collect();
-            let _ = unwinder.walk(&modules, registers, &stack, &[(STACK_BASE, in_code(word(3)))]);
+            let _ = unwinder.walk(
+                &modules,
+                registers,
+                &stack,
+                &[(STACK_BASE, in_code(word(3)))],
+            );
         }
     });
 });
