@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -204,7 +203,7 @@ READ, UNREAD = ok(server.ACCESS, "x"), fail(server.ACCESS, "x", "y")
 )
 def test_verdicts(made: report.Report, verdict: Verdict) -> None:
     assert made.verdict is verdict
-    assert json.loads(report.as_json(made))["exit_code"] == verdict
+    assert report.document(made)["exit_code"] == verdict
 
 
 def test_each_line_that_is_not_ok_is_followed_by_its_remedy() -> None:

@@ -194,7 +194,7 @@ def test_a_forged_dump_does_nothing_to_a_terminal(as_profile: bool, tmp_path: Pa
     (tmp_path / "b").write_text(line(dumps(0, 1)[0]) + "\n")
     a, b = (sides.open_side(tmp_path / name) for name in "ab")
     told = "\n".join(telling.text(a, b, compare(a, b), 9))
-    assert "poll\ufffd[2J,do_command\ufffd" in told
+    assert r"poll\x1b[2J,do_command\u202e" in told
     assert not set(told) & {"\x1b", "\x07", "\u202e"}
 
 

@@ -91,7 +91,7 @@ def test_without_hard_links_it_is_not_written_over_either(
 def test_what_a_terminal_obeys_does_not_get_in(tmp_path: Path) -> None:
     nasty = capture(status="a\x1b[2Jb\x9bc\u202ed\ud800e\nf")
     files.save(tmp_path / "a", nasty)
-    assert files.load(tmp_path / "a").status == "a\ufffd[2Jb\ufffdc\ufffdd\ufffde\nf"
+    assert files.load(tmp_path / "a").status == "a\\x1b[2Jb\\x9bc\\u202ed\\ud800e\nf"
     value = codec.encode(capture())
     for text in ("\x1b[2J", "\x07", "\u202e", "\ud800"):
         (tmp_path / "b").write_bytes(packed(value | {"status": text}))

@@ -104,7 +104,7 @@ def test_refusals(code: int, reason: str, again: bool) -> None:
 
     assert (error.reason, error.again) == (reason, again)
     assert error.after_s == (7 if again else 0)
-    assert error.what.endswith(f"answered {code}: so [31mit is")
+    assert error.what.endswith(f"answered {code}: so \\x1b[31mit is")
 
 
 def test_a_redirect_is_not_followed() -> None:

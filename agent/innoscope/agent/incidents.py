@@ -10,6 +10,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from innoscope import sanitize
 from innoscope.agent.profiles import NOT_TRUSTED
 from innoscope.exporter.answers import DATA_HEADERS, as_json, packed
 from innoscope.exporter.web import Request, Response, plain
@@ -56,7 +57,7 @@ class Incidents:
             }
             names = {kept.name for kept in self._shelf.kept()}
             self._about = {name: about for name, about in self._about.items() if name in names}
-            text = json.dumps(self._about, ensure_ascii=False)
+            text = sanitize.dumps(self._about)
         self._write_index(text)
         return path, verdict
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from innoscope import emit
 from innoscope.metrics import logs
 
 if TYPE_CHECKING:
@@ -94,8 +95,7 @@ def _with(part: T, **given: str | None) -> T:
 def _push_once(found: Config) -> None:
     from innoscope.agent.trypush import push_once
 
-    for line in push_once(found):
-        click.echo(line)
+    emit.lines(push_once(found))
 
 
 def _check(found: Config) -> None:
@@ -114,7 +114,7 @@ def _check(found: Config) -> None:
     for file in {found.sql.defaults_file, *(server.defaults_file for server in found.server)} - {None}:
         credentials.find(file)
         for path in credentials.exposed(file):
-            click.echo(f"everybody may read {path}, which has a password: chmod o= {path}", err=True)
+            emit.line(f"everybody may read {path}, which has a password: chmod o= {path}", err=True)
     if found.push.url is not None:
         client.Client(found.push).check()
-    click.echo("the configuration is good")
+    emit.line("the configuration is good")

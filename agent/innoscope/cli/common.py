@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from innoscope import sanitize
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -95,6 +97,7 @@ def table(
 
     Columns that are empty in every row are left out. With a ``width`` the longest columns are cut with ``…``.
     """
+    rows = [[sanitize.line(cell) for cell in row] for row in rows]  # before their width is measured
     kept = [index for index in range(len(headings)) if any(row[index] for row in rows)]
     cells = [[row[index] for index in kept] for row in ([*headings], *rows)]
     widths = _fit([max(len(row[column]) for row in cells) for column in range(len(kept))], width)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
+from innoscope import emit
 from innoscope.cli.common import json_option, source_options, sql_options, target_options
 
 if TYPE_CHECKING:
@@ -122,10 +121,13 @@ def _read(file: Path, show: str, as_json: bool) -> bool:
         raise click.UsageError(f"--json prints findings; of the rest: zcat {file} | jq .capture")
     capture = files.load(file)
     if show != "findings":
-        click.echo("\n".join(words.part(capture, show)))
+        emit.lines(words.part(capture, show))
         return False
     lines, record = words.findings(file, capture)
-    click.echo(json.dumps(record, ensure_ascii=False) if as_json else "\n".join(lines))
+    if as_json:
+        emit.document(record)
+    else:
+        emit.lines(lines)
     return bool(record["findings"])
 
 
@@ -141,13 +143,12 @@ def _look(target: Target, sources: Sources, seconds: float, save: Path | None, a
         try:
             evidence = gathering.run(seconds, _progress(seconds))
         finally:
-            _clear()
+            emit.wipe()
         if keeping:
             verdict = keeping.take(evidence)
         else:
             verdict = judge(evidence)
             _print(evidence, verdict, as_json)
-        sys.stdout.flush()  # before the probes are taken off
     return bool(verdict.findings)
 
 
@@ -155,9 +156,9 @@ def _print(evidence: Evidence, verdict: Verdict, as_json: bool) -> None:
     from innoscope.diagnose.words import record, text
 
     if as_json:
-        click.echo(json.dumps(record(evidence, verdict), ensure_ascii=False))
+        emit.document(record(evidence, verdict))
     else:
-        click.echo("\n".join(text(evidence, verdict)))
+        emit.lines(text(evidence, verdict))
 
 
 class _Keeping:
@@ -177,12 +178,11 @@ class _Keeping:
 
         capture, verdict = taking.captured(evidence, self.fetcher.fetched)
         _print(capture.evidence, verdict, self._as_json)
-        sys.stdout.flush()
         path = self._write(capture)
         if not self._as_json:
-            click.echo()
+            emit.line()
         words = f"saved to {path} ({path.stat().st_size:,} bytes); anywhere: innoscope diagnose {path}"
-        click.echo(words, err=self._as_json)
+        emit.line(words, err=self._as_json)
         return verdict
 
     def _write(self, capture: Capture) -> Path:
@@ -195,17 +195,10 @@ class _Keeping:
 
 def _progress(seconds: float) -> Callable[[float], None]:
     """One line on stderr, once a second; nothing when nobody watches."""
-    if not sys.stderr.isatty() or seconds <= _PATIENCE_S:
+    if not emit.watched() or seconds <= _PATIENCE_S:
         return lambda _: None
 
     def show(gone_by: float) -> None:
-        sys.stderr.write(f"\r\x1b[Klooking: {gone_by:.0f} of {seconds:g} s")
-        sys.stderr.flush()
+        emit.progress(f"looking: {gone_by:.0f} of {seconds:g} s")
 
     return show
-
-
-def _clear() -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
+from innoscope import emit
 from innoscope.cli.common import json_option
 from innoscope.cli.replay import counting
 
@@ -67,8 +67,8 @@ def command(a: Path, b: Path | None, limit: int, as_json: bool) -> None:
             before, after = sides.open_side(a, progress), sides.open_side(b, progress)
     found = differing.compare(before, after)
     if as_json:
-        click.echo(json.dumps(telling.record(before, after, found), ensure_ascii=False))
+        emit.document(telling.record(before, after, found))
     else:
-        click.echo("\n".join(telling.text(before, after, found, limit)))
+        emit.lines(telling.text(before, after, found, limit))
     if found:
         raise click.exceptions.Exit(DIFFERENT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from innoscope import emit
 from innoscope.cli.common import json_option, sql_options, target_options
 
 
@@ -44,8 +45,7 @@ def command(
         servers=[server.examine(target, account) for target in targets],
     )
     if as_json:
-        click.echo(report.as_json(result))
+        emit.document(report.document(result), indent=2)
     else:
-        for line in report.text(result):
-            click.echo(line)
+        emit.lines(report.text(result))
     ctx.exit(int(result.verdict))

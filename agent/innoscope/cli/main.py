@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from innoscope import __version__
+from innoscope import __version__, emit
 from innoscope.errors import CannotWrite, InnoscopeError
 
 if TYPE_CHECKING:
@@ -103,8 +104,7 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
     """The entry point of the console script: runs a command and exits with its code."""
     code = main(arguments)
     with contextlib.suppress(OSError, ValueError):  # closed by whoever read it
-        sys.stdout.flush()
-        sys.stderr.flush()
+        emit.flush()
     # Python would free all that it made, one by one: CPU time that a busy server would rather have.
     os._exit(code)
 
@@ -114,9 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = Settings()
     try:
         code = _invoke(arguments, settings)
-        sys.stdout.flush()
+        emit.flush()
     except click.ClickException as error:
-        error.show()
+        _show_usage(error)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
@@ -152,11 +152,17 @@ def _invoke(arguments: Sequence[str] | None, settings: Settings) -> int:
 
 def _complain(what: str, remedy: str | None, settings: Settings) -> None:
     """``innoscope: <what>`` and the remedy below it, on stderr."""
-    click.echo(f"innoscope: {what}", err=True)
-    for line in (remedy or "").splitlines():
-        click.echo(f"  {line}", err=True)
+    emit.line(f"innoscope: {what}", err=True)
+    emit.lines((f"  {line}" for line in (remedy or "").split("\n") if line), err=True)
     if settings.debug:
-        traceback.print_exc()
+        emit.block(traceback.format_exc(), err=True)
+
+
+def _show_usage(error: click.ClickException) -> None:
+    """Print what click says of a wrong command line; it repeats arguments."""
+    text = io.StringIO()
+    error.show(file=text)
+    emit.block(text.getvalue(), err=True)
 
 
 def _drop_output() -> None:

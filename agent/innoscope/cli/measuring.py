@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from innoscope import emit
 from innoscope.metrics.model import Histogram
 from innoscope.records import record
 
@@ -99,14 +99,13 @@ def _thread_groups(target: Target) -> dict[int, str]:
 
 def _wait(seconds: float) -> None:
     ends = time.monotonic() + seconds
-    shows = sys.stderr.isatty() and seconds > 2
+    shows = seconds > 2
     while (left := ends - time.monotonic()) > 0:
         if shows:
-            sys.stderr.write(f"\r\x1b[Kattached; {left:.0f} s to go (Ctrl-C takes the probes off)")
-            sys.stderr.flush()
+            emit.progress(f"attached; {left:.0f} s to go (Ctrl-C takes the probes off)")
         time.sleep(min(left, 1.0))
     if shows:
-        sys.stderr.write("\r\x1b[K")
+        emit.wipe()
 
 
 def row(report: ProbeReport) -> tuple[str, ...]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from innoscope import emit
 from innoscope.records import record
 
 if TYPE_CHECKING:
@@ -95,13 +95,14 @@ def fetched(modules: Callable[[], list[ModuleInfo]], how: How) -> tuple[Mapping[
 
 def download_progress() -> Callable[[str, int, int | None], None] | None:
     """What shows a download on stderr; None when nobody watches."""
-    if not sys.stderr.isatty():
+    if not emit.watched():
         return None
 
     def show(name: str, done: int, total: int | None) -> None:
         of = f" of {total / 1e6:,.0f}" if total else ""
-        end = "\r\x1b[K" if total and done >= total else ""
-        sys.stderr.write(f"\r\x1b[Kdebuginfod: {name} {done / 1e6:,.0f}{of} MB; Ctrl-C goes on without{end}")
-        sys.stderr.flush()
+        if total and done >= total:
+            emit.wipe()
+        else:
+            emit.progress(f"debuginfod: {name} {done / 1e6:,.0f}{of} MB; Ctrl-C goes on without")
 
     return show

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
+from innoscope import emit
 from innoscope.cli.common import json_option, table, target_options, terminal_width
 from innoscope.errors import NoTarget
 
@@ -50,14 +50,15 @@ def list_probes(
 
     found = [(target, place(target, _probes(families))) for target in _targets(pid, socket, port)]
     if as_json:
-        click.echo(json.dumps([_placement_json(*each) for each in found], indent=2))
+        emit.document([_placement_json(*each) for each in found], indent=2)
         return
     for number, (target, placement) in enumerate(found):
-        click.echo(("\n" if number else "") + _title(target, placement.symbols_from))
+        if number:
+            emit.line()
+        emit.line(_title(target, placement.symbols_from))
         if placement.problem:
-            click.echo(f"note: {placement.problem}")
-        for line in table(_LIST, list(_list_rows(placement)), width=terminal_width()):
-            click.echo(line)
+            emit.line(f"note: {placement.problem}")
+        emit.lines(table(_LIST, list(_list_rows(placement)), width=terminal_width()))
 
 
 @command.command("measure")
@@ -90,12 +91,11 @@ def measure(
     chosen = frozenset(probe.family for probe in _probes(families)) if families else None
     result = measured(target, chosen, seconds=seconds, budget=budget)
     if as_json:
-        click.echo(json.dumps({"target": asdict(target), **result.document()}, indent=2))
+        emit.document({"target": asdict(target), **result.document()}, indent=2)
         return
-    click.echo(_title(target, target.symbols))
-    for line in table(_MEASURED, list(result.rows()), right=_RIGHT, width=terminal_width()):
-        click.echo(line)
-    click.echo(f"\n{result.summary()}")
+    emit.line(_title(target, target.symbols))
+    emit.lines(table(_MEASURED, list(result.rows()), right=_RIGHT, width=terminal_width()))
+    emit.lines(("", result.summary()))
 
 
 @command.command("status")
@@ -113,14 +113,15 @@ def status(path: str | None, as_json: bool) -> None:
 
     servers = SensorClient(path or DEFAULT_SOCKET).probes()
     if as_json:
-        click.echo(json.dumps(servers, indent=2))
+        emit.document(servers, indent=2)
         return
     for number, (name, rows) in enumerate(servers.items()):
-        click.echo(("\n" if number else "") + f"server {name}")
+        if number:
+            emit.line()
+        emit.line(f"server {name}")
         reports = [ProbeReport(**each) for each in rows]
         lines = [row(report) for report in sorted(reports, key=lambda each: -each.hits)]
-        for line in table(_MEASURED, lines, right=_RIGHT, width=terminal_width()):
-            click.echo(line)
+        emit.lines(table(_MEASURED, lines, right=_RIGHT, width=terminal_width()))
 
 
 def _targets(pid: int | None, socket: str | None, port: int | None) -> Sequence[Target]:

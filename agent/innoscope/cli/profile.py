@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
+from innoscope import emit
 from innoscope.cli.common import target_options
 from innoscope.cli.opening import How, debug_options, fetched
 from innoscope.cli.reporting import chosen_format, filter_options, format_options, frame_options, write
@@ -89,7 +89,7 @@ def command(
         try:
             profile, alive = run(profiler, target, seconds, _progress(seconds))
         finally:
-            _clear()
+            emit.wipe()
         made = report(profile, Filter(waits, grep))
         if form == "json":
             sink.line(line(profile, made))
@@ -110,17 +110,10 @@ def _profiler(target: Target, naming: Naming, frequency: int, off_cpu: bool) -> 
 
 def _progress(seconds: float) -> Callable[[float, str], None] | None:
     """One line on stderr, once a second; nothing when nobody watches."""
-    if not sys.stderr.isatty() or seconds <= _PATIENCE_S:
+    if not emit.watched() or seconds <= _PATIENCE_S:
         return None
 
     def show(gone_by: float, so_far: str) -> None:
-        sys.stderr.write(f"\r\x1b[K{gone_by:.0f} of {seconds:g} s, {so_far}; Ctrl-C prints what is there")
-        sys.stderr.flush()
+        emit.progress(f"{gone_by:.0f} of {seconds:g} s, {so_far}; Ctrl-C prints what is there")
 
     return show
-
-
-def _clear() -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()

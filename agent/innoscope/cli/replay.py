@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from innoscope import emit
 from innoscope.errors import BadFile
 
 if TYPE_CHECKING:
@@ -55,20 +56,15 @@ def _open(file: Path) -> Recording:
 @contextmanager
 def counting(what: str) -> Iterator[Callable[[int], None]]:
     """A count of looks on stderr that is wiped at the end; nothing when nobody watches."""
-    watched = sys.stderr.isatty()
-    shown = False
 
     def progress(looks: int) -> None:
-        nonlocal shown
-        if watched and looks % 50 == 0:
-            shown = True
-            click.echo(f"\r{what}: {looks:,} looks", nl=False, err=True)
+        if looks % 50 == 0:
+            emit.progress(f"{what}: {looks:,} looks")
 
     try:
         yield progress
     finally:
-        if shown:
-            click.echo("\r\x1b[K", nl=False, err=True)
+        emit.wipe()
 
 
 def _play(recording: Recording, moment: float | None) -> int:
@@ -90,6 +86,5 @@ def _print(recording: Recording, moment: float | None) -> int:
     else:
         with counting("adding up") as progress:
             lines = list(summary(recording, columns, progress))
-    for line in lines:
-        click.echo(line)
+    emit.lines(lines)
     return 0

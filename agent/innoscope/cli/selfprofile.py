@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from innoscope import emit
 from innoscope.errors import NoSuchProcess
 from innoscope.selfprofile.pyspy import FORMATS
 
@@ -123,15 +124,14 @@ def _text(who: Ours, share: float, content: bytes) -> list[str]:
 
 def _progress(who: Ours, seconds: int) -> Callable[[float], None] | None:
     """One line on stderr, from the third second on; nothing when nobody watches."""
-    if not sys.stderr.isatty():
+    if not emit.watched():
         return None
 
     def show(elapsed: float) -> None:
         if elapsed >= seconds:
-            sys.stderr.write("\r\x1b[K")
+            emit.wipe()
         elif elapsed > _PATIENCE_S:
             left = f"{elapsed:.0f} of {seconds} s"
-            sys.stderr.write(f"\r\x1b[K{who.command}, pid {who.pid}: {left}; Ctrl-C drops it")
-        sys.stderr.flush()
+            emit.progress(f"{who.command}, pid {who.pid}: {left}; Ctrl-C drops it")
 
     return show

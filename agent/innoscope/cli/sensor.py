@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 import threading
 from typing import NoReturn
 
 import click
 
+from innoscope import emit
 from innoscope.metrics import logs
 from innoscope.sensor.client import DEFAULT_SOCKET
 
@@ -143,6 +143,5 @@ def command(
 
 def _end(code: int) -> NoReturn:
     """Exit at once: a thread that is inside the Rust core cannot be ended, nor survive Python's own end."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    emit.flush()
     os._exit(code)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from innoscope import emit
 from innoscope.cli.common import sql_options, target_options
 from innoscope.cli.opening import How, method_options, open_engine
 from innoscope.cli.reporting import chosen_format, filter_options, format_options, frame_options, write
@@ -119,15 +119,14 @@ def _json_writer(sink: Stdout | File) -> Callable[[Dump], None]:
 
 def _progress(count: int) -> Callable[[int], None] | None:
     """One line on stderr that counts looks, from the third second on; nothing when nobody watches."""
-    if not sys.stderr.isatty():
+    if not emit.watched():
         return None
     started = time.monotonic()
 
     def show(number: int) -> None:
         if number == count:
-            sys.stderr.write("\r\x1b[K")
+            emit.wipe()
         elif time.monotonic() - started > _PATIENCE_S:
-            sys.stderr.write(f"\r\x1b[K{number:,} of {count:,} looks; Ctrl-C prints what is there")
-        sys.stderr.flush()
+            emit.progress(f"{number:,} of {count:,} looks; Ctrl-C prints what is there")
 
     return show

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import tempfile
 import threading
 import time
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from innoscope import emit
 from innoscope.cli.common import json_option, table, target_options, terminal_width
 from innoscope.errors import BadFile, CannotWrite
 
@@ -86,12 +85,12 @@ def export(
     about = _about(path)
     seconds = time.monotonic() - began
     if as_json:
-        click.echo(json.dumps({"path": str(path), "seconds": round(seconds, 1), **asdict(about)}, indent=2))
+        emit.document({"path": str(path), "seconds": round(seconds, 1), **asdict(about)}, indent=2)
         return
-    click.echo(f"{path}: {_summary(about)}, made in {seconds:.1f} s")
+    emit.line(f"{path}: {_summary(about)}, made in {seconds:.1f} s")
     if path.parent.resolve() != _folder().resolve():
         install = f"sudo install -D -m 644 {path.name} -t {_folder()}"
-        click.echo(f"copy it to each host that runs this build, and there: {install}")
+        emit.line(f"copy it to each host that runs this build, and there: {install}")
 
 
 @command.command("show")
@@ -101,10 +100,10 @@ def show(file: Path, as_json: bool) -> None:
     """What a pack is of, what is in it, and who made it."""
     about = _about(file)
     if as_json:
-        click.echo(json.dumps({"path": str(file), **asdict(about)}, indent=2))
+        emit.document({"path": str(file), **asdict(about)}, indent=2)
         return
     for name, value in _facts(about):
-        click.echo(f"{name:<12}{value}")
+        emit.line(f"{name:<12}{value}")
 
 
 @command.command("list")
@@ -116,15 +115,14 @@ def list_packs(as_json: bool) -> None:
 
     found = shelf.entries(find_all())
     if as_json:
-        click.echo(json.dumps([asdict(entry) for entry in found], indent=2))
+        emit.document([asdict(entry) for entry in found], indent=2)
         return
     if not found:
-        click.echo(
+        emit.line(
             f"no symbol packs in {shelf.folder()}; innoscope symbols export --help tells how to make one"
         )
         return
-    for line in table(_HEADINGS, [_row(entry) for entry in found], right=_RIGHT, width=terminal_width()):
-        click.echo(line)
+    emit.lines(table(_HEADINGS, [_row(entry) for entry in found], right=_RIGHT, width=terminal_width()))
 
 
 @command.command("check")
@@ -151,10 +149,10 @@ def check(file: Path, pid: int | None, socket: str | None, port: int | None, as_
             )
         fits = [target.pid]
     if as_json:
-        click.echo(json.dumps({"path": str(file), "ok": True, "fits": fits, **asdict(about)}, indent=2))
+        emit.document({"path": str(file), "ok": True, "fits": fits, **asdict(about)}, indent=2)
         return
     of = ", ".join(f"pid {each}" for each in fits) or "no server that runs here"
-    click.echo(f"{file}: good: {_summary(about)}; fits {of}")
+    emit.line(f"{file}: good: {_summary(about)}; fits {of}")
 
 
 def _origin(
@@ -245,7 +243,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
 @contextmanager
 def _step(what: str) -> Iterator[None]:
     """Around what may take long: one line on stderr from the third second on; nothing when nobody watches."""
-    if not sys.stderr.isatty():
+    if not emit.watched():
         yield
         return
     done = threading.Event()
@@ -254,8 +252,7 @@ def _step(what: str) -> Iterator[None]:
         began = time.monotonic()
         waited = _QUIET_S
         while not done.wait(waited):
-            sys.stderr.write(f"\r\x1b[K{what}: {time.monotonic() - began:.0f} s")
-            sys.stderr.flush()
+            emit.progress(f"{what}: {time.monotonic() - began:.0f} s")
             waited = 1.0
 
     teller = threading.Thread(target=tell, daemon=True)
@@ -265,5 +262,4 @@ def _step(what: str) -> Iterator[None]:
     finally:
         done.set()
         teller.join()
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()
+        emit.wipe()

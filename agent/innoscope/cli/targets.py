@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
+from innoscope import emit
 from innoscope.cli.common import json_option, table, terminal_width
 from innoscope.errors import NoTarget
 from innoscope.target import packs
@@ -31,12 +31,10 @@ def command(as_json: bool) -> None:
 
     targets = find_all()
     if as_json:
-        click.echo(json.dumps([asdict(target) for target in targets], indent=2))
+        emit.document([asdict(target) for target in targets], indent=2)
     else:
-        for line in table(
-            _HEADINGS, [_row(target) for target in targets], right=_RIGHT, width=terminal_width()
-        ):
-            click.echo(line)
+        rows = [_row(target) for target in targets]
+        emit.lines(table(_HEADINGS, rows, right=_RIGHT, width=terminal_width()))
     if not targets:
         raise NoTarget(
             "no mysqld or mariadbd is running on this host",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from innoscope import emit
 from innoscope.cli.common import (
     duration_option,
     json_option,
@@ -78,13 +78,12 @@ def list_toggles(
     now = engine.values(target, toggles, _account(defaults_file, user))
     found = [_here(target, toggle, now) for toggle in toggles]
     if as_json:
-        click.echo(json.dumps([here.document() for here in found], indent=2))
+        emit.document([here.document() for here in found], indent=2)
         return
-    click.echo(words.title(target))
-    for line in table(words.LIST, [here.row() for here in found], width=terminal_width()):
-        click.echo(line)
+    emit.line(words.title(target))
+    emit.lines(table(words.LIST, [here.row() for here in found], width=terminal_width()))
     if refused := packs.problem(target):
-        click.echo(f"note: {refused}")
+        emit.line(f"note: {refused}")
 
 
 @command.command("show", short_help="What one toggle does, and its ways here.")
@@ -103,10 +102,9 @@ def show(
     target = find_one(pid, socket, port)
     here = _here(target, toggle, engine.values(target, [toggle], _account(defaults_file, user)))
     if as_json:
-        click.echo(json.dumps(here.document(), indent=2))
+        emit.document(here.document(), indent=2)
         return
-    for line in words.show_lines(here, target):
-        click.echo(line)
+    emit.lines(words.show_lines(here, target))
 
 
 @command.command("plan", short_help="Exactly what `set` would do; nothing is written.")
@@ -128,7 +126,7 @@ def plan(
     target = find_one(pid, socket, port)
     planned = _planned(target, name, value, way, _account(defaults_file, user))
     if as_json:
-        click.echo(json.dumps(words.plan_document(target, planned), indent=2))
+        emit.document(words.plan_document(target, planned), indent=2)
     else:
         _show(words.plan_lines(target, planned))
     if planned.refusals:
@@ -182,7 +180,7 @@ def set_toggle(
     who = people.ourselves(ProcFs())
     entry = engine.apply(target, planned, who=who, why=why, seconds=seconds, account=account)
     if as_json:
-        click.echo(json.dumps(words.entry_document(entry), indent=2))
+        emit.document(words.entry_document(entry), indent=2)
     else:
         _show(words.done_lines(entry))
 
@@ -209,7 +207,7 @@ def undo(
     who = people.ourselves(ProcFs())
     entry = engine.undo(target, which, account=_account(defaults_file, user), who=who, why=why)
     if as_json:
-        click.echo(json.dumps(words.entry_document(entry), indent=2))
+        emit.document(words.entry_document(entry), indent=2)
     else:
         _show(words.undone_lines(entry))
 
@@ -224,13 +222,12 @@ def history(pid: int | None, socket: str | None, port: int | None, as_json: bool
 
     entries = list(reversed(engine.history(_named(pid, socket, port))))
     if as_json:
-        click.echo(json.dumps([words.entry_document(entry) for entry in entries], indent=2))
+        emit.document([words.entry_document(entry) for entry in entries], indent=2)
         return
     if not entries:
-        click.echo("nothing was changed yet")
+        emit.line("nothing was changed yet")
         return
-    for line in table(words.HISTORY, [words.history_row(entry) for entry in entries], width=terminal_width()):
-        click.echo(line)
+    emit.lines(table(words.HISTORY, [words.history_row(entry) for entry in entries], width=terminal_width()))
 
 
 def _confirm(plan: Plan, *, yes: bool, confirmed: bool) -> None:
@@ -251,12 +248,9 @@ def _confirm(plan: Plan, *, yes: bool, confirmed: bool) -> None:
         )
         raise Refused(f"{what}: nothing was changed", remedy=f"{call} {answer}")
     if dangerous:
-        agreed = (
-            click.prompt(f"This is dangerous. Type {name} to do it", default="", show_default=False, err=True)
-            == name
-        )
+        agreed = emit.answer(f"This is dangerous. Type {name} to do it") == name
     else:
-        agreed = click.confirm(f"Set {name} to {plan.value}?" if plan.value else f"Do {name}?", err=True)
+        agreed = emit.confirmed(f"Set {name} to {plan.value}?" if plan.value else f"Do {name}?")
     if not agreed:
         raise Refused("not confirmed: nothing was changed", remedy=call)
 
@@ -304,5 +298,4 @@ def _account(defaults_file: str | None, user: str | None) -> Account:
 
 
 def _show(lines: Any, *, err: bool = False) -> None:
-    for line in lines:
-        click.echo(line, err=err)
+    emit.lines(lines, err=err)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from innoscope import emit
 from innoscope.cli.common import sql_options, target_options
 from innoscope.cli.opening import How, method_options, open_engine
 
@@ -112,4 +113,4 @@ def _record(looker: Looker, interval: float, duration: float | None) -> int:
 
 
 def _tell(text: str) -> None:
-    click.echo(text, err=True)
+    emit.line(text, err=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from innoscope import emit
 from innoscope.cli.common import sql_options, target_options
 from innoscope.stacks.render import BINARY, FORMATS
 
@@ -148,16 +149,12 @@ class Progress:
     def __init__(self, function: str) -> None:
         self._function = function
         self._began = time.monotonic()
-        self._shows = sys.stderr.isatty()
 
     def say(self, what: str) -> None:
         """What is going on now."""
-        if self._shows and time.monotonic() - self._began > _PATIENCE_S:
-            sys.stderr.write(f"\r\x1b[K{self._function}: {what}")
-            sys.stderr.flush()
+        if time.monotonic() - self._began > _PATIENCE_S:
+            emit.progress(f"{self._function}: {what}")
 
     def clear(self) -> None:
         """An empty line for what comes."""
-        if self._shows:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+        emit.wipe()

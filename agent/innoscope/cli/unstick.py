@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import time
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from innoscope import emit
 from innoscope.cli.common import json_option, target_options
 
 if TYPE_CHECKING:
@@ -76,11 +76,10 @@ def command(
         return
     found = unstick.find(target)
     if not as_json:
-        for line in _found_lines(target, found):
-            click.echo(line)
+        emit.lines(_found_lines(target, found))
     if not found.still:
         if as_json:
-            click.echo(json.dumps(_document(target, found), indent=2))
+            emit.document(_document(target, found), indent=2)
         return
     unstick.require_possible(target, found, end_tracer=end_tracer)
     if found.tracers and not yes:
@@ -89,7 +88,10 @@ def command(
         done = unstick.rescue(target, found, end_tracer=end_tracer, record=log)
     finally:
         _complain(log)
-    click.echo(json.dumps(_document(target, found, done, log), indent=2) if as_json else _done(done))
+    if as_json:
+        emit.document(_document(target, found, done, log), indent=2)
+    else:
+        emit.line(_done(done))
 
 
 def _be_quick() -> None:
@@ -102,17 +104,17 @@ def _confirm(target: Target, found: Standing) -> None:
     """Say what can go wrong, and ask; where nobody can be asked, refuse."""
     from innoscope.toggles.model import Refused
 
-    click.echo(_RISK, err=True)
+    emit.block(_RISK, err=True)
     if found.still < found.threads:
         running = f"{found.threads - found.still} of its {found.threads} threads run"
-        click.echo(f"Now {running}: it attaches just now, or a function is being run.", err=True)
+        emit.line(f"Now {running}: it attaches just now, or a function is being run.", err=True)
     if not sys.stdin.isatty():
         raise Refused(
             "there is no terminal to ask whether the debugger is to be ended",
             remedy=f"innoscope unstick --pid {target.pid} --end-tracer --yes",
         )
     names = ", ".join(f"{tracer.name} (pid {tracer.pid})" for tracer in found.tracers)
-    if not click.confirm(f"End {names} of {found.tracers[0].owner}?", err=True):
+    if not emit.confirmed(f"End {names} of {found.tracers[0].owner}?"):
         raise Refused("not confirmed: nothing was done", remedy="in gdb: detach, then quit")
 
 
@@ -120,9 +122,9 @@ def _complain(log: RescueLog) -> None:
     """Say why the journal does not have the rescue, if so."""
     if log.problem is not None:
         what, remedy = log.problem
-        click.echo(f"The journal does not have this rescue: {what}", err=True)
+        emit.line(f"The journal does not have this rescue: {what}", err=True)
         if remedy:
-            click.echo("  " + remedy.replace("\n", "\n  "), err=True)
+            emit.lines((f"  {line}" for line in remedy.split("\n")), err=True)
 
 
 def _watch(target: Target, patience: float, as_json: bool, log: RescueLog) -> None:
@@ -130,37 +132,35 @@ def _watch(target: Target, patience: float, as_json: bool, log: RescueLog) -> No
     from innoscope.toggles.guard import Watched, watch
 
     began = time.monotonic()
-    live = sys.stderr.isatty() and not as_json
     if not as_json:
-        click.echo(f"{_title(target)}: guarded; standing for more than {patience:g} s, it is continued")
+        emit.line(f"{_title(target)}: guarded; standing for more than {patience:g} s, it is continued")
     for event in watch(target, patience, record=log):
         if not isinstance(event, Watched):
             _tell(target, event, as_json, log)
             _complain(log)
-        elif live:
+        elif not as_json:
             state = f"stands for {event.still_s:.1f} s" if event.still_s else "runs"
-            sys.stderr.write(
-                f"\r\x1b[K{state}; watched for {time.monotonic() - began:,.0f} s; Ctrl-C ends this "
-            )
-            sys.stderr.flush()
+            emit.progress(f"{state}; watched for {time.monotonic() - began:,.0f} s; Ctrl-C ends this ")
 
 
 def _tell(target: Target, event: Event, as_json: bool, log: RescueLog) -> None:
     from innoscope.errors import InnoscopeError
     from innoscope.toggles.unstick import Rescue
 
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K")
+    emit.wipe()
     if isinstance(event, InnoscopeError):
         failed = {"at": time.time(), "error": event.what, "remedy": event.remedy}
-        click.echo(json.dumps(failed) if as_json else f"{_clock(time.time())} {event.what}\n  {event.remedy}")
+        if as_json:
+            emit.document(failed)
+        else:
+            emit.line(f"{_clock(time.time())} {event.what}")
+            emit.lines(f"  {line}" for line in (event.remedy or "").split("\n"))
     elif isinstance(event, Rescue):
         if as_json:
-            click.echo(json.dumps({"at": time.time(), **_document(target, event.found, event, log)}))
+            emit.document({"at": time.time(), **_document(target, event.found, event, log)})
         else:
-            lines = [*_found_lines(target, event.found), _done(event)]
-            click.echo(f"{_clock(time.time())} " + "\n".join(lines))
-    sys.stdout.flush()
+            first, *rest = _found_lines(target, event.found)
+            emit.lines((f"{_clock(time.time())} {first}", *rest, _done(event)))
 
 
 def _found_lines(target: Target, found: Standing) -> Iterator[str]:
@@ -190,7 +190,7 @@ def _tracer(tracer: Tracer) -> str:
     minutes = (time.time() - tracer.started) / 60
     since = f"runs since {_clock(tracer.started)} ({minutes:.0f} min)"
     suspended = ", itself suspended (Ctrl-Z)" if tracer.stopped else ""
-    return f"{tracer.name}, pid {tracer.pid}, of {tracer.owner}, {since}{suspended}: {_clean(tracer.command)}"
+    return f"{tracer.name}, pid {tracer.pid}, of {tracer.owner}, {since}{suspended}: {tracer.command}"
 
 
 def _done(done: Rescue) -> str:
@@ -219,8 +219,3 @@ def _title(target: Target) -> str:
 
 def _clock(at: float) -> str:
     return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _clean(text: str) -> str:
-    """A command line of somebody else's, without control characters."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from innoscope import emit
 from innoscope.cli.common import (
     duration_option,
     json_option,
@@ -153,7 +153,7 @@ def command(
     shelf = Shelf(folder, Bounds(most, max_bytes))
     shelf.prepare()
     settings = Settings(triggers, for_s, seconds, before_s, cooldown)
-    live = Live(target, sources, settings, shelf, Teller(click.echo, as_json), once)
+    live = Live(target, sources, settings, shelf, Teller(emit.line, as_json), once)
     with _ended_by_signals() as ended:
         written = live.run(ended)
     if written is None:
@@ -176,26 +176,27 @@ def _ended_by_signals() -> Iterator[threading.Event]:
 
 def _list(target: Target, sources: Sources, as_json: bool) -> None:
     """All names, with their values after some seconds of looking."""
-    import json
     import math
 
     from innoscope.diagnose.gathering import Gathering
     from innoscope.watch.triggers import current, known, names
 
     with contextlib.closing(Gathering(target, sources, interval_s=1.0)) as gathering:
-        if sys.stderr.isatty():
-            click.echo(f"looking for {_LIST_S:g} s …", err=True)
-        evidence = gathering.run(_LIST_S)
+        emit.progress(f"looking for {_LIST_S:g} s …")
+        try:
+            evidence = gathering.run(_LIST_S)
+        finally:
+            emit.wipe()
         values = {name: current(name, evidence) for name in names(evidence)}
     if as_json:
         finite = {name: number for name, number in values.items() if number is None or math.isfinite(number)}
-        click.echo(json.dumps(finite))
+        emit.document(finite)
         return
     rows = [(name, _shown(number)) for name, number in values.items() if number is not None]
-    click.echo("\n".join(table(("NAME", "NOW"), rows, right=frozenset({"NOW"}), width=terminal_width())))
-    click.echo("\nAnd:")
+    emit.lines(table(("NAME", "NOW"), rows, right=frozenset({"NOW"}), width=terminal_width()))
+    emit.lines(("", "And:"))
     for kind, there_are in known():
-        click.echo(f"  {kind}: {', '.join(there_are)}")
+        emit.line(f"  {kind}: {', '.join(there_are)}")
 
 
 def _shown(number: float) -> str:

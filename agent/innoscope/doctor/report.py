@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from innoscope.doctor.model import Check, Status, Verdict
 from innoscope.doctor.server import ACCESS
@@ -56,22 +55,19 @@ def text(report: Report) -> Iterator[str]:
     yield _SAYS[report.verdict]
 
 
-def as_json(report: Report) -> str:
-    """``{"schema": 1, "verdict", "exit_code", "host": [check…], "targets": [{"target", "checks"}…]}``."""
+def document(report: Report) -> dict[str, Any]:
+    """Return schema 1 of docs/json.md: the verdict, checks of the host, and of each target."""
     servers = zip(report.targets, report.servers, strict=True)
-    return json.dumps(
-        {
-            "schema": 1,
-            "verdict": report.verdict.name.lower(),
-            "exit_code": int(report.verdict),
-            "host": [asdict(check) for check in report.host],
-            "targets": [
-                {"target": asdict(target), "checks": [asdict(check) for check in checks]}
-                for target, checks in servers
-            ],
-        },
-        indent=2,
-    )
+    return {
+        "schema": 1,
+        "verdict": report.verdict.name.lower(),
+        "exit_code": int(report.verdict),
+        "host": [asdict(check) for check in report.host],
+        "targets": [
+            {"target": asdict(target), "checks": [asdict(check) for check in checks]}
+            for target, checks in servers
+        ],
+    }
 
 
 def _lines(checks: Sequence[Check]) -> Iterator[str]:
@@ -79,7 +75,9 @@ def _lines(checks: Sequence[Check]) -> Iterator[str]:
     for check in checks:
         yield f"  {_MARK[check.status]}  {check.name:<{width}}  {check.detail}"
         if check.status is not Status.OK and check.remedy:
-            yield f"        {'':<{width}}  → {check.remedy}"
+            first, *rest = check.remedy.split("\n")
+            yield f"        {'':<{width}}  → {first}"
+            yield from (f"        {'':<{width}}    {line}" for line in rest)
 
 
 def _failed(checks: Sequence[Check], name: str) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
+from innoscope import sanitize
 from innoscope.exporter.web import Response
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ DATA_HEADERS: Final[Mapping[str, str]] = {
 
 def as_json(value: Any, status: HTTPStatus = HTTPStatus.OK) -> Response:
     """A document on one line; numbers in it are finite."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return Response(text.encode("utf-8", "replace") + b"\n", JSON, status, DATA_HEADERS)
+    text = sanitize.dumps(value, separators=(",", ":"), allow_nan=False)
+    return Response(text.encode() + b"\n", JSON, status, DATA_HEADERS)
 
 
 def packed(request: Request, response: Response) -> Response:

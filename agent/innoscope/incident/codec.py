@@ -1,7 +1,7 @@
 """Dataclasses to JSON values and back, from their type hints: a new field of Evidence needs no code here.
 
 What is read may come from anybody. Types are checked one by one, numbers are bounded, and texts that could
-do something to a terminal are refused; ``encode`` has replaced such characters before.
+act on a terminal are refused; ``encode`` has escaped them and all else that is not printable.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from innoscope import sanitize
 from innoscope.diagnose import evidence
 from innoscope.metrics import model
 from innoscope.records import record
@@ -152,7 +153,7 @@ def _of_texts(item: _Codec) -> _Codec:
     of = _checked(item, "a value")
     return _Codec(
         (dict,),
-        lambda value: {clean(key): item.encode(one) for key, one in value.items()},
+        lambda value: {_kept(key): item.encode(one) for key, one in value.items()},
         lambda value: {_text(key): of(one) for key, one in value.items()},
     )
 
@@ -177,9 +178,9 @@ def _checked(codec: _Codec, where: str) -> Callable[[Any], Any]:
     return decoded
 
 
-def clean(text: str) -> str:
-    """The text without what could do something to a terminal."""
-    return _UNPRINTABLE.sub("\ufffd", text)
+def _kept(text: str) -> str:
+    """Return ``text`` as files hold it: sanitized but for tabs, which lines of the server may have."""
+    return "\t".join(map(sanitize.block, text.split("\t"))) if not text.isprintable() else text
 
 
 def _text(value: str) -> str:
@@ -221,16 +222,16 @@ def _anything(value: Any) -> Any:
 
 def _made_plain(value: Any) -> Any:
     if isinstance(value, str):
-        return clean(value)
+        return _kept(value)
     if isinstance(value, dict):
-        return {clean(str(key)): _made_plain(one) for key, one in value.items()}
+        return {_kept(str(key)): _made_plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [_made_plain(one) for one in value]
     return _finite(value) if isinstance(value, float) else value
 
 
 _SIMPLE: Final[dict[Any, _Codec]] = {
-    str: _Codec((str,), clean, _text),
+    str: _Codec((str,), _kept, _text),
     int: _Codec((int,), lambda value: value, _integer),
     float: _Codec((float, int, str), _finite, _number),
     bool: _Codec((bool,), lambda value: value, lambda value: value),

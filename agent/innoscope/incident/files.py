@@ -17,6 +17,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 import innoscope
+from innoscope import sanitize
 from innoscope.errors import BadFile, CannotWrite
 from innoscope.incident.codec import Damaged, decode, encode
 from innoscope.incident.model import Capture, Taken
@@ -110,7 +111,7 @@ def _taken_already(path: Path) -> CannotWrite:
 
 def _packed(capture: Capture) -> bytes:
     whole = {"innoscope_incident": VERSION, "innoscope": innoscope.__version__, "capture": encode(capture)}
-    text = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode()
+    text = sanitize.dumps(whole, separators=(",", ":")).encode()
     data = gzip.compress(text, 6, mtime=0)
     if len(text) > MAX_BYTES or len(data) > MAX_FILE_BYTES or _items(text) > MAX_ITEMS:
         raise CannotWrite(

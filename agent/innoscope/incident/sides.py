@@ -12,11 +12,11 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+from innoscope import sanitize
 from innoscope.collectors.kinds import default_kinds
 from innoscope.diagnose.evidence import CLIENT
 from innoscope.diagnose.judging import judge
 from innoscope.errors import BadFile
-from innoscope.incident.codec import clean
 from innoscope.incident.files import load
 from innoscope.metrics.model import Histogram
 from innoscope.records import record
@@ -243,8 +243,8 @@ def _frame(item: Mapping[str, Any]) -> Frame:
 
 @lru_cache(maxsize=65536)
 def _printable(text: str) -> str:
-    """On one line, with nothing that a terminal would obey."""
-    return " ".join(clean(text).split())
+    """Return ``text`` on one line, sanitized; the same few names come again and again."""
+    return sanitize.words(text)
 
 
 def _mean(total: float, looks: int, variance: float = 0.0) -> Mean:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
+from innoscope import emit
 from innoscope.metrics.registry import BUCKETS, Registry, default
 
 if TYPE_CHECKING:
@@ -62,4 +62,4 @@ def _label(label: Label) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.writelines(f"{line}\n" for line in markdown(default()))
+    emit.lines(markdown(default()))

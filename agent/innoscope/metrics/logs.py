@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from typing import Any, Final
+
+from innoscope import sanitize
 
 FORMATS: Final = ("logfmt", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
@@ -41,12 +42,12 @@ class Structured(logging.Formatter):
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
         if self._as_json:
-            return json.dumps(fields, ensure_ascii=False, default=str)
-        return " ".join(f"{name}={_logfmt(value)}" for name, value in fields.items())
+            return sanitize.dumps(fields, default=str)
+        return " ".join(f"{sanitize.line(name)}={_logfmt(value)}" for name, value in fields.items())
 
 
 def _logfmt(value: object) -> str:
-    """The value as one word, quoted where it is not."""
+    """Return the value as one word, quoted where it is none; what is not printable as escapes of JSON."""
     text = str(value)
     plain = text.isprintable() and not set(' "=') & set(text)
-    return text if text and plain else json.dumps(text, ensure_ascii=False)
+    return text if text and plain else sanitize.dumps(text)

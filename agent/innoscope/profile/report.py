@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from innoscope import sanitize
 from innoscope.profile.model import SAMPLES
 from innoscope.stacks.classify import label
 from innoscope.stacks.fold import Filter, Report
@@ -121,4 +121,4 @@ def document(profile: Profile, made: Report) -> dict[str, Any]:
 
 def line(profile: Profile, made: Report) -> str:
     """The same as one line of JSON."""
-    return json.dumps(document(profile, made), ensure_ascii=False, separators=(",", ":"))
+    return sanitize.dumps(document(profile, made), separators=(",", ":"))

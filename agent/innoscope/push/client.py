@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from innoscope import __version__
+from innoscope import __version__, sanitize
 from innoscope.errors import BadFile
 from innoscope.push.errors import PushFailed
 
@@ -301,5 +301,4 @@ def _words(body: bytes, secrets: tuple[str, ...]) -> str:
     for hidden in secrets:
         if hidden:
             text = text.replace(hidden, "…")
-    line = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
-    return line[:_MOST_WORDS]
+    return sanitize.words(text, _MOST_WORDS)

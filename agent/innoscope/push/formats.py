@@ -8,11 +8,11 @@ makes a series of each value of a sample label. Parca: ``POST /profiles/writeraw
 from __future__ import annotations
 
 import base64
-import json
 import math
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
+from innoscope import sanitize
 from innoscope.records import record
 
 if TYPE_CHECKING:
@@ -60,5 +60,5 @@ def _parca(entry: Entry, push: Push, labels: Mapping[str, str]) -> Posted:
         "labels": {"labels": [{"name": name, "value": value} for name, value in named.items()]},
         "samples": [{"raw_profile": base64.b64encode(entry.pprof).decode("ascii")}],
     }
-    body = json.dumps({"series": [series], "normalized": True}, ensure_ascii=False).encode()
+    body = sanitize.dumps({"series": [series], "normalized": True}).encode()
     return Posted(push.target.path, "application/json", body)

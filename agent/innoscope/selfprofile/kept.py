@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from innoscope import sanitize
 from innoscope.errors import BadFile, CannotWrite
 from innoscope.records import record
 from innoscope.selfprofile import folded
@@ -33,6 +34,7 @@ _NAME: Final = "self-profile.speedscope.json"
 _PART: Final = "innoscope"
 #: Unix time that any calendar can show.
 _LATEST: Final = 1e11
+_LONGEST_NAME: Final = 120
 
 
 @record
@@ -153,16 +155,15 @@ def _decode(document: Any) -> Kept:
     if told["schema"] != SCHEMA:
         raise ValueError(f"schema {told['schema']!r}")
     why = Why(
-        taken_at=float(told["taken_at"]), pid=int(told["pid"]), version=_printable(told["version"]),
-        used=float(told["used"]), budget=float(told["budget"]), window_s=float(told["window_s"]),
+        taken_at=float(told["taken_at"]),
+        pid=int(told["pid"]),
+        version=sanitize.line(str(told["version"]), _LONGEST_NAME),
+        used=float(told["used"]),
+        budget=float(told["budget"]),
+        window_s=float(told["window_s"]),
         seconds=float(told["seconds"]),
-    )  # fmt: skip
+    )
     if not 0 <= why.taken_at < _LATEST:
         raise ValueError(f"taken at {why.taken_at}")
-    top = tuple((_printable(name), float(share)) for name, share in told["top"][:5])
+    top = tuple((sanitize.line(str(name), _LONGEST_NAME), float(share)) for name, share in told["top"][:5])
     return Kept(why, sum(int(weight) for weight in document["profiles"][0]["weights"]), top)
-
-
-def _printable(text: Any) -> str:
-    """No text of another user's reaches root's terminal with control characters in it."""
-    return "".join(sign if sign.isprintable() else "?" for sign in str(text)[:120])

@@ -23,6 +23,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import innoscope
+from innoscope import sanitize
 from innoscope.errors import BadFile, CannotWrite
 from innoscope.stacks.model import Dump, Frame, Thread, Trust
 from innoscope.stacks.render.json import document
@@ -89,7 +90,7 @@ class Recorder:
         self.close()
 
     def _put(self, text: str) -> None:
-        line = text.encode("utf-8", "replace") + b"\n"
+        line = sanitize.json_text(text).encode() + b"\n"
         try:
             self._file.write(gzip.compress(line, 1, mtime=0) if self._gzip else line)
             self._file.flush()

@@ -1,29 +1,43 @@
-"""Statement text without its literals, for servers that give no digest of their own."""
+"""Statement text without its literals, for servers that give no digest of their own.
+
+A server reads a statement by its version, its sql_mode and the client's character set, which we do not know.
+Where they differ about where a literal ends, the text is cut off with ``…``: what follows could be one.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import deque
 
-_LIMIT = 2048  # characters of the result
+from innoscope import sanitize
 
+_LIMIT = 2048  # characters of the result
+_LONGEST = 65_536  # characters that are read; a literal that is cut there is left out like any other
+
+#: An identifier may have any character beyond ASCII; one that begins with a digit goes like a number.
 _TOKEN = re.compile(
     r"""
-      (?P<comment> /\*.*?(?:\*/|\Z) | \#[^\n]* | --(?=\s|\Z)[^\n]* )
+      (?P<comment> /\*.*?(?:\*/|\Z) | \#[^\n]* | --(?=[\x00-\x20\x7f]|\Z)[^\n]* )
+    | (?P<unclear> --(?=[^\x00-\x7f]) | \b[qQ](?=['"]) | \ufffd )
     | (?P<string>  (?:\b[nNxXbB]|\b_[A-Za-z]\w*\s*)?
                    (?: '(?:[^'\\]|\\.|'')*(?:'|\\?\Z) | "(?:[^"\\]|\\.|"")*(?:"|\\?\Z) ) )
     | (?P<quoted>  `(?:[^`]|``)*(?:`|\Z) )
-    | (?P<word>    [^\W\d][\w$]* | @+[\w$.]* )
-    | (?P<number>  0[xX][0-9a-fA-F]+ | 0b[01]+ | (?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)? )
+    | (?P<dollar>  (?P<tag>\$(?:\w|[^\x00-\x7f])*\$).*?(?:(?P=tag)|\Z) )
+    | (?P<word>    [^\W\d][\w$]* | @+[\w$.]* | \$[\w$]* )
+    | (?P<number>  (?:\d[\w$]*\.?|\.\d)[\w$]*(?:(?<=[eE])[-+]\d[\w$]*)? )
     | (?P<space>   \s+ )
     | (?P<other>   . )
     """,
     re.VERBOSE | re.DOTALL,
 )
 _CLOSED = re.compile(
-    r"""(?:[^'"`/]*)(?:'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`|/\*.*?\*/)""", re.DOTALL
+    r"""(?:[^'"`/$]*)(?:'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`|/\*.*?\*/"""
+    r"""|(?P<tag>\$[^$]*\$).*?(?P=tag))""",
+    re.DOTALL,
 )
 _ESCAPED_QUOTE = re.compile(r"\\['\"]")
+#: A comment that some servers run (``/*!``, ``/*M!``, hints), with what may end elsewhere then.
+_RUN = re.compile(r"""/\*(?:M?!|\+).*?(?:['"`$\#]|--|/\*)""", re.DOTALL)
 _LIST = re.compile(r"\((?:\s*[-+]?\?\s*,)+\s*[-+]?\?\s*\)")
 _ROWS = re.compile(r"(\(\?[^()]*\)|\(…\))(?:\s*,\s*(?:\(\?[^()]*\)|\(…\)))+")
 
@@ -31,30 +45,49 @@ _ROWS = re.compile(r"(\(\?[^()]*\)|\(…\))(?:\s*,\s*(?:\(\?[^()]*\)|\(…\)))+"
 def fingerprint(statement: str) -> str:
     """``SELECT * FROM t WHERE a='x' -- y`` → ``SELECT * FROM t WHERE a=?``.
 
-    Strings, numbers and comments go; lists of values become one ``(…)``; identifiers stay. After an escaped
-    quote the rest is cut off with ``…``: with NO_BACKSLASH_ESCAPES it would read differently.
+    Strings, numbers and comments go; lists of values become one ``(…)``; identifiers stay, sanitized.
     """
     parts: list[str] = []
-    for match in _TOKEN.finditer(statement):
+    for match in _TOKEN.finditer(statement[:_LONGEST]):
         text = match.group()
-        if match["string"] is not None:
-            parts.append("?")
-            if _ESCAPED_QUOTE.search(text):
-                parts.append(" …")
-                break
-        elif match["number"] is not None:
+        if match["string"] is not None or match["number"] is not None or match["dollar"] is not None:
             parts.append("?")
         elif match["comment"] is not None or match["space"] is not None:
             parts.append(" ")
-        else:
+        elif match["unclear"] is None and not _open_name(match):
             parts.append(text)
+        if _unclear(match):
+            parts.append(" …")
+            break
     plain = " ".join("".join(parts).split())
-    return _ROWS.sub(r"\1", _LIST.sub("(…)", plain))[:_LIMIT]
+    return sanitize.line(_ROWS.sub(r"\1", _LIST.sub("(…)", plain))[:_LIMIT])
+
+
+def _unclear(match: re.Match[str]) -> bool:
+    """Return whether servers do not agree on where this token ends.
+
+    An escaped quote ends a string with NO_BACKSLASH_ESCAPES. Before MySQL 9 ``$$`` was a name. In a comment
+    that is run, quotes and other comments count. Half of a character (U+FFFD) may have taken a backtick with
+    it. A name without its last quote is a mistake, and a literal may be in it.
+    """
+    if match["dollar"] is not None or match["unclear"] is not None:
+        return True
+    if match["string"] is not None:
+        return _ESCAPED_QUOTE.search(match.group()) is not None
+    return _RUN.match(match.group()) is not None if match["comment"] is not None else _open_name(match)
+
+
+def _open_name(match: re.Match[str]) -> bool:
+    text = match.group()
+    return match["quoted"] is not None and ("\ufffd" in text or _CLOSED.fullmatch(text) is None)
 
 
 def unfinished(statement: str) -> bool:
-    """Whether the text ends within a string, a quoted name or a comment."""
+    """Return whether the text ends within a string, a quoted name or a comment."""
     ends = deque(_TOKEN.finditer(statement), maxlen=1)
-    if not ends or not (ends[0]["string"] or ends[0]["quoted"] or ends[0].group().startswith("/*")):
+    if not ends:
         return False
-    return _CLOSED.fullmatch(ends[0].group()) is None
+    last = ends[0]
+    if not (last["string"] or last["quoted"] or last["dollar"] or last.group().startswith("/*")):
+        return False
+    return _CLOSED.fullmatch(last.group()) is None

@@ -8,6 +8,7 @@ import secrets
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from innoscope import sanitize
 from innoscope.records import record
 from innoscope.toggles.model import Step
 
@@ -321,4 +322,4 @@ def fresh_id(entries: Iterable[Entry]) -> str:
 
 def printable(text: str) -> str:
     """A name as the journal takes it."""
-    return "".join(letter for letter in text if letter.isprintable())[:200] or "unknown"
+    return sanitize.line(text, 200) or "unknown"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import time
@@ -11,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from innoscope import sanitize
 from innoscope.collectors.toggles import VERSION, status_path
 from innoscope.errors import BadFile
 from innoscope.toggles.entries import RESCUE
@@ -78,7 +78,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
     descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(content, file, ensure_ascii=False, separators=(",", ":"))
+            file.write(sanitize.dumps(content, separators=(",", ":")))
             os.fchmod(file.fileno(), 0o644)
         Path(partial).replace(path)
     except BaseException:

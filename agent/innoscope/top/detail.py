@@ -10,6 +10,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from innoscope import sanitize
 from innoscope.stacks.render.words import clean
 from innoscope.top.lines import clock, server
 
@@ -38,15 +39,15 @@ class Page(ModalScreen[None]):
 
     def __init__(self, title: str, lines: Iterable[str]) -> None:
         super().__init__()
-        self._title = title
-        self._lines = list(lines)
+        self._title = sanitize.line(title)
+        self._lines = [sanitize.line(line) for line in lines]
 
     def compose(self) -> ComposeResult:
         """A title, the text, the keys."""
         yield Static(Text(self._title, no_wrap=True, overflow="ellipsis"), id="title")
         with VerticalScroll():
             yield Static(Text("\n".join(self._lines)))
-        yield Static("↑ ↓ PgUp PgDn scroll · Esc back", id="foot")
+        yield Static("↑ ↓ PgUp PgDn scroll · Esc back", id="foot", markup=False)
 
     def on_mount(self) -> None:
         """Scroll keys work at once."""

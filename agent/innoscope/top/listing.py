@@ -11,6 +11,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from innoscope import sanitize
 from innoscope.records import record
 from innoscope.top.lines import fit
 
@@ -71,7 +72,8 @@ class Listing(ScrollView, can_focus=True):
         chosen = self.key if self._cursor else None
         grown = sum(len(item.lines) for item in items) != len(self._lines)
         self._items = items
-        self._lines = [(line, number) for number, item in enumerate(items) for line in item.lines]
+        shown = ((line, number) for number, item in enumerate(items) for line in item.lines)
+        self._lines = [(sanitize.line(line), number) for line, number in shown]
         keys = {item.key: number for number, item in enumerate(items)}
         place = min(self._cursor, max(0, len(items) - 1))
         self._cursor = keys.get(chosen, place) if chosen is not None else place

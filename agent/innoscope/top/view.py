@@ -9,6 +9,7 @@ from rich.text import Text
 from textual.app import App
 from textual.widgets import Input, Static
 
+from innoscope import sanitize
 from innoscope.stacks.classify import label
 from innoscope.stacks.render.words import clean, trust
 from innoscope.top import lines
@@ -173,7 +174,7 @@ class StacksApp(App[None]):
         self._list("#stacks").fill(items)
 
     def _put(self, selector: str, text: str) -> None:
-        self._static(selector).update(Text(text, no_wrap=True))
+        self._static(selector).update(Text(sanitize.block(text), no_wrap=True))
 
     def _static(self, selector: str) -> Static:
         return self.screen_stack[0].query_one(selector, Static)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
+from innoscope import sanitize
 from innoscope.stacks.render.json import frame_document, target_document
 from innoscope.trace import latency, words
 
@@ -20,7 +20,7 @@ SCHEMA = 1
 
 def line(seen: Seen, target: Target) -> str:
     """One line of JSON."""
-    return json.dumps(document(seen, target), ensure_ascii=False, separators=(",", ":"))
+    return sanitize.dumps(document(seen, target), separators=(",", ":"))
 
 
 def document(seen: Seen, target: Target) -> dict[str, Any]:

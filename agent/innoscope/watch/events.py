@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any
+
+from innoscope import sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +26,7 @@ class Teller:
         now = self._clock()
         if self._as_json:
             told = {"at": round(now, 3), "event": event, "words": words, **more}
-            self._write(json.dumps(told, ensure_ascii=False))
+            self._write(sanitize.dumps(told))
         else:
             self._write(f"{time.strftime('%H:%M:%S', time.localtime(now))} {words}")
 

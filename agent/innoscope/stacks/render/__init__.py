@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from innoscope import sanitize
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -15,7 +17,14 @@ BINARY: Final = frozenset({"pprof"})
 
 
 def render(report: Report, form: str, *, by: str = "stack", limit: int | None = None) -> Iterator[str]:
-    """The lines, without line ends, of a report in one of the text formats (json: see render/json.py)."""
+    """Return the lines of a report in a text format, without line ends, sanitized (json: render/json.py)."""
+    lines = _lines(report, form, by, limit)
+    if form == "html":  # its style, script and picture have line feeds and tabs
+        return (line for part in lines for line in sanitize.block(part).split("\n"))
+    return map(sanitize.line, lines)
+
+
+def _lines(report: Report, form: str, by: str, limit: int | None) -> Iterator[str]:
     if form == "text":
         from innoscope.stacks.render import text
 
@@ -50,4 +59,4 @@ def encode(report: Report, form: str, *, by: str = "stack", limit: int | None = 
 
         return json.profile_line(report).encode() + b"\n"
     lines = render(report, form, by=by, limit=limit)
-    return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
+    return "".join(f"{line}\n" for line in lines).encode()

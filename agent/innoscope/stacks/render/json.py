@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
+from innoscope import sanitize
 from innoscope.stacks.model import Trust
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def document(dump: Dump) -> dict[str, Any]:
 
 def line(dump: Dump) -> str:
     """One dump as one line of JSON."""
-    return json.dumps(document(dump), ensure_ascii=False, separators=(",", ":"))
+    return sanitize.dumps(document(dump), separators=(",", ":"))
 
 
 def profile(report: Report) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def profile(report: Report) -> dict[str, Any]:
 
 def profile_line(report: Report) -> str:
     """The same as one line of JSON."""
-    return json.dumps(profile(report), ensure_ascii=False, separators=(",", ":"))
+    return sanitize.dumps(profile(report), separators=(",", ":"))
 
 
 def target_document(target: Target) -> dict[str, Any]:

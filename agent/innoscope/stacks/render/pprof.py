@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from typing import TYPE_CHECKING
 
+from innoscope import sanitize
 from innoscope.stacks.render import words
 
 if TYPE_CHECKING:
@@ -18,13 +19,17 @@ def samples(report: Report) -> Iterator[tuple[Sequence[RawFrame], int, Mapping[s
     """``(frames innermost first, threads, labels)``; the root of a doubtful stack is ``[stale]`` or so."""
     for group in report.fold.by_stack():
         frames: list[RawFrame] = [
-            (frame.function, frame.module, frame.offset, frame.inlined, frame.kernel)
+            (_name(frame.function), sanitize.line(frame.module), frame.offset, frame.inlined, frame.kernel)
             for frame in group.frames
         ]
         for mark, count in words.split(group):
             labels = {"wait": group.wait} | ({"trust": mark} if mark else {})
             root: list[RawFrame] = [(f"[{mark}]", "", 0, False, False)] if mark else []
             yield frames + root, count, labels
+
+
+def _name(function: str | None) -> str | None:
+    return None if function is None else sanitize.line(function)
 
 
 def encode(report: Report) -> bytes:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol, Self
 
+from innoscope import emit, sanitize
 from innoscope.errors import CannotWrite
 
 if TYPE_CHECKING:
@@ -31,20 +31,15 @@ class Stdout:
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.stdout.flush()
+        emit.flush()
 
     def line(self, text: str) -> None:
-        """Write one line; what the terminal's encoding cannot show is replaced."""
-        try:
-            sys.stdout.write(text + "\n")
-        except UnicodeEncodeError:
-            encoding = sys.stdout.encoding or "ascii"
-            sys.stdout.write(text.encode(encoding, "replace").decode(encoding) + "\n")
+        """Write one line."""
+        emit.line(text)
 
     def raw(self, data: bytes) -> None:
         """Write bytes."""
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
+        emit.raw(data)
 
 
 class File:
@@ -63,7 +58,7 @@ class File:
 
     def line(self, text: str) -> None:
         """Write one line as UTF-8."""
-        self.raw(text.encode("utf-8", "replace") + b"\n")
+        self.raw(sanitize.line(text).encode() + b"\n")
 
     def raw(self, data: bytes) -> None:
         """Write bytes."""

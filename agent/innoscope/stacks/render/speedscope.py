@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import innoscope
+from innoscope import sanitize
 from innoscope.stacks.classify import label
 from innoscope.stacks.render import words
 
@@ -73,4 +73,4 @@ def _profile(name: str, groups: list[Group], frames: _Frames, unit: Unit) -> dic
 
 def lines(report: Report, *, limit: int | None = None) -> Iterator[str]:
     """The file, on one line."""
-    yield json.dumps(document(report, limit=limit), ensure_ascii=False, separators=(",", ":"))
+    yield sanitize.dumps(document(report, limit=limit), separators=(",", ":"))

@@ -98,7 +98,7 @@ def _waits(groups: list[Group], report: Report) -> Iterator[str]:
 
 def _threads(groups: list[Group], report: Report) -> Iterator[str]:
     for group in groups:
-        yield _about(group, report)
+        yield from _about(group, report)
         for part in group.parts:
             if len(group.parts) > 1:
                 marks = words.marks(part, report.unit)
@@ -116,7 +116,7 @@ def _part_of(part: Group, group: Group, report: Report) -> str:
     return f"{unit.show(part.count)} of {unit.show(group.count)} {name}"
 
 
-def _about(group: Group, report: Report) -> str:
+def _about(group: Group, report: Report) -> Iterator[str]:
     thread = group.thread
     assert thread is not None  # noqa: S101
     ns_tid = f" (inside: {thread.ns_tid})" if thread.ns_tid != thread.tid else ""
@@ -124,9 +124,10 @@ def _about(group: Group, report: Report) -> str:
     head = f"thread {thread.tid}{ns_tid}  {name}  {thread.state}  {thread.trust}  {thread.wait}"
     marks = words.marks(group, report.unit)
     head += f" {marks}" if marks else ""
+    yield head
     query = thread.query
     if query is None:
-        return head
+        return
     user = f"{query.user or '?'}@{query.host or '?'}"
     state = " · ".join(str(part) for part in (query.command, query.state) if part)
     parts = [
@@ -136,5 +137,6 @@ def _about(group: Group, report: Report) -> str:
         state,
         f"{query.seconds} s" if query.seconds is not None else None,
     ]
-    line = "  ".join(words.clean(part) for part in parts if part)
-    return f"{head}\n  {line}" + (f"\n  {_short(query.digest_text)}" if query.digest_text else "")
+    yield "  " + "  ".join(words.clean(part) for part in parts if part)
+    if query.digest_text:
+        yield f"  {_short(query.digest_text)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
+from innoscope import sanitize
 from innoscope.stacks.classify import label
 from innoscope.stacks.fold import DOUBTFUL, THREADS
 from innoscope.stacks.model import Trust
@@ -78,7 +79,9 @@ def server(target: Target) -> str:
 
 def labels(group: Group) -> list[str]:
     """The functions of a stack, innermost first; inlined ones are marked."""
-    return [f"{frame.label} (inlined)" if frame.inlined else frame.label for frame in group.frames]
+    names = [sanitize.line(frame.label) for frame in group.frames]
+    inlined = zip(names, group.frames, strict=True)
+    return [f"{name} (inlined)" if frame.inlined else name for name, frame in inlined]
 
 
 def split(group: Group) -> list[tuple[str | None, int]]:
@@ -89,5 +92,5 @@ def split(group: Group) -> list[tuple[str | None, int]]:
 
 
 def clean(text: str) -> str:
-    """On one line, without control characters (statements and thread names come from others)."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    """Return statements and thread names, which come from others, on one line and sanitized."""
+    return sanitize.words(text)

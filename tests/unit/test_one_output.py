@@ -1,0 +1,118 @@
+"""All output goes through ``emit``, all JSON of foreign text through ``sanitize``: no second path."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from innoscope import emit
+from innoscope.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PACKAGE = Path(__file__).parents[2] / "agent" / "innoscope"
+
+#: What writes where a person looks, however it is spelled.
+CALLS = frozenset({
+    "print", "echo", "secho", "echo_via_pager", "style", "confirm", "prompt", "progressbar", "pager",
+    "print_exc", "print_exception", "print_stack", "print_tb", "showwarning", "excepthook",
+})  # fmt: skip
+STREAMS = frozenset({"stdout", "stderr", "__stdout__", "__stderr__"})
+#: What may be asked of a stream anywhere: these write nothing of their own.
+HARMLESS = frozenset({"isatty", "fileno", "encoding"})
+
+#: Module → why it may.
+ALLOWED = {
+    "emit.py": "the one module",
+    "probes/compiler.py": "a child; its standard error is JSON, which the parent parses",
+    "toggles/in_gdb.py": "runs inside gdb, without this package; its output is JSON, which the parent parses",
+    "cli/main.py": "turns the streams to /dev/null after a broken pipe",
+}
+
+
+def outputs(tree: ast.AST) -> Iterator[str]:
+    """The places of a module that write to a stream."""
+    harmless = {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in HARMLESS
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = node.func
+            name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
+            if name in CALLS:
+                yield f"{name}() in line {node.lineno}"
+        elif isinstance(node, ast.Attribute) and node.attr in STREAMS and id(node) not in harmless:
+            if isinstance(node.value, ast.Name) and node.value.id == "sys":
+                yield f"sys.{node.attr} in line {node.lineno}"
+        elif isinstance(node, ast.ImportFrom) and node.module in ("sys", "click"):
+            taken = {alias.name for alias in node.names} & (STREAMS | CALLS)
+            if taken:
+                yield f"{', '.join(taken)} imported in line {node.lineno}"
+
+
+def modules() -> list[str]:
+    return sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("module", modules())
+def test_nothing_writes_but_emit(module: str) -> None:
+    found = list(outputs(ast.parse((PACKAGE / module).read_text())))
+
+    assert bool(found) == (module in ALLOWED), found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "print(1)", "click.echo(1)", "from click import echo", "sys.stdout.write('')", "x = sys.stderr",
+        "console.print('')", "from sys import stdout", "traceback.print_exc()", "click.secho('')",
+    ],
+)  # fmt: skip
+def test_the_check_sees(text: str) -> None:
+    assert list(outputs(ast.parse(text)))
+
+
+def test_json_with_raw_letters_is_made_by_sanitize() -> None:
+    """``ensure_ascii=False`` leaves DEL, C1, bidirectional controls and surrogates as they are."""
+    raw = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.keyword) and node.arg == "ensure_ascii" and ast.unparse(node.value) != "True"
+    }
+
+    assert raw == {"sanitize.py", "stacks/recording.py"}  # whose lines sanitize.json_text takes
+
+
+def test_a_line_cannot_become_two(capsys: pytest.CaptureFixture[str]) -> None:
+    emit.lines(("a\nb", "c\x1b[2J\r\x85"))
+
+    assert capsys.readouterr().out == "a\\nb\nc\\x1b[2J\\r\\x85\n"
+
+
+def test_several_lines_on_purpose(capsys: pytest.CaptureFixture[str]) -> None:
+    emit.block("a\n  b\x1b\n", err=True)
+
+    assert capsys.readouterr().err == "a\n  b\\x1b\n"
+
+
+def test_progress_is_for_terminals(capsys: pytest.CaptureFixture[str]) -> None:
+    emit.progress("x")
+    emit.wipe()
+
+    assert capsys.readouterr() == ("", "")
+
+
+def test_usage_errors_of_click_are_sanitized(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main.main(["stacks", "--wait", "a\x1b]0;x\x07\u202e\udcff", "--pid", "x\x1b[2J"])
+        == click.UsageError.exit_code
+    )
+
+    said = capsys.readouterr().err
+    assert all(line.isprintable() for line in said.split("\n")), said
