@@ -16,6 +16,7 @@ import click
 
 from innoscope import __version__, emit
 from innoscope.errors import CannotWrite, InnoscopeError
+from innoscope.metrics import logs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,6 +99,7 @@ class LazyGroup(click.Group):
 def cli(settings: Settings, debug: bool) -> None:
     """See inside a live MySQL or MariaDB server without stopping it."""
     settings.debug = debug
+    logs.set_up("logfmt", "warning")  # without it, logging prints messages and tracebacks as they are
 
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
