@@ -99,7 +99,8 @@ class LazyGroup(click.Group):
 def cli(settings: Settings, debug: bool) -> None:
     """See inside a live MySQL or MariaDB server without stopping it."""
     settings.debug = debug
-    logs.set_up("logfmt", "warning")  # without it, logging prints messages and tracebacks as they are
+    # Without a formatter, logging prints messages and tracebacks as they are. What matters is in the output.
+    logs.set_up("logfmt", "warning" if debug else "critical")
 
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Rows = tuple[Mapping[str, str], ...]
 
 _TEXT: Final = "text"
+_PROCESSES: Final = "processes"
 #: So that no question of ours can wait for long, whatever the server's defaults are.
 _SESSION: Final = ("lock_wait_timeout = 1", "max_execution_time = 500", "max_statement_time = 0.5")
 
@@ -80,14 +81,16 @@ class Asked:
 
     @property
     def statements(self) -> tuple[Statement, ...]:
-        """The process list."""
-        return tuple(
-            Statement(
-                int(row["connection"]), row["user"], row["host"].partition(":")[0], row["command"],
-                row["state"], int(float(row["seconds"] or 0)), row["text"],
-            )
-            for row in self.answers.get("processes", ())
-        )  # fmt: skip
+        """The process list; ``ask`` has checked it."""
+        return tuple(map(_statement, self.answers.get(_PROCESSES, ())))
+
+
+def _statement(row: Mapping[str, str]) -> Statement:
+    """Raise ValueError or OverflowError where numbers are none."""
+    return Statement(
+        int(row["connection"]), row["user"], row["host"].partition(":")[0], row["command"],
+        row["state"], int(float(row["seconds"] or 0)), row["text"],
+    )  # fmt: skip
 
 
 def ask(target: Target, connect: Callable[[], Connection[Any]], waiting: float) -> Asked:
@@ -131,7 +134,17 @@ def _answers(
                     return
             else:
                 names = _names(question, asked, columns)
-                yield question.name, tuple(_named(names, row) for row in rows)
+                yield question.name, _checked(question.name, tuple(_named(names, row) for row in rows))
+
+
+def _checked(name: str, rows: Rows) -> Rows | Missing:
+    """Return the rows, or why they cannot be used: anything may answer in the place of a server."""
+    try:
+        if name == _PROCESSES:
+            list(map(_statement, rows))
+    except (ValueError, OverflowError):
+        return Missing("error", "the server's process list has text where numbers should be")
+    return rows
 
 
 def _names(question: Question, asked: Mapping[str, Any], columns: tuple[str, ...]) -> tuple[str | None, ...]:

@@ -65,6 +65,6 @@ class Host:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(errors="surrogateescape")
     except OSError:
         return ""

@@ -9,7 +9,7 @@ from typing import Any, Final
 from innoscope import sanitize
 
 FORMATS: Final = ("logfmt", "json")
-LEVELS: Final = ("debug", "info", "warning", "error")
+LEVELS: Final = ("debug", "info", "warning", "error")  # that one may choose
 
 #: What a LogRecord has by itself; all else came as ``extra``.
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}

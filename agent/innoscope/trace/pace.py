@@ -105,7 +105,7 @@ def _switches(pid: int) -> float:
     total = 0
     for status in Path(f"/proc/{pid}/task").glob("[0-9]*/status"):
         with suppress(OSError, ValueError):  # a thread that ended
-            for line in status.read_text().splitlines():
+            for line in status.read_text(errors="surrogateescape").splitlines():
                 if line.startswith("voluntary_ctxt_switches:"):
                     total += int(line.split()[1])
     return float(total)

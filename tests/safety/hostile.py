@@ -1,0 +1,75 @@
+"""A process that passes for a server, and whose every name, row and error holds what terminals obey."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+from servers import Keeper
+
+#: OSC (a window's title), a colour, CSI of C1, bidirectional controls, not UTF-8, a mark-up of rich.
+EVIL = b"\x1b]0;PWNED\x07\x1b[38;5;201m\xc2\x9b2J\xe2\x80\xae\xe2\x81\xa6\xff[red]"
+#: How the sanitizer and JSON show a part of it: a test whose output has neither has tested nothing.
+SHOWN = (r"PWNED\x07", r"PWNED\u0007")
+
+_SOURCE = Path(__file__).with_name("hostile.cpp")
+_LENGTH = 37  # bytes of the names in hostile.cpp
+
+
+class HostileServer:
+    """A context manager. Its paths, options, threads, functions and answers are hostile."""
+
+    def __init__(self, mode: Literal["rows", "errors"] = "rows", *, benign: bool = False) -> None:
+        self._mode, self._benign = mode, benign
+        self._keeper = Keeper()
+        self.evil = b"harmless" if benign else EVIL
+        self.folder = Path(os.fsdecode(tempfile.mkdtemp(prefix=b"h" + self.evil[:28])))
+
+    def __enter__(self) -> HostileServer:
+        executable = self.folder / "mysqld"
+        build = ["g++", "-O1", "-pthread", *(["-DBENIGN"] if self._benign else []), "-o", executable, _SOURCE]
+        subprocess.run(build, check=True, capture_output=True)
+        if not self._benign:
+            executable.write_bytes(_renamed(executable.read_bytes()))
+        evil = os.fsdecode(self.evil)
+        self._process = subprocess.Popen(
+            [
+                executable, f"--socket={self.socket}", f"--datadir=/{evil}", f"--port={evil}",
+                f"--mode={self._mode}", f"--{evil}",
+            ],
+            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        self._keeper.watch(self.pid)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"ready\n"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._keeper.close()
+        shutil.rmtree(self.folder)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / "s"
+
+
+def _renamed(program: bytes) -> bytes:
+    """The executable with other names of functions, as long as before: one of C, one mangled."""
+    for letter in (b"A", b"B"):
+        name = b"evil_" + 32 * letter
+        assert len(name) == _LENGTH
+        assert name in program
+        evil = EVIL.replace(b"\xff", b"")  # a name that is not UTF-8 is not taken at all
+        program = program.replace(name, (evil + letter * _LENGTH)[:_LENGTH])
+    return program

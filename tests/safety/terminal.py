@@ -1,0 +1,112 @@
+"""A command on a terminal of its own, and what may be in its output."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from typing import TYPE_CHECKING
+
+from safety.command import DEADLINE_S, INNOSCOPE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+ROWS, COLUMNS = 50, 220
+#: The only control characters that a command without a screen makes itself (emit.py).
+WIPE = "\r\x1b[K"
+#: CSI, OSC and the like with their text, and two-character escapes.
+SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_].*?(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])", re.DOTALL)
+_PLACE = re.compile(r"\x1b\[\d+;\d+H")
+_SETTLED_S = 0.3
+
+
+def on_terminal(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    typing: Sequence[tuple[bytes, bytes]] = (),
+    until: bytes | None = None,
+) -> bytes:
+    """Run a command to its end and return all that the terminal got.
+
+    ``typing`` are pairs of what to wait for and what to type then. ``until`` is what a daemon says before it
+    gets SIGTERM.
+    """
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    process = subprocess.Popen(
+        [INNOSCOPE, *arguments],
+        stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+        env={**os.environ, "TERM": "xterm-256color", **environment},
+    )  # fmt: skip
+    os.close(slave)
+    got = b""
+    waiting, seen = list(typing), 0
+    deadline = time.monotonic() + DEADLINE_S
+    try:
+        for part in _parts(master, deadline):
+            got += part
+            if waiting and part == b"" and waiting[0][0] in got[seen:]:
+                seen = len(got)
+                os.write(master, waiting.pop(0)[1])
+            if until is not None and until in got:
+                os.kill(process.pid, signal.SIGTERM)
+                until = None
+        assert not waiting, (waiting, got[-2000:])
+        assert until is None, (until, got[-2000:])
+    finally:
+        if process.poll() is None and time.monotonic() >= deadline:
+            process.kill()
+        process.wait(timeout=DEADLINE_S)
+        os.close(master)
+    return got
+
+
+def _parts(master: int, deadline: float) -> Iterator[bytes]:
+    """What comes, and ``b""`` whenever nothing has come for a moment, until the last writer is gone."""
+    while time.monotonic() < deadline:
+        if not select.select([master], [], [], _SETTLED_S)[0]:
+            yield b""
+            continue
+        try:
+            part = os.read(master, 1 << 16)
+        except OSError:  # EIO: nobody has the other end any more
+            return
+        if not part:
+            return
+        yield part
+
+
+def violations(output: bytes, own: Callable[[str], str] = lambda text: text.replace(WIPE, "")) -> list[str]:
+    """What a terminal would obey, or show in another order, that the command did not make itself.
+
+    ``own`` takes out the sequences that it did.
+    """
+    text = output.decode("utf-8", "surrogateescape").replace("\r\n", "\n")
+    text = own(text)
+    return sorted(
+        {ascii(character) for character in text if character != "\n" and not character.isprintable()}
+    )
+
+
+def sequences(output: bytes) -> set[str]:
+    """The escape sequences of a screen, places of the cursor left out."""
+    return set(SEQUENCE.findall(_PLACE.sub("", output.decode("utf-8", "surrogateescape"))))
+
+
+def without(allowed: set[str]) -> Callable[[str], str]:
+    """What takes out these sequences, exactly as they are, and places of the cursor."""
+
+    def take_out(text: str) -> str:
+        text = _PLACE.sub("", text)
+        return SEQUENCE.sub(lambda match: "" if match.group() in allowed else match.group(), text)
+
+    return take_out

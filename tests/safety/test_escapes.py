@@ -1,0 +1,307 @@
+"""No command lets a hostile server, file or argument write to the terminal that it runs on."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import socket
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+import pytest
+
+from innoscope.cli import main
+from safety.command import innoscope
+from safety.hostile import EVIL, SHOWN, HostileServer
+from safety.terminal import on_terminal, sequences, violations, without
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+evil = os.fsdecode(EVIL)
+COLOURS = pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}], ids=["colour", "no-colour"])
+
+
+class Scene(NamedTuple):
+    """What the commands look at. ``files`` is a folder with hostile files, ``out`` one to write to."""
+
+    server: HostileServer
+    refusing: HostileServer
+    files: Path
+    out: Path
+
+    @property
+    def pid(self) -> str:
+        return str(self.server.pid)
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("escapes")
+    files, out = folder / evil, folder / f"out{evil}"
+    files.mkdir()
+    out.mkdir()
+    with ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for name in ("INNOSCOPE_STATE", "INNOSCOPE_RUN", "INNOSCOPE_SYMBOLS"):
+            patch.setenv(name, str(folder / f"{name}{evil}"))
+        patch.delenv("DEBUGINFOD_URLS", raising=False)
+        server = stack.enter_context(HostileServer())
+        refusing = stack.enter_context(HostileServer("errors"))
+        made = Scene(server, refusing, files, out)
+        _write_files(made)
+        yield made
+
+
+def _write_files(scene: Scene) -> None:
+    """Files that commands wrote of the hostile server, and others that were forged."""
+    pid, files = scene.pid, scene.files
+    for command in (
+        ("stacks", "-p", pid, "--json", "-q", "-o", files / "dump.json"),
+        ("stacks", "-p", pid, "--json", "--count", 2, "--interval", 0.05, "-o", files / "dumps.json"),
+        ("top", "-p", pid, "--record", files / "top.rec", "--duration", 1),
+        ("diagnose", "-p", pid, "--seconds", 1, "--save", files / "seen.innoscope"),
+        ("symbols", "export", "--file", scene.server.folder / "mysqld", "-o", files / "mysqld.pack"),
+        ("symbols", "export", "--file", scene.server.folder / "mysqld", "-o", f"{os.environ['INNOSCOPE_SYMBOLS']}/"),
+    ):  # fmt: skip
+        done = innoscope(*command)
+        assert done.returncode in (0, 14, 19, 20), done.stderr
+    incident = json.loads(gzip.decompress((files / "seen.innoscope").read_bytes()))
+    incident["capture"]["trigger"] = evil
+    (files / "forged.innoscope").write_bytes(gzip.compress(json.dumps(incident).encode()))
+    record = (files / "top.rec").read_bytes()
+    (files / "forged.rec").write_bytes(record.replace(b'"other"', json.dumps(evil).encode()))
+    (files / "garbage").write_bytes(EVIL * 100)
+    (files / "agent.toml").write_text(
+        f'[sql]\ndefaults_file = "/{_toml}"\n[web]\nlisten_address = "{_toml}"\n'
+    )
+
+
+_toml = "".join(f"\\U{ord(letter):08x}" for letter in evil if letter < "\ud800")
+
+
+class Run(NamedTuple):
+    """Arguments of a command, ``{pid}`` and the like replaced; what is typed; what a daemon says at last."""
+
+    arguments: tuple[str, ...]
+    typing: tuple[tuple[bytes, bytes], ...] = ()
+    until: bytes | None = None
+
+
+def run(*arguments: str, typing: Sequence[tuple[bytes, bytes]] = (), until: bytes | None = None) -> Run:
+    return Run(arguments, tuple(typing), until)
+
+
+_SAVED = "{files}/seen.innoscope"
+_P = ("-p", "{pid}")
+_REFUSING = ("-p", "{refusing}")
+_KEYS = [(b"quit", b"\t"), (b"", b"\x1b[B"), (b"", b"\r"), (b"STACK", b"\x1b"), (b"", b"n"), (b"Notes", b"\x1b"), (b"", b"/"), (b"", b"PWN\r"), (b"", b"q")]  # fmt: skip
+
+#: Command → how it is run. A command that is missing here fails test_every_command_is_run.
+RUNS: dict[str, list[Run]] = {
+    "targets": [run(), run("--json")],
+    "symbols export": [
+        run(*_P, "--server", evil, "-o", "{out}/a.pack"),
+        run("--file", "{files}/garbage"),
+        run("--file", f"{{files}}/{evil}"),
+        run(*_P, "-o", "{out}/b.pack", "--json"),
+    ],
+    "symbols show": [
+        run("{files}/mysqld.pack"), run("{files}/mysqld.pack", "--json"), run("{files}/garbage"),
+    ],
+    "symbols list": [run(), run("--json")],
+    "symbols check": [run("{files}/mysqld.pack", *_P), run("{files}/garbage"), run("{files}/mysqld.pack", "--json")],
+    "doctor": [run(*_P), run(*_P, "--json"), run(*_REFUSING), run("--socket", evil), run("--socket", "{socket}")],
+    "diagnose": [
+        run(*_P, "--seconds", "3"),
+        run(*_P, "--seconds", "1", "--json"),
+        run(*_REFUSING, "--seconds", "1"),
+        run(*_P, "--seconds", "1", "--save", "{out}/b.innoscope"),
+        run(_SAVED), run(_SAVED, "--json"), run("{files}/forged.innoscope"), run("{files}/garbage"),
+        *(run(_SAVED, "--show", part) for part in ("stacks", "folded", "metrics", "status", "variables")),
+        run(f"{{files}}/{evil}"),
+    ],
+    "diff": [
+        run("{files}/dump.json", "{files}/dumps.json"), run("{files}/dump.json", _SAVED, "--json"),
+        run("{files}/garbage", _SAVED), run(_SAVED), run("{files}/top.rec", "{files}/forged.rec"),
+    ],
+    "watch": [
+        run(*_P, "--list"), run(*_P, "--list", "--json"), run(*_P, "--trigger", evil),
+        run(*_P, "--trigger", "threads_busy>=0", "--for", "0", "--seconds", "1", "--before", "0", "--once", "--dir", "{out}"),
+        run(*_REFUSING, "--trigger", "threads_busy>=0", "--for", "0", "--seconds", "1", "--once", "--dir", "{out}", "--json"),
+    ],
+    "stacks": [
+        *(run(*_P, "-q", "--by", by) for by in ("stack", "wait", "thread")),
+        *(run(*_P, "-q", "--format", form) for form in ("tree", "folded", "json", "speedscope", "html")),
+        *(run(*_P, "-q", "--format", form, "-o", f"{{out}}/{form}") for form in ("text", "folded", "json", "html")),
+        run(*_REFUSING, "-q"), run(*_P, "--grep", f"({evil}"), run(*_P, "--wait", evil),
+        run(*_P, "--count", "3", "--interval", "1.2"),
+    ],
+    "probes list": [run(*_P), run(*_P, "--json"), run(*_P, "--family", evil)],
+    "probes measure": [run(*_P, "--seconds", "2.5"), run(*_P, "--seconds", "0.2", "--json"), run("--socket", evil)],
+    "probes status": [run("--socket", evil), run("--socket", evil, "--json")],
+    "profile": [
+        run(*_P, "--seconds", "1"), run(*_P, "--seconds", "3", "--off-cpu"),
+        *(run(*_P, "--seconds", "1", "--off-cpu", "--format", form) for form in ("tree", "folded", "json", "html")),
+    ],
+    "trace": [
+        run("do_command", *_P, "--seconds", "2"), run(evil, *_P),
+        run("do_command", *_P, "--seconds", "0.3", "--json"),
+        run("recv", *_P, "--seconds", "0.3", "--callers", "--format", "folded"),
+    ],
+    "top": [run(*_P, typing=_KEYS), run(*_REFUSING, typing=_KEYS), run("--socket", evil)],
+    "replay": [
+        run("{files}/top.rec", typing=_KEYS), run("{files}/forged.rec", typing=_KEYS),
+        run("{files}/top.rec", "--summary"), run("{files}/forged.rec", "--summary", "--at", "+0"),
+        run("{files}/garbage"), run("{files}/top.rec", "--at", evil),
+    ],
+    "toggle list": [run(*_P), run(*_P, "--json"), run(*_REFUSING)],
+    "toggle show": [run("spin_rounds", *_P), run("spin_rounds", *_P, "--json"), run(evil, *_P)],
+    "toggle plan": [
+        run("read_ahead", "off", *_P), run("read_ahead", "off", *_P, "--json"), run("read_ahead", evil, *_P),
+        run("read_ahead", "off", *_REFUSING),
+    ],
+    "toggle set": [
+        run("read_ahead", "off", *_P, "--why", evil, typing=[(b"?", b"n\n")]),
+        run("read_ahead", "off", *_P, "--why", evil, "--yes"),
+        run("read_ahead", "off", *_P, "--yes", "--json"),
+    ],
+    "toggle undo": [run(*_P), run(evil, *_P), run("read_ahead", *_P, "--json")],
+    "toggle history": [run(), run("--json"), run(*_P)],
+    "unstick": [run(*_P), run(*_P, "--json"), run("--socket", evil)],
+    "self-profile": [run(*_P), run("--sensor", "--socket", evil), run("--output", f"/nonexistent/{evil}")],
+    "agent": [
+        run("--check", "--config.file", "{files}/agent.toml"), run("--check", "--config.file", "{files}/garbage"),
+        run("--check", "--web.listen-address", evil), run("--config.my-cnf", evil, "--check"),
+        run("--web.listen-address", "127.0.0.1:{port}", "--sensor.socket", "{out}/agents", "--log.level", "debug",
+            until=b"sensor listens"),
+    ],
+    "sensor": [
+        run("--socket", "{out}/sensor", "--log-level", "debug", "--no-probes", until=b"sensor listens"),
+        run("--socket", "{out}/sensor", "--log-format", "json", "--family", evil, until=b"sensor listens"),
+        run("--group", evil, "--socket", "{out}/sensor"),
+    ],
+}  # fmt: skip
+
+
+def commands() -> Iterator[str]:
+    """All commands and the commands of groups, as a person types them."""
+    context = click.Context(main.cli)
+    for name in main.cli.list_commands(context):
+        command = main.cli.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from (f"{name} {below}" for below in command.list_commands(context))
+        else:
+            yield name
+
+
+def test_every_command_is_run() -> None:
+    assert set(RUNS) == set(commands())
+
+
+def _filled(arguments: tuple[str, ...], scene: Scene) -> list[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    values = {
+        "{pid}": scene.pid, "{refusing}": str(scene.refusing.pid), "{files}": str(scene.files),
+        "{out}": str(scene.out), "{socket}": str(scene.server.socket), "{port}": str(port),
+    }  # fmt: skip
+    filled = list(arguments)
+    for name, value in values.items():
+        filled = [argument.replace(name, value) for argument in filled]
+    return filled
+
+
+@pytest.fixture(scope="module")
+def screen(scene: Scene) -> Callable[[dict[str, str]], set[str]]:
+    """The sequences of ``top`` on a harmless server, by environment; it draws as much of it."""
+    known: dict[str, set[str]] = {}
+
+    def made(environment: dict[str, str]) -> set[str]:
+        key = json.dumps(environment)
+        if key not in known:
+            with HostileServer(benign=True) as harmless:
+                known[key] = sequences(
+                    on_terminal(["top", "-p", str(harmless.pid)], environment, typing=_KEYS)
+                )
+        return known[key]
+
+    return made
+
+
+@COLOURS
+@pytest.mark.parametrize("command", list(RUNS))
+def test_no_command_passes_on_control_characters(
+    scene: Scene, screen: Callable[[dict[str, str]], set[str]], command: str, environment: dict[str, str]
+) -> None:
+    shown = ""
+    for each in RUNS[command]:
+        arguments = [*command.split(), *_filled(each.arguments, scene)]
+        output = on_terminal(arguments, environment, typing=each.typing, until=each.until)
+
+        drawn = each.typing == tuple(_KEYS)
+        found = violations(output, without(screen(environment))) if drawn else violations(output)
+        assert not found, (arguments, found, output[-3000:])
+        assert b"Traceback" not in output, output[-3000:].decode(errors="replace")
+        shown += output.decode()
+    assert any(text in shown for text in SHOWN), "nothing hostile came as far as the terminal"
+
+
+@pytest.mark.parametrize("command", list(commands()))
+def test_usage_errors_repeat_arguments_harmlessly(scene: Scene, command: str) -> None:
+    del scene
+    for arguments in ([f"--{evil}"], [evil, evil, evil, evil], ["--debug", evil], ["--help"]):
+        output = on_terminal([*command.split(), *arguments], {})
+
+        assert not violations(output), (arguments, output)
+
+
+def test_nor_the_group_itself(scene: Scene) -> None:
+    del scene
+    for arguments in ([evil], [f"--{evil}"], ["--debug", "stacks", "--socket", evil], ["--version", evil]):
+        assert not violations(on_terminal(arguments, {})), arguments
+
+
+def test_a_stopped_server_is_named_harmlessly(scene: Scene) -> None:
+    os.kill(scene.server.pid, signal.SIGSTOP)
+    try:
+        output = on_terminal(["unstick", *_P[:1], scene.pid], {})
+    finally:
+        os.kill(scene.server.pid, signal.SIGCONT)
+
+    assert not violations(output), output
+    assert b"it runs, untraced" in output
+
+
+@pytest.mark.parametrize("form", ["text", "tree", "folded", "json", "speedscope", "html"])
+def test_files_for_people_have_none_either(scene: Scene, form: str) -> None:
+    file = scene.out / f"file.{form}"
+    done = innoscope("stacks", "-p", scene.pid, "-q", "--format", form, "-o", file)
+
+    assert done.returncode == 0, done.stderr
+    assert not violations(file.read_bytes())
+    assert any(text in file.read_text() for text in SHOWN)
+
+
+def test_the_oracle_sees() -> None:
+    for text in (
+        b"\x1b[2J",
+        b"\x9b",
+        "\u202e".encode(),
+        b"\r",
+        b"\x07",
+        b"\t",
+        b"\x1b[38;5;201m",
+        b"\x7f",
+        b"\xff",
+    ):
+        assert violations(b"a" + text + b"b"), text
+    assert not violations("Ä\r\n\r\x1b[Kb".encode())
+    assert violations(b"\x1b[2Ja", without({"\x1b[3J"}))
+    assert not violations(b"\x1b[2Ja\x1b[1;2H", without({"\x1b[2J"}))
