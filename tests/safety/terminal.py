@@ -103,10 +103,10 @@ def sequences(output: bytes) -> set[str]:
 
 
 def without(allowed: set[str]) -> Callable[[str], str]:
-    """What takes out these sequences, exactly as they are, and places of the cursor."""
+    """What takes out these sequences, exactly as they are, places of the cursor, and lines of progress."""
 
     def take_out(text: str) -> str:
-        text = _PLACE.sub("", text)
+        text = _PLACE.sub("", text.replace(WIPE, ""))
         return SEQUENCE.sub(lambda match: "" if match.group() in allowed else match.group(), text)
 
     return take_out
