@@ -24,6 +24,11 @@ ROWS, COLUMNS = 50, 220
 WIPE = "\r\x1b[K"
 #: CSI, OSC and the like with their text, and two-character escapes.
 SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_].*?(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])", re.DOTALL)
+#: For a screen of ``top`` or ``replay``: what to wait for, and what to type then. It opens each kind of page.
+KEYS = (
+    (b"quit", b"\t"), (b"", b"\x1b[B"), (b"", b"\r"), (b"STACK", b"\x1b"), (b"", b"n"), (b"Notes", b"\x1b"),
+    (b"", b"/"), (b"", b"PWN\r"), (b"", b"q"),
+)  # fmt: skip
 _PLACE = re.compile(r"\x1b\[\d+;\d+H")
 _SETTLED_S = 0.3
 

@@ -16,7 +16,7 @@ import pytest
 from innoscope.cli import main
 from safety.command import innoscope
 from safety.hostile import EVIL, SHOWN, HostileServer
-from safety.terminal import on_terminal, sequences, violations, without
+from safety.terminal import KEYS, on_terminal, sequences, violations, without
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -59,14 +59,14 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 def _write_files(scene: Scene) -> None:
     """Files that commands wrote of the hostile server, and others that were forged."""
-    pid, files = scene.pid, scene.files
+    pid, files, server = scene.pid, scene.files, scene.server.folder / "mysqld"
     for command in (
         ("stacks", "-p", pid, "--json", "-q", "-o", files / "dump.json"),
         ("stacks", "-p", pid, "--json", "--count", 2, "--interval", 0.05, "-o", files / "dumps.json"),
         ("top", "-p", pid, "--record", files / "top.rec", "--duration", 1),
         ("diagnose", "-p", pid, "--seconds", 1, "--save", files / "seen.innoscope"),
-        ("symbols", "export", "--file", scene.server.folder / "mysqld", "-o", files / "mysqld.pack"),
-        ("symbols", "export", "--file", scene.server.folder / "mysqld", "-o", f"{os.environ['INNOSCOPE_SYMBOLS']}/"),
+        ("symbols", "export", "--file", server, "-o", files / "mysqld.pack"),
+        ("symbols", "export", "--file", server, "-o", f"{os.environ['INNOSCOPE_SYMBOLS']}/"),
     ):  # fmt: skip
         done = innoscope(*command)
         assert done.returncode in (0, 14, 19, 20), done.stderr
@@ -99,8 +99,6 @@ def run(*arguments: str, typing: Sequence[tuple[bytes, bytes]] = (), until: byte
 _SAVED = "{files}/seen.innoscope"
 _P = ("-p", "{pid}")
 _REFUSING = ("-p", "{refusing}")
-_KEYS = [(b"quit", b"\t"), (b"", b"\x1b[B"), (b"", b"\r"), (b"STACK", b"\x1b"), (b"", b"n"), (b"Notes", b"\x1b"), (b"", b"/"), (b"", b"PWN\r"), (b"", b"q")]  # fmt: skip
-
 #: Command → how it is run. A command that is missing here fails test_every_command_is_run.
 RUNS: dict[str, list[Run]] = {
     "targets": [run(), run("--json")],
@@ -111,58 +109,122 @@ RUNS: dict[str, list[Run]] = {
         run(*_P, "-o", "{out}/b.pack", "--json"),
     ],
     "symbols show": [
-        run("{files}/mysqld.pack"), run("{files}/mysqld.pack", "--json"), run("{files}/garbage"),
+        run("{files}/mysqld.pack"),
+        run("{files}/mysqld.pack", "--json"),
+        run("{files}/garbage"),
     ],
     "symbols list": [run(), run("--json")],
-    "symbols check": [run("{files}/mysqld.pack", *_P), run("{files}/garbage"), run("{files}/mysqld.pack", "--json")],
-    "doctor": [run(*_P), run(*_P, "--json"), run(*_REFUSING), run("--socket", evil), run("--socket", "{socket}")],
+    "symbols check": [
+        run("{files}/mysqld.pack", *_P),
+        run("{files}/garbage"),
+        run("{files}/mysqld.pack", "--json"),
+    ],
+    "doctor": [
+        run(*_P),
+        run(*_P, "--json"),
+        run(*_REFUSING),
+        run("--socket", evil),
+        run("--socket", "{socket}"),
+    ],
     "diagnose": [
         run(*_P, "--seconds", "3"),
         run(*_P, "--seconds", "1", "--json"),
         run(*_REFUSING, "--seconds", "1"),
         run(*_P, "--seconds", "1", "--save", "{out}/b.innoscope"),
-        run(_SAVED), run(_SAVED, "--json"), run("{files}/forged.innoscope"), run("{files}/garbage"),
+        run(_SAVED),
+        run(_SAVED, "--json"),
+        run("{files}/forged.innoscope"),
+        run("{files}/garbage"),
         *(run(_SAVED, "--show", part) for part in ("stacks", "folded", "metrics", "status", "variables")),
         run(f"{{files}}/{evil}"),
     ],
     "diff": [
-        run("{files}/dump.json", "{files}/dumps.json"), run("{files}/dump.json", _SAVED, "--json"),
-        run("{files}/garbage", _SAVED), run(_SAVED), run("{files}/top.rec", "{files}/forged.rec"),
+        run("{files}/dump.json", "{files}/dumps.json"),
+        run("{files}/dump.json", _SAVED, "--json"),
+        run("{files}/garbage", _SAVED),
+        run(_SAVED),
+        run("{files}/top.rec", "{files}/forged.rec"),
     ],
     "watch": [
-        run(*_P, "--list"), run(*_P, "--list", "--json"), run(*_P, "--trigger", evil),
-        run(*_P, "--trigger", "threads_busy>=0", "--for", "0", "--seconds", "1", "--before", "0", "--once", "--dir", "{out}"),
-        run(*_REFUSING, "--trigger", "threads_busy>=0", "--for", "0", "--seconds", "1", "--once", "--dir", "{out}", "--json"),
+        run(*_P, "--list"),
+        run(*_P, "--list", "--json"),
+        run(*_P, "--trigger", evil),
+        run(
+            *_P,
+            "--trigger",
+            "threads_busy>=0",
+            "--for",
+            "0",
+            "--seconds",
+            "1",
+            "--before",
+            "0",
+            "--once",
+            "--dir",
+            "{out}",
+        ),
+        run(
+            *_REFUSING,
+            "--trigger",
+            "threads_busy>=0",
+            "--for",
+            "0",
+            "--seconds",
+            "1",
+            "--once",
+            "--dir",
+            "{out}",
+            "--json",
+        ),
     ],
     "stacks": [
         *(run(*_P, "-q", "--by", by) for by in ("stack", "wait", "thread")),
         *(run(*_P, "-q", "--format", form) for form in ("tree", "folded", "json", "speedscope", "html")),
-        *(run(*_P, "-q", "--format", form, "-o", f"{{out}}/{form}") for form in ("text", "folded", "json", "html")),
-        run(*_REFUSING, "-q"), run(*_P, "--grep", f"({evil}"), run(*_P, "--wait", evil),
+        *(
+            run(*_P, "-q", "--format", form, "-o", f"{{out}}/{form}")
+            for form in ("text", "folded", "json", "html")
+        ),
+        run(*_REFUSING, "-q"),
+        run(*_P, "--grep", f"({evil}"),
+        run(*_P, "--wait", evil),
         run(*_P, "--count", "3", "--interval", "1.2"),
     ],
     "probes list": [run(*_P), run(*_P, "--json"), run(*_P, "--family", evil)],
-    "probes measure": [run(*_P, "--seconds", "2.5"), run(*_P, "--seconds", "0.2", "--json"), run("--socket", evil)],
+    "probes measure": [
+        run(*_P, "--seconds", "2.5"),
+        run(*_P, "--seconds", "0.2", "--json"),
+        run("--socket", evil),
+    ],
     "probes status": [run("--socket", evil), run("--socket", evil, "--json")],
     "profile": [
-        run(*_P, "--seconds", "1"), run(*_P, "--seconds", "3", "--off-cpu"),
-        *(run(*_P, "--seconds", "1", "--off-cpu", "--format", form) for form in ("tree", "folded", "json", "html")),
+        run(*_P, "--seconds", "1"),
+        run(*_P, "--seconds", "3", "--off-cpu"),
+        *(
+            run(*_P, "--seconds", "1", "--off-cpu", "--format", form)
+            for form in ("tree", "folded", "json", "html")
+        ),
     ],
     "trace": [
-        run("do_command", *_P, "--seconds", "2"), run(evil, *_P),
+        run("do_command", *_P, "--seconds", "2"),
+        run(evil, *_P),
         run("do_command", *_P, "--seconds", "0.3", "--json"),
         run("recv", *_P, "--seconds", "0.3", "--callers", "--format", "folded"),
     ],
-    "top": [run(*_P, typing=_KEYS), run(*_REFUSING, typing=_KEYS), run("--socket", evil)],
+    "top": [run(*_P, typing=KEYS), run(*_REFUSING, typing=KEYS), run("--socket", evil)],
     "replay": [
-        run("{files}/top.rec", typing=_KEYS), run("{files}/forged.rec", typing=_KEYS),
-        run("{files}/top.rec", "--summary"), run("{files}/forged.rec", "--summary", "--at", "+0"),
-        run("{files}/garbage"), run("{files}/top.rec", "--at", evil),
+        run("{files}/top.rec", typing=KEYS),
+        run("{files}/forged.rec", typing=KEYS),
+        run("{files}/top.rec", "--summary"),
+        run("{files}/forged.rec", "--summary", "--at", "+0"),
+        run("{files}/garbage"),
+        run("{files}/top.rec", "--at", evil),
     ],
     "toggle list": [run(*_P), run(*_P, "--json"), run(*_REFUSING)],
     "toggle show": [run("spin_rounds", *_P), run("spin_rounds", *_P, "--json"), run(evil, *_P)],
     "toggle plan": [
-        run("read_ahead", "off", *_P), run("read_ahead", "off", *_P, "--json"), run("read_ahead", evil, *_P),
+        run("read_ahead", "off", *_P),
+        run("read_ahead", "off", *_P, "--json"),
+        run("read_ahead", evil, *_P),
         run("read_ahead", "off", *_REFUSING),
     ],
     "toggle set": [
@@ -175,17 +237,26 @@ RUNS: dict[str, list[Run]] = {
     "unstick": [run(*_P), run(*_P, "--json"), run("--socket", evil)],
     "self-profile": [run(*_P), run("--sensor", "--socket", evil), run("--output", f"/nonexistent/{evil}")],
     "agent": [
-        run("--check", "--config.file", "{files}/agent.toml"), run("--check", "--config.file", "{files}/garbage"),
-        run("--check", "--web.listen-address", evil), run("--config.my-cnf", evil, "--check"),
-        run("--web.listen-address", "127.0.0.1:{port}", "--sensor.socket", "{out}/agents", "--log.level", "debug",
-            until=b"sensor listens"),
+        run("--check", "--config.file", "{files}/agent.toml"),
+        run("--check", "--config.file", "{files}/garbage"),
+        run("--check", "--web.listen-address", evil),
+        run("--config.my-cnf", evil, "--check"),
+        run(
+            "--web.listen-address",
+            "127.0.0.1:{port}",
+            "--sensor.socket",
+            "{out}/agents",
+            "--log.level",
+            "debug",
+            until=b"sensor listens",
+        ),
     ],
     "sensor": [
         run("--socket", "{out}/sensor", "--log-level", "debug", "--no-probes", until=b"sensor listens"),
         run("--socket", "{out}/sensor", "--log-format", "json", "--family", evil, until=b"sensor listens"),
         run("--group", evil, "--socket", "{out}/sensor"),
     ],
-}  # fmt: skip
+}
 
 
 def commands() -> Iterator[str]:
@@ -228,7 +299,7 @@ def screen(scene: Scene) -> Callable[[dict[str, str]], set[str]]:
         if key not in known:
             with HostileServer(benign=True) as harmless:
                 known[key] = sequences(
-                    on_terminal(["top", "-p", str(harmless.pid)], environment, typing=_KEYS)
+                    on_terminal(["top", "-p", str(harmless.pid)], environment, typing=KEYS)
                 )
         return known[key]
 
@@ -245,7 +316,7 @@ def test_no_command_passes_on_control_characters(
         arguments = [*command.split(), *_filled(each.arguments, scene)]
         output = on_terminal(arguments, environment, typing=each.typing, until=each.until)
 
-        drawn = each.typing == tuple(_KEYS)
+        drawn = each.typing == KEYS
         found = violations(output, without(screen(environment))) if drawn else violations(output)
         assert not found, (arguments, found, output[-3000:])
         assert b"Traceback" not in output, output[-3000:].decode(errors="replace")

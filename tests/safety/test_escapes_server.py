@@ -1,0 +1,103 @@
+"""A real server whose users chose hostile names: nothing of them acts on the terminal of who looks at it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from safety.command import DEADLINE_S
+from safety.hostile import EVIL, SHOWN
+from safety.terminal import KEYS, on_terminal, sequences, violations, without
+from servers import Server
+from workloads.crowd import Crowd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_EVIL = EVIL.replace(b"\xff", b"").decode()  # the server would not take what is not UTF-8
+_USER = _EVIL[:16]  # short enough for every server
+_WAITERS = 3
+
+
+@pytest.fixture(scope="module", params=["mariadb-10.11", "mysql-9.7"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with Server(request.param) as server, contextlib.ExitStack() as stack:
+        for statement in (
+            f"CREATE DATABASE `{_EVIL}`",
+            f"CREATE TABLE `{_EVIL}`.`{_EVIL}` (id INT PRIMARY KEY, `{_EVIL}` INT) ENGINE=InnoDB",
+            f"INSERT INTO `{_EVIL}`.`{_EVIL}` VALUES (1, 1)",
+            f"CREATE USER '{_USER}'@'localhost'",
+            f"GRANT ALL ON *.* TO '{_USER}'@'localhost'",
+            "SET GLOBAL innodb_lock_wait_timeout = 600",
+        ):
+            _run(server, statement)
+        change = f"UPDATE `{_EVIL}` SET `{_EVIL}` = `{_EVIL}` + 1 /* {_EVIL} */ WHERE id = 1"
+        hostile = _As(server)
+        holder = Crowd(hostile, 1, _EVIL, ("SET NAMES utf8", "BEGIN", change))  # type: ignore[arg-type]
+        stack.enter_context(holder)
+        waiters = Crowd(hostile, _WAITERS, _EVIL, ("SET NAMES utf8",))  # type: ignore[arg-type]
+        stack.enter_context(waiters).send(change)
+        waiting = "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'"
+        deadline = time.monotonic() + DEADLINE_S
+        while _run(server, waiting)[0][0] != _WAITERS:
+            assert time.monotonic() < deadline, "the waiters do not wait"
+            time.sleep(0.15)  # INNODB_TRX is renewed only when nobody has read it for 0.1 s
+        yield server
+
+
+class _As:
+    """The server, to those who log in as the hostile user."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def connect(self, **changes: object) -> object:
+        return self._server.connect(user=_USER, **changes)
+
+
+def _run(server: Server, statement: str) -> tuple[tuple[object, ...], ...]:
+    with contextlib.closing(server.connect(charset="utf8")) as connection, connection.cursor() as cursor:
+        cursor.execute(statement)
+        return tuple(cursor.fetchall())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("stacks", "--queries", "--by", "thread"),
+        ("stacks", "--queries", "--json"),
+        ("stacks", "--queries", "--format", "html"),
+        ("diagnose", "--seconds", "2"),
+        ("diagnose", "--seconds", "2", "--json"),
+        ("top",),
+    ],
+    ids=" ".join,
+)
+def test_names_that_users_chose(server: Server, arguments: tuple[str, ...]) -> None:
+    shows = ("--pid", str(server.pid))
+    if arguments == ("top",):
+        output = on_terminal(["top", *shows], {}, typing=KEYS)
+        with Server(server.name) as harmless:
+            own = sequences(on_terminal(["top", "--pid", str(harmless.pid)], {}, typing=KEYS))
+        found = violations(output, without(own))
+    else:
+        output = on_terminal([*arguments, *shows], {})
+        found = violations(output)
+
+    assert not found, output[-3000:]
+    assert any(text in output.decode() for text in SHOWN), output[-3000:]
+
+
+def test_an_incident_file_of_it(server: Server, tmp_path: Path) -> None:
+    file = str(tmp_path / "a.innoscope")
+    said = on_terminal(["diagnose", "--seconds", "2", "--pid", str(server.pid), "--save", file], {})
+    for show in ("findings", "stacks", "folded", "metrics", "status", "variables"):
+        said += on_terminal(["diagnose", file, "--show", show], {})
+    said += on_terminal(["diff", file, file], {}) + on_terminal(["diagnose", file, "--json"], {})
+
+    assert not violations(said)
+    assert any(text in said.decode() for text in SHOWN)
