@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import tempfile
@@ -34,6 +35,16 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     missing = [remedy for met, remedy in _CONDITIONS if not met()]
     if missing and not session.config.option.collectonly:
         pytest.exit("\n".join(missing), returncode=pytest.ExitCode.USAGE_ERROR)
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """Undo what a command that runs in this process set up: it takes the process to be its own."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,8 @@ class HostileServer:
 
     def __enter__(self) -> HostileServer:
         executable = self.folder / "mysqld"
-        build = ["g++", "-O1", "-pthread", *(["-DBENIGN"] if self._benign else []), "-o", executable, _SOURCE]
+        build: list[str | Path] = ["g++", "-O1", "-pthread", "-o", executable, _SOURCE]
+        build += ["-DBENIGN"] if self._benign else []
         subprocess.run(build, check=True, capture_output=True)
         if not self._benign:
             executable.write_bytes(_renamed(executable.read_bytes()))
