@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from innoscope.target import ownership
 from servers import NAMES, Server
+from servers.debian import MYSQL_UID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,6 +26,23 @@ _CONDITIONS: tuple[tuple[Callable[[], bool], str], ...] = (
         "this kernel has no BTF: boot one with CONFIG_DEBUG_INFO_BTF=y (every distribution's since 2021)",
     ),
 )
+
+
+#: Test servers run as root, and those in a root folder of their own as its user mysql, which we do not have.
+_RULE = f"users = ['mysql', 'mariadb', {MYSQL_UID}]\nremapped_uids = [0]\n"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def servers_config() -> Iterator[Path]:
+    """The rule of servers' owners for all that the tests start."""
+    with tempfile.TemporaryDirectory(prefix="innoscope-rule-", dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        path = Path(folder) / "servers.toml"
+        path.write_text(_RULE)
+        path.chmod(0o644)
+        os.environ[ownership.VARIABLE] = str(path)
+        yield path
+        del os.environ[ownership.VARIABLE]
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

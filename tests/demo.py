@@ -22,7 +22,8 @@ from innoscope.stacks.engine import Engine
 from innoscope.stacks.fold import Filter, Report
 from innoscope.stacks.render import render
 from innoscope.stacks.render.words import headline
-from innoscope.target.discover import find_one, server_pids
+from innoscope.target import ownership
+from innoscope.target.discover import find_one, scan
 from innoscope.target.proc import ProcFs
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         with contextlib.ExitStack() as stack:
-            here = server_pids(ProcFs())
+            here = list(scan(ProcFs(), ownership.load()).servers)
             pids = here or [_throw_away(stack)]
             target = find_one(pid=pids[0])
             port = _agent(stack)

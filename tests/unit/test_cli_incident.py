@@ -131,7 +131,7 @@ def test_a_crowd_is_not_held_up_for_the_status() -> None:
         def fetchall(self) -> list[tuple[str, ...]]:
             return [("max_connections", "151")]
 
-        def _force_close(self) -> None:
+        def abandon(self) -> None:
             asked.append("closed")
 
     fetched = fetch(lambda _: Connection(), 301)  # type: ignore[arg-type, return-value]

@@ -48,7 +48,7 @@ class Answering:
     def fetchall(self) -> list[tuple[Any, ...]]:
         return [tuple(value for _, value in self._columns)] if self._columns else []
 
-    def _force_close(self) -> None:
+    def abandon(self) -> None:
         self.closed = True
 
 

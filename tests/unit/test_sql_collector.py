@@ -55,7 +55,7 @@ class Server:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def _force_close(self) -> None:
+    def abandon(self) -> None:
         self.closed += 1
 
     def execute(self, statement: str) -> None:

@@ -48,13 +48,17 @@ class FakeProc:
         tcp: tuple[int, ...] = (),
         namespaces: dict[str, int] | None = None,
         tgid: int | None = None,
+        uids: str = "0 0 0 0",
+        inner: str = "",
     ) -> None:
         folder = self.root / str(pid)
         for name in ("ns", "fd", "net"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         fields = ["1", *["0"] * 15, "17", "0", str(start_time), "0"]
         (folder / "stat").write_text(f"{pid} ({comm}) {state} {' '.join(fields)}\n")
-        (folder / "status").write_text(f"Name:\t{comm}\nTgid:\t{tgid or pid}\nTracerPid:\t0\n")
+        (folder / "status").write_text(
+            f"Name:\t{comm}\nTgid:\t{tgid or pid}\nTracerPid:\t0\nUid:\t{uids}\nNSpid:\t{pid} {inner}\n"
+        )
         (folder / "cmdline").write_bytes("\0".join(arguments).encode() + b"\0")
         (folder / "cgroup").write_text(cgroup)
         if exe is not None:

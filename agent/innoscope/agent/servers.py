@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from innoscope.collectors import sql_catalog
 from innoscope.collectors.runner import Runner
@@ -19,10 +19,9 @@ from innoscope.target.proc import ProcFs
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
 
-    from pymysql.connections import Connection
-
     from innoscope.agent.config import Config
     from innoscope.agent.config import Server as Named
+    from innoscope.target.login import Connection
     from innoscope.target.model import Target
 
 #: Seconds for which a server that ended is still told of, with mysqld_up 0.
@@ -36,7 +35,7 @@ class Lane:
     ``connect`` makes a connection beside the collector's; it takes seconds of patience.
     """
 
-    def __init__(self, collector: SqlCollector, connect: Callable[[float], Connection[Any]]) -> None:
+    def __init__(self, collector: SqlCollector, connect: Callable[[float], Connection]) -> None:
         self.connect = connect
         self._collector = collector
         self._runner = Runner([collector])
@@ -177,9 +176,9 @@ class Servers:
             return None
         file = (named and named.defaults_file) or settings.defaults_file
         user = (named and named.user) or settings.user
-        connect: Callable[[float], Connection[Any]]
+        connect: Callable[[float], Connection]
         if named is not None and named.host is not None and named.port is not None:
-            connect = partial(sql.connect_tcp, named.host, named.port, file, user)
+            connect = partial(sql.connect_tcp, named.host, named.port, file, user, target=target)
         elif target is not None:
             connect = partial(sql.connect, target, file, user)
         else:

@@ -34,15 +34,16 @@ def command(
       11  stacks will not work
     """
     from innoscope.doctor import host, report, server
-    from innoscope.target.discover import find_all, find_one
+    from innoscope.target.discover import find_one, survey
 
     chosen = pid is not None or socket is not None or port is not None
-    targets = [find_one(pid, socket, port, readable=False)] if chosen else find_all()
+    targets, ignored = ([find_one(pid, socket, port, readable=False)], ()) if chosen else survey()
     account = server.Account(defaults_file, user)
     result = report.Report(
         host=host.examine(host.Host()),
         targets=targets,
         servers=[server.examine(target, account) for target in targets],
+        ignored=ignored,
     )
     if as_json:
         emit.document(report.document(result), indent=2)

@@ -120,13 +120,15 @@ def command(
     from innoscope.sensor.main import Sensor, Settings, default_factories
     from innoscope.sensor.server import SocketServer
     from innoscope.sensor.watch import ProbeSettings
+    from innoscope.target import ownership
 
     logs.set_up(log_format, log_level)
     log = logging.getLogger("innoscope.sensor")
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     wanted = ProbeSettings(frozenset(families) or None, budget) if probes else None
-    sensor = Sensor(Settings(interval, names, wanted, only), default_factories())
+    rule = ownership.load()
+    sensor = Sensor(Settings(interval, names, wanted, only, rule), default_factories())
     socket = SocketServer(path, sensor.handle, group=group)
     log.info("sensor listens", extra={"socket": path, "pid": os.getpid()})
     code = 0

@@ -9,7 +9,6 @@ import click
 
 from innoscope import emit
 from innoscope.cli.common import json_option, table, terminal_width
-from innoscope.errors import NoTarget
 from innoscope.target import packs
 
 if TYPE_CHECKING:
@@ -25,25 +24,32 @@ def command(as_json: bool) -> None:
     """List the MySQL and MariaDB servers on this host, those in containers and chroots included.
 
     SYMBOLS says where function names will come from: symtab (the server's own), debug-file, symbol-pack,
-    debugdata, dynsym (exported names only) or none.
+    debugdata, dynsym (exported names only) or none. Processes named like a server whose user is not allowed
+    are listed as ignored, with what to put into /etc/innoscope/servers.toml.
     """
-    from innoscope.target.discover import find_all
+    from innoscope.target.discover import describe_ignored, none_found, survey
+    from innoscope.target.home import duplicates
+    from innoscope.target.proc import ProcFs
 
-    targets = find_all()
+    targets, ignored = survey()
     if as_json:
-        emit.document([asdict(target) for target in targets], indent=2)
+        told = [asdict(target) for target in targets]
+        told += [asdict(one) | {"ignored": str(one)} for one in ignored]
+        emit.document(told, indent=2)
     else:
-        rows = [_row(target) for target in targets]
+        firsts = duplicates(ProcFs(), targets)
+        rows = [_row(target, firsts.get(target.pid)) for target in targets]
         emit.lines(table(_HEADINGS, rows, right=_RIGHT, width=terminal_width()))
+        emit.lines(describe_ignored(ignored) if targets else ())
     if not targets:
-        raise NoTarget(
-            "no mysqld or mariadbd is running on this host",
-            remedy="start one; a server of another host must be looked at there",
-        )
+        raise none_found(ignored)
 
 
-def _row(target: Target) -> tuple[str, ...]:
+def _row(target: Target, first: int | None) -> tuple[str, ...]:
     number = ".".join(map(str, target.version)) or "?"
+    remarks = notes(target)
+    if first is not None:
+        remarks.append(f"process {first} is on its data directory: not watched")
     return (
         str(target.pid),
         f"{target.flavour} {number}",
@@ -52,7 +58,7 @@ def _row(target: Target) -> tuple[str, ...]:
         str(target.port or ""),
         target.datadir or "",
         target.symbols,
-        "; ".join(notes(target)),
+        "; ".join(remarks),
     )
 
 

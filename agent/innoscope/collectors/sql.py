@@ -15,17 +15,16 @@ from innoscope.collectors.derived import derive
 from innoscope.collectors.sql_failures import denied_words, explain
 from innoscope.collectors.sql_plan import Answers
 from innoscope.errors import SqlFailed
-from innoscope.target.sql_errors import explaining
+from innoscope.target import sql
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-
-    from pymysql.connections import Connection
 
     from innoscope.collectors.errors import CollectorFailed
     from innoscope.collectors.sql_catalog import Catalog
     from innoscope.collectors.sql_plan import Plan
     from innoscope.metrics.model import Sample
+    from innoscope.target.login import Connection
 
 #: Seconds until the second attempt after a failure; it doubles up to the longest.
 _FIRST_PAUSE: Final = 0.5
@@ -48,7 +47,7 @@ class SqlCollector:
 
     def __init__(
         self,
-        connect: Callable[[], Connection[Any]],
+        connect: Callable[[], Connection],
         catalog: Catalog,
         flavour: str,
         version: tuple[int, ...],
@@ -116,7 +115,7 @@ class _Session:
 
     def __init__(
         self,
-        connection: Connection[Any],
+        connection: Connection,
         catalog: Catalog,
         flavour: str,
         version: tuple[int, ...],
@@ -150,8 +149,7 @@ class _Session:
         return plan.samples(answers)
 
     def close(self) -> None:
-        # Not close(): that would send a farewell to a server that may not read it.
-        self._connection._force_close()  # type: ignore[attr-defined]
+        self._connection.abandon()
 
     def _make_plan(self) -> Plan:
         """Ask for more and more until each series has a source; the monitor, which is dear, comes last."""
@@ -211,9 +209,7 @@ class _Session:
         return {_text(name): _text(value) for name, value in self._rows(statement)}
 
     def _rows(self, statement: str) -> Sequence[tuple[Any, ...]]:
-        with explaining(_text(self._connection.user), "the socket"), self._connection.cursor() as cursor:
-            cursor.execute(statement)
-            return tuple(cursor.fetchall())
+        return sql.rows(self._connection, statement)
 
 
 def _narrowed(statement: str, names: Sequence[str]) -> str:

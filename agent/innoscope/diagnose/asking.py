@@ -11,15 +11,14 @@ from innoscope.data import catalog_path, read_catalog, reading
 from innoscope.diagnose.evidence import Missing, Statement
 from innoscope.errors import BadFile, InnoscopeError, SqlFailed
 from innoscope.records import record
+from innoscope.target import sql
 from innoscope.target.fingerprint import fingerprint
-from innoscope.target.sql_errors import explaining
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from pymysql.connections import Connection
-
+    from innoscope.target.login import Connection
     from innoscope.target.model import Target
 
     Rows = tuple[Mapping[str, str], ...]
@@ -93,7 +92,7 @@ def _statement(row: Mapping[str, str]) -> Statement:
     )  # fmt: skip
 
 
-def ask(target: Target, connect: Callable[[], Connection[Any]], waiting: float) -> Asked:
+def ask(target: Target, connect: Callable[[], Connection], waiting: float) -> Asked:
     """All questions, one after the other; ``waiting`` is how many threads wait for row locks."""
     asked = Asked()
     try:
@@ -104,7 +103,7 @@ def ask(target: Target, connect: Callable[[], Connection[Any]], waiting: float) 
     try:
         for assignment in _SESSION:
             with suppress(SqlFailed):
-                _answer(connection, f"SET SESSION {assignment}")
+                sql.rows(connection, f"SET SESSION {assignment}")
         for name, answer in _answers(target, connection, waiting):
             if isinstance(answer, Missing):
                 asked.missing[f"sql.{name}"] = answer
@@ -115,9 +114,7 @@ def ask(target: Target, connect: Callable[[], Connection[Any]], waiting: float) 
     return asked
 
 
-def _answers(
-    target: Target, connection: Connection[Any], waiting: float
-) -> Iterator[tuple[str, Rows | Missing]]:
+def _answers(target: Target, connection: Connection, waiting: float) -> Iterator[tuple[str, Rows | Missing]]:
     for question in default_questions():
         asked = question.asked_of(target.flavour, target.version)
         if asked is None:
@@ -127,7 +124,7 @@ def _answers(
             yield question.name, Missing("unsupported", words)
         else:
             try:
-                columns, rows = _answer(connection, asked["sql"])
+                columns, rows = sql.answer(connection, asked["sql"])
             except InnoscopeError as error:
                 yield question.name, _why(error)
                 if explain(error).reason in ("gone", "timeout"):
@@ -151,17 +148,6 @@ def _names(question: Question, asked: Mapping[str, Any], columns: tuple[str, ...
     """Our name for each column of the answer; None for those that nobody wants."""
     named: Mapping[str, str] | None = asked.get("named")
     return question.columns if named is None else tuple(named.get(column) for column in columns)
-
-
-def _answer(
-    connection: Connection[Any], statement: str
-) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
-    """The answer's columns and its rows."""
-    user = connection.user
-    name = user.decode(errors="replace") if isinstance(user, bytes) else str(user)
-    with explaining(name, "the socket"), connection.cursor() as cursor:
-        cursor.execute(statement)
-        return tuple(column[0] for column in cursor.description or ()), tuple(cursor.fetchall())
 
 
 def _named(columns: tuple[str | None, ...], row: tuple[Any, ...]) -> Mapping[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from innoscope.collectors import sql_catalog
 from innoscope.collectors.memory import MemoryCollector
@@ -26,15 +26,13 @@ from innoscope.errors import InnoscopeError
 from innoscope.records import record
 from innoscope.target import sql
 from innoscope.target.discover import still_same
-from innoscope.target.driver import driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pymysql.connections import Connection
-
     from innoscope.collectors.runner import Collector
     from innoscope.metrics.model import Sample
+    from innoscope.target.login import Connection
     from innoscope.target.model import Target
 
 #: Seconds between two readings of all numbers, which the server pays for too, and how long one may take.
@@ -70,7 +68,7 @@ class Sources:
     #: Also those probes whose numbers no finding reads: for a file that tells people more than findings.
     all_probes: bool = True
     #: Asks the server for more, in the middle too: gets ``connect(seconds)`` and how many wait for row locks.
-    also: Callable[[Callable[[float], Connection[Any]], int], None] | None = None
+    also: Callable[[Callable[[float], Connection], int], None] | None = None
 
 
 class Gathering:
@@ -89,8 +87,6 @@ class Gathering:
         interval_s: float = INTERVAL_S,
     ) -> None:
         self._target, self._sources = target, sources
-        if sources.sql and target.socket is not None:
-            driver(over_tcp=False)  # before there are threads: it takes less of PyMySQL then
         self._host = Host(target.pid)
         self._holding = Holding(target) if span_s is None else None
         self._looker = Looker(target, open_eyes, self._holding, Looks(span_s), interval_s)
@@ -202,7 +198,7 @@ class Gathering:
             every.append(SqlCollector(self._connect, catalog, target.flavour, target.version, _SQL_TIMEOUT_S))
         return every
 
-    def _connect(self, timeout_s: float = _SQL_TIMEOUT_S) -> Connection[Any]:
+    def _connect(self, timeout_s: float = _SQL_TIMEOUT_S) -> Connection:
         return sql.connect(self._target, self._sources.defaults_file, self._sources.user, timeout_s)
 
     def ask(self) -> Asked:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 from innoscope.doctor.model import Check, Status, Verdict
 from innoscope.doctor.server import ACCESS
 from innoscope.records import record
+from innoscope.target.discover import describe_ignored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from innoscope.target.model import Target
+    from innoscope.target.ownership import Ignored
 
 _MARK = {Status.OK: "ok  ", Status.WARN: "warn", Status.FAIL: "FAIL"}
 _SAYS = {
@@ -25,11 +27,12 @@ _SAYS = {
 
 @record
 class Report:
-    """``servers`` holds one list of checks per target, in the same order."""
+    """``servers`` holds one list of checks per target, in the same order. ``ignored`` are no servers."""
 
     host: Sequence[Check]
     targets: Sequence[Target]
     servers: Sequence[Sequence[Check]]
+    ignored: Sequence[Ignored] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -51,12 +54,15 @@ def text(report: Report) -> Iterator[str]:
         yield ""
         yield f"Server {target.pid} ({target.flavour} {'.'.join(map(str, target.version)) or '?'})"
         yield from _lines(checks)
+    if report.ignored:
+        yield ""
+        yield from describe_ignored(report.ignored)
     yield ""
     yield _SAYS[report.verdict]
 
 
 def document(report: Report) -> dict[str, Any]:
-    """Return schema 1 of docs/json.md: the verdict, checks of the host, and of each target."""
+    """Return schema 1 of docs/json.md: the verdict, checks of the host, and of each target; and what is ignored."""
     servers = zip(report.targets, report.servers, strict=True)
     return {
         "schema": 1,
@@ -67,6 +73,7 @@ def document(report: Report) -> dict[str, Any]:
             {"target": asdict(target), "checks": [asdict(check) for check in checks]}
             for target, checks in servers
         ],
+        "ignored": [asdict(one) for one in report.ignored],
     }
 
 

@@ -17,6 +17,7 @@ from prometheus_client.exposition import choose_encoder
 
 from innoscope.metrics.model import Histogram
 from innoscope.metrics.registry import BUCKETS, PREFIX
+from innoscope.text import label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -77,21 +78,24 @@ def _chosen(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
 
 
 def families(series: Iterable[Series]) -> list[Family]:
-    """One family a metric, in the order of their first series."""
+    """Return one family a metric, in the order of their first series.
+
+    Every label value passes through ``text.label`` here: one that is no UTF-8 would cost all series.
+    """
     found: dict[str, Family] = {}
     for one in series:
         name = one.metric.name
         family = found.get(name)
         if family is None:
             family = found[name] = _empty(one.metric)
-        labels = one.labels if one.metric.own else (one.server, *one.labels)
+        server = () if one.metric.own else (label(one.server),)
+        labels = (*server, *map(label, one.labels))
         if isinstance(family, HistogramMetricFamily):
             if isinstance(one.value, Histogram):
                 family.add_metric(labels, buckets(one.value), one.value.total_ns / 1e9)
         elif isinstance(family, InfoMetricFamily):
-            names = [label.name for label in one.metric.labels]
-            server = () if one.metric.own else (one.server,)
-            family.add_metric(server, dict(zip(names, one.labels, strict=True)))
+            names = [each.name for each in one.metric.labels]
+            family.add_metric(server, dict(zip(names, labels[len(server) :], strict=True)))
         elif isinstance(family, CounterMetricFamily | GaugeMetricFamily) and not isinstance(
             one.value, Histogram
         ):
@@ -102,7 +106,7 @@ def families(series: Iterable[Series]) -> list[Family]:
 def _empty(metric: Metric) -> Family:
     name = PREFIX + metric.name
     server = [] if metric.own else ["server"]
-    labels = [*server, *(label.name for label in metric.labels)]
+    labels = [*server, *(each.name for each in metric.labels)]
     if metric.kind == "histogram":
         return HistogramMetricFamily(name, metric.help, labels=labels)
     if metric.kind == "info":

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from innoscope.collectors.sql_failures import explain
 from innoscope.diagnose.evidence import Missing
 from innoscope.errors import BadFile, InnoscopeError, SqlFailed
 from innoscope.incident import redaction
 from innoscope.memory.reader import MemoryReader
-from innoscope.records import record
-from innoscope.target.sql_errors import explaining
+from innoscope.target import sql
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pymysql.connections import Connection
-
+    from innoscope.target.login import Connection
     from innoscope.target.model import Target
 
-    Connect = Callable[[float], Connection[Any]]
+    Connect = Callable[[float], Connection]
 
 #: Seconds for each answer.
 _TIMEOUT_S: Final = 2.0
@@ -83,51 +81,38 @@ def fetch(connect: Connect, waiting: int) -> Fetched:
         why = explain(error)
         return left_out(why.reason, why.words)
     fetched = Fetched()
-    with closing(_Hasty(connection)):
-        for name, part in (("variables", _variables), ("status", _status)):
-            if name == "status" and waiting > _CROWD:
-                words = f"not asked: it holds up all row locks, and {waiting:,} threads wait for one"
-                fetched.missing[name] = Missing("unsupported", words)
-                continue
-            try:
-                part(connection, fetched)
-            except InnoscopeError as error:
-                why = explain(error)
-                fetched.missing[name] = Missing(why.reason, why.words, error.remedy)
-                if why.reason in ("gone", "timeout"):
-                    fetched.missing.setdefault("status", fetched.missing[name])
-                    break
+    try:
+        _ask(connection, waiting, fetched)
+    finally:
+        connection.abandon()  # no farewell, which a stalled server may not read
     return fetched
 
 
-@record
-class _Hasty:
-    """Closes without a farewell, which a stalled server may not read."""
+def _ask(connection: Connection, waiting: int, fetched: Fetched) -> None:
+    for name, part in (("variables", _variables), ("status", _status)):
+        if name == "status" and waiting > _CROWD:
+            words = f"not asked: it holds up all row locks, and {waiting:,} threads wait for one"
+            fetched.missing[name] = Missing("unsupported", words)
+            continue
+        try:
+            part(connection, fetched)
+        except InnoscopeError as error:
+            why = explain(error)
+            fetched.missing[name] = Missing(why.reason, why.words, error.remedy)
+            if why.reason in ("gone", "timeout"):
+                fetched.missing.setdefault("status", fetched.missing[name])
+                break
 
-    connection: Connection[Any]
 
-    def close(self) -> None:
-        with suppress(OSError):
-            self.connection._force_close()  # type: ignore[attr-defined]
-
-
-def _variables(connection: Connection[Any], fetched: Fetched) -> None:
-    rows = _rows(connection, "SHOW GLOBAL VARIABLES")
+def _variables(connection: Connection, fetched: Fetched) -> None:
+    rows = sql.rows(connection, "SHOW GLOBAL VARIABLES")
     fetched.variables = redaction.variables({_text(name): _text(value) for name, value in rows})
 
 
-def _status(connection: Connection[Any], fetched: Fetched) -> None:
-    rows = _rows(connection, "SHOW ENGINE INNODB STATUS")
+def _status(connection: Connection, fetched: Fetched) -> None:
+    rows = sql.rows(connection, "SHOW ENGINE INNODB STATUS")
     text = _text(rows[0][-1]) if rows else ""
     fetched.status = redaction.status(text)[:_LONGEST]
-
-
-def _rows(connection: Connection[Any], statement: str) -> tuple[tuple[Any, ...], ...]:
-    user = connection.user
-    name = user.decode(errors="replace") if isinstance(user, bytes) else str(user)
-    with explaining(name, "the socket"), connection.cursor() as cursor:
-        cursor.execute(statement)
-        return tuple(cursor.fetchall())
 
 
 def _text(value: object) -> str:

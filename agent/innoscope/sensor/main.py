@@ -18,10 +18,11 @@ from innoscope.metrics import registry
 from innoscope.metrics.notify import notify
 from innoscope.records import record
 from innoscope.sensor import protocol
+from innoscope.sensor.admission import Admission
 from innoscope.sensor.naming import Names
 from innoscope.sensor.profiles import encode_chunks, encode_looks
 from innoscope.sensor.watch import Slot, Watch
-from innoscope.target import discover
+from innoscope.target import discover, ownership
 from innoscope.target.proc import ProcFs
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from innoscope.metrics.model import Outcome
     from innoscope.sensor.watch import Factory, ProbeSettings
     from innoscope.target.model import Target
+    from innoscope.target.ownership import Rule
 
 _log = logging.getLogger(__name__)
 
@@ -48,13 +50,14 @@ _AGAIN_S: Final = 2.0
 @record
 class Settings:
     """``names`` maps a pid or a socket's path, as text, to a server's name; ``only`` are those to watch, none
-    for all. No ``probes``, no uprobes.
+    for all. No ``probes``, no uprobes. ``rule`` says who may own a server.
     """
 
     interval_s: float = 1.0
     names: Mapping[str, str] = field(default_factory=dict)
     probes: ProbeSettings | None = None
     only: frozenset[str] = frozenset()
+    rule: Rule = field(default_factory=ownership.load)
 
 
 @dataclass(slots=True)
@@ -75,7 +78,7 @@ class Sensor:
         self._settings = settings
         self._factories = tuple(factories)
         self._proc = proc or ProcFs()
-        self._names = Names(settings.names, self._proc)
+        self._admission = Admission(settings.rule, Names(settings.names, self._proc), self._proc)
         self._counters = frozenset(
             metric.name for metric in registry.default() if metric.kind in ("counter", "histogram")
         )
@@ -102,7 +105,7 @@ class Sensor:
     def tick(self) -> None:
         """Begin to watch servers that are new, and end with those that are gone."""
         now = time.monotonic()
-        pids = discover.server_pids(self._proc)
+        pids = self._admission.pids(self._known.keys(), self._passed_by)
         self._end_gone(set(pids), now)
         self._passed_by.intersection_update(pids)
         for pid in pids:
@@ -244,8 +247,13 @@ class Sensor:
             if target.socket is not None:  # else it does not listen yet: ask again
                 self._passed_by.add(pid)
             return
-        others = {one.name for number, one in self._known.items() if number != pid}
-        name = self._names.give(target, others)
+        admitted = self._admission.admit(target, {number: one.name for number, one in self._known.items()})
+        if admitted is None:
+            return
+        name = admitted.name
+        if not admitted.inherits and known is None:
+            with self._lock:
+                self._slots.pop(name, None)  # another server's, that has ended
         again_s = 2 * known.again_s if known else _AGAIN_S
         again_at = now + again_s if target.port is None else float("inf")
         if known is None:

@@ -35,6 +35,11 @@ def differing(proc: ProcFs, pid: int) -> list[str]:
     return [name for name, value in theirs.items() if value != ours[name]]
 
 
+def in_foreign_container(proc: ProcFs, pid: int) -> bool:
+    """Return whether its cgroup is a container's that we are not in, also if it shares our pid namespace."""
+    return bool(_ids(proc, pid))
+
+
 def _ids(proc: ProcFs, pid: int) -> list[str]:
     """Container ids in the process's cgroup path, outermost first; none that we are in ourselves."""
     try:

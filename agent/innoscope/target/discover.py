@@ -1,24 +1,30 @@
-"""Finds the servers on this host and says which one was meant."""
+"""Find the servers on this host, and the one that was meant."""
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from innoscope.errors import NoSuchProcess, NoTarget, NotAServer
-from innoscope.target import endpoints, executable, version
+from innoscope.records import record
+from innoscope.target import endpoints, executable, ownership, version
 from innoscope.target.container import container_of
 from innoscope.target.model import Target
 from innoscope.target.native_errors import gone, no_rights
 from innoscope.target.proc import ProcFs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from innoscope.target.ownership import Ignored, Rule
 
 #: Base names of server executables: mysqld, mariadbd, mysqld-debug, … but not mysqld_safe or an exporter.
 _SERVER = re.compile(r"(?:mysqld|mariadbd)(?:[-.](?:debug|bin|max|opt|stripped|\d[\d.]*))?")
 _LIST_REMEDY = "innoscope targets"
+#: How many ignored processes are named.
+_SHOWN: Final = 4
 
 
 def is_server(proc: ProcFs, pid: int) -> bool:
@@ -30,16 +36,28 @@ def is_server(proc: ProcFs, pid: int) -> bool:
     return _SERVER.fullmatch(name) is not None
 
 
-def server_pids(proc: ProcFs) -> list[int]:
-    """The pids of all servers on this host, ascending, those in containers included."""
-    found = []
+@record
+class Scan:
+    """The pids of servers, ascending, those in containers included; and who only bears a server's name."""
+
+    servers: tuple[int, ...]
+    ignored: tuple[Ignored, ...]
+
+
+def scan(proc: ProcFs, rule: Rule) -> Scan:
+    """Find all servers on this host."""
+    servers, ignored = [], []
     for pid in proc.pids():
         try:
             if is_server(proc, pid) and proc.stat(pid).state not in "ZX":
-                found.append(pid)
+                refused = ownership.ignored(rule, proc, pid)
+                if refused is None:
+                    servers.append(pid)
+                else:
+                    ignored.append(refused)
         except (ProcessLookupError, PermissionError):  # ended in the meantime, or a kernel thread
             continue
-    return found
+    return Scan(tuple(servers), tuple(ignored))
 
 
 def identify(proc: ProcFs, pid: int) -> Target:
@@ -76,9 +94,15 @@ def identify(proc: ProcFs, pid: int) -> Target:
 
 
 def find_all(proc: ProcFs | None = None) -> list[Target]:
-    """Every server on this host, by pid; an empty list when there is none."""
+    """Every server on this host, by pid; an empty list when there is none. Raises BadFile."""
+    return survey(proc)[0]
+
+
+def survey(proc: ProcFs | None = None) -> tuple[list[Target], tuple[Ignored, ...]]:
+    """Return the same, and what is ignored because of its owner. Raises BadFile."""
     proc = proc or ProcFs()
-    return _identify_all(proc, server_pids(proc))
+    found = scan(proc, ownership.load())
+    return _identify_all(proc, found.servers), found.ignored
 
 
 def find_one(
@@ -91,8 +115,9 @@ def find_one(
 ) -> Target:
     """The one server that is meant; nothing need be given when only one runs.
 
-    Raises NoTarget (none matches, or several do), NoSuchProcess, NotAServer, and NoRights where the kernel
-    does not let us look into it; with ``readable=False`` that one is returned with what could be learnt.
+    Root may name any user's server by ``pid``. Raises NoTarget (none matches, or several do), NoSuchProcess,
+    NotAServer (also for one whose owner is not allowed), BadFile (the rule of owners), and NoRights where the
+    kernel does not let us look into it; ``readable=False`` returns that one with what could be learnt.
     """
     proc = proc or ProcFs()
     target = _choose(proc, pid, socket, port)
@@ -107,14 +132,14 @@ def _choose(proc: ProcFs, pid: int | None, socket: str | None, port: int | None)
         if not _matches(proc, target, socket, port):
             raise NoTarget(f"process {pid} does not listen there: {_brief(target)}", remedy=_LIST_REMEDY)
         return target
-    pids = server_pids(proc)
-    if len(pids) == 1 and socket is None and port is None:
-        return _by_pid(proc, pids[0])
-    found = _identify_all(proc, pids)
+    seen = scan(proc, ownership.load())
+    if len(seen.servers) == 1 and socket is None and port is None:
+        return _by_pid(proc, seen.servers[0])
+    found = _identify_all(proc, seen.servers)
     matching = [target for target in found if _matches(proc, target, socket, port)]
     if len(matching) == 1:
         return matching[0]
-    raise _none_or_several(found, matching, socket, port)
+    raise _none_or_several(found, seen.ignored, matching, socket, port)
 
 
 def still_same(target: Target, proc: ProcFs | None = None) -> bool:
@@ -146,6 +171,9 @@ def _by_pid(proc: ProcFs, pid: int) -> Target:
             raise NoSuchProcess(f"process {pid} has ended (zombie)", remedy=_LIST_REMEDY)
         if not is_server(proc, pid):
             raise _not_a_server(proc, pid)
+        refused = None if os.geteuid() == 0 else ownership.ignored(ownership.load(), proc, pid)
+        if refused is not None:
+            raise NotAServer(str(refused), remedy=f"sudo innoscope … --pid {pid}, or {refused.remedy}")
         return identify(proc, pid)
     except ProcessLookupError as error:
         if proc.exists(pid):  # there, and without an executable: a kernel thread
@@ -170,7 +198,8 @@ def _not_a_server(proc: ProcFs, pid: int) -> NotAServer:
         name = proc.stat(pid).comm
     except (ProcessLookupError, PermissionError):
         name = "?"
-    others = ", ".join(str(server) for server in server_pids(proc)) or "none is running"
+    servers = scan(proc, ownership.load()).servers
+    others = ", ".join(str(server) for server in servers) or "none is running"
     return NotAServer(
         f"process {pid} ({name}) is not a mysqld or mariadbd", remedy=f"servers on this host: {others}"
     )
@@ -195,15 +224,36 @@ def _same_file(wanted: str, named: str, seen: str) -> bool:
         return False
 
 
-def _none_or_several(
-    found: list[Target], matching: list[Target], socket: str | None, port: int | None
-) -> NoTarget:
-    if not found:
+def none_found(ignored: Sequence[Ignored]) -> NoTarget:
+    """Return the error for a host without servers, which names what is ignored."""
+    if not ignored:
         return NoTarget(
             "no mysqld or mariadbd is running on this host",
             remedy="start one; a server of another host must be looked at there",
         )
+    what = "no mysqld or mariadbd of an allowed user is running on this host"
+    return NoTarget(what, remedy="\n".join(describe_ignored(ignored)))
+
+
+def describe_ignored(ignored: Sequence[Ignored]) -> Iterator[str]:
+    """Lines that name the first few of them, each with its remedy."""
+    for one in ignored[:_SHOWN]:
+        yield f"{one}; to watch it: {one.remedy}"
+    if len(ignored) > _SHOWN:
+        yield f"and {len(ignored) - _SHOWN} more"
+
+
+def _none_or_several(
+    found: list[Target],
+    ignored: Sequence[Ignored],
+    matching: list[Target],
+    socket: str | None,
+    port: int | None,
+) -> NoTarget:
+    if not found:
+        return none_found(ignored)
     choices = [f"--pid {target.pid:<8} {_brief(target)}" for target in matching or found]
+    choices += describe_ignored(ignored)
     if matching:
         what = f"{len(matching)} servers are running, say which one"
     else:

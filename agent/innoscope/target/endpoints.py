@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from innoscope.target.model import Target
     from innoscope.target.proc import ProcFs
 
 _DEFAULT_PORT = 3306
+_MOST_PORT: Final = 65535
+_PORT_DIGITS: Final = 5
 _OTHER_PORTS = {33060, 33062, 4567, 4568}  # X protocol, admin_port, Galera
 
 
@@ -37,11 +40,17 @@ def option(arguments: Sequence[str], name: str, short: str) -> str | None:
     return value
 
 
+def option_port(arguments: Sequence[str]) -> int | None:
+    """The port of the command line; None without one, or if it is not a port's number."""
+    text = option(arguments, "port", "-P") or ""
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= _PORT_DIGITS else 0
+    return number if 0 < number <= _MOST_PORT else None
+
+
 def find(proc: ProcFs, pid: int, arguments: Sequence[str]) -> Endpoints:
     """Socket and port: what the process really listens on, else what its command line says."""
     named = option(arguments, "socket", "-S")
-    number = option(arguments, "port", "-P")
-    named_port = int(number) if number and number.isdecimal() else None
+    named_port = option_port(arguments)
     try:
         inodes = proc.socket_inodes(pid)
         paths = [path for inode, path in proc.unix_listeners(pid).items() if inode in inodes]
@@ -50,6 +59,19 @@ def find(proc: ProcFs, pid: int, arguments: Sequence[str]) -> Endpoints:
         return Endpoints(named, named_port)
     socket = _choose_socket(paths, named) or named
     return Endpoints(_absolute(proc, pid, socket), port)
+
+
+def listens(proc: ProcFs, target: Target) -> bool:
+    """Return whether the target's socket is one that it really listens on, not only an option of its."""
+    try:
+        inodes = proc.socket_inodes(target.pid)
+        return any(
+            target.socket in (path, _absolute(proc, target.pid, path))
+            for inode, path in proc.unix_listeners(target.pid).items()
+            if inode in inodes
+        )
+    except (PermissionError, ProcessLookupError):
+        return False
 
 
 def _choose_socket(paths: Sequence[str], named: str | None) -> str | None:

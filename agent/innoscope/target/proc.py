@@ -7,15 +7,22 @@ is being read is ``ProcessLookupError``, a refusal of the kernel ``PermissionErr
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
-from contextlib import contextmanager
+import re
+import struct
+from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
 from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    #: Of a TCP connection's end, as ``socket.getsockname()`` returns it for IPv4.
+    Address: TypeAlias = tuple[str, int]
 
 #: Namespaces in which a server can differ from us in a way that matters for looking at it.
 NAMESPACES = ("mnt", "pid", "user", "net")
@@ -25,6 +32,15 @@ _REFUSED = {errno.EACCES, errno.EPERM}
 _ACCEPTS = 0x10000  # __SO_ACCEPTCON in include/uapi/linux/net.h: the socket listens
 _TCP_LISTEN = "0A"
 _TCP_LINE = 150  # bytes, padded (TMPSZ in net/ipv4/tcp_ipv4.c): so the kernel does not look ahead
+#: A server may be made to have many of these, and others fill the host's tables: what is beyond is not read.
+_CMDLINE_BYTES: Final = 1 << 16
+_MOST_DESCRIPTORS: Final = 1 << 16
+_MOST_LINES: Final = 1 << 17
+#: Flags, inode and path.
+_UNIX_LINE = re.compile(
+    r"[\da-fA-F]+: [\da-fA-F]{8} [\da-fA-F]{8} ([\da-fA-F]{8}) [\da-fA-F]{4} [\da-fA-F]{2} +(\d{1,20}) (.+)",
+    re.ASCII,
+)
 _TCP_BEFORE_ESTABLISHED = {_TCP_LISTEN, "03"}  # before Linux 4.4 half-open ones stand between the listeners
 
 
@@ -36,6 +52,14 @@ class Stat:
     state: str
     threads: int
     start_time: int
+
+
+@record
+class Owner:
+    """``uids`` are real, effective, saved and file system; ``nested``: it is in another pid namespace."""
+
+    uids: tuple[int, ...]
+    nested: bool
 
 
 @contextmanager
@@ -54,6 +78,26 @@ def _raise(pid: int, error: OSError) -> NoReturn:
     if error.errno in _GONE:
         raise ProcessLookupError(errno.ESRCH, f"process {pid} is gone") from error
     raise error
+
+
+def _field(status: bytes, name: bytes) -> list[bytes]:
+    """The words of one line of /proc/PID/status."""
+    begin = status.find(b"\n" + name + b":")
+    return status[begin + len(name) + 2 :].split(b"\n", 1)[0].split() if begin >= 0 else []
+
+
+def _address(address: Address) -> tuple[bytes, int]:
+    """The address in 16 bytes, IPv4 mapped into IPv6, and the port."""
+    parsed = ipaddress.ip_address(address[0].partition("%")[0])
+    mapped = b"\0" * 10 + b"\xff\xff" + parsed.packed if parsed.version == 4 else parsed.packed
+    return mapped, address[1]
+
+
+def _of_table(text: str) -> tuple[bytes, int]:
+    """The same of net/tcp and net/tcp6, which have words of 32 bits in the host's byte order."""
+    words, _, port = text.partition(":")
+    packed = b"".join(struct.pack("=I", int(words[at : at + 8], 16)) for at in range(0, len(words), 8))
+    return (b"\0" * 10 + b"\xff\xff" + packed if len(packed) == 4 else packed), int(port, 16)
 
 
 @record
@@ -99,9 +143,15 @@ class ProcFs:
         pairs = (line.partition(":") for line in lines)
         return {name: value.strip() for name, _, value in pairs}
 
+    def owner(self, pid: int) -> Owner:
+        """Return who runs it, without its namespaces' links: anybody may read /proc/PID/status."""
+        text = b"\n" + self._read(pid, "status")
+        uids, inner = (_field(text, name) for name in (b"Uid", b"NSpid"))
+        return Owner(tuple(map(int, uids)), len(inner) > 1)
+
     def cmdline(self, pid: int) -> list[str]:
         """The arguments; an empty list for a kernel thread or a zombie. /proc/PID/cmdline."""
-        raw = self._read(pid, "cmdline").decode(errors="surrogateescape")
+        raw = self._read(pid, "cmdline", _CMDLINE_BYTES).decode(errors="surrogateescape")
         return raw.rstrip("\0").split("\0") if raw else []
 
     def exe(self, pid: int) -> tuple[str, bool]:
@@ -119,12 +169,12 @@ class ProcFs:
 
     def namespaces(self, pid: int | str) -> dict[str, str]:
         """``{"mnt": "mnt:[4026531841]", …}``; ``"self"`` for our own. /proc/PID/ns."""
-        who = int(pid) if str(pid).isdecimal() else 0
-        found = {}
-        for name in NAMESPACES:
-            with _gone_or_refused(who):
-                found[name] = str(Path(f"{self.root}/{pid}/ns/{name}").readlink())
-        return found
+        return {name: self.namespace(pid, name) for name in NAMESPACES}
+
+    def namespace(self, pid: int | str, name: str) -> str:
+        """Return one of them, as ``user:[4026531837]``."""
+        with _gone_or_refused(int(pid) if str(pid).isdecimal() else 0):
+            return str(Path(f"{self.root}/{pid}/ns/{name}").readlink())
 
     def cgroup(self, pid: int) -> str:
         """/proc/PID/cgroup, in which container engines leave the container's id."""
@@ -132,8 +182,8 @@ class ProcFs:
 
     def socket_inodes(self, pid: int) -> set[int]:
         """Inodes of all sockets the process has open. Links of /proc/PID/fd."""
-        with _gone_or_refused(pid):
-            descriptors = [entry.path for entry in os.scandir(self.path(pid, "fd"))]
+        with _gone_or_refused(pid), os.scandir(self.path(pid, "fd")) as entries:
+            descriptors = [entry.path for entry in islice(entries, _MOST_DESCRIPTORS)]
         inodes = set()
         for descriptor in descriptors:
             try:
@@ -145,12 +195,16 @@ class ProcFs:
         return inodes
 
     def unix_listeners(self, pid: int) -> dict[int, str]:
-        """``{inode: path}`` of the listening Unix sockets in the process's network namespace. net/unix."""
-        found = {}
-        for line in self._lines(pid, "net/unix"):
-            fields = line.rstrip("\n").split(maxsplit=7)
-            if len(fields) == 8 and int(fields[3], 16) & _ACCEPTS:
-                found[int(fields[6])] = fields[7]
+        """``{inode: path}`` of the listening Unix sockets in the process's network namespace. net/unix.
+
+        Anybody may choose a path with a newline in it, so lines that are malformed are passed over, and the
+        first line of an inode counts.
+        """
+        found: dict[int, str] = {}
+        for line in islice(self._lines(pid, "net/unix"), _MOST_LINES):
+            match = _UNIX_LINE.match(line)
+            if match and int(match[1], 16) & _ACCEPTS:
+                found.setdefault(int(match[2]), match[3])
         return found
 
     def tcp_listeners(self, pid: int) -> Iterator[tuple[int, int]]:
@@ -166,16 +220,30 @@ class ProcFs:
                 continue
 
     def _tcp_listeners(self, pid: int, name: str) -> Iterator[tuple[int, int]]:
-        for line in self._lines(pid, name, _TCP_LINE):
+        for line in islice(self._lines(pid, name, _TCP_LINE), _MOST_LINES):
             fields = line.split()
             if fields[3] not in _TCP_BEFORE_ESTABLISHED:
                 return
             if fields[3] == _TCP_LISTEN:
                 yield int(fields[9]), int(fields[1].rpartition(":")[2], 16)
 
-    def _read(self, pid: int, name: str) -> bytes:
-        with _gone_or_refused(pid):
-            return Path(self.path(pid, name)).read_bytes()
+    def tcp_owner(self, pid: int | str, ours: Address, theirs: Address) -> tuple[int, int] | None:
+        """Return ``(uid, inode)`` of the other end of a connection on this host, None if there is none.
+
+        ``ours`` and ``theirs`` are the two ends as we see them; the other end has them the other way round.
+        """
+        wanted = _address(theirs), _address(ours)
+        for name in ("net/tcp", "net/tcp6"):
+            with suppress(ProcessLookupError):  # a kernel without IPv6 has no tcp6
+                for line in islice(self._lines(pid, name), _MOST_LINES):
+                    fields = line.split(maxsplit=10)
+                    if len(fields) > 9 and (_of_table(fields[1]), _of_table(fields[2])) == wanted:
+                        return int(fields[7]), int(fields[9])
+        return None
+
+    def _read(self, pid: int, name: str, most: int = -1) -> bytes:
+        with _gone_or_refused(pid), Path(self.path(pid, name)).open("rb") as file:
+            return file.read(most)
 
     def _link(self, pid: int, name: str) -> str:
         """Asked of every process of the host every other second, so without frills."""
@@ -184,9 +252,10 @@ class ProcFs:
         except OSError as error:
             _raise(pid, error)
 
-    def _lines(self, pid: int, name: str, at_once: int = 1 << 16) -> Iterator[str]:
+    def _lines(self, pid: int | str, name: str, at_once: int = 1 << 16) -> Iterator[str]:
         """The lines of a table after its heading, read in pieces of so many bytes."""
-        with _gone_or_refused(pid), Path(self.path(pid, name)).open("rb", buffering=at_once) as table:
+        who = int(pid) if str(pid).isdecimal() else 0
+        with _gone_or_refused(who), Path(f"{self.root}/{pid}/{name}").open("rb", buffering=at_once) as table:
             next(table, None)
             for line in table:
                 yield line.decode(errors="surrogateescape")

@@ -5,28 +5,32 @@ Every step has a timeout, and no statement here can wait on a metadata lock.
 
 from __future__ import annotations
 
+import socket
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from innoscope.errors import BadFile, SqlFailed
+from pymysql.constants import CR, ER
+from pymysql.err import OperationalError
+
+from innoscope.errors import SqlFailed
 from innoscope.records import record
-from innoscope.target import credentials, version
+from innoscope.target import credentials, login, peer, version
 from innoscope.target.container import differing
-from innoscope.target.driver import driver
 from innoscope.target.fingerprint import fingerprint
+from innoscope.target.login import Connection, LocalConnection
 from innoscope.target.model import Query
 from innoscope.target.proc import ProcFs
 from innoscope.target.sql_errors import GRANT, GRANT_SCHEMA, explaining
 from innoscope.target.unix_socket import socket_from_here
+from innoscope.target.wire import Wire
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-    from pymysql.connections import Connection
-
+    from innoscope.target.credentials import Credentials
     from innoscope.target.model import Target
+    from innoscope.target.wire import Budget
 
 _HERE = ("127.0.0.1", "::1", "localhost")
 
@@ -72,46 +76,163 @@ def connect(
     timeout: float = 1.0,
     *,
     proc: ProcFs | None = None,
-) -> Connection[Any]:
-    """A connection over the target's Unix socket, else over TCP on 127.0.0.1 in our own network namespace.
+) -> Connection:
+    """Connect over the target's Unix socket, else over TCP on 127.0.0.1 in our own network namespace.
 
-    ``timeout`` is seconds, for connecting and for each answer. Raises SqlFailed or BadFile (option file).
+    Nothing is told to another process that listens there. ``timeout`` is seconds, for connecting and for each
+    answer as a whole. Raises SqlFailed or BadFile (option file).
     """
     proc = proc or ProcFs()
     account = credentials.find(options_file, user)
     if target.socket is not None:
         return _over_socket(proc, target, target.socket, account, timeout)
-    if target.port is not None and "net" not in differing(proc, target.pid):
-        return _open(account, f"127.0.0.1:{target.port}", timeout, host="127.0.0.1", port=target.port)
-    raise SqlFailed(
+    if target.port is not None:
+        return _to_this_host(proc, target, "127.0.0.1", target.port, account, timeout)
+    raise _no_way(target)
+
+
+def connect_tcp(
+    host: str,
+    port: int,
+    options_file: str | None = None,
+    user: str | None = None,
+    timeout: float = 1.0,
+    *,
+    target: Target | None = None,
+    proc: ProcFs | None = None,
+) -> Connection:
+    """Connect over TCP: on this host to the ``target`` only, to another host always with TLS.
+
+    Raises SqlFailed or BadFile.
+    """
+    account = credentials.find(options_file, user)
+    if host not in _HERE:
+        account = replace(account, tls=account.tls or credentials.Tls())
+        return _to_another_host(host, port, account, timeout)
+    if target is None:
+        raise SqlFailed(f"no SQL: no server of this host listens on port {port}", remedy="innoscope targets")
+    return _to_this_host(proc or ProcFs(), target, host, port, account, timeout)
+
+
+def _to_this_host(
+    proc: ProcFs, target: Target, host: str, port: int, account: Credentials, timeout: float
+) -> Connection:
+    if "net" in differing(proc, target.pid):
+        raise _no_way(target)
+    where = f"{host}:{port}"
+    made = login.budget(timeout)
+    with explaining(account.user, where):
+        connection = LocalConnection(account, made, verified=True, host=host, tls=account.tls)
+        with _connected(host, port, made) as wire:
+            wire.greeting()  # it has accepted us then, so the kernel knows who it is
+            peer.require_tcp(proc, target, wire, where)
+            connection.log_in(wire, tls=account.tls is not None)
+    return connection
+
+
+def _to_another_host(host: str, port: int, account: Credentials, timeout: float) -> Connection:
+    made = login.budget(timeout)
+    with explaining(account.user, f"{host}:{port}"):
+        known = account.tls is not None and account.tls.ca is not None
+        connection = Connection(account, made, verified=known, host=host, tls=account.tls)
+        with _connected(host, port, made) as wire:
+            connection.log_in(wire, tls=True)
+    return connection
+
+
+def _over_socket(proc: ProcFs, target: Target, path: str, account: Credentials, timeout: float) -> Connection:
+    made = login.budget(timeout)
+    with socket_from_here(proc, target, path) as reachable, explaining(account.user, path):
+        # Nothing leaves this host over a Unix socket: no TLS.
+        connection = LocalConnection(account, made, verified=True, host="localhost", tls=None)
+        with _closing_on_error(_wire(socket.AF_UNIX, reachable, made)) as wire:
+            peer.require_unix(proc, target, wire, path)
+            connection.log_in(wire, tls=False)
+    return connection
+
+
+@contextmanager
+def _connected(host: str, port: int, budget: Budget) -> Iterator[Wire]:
+    """A TCP connection to the first of the host's addresses that answers."""
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise _unreachable(error) from error
+    for number, (family, _, _, _, address) in enumerate(addresses, start=1):
+        try:
+            wire = _wire(family, address, budget)
+        except OperationalError:
+            if number == len(addresses):
+                raise
+        else:
+            wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            with _closing_on_error(wire):
+                yield wire
+            return
+
+
+def _wire(family: int, address: Any, budget: Budget) -> Wire:
+    try:
+        return Wire(family, address, budget)
+    except OSError as error:
+        raise _unreachable(error) from error
+
+
+@contextmanager
+def _closing_on_error(wire: Wire) -> Iterator[Wire]:
+    try:
+        yield wire
+    except OSError as error:
+        wire.close()
+        raise _unreachable(error) from error
+    except BaseException:
+        wire.close()
+        raise
+
+
+def _unreachable(error: OSError) -> OperationalError:
+    """Return what PyMySQL raises when it cannot connect."""
+    failure = OperationalError(CR.CR_CONN_HOST_ERROR, f"cannot connect ({error})")
+    failure.original_exception = error  # type: ignore[attr-defined]
+    return failure
+
+
+def _no_way(target: Target) -> SqlFailed:
+    return SqlFailed(
         f"no way to connect to process {target.pid}: it listens on no socket or port that we can reach",
         remedy="stacks work without SQL; a server that starts up or recovers does not listen yet",
     )
 
 
-def connect_tcp(
-    host: str, port: int, options_file: str | None = None, user: str | None = None, timeout: float = 1.0
-) -> Connection[Any]:
-    """A connection over TCP, with TLS where the option file asks for it, and always to another host.
-
-    Raises SqlFailed or BadFile.
-    """
-    account = credentials.find(options_file, user)
-    if account.tls is None and host not in _HERE:
-        account = replace(account, tls=credentials.Tls())
-    return _open(account, f"{host}:{port}", timeout, host=host, port=port)
+def ask(connection: Connection, statement: str) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
+    """Return the columns and rows of an answer. Raises what PyMySQL does, or SqlFailed if it is too long."""
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        return tuple(column[0] for column in cursor.description or ()), tuple(cursor.fetchall())
 
 
-def queries(target: Target, conn: Connection[Any]) -> dict[int, Query]:
+def answer(connection: Connection, statement: str) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
+    """Return the columns and rows of an answer. Raises SqlFailed."""
+    with explaining(_user(connection), "the socket"):
+        return ask(connection, statement)
+
+
+def rows(connection: Connection, statement: str) -> tuple[tuple[Any, ...], ...]:
+    """Return the rows of an answer. Raises SqlFailed."""
+    return answer(connection, statement)[1]
+
+
+def queries(target: Target, conn: Connection) -> dict[int, Query]:
     """``{OS thread id in the server's pid namespace: what it does}``. Raises SqlFailed.
 
     No literals: the text is MySQL's digest; where it has none yet, and in MariaDB, our fingerprint.
     """
     number = target.version or version.parse(str(getattr(conn, "server_version", "")))
     source = source_for(target.flavour, number)
-    rows = _rows(conn, source, number)
+    told = _rows(conn, source, number)
     found: dict[int, Query] = {}
-    for tid, connection_id, user, host, db, command, state, seconds, digest, info in rows:
+    for tid, connection_id, user, host, db, command, state, seconds, digest, info in told:
         text = digest or (fingerprint(info) if info else None)
         found[int(tid)] = Query(
             int(connection_id),
@@ -134,15 +255,13 @@ def queries(target: Target, conn: Connection[Any]) -> dict[int, Query]:
     return found
 
 
-def _sees_only_itself(conn: Connection[Any], found: Mapping[int, Query]) -> bool:
+def _sees_only_itself(conn: Connection, found: Mapping[int, Query]) -> bool:
     """Whether an account without PROCESS was shown nothing but itself, though others are connected."""
     own: int = conn.thread_id()  # type: ignore[no-untyped-call]
     if [query.connection_id for query in found.values()] != [own]:
         return False
-    with explaining(_user(conn), "the socket"), conn.cursor() as cursor:
-        cursor.execute("SHOW GLOBAL STATUS LIKE 'Threads_connected'")
-        row = cursor.fetchone()
-    return row is not None and int(row[1]) > 1
+    connected = rows(conn, "SHOW GLOBAL STATUS LIKE 'Threads_connected'")
+    return bool(connected) and int(connected[0][1]) > 1
 
 
 def source_for(flavour: str, number: tuple[int, ...]) -> _Source:
@@ -150,15 +269,14 @@ def source_for(flavour: str, number: tuple[int, ...]) -> _Source:
     return next(source for least, source in _SOURCES[flavour] if number >= least)
 
 
-def _rows(conn: Connection[Any], source: _Source, number: tuple[int, ...]) -> tuple[tuple[Any, ...], ...]:
-    with explaining(_user(conn), "the socket"), conn.cursor() as cursor:
-        try:
-            cursor.execute(source.statement)
-        except Exception as error:
-            if error.args and error.args[0] == 1054:  # unknown column: a fork or release that lacks it
-                raise _no_thread_ids(number) from error
-            raise
-        return tuple(cursor.fetchall())
+def _rows(conn: Connection, source: _Source, number: tuple[int, ...]) -> tuple[tuple[Any, ...], ...]:
+    try:
+        return rows(conn, source.statement)
+    except SqlFailed as error:
+        code = error.__cause__.args[:1] if error.__cause__ else ()
+        if code == (ER.BAD_FIELD_ERROR,):  # a fork or release that lacks the column
+            raise _no_thread_ids(number) from error
+        raise
 
 
 def _no_thread_ids(number: tuple[int, ...]) -> SqlFailed:
@@ -169,55 +287,7 @@ def _no_thread_ids(number: tuple[int, ...]) -> SqlFailed:
     )
 
 
-def _over_socket(
-    proc: ProcFs, target: Target, path: str, account: credentials.Credentials, timeout: float
-) -> Connection[Any]:
-    with socket_from_here(proc, target, path) as reachable:
-        return _open(account, path, timeout, unix_socket=reachable)
-
-
-def _open(account: credentials.Credentials, where: str, timeout: float, **place: Any) -> Connection[Any]:
-    pymysql = driver(over_tcp="host" in place)
-    encrypted = account.tls if "host" in place else None  # nothing leaves this host over a Unix socket
-    with explaining(account.user, where):
-        connection: Connection[Any] = pymysql.connect(
-            user=account.user,
-            password=account.password,
-            connect_timeout=timeout,
-            read_timeout=timeout,
-            write_timeout=timeout,
-            ssl=_context(encrypted) if encrypted else None,
-            ssl_disabled=encrypted is None,  # a TLS context costs 20 ms
-            autocommit=True,
-            charset="utf8mb4",  # known from 5.5.3 on
-            program_name="innoscope",
-            **place,
-        )
-    if encrypted and not getattr(connection, "_secure", False):
-        connection.close()
-        raise SqlFailed(f"no SQL: the server at {where} does not speak TLS", remedy="ssl-mode=DISABLED")
-    return connection
-
-
-@cache
-def _context(tls: credentials.Tls) -> ssl.SSLContext:
-    import ssl
-
-    try:
-        context = ssl.create_default_context(cafile=tls.ca)
-        context.check_hostname = tls.check_host and tls.ca is not None
-        context.verify_mode = ssl.CERT_REQUIRED if tls.ca else ssl.CERT_NONE
-        if tls.cert is not None:
-            context.load_cert_chain(tls.cert, tls.key)
-    except OSError as error:
-        raise BadFile(
-            f"cannot use the ssl-* files of the option file: {error.strerror or error}",
-            remedy=f"openssl x509 -noout -in {tls.ca or tls.cert}",
-        ) from error
-    return context
-
-
-def _user(conn: Connection[Any]) -> str:
+def _user(conn: Connection) -> str:
     user = conn.user
     return user.decode(errors="replace") if isinstance(user, bytes) else str(user)
 

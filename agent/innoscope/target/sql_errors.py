@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from innoscope.errors import SqlFailed
+import pymysql
+
+from innoscope.errors import InnoscopeError, SqlFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,11 +50,11 @@ _FAILURES: Mapping[int, tuple[str, str]] = {
 
 @contextmanager
 def explaining(user: str, where: str) -> Iterator[None]:
-    """Turn what PyMySQL raises into SqlFailed with a remedy."""
-    import pymysql
-
+    """Turn what PyMySQL raises into SqlFailed with a remedy; a malformed answer makes it raise anything."""
     try:
         yield
+    except InnoscopeError:
+        raise
     except RuntimeError as error:  # an authentication that needs the package `cryptography`
         raise _failure(2059, str(error), user, where) from error
     except pymysql.MySQLError as error:
@@ -61,13 +64,14 @@ def explaining(user: str, where: str) -> Iterator[None]:
         code = error.args[0] if error.args else None
         words = str(error.args[-1]) if error.args else type(error).__name__
         raise _failure(code, words, user, where) from error
+    except OSError:
+        raise
+    except Exception as error:
+        words = f"a malformed answer ({type(error).__name__}: {error})"
+        raise SqlFailed(f"no SQL: {words} of the server at {where}", remedy="innoscope doctor") from error
 
 
 def _is_of_tls(error: object) -> bool:
-    if not isinstance(error, OSError):
-        return False
-    import ssl  # here: 9 ms of CPU time, and most servers are asked over a Unix socket
-
     return isinstance(error, ssl.SSLError)
 
 

@@ -23,7 +23,7 @@ _SYMBOL_SIZE = 60  # SERVER_VERSION_LENGTH in include/mysql_com.h, unchanged fro
 _SANE = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{1,3})(?![\d.])[\w.+~:-]*$")
 _WIRE_PREFIX = "5.5.5-"  # MariaDB ≥ 10 greets with it so that old replicas accept the number
 _NUMBER = rb"\d{1,2}\.\d{1,2}\.\d{1,3}"
-_BINARY_LIMIT = 512 << 20  # bytes searched: allocated sections come first, debug info after them
+_BINARY_LIMIT = 256 << 20  # bytes searched: allocated sections come first, debug info after them
 _PIECE = 4 << 20  # bytes held at a time: a daemon has no room for a whole server
 _BEFORE, _AFTER = 16, 96  # bytes around a literal that its string may take
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-import socket
-import struct
 from typing import TYPE_CHECKING, Any, Final
+
+import pymysql
 
 from innoscope.errors import InnoscopeError, SqlFailed
 from innoscope.target import sql
@@ -20,18 +20,14 @@ from innoscope.toggles.model import ChangeFailed, NotOnThisServer, Refused, Step
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pymysql.connections import Connection
-
     from innoscope.doctor.server import Account
+    from innoscope.target.login import Connection
     from innoscope.target.model import Target
     from innoscope.toggles.model import Assignment, Raw, Way
 
 #: Seconds for logging in and for each question; and for a change, which may flush or resize first.
 _ANSWER: Final = 5.0
 _CHANGE: Final = 60.0
-_UCRED: Final = struct.Struct("iII")
-#: What SO_PEERCRED says of another pid namespace, and of a socket that systemd made for its service.
-_NOT_TOLD: Final = (0, 1)
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _WORD: Final = re.compile(r"\w+", re.ASCII)
 _PRIVILEGES: Final = re.compile(r"need \(at least one of\) the (.+?) privilege", re.DOTALL)
@@ -65,7 +61,7 @@ class SqlWriter:
         self._target = target
         self._account = account
         self._proc = proc or ProcFs()
-        self._open: Connection[Any] | None = None
+        self._open: Connection | None = None
 
     def __enter__(self) -> SqlWriter:
         return self
@@ -77,7 +73,7 @@ class SqlWriter:
         """Give up the connection, without waiting for the server."""
         if self._open is not None:
             with contextlib.suppress(Exception):
-                self._open._force_close()  # type: ignore[attr-defined]
+                self._open.abandon()
             self._open = None
 
     def prepare(self, way: Way, new: Sequence[Raw | None]) -> tuple[Step, ...]:
@@ -109,8 +105,8 @@ class SqlWriter:
             raise Refused(f"there is no value for {step.setting}", remedy="innoscope toggle list")
         statement = f"SET GLOBAL {_checked(step.setting)} = {_literal(step.new)}"
         with self._explaining(step.setting, statement), self._patiently() as connection:
-            _rows(connection, statement)
-            told = [str(row[2]) for row in _rows(connection, "SHOW WARNINGS")]
+            sql.ask(connection, statement)
+            told = [str(row[2]) for row in sql.ask(connection, "SHOW WARNINGS")[1]]
         now = self.read(step)
         if not same(now, step.new):
             said = f": {'; '.join(told)}" if told else ""
@@ -126,37 +122,30 @@ class SqlWriter:
         statement = "SELECT " + ", ".join(f"@@global.{_checked(name)}" for name in names)
         connection = self._connection()
         with self._explaining(" and ".join(names), statement):
-            return tuple(_plain(value) for value in _rows(connection, statement)[0])
+            return tuple(_plain(value) for value in sql.ask(connection, statement)[1][0])
 
-    def _connection(self) -> Connection[Any]:
+    def _connection(self) -> Connection:
         if self._open is None:
             self._open = self._connect()
         return self._open
 
-    def _connect(self) -> Connection[Any]:
+    def _connect(self) -> Connection:
         account = self._account
         try:
-            made = sql.connect(self._target, account.defaults_file, account.user, _ANSWER, proc=self._proc)
+            return sql.connect(self._target, account.defaults_file, account.user, _ANSWER, proc=self._proc)
         except SqlFailed as error:
             if _code(error) != _TOO_MANY:
                 raise NoLogin(f"no way over SQL: {_short(error)}", remedy=error.remedy) from error
             return self._extra_port(error)
-        answering = _peer(made)
-        if answering not in (self._target.pid, *_NOT_TOLD):
-            made._force_close()  # type: ignore[attr-defined]
-            raise Refused(
-                f"process {answering} answers on {self._target.socket}, not process {self._target.pid}",
-                remedy="innoscope targets",
-            )
-        return made
 
-    def _extra_port(self, full: SqlFailed) -> Connection[Any]:
+    def _extra_port(self, full: SqlFailed) -> Connection:
         """MariaDB's and Percona's extra_port or MySQL's admin port, which have connections of their own."""
         for port in self._other_ports():
             with contextlib.suppress(SqlFailed):
                 return sql.connect_tcp(
-                    "127.0.0.1", port, self._account.defaults_file, self._account.user, _ANSWER
-                )
+                    "127.0.0.1", port, self._account.defaults_file, self._account.user, _ANSWER,
+                    target=self._target, proc=self._proc,
+                )  # fmt: skip
         raise LockedOut(
             "no way over SQL: too many connections, and no extra port lets us in",
             remedy="innoscope toggle set max_connections NUMBER --for 10m raises the limit without a login",
@@ -174,19 +163,14 @@ class SqlWriter:
         return sorted({port for inode, port in listeners if inode in inodes and port != self._target.port})
 
     @contextlib.contextmanager
-    def _patiently(self) -> Iterator[Connection[Any]]:
-        """The connection, with the time that a change may take. PyMySQL has no public name for that."""
+    def _patiently(self) -> Iterator[Connection]:
+        """The connection, with the time that a change may take."""
         connection = self._connection()
-        connection._read_timeout = _CHANGE  # type: ignore[attr-defined]
-        try:
+        with connection.patience(_CHANGE):
             yield connection
-        finally:
-            connection._read_timeout = _ANSWER  # type: ignore[attr-defined]
 
     @contextlib.contextmanager
     def _explaining(self, what: str, statement: str) -> Iterator[None]:
-        import pymysql
-
         try:
             yield
         except pymysql.MySQLError as error:
@@ -225,27 +209,12 @@ def _refusal(code: int, words: str, what: str, user: str) -> Refused:
     )
 
 
-def _peer(connection: Connection[Any]) -> int:
-    """The process that listens at the other end of a Unix socket; 0 for TCP."""
-    end = connection._sock  # type: ignore[attr-defined]
-    if end.family != socket.AF_UNIX:
-        return 0
-    pid: int = _UCRED.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[0]
-    return pid
-
-
 def _bounded(one: Assignment, old: Raw, wanted: Raw | None) -> Raw | None:
     """A setting that only stands in the way is moved no further than it must be."""
     if one.bound is None or wanted is None:
         return wanted
     farther = max if one.bound == "raise" else min
     return farther(old, wanted, key=float)
-
-
-def _rows(connection: Connection[Any], statement: str) -> tuple[tuple[Any, ...], ...]:
-    with connection.cursor() as cursor:
-        cursor.execute(statement)
-        return tuple(cursor.fetchall())
 
 
 def _checked(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from innoscope.errors import InnoscopeError
 from innoscope.target import sql
@@ -13,8 +13,7 @@ from innoscope.target import sql
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pymysql.connections import Connection
-
+    from innoscope.target.login import Connection
     from innoscope.target.model import Query, Target
 
 RETRY_S = 5.0  # after a failure; doubled with each further one, up to MAX_RETRY_S
@@ -36,7 +35,7 @@ class SqlAsk:
         self._target = target
         self._options_file = options_file
         self._user = user
-        self._connection: Connection[Any] | None = None
+        self._connection: Connection | None = None
 
     def __call__(self) -> Mapping[int, Query]:
         """Ask; any failure closes the connection and is raised."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from innoscope.errors import BadFile, SqlFailed
 from innoscope.records import record
 from innoscope.target import sql
-from innoscope.target.sql_errors import explaining
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,9 +91,8 @@ class Pace:
             return {}
         names = ", ".join(f"'{name}'" for name in _STATUS)
         try:
-            with explaining("", "the server"), self._connection.cursor() as cursor:
-                cursor.execute(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})")
-                return {_STATUS[name]: float(value) for name, value in cursor.fetchall()}
+            found = sql.rows(self._connection, f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})")
+            return {_STATUS[name]: float(value) for name, value in found}
         except SqlFailed as error:
             self.why_no_sql = error.what
             return {}

@@ -1,0 +1,53 @@
+"""A server's data directory as the kernel knows it: what one server and its successor have in common."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from innoscope.records import record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from innoscope.target.model import Target
+    from innoscope.target.proc import ProcFs
+
+
+@record
+class Home:
+    """A directory, whatever its name in which file system, and the user that has it as data directory."""
+
+    device: int
+    inode: int
+    uid: int
+
+
+def home_of(proc: ProcFs, target: Target) -> Home | None:
+    """Return the directory that the server has changed to, if it is its own; None before that.
+
+    A process may repeat the options of another one, but it cannot enter a directory that it has no right to.
+    """
+    pid = target.pid
+    try:
+        here, root = os.stat(proc.path(pid, "cwd")), os.stat(proc.path(pid, "root"))  # noqa: PTH116
+        named = os.stat(proc.inside(pid, target.datadir)) if target.datadir else here  # noqa: PTH116
+        uids = proc.owner(pid).uids
+    except OSError:
+        return None
+    if os.path.samestat(here, root) or not os.path.samestat(here, named):
+        return None
+    if here.st_uid not in uids and set(uids) != {0}:
+        return None
+    return Home(here.st_dev, here.st_ino, uids[1])
+
+
+def duplicates(proc: ProcFs, targets: Iterable[Target]) -> dict[int, int]:
+    """Return ``{pid: pid of the server that was on its data directory first}``."""
+    first: dict[Home, int] = {}
+    found = {}
+    for target in sorted(targets, key=lambda one: (one.start_time, one.pid)):
+        home = home_of(proc, target)
+        if home is not None and first.setdefault(home, target.pid) != target.pid:
+            found[target.pid] = first[home]
+    return found
