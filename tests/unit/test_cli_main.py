@@ -136,7 +136,7 @@ def test_a_closed_pipe_is_quiet() -> None:
 
 
 def test_targets_as_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(discover, "find_all", lambda: [target(), target(pid=7, version=(), deleted=True)])
+    monkeypatch.setattr(discover, "survey", lambda: ([target(), target(pid=7, version=(), deleted=True)], ()))
     assert cli_main.main(["targets"]) == 0
     heading, first, second = capsys.readouterr().out.splitlines()
     assert heading.split() == ["PID", "SERVER", "THREADS", "SOCKET", "PORT", "DATADIR", "SYMBOLS", "NOTES"]
@@ -146,7 +146,7 @@ def test_targets_as_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def test_targets_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(discover, "find_all", lambda: [target()])
+    monkeypatch.setattr(discover, "survey", lambda: ([target()], ()))
     assert cli_main.main(["targets", "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert set(found) == {field.name for field in fields(Target)}
@@ -156,7 +156,7 @@ def test_targets_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 def test_no_targets_is_exit_code_3(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(discover, "find_all", list)
+    monkeypatch.setattr(discover, "survey", lambda: ([], ()))
     assert cli_main.main(["targets", "--json"]) == 3
     captured = capsys.readouterr()
     assert json.loads(captured.out) == []

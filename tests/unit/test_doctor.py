@@ -216,7 +216,7 @@ def test_each_line_that_is_not_ok_is_followed_by_its_remedy() -> None:
 def test_the_command_prints_the_host_when_no_server_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(discover, "find_all", list)
+    monkeypatch.setattr(discover, "survey", lambda: ([], ()))
     monkeypatch.setattr(host, "_try", lambda _probe: (True, "works"))
     assert cli_main.main(["doctor"]) == 3
     assert capsys.readouterr().out.startswith("Host\n")

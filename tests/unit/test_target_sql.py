@@ -14,6 +14,7 @@ from innoscope.errors import BadFile, SqlFailed
 from innoscope.target import credentials, sql, unix_socket
 from innoscope.target.fingerprint import fingerprint
 from innoscope.target.model import Target
+from innoscope.target.proc import ProcFs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -180,10 +181,10 @@ def test_an_account_that_sees_only_itself_is_told_so() -> None:
     ],
 )
 def test_failures_are_one_line_with_a_remedy(monkeypatch: pytest.MonkeyPatch, code: int, words: str) -> None:
-    def refuse(**_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise pymysql.err.OperationalError(code, "server's {words}")
 
-    monkeypatch.setattr(pymysql, "connect", refuse)
+    monkeypatch.setattr(sql, "_wire", refuse)
     with pytest.raises(SqlFailed, match=words) as caught:
         sql.connect(target(socket="/run/x.sock"), user="ann")
     assert "\n" not in caught.value.what
@@ -202,5 +203,6 @@ def test_a_server_that_accepts_and_says_nothing_is_given_up(tmp_path: Path) -> N
         assert len(str(path)) > 107 > len(reachable)
         listener.bind(reachable)
         listener.listen()
+        begun = ProcFs().stat(os.getpid()).start_time
         with pytest.raises(SqlFailed, match=r"did not answer in time|nobody answers|closed"):
-            sql.connect(target(socket=str(path)), timeout=0.1)
+            sql.connect(target(socket=str(path), start_time=begun), timeout=0.1)

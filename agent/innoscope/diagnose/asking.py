@@ -110,7 +110,7 @@ def ask(target: Target, connect: Callable[[], Connection], waiting: float) -> As
             else:
                 asked.answers[name] = answer
     finally:
-        connection._force_close()  # type: ignore[attr-defined]  # a farewell may not be read
+        connection.abandon()  # a farewell may not be read
     return asked
 
 

@@ -242,7 +242,7 @@ class Gathering:
             try:
                 return {one.connection_id: tid for tid, one in sql.queries(self._target, connection).items()}
             finally:
-                connection._force_close()  # type: ignore[attr-defined]
+                connection.abandon()
         except InnoscopeError:
             return {}
 

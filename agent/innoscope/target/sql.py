@@ -205,22 +205,24 @@ def _no_way(target: Target) -> SqlFailed:
     )
 
 
-def ask(connection: Connection, statement: str) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
-    """Return the columns and rows of an answer. Raises what PyMySQL does, or SqlFailed if it is too long."""
+def ask(connection: Connection, statement: str) -> tuple[tuple[Any, ...], ...]:
+    """Return the rows of an answer. Raises what PyMySQL does, or SqlFailed if it is too long."""
     with connection.cursor() as cursor:
         cursor.execute(statement)
-        return tuple(column[0] for column in cursor.description or ()), tuple(cursor.fetchall())
-
-
-def answer(connection: Connection, statement: str) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
-    """Return the columns and rows of an answer. Raises SqlFailed."""
-    with explaining(_user(connection), "the socket"):
-        return ask(connection, statement)
+        return tuple(cursor.fetchall())
 
 
 def rows(connection: Connection, statement: str) -> tuple[tuple[Any, ...], ...]:
     """Return the rows of an answer. Raises SqlFailed."""
-    return answer(connection, statement)[1]
+    with explaining(_user(connection), "the socket"):
+        return ask(connection, statement)
+
+
+def answer(connection: Connection, statement: str) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
+    """Return the columns and rows of an answer. Raises SqlFailed."""
+    with explaining(_user(connection), "the socket"), connection.cursor() as cursor:
+        cursor.execute(statement)
+        return tuple(column[0] for column in cursor.description or ()), tuple(cursor.fetchall())
 
 
 def queries(target: Target, conn: Connection) -> dict[int, Query]:

@@ -106,7 +106,7 @@ class SqlWriter:
         statement = f"SET GLOBAL {_checked(step.setting)} = {_literal(step.new)}"
         with self._explaining(step.setting, statement), self._patiently() as connection:
             sql.ask(connection, statement)
-            told = [str(row[2]) for row in sql.ask(connection, "SHOW WARNINGS")[1]]
+            told = [str(row[2]) for row in sql.ask(connection, "SHOW WARNINGS")]
         now = self.read(step)
         if not same(now, step.new):
             said = f": {'; '.join(told)}" if told else ""
@@ -122,7 +122,7 @@ class SqlWriter:
         statement = "SELECT " + ", ".join(f"@@global.{_checked(name)}" for name in names)
         connection = self._connection()
         with self._explaining(" and ".join(names), statement):
-            return tuple(_plain(value) for value in sql.ask(connection, statement)[1][0])
+            return tuple(_plain(value) for value in sql.ask(connection, statement)[0])
 
     def _connection(self) -> Connection:
         if self._open is None:

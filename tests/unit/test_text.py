@@ -1,0 +1,46 @@
+"""Text of foreign origin as a label: printable, bounded, and as distinct as it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from innoscope.exporter.families import expose
+from innoscope.exporter.merge import Series
+from innoscope.metrics import registry
+from innoscope.text import LIMIT, label
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("3306", "3306"),
+        ("größe ☃", "größe ☃"),
+        ("\udcff\x1b[2J", r"\xff\x1b[2J"),
+        ("a\nb\u202ec\u0085", r"a\x0ab\u202ec\x85"),
+        ("\ud800", r"\ud800"),
+    ],
+)
+def test_what_cannot_be_printed_is_escaped(text: str, expected: str) -> None:
+    assert label(text) == expected
+
+
+def test_long_text_is_cut_and_stays_distinct() -> None:
+    one, other = label("x" * 10_000 + "1"), label("x" * 10_000 + "2")
+    assert len(one) == len(other) == LIMIT
+    assert one != other
+    assert len(label("\x1b" * 10**6)) == LIMIT
+
+
+def test_no_label_costs_the_metrics_of_all() -> None:
+    """A server that was started with --port=\\xff made /metrics answer 500."""
+    metrics = registry.default()
+    up, threads = metrics["mysqld_up"], metrics["threads"]
+    series = [
+        Series(up, "3306", (), 1),
+        Series(up, "\udcff\x1b[2J", (), 1),
+        Series(threads, "3306", tuple("\udcff\n" for _ in threads.labels), 1),
+    ]
+    for accept in ("", "application/openmetrics-text; version=1.0.0"):
+        body = expose(series, accept)[0].decode()
+        assert 'innoscope_mysqld_up{server="3306"} 1' in body
+        assert r'server="\\xff\\x1b[2J"' in body
