@@ -206,24 +206,41 @@ def test_tcp_with_tls(tls: tuple[Server, Path]) -> None:
     server, folder = tls
     ca = f"ssl-ca={folder / 'cert.pem'}"
     for lines in ((ca, "ssl-verify-server-cert"), (ca,), ("ssl-mode=REQUIRED",)):
-        connection = sql.connect_tcp("127.0.0.1", server.port, my_cnf(folder, *lines), timeout=5)
+        connection = sql.connect_tcp(
+            "127.0.0.1", server.port, my_cnf(folder, *lines), timeout=5, target=find_one(server.pid)
+        )
         with closing(connection), connection.cursor() as cursor:
             cursor.execute("SHOW STATUS LIKE 'Ssl_cipher'")
-            assert cursor.fetchone()[1], lines
+            row = cursor.fetchone()
+            assert row is not None
+            assert row[1], lines
 
 
 def test_tcp_without_the_tls_that_was_asked_for_is_refused(tls: tuple[Server, Path], server: Any) -> None:
     tls_server, folder = tls
     with pytest.raises(SqlFailed, match="access denied"):  # its account requires TLS
-        sql.connect_tcp("127.0.0.1", tls_server.port, my_cnf(folder), timeout=5)
+        sql.connect_tcp(
+            "127.0.0.1", tls_server.port, my_cnf(folder), timeout=5, target=find_one(tls_server.pid)
+        )
     self_signed(folder, "other-")
     with pytest.raises(SqlFailed, match="certificate"):
         sql.connect_tcp(
-            "127.0.0.1", tls_server.port, my_cnf(folder, f"ssl-ca={folder}/other-cert.pem"), timeout=5
+            "127.0.0.1",
+            tls_server.port,
+            my_cnf(folder, f"ssl-ca={folder}/other-cert.pem"),
+            timeout=5,
+            target=find_one(tls_server.pid),
         )
     plain = server("mariadb-11.4.5")  # started with --skip-ssl
     with pytest.raises(SqlFailed, match=r"does not speak TLS|SSL"):
-        sql.connect_tcp("127.0.0.1", plain.port, my_cnf(folder, "ssl-mode=REQUIRED"), user="root", timeout=5)
+        sql.connect_tcp(
+            "127.0.0.1",
+            plain.port,
+            my_cnf(folder, "ssl-mode=REQUIRED"),
+            user="root",
+            timeout=5,
+            target=find_one(plain.pid),
+        )
 
 
 def test_a_counter_that_is_enabled_is_told() -> None:

@@ -1,0 +1,135 @@
+"""A fake server: it greets with one authentication plugin, asks for another, and prints all that it gets."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import struct
+from pathlib import Path
+
+PLUGINS = (
+    "mysql_native_password", "caching_sha2_password", "sha256_password", "mysql_clear_password", "dialog",
+    "client_ed25519", "mysql_old_password", "auth_unknown",
+)  # fmt: skip
+_NONCE = b"ABCDEFGHIJKLMNOPQRST"
+#: CLIENT_PROTOCOL_41, SECURE_CONNECTION, PLUGIN_AUTH, CONNECT_WITH_DB and others; SSL is 1 << 11.
+_CAPABILITIES = 0x000F_F7FF | 1 << 19
+_LONGEST_S = 3
+
+
+def packet(number: int, body: bytes) -> bytes:
+    """Frame a packet."""
+    return struct.pack("<I", len(body))[:3] + bytes([number & 255]) + body
+
+
+def greeting(plugin: str) -> bytes:
+    """Protocol::HandshakeV10."""
+    return (
+        b"\x0a8.0.30\0" + struct.pack("<I", 7) + _NONCE[:8] + b"\0"
+        + struct.pack("<H", _CAPABILITIES & 0xFFFF) + b"\x21" + struct.pack("<H", 2) + struct.pack("<H", _CAPABILITIES >> 16) + bytes([21]) + b"\0" * 10
+        + _NONCE[8:] + b"\0" + plugin.encode() + b"\0"
+    )  # fmt: skip
+
+
+def public_key() -> bytes:
+    """A key of our own, for whoever would encrypt a password with it."""
+    return Path(__file__).with_name("fake_server.pem").read_bytes()
+
+
+def serve(connection: socket.socket, first: str, asked: str) -> bytes:
+    """Play one login: greet with plugin ``first``, then ask for ``asked`` in all ways; return what came."""
+    connection.settimeout(_LONGEST_S)
+    got = b""
+    try:
+        connection.sendall(packet(0, greeting(first)))
+        answer = connection.recv(4096)
+        got += answer
+        if asked != first:
+            connection.sendall(packet(answer[3] + 1, b"\xfe" + asked.encode() + b"\0" + _NONCE + b"\0"))
+            answer = connection.recv(4096)
+            got += answer
+        more = {
+            "caching_sha2_password": b"\x01\x04",
+            "sha256_password": b"\x01" + public_key(),
+            "dialog": b"\x04Password: ",
+            "mysql_old_password": b"\xfe",
+        }
+        for words in (more.get(asked, b"\x01\x04"), b"\x01" + public_key(), b"\xfe"):
+            if not answer:
+                break
+            connection.sendall(packet(answer[3] + 1, words))
+            answer = connection.recv(4096)
+            got += answer
+    except OSError:
+        pass
+    return got
+
+
+def stream(connection: socket.socket, what: str) -> None:
+    """Let everybody in, answer the first statements with OK, then a question with rows that never end."""
+    connection.sendall(packet(0, greeting("mysql_native_password")))
+    connection.recv(4096)
+    okay = b"\0\0\0\2\0\0\0"
+    connection.sendall(packet(2, okay))
+    while statement := connection.recv(4096):
+        if what == "columns":
+            connection.sendall(packet(1, b"\xfd\xff\xff\xff"))
+            _for_ever(connection, 2, b"\x03def\0\0\0\1a\1a\x0c\x21\0\xff\0\0\0\xfd\0\0\0\0\0")
+        elif b"SHOW" in statement or b"SELECT" in statement:
+            cells = {"rows": b"\2ab\2cd", "nulls": b"\xfb\xfb", "long": b"\xfd\xff\xff\x3f" + b"x" * 60_000}
+            column = b"\x03def\0\0\0\1a\1a\x0c\x21\0\xff\0\0\0\xfd\0\0\0\0\0"
+            head = packet(1, b"\2") + packet(2, column) + packet(3, column) + packet(4, b"\xfe\0\0\2\0")
+            connection.sendall(head)
+            if what == "slow":
+                _for_ever(connection, 5, b"\2ab\2cd", slowly=True)
+            _for_ever(connection, 5, cells[what])
+        else:
+            connection.sendall(packet(1, okay))
+
+
+def _for_ever(connection: socket.socket, number: int, body: bytes, *, slowly: bool = False) -> None:
+    if slowly:
+        connection.settimeout(0.1)
+    while True:
+        many = 1 if slowly or len(body) > 1000 else 2560
+        connection.sendall(b"".join(packet(number + one, body) for one in range(many)))
+        number += many
+        if slowly:
+            try:
+                connection.recv(1)
+                return
+            except TimeoutError:
+                continue
+
+
+def main() -> None:
+    """Listen where we are told to; print what came, one line of JSON for each connection."""
+    options = argparse.ArgumentParser()
+    options.add_argument("--socket")
+    options.add_argument("--port", type=int)
+    options.add_argument("--first", default=PLUGINS[0])
+    options.add_argument("--asked", default=PLUGINS[0])
+    options.add_argument("--stream")
+    chosen = options.parse_args()
+    listener = socket.socket(socket.AF_UNIX if chosen.socket else socket.AF_INET)
+    listener.bind(chosen.socket or ("0.0.0.0", chosen.port))  # noqa: S104
+    if chosen.socket:
+        Path(chosen.socket).chmod(0o777)
+    listener.listen()
+    print("ready", listener.getsockname()[1] if chosen.port is not None else 0, flush=True)
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            if chosen.stream:
+                try:
+                    stream(connection, chosen.stream)
+                except OSError:
+                    continue
+            else:
+                got = serve(connection, chosen.first, chosen.asked)
+                print(json.dumps(got.hex()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

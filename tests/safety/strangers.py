@@ -1,0 +1,55 @@
+"""Processes with a server's name that are none: of another user, or a second one on a data directory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+from servers import Keeper
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+#: Of no account.
+UID = 54321
+_SOURCE = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
+
+
+class Strangers:
+    """A context manager; ``folder`` is one that everybody may enter."""
+
+    def __init__(self, folder: Path) -> None:
+        self.executable = folder / "mysqld"
+        self._keeper = Keeper()
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Strangers:
+        source = self.executable.with_suffix(".c")
+        source.write_text(_SOURCE)
+        subprocess.run(["cc", "-static", "-O1", "-o", str(self.executable), str(source)], check=True)
+        self.executable.chmod(0o755)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pid in list(self._running):
+            self.end(pid)
+        self._keeper.close()
+
+    def start(self, *options: bytes, uid: int = UID, cwd: Path | None = None) -> int:
+        """Start one; its pid."""
+        arguments: Sequence[bytes] = (os.fsencode(self.executable), *options)
+        process = subprocess.Popen(
+            arguments, user=uid, group=uid, extra_groups=[], cwd=cwd or self.executable.parent
+        )
+        self._keeper.watch(process.pid)
+        self._running[process.pid] = process
+        return process.pid
+
+    def end(self, pid: int) -> None:
+        """Kill it, reaped."""
+        process = self._running.pop(pid)
+        process.kill()
+        process.wait()
+        self._keeper.forget(pid)

@@ -1,0 +1,143 @@
+"""Must show 1: processes that only bear a server's name are neither read nor watched, and disturb nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope.errors import BadFile, NoTarget
+from innoscope.target import ownership
+from innoscope.target.discover import find_one, scan
+from innoscope.target.proc import ProcFs
+from safety.agenting import SCRAPE_S, Running
+from safety.command import innoscope
+from safety.privileges import NOBODY
+from safety.sensing import Sensing, of_pid
+from safety.strangers import UID, Strangers
+from servers import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+STRANGERS = 300
+SCRAPES = 100
+SENSOR_BYTES = 90 << 20
+_COLLECTORS = ("process", "waits", "memory")
+
+
+@pytest.fixture
+def strangers(folder: Path) -> Iterator[Strangers]:
+    with Strangers(folder) as made:
+        yield made
+
+
+def test_a_crowd_of_strangers_disturbs_nobody(strangers: Strangers) -> None:
+    ended, foreign = threading.Event(), set[int]()
+
+    def flap(cwd: Path) -> None:
+        """A crash loop of a stranger, and one of root's that dies before it enters a data directory."""
+        while not ended.wait(0.2):
+            for uid, place in ((UID, None), (0, None), (0, cwd)):
+                pid = strangers.start(b"--datadir=%s" % bytes(cwd), b"--port=3999", uid=uid, cwd=place)
+                foreign.add(pid)
+                ended.wait(0.1)
+                strangers.end(pid)
+
+    with ExitStack() as stack:
+        server = stack.enter_context(Server("mysql-5.6.24"))
+        foreign |= {strangers.start(b"--port=%d" % (20_000 + number)) for number in range(STRANGERS - 1)}
+        foreign.add(strangers.start(b"--port=\xff\x1b[2J"))
+        foreign.add(
+            strangers.start(b"--datadir=%s" % bytes(server.folder.data), uid=0, cwd=server.folder.data)
+        )
+        sensor = stack.enter_context(Sensing("--no-probes"))
+        agent = stack.enter_context(Running(server, sensor=sensor.path))
+        flapping = threading.Thread(target=flap, args=(data,))
+        flapping.start()
+        stack.callback(flapping.join)
+        stack.callback(ended.set)
+        agent.until(lambda found: all(found.why(name) is None for name in _COLLECTORS))
+        took = []
+        for _ in range(SCRAPES):
+            scrape = agent.scrape()
+            assert scrape.value("mysqld_up") == 1
+            assert all(scrape.value("collector_success", collector=name) == 1 for name in _COLLECTORS)
+            took.append(scrape.seconds)
+            ended.wait(0.3)
+        reply = sensor.client.collect()
+        assert of_pid(reply, server.pid) is not None
+        assert not {one.target.pid for one in reply.servers} & foreign
+        assert not [one.name for one in reply.servers if one.name.startswith("pid ") or "3999" in one.name]
+        log = sensor.log
+    p99 = sorted(took)[int(len(took) * 0.99) - 1]
+    megabytes = reply.rss_bytes / 2**20
+    print(f"\np99 of {SCRAPES} scrapes {p99:.3f} s, sensor {megabytes:.0f} MB, {len(foreign)} strangers")
+    assert p99 < SCRAPE_S
+    assert reply.rss_bytes < SENSOR_BYTES
+    assert "Traceback" not in log
+    assert log.count(f'owner="uid {UID}"') == 1, "said once, not for each"
+    assert "is on its data directory" in log
+
+
+def test_strangers_are_listed_with_a_remedy(strangers: Strangers) -> None:
+    pids = {strangers.start() for _ in range(7)}
+    with Server("mysql-5.6.24") as server:
+        text = innoscope("targets")
+        told = [one for one in json.loads(innoscope("targets", "--json").stdout) if one["pid"] in pids]
+        doctor = innoscope("doctor")
+        assert innoscope("stacks", "--pid", server.pid).returncode == 0
+
+    assert f"ignored, owned by uid {UID}" in text.stdout
+    assert f'add "{UID}" to users in' in text.stdout
+    assert f"ignored, owned by uid {UID}" in doctor.stdout
+    assert "more" in text.stdout.splitlines()[-1]
+    assert {one["pid"] for one in told} == pids
+    assert all("ignored, owned by" in one["ignored"] for one in told)
+
+
+def test_only_root_may_name_one_by_its_pid(strangers: Strangers) -> None:
+    pid = strangers.start()
+    assert find_one(pid).pid == pid
+    with pytest.raises(NoTarget, match=r"no server listens|no mysqld") as caught:
+        find_one(socket="/nowhere")
+    assert f"uid {UID}" in (caught.value.remedy or "")
+
+
+def _rule(folder: Path, text: str) -> ownership.Rule:
+    path = folder / "servers.toml"
+    path.write_text(text)
+    path.chmod(0o644)
+    return ownership.load(str(path))
+
+
+def test_configured_users_are_servers(strangers: Strangers, folder: Path) -> None:
+    pid = strangers.start()
+    assert pid not in scan(ProcFs(), _rule(folder, "")).servers
+    for text in (f"users = ['{UID}']", f"users = ['mysql', {UID}]", f"users = ['{UID - 1}-{UID + 1}']"):
+        assert pid in scan(ProcFs(), _rule(folder, text)).servers
+    for text in (f"container_uids = [{UID}]", f"remapped_uids = [{UID}]"):
+        assert pid not in scan(ProcFs(), _rule(folder, text)).servers
+
+
+def test_a_rule_that_others_may_write_or_nobody_can_read_is_refused(folder: Path) -> None:
+    path = folder / "servers.toml"
+    for text, words in (
+        ("users = 1", "users is a list"), ("x = 1", "unknown key x"), ("max_servers = 0", "1 or more"),
+        ("users", "not TOML"), ("container_uids = ['mysql']", "not a uid"), ("users = ['5-3']", "not a uid"),
+    ):  # fmt: skip
+        with pytest.raises(BadFile, match=words):
+            _rule(folder, text)
+    path.write_text("")
+    for mode, owner in ((0o666, 0), (0o664, 0), (0o644, NOBODY)):
+        path.chmod(mode)
+        os.chown(path, owner, owner)
+        with pytest.raises(BadFile, match="others than root"):
+            ownership.load(str(path))
+    with pytest.raises(BadFile, match="no such file"):
+        ownership.load(str(folder / "none"))

@@ -1,0 +1,165 @@
+"""Must show 2: a fake server gets no secret of agent or command line, and its answers have an end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope.errors import SqlFailed
+from innoscope.target import sql
+from innoscope.target.discover import find_one
+from innoscope.target.proc import ProcFs
+from safety.agenting import Running
+from safety.command import innoscope
+from safety.fake_server import PLUGINS
+from safety.sensing import Sensing
+from safety.strangers import Strangers
+from servers import Keeper, Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from innoscope.target.model import Target
+
+PASSWORD = "xyzzy-4711-plugh"  # noqa: S105
+_HERE = Path(__file__).parent
+_MOST_BYTES = 20 << 20
+_MOST_S = 5.0
+
+
+@contextmanager
+def fake(*options: object) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A fake server and its port."""
+    command = [sys.executable, str(_HERE / "fake_server.py"), *map(str, options)]
+    with Keeper() as keeper:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        keeper.watch(process.pid)
+        assert process.stdout is not None
+        yield process, int(process.stdout.readline().split()[1])
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def told(process: subprocess.Popen[str]) -> bytes:
+    """Everything that the fake server got in its connections; ends it."""
+    process.kill()
+    assert process.stdout is not None
+    return b"".join(bytes.fromhex(json.loads(line)) for line in process.stdout)
+
+
+def assert_no_secret(got: bytes) -> None:
+    raw = PASSWORD.encode()
+    for secret in (raw, hashlib.sha1(raw).digest(), hashlib.sha256(raw).digest()):  # noqa: S324
+        assert secret not in got
+
+
+@pytest.fixture
+def account(folder: Path) -> str:
+    file = folder / "my.cnf"
+    file.write_text(f"[client]\nuser=innoscope\npassword={PASSWORD}\n")
+    file.chmod(0o600)
+    return str(file)
+
+
+@pytest.fixture
+def named(folder: Path) -> Iterator[Target]:
+    """A server's process whose socket, by its options, is somebody else's."""
+    with Strangers(folder) as strangers:
+        pid = strangers.start(b"--socket=%s/s.sock" % os.fsencode(folder), uid=0)
+        yield find_one(pid)
+
+
+@pytest.mark.parametrize("asked", PLUGINS)
+@pytest.mark.parametrize("first", ["mysql_native_password", None])
+def test_a_stranger_on_the_socket_is_not_even_told_the_account(
+    named: Target, folder: Path, account: str, first: str | None, asked: str
+) -> None:
+    with fake("--socket", folder / "s.sock", "--first", first or asked, "--asked", asked) as (process, _):
+        with pytest.raises(SqlFailed, match="no account was named"):
+            sql.connect(named, account)
+        result = innoscope("doctor", "--pid", named.pid, "--defaults-file", account)
+        assert "no account was named" in result.stdout, result.stdout + result.stderr
+        assert told(process) == b""
+
+
+@pytest.mark.parametrize("asked", PLUGINS)
+def test_a_stranger_on_the_port_is_not_even_told_the_account(named: Target, account: str, asked: str) -> None:
+    with fake("--port", 0, "--first", asked, "--asked", asked) as (process, port):
+        with pytest.raises(SqlFailed, match="no account was named"):
+            sql.connect(replace(named, socket=None, port=port), account)
+        with pytest.raises(SqlFailed, match="no account was named"):
+            sql.connect_tcp("127.0.0.1", port, account, target=named)
+        with pytest.raises(SqlFailed, match="does not speak TLS"):
+            sql.connect_tcp("127.0.0.2", port, account)  # as if it were another host
+        assert told(process) == b""
+
+
+@pytest.mark.parametrize("asked", PLUGINS)
+@pytest.mark.parametrize("over", ["socket", "port"])
+def test_a_verified_server_gets_no_password_in_forms_that_are_never_needed(
+    named: Target, folder: Path, account: str, asked: str, over: str
+) -> None:
+    """The two SHA-256 plugins may ask for the password over a socket that only the server can read."""
+    where = ("--socket", folder / "own.sock") if over == "socket" else ("--port", 0)
+    with fake(*where, "--first", PLUGINS[0], "--asked", asked) as (process, port):
+        begun = ProcFs().stat(process.pid).start_time
+        itself = replace(named, pid=process.pid, start_time=begun, socket=str(folder / "own.sock"))
+        with pytest.raises(SqlFailed):
+            sql.connect(itself if over == "socket" else replace(itself, socket=None, port=port), account)
+        assert process.stdout is not None
+        got = bytes.fromhex(json.loads(process.stdout.readline()))
+    assert got, "it was let in as far as the login"
+    if not asked.startswith(("sha", "caching_sha")):
+        assert_no_secret(got)
+
+
+def test_the_agent_tells_a_stranger_nothing(named: Target, folder: Path, account: str) -> None:
+    """Sensor and agent take it for a server of root; the socket of its options is another process's."""
+    with (
+        fake("--socket", folder / "s.sock", "--asked", "mysql_clear_password") as (process, _),
+        Sensing("--no-probes", "--only", named.pid) as sensor,
+    ):
+        server = Server.__new__(Server)
+        server._folder = type("Place", (), {"inside": folder})()
+        options = ("[sql]", f"defaults_file = '{account}'")
+        with Running(server, sensor=sensor.path, options=options) as agent:
+            scrape = agent.until(lambda found: found.why("sql") is not None)
+            assert scrape.value("sql_up") == 0
+        assert told(process) == b""
+
+
+@pytest.mark.parametrize("what", ["rows", "nulls", "long", "columns", "slow"])
+def test_an_answer_without_end_is_given_up(folder: Path, account: str, what: str) -> None:
+    path = folder / "own.sock"
+    with fake("--socket", path, "--stream", what) as (process, _):
+        done = subprocess.run(
+            [sys.executable, "-m", "safety.stream_main", str(process.pid), str(path), account],
+            capture_output=True, text=True, timeout=60, check=False,
+            env={**os.environ, "PYTHONPATH": str(_HERE.parent)},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        cost = json.loads(done.stdout)
+    print(f"\n{what}: {cost['seconds']:.2f} s, {cost['bytes'] / 2**20:.1f} MB: {cost['error']}")
+    assert cost["seconds"] < _MOST_S
+    assert cost["bytes"] < _MOST_BYTES
+    assert "longer than" in cost["error"] or "did not answer in time" in cost["error"]
+
+
+def test_all_statements_go_through_one_helper() -> None:
+    package = Path(sql.__file__).parents[1]
+    using = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if "cursor.execute" in path.read_text()
+    }
+    assert using == {"target/sql.py"}
