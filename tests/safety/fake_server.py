@@ -25,11 +25,10 @@ def packet(number: int, body: bytes) -> bytes:
 
 def greeting(plugin: str) -> bytes:
     """Protocol::HandshakeV10."""
-    return (
-        b"\x0a8.0.30\0" + struct.pack("<I", 7) + _NONCE[:8] + b"\0"
-        + struct.pack("<H", _CAPABILITIES & 0xFFFF) + b"\x21" + struct.pack("<H", 2) + struct.pack("<H", _CAPABILITIES >> 16) + bytes([21]) + b"\0" * 10
-        + _NONCE[8:] + b"\0" + plugin.encode() + b"\0"
-    )  # fmt: skip
+    low, high = _CAPABILITIES & 0xFFFF, _CAPABILITIES >> 16
+    begin = b"\x0a8.0.30\0" + struct.pack("<I", 7) + _NONCE[:8] + b"\0" + struct.pack("<H", low)
+    middle = b"\x21" + struct.pack("<HH", 2, high) + bytes([21]) + b"\0" * 10
+    return begin + middle + _NONCE[8:] + b"\0" + plugin.encode() + b"\0"
 
 
 def public_key() -> bytes:
@@ -73,11 +72,15 @@ def stream(connection: socket.socket, what: str) -> None:
     okay = b"\0\0\0\2\0\0\0"
     connection.sendall(packet(2, okay))
     while statement := connection.recv(4096):
-        if what == "columns":
+        if what == "columns" and b"SHOW" in statement:
             connection.sendall(packet(1, b"\xfd\xff\xff\xff"))
             _for_ever(connection, 2, b"\x03def\0\0\0\1a\1a\x0c\x21\0\xff\0\0\0\xfd\0\0\0\0\0")
         elif b"SHOW" in statement or b"SELECT" in statement:
-            cells = {"rows": b"\2ab\2cd", "nulls": b"\xfb\xfb", "long": b"\xfd\xff\xff\x3f" + b"x" * 60_000}
+            cells = {
+                "rows": b"\2ab\2cd",
+                "nulls": b"\xfb\xfb",
+                "long": b"\xfc\x60\xea" + b"x" * 60_000 + b"\xfb",
+            }
             column = b"\x03def\0\0\0\1a\1a\x0c\x21\0\xff\0\0\0\xfd\0\0\0\0\0"
             head = packet(1, b"\2") + packet(2, column) + packet(3, column) + packet(4, b"\xfe\0\0\2\0")
             connection.sendall(head)

@@ -53,9 +53,8 @@ def test_a_crowd_of_strangers_disturbs_nobody(strangers: Strangers) -> None:
         server = stack.enter_context(Server("mysql-5.6.24"))
         foreign |= {strangers.start(b"--port=%d" % (20_000 + number)) for number in range(STRANGERS - 1)}
         foreign.add(strangers.start(b"--port=\xff\x1b[2J"))
-        foreign.add(
-            strangers.start(b"--datadir=%s" % bytes(server.folder.data), uid=0, cwd=server.folder.data)
-        )
+        data = server.folder.data
+        foreign.add(strangers.start(b"--datadir=%s" % bytes(data), uid=0, cwd=data))
         sensor = stack.enter_context(Sensing("--no-probes"))
         agent = stack.enter_context(Running(server, sensor=sensor.path))
         flapping = threading.Thread(target=flap, args=(data,))
