@@ -29,6 +29,7 @@ run()
 """
 _FILES = {
     "packaging/agent.toml": "etc/innoscope/agent.toml",
+    "packaging/servers.toml": "etc/innoscope/servers.toml",
     "packaging/systemd/innoscope-agent.service": "usr/lib/systemd/system/innoscope-agent.service",
     "packaging/systemd/innoscope-sensor.service": "usr/lib/systemd/system/innoscope-sensor.service",
     "packaging/systemd/innoscope.sysusers": "usr/lib/sysusers.d/innoscope.conf",

@@ -37,6 +37,8 @@ MOVED = {
     "/usr/share/zsh/site-functions/": "/usr/share/zsh/vendor-completions/",
 }
 
+_CONFIGURATION = "/etc/innoscope/agent.toml\n/etc/innoscope/servers.toml\n"
+
 
 def said(*command: object) -> str:
     return subprocess.run([*map(str, command)], capture_output=True, text=True, check=True).stdout
@@ -103,6 +105,7 @@ def test_all_that_is_promised_is_in_them(packages: Packages) -> None:
     assert paths >= manuals | {
         "/usr/bin/innoscope",
         "/etc/innoscope/agent.toml",
+        "/etc/innoscope/servers.toml",
         "/usr/share/innoscope/account.sql",
         "/usr/share/man/man1/innoscope.1",
         "/usr/share/man/man5/innoscope-agent.toml.5",
@@ -120,8 +123,8 @@ def test_all_that_is_promised_is_in_them(packages: Packages) -> None:
 
 
 def test_configuration_is_kept_by_both(packages: Packages) -> None:
-    assert said("dpkg-deb", "--info", packages.deb, "conffiles") == "/etc/innoscope/agent.toml\n"
-    assert said("rpm", "-qcp", packages.rpm) == "/etc/innoscope/agent.toml\n"
+    assert said("dpkg-deb", "--info", packages.deb, "conffiles") == _CONFIGURATION
+    assert said("rpm", "-qcp", packages.rpm) == _CONFIGURATION
 
 
 @pytest.mark.parametrize("name", sorted(requirements()))

@@ -202,10 +202,6 @@ def my_cnf(folder: Path, *lines: str) -> str:
     return str(file)
 
 
-def over_tcp(server: Server, file: str, user: str | None = None) -> sql.Connection:
-    return sql.connect_tcp("127.0.0.1", server.port, file, user, 5, target=find_one(server.pid))
-
-
 def test_tcp_with_tls(tls: tuple[Server, Path]) -> None:
     server, folder = tls
     ca = f"ssl-ca={folder / 'cert.pem'}"

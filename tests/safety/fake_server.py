@@ -84,9 +84,7 @@ def stream(connection: socket.socket, what: str) -> None:
             column = b"\x03def\0\0\0\1a\1a\x0c\x21\0\xff\0\0\0\xfd\0\0\0\0\0"
             head = packet(1, b"\2") + packet(2, column) + packet(3, column) + packet(4, b"\xfe\0\0\2\0")
             connection.sendall(head)
-            if what == "slow":
-                _for_ever(connection, 5, b"\2ab\2cd", slowly=True)
-            _for_ever(connection, 5, cells[what])
+            _for_ever(connection, 5, cells[what], slowly=what == "slow")
         else:
             connection.sendall(packet(1, okay))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import resource
+import os
 import sys
 import time
 from dataclasses import replace
@@ -14,11 +14,16 @@ from innoscope.target.proc import ProcFs
 from unit.dumps import target
 
 
+def peak() -> int:
+    """The most memory that we had so far, in bytes (VmHWM; ru_maxrss has our parent's in it)."""
+    return int(ProcFs().status(os.getpid())["VmHWM"].split()[0]) << 10
+
+
 def main() -> None:
     pid, path, file = int(sys.argv[1]), *sys.argv[2:]
     server = replace(target(), pid=pid, start_time=ProcFs().stat(pid).start_time, socket=path, port=None)
     connection = sql.connect(server, file)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak()
     began = time.monotonic()
     try:
         sql.rows(connection, "SHOW GLOBAL STATUS")
@@ -26,8 +31,7 @@ def main() -> None:
     except InnoscopeError as caught:
         error = caught.what
     seconds = time.monotonic() - began
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    print(json.dumps({"seconds": seconds, "bytes": grown << 10, "error": error}))
+    print(json.dumps({"seconds": seconds, "bytes": peak() - before, "error": error}))
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 #: Bytes of one answer. The longest that we ask for: 20,000 threads, most of them idle.
 MOST_BYTES: Final = 4 << 20
-#: Values of one answer, rows times columns: each is an object, however few bytes it has.
-MOST_VALUES: Final = 220_000
+#: Values of one answer, a row counting as two more: each is an object, however few bytes it has.
+MOST_VALUES: Final = 250_000
 #: Columns of one answer: a first byte beyond this is that of a longer number.
 _MOST_COLUMNS: Final = 250
 #: Packets of an answer that is no table, and of a login.
@@ -95,7 +95,7 @@ class Budget:
         if self.logging_in:
             return
         if 0 < columns <= _MOST_COLUMNS:
-            self.packets_left = MOST_VALUES // columns + columns
+            self.packets_left = MOST_VALUES // (columns + 2) + columns
         elif columns != _ERROR and columns:
             self.packets_left = -1
 
