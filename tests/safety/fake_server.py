@@ -76,11 +76,9 @@ def stream(connection: socket.socket, what: str) -> None:
             connection.sendall(packet(1, b"\xfd\xff\xff\xff"))
             _for_ever(connection, 2, b"\x03def\0\0\0\1a\1a\x0c\x21\0\xff\0\0\0\xfd\0\0\0\0\0")
         elif b"SHOW" in statement or b"SELECT" in statement:
-            cells = {
-                "rows": b"\2ab\2cd",
-                "nulls": b"\xfb\xfb",
-                "long": b"\xfc\x60\xea" + b"x" * 60_000 + b"\xfb",
-            }
+            long = b"\xfc\x60\xea" + b"x" * 60_000 + b"\xfb"
+            pair = b"\2ab\2cd"
+            cells = {"rows": pair, "slow": pair, "nulls": b"\xfb\xfb", "long": long}
             column = b"\x03def\0\0\0\1a\1a\x0c\x21\0\xff\0\0\0\xfd\0\0\0\0\0"
             head = packet(1, b"\2") + packet(2, column) + packet(3, column) + packet(4, b"\xfe\0\0\2\0")
             connection.sendall(head)
