@@ -244,10 +244,14 @@ _WORK: Final = (
         (
             Query(increase("sensor_restarts", by=_EACH), "{{instance}} another sensor"),
             Query(increase("own_profiles", by=["instance", "result"]), "{{instance}} profile {{result}}"),
+            Query(increase("own_thread_restarts", by=["instance", "process"]), "{{instance}} {{process}}"),
+            Query(increase("sensor_watch_failures", by=_EACH), "{{instance}} server not watched"),
+            Query(series("own_threads_stuck"), "{{instance}} stuck in {{process}}"),
         ),
-        "Sensors that were replaced, and profiles that an agent took of itself because it was over its "
-        "budget.",
-        "A sensor that comes and goes: it is killed, or it fails.",
+        "Sensors and threads that were replaced, threads that hang, servers that could not be watched, and "
+        "profiles that an agent took of itself because it was over its budget.",
+        "A sensor that comes and goes: it is killed, or it fails. Threads that hang: the log names the "
+        "server.",
         (run("journalctl -u innoscope-sensor"), run("innoscope self-profile")),
     ),
     Panel(

@@ -26,6 +26,7 @@ from innoscope.sensor.profiles import encode_chunks, encode_looks
 from innoscope.sensor.server import SocketServer
 from innoscope.stacks.model import Frame, Trust
 from innoscope.stacks.profiles import CHUNK_S, SPAN_S, Chunk, Stack
+from innoscope.supervision import Supervisor
 from innoscope.target.model import Target
 from innoscope.target.proc import ProcFs
 
@@ -153,7 +154,7 @@ class MadeSensor:
         self._servers = servers
 
     def __enter__(self) -> MadeSensor:
-        self._socket = SocketServer(str(self.path), self._handle)
+        self._socket = SocketServer(str(self.path), self._handle, Supervisor())
         return self
 
     def __exit__(self, *_: object) -> None:

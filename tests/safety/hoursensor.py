@@ -12,6 +12,7 @@ from innoscope.sensor.profiles import encode_chunks
 from innoscope.sensor.server import SocketServer
 from innoscope.stacks.model import Frame, Trust
 from innoscope.stacks.profiles import CHUNK_S, MOST_STACKS, SPAN_S, Chunk, Profiles, Stack
+from innoscope.supervision import Supervisor
 from innoscope.target.discover import find_one
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class HourSensor:
             self._profiles.put(Chunk(end - CHUNK_S, end, 10, 80.0, counts))
 
     def __enter__(self) -> HourSensor:
-        self._socket = SocketServer(str(self._path), self._answer)
+        self._socket = SocketServer(str(self._path), self._answer, Supervisor())
         return self
 
     def __exit__(self, *_: object) -> None:

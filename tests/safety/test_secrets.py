@@ -20,6 +20,7 @@ from innoscope.errors import BadFile
 from innoscope.exporter import webconfig
 from innoscope.selfprofile import kept
 from innoscope.sensor.server import SocketServer
+from innoscope.supervision import Supervisor
 from innoscope.toggles import status
 from safety.agenting import Running
 from safety.command import innoscope
@@ -236,10 +237,10 @@ def test_links_where_the_sensor_makes_its_socket(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         with pytest.raises(Exception, match="not a socket"):
-            SocketServer(str(path), dict)
+            SocketServer(str(path), dict, Supervisor())
         path.unlink()
         path.symlink_to(tmp_path / "nothing")
-        server = SocketServer(str(path), dict)
+        server = SocketServer(str(path), dict, Supervisor())
     finally:
         assert os.umask(before) == 0, "a change for good"
     try:

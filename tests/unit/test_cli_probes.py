@@ -12,6 +12,7 @@ from innoscope.cli.main import main
 from innoscope.probes.governor import ProbeReport
 from innoscope.sensor.client import SensorDown
 from innoscope.sensor.server import SocketServer
+from innoscope.supervision import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +32,7 @@ def socket(tmp_path: Path) -> Iterator[str]:
         return {"servers": {"3306": [asdict(report) for report in REPORTS]}}
 
     path = str(tmp_path / "sensor.sock")
-    server = SocketServer(path, handle)
+    server = SocketServer(path, handle, Supervisor())
     yield path
     server.close()
 

@@ -15,10 +15,12 @@ from innoscope.metrics.model import by_series
 from innoscope.stacks.classify import default_classifier
 from innoscope.stacks.model import Trust
 from innoscope.stacks.profiles import Profiles
+from innoscope.supervision import Supervisor
+from innoscope.workers import Workers
 from unit.dumps import IDLE, ROW_LOCK, dump, frames, target, thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from innoscope.metrics.model import Value
     from innoscope.stacks.model import Dump
@@ -49,6 +51,15 @@ class Eyes:
         return item
 
 
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    """Threads for looks, with what starts them on time."""
+    workers = Workers()
+    Supervisor().start("workers", workers.run, PATIENCE_S)
+    yield workers
+    workers.close()
+
+
 class Clock:
     """Stands still until it is moved."""
 
@@ -70,11 +81,11 @@ def collected(waits: WaitsCollector) -> dict[tuple[str, tuple[str, ...]], Value]
     return by_series(waits.collect())
 
 
-def test_counts_sums_trust_and_profiles() -> None:
+def test_counts_sums_trust_and_profiles(workers: Workers) -> None:
     clock, profiles = Clock(), Profiles()
     look = dump(thread(1), thread(2), thread(3, ROW_LOCK, "row_lock", Trust.TORN))
     eyes = Eyes(look, stepped=True)
-    waits = WaitsCollector(target(), profiles, eyes=eyes, clock=clock)
+    waits = WaitsCollector(target(), profiles, workers=workers, eyes=eyes, clock=clock)
     try:
         with pytest.raises(CollectorFailed, match="first look"):
             waits.collect()
@@ -101,11 +112,11 @@ def test_counts_sums_trust_and_profiles() -> None:
     }
 
 
-def test_a_long_gap_counts_for_no_more_than_five_intervals() -> None:
+def test_a_long_gap_counts_for_no_more_than_five_intervals(workers: Workers) -> None:
     clock = Clock()
     eyes = Eyes(dump(thread(1)), stepped=True)
     profiles = Profiles()
-    waits = WaitsCollector(target(), profiles, eyes=eyes, clock=clock)
+    waits = WaitsCollector(target(), profiles, workers=workers, eyes=eyes, clock=clock)
     try:
         eyes.step.release()
         until(lambda: profiles.between(0, 1e12).looks == 1)
@@ -119,9 +130,9 @@ def test_a_long_gap_counts_for_no_more_than_five_intervals() -> None:
     assert seen["thread_seconds", ("idle",)] == pytest.approx(5.0)
 
 
-def test_looks_keep_their_rate_and_leave_out_what_was_missed() -> None:
+def test_looks_keep_their_rate_and_leave_out_what_was_missed(workers: Workers) -> None:
     eyes = Eyes(dump(thread(1)))
-    waits = WaitsCollector(target(), eyes=eyes, interval_s=0.05)
+    waits = WaitsCollector(target(), workers=workers, eyes=eyes, interval_s=0.05)
     began = time.monotonic()
     for _ in range(10):
         assert eyes.looked.acquire(timeout=PATIENCE_S)
@@ -131,11 +142,11 @@ def test_looks_keep_their_rate_and_leave_out_what_was_missed() -> None:
     assert took >= 8 * 0.05, "ten looks are nine intervals, and the first may be late"
 
 
-def test_old_looks_are_not_taken_for_now() -> None:
+def test_old_looks_are_not_taken_for_now(workers: Workers) -> None:
     clock = Clock()
     eyes = Eyes(dump(thread(1)), stepped=True)
     profiles = Profiles()
-    waits = WaitsCollector(target(), profiles, eyes=eyes, clock=clock)
+    waits = WaitsCollector(target(), profiles, workers=workers, eyes=eyes, clock=clock)
     try:
         eyes.step.release()
         until(lambda: profiles.between(0, 1e12).looks == 1)
@@ -149,7 +160,7 @@ def test_old_looks_are_not_taken_for_now() -> None:
     assert caught.value.reason == "timeout"
 
 
-def test_a_kernel_without_bpf_is_said_with_its_reason() -> None:
+def test_a_kernel_without_bpf_is_said_with_its_reason(workers: Workers) -> None:
     error = KernelUnable(
         "this kernel cannot run the stack snapshot: no BTF", remedy="innoscope doctor says why"
     )
@@ -157,7 +168,7 @@ def test_a_kernel_without_bpf_is_said_with_its_reason() -> None:
     def no_eyes(_: Target) -> Eyes:
         raise error
 
-    waits = WaitsCollector(target(), eyes=no_eyes)
+    waits = WaitsCollector(target(), workers=workers, eyes=no_eyes)
     try:
         until(lambda: "no BTF" in str(_raised(waits)))
         failure = _raised(waits)
@@ -176,7 +187,7 @@ def _raised(waits: WaitsCollector) -> Exception | None:
     return None
 
 
-def test_a_pool_thread_stays_what_it_was_last() -> None:
+def test_a_pool_thread_stays_what_it_was_last(workers: Workers) -> None:
     purge = frames("row_purge", "purge_worker_callback", "tpool::task_group::execute")
     idle = frames("libc.so.6!pthread_cond_wait", "tpool::thread_pool_generic::get_task")
     looks = [
@@ -186,7 +197,7 @@ def test_a_pool_thread_stays_what_it_was_last() -> None:
     ]
     eyes = Eyes(*looks, stepped=True)
     profiles = Profiles()
-    waits = WaitsCollector(target(), profiles, eyes=eyes, interval_s=0.01)
+    waits = WaitsCollector(target(), profiles, workers=workers, eyes=eyes, interval_s=0.01)
     seen = []
     try:
         assert waits.thread_kinds() == {}
@@ -205,9 +216,9 @@ def test_a_pool_thread_stays_what_it_was_last() -> None:
     ]
 
 
-def test_closed_it_looks_no_more() -> None:
+def test_closed_it_looks_no_more(workers: Workers) -> None:
     eyes = Eyes(dump(thread(1)))
-    waits = WaitsCollector(target(), eyes=eyes, interval_s=0.001)
+    waits = WaitsCollector(target(), workers=workers, eyes=eyes, interval_s=0.001)
     assert eyes.looked.acquire(timeout=PATIENCE_S)
     waits.close()
     looks = eyes.looks

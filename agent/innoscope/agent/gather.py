@@ -17,6 +17,7 @@ from innoscope.exporter.merge import Merger, Reading, about, failure
 from innoscope.metrics.model import Outcome, Sample
 from innoscope.records import record
 from innoscope.sensor.client import SensorDown
+from innoscope.supervision import Trouble
 from innoscope.target.discover import find_all
 from innoscope.target.proc import ProcFs
 
@@ -63,7 +64,7 @@ class Picture:
 
 
 class _Asking:
-    """The sensor as a collector, so that a runner gives it its thread and its time limit."""
+    """The sensor as a collector, so that a runner gives it a thread and a time limit."""
 
     name = "sensor"
 
@@ -96,7 +97,7 @@ class Gatherer:
         self._merger = Merger(registry)
         self._timeout = servers.config.sensor.timeout_seconds
         self._asking = _Asking(sensor, self._timeout)
-        self._runner = Runner([self._asking])
+        self._runner = Runner([self._asking], servers.workers, "sensor")
         self._toggles = TogglesFile()
         self._lock = threading.Lock()
         self._checked = frozenset(entry.metric for entry in sql_catalog.default().entries)
@@ -104,6 +105,7 @@ class Gatherer:
         self.profiles = OwnProfiles()
         self.pushes: Pushes | None = None
         self.incidents: Callable[[str], list[Sample]] = lambda _server: []
+        self.trouble: Callable[[], Trouble] = Trouble
         self.picture: Picture | None = None
 
     def gather(self, budget: float) -> Picture | None:
@@ -149,7 +151,7 @@ class Gatherer:
             outcomes = self._outcomes(server)
             series += self._merger.merge(Reading(server.name, self._life(server), outcomes))
             views.append(_view(server, outcomes))
-        ours = own(self.state, self._merger.dropped, self.profiles, self.pushes)
+        ours = own(self.state, self._merger.dropped, self.profiles, self.pushes, self.trouble())
         series += self._merger.merge(Reading("", Life(None, self.state.life), (ours,)))
         return Picture(self._clock(), tuple(series), tuple(views))
 
@@ -170,7 +172,8 @@ class Gatherer:
             for server in servers:
                 server.outcomes = _silent(server, outcome.seconds)
             return
-        self.state.answered((reply.boot_id, reply.pid), reply.version, reply.cpu_seconds, reply.rss_bytes)
+        life = (reply.boot_id, reply.pid)
+        self.state.answered(life, reply.version, reply.cpu_seconds, reply.rss_bytes, reply.trouble)
         for server in servers:
             server.outcomes = ()
         for told in reply.servers:

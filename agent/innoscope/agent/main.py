@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -31,17 +32,18 @@ from innoscope.exporter import auth
 from innoscope.exporter.web import Address, WebServer
 from innoscope.exporter.webconfig import Watched
 from innoscope.metrics import registry
-from innoscope.metrics.notify import notify
 from innoscope.push.errors import REASONS
 from innoscope.push.pusher import Pusher
 from innoscope.selfprofile import kept
 from innoscope.sensor.client import SensorClient, SensorDown
 from innoscope.stacks.profiles import CHUNK_S
+from innoscope.supervision import Supervisor, Trouble
 from innoscope.target import credentials
 
 if TYPE_CHECKING:
     from innoscope.agent.config import Config
     from innoscope.stacks.profiles import Chunk
+    from innoscope.supervision import Beat
     from innoscope.target.model import Target
 
 _log = logging.getLogger(__name__)
@@ -54,9 +56,9 @@ _LOOKS: Final = 2.0
 #: The page's numbers are kept every poll, but no more often than stacks are; a gathering for a scrape counts
 #: for them too while it is younger than this share of that time.
 _STILL_NEW: Final = 0.9
-#: Seconds between two signs of life for systemd's watchdog, and without a poll before there are none.
-_BEAT: Final = 5.0
-_POLL_STUCK: Final = 90.0
+#: Seconds without a sign of life after which a thread hangs, and of the one that polls, beside its pause.
+_HANGS_S: Final = 60.0
+_POLL_HANGS_S: Final = 90.0
 #: malloc.h. A thread a connection would each get a heap of its own, and keep what its answer took.
 _M_ARENA_MAX: Final = -8
 _HEAPS: Final = 2
@@ -76,7 +78,7 @@ class Agent:
         if self.watched.config.users:
             auth.require_bcrypt()
         self._config = config
-        servers = Servers(config)
+        self._servers = servers = Servers(config)
         self._gatherer = Gatherer(sensor, servers, registry.default())
         self._step_s = max(config.stacks.poll_seconds, CHUNK_S)
         self.history = History(config.stacks.keep_seconds)
@@ -104,7 +106,8 @@ class Agent:
         }
         self._own = OwnProfile(config.own, self._gatherer.profiles)
         self.ended = threading.Event()
-        self._polled_at = time.monotonic()
+        self._supervisor = Supervisor()
+        self._gatherer.trouble = self._trouble
         self.web = WebServer(
             Address.parse(config.web.listen_address), {**routes.table(), **more}, self.watched
         )
@@ -127,24 +130,30 @@ class Agent:
             self._pusher.take(server, target, chunks)
 
     def run(self) -> None:
-        """Serve until ``ended`` is set."""
-        threading.Thread(target=self.web.serve, name="web", daemon=True).start()
-        threading.Thread(target=self._poll, name="poll", daemon=True).start()
+        """Serve until ``ended`` is set. Raises GaveUp."""
+        start = self._supervisor.start
+        start("workers", self._servers.workers.run, _HANGS_S)
+        start("web", self.web.serve, _HANGS_S)
+        start("poll", self._poll, self._config.stacks.poll_seconds + _POLL_HANGS_S)
         if self._config.watch.triggers:
             self._begin_watching()
-        pushing = None
         if self._pusher is not None:
-            pushing = threading.Thread(target=self._pusher.run, name="push", daemon=True)
-            pushing.start()
-        while not self.ended.wait(_BEAT):
-            if time.monotonic() - self._polled_at < _POLL_STUCK:
-                notify("WATCHDOG=1")
-            self._own.beat()
-        notify("STOPPING=1")
+            start("push", self._pusher.run, self._pusher.hangs_s)
+        self._supervisor.watch(self.ended, self._beat_own)
         self.web.stop()
-        if self._pusher is not None and pushing is not None:
+        if self._pusher is not None:
             self._pusher.end()
-            pushing.join(_LAST_PUSH)
+            self._supervisor.join("push", _LAST_PUSH)
+
+    def _trouble(self) -> Trouble:
+        stuck = self._supervisor.hung() + len(self._servers.workers.stuck())
+        return Trouble(restarts=self._supervisor.restarts, stuck=stuck)
+
+    def _beat_own(self) -> None:
+        try:
+            self._own.beat()
+        except Exception:  # our own profile is not worth our life
+            _log.exception("no profile of our own")
 
     def _begin_watching(self) -> None:
         try:
@@ -152,21 +161,21 @@ class Agent:
         except InnoscopeError as error:  # the rest of us is of use without it
             _log.error("no incident files", extra={"error": error.what, "remedy": error.remedy})
             return
-        threading.Thread(target=self._watching.run, args=(self.ended,), name="watch", daemon=True).start()
+        self._supervisor.start("watch", partial(self._watching.run, self.ended), _HANGS_S)
 
-    def _poll(self) -> None:
+    def _poll(self, beat: Beat) -> None:
         """Now and then: profiles, and servers where the sensor is of no help."""
         self._maintain()
         self._gatherer.gather(_GATHERING)
-        notify("READY=1")
+        self._supervisor.ready()
         while True:
+            beat()
             self._take_over_profiles()
             self._note_numbers()
             self._own.begin()  # not earlier: it may have been a whole hour, which is not what we cost
             if self.ended.wait(self._config.stacks.poll_seconds):
                 return
             self._maintain()
-            self._polled_at = time.monotonic()
 
     def _take_over_profiles(self) -> None:
         try:

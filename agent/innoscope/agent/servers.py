@@ -15,6 +15,7 @@ from innoscope.sensor.naming import Names
 from innoscope.target import sql
 from innoscope.target.discover import still_same
 from innoscope.target.proc import ProcFs
+from innoscope.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -26,19 +27,28 @@ if TYPE_CHECKING:
 
 #: Seconds for which a server that ended is still told of, with mysqld_up 0.
 _REMEMBERED: Final = 3600.0
+#: Threads that wait for answers over SQL, however many servers there are. One that does not answer takes its
+#: thread for ``sql.timeout_seconds``.
+_SQL_THREADS: Final = 32
 _HERE: Final = ("127.0.0.1", "::1", "localhost")
 
 
 class Lane:
-    """The way to one server over SQL: a collector and the thread that runs it.
+    """The way to one server over SQL: a collector, and what runs it.
 
     ``connect`` makes a connection beside the collector's; it takes seconds of patience.
     """
 
-    def __init__(self, collector: SqlCollector, connect: Callable[[float], Connection]) -> None:
+    def __init__(
+        self,
+        collector: SqlCollector,
+        connect: Callable[[float], Connection],
+        workers: Workers,
+        name: str,
+    ) -> None:
         self.connect = connect
         self._collector = collector
-        self._runner = Runner([collector])
+        self._runner = Runner([collector], workers, name)
 
     def start(self, timeout: float) -> None:
         """Begin to ask; ``timeout`` is in seconds."""
@@ -85,6 +95,7 @@ class Servers:
 
     def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
         self.config = config
+        self.workers = Workers(sizes={SqlCollector.name: _SQL_THREADS})
         self._clock = clock
         self._names = Names({}, ProcFs())
         self._known: dict[str, Server] = {}
@@ -186,7 +197,7 @@ class Servers:
         flavour, version = (target.flavour, target.version) if target else ("", ())
         within = partial(connect, settings.timeout_seconds)
         asking = SqlCollector(within, sql_catalog.default(), flavour, version, settings.timeout_seconds)
-        return Lane(asking, connect)
+        return Lane(asking, connect, self.workers, str(target.pid) if target else named.name if named else "")
 
 
 def same(before: Target, now: Target) -> bool:

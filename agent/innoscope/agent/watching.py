@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from innoscope.agent.gather import Gatherer
     from innoscope.agent.incidents import Incidents
     from innoscope.agent.recording import Recorder, Recorders
+    from innoscope.supervision import Beat
     from innoscope.watch.loop import Event
 
 _log = logging.getLogger(__name__)
@@ -51,10 +52,11 @@ class Watching:
         self.taken: Counter[str] = Counter()
         self.taken_at: dict[str, float] = {}
 
-    def run(self, ended: threading.Event) -> None:
+    def run(self, ended: threading.Event, beat: Beat) -> None:
         """Until ``ended`` is set."""
         due = time.monotonic()
         while not ended.wait(max(0.0, due - time.monotonic())):
+            beat()
             due = max(due + _EVERY_S, time.monotonic())
             try:
                 self._second()

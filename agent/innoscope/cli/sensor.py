@@ -120,6 +120,7 @@ def command(
     from innoscope.sensor.main import Sensor, Settings, default_factories
     from innoscope.sensor.server import SocketServer
     from innoscope.sensor.watch import ProbeSettings
+    from innoscope.supervision import GaveUp, Supervisor
     from innoscope.target import ownership
 
     logs.set_up(log_format, log_level)
@@ -128,14 +129,19 @@ def command(
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     wanted = ProbeSettings(frozenset(families) or None, budget) if probes else None
     rule = ownership.load()
-    sensor = Sensor(Settings(interval, names, wanted, only, rule), default_factories())
-    socket = SocketServer(path, sensor.handle, group=group)
+    supervisor = Supervisor()
+    settings = Settings(interval, names, wanted, only, rule)
+    sensor = Sensor(settings, default_factories(), supervisor=supervisor)
+    socket = SocketServer(path, sensor.handle, supervisor, group=group)
     log.info("sensor listens", extra={"socket": path, "pid": os.getpid()})
     code = 0
     try:
         sensor.run(ended)
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
+    except GaveUp as error:
+        log.critical("sensor gives up", extra={"reason": error.what})
+        code = error.exit_code
     finally:
         socket.close()
         sensor.close()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope import __version__
 from innoscope.metrics.model import Outcome, Sample
+from innoscope.supervision import Trouble
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -29,13 +30,16 @@ class SensorState:
     version: str = ""
     cpu_seconds: float | None = None
     rss_bytes: int | None = None
+    trouble: Trouble = field(default_factory=Trouble)
 
-    def answered(self, life: Hashable, version: str, cpu_seconds: float, rss_bytes: int) -> None:
+    def answered(
+        self, life: Hashable, version: str, cpu_seconds: float, rss_bytes: int, trouble: Trouble
+    ) -> None:
         """It did; another ``life`` than before is another process."""
         if self.life not in (None, life):
             self.restarts += 1
         self.up, self.words, self.life, self.version = True, "", life, version
-        self.cpu_seconds, self.rss_bytes = cpu_seconds, rss_bytes
+        self.cpu_seconds, self.rss_bytes, self.trouble = cpu_seconds, rss_bytes, trouble
 
     def failed(self, words: str) -> None:
         """It did not, and why."""
@@ -86,12 +90,18 @@ def cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def own(sensor: SensorState, dropped: int, profiles: OwnProfiles, pushes: Pushes | None = None) -> Outcome:
+def own(
+    sensor: SensorState,
+    dropped: int,
+    profiles: OwnProfiles,
+    pushes: Pushes | None = None,
+    trouble: Trouble | None = None,
+) -> Outcome:
     """The samples about ourselves; of a sensor that is not there, its costs are left out.
 
     ``pushes`` is None where nothing is pushed.
     """
-    began = time.monotonic()
+    began, trouble = time.monotonic(), trouble or Trouble()
     samples = [
         Sample("build_info", 1, (__version__,)),
         Sample("sensor_up", int(sensor.up)),
@@ -101,10 +111,15 @@ def own(sensor: SensorState, dropped: int, profiles: OwnProfiles, pushes: Pushes
         Sample("series_dropped", dropped),
         Sample("own_profiles", profiles.taken, ("taken",)),
         Sample("own_profiles", profiles.failed, ("failed",)),
+        Sample("own_thread_restarts", trouble.restarts, ("agent",)),
+        Sample("own_threads_stuck", trouble.stuck, ("agent",)),
     ]
     if sensor.up and sensor.cpu_seconds is not None and sensor.rss_bytes is not None:
         samples.append(Sample("own_cpu_seconds", sensor.cpu_seconds, ("sensor",)))
         samples.append(Sample("own_resident_memory_bytes", sensor.rss_bytes, ("sensor",)))
+        samples.append(Sample("own_thread_restarts", sensor.trouble.restarts, ("sensor",)))
+        samples.append(Sample("own_threads_stuck", sensor.trouble.stuck, ("sensor",)))
+        samples.append(Sample("sensor_watch_failures", sensor.trouble.watch_failures))
     if pushes is not None:
         samples += pushes.samples()
     return Outcome("agent", True, time.monotonic() - began, tuple(samples))

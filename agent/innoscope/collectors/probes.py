@@ -38,8 +38,13 @@ _READ = 1  # struct file_key.operation
 _KIND_OF_GROUP = {"page_cleaner": "page_cleaner", "master": "master", "connection": "user"}
 
 
+def on_a_thread(attach: Callable[[], None]) -> None:
+    """Run it on a thread of its own."""
+    threading.Thread(target=attach, name="probes", daemon=True).start()
+
+
 class ProbesCollector:
-    """Attaches by itself soon after it was made: compiling takes seconds. ``close`` takes everything off.
+    """Attaches soon after it was made, on ``attach_on``: compiling takes seconds. ``close`` takes all off.
 
     ``families`` None are those on by default; with ``metrics``, of these the probes that feed them. ``kinds``
     tells the group of each thread (collectors.waits), ``counters`` the server's own (collectors.memory),
@@ -59,6 +64,7 @@ class ProbesCollector:
         kinds: Callable[[], Mapping[int, str]] = dict,
         counters: Callable[[], Mapping[str, float]] = dict,
         attach_soon: bool = False,
+        attach_on: Callable[[Callable[[], None]], None] = on_a_thread,
     ) -> None:
         self._target = target
         self._families, self._metrics = families, metrics
@@ -70,14 +76,13 @@ class ProbesCollector:
         self._governor: Governor | None = None
         self._closed = threading.Event()
         self._failure: InnoscopeError | None = None
-        self._starting: threading.Thread | None = None
+        self._starting = attach_soon
         self._mutexes: list[str] = []
         self._descriptors = Descriptors(target.pid)
         self._searched = (time.monotonic(), 0.0)
         self._sites: dict[tuple[int, int], str] = {}
         if attach_soon:
-            self._starting = threading.Thread(target=self._start_quietly, name="probes", daemon=True)
-            self._starting.start()
+            attach_on(self._start_quietly)
 
     def start(self) -> Governor:
         """Compile, calibrate, attach. Raises InnoscopeError."""
@@ -98,6 +103,8 @@ class ProbesCollector:
         return governor
 
     def _start_quietly(self) -> None:
+        if self._closed.is_set():
+            return
         try:
             self.start()
         except InnoscopeError as error:
@@ -109,7 +116,7 @@ class ProbesCollector:
         if self._failure is not None:
             reason = "rights" if isinstance(self._failure, NoRights) else "unsupported"
             raise CollectorFailed(reason, self._failure.what)
-        if self._governor is None and self._starting is not None:
+        if self._governor is None and self._starting:
             raise CollectorFailed("timeout", "the probes are still being compiled and attached")
         return self._governor or self.start()
 

@@ -1,4 +1,4 @@
-"""Runs collectors side by side, each on a thread of its own and for no longer than it may.
+"""Runs collectors side by side, each for no longer than it may.
 
 Success, duration and reason are added here and only here; whatever a collector raises ends here.
 """
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from innoscope.collectors.errors import CollectorFailed
 from innoscope.errors import InnoscopeError, KernelUnable, NoRights, NoSuchProcess
 from innoscope.metrics.model import Outcome
+from innoscope.workers import Job, Workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,10 +40,19 @@ class Collector(Protocol):
 
 
 class Runner:
-    """Runs the collectors of one server, on threads that are kept. One that hangs holds up nobody else."""
+    """Runs the collectors of one server. One that hangs holds up nobody else.
 
-    def __init__(self, collectors: Iterable[Collector]) -> None:
-        self._workers = [_Worker(collector) for collector in collectors]
+    ``workers`` are shared with the runners of other servers; without them each collector has a thread of its
+    own. ``owner`` names the server in the log.
+    """
+
+    def __init__(
+        self, collectors: Iterable[Collector], workers: Workers | None = None, owner: str = ""
+    ) -> None:
+        self._own = None if workers is not None else Workers(size=1)
+        shared = workers or self._own
+        assert shared is not None  # noqa: S101
+        self._runs = [_Run(collector, shared, owner) for collector in collectors]
 
     def run(self) -> list[Outcome]:
         """One outcome a collector, in their order, after the longest timeout at the latest."""
@@ -51,38 +61,40 @@ class Runner:
 
     def start(self) -> None:
         """Let all begin that are not still at an earlier run; several runners can so work side by side."""
-        for worker in self._workers:
-            worker.start()
+        for run in self._runs:
+            run.start()
 
     def outcomes(self, patience_s: float = math.inf) -> list[Outcome]:
         """What came of the last ``start()``, waiting for each no longer than it may take, or than that."""
-        return [worker.outcome(patience_s) for worker in self._workers]
+        return [run.outcome(patience_s) for run in self._runs]
 
     def close(self) -> None:
-        """End the threads; one that hangs ends with its collector or with the process."""
-        for worker in self._workers:
-            worker.close()
+        """Begin no more runs; one that hangs ends with its collector or with the process."""
+        for run in self._runs:
+            run.close()
+        if self._own is not None:
+            self._own.close()
 
 
-class _Worker:
-    """One collector and its thread."""
+class _Run:
+    """One collector and its last run."""
 
-    def __init__(self, collector: Collector) -> None:
-        self._collector = collector
+    def __init__(self, collector: Collector, workers: Workers, owner: str) -> None:
+        self._collector, self._workers, self._owner = collector, workers, owner
         self._state = threading.Condition()
         self._busy = self._late = self._closed = False
         self._began = 0.0
         self._outcome: Outcome | None = None
         self._logged: set[str] = set()
-        threading.Thread(target=self._work, name=f"collect-{collector.name}", daemon=True).start()
 
     def start(self) -> None:
         """Ask for one run, unless an earlier one is still under way."""
         with self._state:
             self._late = self._busy
-            if not self._busy:
-                self._busy, self._began, self._outcome = True, time.monotonic(), None
-                self._state.notify_all()
+            if self._busy:
+                return
+            self._busy, self._began, self._outcome = True, time.monotonic(), None
+        self._workers.submit(Job(self._collector.name, self._owner, self._work, self._lost))
 
     def outcome(self, patience_s: float) -> Outcome:
         """The outcome of that run, or that there is none in time."""
@@ -98,21 +110,23 @@ class _Worker:
         return Outcome(name, False, seconds, (), f"timeout: {words}")
 
     def close(self) -> None:
-        """End the thread once it is at rest."""
+        """Let a run that has not begun be none."""
         with self._state:
             self._closed = True
-            self._state.notify_all()
 
     def _work(self) -> None:
-        while True:
-            with self._state:
-                self._state.wait_for(lambda: self._busy or self._closed)
-                if self._closed:
-                    return
-            outcome = self._run()
-            with self._state:
-                self._outcome, self._busy = outcome, False
-                self._state.notify_all()
+        if not self._closed:
+            self._end(self._run())
+
+    def _lost(self) -> None:
+        """The thread that ran it died."""
+        seconds = time.monotonic() - self._began
+        self._end(Outcome(self._collector.name, False, seconds, (), "error: its thread died"))
+
+    def _end(self, outcome: Outcome) -> None:
+        with self._state:
+            self._outcome, self._busy = outcome, False
+            self._state.notify_all()
 
     def _run(self) -> Outcome:
         began = time.monotonic()

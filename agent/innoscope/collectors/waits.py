@@ -16,12 +16,14 @@ from innoscope.metrics.model import Sample
 from innoscope.stacks.classify import default_classifier
 from innoscope.stacks.model import Trust
 from innoscope.stacks.profiles import Profiles, Stack
+from innoscope.workers import Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from innoscope.stacks.model import Dump, Frame
     from innoscope.target.model import Target
+    from innoscope.workers import Workers
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ def open_eyes(target: Target) -> Eyes:
 
 
 class WaitsCollector:
-    """Looks on a thread of its own; ``collect`` tells what was seen so far and never waits for a look."""
+    """Looks on threads of ``workers``; ``collect`` tells what was seen so far and never waits for a look."""
 
     name = "waits"
     timeout = 0.5
@@ -78,6 +80,7 @@ class WaitsCollector:
         target: Target,
         profiles: Profiles | None = None,
         *,
+        workers: Workers,
         interval_s: float = 1.0,
         looked: Looked | None = None,
         eyes: Callable[[Target], Eyes] = open_eyes,
@@ -95,9 +98,12 @@ class WaitsCollector:
         self._seen: dict[tuple[int, str, Trust, str], _Seen] = {}
         self._lock = threading.Lock()
         self._failure: tuple[str, str] | None = None  # reason and words, not the error: it holds our frames
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="looks", daemon=True)
-        self._thread.start()
+        self._ended = False
+        self._looking = threading.Lock()
+        self._due = time.monotonic()
+        self._workers = workers
+        self._job = Job("looks", str(target.pid), self._look, self._schedule_retry)
+        workers.submit(self._job)
 
     def collect(self) -> Iterable[Sample]:
         """Threads by class at the last look, and the sums. What ended the looks is raised."""
@@ -117,17 +123,33 @@ class WaitsCollector:
 
     def close(self) -> None:
         """End the looks; one that is under way is waited for, but not long."""
-        self._ended.set()
-        self._thread.join(_CLOSE_S)
+        self._ended = True
+        if self._looking.acquire(timeout=_CLOSE_S):
+            self._let_go()
+            self._looking.release()
 
-    def _watch(self) -> None:
-        due = self._clock()
-        while not self._ended.wait(max(0.0, due - self._clock())):
-            pause = self._try_to_look()
-            due += pause
-            if (late := self._clock() - due) > 0:  # looks that were missed are left out
-                due += pause * (late // pause + 1)
-        self._eyes = None  # its descriptors and symbols go now, not with the next collection of garbage
+    def _look(self) -> None:
+        """Take one look, and plan the next; looks that were missed are left out."""
+        with self._looking:
+            if not self._ended:
+                pause = self._try_to_look()
+                now = time.monotonic()
+                self._due += pause
+                if (late := now - self._due) > 0:
+                    self._due += pause * (late // pause + 1)
+                self._workers.at(self._due, self._job)
+            if self._ended:
+                self._let_go()
+
+    def _schedule_retry(self) -> None:
+        """The thread died in a look, with which the lock went."""
+        self._looking = threading.Lock()
+        self._due = time.monotonic() + _RETRY_S
+        self._workers.at(self._due, self._job)
+
+    def _let_go(self) -> None:
+        """Descriptors and symbols go now, not with the next collection of garbage."""
+        self._eyes = None
         self._seen.clear()
 
     def _try_to_look(self) -> float:
@@ -138,12 +160,12 @@ class WaitsCollector:
             began = self._clock()
             dump = self._eyes.look()
             self._take(dump, self._clock() - began)
-        except Exception as error:  # whatever it is, looks must go on once it is over
+        except BaseException as error:  # a panic of the Rust core too: looks must go on once it is over
             self._fail(error)
             return _RETRY_S
         return self._interval_s
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         failure = explain(error)
         with self._lock:
             if failure != self._failure and failure[0] != "gone":

@@ -62,7 +62,7 @@ def text(report: Report) -> Iterator[str]:
 
 
 def document(report: Report) -> dict[str, Any]:
-    """Return schema 1 of docs/json.md: the verdict, checks of the host and of each target, what is ignored."""
+    """Return schema 1 of docs/json.md: the verdict, checks of the host and targets, what is ignored."""
     servers = zip(report.targets, report.servers, strict=True)
     return {
         "schema": 1,

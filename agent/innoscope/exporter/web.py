@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from innoscope.exporter.connections import Slot
     from innoscope.exporter.webconfig import Watched, WebConfig
+    from innoscope.supervision import Beat
 
 _log = logging.getLogger(__name__)
 
@@ -133,10 +134,11 @@ class WebServer:
         self.load = Load()
         self._stopping = threading.Event()
 
-    def serve(self) -> None:
+    def serve(self, beat: Beat = lambda: None) -> None:
         """Answer until ``stop``."""
         swept = time.monotonic()
         while not self._stopping.is_set():
+            beat()
             if time.monotonic() - swept >= _SWEEP:
                 self.connections.end_the_slow()
                 swept = time.monotonic()
@@ -153,7 +155,7 @@ class WebServer:
             slot = self.connections.add(connection, counted_as(client[0]), _SLOWEST)
             try:
                 threading.Thread(target=self._handle, args=(slot, client), name="http", daemon=True).start()
-            except RuntimeError:  # as many as the unit's TasksMax: those that were ended are on their way out
+            except (RuntimeError, MemoryError):  # TasksMax is reached: those that were ended are on their way
                 self.connections.remove(slot)
                 connection.close()
                 self._stopping.wait(0.01)

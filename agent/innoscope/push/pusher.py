@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from innoscope.push.formats import Posted
     from innoscope.push.settings import Push
     from innoscope.stacks.profiles import Chunk
+    from innoscope.supervision import Beat
     from innoscope.target.model import Target
 
 _log = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ _LONGEST: Final = 1.5
 _MOST_ERRORS: Final = 30
 #: Seconds for which ``step`` may sleep: no less than the first profile of a new server takes to become due.
 _SLEEP: Final = 5.0
+_HANGS_S: Final = 60.0
 
 
 #: A chunk, and the server as it was by then.
@@ -92,6 +94,7 @@ class Pusher:
         self._not_before = 0.0
         self._wake = threading.Event()
         self._ending = False
+        self._beat: Beat = lambda: None
 
     def take(self, server: str, target: Target, chunks: Iterable[Chunk]) -> None:
         """Looks that are new; ``server`` is the name that its series have."""
@@ -108,9 +111,16 @@ class Pusher:
             self._counts.dropped_memory += len(pending.looks[:-_MOST_CHUNKS])
             del pending.looks[:-_MOST_CHUNKS]
 
-    def run(self) -> None:
+    @property
+    def hangs_s(self) -> float:
+        """Seconds without a beat after which ``run`` hangs."""
+        return _HANGS_S + self._push.interval_seconds + self._push.timeout_seconds
+
+    def run(self, beat: Beat = lambda: None) -> None:
         """Until ``end``."""
+        self._beat = beat
         while not self._ending:
+            beat()
             try:
                 self._wake.wait(self.step())
             except Exception:
@@ -127,6 +137,7 @@ class Pusher:
         """Do what is to be done now; in how many seconds there will be something again."""
         self._seal(self._clock())
         while self._queue and self._clock() >= self._not_before and not self._ending:
+            self._beat()
             if not self._attempt():
                 break
             self._seal(self._clock())

@@ -7,29 +7,33 @@ import os
 import resource
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope import __version__
+from innoscope.collectors.runner import explain
 from innoscope.errors import InnoscopeError
 from innoscope.metrics import registry
-from innoscope.metrics.notify import notify
+from innoscope.metrics.model import Outcome
 from innoscope.records import record
 from innoscope.sensor import protocol
 from innoscope.sensor.admission import Admission
 from innoscope.sensor.naming import Names
 from innoscope.sensor.profiles import encode_chunks, encode_looks
-from innoscope.sensor.watch import Slot, Watch
+from innoscope.sensor.watch import ATTACHING, ENDING, Slot, Watch
+from innoscope.supervision import Supervisor, Trouble
 from innoscope.target import discover, ownership
 from innoscope.target.proc import ProcFs
+from innoscope.workers import Job, Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from innoscope.metrics.model import Outcome
     from innoscope.sensor.watch import Factory, ProbeSettings
+    from innoscope.supervision import Beat
     from innoscope.target.model import Target
     from innoscope.target.ownership import Rule
 
@@ -45,6 +49,12 @@ _END_S: Final = 0.5
 _MOST_CHUNKS: Final = 60
 #: The first pause before a server that does not listen is identified again; doubled each time.
 _AGAIN_S: Final = 2.0
+#: The longest pause before a server that could not be watched is tried again.
+_LONGEST_AGAIN_S: Final = 60.0
+#: Threads by kind of job where four are not right: a compiler takes 100 MB, and all probes come off at once.
+_THREADS: Final = {ATTACHING: 2, ENDING: 16}
+#: Seconds without a sign of life after which a thread hangs. To identify one server may take seconds.
+_HANGS_S: Final = 60.0
 
 
 @record
@@ -69,11 +79,25 @@ class _Known:
     again_at: float
 
 
+@dataclass(slots=True)
+class _Failing:
+    """A process that could not be watched. ``again_at`` is when to try again, ``words`` is in the log."""
+
+    words: str
+    again_s: float
+    again_at: float
+
+
 class Sensor:
     """All watched servers. ``tick`` belongs to one thread, all else may be called by any."""
 
     def __init__(
-        self, settings: Settings, factories: Sequence[Factory] = (), *, proc: ProcFs | None = None
+        self,
+        settings: Settings,
+        factories: Sequence[Factory] = (),
+        *,
+        proc: ProcFs | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._settings = settings
         self._factories = tuple(factories)
@@ -82,6 +106,10 @@ class Sensor:
         self._counters = frozenset(
             metric.name for metric in registry.default() if metric.kind in ("counter", "histogram")
         )
+        self._supervisor = supervisor or Supervisor()
+        self._workers = Workers(sizes=_THREADS)
+        self._failing: dict[int, _Failing] = {}
+        self._failures = 0
         self._known: dict[int, _Known] = {}
         self._slots: dict[str, Slot] = {}
         self._lock = threading.Lock()  # of the two above
@@ -91,32 +119,60 @@ class Sensor:
         self._boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
     def run(self, ended: threading.Event) -> None:
-        """Find servers every two seconds until ``ended``, and tell systemd that we live."""
-        self.tick()
-        notify("READY=1")
-        while not ended.wait(DISCOVER_S):
+        """Find servers every two seconds until ``ended``, and tell systemd that we live. Raises GaveUp."""
+        self._supervisor.start("workers", self._workers.run, _HANGS_S)
+        self._supervisor.start("discovery", partial(self._discover, ended), _HANGS_S)
+        self._supervisor.watch(ended)
+
+    def _discover(self, ended: threading.Event, beat: Beat) -> None:
+        while True:
+            beat()
             try:
-                self.tick()
+                self.tick(beat)
             except Exception:  # those that are watched must go on being watched
                 _log.exception("no search for servers")
-            notify("WATCHDOG=1")
-        notify("STOPPING=1")
+            else:
+                self._supervisor.ready()
+            if ended.wait(DISCOVER_S):
+                return
 
-    def tick(self) -> None:
-        """Begin to watch servers that are new, and end with those that are gone."""
+    def tick(self, beat: Beat = lambda: None) -> None:
+        """Begin to watch servers that are new, and end with those that are gone. Skip one that fails."""
         now = time.monotonic()
         pids = self._admission.pids(self._known.keys(), self._passed_by)
         self._end_gone(set(pids), now)
         self._passed_by.intersection_update(pids)
+        for pid in self._failing.keys() - set(pids):
+            del self._failing[pid]
         for pid in pids:
+            beat()
             if pid in self._passed_by:
                 continue
-            known = self._known.get(pid)
-            if known is None or now >= known.again_at:
+            known, failing = self._known.get(pid), self._failing.get(pid)
+            if (known is None or now >= known.again_at) and (failing is None or now >= failing.again_at):
                 try:
                     self._identify(pid, known, now)
-                except (OSError, InnoscopeError) as error:  # it ended while we looked, or may not be read
-                    _log.info("a server could not be identified", extra={"pid": pid, "reason": str(error)})
+                except BaseException as error:  # a panic of the Rust core too: the others are to be watched
+                    self._failed(pid, error, now)
+                else:
+                    self._failing.pop(pid, None)
+
+    def _failed(self, pid: int, error: BaseException, now: float) -> None:
+        """Plan when to try again, and log what is new: it ended meanwhile, may not be read, or worse."""
+        self._failures += 1
+        before = self._failing.get(pid)
+        again_s = min(2 * before.again_s, _LONGEST_AGAIN_S) if before else _AGAIN_S
+        words = f"{type(error).__name__}: {error}"
+        self._failing[pid] = _Failing(words, again_s, now + again_s)
+        if before is not None and before.words == words:
+            return
+        foreseen = isinstance(error, (OSError, InnoscopeError))
+        _log.log(
+            logging.INFO if foreseen else logging.ERROR,
+            "cannot watch a server",
+            extra={"pid": pid, "reason": words, "again_in_s": again_s},
+            exc_info=None if foreseen else error,
+        )
 
     def handle(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answer one request of the socket. Raises BadMessage."""
@@ -153,6 +209,7 @@ class Sensor:
         return self._identity() | {
             "cpu_seconds": usage.ru_utime + usage.ru_stime + children.ru_utime + children.ru_stime,
             "rss_bytes": _resident(),
+            "trouble": asdict(self._trouble()),
             "servers": servers,
             "sent_at": time.time(),
         }
@@ -197,13 +254,14 @@ class Sensor:
     def close(self) -> None:
         """End all watches, side by side; one that takes longer than half a second ends with the process."""
         with self._lock:
-            slots = list(self._slots.values())
-        enders = [threading.Thread(target=slot.end, name="end", daemon=True) for slot in slots]
-        for ender in enders:
-            ender.start()
+            slots = list(self._slots.items())
+        done = threading.Semaphore(0)
+        for name, slot in slots:
+            self._workers.submit(Job(ENDING, name, partial(_end, slot, done), done.release))
         deadline = time.monotonic() + _END_S
-        for ender in enders:
-            ender.join(max(0.0, deadline - time.monotonic()))
+        for _ in slots:
+            done.acquire(timeout=max(0.0, deadline - time.monotonic()))
+        self._workers.close()
 
     def _run_collectors(self) -> list[tuple[str, Target, list[Outcome]]]:
         """A run that ended after we were asked is as good as one of our own."""
@@ -214,13 +272,17 @@ class Sensor:
                 for _, _, _, watch in found:
                     if watch is not None:
                         watch.start()
-                told = [(name, target, slot.outcomes(watch, target)) for name, slot, target, watch in found]
+                told = [(name, target, _outcomes(slot, watch, target)) for name, slot, target, watch in found]
                 self._collected = time.monotonic(), told
             return self._collected[1]
 
     def _watches(self) -> list[tuple[str, Slot, Target, Watch | None]]:
         with self._lock:
             return [(name, slot, slot.target, slot.watch) for name, slot in self._slots.items()]
+
+    def _trouble(self) -> Trouble:
+        stuck = self._supervisor.hung() + len(self._workers.stuck())
+        return Trouble(self._failures, self._supervisor.restarts, stuck)
 
     def _identity(self) -> dict[str, Any]:
         return {"boot_id": self._boot_id, "pid": os.getpid(), "version": __version__}
@@ -229,7 +291,7 @@ class Sensor:
         """End watches whose process is gone, and forget servers that have been down for long."""
         for pid, known in list(self._known.items()):
             slot = self._slots[known.name]
-            if pid not in pids or slot.watch is None or not slot.watch.alive:
+            if pid not in pids or slot.watch is None or not _alive(slot.watch):
                 _log.info("server ended", extra={"server": known.name, "pid": pid})
                 del self._known[pid]
                 slot.ended()
@@ -265,12 +327,13 @@ class Sensor:
         self._known[pid] = _Known(name, again_s, again_at)
 
     def _begin(self, name: str, target: Target) -> None:
-        slot = self._slots.get(name) or Slot(target, self._counters)
+        slot = self._slots.get(name) or Slot(target, self._counters, self._workers)
         settings = self._settings
         watch = Watch(
             target,
             slot.profiles,
             self._factories,
+            workers=self._workers,
             looks=slot.looks,
             interval_s=settings.interval_s,
             probes=settings.probes,
@@ -294,6 +357,28 @@ def default_factories() -> list[Factory]:
     except ModuleNotFoundError:
         return []
     return [memory.MemoryCollector]
+
+
+def _outcomes(slot: Slot, watch: Watch | None, target: Target) -> list[Outcome]:
+    """What came of a server's collectors; what goes wrong is its failure and nobody else's."""
+    try:
+        return slot.outcomes(watch, target)
+    except Exception as error:
+        _log.exception("no outcomes", extra={"pid": target.pid})
+        return [Outcome("process", False, 0.0, (), ": ".join(explain(error)))]
+
+
+def _alive(watch: Watch) -> bool:
+    """Whether its process still is there. Who cannot be asked now may be asked the next time."""
+    try:
+        return watch.alive
+    except OSError:
+        return True
+
+
+def _end(slot: Slot, done: threading.Semaphore) -> None:
+    slot.end()
+    done.release()
 
 
 def _resident() -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from innoscope.errors import BadFile
 from innoscope.metrics.model import Histogram, Outcome, Sample
 from innoscope.records import record
+from innoscope.supervision import Trouble
 from innoscope.target.model import Target
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Reply:
     version: str
     servers: tuple[ServerReply, ...]
     sent_at: float
+    trouble: Trouble = Trouble()
 
 
 def send(wire: socket.socket, message: Any, limit: int, deadline: float) -> None:
@@ -203,7 +205,14 @@ def decode_reply(data: Any) -> Reply:
             for server in part(data, "servers", list)
         ),
         sent_at=part(data, "sent_at", float),
+        trouble=_trouble(data),
     )
+
+
+def _trouble(data: Any) -> Trouble:
+    """Read what went wrong in the sensor; counts that it does not send are 0."""
+    told = expect(data.get("trouble", {}), dict)
+    return Trouble(**{field.name: expect(told.get(field.name, 0), int) for field in fields(Trouble)})
 
 
 def part(data: Any, name: str, kind: type) -> Any:

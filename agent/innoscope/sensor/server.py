@@ -20,6 +20,8 @@ from innoscope.sensor import protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from innoscope.supervision import Beat, Supervisor
+
 _log = logging.getLogger(__name__)
 
 #: Clients served at a time, of all users and of one: who asks for much and takes nothing keeps no other out.
@@ -35,6 +37,9 @@ _GROUPS_BYTES: Final = 1024  # the most that Python asks for: 256 groups
 _SUN_PATH: Final = 107
 _BACKLOG: Final = 128
 _ANSWERS_S: Final = 0.5
+#: Seconds between two beats of the accepting thread, and without one until it hangs.
+_BEAT_S: Final = 1.0
+_HANGS_S: Final = 30.0
 
 
 class SocketTaken(InnoscopeError):
@@ -52,6 +57,7 @@ class SocketServer:
         self,
         path: str,
         handle: Callable[[dict[str, Any]], dict[str, Any]],
+        supervisor: Supervisor,
         *,
         group: str | None = None,
         request_s: float = REQUEST_S,
@@ -66,7 +72,8 @@ class SocketServer:
         self._reading: dict[socket.socket, int] = {}
         self._wire = self._listen()
         self._inode = self._path.stat().st_ino
-        threading.Thread(target=self._accept, name="socket", daemon=True).start()
+        self._wire.settimeout(_BEAT_S)
+        supervisor.start("socket", self._accept, _HANGS_S)
 
     def close(self) -> None:
         """Stop listening, and remove the socket if it still is ours."""
@@ -111,10 +118,13 @@ class SocketServer:
             raise
         return wire
 
-    def _accept(self) -> None:
+    def _accept(self, beat: Beat) -> None:
         while True:
+            beat()
             try:
                 client, _ = self._wire.accept()
+            except TimeoutError:
+                continue
             except OSError:
                 if self._wire.fileno() < 0:
                     return
@@ -139,7 +149,7 @@ class SocketServer:
     def _begin(self, client: socket.socket, uid: int) -> None:
         try:
             threading.Thread(target=self._serve, args=(client, uid), name="client", daemon=True).start()
-        except RuntimeError:  # no more threads at the moment
+        except (RuntimeError, MemoryError):  # no more threads at the moment
             self._forget(client, uid)
 
     def _forget(self, client: socket.socket, uid: int) -> None:

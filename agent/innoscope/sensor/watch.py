@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -21,12 +20,14 @@ from innoscope.records import record
 from innoscope.sensor.accumulate import Accumulator, added
 from innoscope.stacks.profiles import Profiles
 from innoscope.target.discover import still_same
+from innoscope.workers import Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from innoscope.collectors.runner import Collector
     from innoscope.target.model import Target
+    from innoscope.workers import Workers
 
     Factory: TypeAlias = Callable[[Target], Collector]
 
@@ -37,6 +38,9 @@ PATIENCE_S: Final = 0.35
 #: Taking off a server's probes keeps the kernel's lock on all probes for up to 5 s. Those of a process that
 #: is dead cost nothing, so its successor, which often begins at once, gets its own first.
 LINGER_S: Final = 10.0
+#: The kind of job that compiles and attaches probes, and that which takes them off.
+ATTACHING: Final = "attach"
+ENDING: Final = "end"
 #: Single looks are kept for so long: a capture holds the minute before a stall.
 LOOKS_S: Final = 180.0
 #: Log sequence numbers go on by themselves when their server is restarted.
@@ -54,7 +58,7 @@ class ProbeSettings:
 class Watch:
     """All collectors of one server process. ``factories`` make those beyond waits and process, quickly.
 
-    Without ``probes`` no code of the server is probed.
+    Without ``probes`` no code of the server is probed. All of it runs on ``workers``.
     """
 
     def __init__(
@@ -63,18 +67,31 @@ class Watch:
         profiles: Profiles,
         factories: Iterable[Factory],
         *,
+        workers: Workers,
         looks: Looks | None = None,
         interval_s: float,
         probes: ProbeSettings | None = None,
     ) -> None:
         self.target = target
         self.epoch = (target.pid, target.start_time)
-        waits = WaitsCollector(target, profiles, interval_s=interval_s, looked=looks.took if looks else None)
-        self._collectors: list[Collector] = [ProcessCollector(target, waits.thread_kinds), waits]
-        self._collectors += [_made(factory, target) for factory in factories]
-        if probes is not None:
-            self._collectors.append(self._prober(probes, waits.thread_kinds))
-        self._runner = Runner(self._collectors)
+        self._workers = workers
+        waits = WaitsCollector(
+            target,
+            profiles,
+            workers=workers,
+            interval_s=interval_s,
+            looked=looks.took if looks else None,
+        )
+        self._collectors: list[Collector] = [waits]
+        try:
+            self._collectors.insert(0, ProcessCollector(target, waits.thread_kinds))
+            self._collectors += [_made(factory, target) for factory in factories]
+            if probes is not None:
+                self._collectors.append(self._prober(probes, waits.thread_kinds))
+            self._runner = Runner(self._collectors, workers, str(target.pid))
+        except BaseException:  # it is tried again: no looks may go on for this one
+            self._close_collectors()
+            raise
 
     def _prober(self, settings: ProbeSettings, kinds: Callable[[], Mapping[int, str]]) -> Collector:
         return ProbesCollector(
@@ -84,7 +101,11 @@ class Watch:
             kinds=kinds,
             counters=self._own_counters,
             attach_soon=True,
+            attach_on=self._attach_on,
         )
+
+    def _attach_on(self, attach: Callable[[], None]) -> None:
+        self._workers.submit(Job(ATTACHING, str(self.target.pid), attach))
 
     def _own_counters(self) -> Mapping[str, float]:
         """The server's own counters, as last read from its memory."""
@@ -117,6 +138,9 @@ class Watch:
     def close(self) -> None:
         """End the collectors. One that fails to end is left to the end of the process."""
         self._runner.close()
+        self._close_collectors()
+
+    def _close_collectors(self) -> None:
         for collector in self._collectors:
             if (close := getattr(collector, "close", None)) is not None:
                 with suppress(Exception):
@@ -126,8 +150,9 @@ class Watch:
 class Slot:
     """A named server over all its restarts: counters go on, the hour of profiles and the looks stay."""
 
-    def __init__(self, target: Target, counters: Collection[str]) -> None:
+    def __init__(self, target: Target, counters: Collection[str], workers: Workers) -> None:
         self.target = target
+        self._workers = workers
         self.profiles = Profiles()
         self.looks = Looks(LOOKS_S)
         self.watch: Watch | None = None
@@ -144,9 +169,8 @@ class Slot:
         """The server has ended, by itself. Nothing is pressing: first comes its successor."""
         watch, self.watch, self.ended_at = self.watch, None, time.monotonic()
         if watch is not None:
-            closing = threading.Timer(LINGER_S, watch.close)
-            closing.daemon = True
-            closing.start()
+            job = Job(ENDING, str(watch.target.pid), watch.close)
+            self._workers.at(time.monotonic() + LINGER_S, job)
 
     def outcomes(self, watch: Watch | None, target: Target) -> list[Outcome]:
         """What came of the run that ``watch`` began, its counters with their past; without, that it is down.
