@@ -46,6 +46,8 @@ class Settings:
     fleet_seconds: float = 120.0  #: one agent is recorded for so long, and each farm is watched, in ``fleet``
     fleet_profiles: int = 3  #: a minute each
     fleet_agents: int = 1000  #: that are pretended; a tenth and a third of them before
+    many_servers: int = 100
+    many_seconds: float = 60.0
     profile_frequency: int = 999  #: of innoscope's and of perf's, so that both cost something
 
 
@@ -71,4 +73,6 @@ def quick(servers: tuple[str, ...] = SERVERS[:1]) -> Settings:
         fleet_seconds=20.0,
         fleet_profiles=1,
         fleet_agents=50,
+        many_servers=8,
+        many_seconds=20.0,
     )

@@ -1,0 +1,180 @@
+"""Many small servers on one host: ``python -m bench many --many-servers 100``.
+
+All are idle. Agent and sensor watch all of them, with probes; a scrape every 5 s.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import quantiles
+from typing import TYPE_CHECKING, Any
+
+from bench.proc import cpu_seconds, memory_mb
+from bench.scene import say
+from bench.tables import table
+from safety.agenting import Running
+from safety.sensing import Sensing
+from servers import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bench.settings import Settings
+    from servers.launch import Options
+
+Record = dict[str, Any]
+
+#: As small as InnoDB gets.
+_SMALL: Options = {
+    "performance_schema": 0,
+    "innodb_buffer_pool_size": "8M",
+    "innodb_log_file_size": "4M",
+    "max_connections": 20,
+    "table_open_cache": 64,
+}
+#: Servers that start at the same time.
+_AT_ONCE = 4
+#: Seconds until nothing new is learned of any server, at the most.
+_PATIENCE_S = 900.0
+_TASK = re.compile(r'innoscope_collector_success\{.*?collector="(\w+)".*?\} (\d)')
+_WHY = re.compile(r'innoscope_collector_failure_info\{.*?collector="(\w+)".*?reason="(\w+)".*?\} 1')
+
+
+@dataclass(slots=True)
+class Scrapes:
+    """Scrapes of all servers: how long each took, and which collectors failed in how many servers."""
+
+    seconds: list[float] = field(default_factory=list)
+    failed: Counter[str] = field(default_factory=Counter)
+    succeeded: Counter[str] = field(default_factory=Counter)
+
+    def take(self, agent: Running) -> Counter[str]:
+        """Scrape once; the failures of this scrape."""
+        began = time.monotonic()
+        status, body = agent.get("/metrics")
+        self.seconds.append(time.monotonic() - began)
+        assert status == 200, body
+        text = body.decode()
+        self.succeeded += Counter(name for name, good in _TASK.findall(text) if good == "1")
+        failed = Counter(": ".join(pair) for pair in _WHY.findall(text))
+        self.failed += failed
+        return failed
+
+
+def run(name: str, settings: Settings) -> Record:
+    """Start them, wait until all are known, and watch for so long."""
+    count = settings.many_servers
+    with ExitStack() as stack:
+        servers = list(started(stack, name, count))
+        sensing = stack.enter_context(Sensing(only=servers))
+        agent = stack.enter_context(Running(servers[0], sensor=sensing.path, options=configured(servers[1:])))
+        settled_s = settle(agent, settings.scrape_every)
+        say(f"{name}: a scrape every {settings.scrape_every:g} s for {settings.many_seconds:g} s")
+        return {"servers": count, "settled_s": settled_s, **watched(sensing, agent, settings)}
+
+
+def started(stack: ExitStack, name: str, count: int) -> Iterator[Server]:
+    """So many small servers, a few at a time."""
+    say(f"{name}: starting {count} servers")
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for server in pool.map(lambda _: _one(name), range(count)):
+            stack.enter_context(_ended(server))
+            yield server
+
+
+def _one(name: str) -> Server:
+    server = Server(name, options=_SMALL)
+    server.__enter__()
+    return server
+
+
+def _ended(server: Server) -> ExitStack:
+    stack = ExitStack()
+    stack.push(server.__exit__)
+    return stack
+
+
+def configured(servers: list[Server]) -> list[str]:
+    """Entries of the agent's configuration, which watches named servers only."""
+    return [
+        f"[[server]]\nname = 's{number}'\nsocket = '{server.folder.inside}/s.sock'\n"
+        for number, server in enumerate(servers, 2)
+    ]
+
+
+def settle(agent: Running, every_s: float) -> float:
+    """Scrape until no collector is slow because it still learns; the seconds that it took."""
+    began = time.monotonic()
+    while time.monotonic() - began < _PATIENCE_S:
+        failed = Scrapes().take(agent)
+        say(f"{time.monotonic() - began:.0f} s: {dict(failed)}")
+        if not any(words.endswith("timeout") for words in failed):
+            break
+        time.sleep(every_s)
+    return time.monotonic() - began
+
+
+def watched(sensing: Sensing, agent: Running, settings: Settings) -> Record:
+    """What both take, and what was seen of each server."""
+    pids = {"sensor": sensing.pid, "agent": agent.pid}
+    scrapes, tasks, most = Scrapes(), dict.fromkeys(pids, 0), dict.fromkeys(pids, 0.0)
+    cpu, began, began_at = {who: cpu_seconds(pid) for who, pid in pids.items()}, time.monotonic(), time.time()
+    while (spent := time.monotonic() - began) < settings.many_seconds:
+        scrapes.take(agent)
+        for who, pid in pids.items():
+            tasks[who] = max(tasks[who], len(list(Path(f"/proc/{pid}/task").iterdir())))
+            most[who] = max(most[who], memory_mb(pid)["rss"])
+        time.sleep(max(0.0, settings.scrape_every - (time.monotonic() - began - spent)))
+    spent = time.monotonic() - began
+    used = {who: (cpu_seconds(pid) - cpu[who]) / spent for who, pid in pids.items()}
+    rates = sorted(looks_per_second(sensing, began_at, time.time()))
+    return {
+        "scrapes": scrapes.seconds,
+        "failed": dict(scrapes.failed),
+        "succeeded": dict(scrapes.succeeded),
+        "tasks": tasks,
+        "rss_mb": most,
+        "cpu": used,
+        "looks_per_second": rates,
+        "log": sensing.log[-4000:],
+    }
+
+
+def looks_per_second(sensing: Sensing, begin: float, end: float) -> list[float]:
+    """Snapshots of each server."""
+    names = sensing.client.hello()["servers"]
+    return [
+        len(sensing.client.looks(name, begin, end, stacks=False)[0]) / (end - begin) for name in names
+    ]
+
+
+def report(results: dict[str, Record]) -> str:
+    """One line a process."""
+    rows = []
+    for name, record in results.items():
+        cuts = quantiles(record["scrapes"], n=100, method="inclusive")
+        rates = record["looks_per_second"]
+        rows += [
+            (
+                name, who, f"{record['servers']}", f"{record['tasks'][who]}",
+                f"{record['rss_mb'][who]:.0f}", f"{100 * record['cpu'][who]:.1f} %",
+                f"{sum(rates) / len(rates):.2f} ({rates[0]:.2f})" if who == "sensor" else "",
+                f"{1000 * cuts[49]:.0f} ({1000 * cuts[98]:.0f})" if who == "agent" else "",
+            )
+            for who in ("sensor", "agent")
+        ]  # fmt: skip
+        rows += [
+            (name, f"{words}", "", "", "", "", "", f"{count} failures")
+            for words, count in sorted(record["failed"].items())
+        ]
+    return table(
+        ("server", "process", "servers", "threads", "memory, MB", "CPU",
+         "snapshots/s of a server, mean (least)", "scrape p50 (p99), ms"),
+        rows,
+    )  # fmt: skip
