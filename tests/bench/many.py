@@ -35,6 +35,9 @@ _SMALL: Options = {
     "performance_schema": 0,
     "innodb_buffer_pool_size": "8M",
     "innodb_log_file_size": "4M",
+    "innodb_use_native_aio": 0,  # the kernel has contexts for a few dozen only (fs.aio-max-nr)
+    "innodb_read_io_threads": 1,
+    "innodb_write_io_threads": 1,
     "max_connections": 20,
     "table_open_cache": 64,
 }
