@@ -74,7 +74,7 @@ class _Task:
             self._run(self.beat)
             self.finished = True
         except BaseException as error:  # a panic of the Rust core too; ``check`` starts the thread again
-            _log.error("thread failed", extra={"thread": self.name}, exc_info=error)
+            _log.error("thread failed", extra={"thread_name": self.name}, exc_info=error)
 
 
 class Supervisor:
@@ -132,7 +132,7 @@ class Supervisor:
         silent = now - task.beat_at
         hangs = silent > task.deadline_s
         if hangs and not task.hung:
-            _log.error("thread hangs", extra={"thread": task.name, "silent_s": round(silent)})
+            _log.error("thread hangs", extra={"thread_name": task.name, "silent_s": round(silent)})
         task.hung = hangs
         return hangs
 
@@ -148,7 +148,7 @@ class Supervisor:
         try:
             task.start()
         except (RuntimeError, MemoryError) as error:  # as many threads as we may have
-            _log.error("cannot start a thread", extra={"thread": task.name, "error": str(error)})
+            _log.error("cannot start a thread", extra={"thread_name": task.name, "error": str(error)})
 
     def _note_failure(self, task: _Task, now: float) -> None:
         task.failures = 1 if now - task.started_at >= STEADY_S else task.failures + 1
@@ -159,5 +159,5 @@ class Supervisor:
             )
         pause = min(FIRST_PAUSE_S * 2 ** (task.failures - 1), LONGEST_PAUSE_S)
         task.paused, task.hung, task.restart_at = True, False, now + pause
-        extra = {"thread": task.name, "failures": task.failures, "restart_in_s": pause}
+        extra = {"thread_name": task.name, "failures": task.failures, "restart_in_s": pause}
         _log.warning("thread restarts", extra=extra)

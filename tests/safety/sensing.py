@@ -18,7 +18,7 @@ from safety.contained import beyond_nsenter
 from servers import Keeper
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from innoscope.metrics.model import Outcome, Value
     from innoscope.sensor.protocol import Reply, ServerReply
@@ -39,6 +39,8 @@ class Sensing:
         only: Sequence[Server] = (),
         under: Sequence[str] = (),
         path: Path | None = None,
+        program: Sequence[str] = (INNOSCOPE,),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="innoscope-sensor-")
         self._home = Path(self._folder.name)
@@ -46,8 +48,9 @@ class Sensing:
         self.path = path or self._home / "run" / "sensor.sock"
         places = [text for server in only for text in ("--only", str(find_one(server.pid).socket))]
         self._arguments = [
-            *under, INNOSCOPE, "sensor", "--socket", str(self.path), *places, *map(str, arguments)
+            *under, *program, "sensor", "--socket", str(self.path), *places, *map(str, arguments)
         ]  # fmt: skip
+        self._environment = dict(environment or {})
         self._keeper = Keeper()
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -91,7 +94,7 @@ class Sensing:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=os.environ | {"NOTIFY_SOCKET": str(notify)},
+                env=os.environ | {"NOTIFY_SOCKET": str(notify)} | self._environment,
             )
             self._keeper.watch(self.process.pid)
             if not wait:

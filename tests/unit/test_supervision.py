@@ -1,0 +1,163 @@
+"""Supervised threads: whatever ends or holds up one, it is started again or the watchdog hears no more."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope import supervision
+from innoscope.supervision import GaveUp, Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from innoscope.supervision import Beat
+
+PATIENCE_S = 10
+
+
+class Panic(BaseException):
+    """As a panic of the Rust core arrives."""
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("CHECK_S", 0.01), ("FIRST_PAUSE_S", 0.01), ("LONGEST_PAUSE_S", 0.05)):
+        monkeypatch.setattr(supervision, name, seconds)
+
+
+@pytest.fixture
+def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wire:
+        wire.bind(str(tmp_path / "notify"))
+        wire.settimeout(PATIENCE_S)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        yield wire
+
+
+def watched(supervisor: Supervisor, holds: Callable[[], bool]) -> None:
+    """Watch until it is so."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, "it never came about"
+        supervisor.check()
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("error", [ValueError("one"), SystemExit(1), Panic("two"), MemoryError()])
+def test_a_thread_that_fails_is_started_again(error: BaseException) -> None:
+    begun, ended = [], threading.Event()
+
+    def work(_: Beat) -> None:
+        begun.append(threading.get_ident())
+        if len(begun) < 3:
+            raise error
+        ended.wait(PATIENCE_S)
+
+    supervisor = Supervisor()
+    supervisor.start("work", work, PATIENCE_S)
+    watched(supervisor, lambda: len(begun) == 3)
+    ended.set()
+
+    assert supervisor.restarts == 2
+
+
+def test_a_thread_that_ends_on_purpose_is_left_alone() -> None:
+    begun = []
+    supervisor = Supervisor()
+    supervisor.start("work", lambda _: begun.append(1), PATIENCE_S)
+    supervisor.join("work", PATIENCE_S)
+    for _ in range(10):
+        assert supervisor.check() == []
+
+    assert len(begun) == 1
+
+
+def test_a_thread_that_fails_again_and_again_ends_the_process() -> None:
+    def fail(_: Beat) -> None:
+        raise ValueError
+
+    supervisor = Supervisor()
+    supervisor.start("work", fail, PATIENCE_S)
+    with pytest.raises(GaveUp, match="cannot keep the thread work running: it failed 7 times in a row"):
+        supervisor.watch(threading.Event())
+
+    assert supervisor.restarts == 6
+
+
+def test_without_a_thread_to_be_had_it_tries_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def work(_: Beat) -> None:
+        begun.set()
+        ended.wait(PATIENCE_S)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    supervisor = Supervisor()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        supervisor.start("work", work, PATIENCE_S)
+        supervisor.check()
+    watched(supervisor, begun.is_set)
+    ended.set()
+
+
+def test_the_watchdog_hears_of_us_only_while_all_threads_beat(systemd: socket.socket) -> None:
+    stuck, free, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def good(beat: Beat) -> None:
+        while not ended.wait(0.005):
+            beat()
+
+    def bad(beat: Beat) -> None:
+        while not ended.wait(0.005):
+            beat()
+            if stuck.is_set():
+                free.wait(PATIENCE_S)
+
+    supervisor = Supervisor()
+    supervisor.start("good", good, 0.3)
+    supervisor.start("bad", bad, 0.3)
+    watching = threading.Thread(target=supervisor.watch, args=(ended,))
+    watching.start()
+    supervisor.ready()
+    assert systemd.recv(100) == b"READY=1"
+    assert systemd.recv(100) == b"WATCHDOG=1"
+    stuck.set()
+    systemd.settimeout(0.5)
+    assert _falls_silent(systemd)
+    assert supervisor.hung() == 1
+    free.set()
+    stuck.clear()
+    systemd.settimeout(PATIENCE_S)
+    assert systemd.recv(100) == b"WATCHDOG=1"
+    ended.set()
+    watching.join()
+    while (told := systemd.recv(100)) != b"STOPPING=1":
+        assert told == b"WATCHDOG=1"
+
+
+def _falls_silent(systemd: socket.socket) -> bool:
+    """Whether nothing more comes within half a second."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            assert systemd.recv(100) == b"WATCHDOG=1"
+        except TimeoutError:
+            return True
+    return False
+
+
+def test_before_it_is_ready_the_watchdog_hears_nothing(systemd: socket.socket) -> None:
+    ended = threading.Event()
+    threading.Timer(0.1, ended.set).start()
+    Supervisor().watch(ended)
+
+    assert systemd.recv(100) == b"STOPPING=1"

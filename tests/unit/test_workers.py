@@ -1,0 +1,109 @@
+"""Shared threads: bounded, fair by kind, and no job holds up those of other kinds or servers for good."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope import workers as module
+from innoscope.supervision import Supervisor
+from innoscope.workers import Job, Workers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PATIENCE_S = 10
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
+    monkeypatch.setattr(module, "STUCK_S", 0.05)
+    monkeypatch.setattr(module, "_TEND_S", 0.01)
+    workers = Workers(size=2)
+    Supervisor().start("workers", workers.run, PATIENCE_S)
+    yield workers
+    workers.close()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.001)
+
+
+def test_a_hundred_servers_share_two_threads_of_a_kind(workers: Workers) -> None:
+    done: list[int] = []
+    used = set()
+
+    def work(number: int) -> None:
+        used.add(threading.get_ident())
+        done.append(number)
+
+    for number in range(100):
+        workers.submit(Job("memory", str(number), lambda number=number: work(number)))  # type: ignore[misc]
+    until(lambda: len(done) == 100)
+
+    assert sorted(done) == list(range(100))
+    assert len(used) <= 2
+    assert workers.threads() <= 2
+
+
+def test_stuck_jobs_are_named_and_their_threads_replaced_up_to_a_bound(workers: Workers) -> None:
+    gate, done = threading.Event(), threading.Event()
+    for number in range(4):
+        workers.submit(Job("memory", f"stuck{number}", lambda: gate.wait(PATIENCE_S)))
+    workers.submit(Job("memory", "good", done.set))
+    assert done.wait(PATIENCE_S)
+    until(lambda: len(workers.stuck()) == 4)
+
+    assert {one.owner for one in workers.stuck()} == {f"stuck{number}" for number in range(4)}
+    for number in range(20):
+        workers.submit(Job("memory", f"more{number}", lambda: gate.wait(PATIENCE_S)))
+    until(lambda: len(workers.stuck()) == 6)
+    time.sleep(0.1)
+    assert workers.threads() == 6
+    other = threading.Event()
+    workers.submit(Job("process", "good", other.set))
+    assert other.wait(PATIENCE_S), "another kind has threads of its own"
+    gate.set()
+    until(lambda: not workers.stuck())
+    until(lambda: workers.threads() <= 4)
+
+
+def test_a_thread_that_dies_is_replaced_and_its_job_told(workers: Workers) -> None:
+    lost, done = threading.Event(), threading.Event()
+
+    def die() -> None:
+        raise SystemExit
+
+    workers.submit(Job("memory", "one", die, lost.set))
+    assert lost.wait(PATIENCE_S)
+    workers.submit(Job("memory", "two", done.set))
+    assert done.wait(PATIENCE_S)
+
+
+def test_without_a_thread_to_be_had_jobs_wait(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    done = threading.Event()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        workers.submit(Job("memory", "one", done.set))
+        assert workers.threads() == 0
+    assert done.wait(PATIENCE_S)
+
+
+def test_delayed_jobs_run_in_their_order_and_on_time(workers: Workers) -> None:
+    done: list[str] = []
+    now = time.monotonic()
+    workers.at(now + 0.2, Job("memory", "b", lambda: done.append("b")))
+    workers.at(now + 0.1, Job("memory", "a", lambda: done.append("a")))
+    until(lambda: len(done) == 2)
+
+    assert done == ["a", "b"]
+    assert 0.2 <= time.monotonic() - now < 1
