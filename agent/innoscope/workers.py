@@ -187,7 +187,8 @@ class Workers:
         lane.stuck = len(stuck)
         if lane.waiting:
             self._provide(lane)
-            lane.wake.notify_all()  # whoever was woken for it may have died
+        if lane.waiting or len(lane.threads) - lane.stuck > lane.size:
+            lane.wake.notify_all()  # whoever was woken may have died; and those that are too many end
         return lost
 
     def _work(self, lane: _Lane) -> None:
