@@ -31,8 +31,8 @@ class HostileServer:
 
     def __enter__(self) -> HostileServer:
         executable = self.folder / "mysqld"
-        build: list[str | Path] = ["g++", "-O1", "-pthread", "-o", executable, _SOURCE]
-        build += ["-DBENIGN"] if self._benign else []
+        options = ["-DBENIGN"] if self._benign else []
+        build = ["g++", "-O1", "-pthread", *options, "-o", str(executable), str(_SOURCE)]
         subprocess.run(build, check=True, capture_output=True)
         if not self._benign:
             executable.write_bytes(_renamed(executable.read_bytes()))
