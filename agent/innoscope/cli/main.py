@@ -99,8 +99,7 @@ class LazyGroup(click.Group):
 def cli(settings: Settings, debug: bool) -> None:
     """See inside a live MySQL or MariaDB server without stopping it."""
     settings.debug = debug
-    # Without a formatter, logging prints messages and tracebacks as they are. What matters is in the output.
-    logs.set_up("logfmt", "warning" if debug else "critical")
+    logs.set_up_for_command(debug=debug)
 
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from innoscope import sanitize
 
 FORMATS: Final = ("logfmt", "json")
-LEVELS: Final = ("debug", "info", "warning", "error")  # that one may choose
+LEVELS: Final = ("debug", "info", "warning", "error")
 
 #: What a LogRecord has by itself; all else came as ``extra``.
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -17,9 +17,23 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 def set_up(form: str, level: str) -> None:
     """Send all logs to stderr in one of FORMATS, from one of LEVELS on."""
+    logging.basicConfig(level=level.upper(), handlers=[_handler(form)], force=True)
+
+
+def set_up_for_command(*, debug: bool) -> None:
+    """Show warnings of a command that is no daemon only with ``debug``: what matters is in its output.
+
+    Without a handler of ours, logging would print messages and tracebacks as they are.
+    """
+    handler = _handler("logfmt")
+    handler.setLevel(logging.WARNING if debug else logging.CRITICAL)
+    logging.basicConfig(handlers=[handler])
+
+
+def _handler(form: str) -> logging.Handler:
     handler = logging.StreamHandler()
     handler.setFormatter(Structured(form))
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    return handler
 
 
 class Structured(logging.Formatter):
