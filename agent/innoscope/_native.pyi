@@ -376,7 +376,7 @@ class OffCpu:
         """Count no more. The time."""
 
     def settle(
-        self, samples: Samples, began: int, ended: int
+        self, samples: Samples, ended: int
     ) -> tuple[list[tuple[int, RawPlace | None, int, int, int]], list[tuple[int, str, int, int, int]], int]:
         """``(waits, threads, seen)``, once and after ``end``.
 

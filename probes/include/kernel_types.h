@@ -55,10 +55,15 @@ struct mm_struct {
 	unsigned long start_stack;
 };
 
+struct sched_entity {
+	__u64 sum_exec_runtime;
+};
+
 struct task_struct {
 	unsigned int __state;
 	unsigned int flags;
 	int on_cpu;
+	struct sched_entity se;
 	struct mm_struct *mm;
 	int pid;
 	int tgid;

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Where the threads of the server are when they do not run, from the scheduler's own events.
+ * Measures where the server's threads spend the time in which they do not run, from the scheduler's events.
  *
- * Times are exact, for each thread: running, blocked, runnable (woken or preempted, and no CPU yet). Stacks
- * are not taken of each wait but of one in `every`, drawn by lot before the wait begins, so that what is told
- * of them is an unbiased estimate and the cost is bounded at any rate. How long a wait took whose stack was
- * taken follows when it ends; so it does for each long wait.
+ * Times are exact for each thread: running, blocked, runnable (woken or preempted, without a CPU). Stacks are
+ * captured for one wait in `every`, drawn at random before the wait begins, so that the estimate is unbiased
+ * and the cost is bounded at any rate. The duration of a wait whose stack was captured is sent when it ends;
+ * so is the duration of each long wait.
+ *
+ * The kernel does not run these programs for every event: it skips them where they would recurse, for
+ * instance. So events only say what a thread does from then on. How long it ran comes from the scheduler's own
+ * account (se.sum_exec_runtime), which is up to date whenever a thread is off the CPU or about to leave it, and
+ * context switch counters show whether an event is missing.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -16,10 +21,11 @@
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 #define TASK_DEAD 0x80
-/* How often the rate of a thread's waits is looked at. */
+/* How often a thread's rate of waits is measured. */
 #define WINDOW_NS (1ULL << 27)
-/* Each wait that lasts longer is told. */
+/* Every wait that lasts longer is sent. */
 #define LONG_NS 10000000ULL
+#define BPF_NOEXIST 1
 
 /* samples/record.rs mirrors these. */
 enum kind { WAIT_BEGINS = 256, WAIT_ENDS = 257, THREAD_ENDS = 258 };
@@ -28,26 +34,29 @@ enum mode { RUNNING = 1, BLOCKED = 2, RUNNABLE = 3 };
 struct wait_end {
 	__u32 tid;
 	__u32 kind;
-	__u64 switches; /* the thread's context switches when the wait began: which wait it was */
+	__u64 switches; /* the thread's context switches when the wait began: identifies the wait */
 	__u64 blocked_ns;
 	__u64 runnable_ns;
-	__u64 every; /* one in so many stacks was taken; 0 when this one's was not */
+	__u64 every; /* one stack in so many was captured; 0: not this wait's */
 };
 
-/* samples/threads.rs reads these words. */
+/* samples/record.rs reads these words. */
 struct thread {
 	__u64 mode;
-	__u64 since; /* in this mode, ns of CLOCK_MONOTONIC */
-	__u64 born; /* seen from then on */
+	__u64 since; /* accounted for until then, ns of CLOCK_MONOTONIC */
 	__u64 running_ns;
 	__u64 blocked_ns;
 	__u64 runnable_ns;
-	__u64 waited_ns; /* blocked in the wait that it has not come back from */
-	__u64 switches;
-	__u64 taken; /* the stack of this wait was */
+	__u64 wait_blocked_ns; /* of the current wait */
+	__u64 wait_runnable_ns;
+	__u64 switches; /* context switches at the last event: identifies the current wait */
+	__u64 taken; /* the stack of the current wait was captured */
 	__u64 every;
 	__u64 window;
 	__u64 count; /* waits in this window */
+	__u64 cpu_ns; /* se.sum_exec_runtime at the last event */
+	__u64 voluntary; /* nvcsw at the last event */
+	__u64 began; /* the times are since then: config.began at the last event */
 };
 
 struct thread_end {
@@ -59,8 +68,8 @@ struct thread_end {
 };
 
 struct config {
-	__u64 began; /* 0: not yet */
-	__u64 ended; /* 0: not yet */
+	__u64 began; /* 0: ignore all events; in the future: follow the threads, but count nothing yet */
+	__u64 ended; /* 0: not known yet */
 	__u64 most; /* stacks of a thread in a window */
 };
 
@@ -78,28 +87,103 @@ struct {
 	__type(value, struct thread);
 } threads SEC(".maps");
 
-/* The thread's record. One that is new has been in this mode since the beginning, its own or ours. */
-static __always_inline struct thread *record_of(struct task_struct *task, struct config *wanted, __u64 mode)
+/* Return the thread's record; make one for a thread that was born after all others were registered. */
+static __always_inline struct thread *record_of(struct task_struct *task)
 {
 	__u32 tid = task->pid;
 	struct thread *known = bpf_map_lookup_elem(&threads, &tid);
-	struct thread fresh = {};
+	struct thread fresh = {.mode = RUNNABLE, .since = task->start_time, .every = 1};
 
 	if (known)
 		return known;
 	if (!is_same_process(task))
 		return 0;
-	fresh.mode = mode;
-	fresh.since = task->start_time > wanted->began ? task->start_time : wanted->began;
-	fresh.born = fresh.since;
-	fresh.switches = context_switches(task);
-	fresh.every = 1;
-	if (bpf_map_update_elem(&threads, &tid, &fresh, 0))
+	bpf_map_update_elem(&threads, &tid, &fresh, BPF_NOEXIST);
+	known = bpf_map_lookup_elem(&threads, &tid);
+	if (!known)
 		count_lost();
-	return bpf_map_lookup_elem(&threads, &tid);
+	return known;
 }
 
-/* Whether the stack of the wait that begins now is taken. Depends on nothing but what was before it. */
+/*
+ * Account for the time since the thread's last event. It ran for as long as the scheduler says, or all the time
+ * if it is `still_running`, when the scheduler's figure may be a clock tick old. What is left of a time in
+ * which it ran is time that its CPU spent on interrupts or on another virtual machine: runnable.
+ */
+static __always_inline void account(struct thread *thread, struct task_struct *task, struct config *wanted,
+				    __u64 now, int still_running)
+{
+	__u64 from = thread->since > wanted->began ? thread->since : wanted->began;
+	__u64 elapsed = now > from ? now - from : 0;
+	__u64 cpu_ns = task->se.sum_exec_runtime;
+	__u64 ran = cpu_ns - thread->cpu_ns;
+	__u64 off;
+
+	if (thread->began != wanted->began) {
+		thread->began = wanted->began;
+		thread->running_ns = thread->blocked_ns = thread->runnable_ns = 0;
+		thread->wait_blocked_ns = thread->wait_runnable_ns = 0;
+	}
+	if (still_running || ran > elapsed)
+		ran = elapsed;
+	off = elapsed - ran;
+	thread->running_ns += ran;
+	if (thread->mode == BLOCKED) {
+		thread->blocked_ns += off;
+		thread->wait_blocked_ns += off;
+	} else {
+		thread->runnable_ns += off;
+		thread->wait_runnable_ns += off;
+	}
+	if (now > thread->since)
+		thread->since = now;
+	thread->cpu_ns = cpu_ns;
+	thread->voluntary = task->nvcsw;
+}
+
+static __always_inline void wait_begins(struct thread *thread, __u64 mode, __u64 switches)
+{
+	thread->mode = mode;
+	thread->switches = switches;
+	thread->wait_blocked_ns = 0;
+	thread->wait_runnable_ns = 0;
+	thread->taken = 0;
+}
+
+/*
+ * Correct the mode of a thread that left the CPU without an event. `own` is 1 where the event itself is a
+ * switch from the CPU, which the counters include already.
+ */
+static __always_inline void find_missing_wait(struct thread *thread, struct task_struct *task, __u64 own)
+{
+	__u64 switches = context_switches(task) - own;
+
+	if (thread->mode == RUNNING && switches != thread->switches)
+		wait_begins(thread, task->nvcsw != thread->voluntary ? BLOCKED : RUNNABLE, switches);
+}
+
+static __always_inline void wait_ends(struct thread *thread, struct task_struct *task)
+{
+	struct wait_end *end;
+
+	thread->mode = RUNNING;
+	if (!thread->taken && thread->wait_blocked_ns + thread->wait_runnable_ns < LONG_NS)
+		return;
+	end = bpf_ringbuf_reserve(&samples, sizeof(*end), 0);
+	if (!end) {
+		count_lost();
+		return;
+	}
+	end->tid = task->pid;
+	end->kind = WAIT_ENDS;
+	end->switches = thread->switches;
+	end->blocked_ns = thread->wait_blocked_ns;
+	end->runnable_ns = thread->wait_runnable_ns;
+	end->every = thread->taken;
+	bpf_ringbuf_submit(end, SAMPLE_IN_TURN);
+}
+
+/* Return 1 if the stack of the wait that begins now is to be captured. Depends on earlier waits only. */
 static __always_inline int is_chosen(struct thread *thread, __u64 most, __u64 now)
 {
 	if (now - thread->window >= WINDOW_NS) {
@@ -115,11 +199,17 @@ static __always_inline int is_chosen(struct thread *thread, __u64 most, __u64 no
 	return thread->every == 1 || bpf_get_prandom_u32() % (__u32)thread->every == 0;
 }
 
-static __always_inline void thread_ends(struct task_struct *task, struct thread *thread, __u64 now)
+static __always_inline void thread_ends(struct task_struct *task, struct thread *thread, struct config *wanted,
+					__u64 now)
 {
-	struct thread_end *end = bpf_ringbuf_reserve(&samples, sizeof(*end), 0);
+	struct thread_end *end;
 	__u32 tid = task->pid;
 
+	if (now < wanted->began) {
+		bpf_map_delete_elem(&threads, &tid);
+		return;
+	}
+	end = bpf_ringbuf_reserve(&samples, sizeof(*end), 0);
 	if (end) {
 		end->tid = tid;
 		end->kind = THREAD_ENDS;
@@ -136,22 +226,21 @@ static __always_inline void thread_ends(struct task_struct *task, struct thread 
 static __always_inline void leaves(void *ctx, struct task_struct *task, struct config *wanted, int preempted,
 				   __u64 now)
 {
-	struct thread *thread = record_of(task, wanted, RUNNING);
+	struct thread *thread = record_of(task);
 	__u64 state = task->__state;
 
 	if (!thread)
 		return;
-	thread->running_ns += now - thread->since;
-	thread->since = now;
+	find_missing_wait(thread, task, 1);
+	account(thread, task, wanted, now, 0);
+	if (thread->mode != RUNNING)
+		wait_ends(thread, task);
 	if (state & TASK_DEAD) {
-		thread_ends(task, thread, now);
+		thread_ends(task, thread, wanted, now);
 		return;
 	}
-	thread->mode = preempted || !state ? RUNNABLE : BLOCKED;
-	thread->switches = context_switches(task);
-	thread->waited_ns = 0;
-	thread->taken = 0;
-	if (!is_chosen(thread, wanted->most, now))
+	wait_begins(thread, preempted || !state ? RUNNABLE : BLOCKED, context_switches(task));
+	if (now < wanted->began || !is_chosen(thread, wanted->most, now))
 		return;
 	if (sample_take(ctx, &samples, task, (struct pt_regs *)bpf_task_pt_regs(task), WAIT_BEGINS,
 			thread->switches, server.with_kernel_stack))
@@ -160,42 +249,28 @@ static __always_inline void leaves(void *ctx, struct task_struct *task, struct c
 		thread->taken = thread->every;
 }
 
-static __always_inline void is_woken(struct thread *thread, __u64 now)
+static __always_inline void is_woken(struct task_struct *task, struct config *wanted, __u64 now)
 {
-	thread->waited_ns = now - thread->since;
-	thread->blocked_ns += thread->waited_ns;
-	thread->since = now;
+	struct thread *thread = record_of(task);
+
+	if (!thread)
+		return;
+	find_missing_wait(thread, task, 0);
+	if (thread->mode != BLOCKED)
+		return;
+	account(thread, task, wanted, now, 0);
 	thread->mode = RUNNABLE;
 }
 
 static __always_inline void arrives(struct task_struct *task, struct config *wanted, __u64 now)
 {
-	struct thread *thread = record_of(task, wanted, RUNNABLE);
-	struct wait_end *end;
-	__u64 runnable;
+	struct thread *thread = record_of(task);
 
 	if (!thread)
 		return;
-	if (thread->mode == BLOCKED)
-		is_woken(thread, now);
-	runnable = now - thread->since;
-	thread->runnable_ns += runnable;
-	thread->since = now;
-	thread->mode = RUNNING;
-	if (!thread->taken && thread->waited_ns + runnable < LONG_NS)
-		return;
-	end = bpf_ringbuf_reserve(&samples, sizeof(*end), 0);
-	if (!end) {
-		count_lost();
-		return;
-	}
-	end->tid = task->pid;
-	end->kind = WAIT_ENDS;
-	end->switches = thread->switches;
-	end->blocked_ns = thread->waited_ns;
-	end->runnable_ns = runnable;
-	end->every = thread->taken;
-	bpf_ringbuf_submit(end, SAMPLE_IN_TURN);
+	find_missing_wait(thread, task, 0);
+	account(thread, task, wanted, now, 0);
+	wait_ends(thread, task);
 }
 
 static __always_inline struct config *active(__u64 now)
@@ -203,7 +278,7 @@ static __always_inline struct config *active(__u64 now)
 	__u32 zero = 0;
 	struct config *wanted = bpf_map_lookup_elem(&config, &zero);
 
-	if (!wanted || !wanted->began || now < wanted->began || (wanted->ended && now > wanted->ended))
+	if (!wanted || !wanted->began || (wanted->ended && now > wanted->ended))
 		return 0;
 	return wanted;
 }
@@ -234,7 +309,6 @@ SEC("tp_btf/sched_wakeup")
 int on_wakeup(__u64 *ctx)
 {
 	struct task_struct *task = (struct task_struct *)ctx[0];
-	struct thread *thread;
 	struct config *wanted;
 	__u64 now;
 
@@ -242,10 +316,53 @@ int on_wakeup(__u64 *ctx)
 		return 0;
 	now = bpf_ktime_get_ns();
 	wanted = active(now);
-	if (!wanted)
+	if (wanted)
+		is_woken(task, wanted, now);
+	return 0;
+}
+
+/*
+ * Register a thread as it is now, when the programs above follow the threads already. If one of them was faster,
+ * its record stands.
+ */
+static __always_inline void register_thread(struct task_struct *task)
+{
+	__u32 tid = task->pid;
+	struct thread fresh = {.every = 1, .since = bpf_ktime_get_ns()};
+
+	fresh.mode = task->on_cpu ? RUNNING : task->__state ? BLOCKED : RUNNABLE;
+	fresh.switches = context_switches(task);
+	fresh.voluntary = task->nvcsw;
+	fresh.cpu_ns = task->se.sum_exec_runtime;
+	bpf_map_update_elem(&threads, &tid, &fresh, BPF_NOEXIST);
+	if (!bpf_map_lookup_elem(&threads, &tid))
+		count_lost();
+}
+
+/* Account for a thread's time up to the end, when the programs above ignore all events. */
+static __always_inline void close_thread(struct task_struct *task, struct config *wanted)
+{
+	struct thread *thread = record_of(task);
+
+	if (!thread)
+		return;
+	find_missing_wait(thread, task, 0);
+	account(thread, task, wanted, wanted->ended, thread->mode == RUNNING && task->on_cpu);
+}
+
+/* Visits each thread twice: before the beginning and after the end. */
+SEC("iter/task")
+int on_visit(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	__u32 zero = 0;
+	struct config *wanted = bpf_map_lookup_elem(&config, &zero);
+
+	if (!task || !wanted || !is_server(task) || !is_same_process(task))
 		return 0;
-	thread = record_of(task, wanted, BLOCKED);
-	if (thread && thread->mode == BLOCKED)
-		is_woken(thread, now);
+	if (wanted->ended)
+		close_thread(task, wanted);
+	else
+		register_thread(task);
 	return 0;
 }

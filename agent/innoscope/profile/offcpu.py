@@ -58,9 +58,9 @@ class OffCpuProfiler:
 
     def begin(self) -> None:
         """From now on."""
-        self._began_at = time.time()
         with translating(self.target.pid):
             self._began = self._program.begin(self._steering.most)
+            self._began_at = time.time()
             self._program.look(self._samples)
         self._looked = self._steering.since = time.monotonic()
 
@@ -84,7 +84,7 @@ class OffCpuProfiler:
         self._look()
         with translating(self.target.pid):
             ended = self._program.end()
-            waits, times, seen = self._program.settle(self._samples, self._began, ended)
+            waits, times, seen = self._program.settle(self._samples, ended)
         threads = [ThreadTimes(*each) for each in times]
         rows = list(self._rows(waits, {thread.tid: thread.comm for thread in threads}))
         notes = missing_names(self.target, self._samples, (row.thread.frames for row in rows))

@@ -164,8 +164,8 @@ impl OffCpu {
         Ok(locked(&self.inner).lost()?)
     }
 
-    fn begin(&self, most: u64) -> PyResult<u64> {
-        Ok(locked(&self.inner).begin(most)?)
+    fn begin(&self, py: Python<'_>, most: u64) -> PyResult<u64> {
+        Ok(py.detach(|| locked(&self.inner).begin(most))?)
     }
 
     fn set_most(&self, most: u64) -> PyResult<()> {
@@ -187,14 +187,13 @@ impl OffCpu {
         &self,
         py: Python<'_>,
         samples: &Samples,
-        began: u64,
         ended: u64,
     ) -> PyResult<(Vec<PyWait>, Vec<PyTimes>, u64)> {
         py.detach(|| {
             let accounts = locked(&self.inner).accounts()?;
             let mut source = locked(&self.source);
             let mut taking = locked(&samples.inner);
-            let waits = taking.settle(source.as_mut(), &accounts, began, ended)?;
+            let waits = taking.settle(source.as_mut(), &accounts, ended)?;
             let rows = waits.rows.iter().map(|((tid, place), share)| {
                 (*tid, place.as_ref().map(py_place), share.waits, share.ns.blocked, share.ns.runnable)
             });

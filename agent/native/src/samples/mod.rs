@@ -24,7 +24,7 @@ use crate::snapshot::{Motion, RawThread, Registers, Source};
 use crate::symbols::DebugSearch;
 use crate::turn::Turn;
 use crate::unwind::{End, Unwinder};
-use record::{Account, Capture, Mode, Record, Spent, parse};
+use record::{Account, Capture, Record, parse};
 use ring::Ring;
 use stacks::Stacks;
 use waits::Waits;
@@ -164,36 +164,26 @@ impl Samples {
         Ok(())
     }
 
-    /// The end of a profile of waits, from `began` to `ended`: `accounts` are those of the threads that switched
-    /// in that time, `source` shows the others.
+    /// Settle a profile of waits that ended at `ended`, from the accounts of all threads. `source` shows the
+    /// stacks of waits that nobody has seen yet.
     pub fn settle(
         &mut self,
         source: Option<&mut BpfSource>,
         accounts: &[(u32, Account)],
-        began: u64,
         ended: u64,
     ) -> Result<&Waits> {
-        let others = source.and_then(|source| source.copy_all().ok()).unwrap_or_default();
+        let threads = source.and_then(|source| source.copy_all().ok()).unwrap_or_default();
         self.read().map_err(|error| Error::from_os(&error, "reading the ring buffer", Kind::Internal))?;
         let taking = &mut self.taking;
-        taking.under_way(&others);
-        let seen: FxHashSet<u32> = accounts.iter().map(|(tid, _)| *tid).collect();
+        taking.under_way(&threads);
+        for thread in threads {
+            taking.comms.entry(thread.tid).or_insert(thread.comm);
+        }
         for (tid, account) in accounts {
             taking.settle(*tid, account, ended);
         }
-        for thread in others.iter().filter(|thread| !seen.contains(&thread.tid)) {
-            let mode = if thread.motion == Motion::Still { Mode::Blocked } else { Mode::Running };
-            taking.comms.insert(thread.tid, thread.comm.clone());
-            taking.settle(thread.tid, &unswitched(mode, thread.switches, began), ended);
-        }
         Ok(&taking.waits)
     }
-}
-
-/// Of a thread that did one thing all the time.
-fn unswitched(mode: Mode, switches: u64, began: u64) -> Account {
-    let spent = Spent::default();
-    Account { mode, since: began, born: began, running: 0, spent, waited: 0, switches, taken: 0 }
 }
 
 impl Taking {

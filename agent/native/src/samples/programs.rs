@@ -4,6 +4,8 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::thread;
+use std::time::Duration;
 
 use libbpf_rs::{Link, MapCore, MapFlags, ObjectBuilder};
 use perf_event_open_sys as sys;
@@ -12,6 +14,7 @@ use sys::bindings::perf_event_attr;
 use super::record::Account;
 use crate::bpfmap::Map;
 use crate::error::{Error, Kind, Result};
+use crate::snapshot::bpf::visit;
 
 static ON_CPU: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/oncpu.bpf.o"));
 static OFF_CPU: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/offcpu.bpf.o"));
@@ -73,10 +76,18 @@ impl OnCpu {
     }
 }
 
+/// Of linux/membarrier.h.
+const MEMBARRIER_CMD_GLOBAL: i32 = 1;
+/// `active` of offcpu.bpf.c: the programs follow the threads, but the beginning is not set yet.
+const NOT_YET: u64 = u64::MAX;
+/// How far ahead the beginning and the end are set, so that each CPU knows them when they come.
+const AHEAD_NS: u64 = 2_000_000;
+
 /// What the threads of a process wait for, by the scheduler's events.
 pub struct OffCpu {
     links: Vec<Link>,
     object: libbpf_rs::Object,
+    pid: u32,
     config: [u64; 3],
 }
 
@@ -94,36 +105,63 @@ impl OffCpu {
                 attached.map_err(|error| bpf_error(&error, "attaching to the scheduler's events"))
             })
             .collect::<Result<Vec<_>>>()?;
-        Ok(Self { links, object, config: [0; 3] })
+        Ok(Self { links, object, pid: watch.pid, config: [0; 3] })
     }
 
-    /// The descriptor of the ring buffer.
+    /// Return the descriptor of the ring buffer.
     pub fn ring(&self) -> Result<RawFd> {
         descriptor(&self.object, "samples")
     }
 
-    /// Counts from now on. `most` stacks of a thread are sent in 134 ms, or a few more; the time, ns.
+    /// Begin to count, and return the time, ns. `most` stacks of a thread are sent in 134 ms, or a few more.
+    ///
+    /// First the programs follow the threads, then each thread is registered as it is, then the beginning is
+    /// set, ahead of time: what every thread does is known when it comes.
     pub fn begin(&mut self, most: u64) -> Result<u64> {
-        self.config = [now(), 0, most.max(1)];
+        self.config = [NOT_YET, 0, most.max(1)];
         self.configure()?;
-        Ok(self.config[0])
+        finish_running_programs();
+        self.visit_threads()?;
+        self.set_ahead(0)
     }
 
-    /// Sends more or fewer stacks.
+    /// Send more or fewer stacks.
     pub fn set_most(&mut self, most: u64) -> Result<()> {
         self.config[2] = most.max(1);
         self.configure()
     }
 
-    /// Counts no more; the time, ns.
+    /// Stop counting, account for all threads until then, and return the time, ns.
     pub fn end(&mut self) -> Result<u64> {
-        self.config[1] = now();
-        self.configure()?;
+        let ended = self.set_ahead(1)?;
+        thread::sleep(Duration::from_nanos(ended.saturating_sub(now()) + 1));
         self.links.clear();
-        Ok(self.config[1])
+        finish_running_programs();
+        self.visit_threads()?;
+        Ok(ended)
     }
 
-    /// The threads that switched and have not ended.
+    /// Set a word of the configuration to a time that has not come yet when all programs can read it.
+    fn set_ahead(&mut self, word: usize) -> Result<u64> {
+        loop {
+            let time = now() + AHEAD_NS;
+            self.config[word] = time;
+            self.configure()?;
+            if now() < time {
+                return Ok(time);
+            }
+            // Something else had this CPU meanwhile, and events passed by. The programs take the next one.
+        }
+    }
+
+    /// Run `on_visit` for each thread. A process that has ended has none.
+    fn visit_threads(&self) -> Result<()> {
+        let program = program(&self.object, "on_visit")?.as_fd().as_raw_fd();
+        visit(program, self.pid)
+            .map_err(|error| Error::from_os(&error, "running the task iterator", Kind::Bpf))
+    }
+
+    /// Return the accounts of the threads that have not ended.
     pub fn accounts(&self) -> Result<Vec<(u32, Account)>> {
         let descriptor = descriptor(&self.object, "threads")?;
         let map = Map { descriptor, key_bytes: 4, words: Account::WORDS, per_cpu: false };
@@ -147,6 +185,13 @@ impl OffCpu {
             .update(&0_u32.to_ne_bytes(), &value, MapFlags::ANY)
             .map_err(|error| bpf_error(&error, "configuring the program"))
     }
+}
+
+/// Wait until programs that read an earlier configuration have returned. Kernels for which this is not
+/// supported (`nohz_full`) need no more than some microseconds.
+fn finish_running_programs() {
+    // SAFETY: takes numbers only; it waits for an RCU grace period.
+    unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
 }
 
 /// CLOCK_MONOTONIC, as bpf_ktime_get_ns() reads it.

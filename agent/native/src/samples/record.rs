@@ -68,34 +68,31 @@ pub enum Mode {
     Runnable,
 }
 
-/// `struct thread` of offcpu.bpf.c: what became of a thread's time. Times in ns of CLOCK_MONOTONIC.
+/// `struct thread` of offcpu.bpf.c: how a thread spent its time. Times in ns of CLOCK_MONOTONIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Account {
     /// What it is doing.
     pub mode: Mode,
-    /// Since when.
+    /// Accounted for until then.
     pub since: u64,
-    /// When it was seen first.
-    pub born: u64,
-    /// Complete stretches on a CPU.
+    /// On a CPU.
     pub running: u64,
-    /// Complete stretches off it.
+    /// Off it, the current wait included.
     pub spent: Spent,
-    /// Blocked in the wait that it has not come back from.
-    pub waited: u64,
+    /// The current wait.
+    pub wait: Spent,
     /// Which wait that is.
     pub switches: u64,
-    /// One in so many stacks was taken; 0: not this one's.
-    pub taken: u64,
 }
 
 impl Account {
     /// Words of the struct.
-    pub const WORDS: usize = 12;
+    pub const WORDS: usize = 15;
 
-    /// From the words of the map's value.
+    /// Convert the words of the map's value.
     pub fn of(words: &[u64]) -> Option<Self> {
-        let [mode, since, born, running, blocked, runnable, waited, switches, taken, ..] = *words else {
+        let [mode, since, running, blocked, runnable, wait_blocked, wait_runnable, switches, ..] = *words
+        else {
             return None;
         };
         let mode = match mode {
@@ -105,7 +102,26 @@ impl Account {
             _ => return None,
         };
         let spent = Spent { blocked, runnable };
-        Some(Self { mode, since, born, running, spent, waited, switches, taken })
+        let wait = Spent { blocked: wait_blocked, runnable: wait_runnable };
+        Some(Self { mode, since, running, spent, wait, switches })
+    }
+
+    /// Return this account with the time until `end` added: the thread did the same all the while.
+    pub fn until(mut self, end: u64) -> Self {
+        let rest = end.saturating_sub(self.since);
+        match self.mode {
+            Mode::Running => self.running += rest,
+            Mode::Blocked => {
+                self.spent.blocked += rest;
+                self.wait.blocked += rest;
+            }
+            Mode::Runnable => {
+                self.spent.runnable += rest;
+                self.wait.runnable += rest;
+            }
+        }
+        self.since = self.since.max(end);
+        self
     }
 }
 

@@ -113,23 +113,11 @@ impl Waits {
 
     /// The thread is over, or the profile is: its waits become rows that add up to its times.
     pub fn settle(&mut self, tid: u32, comm: String, account: &Account, at: u64) {
-        let rest = at.saturating_sub(account.since);
-        let (mut running, mut spent) = (account.running, account.spent);
-        let mut open = Spent::default();
-        match account.mode {
-            Mode::Running => running += rest,
-            Mode::Blocked => open.blocked = rest,
-            Mode::Runnable => open = Spent { blocked: account.waited, runnable: rest },
-        }
-        match account.mode {
-            Mode::Running => {}
-            Mode::Blocked => spent.blocked += rest,
-            Mode::Runnable => spent.runnable += rest,
-        }
-        let known = self.pending.remove(&tid).filter(|known| known.switches == account.switches);
-        if account.mode != Mode::Running {
-            let end = WaitEnd { switches: account.switches, ns: open, every: 0 };
-            let long = known.is_some() || open.blocked + open.runnable >= LONG_NS;
+        let Account { mode, running, spent, wait, switches, .. } = account.until(at);
+        let known = self.pending.remove(&tid).filter(|known| known.switches == switches);
+        if mode != Mode::Running {
+            let end = WaitEnd { switches, ns: wait, every: 0 };
+            let long = known.is_some() || wait.blocked + wait.runnable >= LONG_NS;
             self.count(tid, known.map(|known| known.place), end, long);
         }
         let thread = self.threads.remove(&tid).unwrap_or_default();
@@ -237,7 +225,7 @@ mod tests {
 
     fn account(mode: Mode, running: u64, blocked: u64) -> Account {
         let spent = Spent { blocked, runnable: 0 };
-        Account { mode, since: 100 * MS, born: 0, running, spent, waited: 0, switches: 9, taken: 0 }
+        Account { mode, since: 100 * MS, running, spent, wait: spent, switches: 9 }
     }
 
     #[test]

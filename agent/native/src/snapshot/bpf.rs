@@ -150,6 +150,19 @@ struct LinkTask {
     pid: u32,
 }
 
+/// Run an iterator program that returns no records, for each thread of process `pid`, or of all processes where the
+/// kernel cannot limit it to one. A process that has ended has no threads.
+pub fn visit(program: RawFd, pid: u32) -> io::Result<()> {
+    let link = match attach(program, Some(LinkTask { tid: 0, pid })) {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
+        Err(_) => attach(program, None)?,
+        Ok(link) => link,
+    };
+    // SAFETY: link is an open descriptor; the call returns a new one or an error.
+    let mut iterator = File::from(owned(unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) })?);
+    io::copy(&mut iterator, &mut io::sink()).map(drop)
+}
+
 /// libbpf-rs has no options for task iterators, so the link is made with the call below it.
 fn attach(program: RawFd, task: Option<LinkTask>) -> io::Result<OwnedFd> {
     let mut info = libbpf_sys::bpf_iter_link_info::default();
