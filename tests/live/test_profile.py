@@ -34,7 +34,7 @@ _COMMITTING = {"fsync_redo", "redo_write_wait", "group_commit", "fsync_data", "m
 
 
 def _adds_up(profile: Profile, before: dict[int, tuple[int, int]], after: dict[int, tuple[int, int]]) -> None:
-    """Assert that each thread's waits and CPU time add up to the wall time, and its CPU time to the scheduler's."""
+    """Assert that each thread's waits and CPU time add up to its wall time, and agree with the scheduler."""
     rows: Counter[int] = Counter()
     for row in profile.rows:
         rows[row.thread.tid] += row.number * 1000

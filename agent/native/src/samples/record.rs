@@ -235,6 +235,19 @@ mod tests {
     }
 
     #[test]
+    fn adds_the_time_since_the_last_event() {
+        let words = [2, 100, 7, 5, 3, 5, 0, 41, 0, 1, 0, 0, 0, 0, 0];
+        let account = Account::of(&words).expect("a known mode");
+        let spent = |blocked, runnable| Spent { blocked, runnable };
+        assert_eq!(account.until(90), account);
+        let later = account.until(120);
+        assert_eq!((later.running, later.spent, later.wait), (7, spent(25, 3), spent(25, 0)));
+        let running = Account { mode: Mode::Running, ..account }.until(120);
+        assert_eq!((running.running, running.spent), (27, spent(5, 3)));
+        assert_eq!(Account::of(&[4; Account::WORDS]), None);
+    }
+
+    #[test]
     fn reads_ends() {
         let mut bytes = Vec::new();
         bytes.extend(7_u32.to_le_bytes());
