@@ -365,8 +365,11 @@ class OffCpu:
     ring: int
     lost: int  # records that found the ring full, threads that found no room
     cannot_look: str | None  # why threads that do not move have no stacks
-    def begin(self, most: int) -> int:
-        """Count from now on; ``most`` stacks of a thread are sent in 134 ms, or some more. The time."""
+    def follow(self, most: int) -> None:
+        """Follow the threads without counting yet; ``most`` stacks of each are sent in 134 ms, or some more."""
+
+    def begin(self) -> int:
+        """Begin to count and return the time, after ``follow``."""
 
     def set_most(self, most: int) -> None: ...
     def look(self, samples: Samples) -> None:

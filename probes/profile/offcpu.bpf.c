@@ -240,7 +240,7 @@ static __always_inline void leaves(void *ctx, struct task_struct *task, struct c
 		return;
 	}
 	wait_begins(thread, preempted || !state ? RUNNABLE : BLOCKED, context_switches(task));
-	if (now < wanted->began || !is_chosen(thread, wanted->most, now))
+	if (!is_chosen(thread, wanted->most, now))
 		return;
 	if (sample_take(ctx, &samples, task, (struct pt_regs *)bpf_task_pt_regs(task), WAIT_BEGINS,
 			thread->switches, server.with_kernel_stack))

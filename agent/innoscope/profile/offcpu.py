@@ -57,11 +57,12 @@ class OffCpuProfiler:
         self._looked = 0.0
 
     def begin(self) -> None:
-        """From now on."""
+        """Begin to count. The stacks of waits that are under way are known by then."""
         with translating(self.target.pid):
-            self._began = self._program.begin(self._steering.most)
-            self._began_at = time.time()
+            self._program.follow(self._steering.most)
             self._program.look(self._samples)
+            self._began = self._program.begin()
+            self._began_at = time.time()
         self._looked = self._steering.since = time.monotonic()
 
     def poll(self) -> None:

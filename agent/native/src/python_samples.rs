@@ -164,8 +164,12 @@ impl OffCpu {
         Ok(locked(&self.inner).lost()?)
     }
 
-    fn begin(&self, py: Python<'_>, most: u64) -> PyResult<u64> {
-        Ok(py.detach(|| locked(&self.inner).begin(most))?)
+    fn follow(&self, py: Python<'_>, most: u64) -> PyResult<()> {
+        Ok(py.detach(|| locked(&self.inner).follow(most))?)
+    }
+
+    fn begin(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(py.detach(|| locked(&self.inner).begin())?)
     }
 
     fn set_most(&self, most: u64) -> PyResult<()> {

@@ -92,7 +92,7 @@ pub struct OffCpu {
 }
 
 impl OffCpu {
-    /// Attached, and counting from `begin` on. `most_threads`: more than that many at a time are not counted.
+    /// Attached, and counting from `begin` on, which needs `follow` before it. `most_threads`: more than that many at a time are not counted.
     ///
     /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` where the kernel has no BTF or no such
     /// tracepoints.
@@ -113,15 +113,17 @@ impl OffCpu {
         descriptor(&self.object, "samples")
     }
 
-    /// Begin to count, and return the time, ns. `most` stacks of a thread are sent in 134 ms, or a few more.
-    ///
-    /// First the programs follow the threads, then each thread is registered as it is, then the beginning is
-    /// set, ahead of time: what every thread does is known when it comes.
-    pub fn begin(&mut self, most: u64) -> Result<u64> {
+    /// Follow the threads, without counting yet, and register each of them as it is. At most `most` stacks of a
+    /// thread are sent in 134 ms, or a few more.
+    pub fn follow(&mut self, most: u64) -> Result<()> {
         self.config = [NOT_YET, 0, most.max(1)];
         self.configure()?;
         finish_running_programs();
-        self.visit_threads()?;
+        self.visit_threads()
+    }
+
+    /// Begin to count, and return the time, ns.
+    pub fn begin(&mut self) -> Result<u64> {
         self.set_ahead(0)
     }
 

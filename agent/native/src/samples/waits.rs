@@ -88,6 +88,9 @@ impl Waits {
     /// A wait is over.
     pub fn ends(&mut self, tid: u32, end: WaitEnd) {
         let known = self.pending.remove(&tid).filter(|known| known.switches == end.switches);
+        if end.ns == Spent::default() {
+            return; // it was over before the profile began
+        }
         let long = end.ns.blocked + end.ns.runnable >= LONG_NS;
         self.count(tid, known.map(|known| known.place), end, long);
     }
