@@ -8,9 +8,9 @@
  * so is the duration of each long wait.
  *
  * The kernel does not run these programs for every event: it skips them where they would recurse, for
- * instance. So events only say what a thread does from then on. How long it ran comes from the scheduler's own
- * account (se.sum_exec_runtime), which is up to date whenever a thread is off the CPU or about to leave it, and
- * context switch counters show whether an event is missing.
+ * instance. So events only say what a thread does from then on. How long it ran comes from the scheduler's
+ * own account (se.sum_exec_runtime), which is up to date whenever a thread is off the CPU or about to leave
+ * it, and context switch counters show whether an event is missing.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -106,9 +106,9 @@ static __always_inline struct thread *record_of(struct task_struct *task)
 }
 
 /*
- * Account for the time since the thread's last event. It ran for as long as the scheduler says, or all the time
- * if it is `still_running`, when the scheduler's figure may be a clock tick old. What is left of a time in
- * which it ran is time that its CPU spent on interrupts or on another virtual machine: runnable.
+ * Account for the time since the thread's last event. It ran for as long as the scheduler says, or all the
+ * time if it is `still_running`, when the scheduler's figure may be a clock tick old. What is left of a time
+ * in which it ran is time that its CPU spent on interrupts or on another virtual machine: runnable.
  */
 static __always_inline void account(struct thread *thread, struct task_struct *task, struct config *wanted,
 				    __u64 now, int still_running)
@@ -199,8 +199,8 @@ static __always_inline int is_chosen(struct thread *thread, __u64 most, __u64 no
 	return thread->every == 1 || bpf_get_prandom_u32() % (__u32)thread->every == 0;
 }
 
-static __always_inline void thread_ends(struct task_struct *task, struct thread *thread, struct config *wanted,
-					__u64 now)
+static __always_inline void thread_ends(struct task_struct *task, struct thread *thread,
+					struct config *wanted, __u64 now)
 {
 	struct thread_end *end;
 	__u32 tid = task->pid;
@@ -322,8 +322,8 @@ int on_wakeup(__u64 *ctx)
 }
 
 /*
- * Register a thread as it is now, when the programs above follow the threads already. If one of them was faster,
- * its record stands.
+ * Register a thread as it is now, when the programs above follow the threads already. If one of them was
+ * faster, its record stands.
  */
 static __always_inline void register_thread(struct task_struct *task)
 {
