@@ -366,7 +366,7 @@ class OffCpu:
     lost: int  # records that found the ring full, threads that found no room
     cannot_look: str | None  # why threads that do not move have no stacks
     def follow(self, most: int) -> None:
-        """Follow the threads without counting yet; of each, ``most`` stacks or some more are sent in 134 ms."""
+        """Follow the threads without counting yet; ``most`` limits the stacks of each in 134 ms."""
 
     def begin(self) -> int:
         """Begin to count and return the time, after ``follow``."""

@@ -56,7 +56,6 @@ struct thread {
 	__u64 count; /* waits in this window */
 	__u64 cpu_ns; /* se.sum_exec_runtime at the last event */
 	__u64 voluntary; /* nvcsw at the last event */
-	__u64 began; /* the times are since then: config.began at the last event */
 };
 
 struct thread_end {
@@ -119,11 +118,6 @@ static __always_inline void account(struct thread *thread, struct task_struct *t
 	__u64 ran = cpu_ns - thread->cpu_ns;
 	__u64 off;
 
-	if (thread->began != wanted->began) {
-		thread->began = wanted->began;
-		thread->running_ns = thread->blocked_ns = thread->runnable_ns = 0;
-		thread->wait_blocked_ns = thread->wait_runnable_ns = 0;
-	}
 	if (still_running || ran > elapsed)
 		ran = elapsed;
 	off = elapsed - ran;

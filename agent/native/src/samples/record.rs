@@ -87,7 +87,7 @@ pub struct Account {
 
 impl Account {
     /// Words of the struct.
-    pub const WORDS: usize = 15;
+    pub const WORDS: usize = 14;
 
     /// Convert the words of the map's value.
     pub fn of(words: &[u64]) -> Option<Self> {
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn adds_the_time_since_the_last_event() {
-        let words = [2, 100, 7, 5, 3, 5, 0, 41, 0, 1, 0, 0, 0, 0, 0];
+        let words = [2, 100, 7, 5, 3, 5, 0, 41, 0, 1, 0, 0, 0, 0];
         let account = Account::of(&words).expect("a known mode");
         let spent = |blocked, runnable| Spent { blocked, runnable };
         assert_eq!(account.until(90), account);
