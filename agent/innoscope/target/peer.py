@@ -21,14 +21,17 @@ _INIT: Final = (1, 0)
 _UNKNOWN_UID: Final = 65534
 
 
+class Stranger(SqlFailed):
+    """Another process than the server that is meant is at the other end."""
+
+
 def require_unix(proc: ProcFs, target: Target, wire: socket.socket, path: str) -> None:
     """Raise SqlFailed unless the target, or systemd for it, listens on the Unix socket (SO_PEERCRED)."""
     pid, uid, _ = _UCRED.unpack(wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    uids = _uids(proc, target)
-    if (pid, uid) == _INIT or (pid == target.pid and uid in (0, *uids)):
+    if (pid, uid) == _INIT or (pid == target.pid and uid in (0, *_uids(proc, target))):
         return
-    who = f"process {pid} of {name_of(uid)}" if pid else "a process of another pid namespace"
-    raise _stranger(f"{who} listens on {path}, not process {target.pid}")
+    who = f"process {pid}" if pid else "a process of another pid namespace"
+    raise _stranger(f"{who} answers on {path} as {name_of(uid)}, not process {target.pid}")
 
 
 def require_tcp(proc: ProcFs, target: Target, wire: socket.socket, where: str) -> None:
@@ -57,9 +60,9 @@ def _uids(proc: ProcFs, target: Target) -> tuple[int, ...]:
         if proc.stat(target.pid).start_time != target.start_time:
             raise ProcessLookupError(errno.ESRCH, "another process has its pid")
     except (ProcessLookupError, PermissionError) as error:
-        raise SqlFailed(f"no SQL: process {target.pid} has ended", remedy="innoscope targets") from error
+        raise Stranger(f"no SQL: process {target.pid} has ended", remedy="innoscope targets") from error
     return uids
 
 
-def _stranger(what: str) -> SqlFailed:
-    return SqlFailed(f"no SQL: {what}; no account was named to it", remedy="innoscope targets")
+def _stranger(what: str) -> Stranger:
+    return Stranger(f"no SQL: {what}; no account was named to it", remedy="innoscope targets")

@@ -14,6 +14,7 @@ import pymysql
 from innoscope.errors import InnoscopeError, SqlFailed
 from innoscope.target import sql
 from innoscope.target.container import differing
+from innoscope.target.peer import Stranger
 from innoscope.target.proc import ProcFs
 from innoscope.toggles.model import ChangeFailed, NotOnThisServer, Refused, Step, same
 
@@ -133,6 +134,8 @@ class SqlWriter:
         account = self._account
         try:
             return sql.connect(self._target, account.defaults_file, account.user, _ANSWER, proc=self._proc)
+        except Stranger as error:
+            raise Refused(error.what, remedy=error.remedy) from error
         except SqlFailed as error:
             if _code(error) != _TOO_MANY:
                 raise NoLogin(f"no way over SQL: {_short(error)}", remedy=error.remedy) from error
