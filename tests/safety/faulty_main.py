@@ -30,7 +30,7 @@ class Hang(BaseException):
         threading.Event().wait()
 
 
-def obey(_: int, __: FrameType | None) -> None:
+def obey(_number: int, _frame: FrameType | None) -> None:
     """Do what the file says."""
     what, _, name = _ORDERS.read_text().partition(" ")
     there = [thread for thread in threading.enumerate() if thread.ident is not None]

@@ -1,7 +1,7 @@
 """Must show 7: each thread of sensor and agent, killed in turn, is back within a minute.
 
-The programs are the real ones, on a real server; a signal raises an exception inside the thread. That one which
-hangs stops the watchdog is in tests/unit/test_supervision.py.
+The programs are the real ones, on a real server; a signal raises an exception inside the thread.
+tests/unit/test_supervision.py shows that one which hangs stops the watchdog.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,6 +36,10 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
+def wait(gate: threading.Event) -> None:
+    gate.wait(PATIENCE_S)
+
+
 def test_a_hundred_servers_share_two_threads_of_a_kind(workers: Workers) -> None:
     done: list[int] = []
     used = set()
@@ -55,14 +60,14 @@ def test_a_hundred_servers_share_two_threads_of_a_kind(workers: Workers) -> None
 def test_stuck_jobs_are_named_and_their_threads_replaced_up_to_a_bound(workers: Workers) -> None:
     gate, done = threading.Event(), threading.Event()
     for number in range(4):
-        workers.submit(Job("memory", f"stuck{number}", lambda: gate.wait(PATIENCE_S)))
+        workers.submit(Job("memory", f"stuck{number}", partial(wait, gate)))
     workers.submit(Job("memory", "good", done.set))
     assert done.wait(PATIENCE_S)
     until(lambda: len(workers.stuck()) == 4)
 
     assert {one.owner for one in workers.stuck()} == {f"stuck{number}" for number in range(4)}
     for number in range(20):
-        workers.submit(Job("memory", f"more{number}", lambda: gate.wait(PATIENCE_S)))
+        workers.submit(Job("memory", f"more{number}", partial(wait, gate)))
     until(lambda: len(workers.stuck()) == 6)
     time.sleep(0.1)
     assert workers.threads() == 6
