@@ -11,6 +11,9 @@ use crate::references;
 use crate::symbols::{self, DebugSearch, ElfFile, Named, SymbolTable};
 use crate::uprobe;
 
+/// Bytes of the longest instruction of x86-64.
+const INSTRUCTION: u64 = 16;
+
 /// A mapped file with its symbols.
 pub struct CodeFile {
     pid: u32,
@@ -85,7 +88,7 @@ impl CodeFile {
         named
             .filter_map(|Named { name, address, size, .. }| {
                 let offset = self.file_offset(address)?;
-                let stepped = uprobe::is_stepped(self.elf.bytes().get(offset as usize..)?);
+                let stepped = uprobe::is_stepped(&self.elf.read(offset, INSTRUCTION)?);
                 Some(Function { name, address, size, offset, stepped })
             })
             .collect()

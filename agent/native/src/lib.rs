@@ -7,6 +7,7 @@
 
 pub mod bpfmap;
 pub mod calibration;
+pub mod cfi;
 pub mod code;
 pub mod error;
 pub mod flamegraph;

@@ -1,8 +1,10 @@
 //! /proc/PID/maps, as far as executable code is concerned.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read as _;
 
 use crate::error::{Error, Kind, Result};
+use crate::symbols::limits;
 
 /// One executable mapping of a file, or the vDSO.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +28,10 @@ pub struct Mapping {
 /// Errors: `Gone`, `Rights` (reading another user's maps needs CAP_SYS_PTRACE).
 pub fn executable(pid: u32) -> Result<Vec<Mapping>> {
     let path = format!("/proc/{pid}/maps");
-    let text = fs::read(&path)
+    let mut text = Vec::new();
+    // Mappings beyond the limit are of no server: they count as not mapped.
+    File::open(&path)
+        .and_then(|file| file.take(limits::MAPS_BYTES).read_to_end(&mut text))
         .map_err(|error| Error::from_os(&error, &format!("reading {path}"), Kind::Internal))?;
     Ok(String::from_utf8_lossy(&text).lines().filter_map(parse_executable).collect())
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::maps::{self, Mapping};
 use crate::memory;
-use crate::symbols::{self, DebugSearch, ElfFile, Inlines, SymbolTable};
+use crate::symbols::{self, DebugSearch, ElfFile, Inlines, SymbolTable, limits, opening};
 
 /// One ELF file mapped into the process.
 pub struct Module {
@@ -38,6 +38,11 @@ impl Module {
     /// The base name of the path, for people.
     pub fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or(&self.path)
+    }
+
+    /// Bytes of its files that are kept in memory.
+    fn held(&self) -> u64 {
+        self.elf.as_ref().map_or(0, |elf| elf.held()) + self.symbols.held()
     }
 
     /// The address in the file's own terms.
@@ -166,6 +171,10 @@ impl Modules {
             inlines: OnceCell::new(),
             inode: first.inode,
         };
+        if let Some(problem) = self.over_budget(&first.path) {
+            module.problem = Some(problem);
+            return module;
+        }
         match open_elf(self.pid, first) {
             Ok(elf) => match bias(&elf, first) {
                 Some(bias) => {
@@ -181,6 +190,18 @@ impl Modules {
             Err(problem) => module.problem = Some(problem.to_string()),
         }
         module
+    }
+}
+
+impl Modules {
+    /// Why no further file is read, if so.
+    fn over_budget(&self, path: &str) -> Option<String> {
+        if self.files.len() >= limits::MODULES {
+            return Some(format!("{path}: not read: the process maps more than {} files", limits::MODULES));
+        }
+        let held: u64 = self.files.iter().map(Module::held).sum();
+        (held >= limits::PROCESS_BYTES)
+            .then(|| format!("{path}: not read: the files before it take {held} bytes of memory"))
     }
 }
 
@@ -208,8 +229,8 @@ pub fn open_elf(pid: u32, mapping: &Mapping) -> Result<Arc<ElfFile>> {
     }
     let mapped = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end));
     let by_path = PathBuf::from(format!("/proc/{pid}/root{}", mapping.path));
-    let file = File::open(&mapped).or_else(|_| open_same_inode(&by_path, mapping))?;
-    let elf = ElfFile::from_file(&file, &display).map_err(|error| elf_error(&error))?;
+    let file = opening::regular(&mapped).or_else(|_| open_same_inode(&by_path, mapping))?;
+    let elf = ElfFile::from_file(file, &display).map_err(|error| elf_error(&error))?;
     Ok(elf)
 }
 
@@ -221,7 +242,7 @@ fn open_same_inode(path: &Path, mapping: &Mapping) -> Result<File> {
     let failed = |error: std::io::Error| {
         Error::from_os(&error, &format!("opening {}", mapping.path), crate::error::Kind::Elf)
     };
-    let file = File::open(path).map_err(failed)?;
+    let file = opening::regular(path).map_err(failed)?;
     if file.metadata().map_err(failed)?.ino() != mapping.inode {
         let detail = format!(
             "{} was replaced on disk, and reading the mapped file needs CAP_CHECKPOINT_RESTORE",

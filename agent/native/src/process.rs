@@ -13,7 +13,7 @@ use crate::names::{Frame, StackNames};
 use crate::snapshot::bpf::BpfSource;
 use crate::snapshot::ptrace::PtraceSource;
 use crate::snapshot::{Motion, RawThread, Registers, Source, perf};
-use crate::symbols::DebugSearch;
+use crate::symbols::{DebugSearch, limits};
 use crate::turn::Turn;
 use crate::unwind::{End, Unwinder, Walk};
 
@@ -123,6 +123,7 @@ impl Process {
         if self.names.len() > 2 * self.present + STACKS_SPARE {
             self.names.forget_stacks();
         }
+        self.unwinder.refill();
         let mut look = Look::default();
         let started = Instant::now();
         let raw = self.source.copy_all()?;
@@ -137,6 +138,13 @@ impl Process {
         let started = Instant::now();
         self.mend(moved, &mut done, &mut look)?;
         look.copy += started.elapsed();
+        if self.unwinder.is_exhausted() {
+            look.notes.push(format!(
+                "unwinding was stopped after {} steps: the unwind information of a mapped file is malformed or \
+                 hostile, and stacks are incomplete",
+                limits::STEPS
+            ));
+        }
         let started = Instant::now();
         let mut turn = Turn::begin();
         for (thread, walk, trust) in done {
@@ -151,9 +159,10 @@ impl Process {
         Ok(look)
     }
 
-    /// Keeps the walk of a thread at rest. A walk that met code of no module may lead on once that is known.
+    /// Keeps the walk of a thread at rest. A walk that met code of no module may lead on once that is known, one
+    /// that ran out of steps at the next look.
     fn remember(&mut self, thread: &RawThread, walk: &Walk, trust: Trust) {
-        if thread.motion == Motion::Still && walk.end != End::Elsewhere {
+        if thread.motion == Motion::Still && !matches!(walk.end, End::Elsewhere | End::Budget) {
             let (walk, kernel) = (walk.clone(), thread.kernel.clone());
             self.at_rest.insert(thread.tid, AtRest { switches: thread.switches, walk, trust, kernel });
         }
@@ -185,7 +194,7 @@ impl Process {
         let elsewhere = |finished: &Finished| finished.1.end == End::Elsewhere;
         // A plugin that was loaded since, for one.
         if done.iter().any(elsewhere) && self.modules.refresh()? {
-            self.unwinder = Unwinder::new(&self.modules);
+            self.unwinder = self.unwinder.renewed(&self.modules);
             self.names.forget();
             let (again, kept): (Vec<_>, Vec<_>) = done.into_iter().partition(elsewhere);
             done = kept;
@@ -216,7 +225,7 @@ impl Process {
         let walk = self.unwinder.walk(&self.modules, thread.registers, &thread.stack, &thread.returns);
         Ok(match walk.end {
             End::Root => Ok((thread, walk, Trust::Exact)),
-            End::Lost | End::Elsewhere => Ok((thread, walk, Trust::Incomplete)),
+            End::Lost | End::Elsewhere | End::Budget => Ok((thread, walk, Trust::Incomplete)),
             End::BeyondCopy => return self.finish_deep(thread, walk),
         })
     }
@@ -244,7 +253,7 @@ impl Process {
         let trust = match walk.end {
             End::Root => Trust::Exact,
             End::BeyondCopy if stack.len() == DEEP_BYTES => Trust::Truncated,
-            End::BeyondCopy | End::Lost | End::Elsewhere => Trust::Incomplete,
+            End::BeyondCopy | End::Lost | End::Elsewhere | End::Budget => Trust::Incomplete,
         };
         Ok(Ok((thread, walk, trust)))
     }
@@ -306,7 +315,7 @@ impl Process {
                 End::Root => Trust::OnCpu,
                 End::BeyondCopy => Trust::Truncated,
                 // Mid-prologue in hand-written assembler, say: the next sample may fare better.
-                End::Lost | End::Elsewhere => continue,
+                End::Lost | End::Elsewhere | End::Budget => continue,
             };
             look.sampled += 1;
             let thread = open.swap_remove(index);

@@ -16,7 +16,8 @@ struct Target {
 
 /// How often code and data of an x86-64 file refer to each function, given as (ELF virtual address, size in
 /// bytes): calls, jumps and addresses taken in code, pointers in data and relocations. What a function says of
-/// itself does not count. `None` for other architectures.
+/// itself does not count. `None` for other architectures and for
+/// a file that is larger than any server.
 ///
 /// Code is not decoded: each place is tried where an operand of a call, jump or address would fit, behind the
 /// opcode it would need. That finds all references and, for one function in 10^5, one that is none.
@@ -25,12 +26,12 @@ pub fn count(elf: &ElfFile, functions: &[(u64, u64)]) -> Option<Vec<u32>> {
         return None;
     }
     let mut search = Search::new(functions);
-    for section in elf.loaded_sections() {
+    for section in elf.loaded_sections()? {
         if section.code {
-            let overlap = WINDOW - 1;
-            section.data.scan(PIECE, overlap, |at, bytes| search.code(section.start + at as u64, bytes));
+            let overlap = WINDOW as u64 - 1;
+            section.scan(PIECE, overlap, |at, bytes| search.code(section.start.wrapping_add(at), bytes));
         } else {
-            section.data.scan(PIECE, 0, |_, bytes| search.data(bytes));
+            section.scan(PIECE, 0, |_, bytes| search.data(bytes));
         }
     }
     for address in elf.relocated_symbols() {
@@ -49,7 +50,7 @@ const FILTER_BITS: u32 = 16;
 /// Bytes of code that are looked at together: up to three of an opcode, four of an operand.
 const WINDOW: usize = 7;
 /// Bytes of a section that are in memory at a time.
-const PIECE: usize = 4 << 20;
+const PIECE: u64 = 4 << 20;
 
 fn hash(address: u64) -> usize {
     (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - FILTER_BITS)) as usize

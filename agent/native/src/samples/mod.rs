@@ -125,6 +125,7 @@ impl Samples {
     pub fn read(&mut self) -> io::Result<usize> {
         let mut turn = Turn::begin();
         let taking = &mut self.taking;
+        taking.unwinder.refill();
         self.ring.read(MOST_RECORDS, &mut |bytes| {
             taking.take(bytes);
             turn.give_way();
@@ -223,6 +224,7 @@ impl Taking {
 
     /// The waits that these threads are in, unless they are known.
     fn under_way(&mut self, threads: &[RawThread]) {
+        self.unwinder.refill();
         let mut turn = Turn::begin();
         for thread in threads.iter().filter(|thread| thread.motion == Motion::Still) {
             if self.waits.knows(thread.tid, thread.switches) {
@@ -264,7 +266,7 @@ impl Taking {
         let trust = match walk.end {
             End::Root => sound,
             End::BeyondCopy => Trust::Truncated,
-            End::Lost | End::Elsewhere => Trust::Incomplete,
+            End::Lost | End::Elsewhere | End::Budget => Trust::Incomplete,
         };
         (self.stacks.number(&self.modules, &walk.addresses, kernel), trust)
     }
@@ -279,7 +281,7 @@ impl Taking {
         if !self.modules.refresh().unwrap_or(false) {
             return false;
         }
-        self.unwinder = Unwinder::new(&self.modules);
+        self.unwinder = self.unwinder.renewed(&self.modules);
         self.stacks.forget_addresses();
         true
     }

@@ -1,18 +1,24 @@
 //! Pieces of a file (or of memory) that stay valid for as long as somebody holds them.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::fs::File;
 use std::ops::{Deref, Range};
-use std::sync::Arc;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use memmap2::{Mmap, UncheckedAdvice};
 
+use super::limits;
+
 /// What the bytes are backed by.
 enum Backing {
+    /// In the confined child only, which may die of a truncated file.
     Map(Mmap),
     Heap(Vec<u8>),
 }
 
-/// A range of an immutable file mapping or buffer; a clone costs one reference count.
+/// A range of an immutable buffer (or mapping); a clone costs one reference count.
 #[derive(Clone)]
 pub struct Bytes {
     backing: Arc<Backing>,
@@ -33,7 +39,7 @@ impl Bytes {
         (end <= self.range.end).then(|| Self { backing: Arc::clone(&self.backing), range: start..end })
     }
 
-    /// Gives the pages of a mapped file back to the kernel, which reads them again when they are asked for: who
+    /// Give the pages of a mapped file back to the kernel, which reads them again when they are needed: who
     /// has scanned a file must not be charged for all of it. Does nothing to a buffer.
     pub fn release(&self) {
         if let Backing::Map(map) = &*self.backing {
@@ -44,16 +50,6 @@ impl Bytes {
                 map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, self.range.end - start)
             };
             given.ok();
-        }
-    }
-
-    /// All of it in pieces of `step` bytes, each with the `overlap` bytes after it and its offset; what was seen
-    /// of a mapped file is released.
-    pub fn scan(&self, step: usize, overlap: usize, mut see: impl FnMut(usize, &[u8])) {
-        for start in (0..self.len()).step_by(step) {
-            let piece = &self[start..self.len().min(start.saturating_add(step + overlap))];
-            see(start, piece);
-            self.part(start as u64, step.min(self.len() - start) as u64).iter().for_each(Self::release);
         }
     }
 }
@@ -87,3 +83,98 @@ impl fmt::Debug for Bytes {
 unsafe impl gimli::StableDeref for Bytes {}
 // SAFETY: a clone shares the same backing and the same range.
 unsafe impl gimli::CloneStableDeref for Bytes {}
+
+/// Where the bytes of an ELF file are.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// An open file, of which parts are copied as they are needed: what its owner does to it afterwards
+    /// changes nothing under a reader.
+    File { file: File, size: u64, parts: Mutex<Parts> },
+    /// All of it is in memory, or mapped.
+    Whole(Bytes),
+}
+
+/// The parts of a file that were read, by offset and size.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    known: HashMap<(u64, u64), Bytes>,
+    held: u64,
+}
+
+impl Content {
+    pub fn of_file(file: File, size: u64) -> Self {
+        Self::File { file, size, parts: Mutex::default() }
+    }
+
+    /// Whether this is a mapped file, which only the confined child has.
+    pub fn is_confined(&self) -> bool {
+        matches!(self, Self::Whole(all) if matches!(&*all.backing, Backing::Map(_)))
+    }
+
+    /// Bytes of the whole file.
+    pub fn size(&self) -> u64 {
+        match self {
+            Self::File { size, .. } => *size,
+            Self::Whole(all) => all.len() as u64,
+        }
+    }
+
+    /// Bytes that are kept in memory for it.
+    pub fn held(&self) -> u64 {
+        match self {
+            Self::File { parts, .. } => parts.lock().unwrap_or_else(PoisonError::into_inner).held,
+            Self::Whole(all) => all.len() as u64,
+        }
+    }
+
+    /// A part, read once and kept; `None` where the file has not so many bytes or would take too much memory.
+    pub fn part(&self, offset: u64, size: u64) -> Option<Bytes> {
+        let Self::File { parts, .. } = self else { return self.once(offset, size) };
+        let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = parts.known.get(&(offset, size)) {
+            return Some(known.clone());
+        }
+        if parts.held.saturating_add(size) > limits::FILE_BYTES {
+            return None;
+        }
+        let read = self.once(offset, size)?;
+        parts.held += size;
+        parts.known.insert((offset, size), read.clone());
+        Some(read)
+    }
+
+    /// As [`Content::part`], and not kept.
+    pub fn once(&self, offset: u64, size: u64) -> Option<Bytes> {
+        match self {
+            Self::Whole(all) => all.part(offset, size),
+            Self::File { file, size: all, .. } => {
+                if offset.checked_add(size)? > *all || size > limits::FILE_BYTES {
+                    return None;
+                }
+                let mut data = vec![0; usize::try_from(size).ok()?];
+                file.read_exact_at(&mut data, offset).ok()?;
+                Some(Bytes::from(data))
+            }
+        }
+    }
+
+    /// Read a part in pieces of `step` bytes, each with the `overlap` bytes after it and its offset in the part.
+    /// Ends early where the file was cut off.
+    pub fn scan(
+        &self,
+        part: Range<u64>,
+        step: u64,
+        overlap: u64,
+        mut see: impl FnMut(u64, &[u8]),
+    ) -> Option<()> {
+        let mut at = part.start;
+        while at < part.end {
+            let end = part.end.min(at.saturating_add(step + overlap));
+            let piece = self.once(at, end - at)?;
+            see(at - part.start, &piece);
+            piece.release();
+            at = at.saturating_add(step);
+        }
+        Some(())
+    }
+}

@@ -30,21 +30,53 @@ const fn tables() -> [[u32; 256]; 8] {
     tables
 }
 
+/// A CRC32 that is computed piece by piece.
+pub(super) struct Crc(u32);
+
+impl Default for Crc {
+    fn default() -> Self {
+        Self(u32::MAX)
+    }
+}
+
+impl Crc {
+    /// Add the next bytes.
+    pub fn add(&mut self, data: &[u8]) {
+        let (chunks, rest) = data.as_chunks::<8>();
+        let crc = chunks.iter().fold(self.0, |crc, chunk| {
+            let word = u64::from_le_bytes(*chunk) ^ u64::from(crc);
+            let bytes = word.to_le_bytes();
+            (0..8).fold(0, |sum, i| sum ^ TABLES[7 - i][usize::from(bytes[i])])
+        });
+        let step = |crc: u32, byte: &u8| (crc >> 8) ^ TABLES[0][usize::from(crc as u8 ^ byte)];
+        self.0 = rest.iter().fold(crc, step);
+    }
+
+    /// The CRC32 of all that was added.
+    pub fn value(&self) -> u32 {
+        !self.0
+    }
+}
+
 /// The CRC32 of `data`.
 pub(super) fn crc32(data: &[u8]) -> u32 {
-    let (chunks, rest) = data.as_chunks::<8>();
-    let crc = chunks.iter().fold(u32::MAX, |crc, chunk| {
-        let word = u64::from_le_bytes(*chunk) ^ u64::from(crc);
-        let bytes = word.to_le_bytes();
-        (0..8).fold(0, |sum, i| sum ^ TABLES[7 - i][usize::from(bytes[i])])
-    });
-    let crc = rest.iter().fold(crc, |crc, byte| (crc >> 8) ^ TABLES[0][usize::from(crc as u8 ^ byte)]);
-    !crc
+    let mut crc = Crc::default();
+    crc.add(data);
+    crc.value()
 }
 
 #[cfg(test)]
 mod tests {
     use super::crc32;
+
+    #[test]
+    fn pieces_give_what_the_whole_gives() {
+        let mut crc = super::Crc::default();
+        for piece in [&b"123"[..], b"", b"45678", b"9"] {
+            crc.add(piece);
+        }
+        assert_eq!(crc.value(), 0xcbf4_3926);
+    }
 
     #[test]
     fn agrees_with_the_published_values() {

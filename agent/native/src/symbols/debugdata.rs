@@ -4,9 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::elf::ElfFile;
+use super::limits::DEBUGDATA as MAX_UNPACKED;
 
-/// No server's names are larger than this (bytes); mysqld's are some 10 MiB.
-const MAX_UNPACKED: u64 = 64 << 20;
 const STREAM_HEADER: usize = 12;
 
 /// The ELF file inside `.gnu_debugdata`; `None` if there is none, an error in words if it is damaged.
@@ -118,6 +117,6 @@ mod tests {
     fn refuses_a_bomb() {
         let packed = xz(&vec![0; (MAX_UNPACKED + 1) as usize]);
         let reason = unpack(&packed).unwrap_err();
-        assert_eq!(reason, "it would take 67108865 bytes");
+        assert_eq!(reason, "it would take 20971521 bytes");
     }
 }

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use super::crc::crc32;
 use super::elf::ElfFile;
 use super::pack;
 
@@ -39,7 +38,7 @@ pub fn find(elf: &ElfFile, opened_as: &Path, search: &DebugSearch) -> Option<Pat
     find_open(elf, opened_as, search, &mut Vec::new()).map(|file| file.path().to_owned())
 }
 
-/// As [`find`], mapped. Files that are there and cannot be used are named in `problems`, with the reason.
+/// As [`find`], opened. Files that are there and cannot be used are named in `problems`, with the reason.
 pub(super) fn find_open(
     elf: &ElfFile,
     opened_as: &Path,
@@ -131,7 +130,7 @@ impl Wanted<'_> {
     fn belongs(&self, file: &ElfFile) -> bool {
         match (self.id, file.build_id(), self.crc) {
             (Some(ours), Some(theirs), _) => ours == theirs,
-            (_, _, Some(crc)) => crc32(file.bytes()) == crc,
+            (_, _, Some(crc)) => file.crc() == Some(crc),
             _ => false,
         }
     }

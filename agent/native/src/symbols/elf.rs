@@ -1,20 +1,22 @@
-//! One ELF file, mapped, and the few things we want from it.
+//! One ELF file and the few things we want from it. What is read of it is copied: see [`Content`].
 
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
+use std::collections::HashMap;
+use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::{error, fmt, io};
 
 use memmap2::Mmap;
 use object::elf;
 
-use super::bytes::Bytes;
+use super::bytes::{Bytes, Content};
+use super::crc::Crc;
 use super::headers::{Headers, SectionRecord, Segment};
 use super::rawtable::RawTable;
-use super::sections;
+use super::{limits, opening, sections};
 
 /// Why a file cannot be used as an ELF object.
 #[derive(Debug)]
@@ -55,71 +57,92 @@ pub struct Section {
 }
 
 /// A section that is loaded with its content.
-#[derive(Clone, Debug)]
-pub struct LoadedSection {
+#[derive(Debug)]
+pub struct LoadedSection<'file> {
     /// First ELF virtual address.
     pub start: u64,
     /// Whether it is executable.
     pub code: bool,
-    /// The content.
-    pub data: Bytes,
+    part: Range<u64>,
+    content: &'file Content,
 }
 
-/// A mapped ELF file of any machine. All methods are safe on a damaged file: what cannot be read is not there.
-///
-/// The file must not be truncated while it is mapped (package managers replace files and never do that).
+impl LoadedSection<'_> {
+    /// Show all of it in pieces of `step` bytes, each with the `overlap` bytes after it and its offset.
+    pub fn scan(&self, step: u64, overlap: u64, see: impl FnMut(u64, &[u8])) {
+        // What was cut off meanwhile refers to nothing.
+        let _ = self.content.scan(self.part.clone(), step, overlap, see);
+    }
+}
+
+/// An ELF file of any machine. All methods are safe on a damaged file and on one that its owner truncates or
+/// rewrites meanwhile: what cannot be read is not there, and what was read stays as it was.
 #[derive(Debug)]
 pub struct ElfFile {
     path: PathBuf,
-    data: Bytes,
+    content: Content,
     headers: Headers,
-    in_memory: bool,
 }
 
+/// What tells an unchanged file: device, inode, size, and when its content or attributes changed last.
+type Identity = (u64, u64, u64, i64, i64);
+
+/// The files that are open now, so that those of many servers are in memory once.
+static OPEN: Mutex<Option<HashMap<(Identity, PathBuf), Weak<ElfFile>>>> = Mutex::new(None);
+
 impl ElfFile {
-    /// Maps the file at `path`.
+    /// Open the file at `path`.
     ///
     /// # Errors
-    /// With an `errno` if it cannot be opened or mapped, without one if it is not a regular file or not ELF.
+    /// With an `errno` if it cannot be opened, without one if it is not a regular file or not ELF.
     pub fn open(path: &Path) -> Result<Arc<Self>, ElfError> {
-        // O_NONBLOCK: a pipe that lies where a debug file should be must not block us.
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(path)
-            .map_err(|error| ElfError::system(path, &error))?;
-        Self::from_file(&file, path)
+        let file = opening::regular(path).map_err(|error| ElfError::system(path, &error))?;
+        Self::from_file(file, path)
     }
 
-    /// Maps an open file; `display` is the name it has in messages and results.
+    /// Read an open file; `display` is the name it has in messages and results.
     ///
     /// # Errors
     /// As [`ElfFile::open`].
-    pub fn from_file(file: &File, display: &Path) -> Result<Arc<Self>, ElfError> {
-        let system = |error: &io::Error| ElfError::system(display, error);
-        let meta = file.metadata().map_err(|error| system(&error))?;
-        if !meta.is_file() {
-            return Err(ElfError::content(display, "not a regular file"));
+    pub fn from_file(file: File, display: &Path) -> Result<Arc<Self>, ElfError> {
+        let size = checked_size(&file, display)?;
+        let meta = file.metadata().map_err(|error| ElfError::system(display, &error))?;
+        let identity = (meta.dev(), meta.ino(), size, meta.ctime(), meta.ctime_nsec());
+        let key = (identity, display.to_owned());
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = open.get_or_insert_default();
+        if let Some(known) = open.get(&key).and_then(Weak::upgrade) {
+            return Ok(known);
         }
-        if meta.len() == 0 {
-            return Err(ElfError::content(display, "the file is empty"));
-        }
-        // SAFETY: the mapping is private and read-only; see the type's note about truncation.
-        let map = unsafe { Mmap::map(file) }.map_err(|error| system(&error))?;
-        Self::new(Bytes::from_map(map), display, false)
+        let elf = Self::new(Content::of_file(file, size), display)?;
+        open.retain(|_, other| other.strong_count() > 0);
+        open.insert(key, Arc::downgrade(&elf));
+        Ok(elf)
     }
 
-    /// Takes an ELF image that is in memory, such as the vdso.
+    /// Map an open file: for the confined child, which may die of a file that is truncated.
+    ///
+    /// # Errors
+    /// As [`ElfFile::open`].
+    pub fn map(file: &File, display: &Path) -> Result<Arc<Self>, ElfError> {
+        checked_size(file, display)?;
+        // SAFETY: the mapping is private and read-only. If the file is truncated, SIGBUS ends this process: the
+        // caller has nothing but this file.
+        let map = unsafe { Mmap::map(file) }.map_err(|error| ElfError::system(display, &error))?;
+        Self::new(Content::Whole(Bytes::from_map(map)), display)
+    }
+
+    /// Take an ELF image that is in memory, such as the vdso.
     ///
     /// # Errors
     /// If it is not ELF.
     pub fn from_bytes(data: Vec<u8>, display: &Path) -> Result<Arc<Self>, ElfError> {
-        Self::new(Bytes::from(data), display, true)
+        Self::new(Content::Whole(Bytes::from(data)), display)
     }
 
-    fn new(data: Bytes, display: &Path, in_memory: bool) -> Result<Arc<Self>, ElfError> {
-        let headers = Headers::read(&data).map_err(|reason| ElfError::content(display, reason))?;
-        Ok(Arc::new(Self { path: display.to_owned(), data, headers, in_memory }))
+    fn new(content: Content, display: &Path) -> Result<Arc<Self>, ElfError> {
+        let headers = Headers::read(&content).map_err(|reason| ElfError::content(display, reason))?;
+        Ok(Arc::new(Self { path: display.to_owned(), content, headers }))
     }
 
     /// The name it was opened as.
@@ -127,14 +150,39 @@ impl ElfFile {
         &self.path
     }
 
-    /// The whole file.
-    pub fn bytes(&self) -> &Bytes {
-        &self.data
+    /// The descriptor, of a file that was opened and not mapped.
+    pub fn file(&self) -> Option<&File> {
+        match &self.content {
+            Content::File { file, .. } => Some(file),
+            Content::Whole(_) => None,
+        }
+    }
+
+    /// At most `size` bytes of the file at this offset, fewer at its end.
+    pub fn read(&self, offset: u64, size: u64) -> Option<Bytes> {
+        self.content.once(offset, size.min(self.content.size().checked_sub(offset)?))
+    }
+
+    /// Bytes that are kept in memory for this file.
+    pub fn held(&self) -> u64 {
+        self.content.held()
+    }
+
+    /// The CRC32 of the whole file; `None` where it is too large for that, or was cut off meanwhile.
+    pub(super) fn crc(&self) -> Option<u32> {
+        const PIECE: u64 = 1 << 20;
+        let size = self.content.size();
+        if size > limits::CRC {
+            return None;
+        }
+        let mut crc = Crc::default();
+        self.content.scan(0..size, PIECE, 0, |_, bytes| crc.add(bytes))?;
+        Some(crc.value())
     }
 
     /// Whether it came from memory ([`ElfFile::from_bytes`]) and not from a file.
     pub fn is_in_memory(&self) -> bool {
-        self.in_memory
+        self.file().is_none() && !self.content.is_confined()
     }
 
     /// The machine it is for: `x86_64`, `aarch64`, a few others, or `unknown`.
@@ -159,21 +207,31 @@ impl ElfFile {
 
     /// The GNU build-id in lower-case hex.
     pub fn build_id(&self) -> Option<String> {
-        sections::build_id(&self.headers, &self.data).map(|id| hex(&id))
+        sections::build_id(&self.headers, &self.content).map(|id| hex(&id))
     }
 
     /// The section of this name, or `None` if it has no bytes in this file (as most have none in a debug file).
     ///
-    /// A compressed section is decompressed, at each call. `.eh_frame_hdr`, `.eh_frame` and `.text` are also found
+    /// It is read once and kept; a compressed section is decompressed at each call. `.eh_frame_hdr`, `.eh_frame` and `.text` are also found
     /// by the program headers where the section headers are missing or damaged.
     pub fn section(&self, name: &str) -> Option<Section> {
-        sections::by_name(&self.headers, &self.data, name)
-            .or_else(|| sections::by_segment(&self.headers, &self.data, name))
+        sections::by_name(&self.headers, &self.content, name)
+            .or_else(|| sections::by_segment(&self.headers, &self.content, name))
+    }
+
+    /// Where a loaded section begins in memory; its content is not read.
+    pub fn section_start(&self, name: &str) -> Option<u64> {
+        self.headers.find(name).map(|section| section.address).or_else(|| match name {
+            ".text" => self.headers.segments.iter().find(|segment| segment.executable).map(|one| one.vaddr),
+            ".eh_frame_hdr" => self.headers.eh_frame_hdr.map(|header| header.vaddr),
+            _ => None,
+        })
     }
 
     /// File name and CRC32 of the separate debug file, as `.gnu_debuglink` has them.
     pub fn debuglink(&self) -> Option<(String, u32)> {
         let data = self.section(".gnu_debuglink")?.data;
+        let data = &data[..data.len().min(limits::LINK)];
         let end = data.iter().position(|byte| *byte == 0)?;
         let name = std::str::from_utf8(&data[..end]).ok()?.to_owned();
         let crc = data.get((end / 4 + 1) * 4..)?.first_chunk::<4>()?;
@@ -183,6 +241,7 @@ impl ElfFile {
     /// Path and build-id (raw bytes) of the file of shared debug information, as `.gnu_debugaltlink` (dwz) has them.
     pub fn debugaltlink(&self) -> Option<(String, Vec<u8>)> {
         let data = self.section(".gnu_debugaltlink")?.data;
+        let data = &data[..data.len().min(limits::LINK)];
         let end = data.iter().position(|byte| *byte == 0)?;
         let path = std::str::from_utf8(&data[..end]).ok()?.to_owned();
         Some((path, data.get(end + 1..)?.to_vec()))
@@ -208,19 +267,23 @@ impl ElfFile {
         self.headers.find(".gnu_debugdata").is_some()
     }
 
-    /// The sections that are loaded with their content, without the table of exported symbols.
-    pub fn loaded_sections(&self) -> Vec<LoadedSection> {
+    /// The sections that are loaded with their content, without the table of exported symbols; `None` where
+    /// they are larger than those of any server.
+    pub fn loaded_sections(&self) -> Option<Vec<LoadedSection<'_>>> {
         let loaded = self.headers.sections.iter().filter(|section| {
             section.has_flag(elf::SHF_ALLOC)
                 && section.kind != elf::SHT_NOBITS.0
                 && section.kind != elf::SHT_DYNSYM.0
         });
-        loaded
-            .filter_map(|section| {
+        let loaded: Vec<_> = loaded
+            .map(|section| {
+                let part = section.offset..section.offset.saturating_add(section.size);
                 let code = section.has_flag(elf::SHF_EXECINSTR);
-                Some(LoadedSection { start: section.address, code, data: self.raw(section)? })
+                LoadedSection { start: section.address, code, part, content: &self.content }
             })
-            .collect()
+            .collect();
+        let bytes = loaded.iter().fold(0_u64, |sum, one| sum.saturating_add(one.part.end - one.part.start));
+        (bytes <= limits::SCANNED).then_some(loaded)
     }
 
     /// The addresses of the file's own symbols that its dynamic relocations name, once for each relocation.
@@ -231,7 +294,12 @@ impl ElfFile {
         };
         let tables = self.headers.sections.iter().filter(|section| section.kind == elf::SHT_RELA.0);
         let mut found = Vec::new();
-        for table in tables.filter_map(|section| self.raw(section)) {
+        let mut left = limits::FILE_BYTES;
+        for table in tables {
+            // More relocations than that name no function any more.
+            let Some(rest) = left.checked_sub(table.size) else { break };
+            left = rest;
+            let Some(table) = self.content.once(table.offset, table.size) else { continue };
             let (entries, _) = table.as_chunks::<ENTRY>();
             let symbol = |entry: &[u8; ENTRY]| {
                 symbols.symbol(u32::from_le_bytes([entry[12], entry[13], entry[14], entry[15]]))
@@ -248,7 +316,14 @@ impl ElfFile {
 
     /// The bytes of a section as they are in the file.
     pub(super) fn raw(&self, section: &SectionRecord) -> Option<Bytes> {
-        self.data.part(section.offset, section.size)
+        self.content.part(section.offset, section.size)
+    }
+}
+
+fn checked_size(file: &File, display: &Path) -> Result<u64, ElfError> {
+    match opening::check(file).map_err(|error| ElfError::system(display, &error))? {
+        0 => Err(ElfError::content(display, "the file is empty")),
+        size => Ok(size),
     }
 }
 

@@ -4,9 +4,13 @@ use std::ops::Range;
 
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
-use object::{Endianness, FileKind};
+use object::{Endianness, FileKind, pod};
 
-use super::bytes::Bytes;
+use super::bytes::{Bytes, Content};
+use super::limits;
+
+/// Bytes of the ELF header of the larger class.
+const HEADER: u64 = 64;
 
 /// A part of the file that is mapped into memory (`PT_LOAD`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,31 +79,30 @@ pub(super) struct Headers {
 
 impl Headers {
     /// Reads the headers; an error is the reason in words.
-    pub fn read(data: &Bytes) -> Result<Self, String> {
-        match FileKind::parse(&**data) {
-            Ok(FileKind::Elf64) => read_class::<elf::FileHeader64<Endianness>>(data),
-            Ok(FileKind::Elf32) => read_class::<elf::FileHeader32<Endianness>>(data),
+    pub fn read(content: &Content) -> Result<Self, String> {
+        let start = content.once(0, content.size().min(HEADER)).ok_or("cannot be read")?;
+        match FileKind::parse(&*start) {
+            Ok(FileKind::Elf64) => read_class::<elf::FileHeader64<Endianness>>(&start, content),
+            Ok(FileKind::Elf32) => read_class::<elf::FileHeader32<Endianness>>(&start, content),
             _ => Err("not an ELF file".to_owned()),
         }
     }
 
-    /// The name of a section, empty where it has none.
-    pub fn name_of(&self, section: &SectionRecord) -> &[u8] {
+    /// Whether a section has this name; looks at no more bytes than the name has.
+    fn is_named(&self, section: &SectionRecord, name: &str) -> bool {
         let names: &[u8] = self.names.as_deref().unwrap_or_default();
         let tail = names.get(section.name as usize..).unwrap_or_default();
-        let end = tail.iter().position(|byte| *byte == 0).unwrap_or(0);
-        &tail[..end]
+        tail.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
     }
 
     /// The first section of this name that has bytes in the file.
     pub fn find(&self, name: &str) -> Option<&SectionRecord> {
-        self.sections.iter().find(|s| s.kind != elf::SHT_NOBITS.0 && self.name_of(s) == name.as_bytes())
+        self.sections.iter().find(|s| s.kind != elf::SHT_NOBITS.0 && self.is_named(s, name))
     }
 
     /// Whether a section of this name was left out of the file, as most are of a debug file.
     pub fn is_left_out(&self, name: &str) -> bool {
-        let mut left_out = self.sections.iter().filter(|s| s.kind == elf::SHT_NOBITS.0);
-        left_out.any(|s| self.name_of(s) == name.as_bytes())
+        self.sections.iter().any(|s| s.kind == elf::SHT_NOBITS.0 && self.is_named(s, name))
     }
 
     /// The first section of this type.
@@ -108,9 +111,8 @@ impl Headers {
     }
 }
 
-fn read_class<E: FileHeader<Endian = Endianness>>(data: &Bytes) -> Result<Headers, String> {
-    let raw: &[u8] = data;
-    let header = E::parse(raw).map_err(|error| error.to_string())?;
+fn read_class<E: FileHeader<Endian = Endianness>>(start: &[u8], content: &Content) -> Result<Headers, String> {
+    let header = E::parse(start).map_err(|error| error.to_string())?;
     let endian = header.endian().map_err(|error| error.to_string())?;
     let mut headers = Headers {
         machine: machine_name(header.e_machine(endian)),
@@ -123,23 +125,51 @@ fn read_class<E: FileHeader<Endian = Endianness>>(data: &Bytes) -> Result<Header
         names: None,
         problem: None,
     };
-    match header.program_headers(endian, raw) {
-        Ok(list) => read_segments::<E>(list, endian, &mut headers),
-        Err(error) => headers.problem = Some(error.to_string()),
+    if let Err(reason) = read_segments(header, endian, content, &mut headers) {
+        headers.problem = Some(reason);
     }
-    match header.section_headers(endian, raw) {
-        Ok(list) => read_sections::<E>(header, list, endian, data, &mut headers),
-        Err(error) => headers.problem = Some(error.to_string()),
+    if let Err(reason) = read_sections(header, endian, content, &mut headers) {
+        headers.problem = Some(reason);
     }
     Ok(headers)
 }
 
+/// The entries of a table of headers, as bytes.
+fn table<T: pod::Pod>(
+    content: &Content,
+    offset: u64,
+    entry_size: u16,
+    count: usize,
+    most: usize,
+    what: &str,
+) -> Result<Bytes, String> {
+    if usize::from(entry_size) != size_of::<T>() {
+        return Err(format!("the {what} headers are damaged (size of an entry)"));
+    }
+    if count > most {
+        return Err(format!("it has {count} {what} headers, of which at most {most} are read"));
+    }
+    let size = (count * size_of::<T>()) as u64;
+    content.once(offset, size).ok_or_else(|| format!("the {what} headers are cut off"))
+}
+
+fn entries<T: pod::Pod>(bytes: &[u8]) -> &[T] {
+    pod::slice_from_all_bytes(bytes).unwrap_or_default()
+}
+
 fn read_segments<E: FileHeader<Endian = Endianness>>(
-    list: &[E::ProgramHeader],
+    header: &E,
     endian: Endianness,
+    content: &Content,
     headers: &mut Headers,
-) {
-    for raw in list {
+) -> Result<(), String> {
+    let (offset, count) = (header.e_phoff(endian).into(), usize::from(header.e_phnum(endian)));
+    if offset == 0 || count == 0 {
+        return Ok(());
+    }
+    let size = header.e_phentsize(endian);
+    let bytes = table::<E::ProgramHeader>(content, offset, size, count, limits::SEGMENTS, "program")?;
+    for raw in entries::<E::ProgramHeader>(&bytes) {
         let (vaddr, memsz) = (raw.p_vaddr(endian).into(), raw.p_memsz(endian).into());
         let (offset, size) = (raw.p_offset(endian).into(), raw.p_filesz(endian).into());
         let special = Special { vaddr, offset, size };
@@ -156,16 +186,26 @@ fn read_segments<E: FileHeader<Endian = Endianness>>(
             _ => {}
         }
     }
+    Ok(())
 }
 
 fn read_sections<E: FileHeader<Endian = Endianness>>(
     header: &E,
-    list: &[E::SectionHeader],
     endian: Endianness,
-    data: &Bytes,
+    content: &Content,
     headers: &mut Headers,
-) {
-    headers.sections = list
+) -> Result<(), String> {
+    let offset = header.e_shoff(endian).into();
+    let (count, size) = (usize::from(header.e_shnum(endian)), header.e_shentsize(endian));
+    if offset == 0 {
+        return Ok(());
+    }
+    if count == 0 {
+        // Then the first header has the real number: more than 65,279.
+        return Err("it has more section headers than are read".to_owned());
+    }
+    let bytes = table::<E::SectionHeader>(content, offset, size, count, limits::SECTIONS, "section")?;
+    headers.sections = entries::<E::SectionHeader>(&bytes)
         .iter()
         .map(|raw| SectionRecord {
             name: raw.sh_name(endian),
@@ -178,17 +218,14 @@ fn read_sections<E: FileHeader<Endian = Endianness>>(
             entry_size: raw.sh_entsize(endian).into(),
         })
         .collect();
-    if headers.sections.is_empty() {
-        return;
-    }
-    headers.names = header
-        .shstrndx(endian, &**data)
-        .ok()
-        .and_then(|index| headers.sections.get(index as usize))
-        .and_then(|names| data.part(names.offset, names.size));
+    let names = headers.sections.get(usize::from(header.e_shstrndx(endian).0));
+    headers.names = names
+        .filter(|names| names.size <= limits::SECTION_NAMES)
+        .and_then(|names| content.once(names.offset, names.size));
     if headers.names.is_none() {
-        headers.problem = Some("the section names are damaged".to_owned());
+        return Err("the section names are damaged".to_owned());
     }
+    Ok(())
 }
 
 fn machine_name(machine: elf::Machine) -> &'static str {

@@ -11,6 +11,8 @@ mod elf;
 mod headers;
 mod inlines;
 mod kallsyms;
+pub mod limits;
+pub mod opening;
 pub mod pack;
 mod pack_symbols;
 mod rawtable;

@@ -1,4 +1,4 @@
-//! One ELF symbol table as it lies in the mapped file.
+//! One ELF symbol table as it lies in the file.
 
 use std::ffi::CStr;
 
@@ -7,6 +7,7 @@ use rustc_hash::FxHashSet;
 
 use super::bytes::Bytes;
 use super::elf::ElfFile;
+use super::limits;
 
 /// `sizeof(Elf64_Sym)`
 const ENTRY: usize = 24;
@@ -104,7 +105,7 @@ impl<'name> Heads<'name> {
     }
 }
 
-/// A symbol table and its strings; nothing is copied.
+/// A symbol table and its strings.
 #[derive(Debug)]
 pub(super) struct RawTable {
     symbols: Bytes,
@@ -129,6 +130,12 @@ impl RawTable {
         }
         let strings = headers.sections.get(section.link as usize);
         let strings = strings.filter(|s| s.kind == elf::SHT_STRTAB.0);
+        if section.size / ENTRY as u64 > limits::SYMBOLS {
+            return Err(format!("it has more than {} symbols", limits::SYMBOLS));
+        }
+        if strings.is_some_and(|s| s.size > limits::STRINGS) {
+            return Err(format!("the names of its symbols take more than {} bytes", limits::STRINGS));
+        }
         let code = headers.sections.iter();
         Ok(Some(Self {
             symbols: elf.raw(section).ok_or("its symbol table is cut off")?,
@@ -160,6 +167,11 @@ impl RawTable {
         entries.get(index as usize).map(RawSymbol::parse)
     }
 
+    /// Bytes of memory that it takes.
+    pub fn held(&self) -> u64 {
+        (self.symbols.len() + self.strings.len()) as u64
+    }
+
     /// The most symbols there can be.
     pub fn len(&self) -> usize {
         self.symbols.len() / ENTRY
@@ -184,21 +196,35 @@ impl RawTable {
         tail.get(..heads.length).is_some_and(|head| heads.known.contains(head))
     }
 
-    /// The name without its version (`@GLIBC_2.2.5`); `None` if empty or damaged.
+    /// The name without its version (`@GLIBC_2.2.5`); `None` if empty, damaged or longer than names are.
     pub fn name(&self, symbol: RawSymbol) -> Option<&str> {
         let name = self.full_name(symbol)?;
         let end = name.find('@').unwrap_or(name.len());
         (end > 0).then(|| &name[..end])
     }
 
-    /// The name with its version, if it has one; `None` if damaged.
-    pub fn full_name(&self, symbol: RawSymbol) -> Option<&str> {
-        let tail = self.strings.get(symbol.name as usize..)?;
-        CStr::from_bytes_until_nul(tail).ok()?.to_str().ok()
+    /// As [`RawTable::name`], `None` also where it has more than `most` bytes: none further are looked at.
+    pub fn short_name(&self, symbol: RawSymbol, most: usize) -> Option<&str> {
+        let window = self.window(symbol, most.saturating_add(1))?;
+        let end = window.iter().position(|byte| matches!(byte, 0 | b'@'))?;
+        str::from_utf8(&window[..end]).ok().filter(|name| !name.is_empty())
     }
 
-    /// Whether the linker gives this name to no new program: an old version (`@`, not `@@`).
-    pub fn is_old_version(&self, index: u32, symbol: RawSymbol) -> bool {
+    /// The name with its version, if it has one; `None` if damaged or longer than names are.
+    pub fn full_name(&self, symbol: RawSymbol) -> Option<&str> {
+        let window = self.window(symbol, limits::NAME)?;
+        CStr::from_bytes_until_nul(window).ok()?.to_str().ok()
+    }
+
+    /// The bytes at which a name begins, at most so many: names may overlap, and all symbols share one.
+    fn window(&self, symbol: RawSymbol, most: usize) -> Option<&[u8]> {
+        let tail = self.strings.get(symbol.name as usize..)?;
+        Some(&tail[..tail.len().min(most)])
+    }
+
+    /// Whether the linker gives this name to no new program: an old version (`@`, not `@@`). `name` is the one
+    /// without it.
+    pub fn is_old_version(&self, index: u32, symbol: RawSymbol, name: &str) -> bool {
         let version = self.versions.as_deref().and_then(|all| {
             let (words, _) = all.as_chunks::<2>();
             words.get(index as usize).map(|w| u16::from_le_bytes(*w))
@@ -206,7 +232,7 @@ impl RawTable {
         if let Some(version) = version {
             return version & VERSION_HIDDEN != 0;
         }
-        let name = self.full_name(symbol).unwrap_or_default();
-        name.contains('@') && !name.contains("@@")
+        let after = self.strings.get(symbol.name as usize..).and_then(|tail| tail.get(name.len()..));
+        after.is_some_and(|after| after.starts_with(b"@") && !after.starts_with(b"@@"))
     }
 }

@@ -5,59 +5,61 @@ use std::ops::Range;
 use object::elf;
 use object::read::{CompressedData, CompressionFormat};
 
-use super::bytes::Bytes;
+use super::bytes::{Bytes, Content};
 use super::elf::Section;
 use super::headers::{Headers, SectionRecord, Special};
-
-/// A section that says it is larger than this after decompression is not believed (bytes).
-const MAX_DECOMPRESSED: u64 = 2 << 30;
+use super::limits;
 
 /// `DW_EH_PE_pcrel | DW_EH_PE_sdata4`, the only encoding linkers use for the pointer to `.eh_frame`.
 const PCREL_SDATA4: u8 = 0x1b;
 
 /// The section with this name in the section headers.
-pub(super) fn by_name(headers: &Headers, file: &Bytes, name: &str) -> Option<Section> {
+pub(super) fn by_name(headers: &Headers, file: &Content, name: &str) -> Option<Section> {
     if let Some(record) = headers.find(name) {
         return read(record, file);
     }
     let old_style = name.strip_prefix(".debug_")?;
     let record = headers.find(&format!(".zdebug_{old_style}"))?;
     let raw = file.part(record.offset, record.size)?;
-    Some(Section { svma: 0..0, data: decompress_zdebug(&raw)? })
+    Some(Section { svma: 0..0, data: decompress_zdebug(&raw, file)? })
 }
 
-fn read(record: &SectionRecord, file: &Bytes) -> Option<Section> {
+fn read(record: &SectionRecord, file: &Content) -> Option<Section> {
     let raw = file.part(record.offset, record.size)?;
-    let data = if record.has_flag(elf::SHF_COMPRESSED) { decompress(&raw)? } else { raw };
+    let data = if record.has_flag(elf::SHF_COMPRESSED) { decompress(&raw, file)? } else { raw };
     let end = record.address.checked_add(record.size)?;
     let svma = if record.address == 0 { 0..0 } else { record.address..end };
     Some(Section { svma, data })
 }
 
 /// `Elf64_Chdr`: u32 type, u32 reserved, u64 size, u64 alignment; then the data.
-fn decompress(raw: &[u8]) -> Option<Bytes> {
+fn decompress(raw: &[u8], file: &Content) -> Option<Bytes> {
     let kind = u32::from_le_bytes(*raw.first_chunk()?);
     let size = u64::from_le_bytes(*raw.get(8..)?.first_chunk()?);
     let format = match kind {
         1 => CompressionFormat::Zlib,
-        2 => CompressionFormat::Zstandard,
+        // Its decompressor allocates what the data asks for: only where memory is limited.
+        2 if file.is_confined() => CompressionFormat::Zstandard,
         _ => return None,
     };
-    inflate(format, raw.get(24..)?, size)
+    inflate(format, raw.get(24..)?, size, file)
 }
 
 /// The style before `SHF_COMPRESSED`: "ZLIB", the size as a big-endian u64, then the data.
-fn decompress_zdebug(raw: &[u8]) -> Option<Bytes> {
+fn decompress_zdebug(raw: &[u8], file: &Content) -> Option<Bytes> {
     let rest = raw.strip_prefix(b"ZLIB")?;
     let size = u64::from_be_bytes(*rest.first_chunk()?);
-    inflate(CompressionFormat::Zlib, rest.get(8..)?, size)
+    inflate(CompressionFormat::Zlib, rest.get(8..)?, size, file)
 }
 
-fn inflate(format: CompressionFormat, data: &[u8], uncompressed_size: u64) -> Option<Bytes> {
-    if uncompressed_size > MAX_DECOMPRESSED {
+/// Unpacks into a buffer of the size that the section claims, and no further.
+fn inflate(format: CompressionFormat, data: &[u8], size: u64, file: &Content) -> Option<Bytes> {
+    let most = if file.is_confined() { limits::UNPACKED_CONFINED } else { limits::UNPACKED };
+    let believable = limits::RATIO_FREE.max((data.len() as u64).saturating_mul(limits::RATIO));
+    if size > most.min(believable) {
         return None;
     }
-    let compressed = CompressedData { format, data, uncompressed_size };
+    let compressed = CompressedData { format, data, uncompressed_size: size };
     let data = compressed.decompress().ok()?.into_owned();
     Some(Bytes::from(data))
 }
@@ -65,7 +67,7 @@ fn inflate(format: CompressionFormat, data: &[u8], uncompressed_size: u64) -> Op
 /// What the program headers know of a section that is needed for unwinding.
 ///
 /// Not for a debug file, whose program headers still describe the file it was split from.
-pub(super) fn by_segment(headers: &Headers, file: &Bytes, name: &str) -> Option<Section> {
+pub(super) fn by_segment(headers: &Headers, file: &Content, name: &str) -> Option<Section> {
     if headers.is_left_out(name) {
         return None;
     }
@@ -80,13 +82,13 @@ pub(super) fn by_segment(headers: &Headers, file: &Bytes, name: &str) -> Option<
     }
 }
 
-fn eh_frame_hdr(headers: &Headers, file: &Bytes) -> Option<Section> {
+fn eh_frame_hdr(headers: &Headers, file: &Content) -> Option<Section> {
     let Special { vaddr, offset, size } = headers.eh_frame_hdr?;
     Some(Section { svma: vaddr..vaddr.checked_add(size)?, data: file.part(offset, size)? })
 }
 
 /// `.eh_frame` begins where `.eh_frame_hdr` points; its end is not known, a zero length terminates it.
-fn eh_frame(headers: &Headers, file: &Bytes) -> Option<Section> {
+fn eh_frame(headers: &Headers, file: &Content) -> Option<Section> {
     let header = eh_frame_hdr(headers, file)?;
     let (&[version, encoding, _, _], rest) = header.data.split_first_chunk()?;
     if version != 1 || encoding != PCREL_SDATA4 {
@@ -106,20 +108,22 @@ fn eh_frame(headers: &Headers, file: &Bytes) -> Option<Section> {
 /// The raw build-id, from the note sections or else the note segments.
 ///
 /// Sections first: the segments of a debug file may still describe the file it was split from.
-pub(super) fn build_id(headers: &Headers, file: &Bytes) -> Option<Vec<u8>> {
+pub(super) fn build_id(headers: &Headers, file: &Content) -> Option<Vec<u8>> {
     let sections = headers.sections.iter();
     let sections = sections.filter(|s| s.kind == elf::SHT_NOTE.0);
     let sections = sections.map(|s| (s.offset, s.size));
     let segments = headers.notes.iter().map(|s| (s.offset, s.size));
     sections
         .chain(segments)
-        .filter_map(|(offset, size)| file.part(offset, size))
+        .filter(|(_, size)| *size <= limits::NOTES)
+        .take(limits::NOTE_COUNT)
+        .filter_map(|(offset, size)| file.once(offset, size))
         .find_map(|notes| build_id_in(&notes).map(<[u8]>::to_vec))
 }
 
 /// Looks for the note `GNU`, type 3, with at most 64 bytes.
 fn build_id_in(mut notes: &[u8]) -> Option<&[u8]> {
-    loop {
+    for _ in 0..limits::NOTE_COUNT {
         let header = notes.first_chunk::<12>()?;
         let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| header[at + i])) as usize;
         let (name_size, size, kind) = (word(0), word(4), word(8));
@@ -131,4 +135,5 @@ fn build_id_in(mut notes: &[u8]) -> Option<&[u8]> {
         }
         notes = notes.get(value.end.checked_next_multiple_of(4)?..)?;
     }
+    None
 }

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use rustc_hash::FxHashMap;
 
+use super::limits;
 use super::rawtable::{Binding, Heads, RawSymbol, RawTable};
 
 /// Where the names came from.
@@ -54,7 +55,7 @@ pub struct Symbol<'table> {
     pub size: u64,
 }
 
-/// One function, small: everything else is read from the mapped table when it is asked for.
+/// One function, small: everything else is read from the table when it is needed.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     address: u64,
@@ -80,7 +81,7 @@ impl Entry {
     }
 }
 
-/// The symbols of one module. Holds the mapped files that the names lie in.
+/// The symbols of one module. Holds the parts of the files that the names lie in.
 #[derive(Debug, Default)]
 pub struct SymbolTable {
     /// Where the names came from.
@@ -127,6 +128,11 @@ impl SymbolTable {
         Self { source, path: None, problem: None, tables, by_address: OnceLock::new() }
     }
 
+    /// Bytes of memory that the names take.
+    pub fn held(&self) -> u64 {
+        self.tables.iter().map(RawTable::held).sum()
+    }
+
     fn by_address(&self) -> &ByAddress {
         self.by_address.get_or_init(|| ByAddress::of(&self.tables))
     }
@@ -156,7 +162,7 @@ impl SymbolTable {
     fn innermost(&self, last: usize, svma: u64) -> Option<Symbol<'_>> {
         let functions = self.by_address();
         let mut at = last;
-        loop {
+        for _ in 0..limits::NESTING {
             let entry = *functions.entries.get(at)?;
             if svma < entry.end() {
                 let named = self.best_alias(at, |e| svma < e.end());
@@ -166,6 +172,7 @@ impl SymbolTable {
             }
             at = *functions.outer.get(at)? as usize;
         }
+        None
     }
 
     fn sizeless(&self, last: usize, svma: u64) -> Option<Symbol<'_>> {
@@ -181,7 +188,7 @@ impl SymbolTable {
         let before = entries.get(..at)?.iter().rev().take_while(same);
         let after = entries.get(at..)?.iter().take_while(same);
         let mut best: Option<(Rank<'_>, u64)> = None;
-        for entry in before.chain(after).filter(|e| fits(e)) {
+        for entry in before.chain(after).take(limits::ALIASES).filter(|e| fits(e)) {
             let Some((rank, size)) = self.rank(*entry) else {
                 continue;
             };
@@ -222,15 +229,16 @@ impl SymbolTable {
     pub fn find_many<'name>(&self, names: &[&'name str]) -> FxHashMap<&'name str, Found> {
         let wanted: FxHashMap<&str, &'name str> = names.iter().map(|n| (*n, *n)).collect();
         let heads = Heads::of(names.iter().copied());
+        let longest = names.iter().map(|name| name.len()).max().unwrap_or(0);
         let mut best: FxHashMap<&'name str, (Reverse<Claim>, Found)> = FxHashMap::default();
         for table in &self.tables {
             for (index, symbol) in table.symbols() {
                 if !symbol.is_definition() || !table.may_be(symbol, &heads) {
                     continue;
                 }
-                let name = table.name(symbol).and_then(|n| wanted.get(n));
+                let name = table.short_name(symbol, longest).and_then(|n| wanted.get(n));
                 if let Some(name) = name {
-                    let claim = Claim::of(table, index, symbol);
+                    let claim = Claim::of(table, index, symbol, name);
                     let offered = Found::of(symbol);
                     best.entry(name)
                         .and_modify(|(c, f)| take_better(c, f, claim, offered))
@@ -263,17 +271,22 @@ impl SymbolTable {
     }
 
     /// All functions and variables whose name begins so, each once; no resolvers of other functions (IFUNC).
+    /// Of a file with more than [`limits::NAMED`] of them (or [`limits::NAMED_BYTES`]) the first ones.
     pub fn named(&self, beginnings: &[String]) -> Vec<Named> {
         let heads = Heads::of(beginnings.iter().map(String::as_str));
         let wanted = |name: &str| beginnings.iter().any(|beginning| name.starts_with(beginning.as_str()));
-        let mut found = Vec::new();
+        let (mut found, mut bytes) = (Vec::new(), 0);
         for table in &self.tables {
             for (_, symbol) in table.symbols() {
                 if !symbol.is_definition() || symbol.is_resolver() || !table.may_be(symbol, &heads) {
                     continue;
                 }
+                if found.len() >= limits::NAMED || bytes >= limits::NAMED_BYTES {
+                    break;
+                }
                 if let Some(name) = table.name(symbol).filter(|name| wanted(name)) {
                     let (name, is_code) = (name.to_owned(), table.is_function(symbol));
+                    bytes += name.len();
                     found.push(Named { name, address: symbol.address, size: symbol.size, is_code });
                 }
             }
@@ -325,8 +338,8 @@ struct Claim {
 }
 
 impl Claim {
-    fn of(table: &RawTable, index: u32, symbol: RawSymbol) -> Self {
-        Self { old_version: table.is_old_version(index, symbol), binding: symbol.binding() }
+    fn of(table: &RawTable, index: u32, symbol: RawSymbol, name: &str) -> Self {
+        Self { old_version: table.is_old_version(index, symbol, name), binding: symbol.binding() }
     }
 }
 

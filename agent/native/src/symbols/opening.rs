@@ -1,0 +1,235 @@
+//! The one way to open a file that somebody else may have put there.
+//!
+//! The file is opened by `O_PATH` first, which touches no device and wakes no FIFO's writer, and reopened only if it is
+//! a regular file. Below `/proc/PID/root` no link leads out of that root, whoever made it.
+
+use std::ffi::{CString, OsStr};
+use std::fs::File;
+use std::io::{self, Error};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use nix::fcntl::{AtFlags, OFlag, readlinkat};
+use nix::sys::stat::{Mode, fstatat};
+
+use super::limits;
+
+/// Symbolic links that one path may lead through; the kernel's own limit.
+const LINKS: usize = 40;
+
+/// Open a regular file to read it.
+///
+/// # Errors
+/// Those of the kernel, and one without `errno` for what is not a regular file or is too large.
+pub fn regular(path: &Path) -> io::Result<File> {
+    let found = match split_root(path) {
+        Some((root, below)) => {
+            let root = open_at(None, root.as_os_str(), OFlag::O_PATH | OFlag::O_DIRECTORY)?;
+            beneath(root.as_fd(), below)?
+        }
+        None => open_at(None, path.as_os_str(), OFlag::O_PATH)?,
+    };
+    reopen(found.as_fd())
+}
+
+/// Open for reading what a descriptor (`O_PATH` or any other) refers to, if it is a regular file.
+///
+/// # Errors
+/// As [`regular`].
+pub fn reopen(found: BorrowedFd<'_>) -> io::Result<File> {
+    let file = File::from(found.try_clone_to_owned()?);
+    check(&file)?;
+    let path = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    Ok(File::from(open_at(None, OsStr::new(&path), flags)?))
+}
+
+/// Refuse what is not a regular file of a size that can be right.
+///
+/// # Errors
+/// One without `errno`, in words.
+pub fn check(file: &File) -> io::Result<u64> {
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Err(Error::other("not a regular file"));
+    }
+    if meta.len() > limits::FILE_SIZE {
+        return Err(Error::other(format!("larger than {} bytes", limits::FILE_SIZE)));
+    }
+    Ok(meta.len())
+}
+
+/// `/proc/PID/root` and what follows it.
+fn split_root(path: &Path) -> Option<(PathBuf, &Path)> {
+    let mut parts = path.components();
+    let start: Vec<Component<'_>> = parts.by_ref().take(4).collect();
+    let [Component::RootDir, proc, pid, root] = start[..] else { return None };
+    let of_process = pid.as_os_str() == "self" || pid.as_os_str().as_bytes().iter().all(u8::is_ascii_digit);
+    let rooted = proc.as_os_str() == "proc" && of_process && root.as_os_str() == "root";
+    rooted.then(|| (start.iter().collect(), parts.as_path()))
+}
+
+/// Resolve a path as a process with this root would, and never outside of it.
+fn beneath(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+    match openat2(root, path) {
+        // ENOSYS: before Linux 5.6. EPERM: a system-call filter that does not know it.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+            step_by_step(root, path)
+        }
+        found => found,
+    }
+}
+
+fn openat2(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: open_how is plain numbers, for which zero is valid.
+    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
+    how.flags = (libc::O_PATH | libc::O_CLOEXEC).cast_unsigned().into();
+    how.resolve = libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_MAGICLINKS;
+    // SAFETY: path and how are ours, live through the call and have the size given.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_openat2,
+            root.as_raw_fd(),
+            path.as_ptr(),
+            &raw const how,
+            size_of::<libc::open_how>(),
+        )
+    };
+    let fd = i32::try_from(fd).map_err(Error::other)?;
+    if fd < 0 {
+        return Err(Error::last_os_error());
+    }
+    // SAFETY: the kernel just returned this descriptor; nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// As openat2 with `RESOLVE_IN_ROOT`: each component is opened without following it, links are followed by hand.
+fn step_by_step(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+    let mut folders: Vec<OwnedFd> = vec![root.try_clone_to_owned()?];
+    let mut open: Vec<Vec<u8>> = names(path.as_os_str().as_bytes());
+    let mut links = 0;
+    while let Some(name) = open.pop() {
+        let name = OsStr::from_bytes(&name);
+        if name == ".." {
+            folders.truncate(folders.len().saturating_sub(1).max(1));
+            continue;
+        }
+        let folder = folders.last().ok_or_else(|| Error::from_raw_os_error(libc::ENOENT))?;
+        let found = open_at(Some(folder.as_fd()), name, OFlag::O_PATH | OFlag::O_NOFOLLOW)?;
+        let kind = fstatat(&found, "", AtFlags::AT_EMPTY_PATH)?.st_mode & libc::S_IFMT;
+        if kind != libc::S_IFLNK {
+            folders.push(found);
+            continue;
+        }
+        links += 1;
+        let target = readlinkat(&found, "")?;
+        // A magic link of /proc names no path: it would lead anywhere.
+        if links > LINKS || is_proc(found.as_fd())? {
+            return Err(Error::from_raw_os_error(libc::ELOOP));
+        }
+        if target.as_bytes().starts_with(b"/") {
+            folders.truncate(1);
+        }
+        open.extend(names(target.as_bytes()));
+    }
+    folders.pop().ok_or_else(|| Error::from_raw_os_error(libc::ENOENT))
+}
+
+/// The components of a path, the first one last.
+fn names(path: &[u8]) -> Vec<Vec<u8>> {
+    let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
+    parts.rev().map(<[u8]>::to_vec).collect()
+}
+
+fn is_proc(found: BorrowedFd<'_>) -> io::Result<bool> {
+    let kind = nix::sys::statfs::fstatfs(found)?.filesystem_type();
+    Ok(kind == nix::sys::statfs::PROC_SUPER_MAGIC)
+}
+
+fn open_at(folder: Option<BorrowedFd<'_>>, name: &OsStr, flags: OFlag) -> io::Result<OwnedFd> {
+    let flags = flags | OFlag::O_CLOEXEC;
+    let here = nix::fcntl::AT_FDCWD;
+    Ok(nix::fcntl::openat(folder.unwrap_or(here), name, flags, Mode::empty())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("innoscope-opening-{name}-{}", std::process::id()));
+            fs::create_dir_all(path.join("root/usr/lib")).unwrap();
+            fs::write(path.join("outside"), "outside").unwrap();
+            fs::write(path.join("root/usr/lib/file"), "inside").unwrap();
+            symlink("usr/lib", path.join("root/lib")).unwrap();
+            symlink("/usr/lib/file", path.join("root/absolute")).unwrap();
+            symlink("../../../../outside", path.join("root/up")).unwrap();
+            symlink("loop", path.join("root/loop")).unwrap();
+            symlink("/proc/self/root/etc/passwd", path.join("root/magic")).unwrap();
+            Self(path)
+        }
+
+        fn root(&self) -> OwnedFd {
+            open_at(None, self.0.join("root").as_os_str(), OFlag::O_PATH).unwrap()
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            // Best effort: what is left is in the folder for temporary files.
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    type Resolve = fn(BorrowedFd<'_>, &Path) -> io::Result<OwnedFd>;
+
+    #[test]
+    fn no_link_leads_out_of_a_root() {
+        for (name, resolve) in [("openat2", beneath as Resolve), ("steps", step_by_step as Resolve)] {
+            let folder = Folder::new(name);
+            let root = folder.root();
+            for path in ["usr/lib/file", "lib/file", "/lib/../lib/file", "absolute", "../../lib/file"] {
+                let found = resolve(root.as_fd(), Path::new(path)).unwrap();
+                let text = io::read_to_string(reopen(found.as_fd()).unwrap()).unwrap();
+                assert_eq!(text, "inside", "{name} {path}");
+            }
+            for (path, errno) in [
+                ("up", libc::ENOENT),
+                ("loop", libc::ELOOP),
+                ("magic", libc::ENOENT),
+                ("lib/file/x", libc::ENOTDIR),
+            ] {
+                let error = resolve(root.as_fd(), Path::new(path)).unwrap_err();
+                assert_eq!(error.raw_os_error(), Some(errno), "{name} {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn devices_pipes_and_folders_are_not_opened() {
+        let folder = Folder::new("kinds");
+        let pipe = folder.0.join("pipe");
+        nix::unistd::mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+        for path in [Path::new("/dev/null"), Path::new("/proc/self/root/dev/null"), &pipe, &folder.0] {
+            assert_eq!(regular(path).unwrap_err().to_string(), "not a regular file", "{path:?}");
+        }
+    }
+
+    #[test]
+    fn the_root_of_a_process_is_recognised() {
+        let split = |path| split_root(Path::new(path)).map(|(_, below)| below.to_str().unwrap());
+        assert_eq!(split("/proc/12/root/usr/lib"), Some("usr/lib"));
+        assert_eq!(split("/proc/self/root"), Some(""));
+        assert_eq!(split("/proc/12/exe"), None);
+        assert_eq!(split("/usr/lib/proc/12/root"), None);
+    }
+}
