@@ -84,6 +84,9 @@ class ElfInfo:
     has_debugdata: bool
     debuglink: str | None  # file name in .gnu_debuglink
 
+def serve_confined() -> None:
+    """Answer the parent of the child that reads debug information; does not return."""
+
 def elf_info(path: str) -> ElfInfo: ...
 def find_debug_file(path: str, debug_dirs: Sequence[str]) -> str | None:
     """The separate debug file of an ELF file by build-id or .gnu_debuglink (CRC checked), or None."""

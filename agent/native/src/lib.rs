@@ -9,6 +9,7 @@ pub mod bpfmap;
 pub mod calibration;
 pub mod cfi;
 pub mod code;
+pub mod confined;
 pub mod error;
 pub mod flamegraph;
 pub mod layout;

@@ -1,6 +1,6 @@
 //! The ELF files that are mapped into a process, with what unwinding and naming need of each.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,8 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::maps::{self, Mapping};
 use crate::memory;
-use crate::symbols::{self, DebugSearch, ElfFile, Inlines, SymbolTable, limits, opening};
+use crate::confined::InlinedCalls;
+use crate::symbols::{self, DebugSearch, ElfFile, SymbolTable, limits, opening};
 
 /// One ELF file mapped into the process.
 pub struct Module {
@@ -29,8 +30,8 @@ pub struct Module {
     pub symbols: SymbolTable,
     /// Why the file or its names could not be used.
     pub problem: Option<String>,
-    /// Opened at the first use; None when there is no debug info.
-    inlines: OnceCell<Option<Inlines>>,
+    /// Started at the first use; None when there is no debug info.
+    inlines: OnceCell<Option<RefCell<InlinedCalls>>>,
     inode: u64,
 }
 
@@ -50,13 +51,14 @@ impl Module {
         address.wrapping_sub(self.bias)
     }
 
-    /// The functions inlined at an address of the file, innermost first; opens the debug info at the first call.
+    /// The functions inlined at an address of the file, innermost first; opens the debug info at the first call,
+    /// in a confined child.
     fn inlined(&self, svma: u64, search: &DebugSearch) -> Vec<String> {
         let inlines = self.inlines.get_or_init(|| {
             let elf = symbols::find_dwarf(self.elf.as_ref()?, Path::new(&self.path), search)?;
-            Inlines::new(&elf).ok()
+            InlinedCalls::new(&search.reader, &elf).ok().map(RefCell::new)
         });
-        inlines.as_ref().map(|inlines| inlines.frames(svma)).unwrap_or_default()
+        inlines.as_ref().map(|inlines| inlines.borrow_mut().frames(svma)).unwrap_or_default()
     }
 
     /// Whether the address is in the program's entry function (`_start`), which has no caller. Old ones carry

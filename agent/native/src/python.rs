@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -14,6 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use rustc_hash::FxHashMap;
 
+use crate::confined::{self, Start};
 use crate::error::{Error, Kind};
 use crate::names::Frame;
 use crate::process::{self, Method};
@@ -96,7 +98,8 @@ impl Process {
             }
         };
         let dirs = debug_dirs.unwrap_or_else(|| vec![PathBuf::from("/usr/lib/debug")]);
-        let search = DebugSearch::of_process(pid, dirs, debug_files.unwrap_or_default());
+        let mut search = DebugSearch::of_process(pid, dirs, debug_files.unwrap_or_default());
+        search.reader = reader(py)?;
         let inner =
             py.detach(|| process::Process::new(pid, method, search, inlines, kernel, fitted.as_deref()))?;
         Ok(Self {
@@ -196,6 +199,20 @@ struct ElfInfo {
     has_debug_info: bool,
     has_debugdata: bool,
     debuglink: Option<String>,
+}
+
+/// How to start the child that reads debug information.
+pub(crate) fn reader(py: Python<'_>) -> PyResult<Start> {
+    let interpreter: OsString = py.import("sys")?.getattr("executable")?.extract()?;
+    Ok([interpreter, "-I".into(), "-m".into(), "innoscope.symbols.confined".into()].into())
+}
+
+/// Answer the parent of a confined child, and end the process: Python's own end needs rights that are gone.
+#[pyfunction]
+fn serve_confined() {
+    let code = i32::from(confined::serve().is_err());
+    // SAFETY: ends this process, which is a child that does nothing else; everything was flushed.
+    unsafe { libc::_exit(code) }
 }
 
 fn open_elf(path: &Path) -> PyResult<std::sync::Arc<ElfFile>> {
@@ -334,6 +351,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Look>()?;
     module.add_class::<ModuleInfo>()?;
     module.add_class::<ElfInfo>()?;
+    module.add_function(wrap_pyfunction!(serve_confined, module)?)?;
     module.add_function(wrap_pyfunction!(elf_info, module)?)?;
     module.add_function(wrap_pyfunction!(find_debug_file, module)?)?;
     module.add_function(wrap_pyfunction!(symbol_in_file, module)?)?;

@@ -10,8 +10,10 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::confined::{self, Start};
 use crate::error::{Error, Kind, Result};
 use crate::maps::{self, Mapping};
+use crate::python::reader;
 use crate::symbols::{self, DebugSearch, ElfFile};
 use crate::{layout, memory, modules};
 
@@ -60,22 +62,30 @@ fn members_in_process(
     debug_dirs: Vec<PathBuf>,
     debug_files: HashMap<String, PathBuf>,
 ) -> PyResult<Option<PyMembers>> {
+    let reader = reader(py)?;
     let answers = py.detach(|| {
         let (elf, mapping) = executable(pid)?;
         let search = DebugSearch::of_process(pid, debug_dirs, debug_files);
         let dwarf = symbols::find_dwarf(&elf, Path::new(&mapping.path), &search);
-        Ok::<_, Error>(dwarf.map(|dwarf| layout::members(&dwarf, &members)))
+        dwarf.map(|dwarf| read(&reader, &dwarf, &members)).transpose()
     })?;
     Ok(answers.map(|answers| sorted(members, answers)))
 }
 
 #[pyfunction]
 fn members_in_file(py: Python<'_>, path: PathBuf, members: Vec<String>) -> PyResult<Option<PyMembers>> {
+    let reader = reader(py)?;
     let answers = py.detach(|| {
         let elf = ElfFile::open(&path).map_err(|error| Error::new(Kind::Elf, error.to_string()))?;
-        Ok::<_, Error>(elf.has_debug_info().then(|| layout::members(&elf, &members)))
+        elf.has_debug_info().then(|| read(&reader, &elf, &members)).transpose()
     })?;
     Ok(answers.map(|answers| sorted(members, answers)))
+}
+
+type Answers = Vec<std::result::Result<layout::Member, String>>;
+
+fn read(reader: &Start, elf: &ElfFile, members: &[String]) -> Result<Answers> {
+    confined::members(reader, elf, members).map_err(|reason| Error::new(Kind::Elf, reason))
 }
 
 /// What was found and what was not, by path.

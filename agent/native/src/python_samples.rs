@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 
 use crate::error::{Error, Result};
-use crate::python::{ModuleInfo, PyFrame, module_info, py_frame};
+use crate::python::{ModuleInfo, PyFrame, module_info, py_frame, reader};
 use crate::samples::programs::{self, Watch};
 use crate::samples::{self, Naming, Place};
 use crate::snapshot::bpf::BpfSource;
@@ -49,7 +49,8 @@ impl Samples {
         file_calls: Option<Vec<i32>>,
     ) -> PyResult<Self> {
         let dirs = debug_dirs.unwrap_or_else(|| vec![PathBuf::from("/usr/lib/debug")]);
-        let search = DebugSearch::of_process(pid, dirs, debug_files.unwrap_or_default());
+        let mut search = DebugSearch::of_process(pid, dirs, debug_files.unwrap_or_default());
+        search.reader = reader(py)?;
         let file_calls = file_calls.unwrap_or_default().into_iter().collect();
         let naming = Naming { search, inlines, kernel, file_calls };
         let inner = py.detach(|| samples::Samples::new(pid, ring, naming))?;

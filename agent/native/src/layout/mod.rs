@@ -39,6 +39,12 @@ impl Kind {
             Self::Structure => "structure",
         }
     }
+
+    /// The kind of this word.
+    pub fn named(word: &str) -> Option<Self> {
+        let all = [Self::Unsigned, Self::Signed, Self::Float, Self::Pointer, Self::Structure];
+        all.into_iter().find(|kind| kind.as_str() == word)
+    }
 }
 
 /// Where a member is, seen from its root.

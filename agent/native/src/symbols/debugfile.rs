@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use super::elf::ElfFile;
+use crate::confined::Start;
 use super::pack;
 
 /// Where to look for debug files.
@@ -19,12 +20,15 @@ pub struct DebugSearch {
     pub root: Option<PathBuf>,
     /// The folder with symbol packs; empty for none.
     pub packs: PathBuf,
+    /// How to start the child that reads debug information; empty for none.
+    pub reader: Start,
 }
 
 impl DebugSearch {
     /// For the files of a process: also in its own root folder, and among the packs of this host.
     pub fn of_process(pid: u32, dirs: Vec<PathBuf>, fetched: HashMap<String, PathBuf>) -> Self {
-        Self { dirs, fetched, root: Some(format!("/proc/{pid}/root").into()), packs: pack::folder() }
+        let root = Some(format!("/proc/{pid}/root").into());
+        Self { dirs, fetched, root, packs: pack::folder(), reader: Start::new() }
     }
 }
 

@@ -247,6 +247,14 @@ impl ElfFile {
         Some((path, data.get(end + 1..)?.to_vec()))
     }
 
+    /// The file that `dwz` moved what several debug files share to, if there is one and it is the right one.
+    pub fn shared_debug_file(&self) -> Option<Arc<Self>> {
+        let (path, id) = self.debugaltlink()?;
+        let folder = self.path.parent().unwrap_or(Path::new("/"));
+        let shared = Self::open(&folder.join(path)).ok()?;
+        (shared.build_id() == Some(hex(&id))).then_some(shared)
+    }
+
     /// Whether there is a `.symtab`.
     pub fn has_symtab(&self) -> bool {
         self.headers.find_kind(elf::SHT_SYMTAB).is_some()

@@ -98,7 +98,7 @@ fn damaged_dwarf_is_survived() {
             continue;
         };
         let start = cpu_ns();
-        if let Ok(inlines) = Inlines::new(&elf) {
+        if let Ok(inlines) = Inlines::new(&elf, None) {
             for at in (address..address + size).step_by(4) {
                 let _ = inlines.frames(at);
             }

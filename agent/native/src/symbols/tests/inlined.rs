@@ -6,7 +6,7 @@ use crate::symbols::Inlines;
 /// The inlined calls that occur at any address of `count`.
 fn chains(fixture: &Fixture, file: &str) -> Vec<Vec<String>> {
     let (address, size) = fixture.load("prog").find(COUNT).unwrap();
-    let inlines = Inlines::new(&fixture.open(file)).unwrap();
+    let inlines = Inlines::new(&fixture.open(file), None).unwrap();
     (address..address + size).map(|at| inlines.frames(at)).collect()
 }
 
@@ -33,6 +33,6 @@ fn inlined_calls_are_named_innermost_first_without_the_real_function() {
 fn without_dwarf_there_is_an_error() {
     let fixture = Fixture::new(&[]);
     fixture.split();
-    let error = Inlines::new(&fixture.open("stripped")).err();
+    let error = Inlines::new(&fixture.open("stripped"), None).err();
     assert_eq!(error.as_deref(), Some("no debug information"));
 }

@@ -1,0 +1,11 @@
+"""``python -I -m innoscope.symbols.confined``: the child that reads debug information, and can do nothing else.
+
+The Rust core starts it with the file open at descriptor 3 (agent/native/src/confined).
+"""
+
+from __future__ import annotations
+
+from innoscope import _native
+
+if __name__ == "__main__":
+    _native.serve_confined()
