@@ -140,7 +140,10 @@ impl Rule {
     }
 }
 
-fn by_frame_pointer<F: Fn(u64) -> Option<u64>>(frame: Frame, memory: &mut Memory<F>) -> Option<Option<Frame>> {
+fn by_frame_pointer<F: Fn(u64) -> Option<u64>>(
+    frame: Frame,
+    memory: &mut Memory<F>,
+) -> Option<Option<Frame>> {
     let sp = frame.bp.checked_add(16).filter(|sp| *sp > frame.sp)?;
     let bp = memory.word(frame.bp)?;
     advance(frame, sp, bp, memory)
@@ -192,9 +195,7 @@ impl Row {
             }
             Saved::Value(offset) => canonical.checked_add_signed(offset)?,
             Saved::In(register) => frame.register(register).unwrap_or(frame.bp),
-            Saved::AtExpression(one) => {
-                evaluate(one).and_then(|at| (memory.read)(at)).unwrap_or(frame.bp)
-            }
+            Saved::AtExpression(one) => evaluate(one).and_then(|at| (memory.read)(at)).unwrap_or(frame.bp),
             Saved::Expression(one) => evaluate(one).unwrap_or(frame.bp),
         };
         let ip = match self.return_address {

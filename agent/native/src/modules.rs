@@ -6,10 +6,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::confined::InlinedCalls;
 use crate::error::{Error, Result};
 use crate::maps::{self, Mapping};
 use crate::memory;
-use crate::confined::InlinedCalls;
 use crate::symbols::{self, DebugSearch, ElfFile, SymbolTable, limits, opening};
 
 /// One ELF file mapped into the process.

@@ -43,11 +43,7 @@ fn members(elf: &Arc<ElfFile>, questions: impl io::BufRead) -> io::Result<()> {
     out.flush()
 }
 
-fn inlines(
-    elf: &Arc<ElfFile>,
-    shared: Option<Arc<ElfFile>>,
-    questions: impl io::BufRead,
-) -> io::Result<()> {
+fn inlines(elf: &Arc<ElfFile>, shared: Option<Arc<ElfFile>>, questions: impl io::BufRead) -> io::Result<()> {
     let inlines = Inlines::new(elf, shared.as_deref()).map_err(io::Error::other)?;
     let mut out = io::stdout().lock();
     for line in questions.lines() {

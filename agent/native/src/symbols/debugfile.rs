@@ -5,8 +5,8 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use super::elf::ElfFile;
-use crate::confined::Start;
 use super::pack;
+use crate::confined::Start;
 
 /// Where to look for debug files.
 #[derive(Clone, Debug, Default)]

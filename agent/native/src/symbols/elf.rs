@@ -1,7 +1,7 @@
 //! One ELF file and the few things we want from it. What is read of it is copied: see [`Content`].
 
-use std::fmt::Write as _;
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;

@@ -111,7 +111,10 @@ impl Headers {
     }
 }
 
-fn read_class<E: FileHeader<Endian = Endianness>>(start: &[u8], content: &Content) -> Result<Headers, String> {
+fn read_class<E: FileHeader<Endian = Endianness>>(
+    start: &[u8],
+    content: &Content,
+) -> Result<Headers, String> {
     let header = E::parse(start).map_err(|error| error.to_string())?;
     let endian = header.endian().map_err(|error| error.to_string())?;
     let mut headers = Headers {

@@ -3,9 +3,9 @@
 //! docs/symbols.md has the format. A pack is read by root beside production data, so it is read whole and once,
 //! believed only if its owner may be, and nothing in it is taken without its length being checked.
 
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::Metadata;
 use std::io::{self, Read as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::{env, error, fmt};
 
@@ -14,8 +14,8 @@ use object::read::{CompressedData, CompressionFormat};
 use super::bytes::Bytes;
 use super::crc::crc32;
 use super::elf::{ElfFile, hex};
-use super::pack_symbols;
 use super::rawtable::RawTable;
+use super::{opening, pack_symbols};
 
 /// The number of the format that is written and read.
 pub const FORMAT: u32 = 1;
@@ -26,7 +26,7 @@ const HEADER: usize = 96;
 const MAX_ID: usize = 64;
 /// Bytes of a pack, and of what is in it. A server with 80,000 functions takes a quarter of them.
 const MAX_PACKED: u64 = 8 << 20;
-const MAX_UNPACKED: u64 = 32 << 20;
+pub(super) const MAX_UNPACKED: u64 = 32 << 20;
 /// Bytes of a part that is JSON, which takes many times as many once it is read.
 const MAX_TEXT: u64 = 1 << 20;
 
@@ -292,12 +292,8 @@ fn parts(payload: &Bytes) -> Result<[Bytes; 4], String> {
 
 /// The bytes of a regular file, never more than a pack has.
 fn read(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
-    // O_NONBLOCK: a pipe that lies where a pack should be must not block us.
-    let file: File = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let file = opening::regular(path)?;
     let meta = file.metadata()?;
-    if !meta.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
     let mut data = Vec::new();
     file.take(MAX_PACKED + 1).read_to_end(&mut data)?;
     if data.len() as u64 > MAX_PACKED {

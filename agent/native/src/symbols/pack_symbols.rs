@@ -4,6 +4,7 @@ use object::elf::SHT_SYMTAB;
 
 use super::bytes::Bytes;
 use super::elf::ElfFile;
+use super::pack::MAX_UNPACKED;
 use super::rawtable::{Binding, RawSymbol, RawTable};
 
 /// Functions begin at multiples of this, most of them right behind the one before.
@@ -33,8 +34,17 @@ struct Packed<'table> {
 
 /// The functions and variables of a file: the columns, and the names.
 pub(super) fn encode(elf: &ElfFile) -> Result<(Vec<u8>, Vec<u8>), String> {
-    let table = RawTable::read(elf, SHT_SYMTAB)?.ok_or("it has no symbol table (.symtab)")?;
-    let mut all: Vec<Packed<'_>> = table.symbols().filter_map(|(_, symbol)| wanted(&table, symbol)).collect();
+    let table = RawTable::read(elf, SHT_SYMTAB)?
+        .ok_or_else(|| elf.problem().unwrap_or("it has no symbol table (.symtab)").to_owned())?;
+    let (mut all, mut bytes) = (Vec::new(), 0);
+    for packed in table.symbols().filter_map(|(_, symbol)| wanted(&table, symbol)) {
+        // Counted one by one: symbols may share one long name.
+        bytes += packed.name.len() + 1;
+        if bytes as u64 > MAX_UNPACKED {
+            return Err(format!("the names of its symbols take more than {MAX_UNPACKED} bytes"));
+        }
+        all.push(packed);
+    }
     all.sort_by_key(|one| (one.symbol.address, one.symbol.size, one.symbol.info, one.name));
     let (mut kinds, mut starts, mut sizes, mut names) = (Vec::new(), Vec::new(), Vec::new(), vec![0]);
     let mut expected = 0_u64;

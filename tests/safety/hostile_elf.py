@@ -1,0 +1,211 @@
+"""ELF files and programs that are made to cost time or memory."""
+
+from __future__ import annotations
+
+import lzma
+import struct
+import subprocess
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+PROGBITS, SYMTAB, STRTAB, RELA, NOTE, DYNSYM = 1, 2, 3, 4, 7, 11
+ALLOC, CODE, COMPRESSED = 2, 4, 0x800
+MIB: Final = 1 << 20
+
+
+@dataclass
+class Section:
+    """``size`` is what the header says where that is not the truth; ``link`` the number of another section."""
+
+    name: bytes
+    kind: int
+    data: bytes = b""
+    flags: int = 0
+    link: int = 0
+    entry_size: int = 0
+    size: int | None = None
+    address: int = 0
+
+
+def elf(sections: Sequence[Section], *, names: bytes | None = None, count: int | None = None) -> bytes:
+    """A 64-bit ELF file. Section 0 is empty, 1 the names; those given begin at 2."""
+    table = b"\0.shstrtab\0" + b"".join(one.name + b"\0" for one in sections)
+    table = table if names is None else names
+    everything = [Section(b".shstrtab", STRTAB, table), *sections]
+    body, headers = bytearray(64), [bytes(64)]
+    for one in everything:
+        body += bytes(-len(body) % 8)
+        size = len(one.data) if one.size is None else one.size
+        name = table.find(b"\0" + one.name + b"\0") + 1
+        headers.append(
+            struct.pack(
+                "<IIQQQQIIQQ", name, one.kind, one.flags, one.address, len(body), size, one.link, 0, 1,
+                one.entry_size,
+            )  # fmt: skip
+        )
+        body += one.data
+    body += bytes(-len(body) % 8)
+    number = count if count is not None else len(headers)
+    head = b"\x7fELF\x02\x01\x01" + bytes(9)
+    head += struct.pack("<HHIQQQIHHHHHH", 2, 62, 1, 0, 0, len(body), 0, 64, 56, 0, 64, number, 1)
+    body[:64] = head
+    if count is not None:
+        headers += [headers[-1]] * (count - len(headers))
+    return bytes(body) + b"".join(headers)
+
+
+def symbols(entries: Iterable[tuple[int, int, int]], strings: bytes) -> list[Section]:
+    """A symbol table of functions (name, address, size), and its strings, as sections 2 and 3."""
+    table = struct.pack("<IBBHQQ", 0, 0, 0, 0, 0, 0)
+    table += b"".join(struct.pack("<IBBHQQ", name, 0x12, 0, 1, at, size) for name, at, size in entries)
+    return [Section(b".symtab", SYMTAB, table, link=3, entry_size=24), Section(b".strtab", STRTAB, strings)]
+
+
+def deflated(size: int) -> bytes:
+    """So many zeros, packed."""
+    packer = zlib.compressobj(9)
+    return b"".join(packer.compress(bytes(MIB)) for _ in range(size // MIB)) + packer.flush()
+
+
+def compressed(name: bytes, size: int, claimed: int | None = None) -> Section:
+    """A section of zeros that unpacks to ``size`` bytes and claims another size."""
+    head = struct.pack("<IIQQ", 1, 0, size if claimed is None else claimed, 1)
+    return Section(name, PROGBITS, head + deflated(size), COMPRESSED)
+
+
+def bomb() -> bytes:
+    """1 MB that unpacks to 1 GiB, in a section that discovery reads."""
+    return elf([compressed(b".gnu_debuglink", 1024 * MIB)])
+
+
+def liar() -> bytes:
+    """64 MiB behind a header that claims 100 bytes."""
+    return elf([compressed(b".gnu_debuglink", 64 * MIB, 100)])
+
+
+def debug_info_bomb() -> bytes:
+    """The same as debug information, which only the confined child unpacks."""
+    return elf([compressed(b".debug_info", 1024 * MIB)])
+
+
+def one_long_name() -> bytes:
+    """200,000 symbols that share one name of 1 MB."""
+    return elf(symbols(((1, 0x1000, 8) for _ in range(200_000)), b"\0server_version_" + b"x" * MIB + b"\0"))
+
+
+def versioned_name() -> bytes:
+    """A million symbols of the name that is looked for, whose version is 4 KB long."""
+    name = b"\0server_version@" + b"v" * 4000 + b"\0"
+    return elf(symbols(((1, 0x1000, 8) for _ in range(1_000_000)), name))
+
+
+def too_many_symbols() -> bytes:
+    """Twice as many symbols as are read."""
+    return elf(symbols(((1, at, 8) for at in range(2 << 20)), b"\0f\0"))
+
+
+def nested_functions() -> bytes:
+    """A million functions, each within the one before, all of one long name."""
+    entries = ((1, 0x1000 + at, 4_000_000 - 2 * at) for at in range(1_000_000))
+    return elf(symbols(entries, b"\0f" + b"x" * 4000 + b"\0"))
+
+
+def many_sections() -> bytes:
+    """65,000 sections that share a name of 1 MB."""
+    return elf([Section(b"n" * MIB, PROGBITS)], count=65_000)
+
+
+def debugdata_bomb() -> bytes:
+    """100 KB of .gnu_debugdata that unpack to 512 MiB."""
+    packer = lzma.LZMACompressor(check=lzma.CHECK_CRC32, preset=0)
+    packed = b"".join(packer.compress(bytes(MIB)) for _ in range(512)) + packer.flush()
+    return elf([Section(b".gnu_debugdata", PROGBITS, packed)])
+
+
+def many_notes() -> bytes:
+    """1,000 sections of 60 KB of empty notes."""
+    return elf([Section(b".note", NOTE, bytes(60 << 10))], count=1_000)
+
+
+def endless_relocations() -> bytes:
+    """900 tables of relocations that are all the same 12 MB."""
+    table = struct.pack("<QQq", 0, 1 << 32, 0) * (500 << 10)
+    dynamic = symbols([(1, 0x1000, 8)], b"\0f\0")
+    dynamic[0].kind = DYNSYM
+    return elf([*dynamic, Section(b".rela.dyn", RELA, table, ALLOC)], count=900)
+
+
+#: Files, and what the error or problem has to say of each; None where the file is merely without names.
+FILES: Final[dict[str, tuple[Callable[[], bytes], str | None]]] = {
+    "bomb": (bomb, None),
+    "liar": (liar, None),
+    "debug_info_bomb": (debug_info_bomb, None),
+    "one_long_name": (one_long_name, None),
+    "versioned_name": (versioned_name, None),
+    "too_many_symbols": (too_many_symbols, "more than 1048576 symbols"),
+    "nested_functions": (nested_functions, None),
+    "many_sections": (many_sections, "65000 section headers"),
+    "debugdata_bomb": (debugdata_bomb, None),
+    "many_notes": (many_notes, None),
+    "endless_relocations": (endless_relocations, None),
+}
+
+#: What the call frame information of a function that sleeps says. A block is its length, then its operations.
+_SKIP_BACK: Final = (0x2F, 0xFD, 0xFF)  # DW_OP_skip -3: to itself
+_PUSH_AND_SKIP_BACK: Final = (0x30, 0x2F, 0xFC, 0xFF)  # DW_OP_lit0, and again
+_BRANCH_BACK: Final = (0x31, 0x28, 0xFC, 0xFF)  # DW_OP_lit1, DW_OP_bra: while it is true
+_RETURN_ADDRESS: Final = 16
+
+
+def _block(opcode: int, code: Sequence[int], *register: int) -> str:
+    return ",".join(map(str, (opcode, *register, len(code), *code)))
+
+
+FRAMES: Final[dict[str, str]] = {
+    # DW_CFA_def_cfa_expression: the prototype
+    "loop": f".cfi_escape {_block(0x0F, _SKIP_BACK)}",
+    "growing_loop": f".cfi_escape {_block(0x0F, _PUSH_AND_SKIP_BACK)}",
+    "branching_loop": f".cfi_escape {_block(0x0F, _BRANCH_BACK)}",
+    # DW_CFA_val_expression and DW_CFA_expression of the return address
+    "return_address_loop": f".cfi_escape {_block(0x16, _SKIP_BACK, _RETURN_ADDRESS)}",
+    "frame_pointer_loop": f".cfi_escape {_block(0x10, _SKIP_BACK, 6)}",
+    # 3 MB of DW_CFA_remember_state and DW_CFA_restore_state
+    "remembering": ".rept 1500000\n.cfi_escape 0x0a,0x0b\n.endr",
+    "nops": ".cfi_escape 0\n.rept 4000000\n.cfi_escape 0\n.endr",
+    # a caller that is itself: the stack pointer stays where it is
+    "standing_still": f".cfi_escape {_block(0x0F, (0x77, 0x00))}",
+}
+
+_ASSEMBLER: Final = """
+    .text
+    .globl spin
+    .type spin,@function
+spin:
+    .cfi_startproc
+    {frames}
+1:  mov $35,%eax
+    lea ts(%rip),%rdi
+    xor %esi,%esi
+    syscall
+    jmp 1b
+    .cfi_endproc
+    .size spin,.-spin
+    .data
+ts: .quad 1000,0
+    .section .note.GNU-stack,"",@progbits
+"""
+
+
+def compile_program(folder: Path, frames: str, name: str = "looper") -> Path:
+    """A program that sleeps in a function with this call frame information."""
+    (folder / "spin.s").write_text(_ASSEMBLER.format(frames=frames))
+    (folder / "main.c").write_text("void spin(void); int main(void){ spin(); return 0; }\n")
+    program = folder / name
+    subprocess.run(["gcc", "-o", program, folder / "main.c", folder / "spin.s"], check=True)
+    return program
+

@@ -1,0 +1,68 @@
+"""``hostile_main.py HOW SUBJECT``: asks the core of a hostile file or process; says what it answered and cost.
+
+One JSON object: ``answers``, ``seconds``, ``grown`` (MiB of memory) and ``child`` (MiB of the largest child).
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+
+from innoscope import _native
+
+_ADDRESSES = 2_000
+
+
+def file(path: str) -> list[object]:
+    """All that discovery, symbol packs and probes ask of a file."""
+    return [
+        attempt(lambda: _native.elf_info(path).build_id),
+        attempt(lambda: _native.elf_info(path).debuglink),
+        attempt(lambda: _native.find_debug_file(path, [str(Path(path).parent)])),
+        attempt(lambda: _native.symbol_in_file(path, ["server_version"])),
+        attempt(lambda: _native.members_in_file(path, ["log_sys.lsn"])),
+        attempt(lambda: len(_native.pack_payload(path, b"{}", b"{}"))),
+    ]
+
+
+def process(pid: str) -> list[object]:
+    """Two snapshots, and the functions of the executable."""
+
+    def look() -> object:
+        look = process.look()
+        stacks = [[frame[0] for frame in look.stacks[thread[5]]] for thread in look.threads]
+        return [stacks, look.notes, [module.problem for module in process.modules()]]
+
+    process = _native.Process(int(pid))
+    return [attempt(look), attempt(look), attempt(lambda: len(_native.CodeFile(int(pid)).functions(["m"])))]
+
+
+def attempt(ask: object) -> object:
+    """What it answered, or the error."""
+    try:
+        return ask()  # type: ignore[operator]
+    except (OSError, _native.NativeError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _memory() -> float:
+    """MiB at most, since this program began."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+
+
+def main() -> None:
+    """Ask, and report."""
+    ask = {"file": file, "process": process}[sys.argv[1]]
+    before, began = _memory(), time.monotonic()
+    answers = ask(sys.argv[2])
+    seconds, grown = time.monotonic() - began, _memory() - before
+    child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    print(json.dumps({"answers": answers, "seconds": seconds, "grown": grown, "child": child}))
+
+
+if __name__ == "__main__":
+    main()

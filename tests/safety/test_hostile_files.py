@@ -1,0 +1,144 @@
+"""Files and processes that are made to cost time or memory: answered in less than 1 s and 64 MB, with a reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from innoscope import _native
+from safety.hostile_elf import FILES, FRAMES, compile_program
+from servers import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SECONDS = 1.0
+MIB = 64
+_MAIN = Path(__file__).with_name("hostile_main.py")
+_ENDS = 60
+
+
+def asked(how: str, subject: object) -> dict[str, Any]:
+    """What ``hostile_main`` reports, in a process of its own."""
+    command = [sys.executable, str(_MAIN), how, str(subject)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_ENDS, check=False)
+    assert done.returncode == 0, (done.returncode, done.stderr)
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def assert_cheap(report: dict[str, Any]) -> None:
+    assert report["seconds"] < SECONDS, report
+    assert report["grown"] < MIB, report
+    assert report["child"] < MIB, report
+
+
+@contextmanager
+def running(program: Path) -> Iterator[int]:
+    """The program, asleep."""
+    child = subprocess.Popen([program])
+    try:
+        sleeping = Path(f"/proc/{child.pid}/wchan")
+        while "nanosleep" not in sleeping.read_text():
+            assert child.poll() is None
+        yield child.pid
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_hostile_file_is_answered_within_bounds(name: str, tmp_path: Path) -> None:
+    make, reason = FILES[name]
+    path = tmp_path / f"{name}.elf"
+    path.write_bytes(make())
+    assert_cheap(asked("file", path))
+    if reason is not None:
+        problem = problem_of(path)
+        assert str(path) in problem
+        assert reason in problem
+
+
+def problem_of(path: Path) -> str:
+    """What the core says of a file, as an error."""
+    with pytest.raises(_native.NativeError) as caught:
+        _native.pack_payload(str(path), b"{}", b"{}")
+    return str(caught.value.args[1])
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_hostile_unwind_information_is_answered_within_bounds(name: str, tmp_path: Path) -> None:
+    with running(compile_program(tmp_path, FRAMES[name])) as pid:
+        report = asked("process", pid)
+        assert_cheap(report)
+        stacks = report["answers"][0][0]
+        assert stacks[0][0] == "spin"
+
+
+def test_other_servers_are_watched_on(tmp_path: Path) -> None:
+    looper = compile_program(tmp_path, FRAMES["loop"])
+    with running(looper) as pid, Server("mysql-5.6.24") as server:
+        hostile, real = _native.Process(pid), _native.Process(server.pid)
+        for _ in range(20):
+            began = time.monotonic()
+            hostile.look()
+            threads = real.look().threads
+            assert time.monotonic() - began < SECONDS
+            assert len(threads) > 10
+
+
+def test_sparse_section_is_refused_by_its_size(tmp_path: Path) -> None:
+    path = tmp_path / "sparse"
+    make, _ = FILES["too_many_symbols"]
+    path.write_bytes(make())
+    os.truncate(path, 1 << 40)
+    assert_cheap(asked("file", path))
+    assert f"{path}: larger than" in str(
+        pytest.raises(_native.NativeError, _native.elf_info, str(path)).value.args[1]
+    )
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "folder"])
+def test_only_regular_files_are_opened(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / kind
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    report = asked("file", path)
+    assert_cheap(report)
+    assert f"{path}: not a regular file" in report["answers"][0]
+
+
+def test_link_below_a_root_does_not_lead_out_of_it(tmp_path: Path) -> None:
+    """Of a process in a chroot: its /escape points to our own file system's root."""
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "escape").symlink_to("../../../../../../../../etc/hostname")
+    (root / "through").symlink_to("/proc/self/root/etc/hostname")
+    command = [sys.executable, "-c", _CHROOTED, str(root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as inside:
+        assert inside.stdout is not None
+        inside.stdout.readline()
+        for name in ("escape", "through"):
+            path = f"/proc/{inside.pid}/root/{name}"
+            error = pytest.raises(_native.NativeError, _native.elf_info, path).value
+            assert "No such file" in str(error.args[1])
+
+
+_CHROOTED = """
+import os, sys
+os.chroot(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.read()
+"""
