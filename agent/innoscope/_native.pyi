@@ -87,6 +87,12 @@ class ElfInfo:
 def serve_confined() -> None:
     """Answer the parent of the child that reads debug information; does not return."""
 
+def become_confined(program: str, arguments: Sequence[str]) -> None:
+    """Become this program: as nobody where we are root, without capabilities or network. Raises OSError."""
+
+def open_regular(path: str) -> int:
+    """Open a regular file; a path below /proc/PID/root never leads out of that root. Raises OSError."""
+
 def elf_info(path: str) -> ElfInfo: ...
 def find_debug_file(path: str, debug_dirs: Sequence[str]) -> str | None:
     """The separate debug file of an ELF file by build-id or .gnu_debuglink (CRC checked), or None."""

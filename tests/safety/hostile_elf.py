@@ -20,7 +20,7 @@ MIB: Final = 1 << 20
 
 @dataclass
 class Section:
-    """``size`` is what the header says where that is not the truth; ``link`` the number of another section."""
+    """``size`` is what the header says where that is not the truth, ``link`` another section's number."""
 
     name: bytes
     kind: int
@@ -42,12 +42,8 @@ def elf(sections: Sequence[Section], *, names: bytes | None = None, count: int |
         body += bytes(-len(body) % 8)
         size = len(one.data) if one.size is None else one.size
         name = table.find(b"\0" + one.name + b"\0") + 1
-        headers.append(
-            struct.pack(
-                "<IIQQQQIIQQ", name, one.kind, one.flags, one.address, len(body), size, one.link, 0, 1,
-                one.entry_size,
-            )  # fmt: skip
-        )
+        where = (one.flags, one.address, len(body), size)
+        headers.append(struct.pack("<IIQQQQIIQQ", name, one.kind, *where, one.link, 0, 1, one.entry_size))
         body += one.data
     body += bytes(-len(body) % 8)
     number = count if count is not None else len(headers)
@@ -208,4 +204,3 @@ def compile_program(folder: Path, frames: str, name: str = "looper") -> Path:
     program = folder / name
     subprocess.run(["gcc", "-o", program, folder / "main.c", folder / "spin.s"], check=True)
     return program
-

@@ -1,4 +1,4 @@
-"""``hostile_main.py HOW SUBJECT``: asks the core of a hostile file or process; says what it answered and cost.
+"""``hostile_main.py HOW SUBJECT``: asks the core about a hostile file or process; reports answer and cost.
 
 One JSON object: ``answers``, ``seconds``, ``grown`` (MiB of memory) and ``child`` (MiB of the largest child).
 """
@@ -10,8 +10,12 @@ import resource
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from innoscope import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _ADDRESSES = 2_000
 
@@ -31,19 +35,20 @@ def file(path: str) -> list[object]:
 def process(pid: str) -> list[object]:
     """Two snapshots, and the functions of the executable."""
 
-    def look() -> object:
-        look = process.look()
-        stacks = [[frame[0] for frame in look.stacks[thread[5]]] for thread in look.threads]
-        return [stacks, look.notes, [module.problem for module in process.modules()]]
+    opened = _native.Process(int(pid))
 
-    process = _native.Process(int(pid))
+    def look() -> object:
+        seen = opened.look()
+        stacks = [[frame[0] for frame in seen.stacks[thread[5]]] for thread in seen.threads]
+        return [stacks, seen.notes, [module.problem for module in opened.modules()]]
+
     return [attempt(look), attempt(look), attempt(lambda: len(_native.CodeFile(int(pid)).functions(["m"])))]
 
 
-def attempt(ask: object) -> object:
+def attempt(ask: Callable[[], object]) -> object:
     """What it answered, or the error."""
     try:
-        return ask()  # type: ignore[operator]
+        return ask()
     except (OSError, _native.NativeError) as error:
         return f"{type(error).__name__}: {error}"
 

@@ -1,4 +1,4 @@
-"""Files and processes that are made to cost time or memory: answered in less than 1 s and 64 MB, with a reason."""
+"""Files and processes made to cost time or memory are answered in less than 1 s and 64 MB, with a reason."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ def test_sparse_section_is_refused_by_its_size(tmp_path: Path) -> None:
     path.write_bytes(make())
     os.truncate(path, 1 << 40)
     assert_cheap(asked("file", path))
-    assert f"{path}: larger than" in str(
-        pytest.raises(_native.NativeError, _native.elf_info, str(path)).value.args[1]
-    )
+    with pytest.raises(_native.NativeError) as caught:
+        _native.elf_info(str(path))
+    assert f"{path}: larger than" in str(caught.value.args[1])
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "folder"])
@@ -132,8 +132,9 @@ def test_link_below_a_root_does_not_lead_out_of_it(tmp_path: Path) -> None:
         inside.stdout.readline()
         for name in ("escape", "through"):
             path = f"/proc/{inside.pid}/root/{name}"
-            error = pytest.raises(_native.NativeError, _native.elf_info, path).value
-            assert "No such file" in str(error.args[1])
+            with pytest.raises(_native.NativeError) as caught:
+                _native.elf_info(path)
+            assert "No such file" in str(caught.value.args[1])
 
 
 _CHROOTED = """

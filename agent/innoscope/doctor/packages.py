@@ -6,6 +6,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from innoscope.records import record
+from innoscope.target import foreign
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +56,7 @@ def debian_debug_package(package: str) -> str:
 def distribution(root: Path) -> str | None:
     """``debian``, ``redhat`` or ``suse`` by ID and ID_LIKE of etc/os-release; None for any other."""
     try:
-        text = (root / "etc/os-release").read_text(errors="replace")
+        text = foreign.read_text(root / "etc/os-release")
     except OSError:
         return None
     pairs = (line.partition("=") for line in text.splitlines())

@@ -7,6 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from innoscope.target import foreign
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -97,7 +99,7 @@ def _build_id_file(build_id: str | None) -> str:
 def _distribution(root: str) -> frozenset[str]:
     """The ids of the distribution and what it is like, from os-release: ``{"ubuntu", "debian"}``."""
     try:
-        text = Path(root, "etc/os-release").read_text(encoding="utf-8", errors="replace")
+        text = foreign.read_text(Path(root, "etc/os-release"))
     except OSError:
         return frozenset()
     pairs = (line.partition("=") for line in text.splitlines())

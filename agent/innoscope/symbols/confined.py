@@ -1,4 +1,4 @@
-"""``python -I -m innoscope.symbols.confined``: the child that reads debug information, and can do nothing else.
+"""``python -I -m innoscope.symbols.confined``: a child that reads debug information and can do nothing else.
 
 The Rust core starts it with the file open at descriptor 3 (agent/native/src/confined).
 """

@@ -7,11 +7,13 @@ A server that starts, hangs or refuses connections still tells its version: in m
 from __future__ import annotations
 
 import re
-from pathlib import Path, PurePosixPath
+import time
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
 from innoscope.errors import InnoscopeError
 from innoscope.records import record
+from innoscope.target import foreign
 from innoscope.target.native_errors import translating
 from innoscope.target.proc import ProcFs
 
@@ -23,7 +25,9 @@ _SYMBOL_SIZE = 60  # SERVER_VERSION_LENGTH in include/mysql_com.h, unchanged fro
 _SANE = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{1,3})(?![\d.])[\w.+~:-]*$")
 _WIRE_PREFIX = "5.5.5-"  # MariaDB ≥ 10 greets with it so that old replicas accept the number
 _NUMBER = rb"\d{1,2}\.\d{1,2}\.\d{1,3}"
-_BINARY_LIMIT = 256 << 20  # bytes searched: allocated sections come first, debug info after them
+_BINARY_LIMIT = 128 << 20  # bytes searched: allocated sections come first, debug info after them
+_BINARY_S = 5.0  # seconds searched, on a busy host; an idle one takes 0.1
+_HITS = 1_000  # of one literal in one piece: a server has a few
 _PIECE = 4 << 20  # bytes held at a time: a daemon has no room for a whole server
 _BEFORE, _AFTER = 16, 96  # bytes around a literal that its string may take
 
@@ -89,7 +93,7 @@ def from_memory(proc: ProcFs, pid: int) -> str | None:
 def from_binary(proc: ProcFs, pid: int) -> str | None:
     """The version that was compiled into the executable, or None. /proc/PID/exe, also when it was deleted."""
     try:
-        with Path(proc.path(pid, "exe")).open("rb") as file:
+        with foreign.open_binary(proc.path(pid, "exe")) as file:
             return search(pieces(file))
     except OSError:
         return None
@@ -110,7 +114,9 @@ def search(pieces: Iterable[bytes]) -> str | None:
 
 def _search(piece: bytes, literal: bytes, whole: re.Pattern[bytes]) -> str | None:
     position = piece.find(literal)
-    while position >= 0:
+    for _ in range(_HITS):
+        if position < 0:
+            return None
         match = whole.search(piece[max(0, position - _BEFORE) : position + _AFTER])
         if match and parse(text := match.group(1).decode("ascii")):
             return text
@@ -121,7 +127,10 @@ def _search(piece: bytes, literal: bytes, whole: re.Pattern[bytes]) -> str | Non
 def pieces(file: BinaryIO, size: int = _PIECE) -> Iterator[bytes]:
     """The file's bytes; each piece begins with the end of the one before, for what lies across."""
     piece = b""
+    until = time.monotonic() + _BINARY_S
     for _ in range(0, _BINARY_LIMIT, size):
+        if time.monotonic() > until:
+            return
         read = file.read(size)
         if not read:
             return

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::OsString;
+use std::os::fd::IntoRawFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -215,6 +216,16 @@ fn serve_confined() {
     unsafe { libc::_exit(code) }
 }
 
+#[pyfunction]
+fn become_confined(program: OsString, arguments: Vec<OsString>) -> PyResult<()> {
+    Err(confined::become_program(&program, &arguments).into())
+}
+
+#[pyfunction]
+fn open_regular(path: PathBuf) -> PyResult<i32> {
+    Ok(symbols::opening::regular(&path)?.into_raw_fd())
+}
+
 fn open_elf(path: &Path) -> PyResult<std::sync::Arc<ElfFile>> {
     Ok(ElfFile::open(path).map_err(|error| Error::new(Kind::Elf, error.to_string()))?)
 }
@@ -352,6 +363,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ModuleInfo>()?;
     module.add_class::<ElfInfo>()?;
     module.add_function(wrap_pyfunction!(serve_confined, module)?)?;
+    module.add_function(wrap_pyfunction!(become_confined, module)?)?;
+    module.add_function(wrap_pyfunction!(open_regular, module)?)?;
     module.add_function(wrap_pyfunction!(elf_info, module)?)?;
     module.add_function(wrap_pyfunction!(find_debug_file, module)?)?;
     module.add_function(wrap_pyfunction!(symbol_in_file, module)?)?;

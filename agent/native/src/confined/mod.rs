@@ -22,6 +22,7 @@ use crate::layout::{Kind, Member};
 use crate::symbols::ElfFile;
 
 pub use child::serve;
+pub use jail::become_program;
 
 /// Descriptors that the child finds its files at.
 const FILE: RawFd = 3;

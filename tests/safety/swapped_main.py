@@ -1,0 +1,141 @@
+"""``swapped_main.py TIMES SEED FOLDER``: mapped files change under the core.
+
+They are truncated, rewritten, replaced and deleted. Each run starts a process that sleeps inside a library of
+FOLDER, and asks the core about it step by step. Before each step, and all the time meanwhile from another
+process, something happens to its files. Reports how many steps answered and how many failed: that it still can
+is the point.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from innoscope import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Names in the folder: what is mapped, and the whole files that they are made from again.
+MAPPED = ("program", "libheld.so", "libheld.so.debug")
+
+
+def spoil(folder: Path, chance: random.Random) -> None:
+    """Do one thing to one of the mapped files. A running program refuses to be written to (ETXTBSY)."""
+    name = chance.choice(MAPPED)
+    path, whole = folder / name, folder / f"whole-{name}"
+    size = whole.stat().st_size
+    try:
+        match chance.randrange(7):
+            case 0:
+                os.truncate(path, 0)
+            case 1:
+                os.truncate(path, chance.randrange(size))
+            case 2:
+                with path.open("r+b") as file:
+                    file.seek(chance.randrange(size))
+                    file.write(chance.randbytes(chance.randrange(1, 4096)))
+            case 3:
+                with path.open("r+b") as file:  # what it was, in place
+                    file.write(whole.read_bytes())
+            case 4:
+                shutil.copy(whole, folder / "next")
+                (folder / "next").rename(path)
+            case 5:
+                path.unlink()
+            case 6:
+                os.truncate(path, size * 4)
+    except OSError:
+        pass  # deleted before, or the program itself
+
+
+def spoil_all_the_time(folder: Path, seed: int) -> None:
+    """Until the parent ends us."""
+    chance = random.Random(seed)  # noqa: S311
+    while True:
+        spoil(folder, chance)
+        time.sleep(0.0005)
+
+
+def steps(pid: int, folder: Path) -> list[Callable[[], object]]:
+    """One snapshot and more, in pieces."""
+    kept: dict[str, _native.Process | _native.CodeFile] = {}
+
+    def open_process() -> None:
+        kept["process"] = _native.Process(pid, debug_dirs=[str(folder)])
+
+    def open_inlines() -> None:
+        kept["process"] = _native.Process(pid, debug_dirs=[str(folder)], inlines=True)
+
+    def look() -> None:
+        process = kept["process"]
+        assert isinstance(process, _native.Process)
+        process.look()
+        process.modules()
+
+    def open_code() -> None:
+        kept["code"] = _native.CodeFile(pid, "libheld", debug_dirs=[str(folder)])
+
+    def functions() -> None:
+        code = kept["code"]
+        assert isinstance(code, _native.CodeFile)
+        found = code.functions(["h", "m", "_"])
+        code.references([(one[1], one[2]) for one in found])
+
+    return [
+        open_process, look, look, open_code, functions, look,
+        lambda: _native.symbol_in_process(pid, ["main"]),
+        lambda: _native.globals_in_process(pid, ["main", "held"], [str(folder)], {}),
+        lambda: _native.elf_info(str(folder / "libheld.so")),
+        lambda: _native.find_debug_file(str(folder / "libheld.so"), [str(folder)]),
+        functions, open_inlines, look,
+    ]  # fmt: skip
+
+
+def run(folder: Path, chance: random.Random, said: Counter[str]) -> None:
+    """All steps on one process."""
+    for name in MAPPED:
+        shutil.copy(folder / f"whole-{name}", folder / "next")
+        (folder / "next").rename(folder / name)
+    held = subprocess.Popen([folder / "program"], stdout=subprocess.PIPE)
+    assert held.stdout is not None
+    held.stdout.readline()
+    command = [sys.executable, __file__, "spoil", str(chance.randrange(1 << 30)), str(folder)]
+    spoiler = subprocess.Popen(command)
+    try:
+        for step in steps(held.pid, folder):
+            spoil(folder, chance)
+            try:
+                step()
+                said["answered"] += 1
+            except (OSError, _native.NativeError, KeyError) as error:
+                said[type(error).__name__] += 1
+    finally:
+        for child in (spoiler, held):
+            child.kill()
+            child.wait()
+        held.stdout.close()
+
+
+def main() -> None:
+    """Run so often."""
+    if sys.argv[1] == "spoil":
+        spoil_all_the_time(Path(sys.argv[3]), int(sys.argv[2]))
+    times, folder = int(sys.argv[1]), Path(sys.argv[3])
+    chance = random.Random(int(sys.argv[2]))  # noqa: S311
+    said: Counter[str] = Counter()
+    for _ in range(times):
+        run(folder, chance, said)
+    print(json.dumps(said))
+
+
+if __name__ == "__main__":
+    main()

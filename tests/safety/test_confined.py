@@ -1,0 +1,139 @@
+"""The children that read files of servers: what they may do, and what becomes of one that fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope import _native
+from innoscope.toggles import gdbfile
+from safety.hostile_elf import Section, elf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PATIENCE_S = 20
+_READER = [sys.executable, "-I", "-m", "innoscope.symbols.confined"]
+
+_SOURCE = "int answer = 42; struct s { int a, b; } whole; int main(void) { return answer; }\n"
+#: What runs in the place of gdb, and tries.
+_TRIES = """
+import json, os, resource, socket, sys
+def attempt(act):
+    try: act()
+    except OSError as error: return type(error).__name__
+    return "done"
+caps = [line.split()[1] for line in open("/proc/self/status") if line.startswith(("CapEff", "CapPrm", "CapAmb"))]
+print(json.dumps({
+    "uid": os.getuid(), "groups": os.getgroups(), "caps": caps,
+    "network": attempt(lambda: socket.socket(socket.AF_INET)),
+    "local": attempt(lambda: socket.socket(socket.AF_UNIX)),
+    "kill": attempt(lambda: os.kill(int(sys.argv[1]), 0)),
+    "shadow": attempt(lambda: open("/etc/shadow")),
+    "memory": resource.getrlimit(resource.RLIMIT_AS)[0],
+}))
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """One with debug information."""
+    (tmp_path / "main.c").write_text(_SOURCE)
+    subprocess.run(["gcc", "-g", "-o", "program", "main.c"], cwd=tmp_path, check=True)
+    return tmp_path / "program"
+
+
+@pytest.fixture
+def reader(program: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The child, asked for inlined calls and waiting for the first address."""
+    file = os.open(program, os.O_RDONLY)
+    with subprocess.Popen(
+        _READER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[3] if file == 3 else [],
+        preexec_fn=None if file == 3 else lambda: os.dup2(file, 3, inheritable=True), close_fds=False,
+    ) as child:  # fmt: skip
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(b"inlines alone\n0\n")
+        child.stdin.flush()
+        child.stdout.readline()
+        yield child
+        child.kill()
+    os.close(file)
+
+
+def status(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
+def test_reader_of_debug_information_has_no_rights(reader: subprocess.Popen[bytes]) -> None:
+    now = status(reader.pid)
+    assert now["Seccomp"] == "2"
+    assert now["NoNewPrivs"] == "1"
+    assert {int(now[name], 16) for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {0}
+    limits = Path(f"/proc/{reader.pid}/limits").read_text()
+    for name in ("Max file size", "Max processes", "Max open files", "Max core file size"):
+        line = next(line for line in limits.splitlines() if line.startswith(name))
+        assert line.removeprefix(name).split()[:2] == ["0", "0"]
+    assert Path(f"/proc/{reader.pid}/oom_score_adj").read_text().strip() == "1000"
+
+
+def test_reader_of_debug_information_answers(program: Path) -> None:
+    found = _native.members_in_file(str(program), ["s.b", "whole.b", "no_such.x"])
+    assert found is not None
+    assert found[0]["s.b"] == found[0]["whole.b"] == ([4], 4, "signed", 0, 1)
+    assert found[1] == {"no_such.x": "no debug information of no_such"}
+
+
+def test_file_that_the_reader_cannot_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "damaged"
+    path.write_bytes(elf([Section(b".debug_info", 1, os.urandom(4096))]))
+    found = _native.members_in_file(str(path), ["s.b"])
+    assert found == ({}, {"s.b": "no debug information of s"})
+
+
+def descriptors() -> list[str]:
+    return sorted(entry.name for entry in Path("/proc/self/fd").iterdir())
+
+
+def test_no_descriptor_and_no_child_is_left(program: Path) -> None:
+    before = descriptors()
+    for _ in range(5):
+        _native.members_in_file(str(program), ["s.b"])
+    assert descriptors() == before
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_gdb_has_no_rights() -> None:
+    command = [sys.executable, "-P", "-m", "innoscope.toggles.confined_gdb", "/usr/bin/python3", "-c", _TRIES]
+    done = subprocess.run(
+        [*command, str(os.getpid())], stdout=subprocess.PIPE, check=True, env=gdbfile.ENVIRONMENT
+    )
+    said = json.loads(done.stdout)
+    assert (said["uid"], said["groups"]) == (65534, [])
+    assert {int(one, 16) for one in said["caps"]} == {0}
+    assert {said[name] for name in ("network", "local", "kill", "shadow")} == {"PermissionError"}
+    assert said["memory"] == 4 << 30
+
+
+@pytest.mark.skipif(not gdbfile.available(), reason="no gdb")
+def test_gdb_reads_the_file_by_its_descriptor(program: Path) -> None:
+    program.parent.chmod(0o700)  # nobody cannot get there by its path
+    began = time.monotonic()
+    said = gdbfile.describe(str(program), ["answer"])
+    assert said is not None
+    assert (said["answer"].size, said["answer"].kind) == (4, "signed")
+    assert time.monotonic() - began < _PATIENCE_S
+
+
+def test_gdb_gets_no_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert gdbfile.describe(str(tmp_path / "pipe"), ["answer"]) is None
