@@ -2,8 +2,8 @@
 
 They are truncated, rewritten, replaced and deleted. Each run starts a process that sleeps inside a library of
 FOLDER, and asks the core about it step by step. Before each step, and all the time meanwhile from another
-process, something happens to its files. Reports how many steps answered and how many failed: that it still can
-is the point.
+process, something happens to its files. Reports how many steps answered and how many failed:
+that it still can is the point.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ def attempt(act):
     try: act()
     except OSError as error: return type(error).__name__
     return "done"
-caps = [line.split()[1] for line in open("/proc/self/status") if line.startswith(("CapEff", "CapPrm", "CapAmb"))]
+wanted = ("CapEff", "CapPrm", "CapAmb")
+caps = [line.split()[1] for line in open("/proc/self/status") if line.startswith(wanted)]
 print(json.dumps({
     "uid": os.getuid(), "groups": os.getgroups(), "caps": caps,
     "network": attempt(lambda: socket.socket(socket.AF_INET)),

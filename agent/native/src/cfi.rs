@@ -43,6 +43,15 @@ impl Frame {
     }
 }
 
+/// What a frame was called from.
+#[derive(Debug, Clone, Copy)]
+pub enum Caller {
+    /// This frame.
+    At(Frame),
+    /// Nothing: it is the outermost one.
+    Top,
+}
+
 /// The bytes of a stack.
 pub struct Memory<F> {
     /// Reads a word.
@@ -116,34 +125,30 @@ impl Rule {
         matches!(self, Self::Root { undefined: true })
     }
 
-    /// The caller's frame; `Some(None)` where there is none, `None` where it cannot be found.
+    /// The caller; `None` where it cannot be found.
     pub fn caller<F: Fn(u64) -> Option<u64>>(
         self,
         table: Option<&UnwindTable>,
         frame: Frame,
         memory: &mut Memory<F>,
         steps: &mut u64,
-    ) -> Option<Option<Frame>> {
+    ) -> Option<Caller> {
         match self {
-            Self::Root { .. } => Some(None),
+            Self::Root { .. } => Some(Caller::Top),
             Self::Uncovered if frame.innermost => advance(frame, frame.sp.checked_add(8)?, frame.bp, memory),
-            Self::Uncovered => by_frame_pointer(frame, memory),
-            Self::FramePointer if frame.bp == 0 => Some(None),
-            Self::FramePointer => by_frame_pointer(frame, memory),
+            Self::FramePointer if frame.bp == 0 => Some(Caller::Top),
+            Self::Uncovered | Self::FramePointer => by_frame_pointer(frame, memory),
             Self::Described(row) => match row.caller(table?, frame, memory, steps) {
                 Some(caller) => Some(caller),
                 None if memory.beyond => None,
-                None if frame.bp == 0 => Some(None),
+                None if frame.bp == 0 => Some(Caller::Top),
                 None => by_frame_pointer(frame, memory),
             },
         }
     }
 }
 
-fn by_frame_pointer<F: Fn(u64) -> Option<u64>>(
-    frame: Frame,
-    memory: &mut Memory<F>,
-) -> Option<Option<Frame>> {
+fn by_frame_pointer<F: Fn(u64) -> Option<u64>>(frame: Frame, memory: &mut Memory<F>) -> Option<Caller> {
     let sp = frame.bp.checked_add(16).filter(|sp| *sp > frame.sp)?;
     let bp = memory.word(frame.bp)?;
     advance(frame, sp, bp, memory)
@@ -155,18 +160,18 @@ fn advance<F: Fn(u64) -> Option<u64>>(
     sp: u64,
     bp: u64,
     memory: &mut Memory<F>,
-) -> Option<Option<Frame>> {
+) -> Option<Caller> {
     let ip = memory.word(sp.checked_sub(8)?)?;
     checked(frame, Frame { ip, sp, bp, innermost: false })
 }
 
-fn checked(frame: Frame, caller: Frame) -> Option<Option<Frame>> {
+fn checked(frame: Frame, caller: Frame) -> Option<Caller> {
     if caller.ip == 0 {
-        return Some(None);
+        return Some(Caller::Top);
     }
     let stands = caller.sp == frame.sp && caller.ip == frame.ip;
     let backwards = !frame.innermost && caller.sp < frame.sp;
-    (!stands && !backwards).then_some(Some(caller))
+    (!stands && !backwards).then_some(Caller::At(caller))
 }
 
 impl Row {
@@ -176,7 +181,7 @@ impl Row {
         frame: Frame,
         memory: &mut Memory<F>,
         steps: &mut u64,
-    ) -> Option<Option<Frame>> {
+    ) -> Option<Caller> {
         let mut evaluate = |expression| table.evaluate(expression, self.encoding, frame, steps);
         let canonical = match self.canonical {
             Canonical::Offset(register, offset) => frame.register(register)?.checked_add_signed(offset)?,
@@ -346,16 +351,13 @@ fn entry<'data>(
     bases: &BaseAddresses,
     svma: u64,
 ) -> Option<FrameDescriptionEntry<Slice<'data>>> {
-    let offset = match header {
-        Some(header) => {
-            let header: ParsedEhFrameHdr<_> = EhFrameHdr::new(header, LittleEndian).parse(bases, 8).ok()?;
-            let table = header.table()?;
-            table.pointer_to_offset(table.lookup(svma, bases).ok()?).ok()?
-        }
-        None => {
-            let after = index.partition_point(|(start, _)| *start <= svma);
-            gimli::EhFrameOffset(index.get(after.checked_sub(1)?)?.1)
-        }
+    let offset = if let Some(header) = header {
+        let header: ParsedEhFrameHdr<_> = EhFrameHdr::new(header, LittleEndian).parse(bases, 8).ok()?;
+        let table = header.table()?;
+        table.pointer_to_offset(table.lookup(svma, bases).ok()?).ok()?
+    } else {
+        let after = index.partition_point(|(start, _)| *start <= svma);
+        gimli::EhFrameOffset(index.get(after.checked_sub(1)?)?.1)
     };
     section.fde_from_offset(bases, offset, EhFrame::cie_from_offset).ok()
 }

@@ -182,7 +182,7 @@ impl Modules {
                 Some(bias) => {
                     module.bias = bias;
                     module.symbols = symbols::load(&elf, Path::new(&first.path), &self.search);
-                    module.problem = module.symbols.problem.clone();
+                    module.problem.clone_from(&module.symbols.problem);
                     module.elf = Some(elf);
                 }
                 None => {

@@ -5,7 +5,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::cfi::{Frame, Memory, Rule, UnwindTable};
+use crate::cfi::{Caller, Frame, Memory, Rule, UnwindTable};
 use crate::modules::Modules;
 use crate::snapshot::Registers;
 use crate::symbols::limits;
@@ -51,6 +51,7 @@ impl Unwinder {
     }
 
     /// As [`Unwinder::new`], with the steps that are left.
+    #[must_use]
     pub fn renewed(&self, modules: &Modules) -> Self {
         Self { steps: self.steps, ..Self::new(modules) }
     }
@@ -112,11 +113,11 @@ impl Unwinder {
             memory.beyond = false;
             let table = self.tables.get(index).and_then(Option::as_ref);
             match rule.caller(table, frame, &mut memory, &mut self.steps) {
-                Some(Some(caller)) => {
+                Some(Caller::At(caller)) => {
                     addresses.push(caller.ip);
                     frame = caller;
                 }
-                Some(None) => break End::Root,
+                Some(Caller::Top) => break End::Root,
                 None if memory.beyond => break End::BeyondCopy,
                 None => break End::Lost,
             }
@@ -131,7 +132,7 @@ impl Unwinder {
 
     /// The rule at an address; `None` when the steps are used up.
     fn rule(&mut self, modules: &Modules, index: usize, address: u64) -> Option<Rule> {
-        self.steps = self.steps.checked_sub(1).unwrap_or(0);
+        self.steps = self.steps.saturating_sub(1);
         if self.steps == 0 {
             return None;
         }
@@ -156,6 +157,6 @@ impl Unwinder {
     fn is_root(&mut self, modules: &Modules, address: u64) -> bool {
         let Some(index) = modules.at(address) else { return false };
         modules.all()[index].is_entry(address)
-            || self.rule(modules, index, address).is_some_and(|rule| rule.is_undefined())
+            || self.rule(modules, index, address).is_some_and(Rule::is_undefined)
     }
 }

@@ -29,7 +29,7 @@ pub fn serve() -> io::Result<()> {
     let shared = shared.and_then(|file| ElfFile::map(&file, Path::new("shared debug file")).ok());
     match what {
         "members" => members(&elf, questions),
-        "inlines" => inlines(&elf, shared, questions),
+        "inlines" => inlines(&elf, shared.as_deref(), questions),
         _ => Err(io::Error::other("no such question")),
     }
 }
@@ -43,8 +43,8 @@ fn members(elf: &Arc<ElfFile>, questions: impl io::BufRead) -> io::Result<()> {
     out.flush()
 }
 
-fn inlines(elf: &Arc<ElfFile>, shared: Option<Arc<ElfFile>>, questions: impl io::BufRead) -> io::Result<()> {
-    let inlines = Inlines::new(elf, shared.as_deref()).map_err(io::Error::other)?;
+fn inlines(elf: &Arc<ElfFile>, shared: Option<&ElfFile>, questions: impl io::BufRead) -> io::Result<()> {
+    let inlines = Inlines::new(elf, shared).map_err(io::Error::other)?;
     let mut out = io::stdout().lock();
     for line in questions.lines() {
         let address = u64::from_str_radix(&line?, 16).map_err(io::Error::other)?;

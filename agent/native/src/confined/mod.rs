@@ -10,7 +10,7 @@ mod jail;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -72,7 +72,7 @@ impl Reader {
         let mut command = Command::new(program);
         command.args(arguments).env_clear().current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let (from, also) = (file.as_raw_fd(), shared.as_ref().map(|one| one.as_raw_fd()));
+        let (from, also) = (file.as_raw_fd(), shared.as_ref().map(AsRawFd::as_raw_fd));
         // SAFETY: only dup2, which is async-signal-safe, of descriptors that live until the child was started.
         unsafe {
             command.pre_exec(move || {

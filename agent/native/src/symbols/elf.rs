@@ -87,8 +87,11 @@ pub struct ElfFile {
 /// What tells an unchanged file: device, inode, size, and when its content or attributes changed last.
 type Identity = (u64, u64, u64, i64, i64);
 
+/// By identity and name.
+type OpenFiles = HashMap<(Identity, PathBuf), Weak<ElfFile>>;
+
 /// The files that are open now, so that those of many servers are in memory once.
-static OPEN: Mutex<Option<HashMap<(Identity, PathBuf), Weak<ElfFile>>>> = Mutex::new(None);
+static OPEN: Mutex<Option<OpenFiles>> = Mutex::new(None);
 
 impl ElfFile {
     /// Open the file at `path`.

@@ -2,6 +2,7 @@
 
 mod corrupt;
 mod fixture;
+mod hostile;
 mod inlined;
 mod lookup;
 mod pack;

@@ -1,0 +1,137 @@
+//! Unwind information with expressions: those of real files work, those that never end cost little.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use _native::modules::Modules;
+use _native::snapshot::Registers;
+use _native::symbols::ElfFile;
+use _native::unwind::{End, Unwinder};
+
+const BIAS: u64 = 0x7f00_0000_0000;
+const STACK: u64 = 0x7ffd_0000_1000;
+
+/// A folder that is removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("innoscope-unwind-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    /// Compiles a program of one source file.
+    fn program(&self, source: &str, text: &str, options: &[&str]) -> Arc<ElfFile> {
+        fs::write(self.0.join(source), text).unwrap();
+        let mut compiler = Command::new("gcc");
+        compiler.args(options).args(["-o", "program", source]).current_dir(&self.0);
+        assert!(compiler.status().unwrap().success());
+        let elf = ElfFile::open(&self.0.join("program")).unwrap();
+        assert!(elf.section(".eh_frame").is_some());
+        elf
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Best effort: what is left is in the folder for temporary files.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn stack(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+#[test]
+fn the_expression_of_a_linkage_table_is_evaluated() {
+    let folder = Folder::new("plt");
+    let text = "#include <stdio.h>\nint main(void) { puts(\"x\"); return getchar(); }\n";
+    let elf = folder.program("main.c", text, &["-O1", "-fcf-protection=none", "-Wl,-z,lazy"]);
+    let plt = elf.section_start(".plt").unwrap() + BIAS;
+    let modules = Modules::fixed(vec![(Arc::clone(&elf), BIAS)]);
+    let mut unwinder = Unwinder::new(&modules);
+    let (first, second) = (elf.entry() + BIAS + 0x100, elf.entry() + BIAS + 0x108);
+    // The second entry: at its beginning the return address is on top, behind its push one word deeper.
+    for (at, caller) in [(16, first), (16 + 11, second)] {
+        let registers = Registers { ip: plt + at, sp: STACK, bp: 0 };
+        let walk = unwinder.walk(&modules, registers, &stack(&[first, second, 0]), &[]);
+        assert_eq!(walk.addresses[1], caller, "+{at}");
+    }
+}
+
+/// A function whose canonical frame address is an expression that jumps back to itself.
+const LOOP: &str = "
+    .text
+    .globl main
+main:
+    .cfi_startproc
+    .cfi_escape 0x0f,0x03,0x2f,0xfd,0xff
+    .skip 65536, 0x90
+    ret
+    .cfi_endproc
+    .section .note.GNU-stack,\"\",@progbits
+";
+
+#[test]
+fn an_expression_that_never_ends_costs_steps_and_they_are_limited() {
+    let folder = Folder::new("loop");
+    let elf = folder.program("main.s", LOOP, &["-nostartfiles", "-Wl,-e,0"]);
+    let modules = Modules::fixed(vec![(elf, BIAS)]);
+    let start = modules.all()[0].start;
+    let mut unwinder = Unwinder::new(&modules);
+    let began = Instant::now();
+    let mut walks = 0;
+    let end = loop {
+        let registers = Registers { ip: start + 64 + walks % 60_000, sp: STACK, bp: STACK + 8 };
+        let walk = unwinder.walk(&modules, registers, &stack(&[start + 64; 64]), &[]);
+        walks += 1;
+        if walk.end == End::Budget {
+            break walk.end;
+        }
+        assert!(walks < 1_000_000, "the steps never end");
+    };
+    assert_eq!(end, End::Budget);
+    assert!(unwinder.is_exhausted());
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    unwinder.refill();
+    assert!(!unwinder.is_exhausted());
+}
+
+#[test]
+fn without_a_header_the_entries_are_indexed() {
+    let libc = fs::read_to_string("/proc/self/maps").unwrap();
+    let line = libc.lines().find(|line| line.contains("/libc.so") || line.contains("/libc-")).unwrap();
+    let image = fs::read(&line[line.find('/').unwrap()..]).unwrap();
+    let whole = ElfFile::from_bytes(image.clone(), Path::new("libc")).unwrap();
+    let mut without = image;
+    // The names of both: a program header that is none, a section of another name.
+    let names = b".eh_frame_hdr\0";
+    let at = without.windows(names.len()).position(|window| window == names).unwrap();
+    without[at + 1] = b'x';
+    let headers = u64::from_le_bytes(without[0x20..0x28].try_into().unwrap()) as usize;
+    for header in 0..usize::from(u16::from_le_bytes([without[0x38], without[0x39]])) {
+        let kind = &mut without[headers + 56 * header..][..4];
+        if *kind == 0x6474_e550_u32.to_le_bytes() {
+            kind.fill(0);
+        }
+    }
+    let without = ElfFile::from_bytes(without, Path::new("libc")).unwrap();
+    assert!(without.section(".eh_frame_hdr").is_none());
+    let [whole, without] = [whole, without].map(|elf| Modules::fixed(vec![(elf, BIAS)]));
+    let (mut a, mut b) = (Unwinder::new(&whole), Unwinder::new(&without));
+    let (start, end) = (whole.all()[0].start, whole.all()[0].end);
+    let words: Vec<u64> = (0..64).map(|word| start + (end - start) / 65 * word).collect();
+    for step in 0..2_000 {
+        let registers = Registers { ip: start + (end - start) / 2_001 * step, sp: STACK, bp: STACK + 64 };
+        let walks = [
+            a.walk(&whole, registers, &stack(&words), &[]),
+            b.walk(&without, registers, &stack(&words), &[]),
+        ];
+        assert_eq!(walks[0].addresses, walks[1].addresses, "{registers:x?}");
+    }
+}
