@@ -167,7 +167,7 @@ def test_licences_of_all_that_is_carried_are_there(packages: Packages) -> None:
         assert re.search(
             rf"^{name.replace('-', '[-_]')} {re.escape(version)}: ", libraries, re.MULTILINE | re.IGNORECASE
         )
-    for name in ("framehop", "libbpf-rs", "pyo3", "gimli"):
+    for name in ("addr2line", "libbpf-rs", "pyo3", "gimli"):
         assert re.search(rf"^{name} \d\S*: (MIT|Apache|LGPL|BSD)", crates, re.MULTILINE)
     assert "see below" not in crates
 

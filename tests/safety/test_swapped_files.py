@@ -37,7 +37,7 @@ def made(folder: Path) -> None:
     (folder / "main.c").write_text(_PROGRAM)
     for command in (
         ["gcc", "-g", "-O1", "-shared", "-fPIC", "-Wl,--build-id=sha1", "-o", "libheld.so", "held.c"],
-        ["gcc", "-g", "-O1", "-o", "whole-program", "main.c", "-L.", "-lheld", f"-Wl,-rpath,{folder}"],
+        ["gcc", "-g", "-O1", "-o", "whole-program", "main.c", "-L.", "-lheld", f"-Wl,-z,now,-rpath,{folder}"],
         ["objcopy", "--only-keep-debug", "libheld.so", "whole-libheld.so.debug"],
         ["strip", "libheld.so"],
         ["objcopy", "--add-gnu-debuglink=whole-libheld.so.debug", "libheld.so", "whole-libheld.so"],
