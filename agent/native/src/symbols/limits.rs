@@ -35,10 +35,10 @@ pub const NAME: usize = 4 << 10;
 pub const ALIASES: usize = 256;
 /// Functions around functions, of which the innermost covers an address; compilers make two.
 pub const NESTING: usize = 64;
-/// Symbols that one question by the beginning of a name may return, and the bytes of their names.
-pub const NAMED: usize = 16 << 10;
+/// Symbols that one question by the beginning of a name may return, and the bytes of their names: all of a server's.
+pub const NAMED: usize = 256 << 10;
 /// See [`NAMED`].
-pub const NAMED_BYTES: usize = 4 << 20;
+pub const NAMED_BYTES: usize = 16 << 20;
 /// Bytes that a compressed section may unpack to, outside the confined child. Nothing read there is compressed by
 /// any distribution; tests do it.
 pub const UNPACKED: u64 = 4 << 20;
