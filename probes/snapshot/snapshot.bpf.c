@@ -5,8 +5,8 @@
  * A sleepable task iterator (kernel >= 5.18) visits each thread; one record a thread goes out through read():
  * struct record_header, then stack_len bytes from the stack pointer upwards, then kernel_len bytes of kernel
  * return addresses, then returns_len bytes of return addresses that return probes replaced. Of a thread that
- * has not run since it was last copied, only the header goes out. agent/native/src/snapshot/record.rs mirrors
- * the layout.
+ * has not run since it was last copied, only the header goes out; beyond the budget of a snapshot, a short piece
+ * of the stack. agent/native/src/snapshot/record.rs mirrors the layout.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -18,11 +18,20 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define PAGE_BYTES 4096
 /* 20 KiB and not more: a record over 32 KiB, the seq_file's buffer, makes read() fail with E2BIG. */
 #define MAX_PAGES 5
+/* Enough for the innermost frames, which tell what a thread waits for. */
+#define SHALLOW_BYTES 1024
 #define MAX_KERNEL_FRAMES 63
 /* Every verifier understands a mask; the buffers are as large as what the masks let through. */
 #define STACK_MASK 0x7fffull
 #define KERNEL_MASK 0x1ffull
 #define RETURNS_MASK 0x3ffull
+
+enum copy {
+	COPY_WHOLE, /* as much as one record holds */
+	COPY_UNCHANGED, /* has not run since it was last copied whole: all as it was then */
+	COPY_SHALLOW, /* beyond the budget: SHALLOW_BYTES at most */
+	COPY_NONE, /* ending, or a kernel thread: only counted */
+};
 
 struct record_header {
 	__u32 tid;
@@ -41,7 +50,7 @@ struct record_header {
 	__u64 syscall; /* -1 when it entered the kernel by an interrupt or a fault */
 	__u64 arg0;
 	char comm[16];
-	__u32 unchanged; /* has not run since it was last copied whole: all as it was then */
+	__u32 copy; /* enum copy */
 	__u32 unused;
 };
 
@@ -57,6 +66,9 @@ struct config {
 	__u32 tid; /* 0: every thread */
 	__u32 stacks; /* 0: headers only */
 	__u32 changed_only; /* no stack of threads that have not run since they were copied the last time */
+	__u32 turns; /* a thread is copied whole in one of so many snapshots, at least 1 */
+	__u32 turn; /* this snapshot's */
+	__u64 budget; /* bytes of stacks that may still be copied whole */
 };
 
 /* A thread as it was copied whole and at rest. */
@@ -66,11 +78,13 @@ struct copied {
 };
 
 /*
- * By thread id. Who was forgotten, because there are more threads than this, is copied again: no harm.
+ * By thread id. User space sets the number of entries to at least twice the number of threads: an LRU with fewer
+ * entries than live ids evicts each of them before it is visited again. Exited ids are never looked up, so they
+ * are evicted first.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 16384);
+	__uint(max_entries, 4096);
 	__type(key, __u32);
 	__type(value, struct copied);
 } copied_at_rest SEC(".maps");
@@ -134,14 +148,19 @@ static __u64 thread_pointer(struct task_struct *task)
  * Bytes copied from the stack pointer up. The C library keeps a thread's descriptor at the end of its stack,
  * and the thread pointer points to it: so far one call is enough. Else page by page, up to the mapping's end.
  */
-static __u64 copy_stack(struct task_struct *task, struct record *record, __u32 wanted)
+static __u64 copy_stack(struct task_struct *task, struct record *record)
 {
 	__u64 sp = record->header.sp;
 	__u64 above = thread_pointer(task) - sp;
 	__u64 copied = PAGE_BYTES - (sp & (PAGE_BYTES - 1));
 
-	if (!wanted)
-		return 0;
+	if (record->header.copy == COPY_SHALLOW) {
+		if (above <= MAX_PAGES * PAGE_BYTES)
+			copied = above;
+		if (copied > SHALLOW_BYTES)
+			copied = SHALLOW_BYTES;
+		return bpf_copy_from_user_task(record->stack, copied, (void *)sp, task, 0) ? 0 : copied;
+	}
 	if (above <= MAX_PAGES * PAGE_BYTES &&
 	    !bpf_copy_from_user_task(record->stack, above & STACK_MASK, (void *)sp, task, 0))
 		return above;
@@ -194,13 +213,16 @@ int snapshot(struct bpf_iter__task *ctx)
 		return 0;
 	if (wanted->tid && task->pid != wanted->tid)
 		return 0;
-	if (task->flags & (PF_EXITING | PF_IO_WORKER | PF_KTHREAD))
-		return 0;
 
 	struct record_header *header = &record->header;
 
 	__builtin_memset(header, 0, sizeof(*header));
 	header->tid = task->pid;
+	if (task->flags & (PF_EXITING | PF_IO_WORKER | PF_KTHREAD)) {
+		header->copy = COPY_NONE;
+		bpf_seq_write(seq, header, sizeof(*header));
+		return 0;
+	}
 	header->ns_tid = thread_id_in_namespace(task);
 	bpf_probe_read_kernel_str(header->comm, sizeof(header->comm), task->comm);
 
@@ -210,14 +232,16 @@ int snapshot(struct bpf_iter__task *ctx)
 	read_registers(task, header);
 
 	if (wanted->changed_only && has_not_run(task, header)) {
-		header->unchanged = 1;
+		header->copy = COPY_UNCHANGED;
 		bpf_seq_write(seq, header, sizeof(*header));
 		return 0;
 	}
 
+	if (wanted->budget < MAX_PAGES * PAGE_BYTES || task->pid % (wanted->turns ?: 1) != wanted->turn)
+		header->copy = COPY_SHALLOW;
 	header->returns_len = copy_replaced_returns(task, record->returns);
 
-	__u64 copied = copy_stack(task, record, wanted->stacks);
+	__u64 copied = wanted->stacks ? copy_stack(task, record) : 0;
 
 	if (with_kernel_stack) {
 		long bytes = bpf_get_task_stack(task, record->kernel, MAX_KERNEL_FRAMES * 8, 0);
@@ -245,7 +269,10 @@ int snapshot(struct bpf_iter__task *ctx)
 	length = header->returns_len & RETURNS_MASK;
 	if (length)
 		failed |= bpf_seq_write(seq, record->returns, length);
-	if (wanted->stacks && !failed && at_rest(header)) {
+	if (failed || header->copy != COPY_WHOLE)
+		return 0;
+	wanted->budget -= header->stack_len;
+	if (wanted->stacks && at_rest(header)) {
 		struct copied now = {.start = BPF_CORE_READ(task, start_boottime),
 				     .switches = header->switches_before};
 

@@ -61,6 +61,8 @@ pub struct Look {
     pub retried: usize,
     /// Threads sampled because they were running.
     pub sampled: usize,
+    /// Threads whose stack was cut because the budget of the snapshot was spent.
+    pub shallow: usize,
     /// What was degraded, in words.
     pub notes: Vec<String>,
 }

@@ -1,6 +1,5 @@
 //! Stacks of addresses to stacks of names, each distinct one once.
 
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -69,10 +68,13 @@ impl AddressNames {
     }
 }
 
+/// A stack: the process's addresses and the kernel's, each innermost first.
+pub type Addresses = (Vec<u64>, Vec<u64>);
+
 /// The stacks seen so far, by an id that is never used again.
 pub struct StackNames {
     names: AddressNames,
-    ids: FxHashMap<(Vec<u64>, Vec<u64>), u32>,
+    ids: FxHashMap<Arc<Addresses>, u32>,
     stacks: FxHashMap<u32, Arc<Vec<Frame>>>,
     next_id: u32,
 }
@@ -119,22 +121,22 @@ impl StackNames {
         self.stacks.get(&id)
     }
 
-    /// The id of a stack (addresses innermost first, the kernel's before the process's); a new one is named.
-    pub fn intern(&mut self, modules: &Modules, addresses: Vec<u64>, kernel: &[u64]) -> u32 {
-        let entry = match self.ids.entry((addresses, kernel.to_vec())) {
-            Entry::Occupied(entry) => return *entry.get(),
-            Entry::Vacant(entry) => entry,
-        };
+    /// The id of a stack, and its addresses, which all threads with this stack share; a new one is named.
+    pub fn intern(&mut self, modules: &Modules, stack: Addresses) -> (u32, Arc<Addresses>) {
+        if let Some((shared, id)) = self.ids.get_key_value(&stack) {
+            return (*id, Arc::clone(shared));
+        }
         let id = self.next_id;
         self.next_id = self.next_id.wrapping_add(1);
-        let (addresses, kernel) = entry.key();
+        let (addresses, kernel) = &stack;
         let mut frames: Vec<Frame> = kernel.iter().map(|address| self.names.in_kernel(*address)).collect();
         for (depth, address) in addresses.iter().enumerate() {
             frames.extend(self.names.at(modules, *address, depth == 0).iter().cloned());
         }
-        entry.insert(id);
+        let shared = Arc::new(stack);
+        self.ids.insert(Arc::clone(&shared), id);
         self.stacks.insert(id, Arc::new(frames));
-        id
+        (id, shared)
     }
 }
 

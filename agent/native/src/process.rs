@@ -1,29 +1,25 @@
 //! One look at all threads of a process: copy, unwind, mend what moved, name.
 
+mod mend;
+
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::error::{Error, Kind, Result};
 use crate::look::{Look, Thread, Trust};
-use crate::memory;
 use crate::modules::Modules;
-use crate::names::{Frame, StackNames};
+use crate::names::{Addresses, Frame, StackNames};
 use crate::snapshot::bpf::BpfSource;
 use crate::snapshot::ptrace::PtraceSource;
-use crate::snapshot::{Motion, RawThread, Registers, Source, perf};
+use crate::snapshot::{Motion, RawThread, Source};
 use crate::symbols::{DebugSearch, limits};
 use crate::turn::Turn;
 use crate::unwind::{End, Unwinder, Walk};
 
-/// Rounds of sampling and copying again that a thread gets which moved or was on a CPU.
-const ROUNDS: usize = 5;
-/// Wait for the samples of one round. A thread that runs is sampled within some 20 µs of its CPU time; one that
-/// went to sleep meanwhile is not, and is copied again.
-const PATIENCE: Duration = Duration::from_millis(1);
-/// Most of a deep stack that is fetched in a second go.
-const DEEP_BYTES: usize = 1024 * 1024;
+/// Threads that get another try after they moved; more are shown as they were copied.
+const MEND_MOST: usize = 1_000;
 /// Distinct stacks kept between looks beyond twice those of the last one; then all are forgotten, so that memory
 /// stays flat. Threads that compute bring new ones at each look.
 const STACKS_SPARE: usize = 64;
@@ -52,14 +48,49 @@ pub struct Process {
     present: usize,
     /// Those of the last look that were at rest, by thread id.
     at_rest: FxHashMap<u32, AtRest>,
+    /// Bytes of stacks that one look copies, and as many again of deep ones.
+    most_bytes: u64,
+    /// Of the deep ones, what is left of this look's.
+    deep_left: u64,
 }
 
 /// What became of a thread that stood still: it holds until the thread has run.
 struct AtRest {
     switches: u64,
-    walk: Walk,
     trust: Trust,
-    kernel: Vec<u64>,
+    stack: u32,
+    addresses: Arc<Addresses>,
+}
+
+/// A thread that is done, but for names.
+struct Finished {
+    thread: RawThread,
+    trust: Trust,
+    stack: Stack,
+}
+
+enum Stack {
+    /// Unwound now.
+    Walked(Walk),
+    /// As at the last look; the names may have been dropped since.
+    Known(u32, Arc<Addresses>),
+}
+
+impl Finished {
+    fn new(thread: RawThread, walk: Walk, trust: Trust) -> Self {
+        Self { thread: thread.without_stack(), trust, stack: Stack::Walked(walk) }
+    }
+
+    /// Whether the walk leads as far at the next snapshot: not if it met code of no module, which may be known
+    /// by then, or if it ran out of steps.
+    fn is_final(&self) -> bool {
+        !matches!(&self.stack, Stack::Walked(walk) if matches!(walk.end, End::Elsewhere | End::Budget))
+    }
+
+    /// Whether the walk met code of no module.
+    fn is_elsewhere(&self) -> bool {
+        matches!(&self.stack, Stack::Walked(walk) if walk.end == End::Elsewhere)
+    }
 }
 
 impl Process {
@@ -93,6 +124,8 @@ impl Process {
             names: StackNames::new(inlines, kernel),
             present: 0,
             at_rest: FxHashMap::default(),
+            most_bytes: u64::MAX,
+            deep_left: u64::MAX,
         })
     }
 
@@ -116,6 +149,11 @@ impl Process {
         self.names.get(stack)
     }
 
+    /// Limits the bytes of stacks that a look copies, and of those that it fetches in a second go.
+    pub fn limit(&mut self, most_bytes: u64) {
+        self.most_bytes = most_bytes;
+    }
+
     /// Copies, unwinds and names the stacks of all threads.
     ///
     /// Errors: `Gone` when the process ended before the copy; else those of the method.
@@ -125,16 +163,28 @@ impl Process {
         }
         self.unwinder.refill();
         let mut look = Look::default();
+        let (mut done, mut moved) = (Vec::new(), Vec::new());
+        let mut before = std::mem::take(&mut self.at_rest);
+        let mut refreshed = false;
+        self.deep_left = self.most_bytes;
         let started = Instant::now();
-        let raw = self.source.copy_all()?;
-        look.copy = started.elapsed();
-        if raw.is_empty() {
+        self.source.begin(self.most_bytes)?;
+        // Part by part, so that the stacks of 20,000 threads are never in memory together.
+        loop {
+            let part = self.source.next()?;
+            if part.is_empty() {
+                break;
+            }
+            look.copy = started.elapsed();
+            self.walk_part(part, &mut before, &mut done, &mut moved, &mut refreshed)?;
+        }
+        drop(before);
+        if done.is_empty() && moved.is_empty() {
             return Err(Error::new(Kind::Gone, format!("process {} ended", self.pid)));
         }
-        let started = Instant::now();
-        let (mut done, moved) = self.walk_all(raw)?;
-        look.unwind = started.elapsed();
+        look.unwind = started.elapsed().saturating_sub(look.copy);
         look.retried = moved.len();
+        look.notes.extend_from_slice(self.source.notes());
         let started = Instant::now();
         self.mend(moved, &mut done, &mut look)?;
         look.copy += started.elapsed();
@@ -146,181 +196,110 @@ impl Process {
             ));
         }
         let started = Instant::now();
-        let mut turn = Turn::begin();
-        for (thread, walk, trust) in done {
-            turn.give_way();
-            self.remember(&thread, &walk, trust);
-            let stack = self.names.intern(&self.modules, walk.addresses, &thread.kernel);
-            look.threads.push(Thread { raw: RawThread { stack: Vec::new().into(), ..thread }, trust, stack });
-        }
+        self.name(done, &mut look);
         look.symbolise = started.elapsed();
-        look.threads.sort_by_key(|thread| thread.raw.tid);
+        if look.shallow > 0 {
+            look.notes.push(format!(
+                "the stacks of {} of {} threads are cut: one snapshot copies at most {:.1} MB; others have their turn at the next",
+                look.shallow,
+                look.threads.len(),
+                self.most_bytes as f64 / 1e6,
+            ));
+        }
         self.present = look.threads.iter().map(|thread| thread.stack).collect::<FxHashSet<_>>().len();
         Ok(look)
     }
 
-    /// Keeps the walk of a thread at rest. A walk that met code of no module may lead on once that is known, one
-    /// that ran out of steps at the next look.
-    fn remember(&mut self, thread: &RawThread, walk: &Walk, trust: Trust) {
-        if thread.motion == Motion::Still && !matches!(walk.end, End::Elsewhere | End::Budget) {
-            let (walk, kernel) = (walk.clone(), thread.kernel.clone());
-            self.at_rest.insert(thread.tid, AtRest { switches: thread.switches, walk, trust, kernel });
+    /// Names the stacks, and remembers those of threads at rest.
+    fn name(&mut self, done: Vec<Finished>, look: &mut Look) {
+        let mut turn = Turn::begin();
+        look.threads.reserve_exact(done.len());
+        for finished in done {
+            turn.give_way();
+            let keep = finished.thread.motion == Motion::Still
+                && finished.is_final()
+                && !finished.thread.shallow;
+            let Finished { thread, trust, stack } = finished;
+            let (stack, addresses) = match stack {
+                Stack::Known(id, addresses) if self.names.get(id).is_some() => (id, addresses),
+                Stack::Known(_, addresses) => self.names.intern(&self.modules, (*addresses).clone()),
+                Stack::Walked(walk) => {
+                    self.names.intern(&self.modules, (walk.addresses, thread.kernel.clone()))
+                }
+            };
+            look.shallow += usize::from(thread.shallow);
+            if keep {
+                let switches = thread.switches;
+                self.at_rest.insert(thread.tid, AtRest { switches, trust, stack, addresses });
+            }
+            look.threads.push(Thread { raw: thread, trust, stack });
         }
+        look.threads.sort_by_key(|thread| thread.raw.tid);
     }
 
-    /// Takes the threads that have not run from the last look; one that it does not have is to be copied again.
-    fn take_unchanged(&mut self, raw: Vec<RawThread>) -> (Vec<Finished>, Vec<RawThread>, Vec<RawThread>) {
-        let mut before = std::mem::take(&mut self.at_rest);
-        let (mut done, mut open, mut fresh) = (Vec::with_capacity(raw.len()), Vec::new(), Vec::new());
-        for thread in raw {
+    /// Walks what stood still in one part of the copy. Threads that did not are left for another try, without their
+    /// stacks, while there is room.
+    fn walk_part(
+        &mut self,
+        part: Vec<RawThread>,
+        before: &mut FxHashMap<u32, AtRest>,
+        done: &mut Vec<Finished>,
+        moved: &mut Vec<RawThread>,
+        refreshed: &mut bool,
+    ) -> Result<()> {
+        let (mut late, mut elsewhere) = (Vec::new(), Vec::new());
+        let mut turn = Turn::begin();
+        for thread in part {
+            turn.give_way();
             match before.remove(&thread.tid) {
-                _ if !thread.unchanged => fresh.push(thread),
-                Some(AtRest { switches, walk, trust, kernel }) if switches == thread.switches => {
-                    done.push((RawThread { kernel, ..thread }, walk, trust));
+                Some(known) if thread.unchanged && known.switches == thread.switches => {
+                    let AtRest { trust, stack, addresses, .. } = known;
+                    let thread = thread.without_stack();
+                    done.push(Finished { thread, trust, stack: Stack::Known(stack, addresses) });
                 }
-                _ => open.push(thread),
+                _ if thread.unchanged || thread.motion != Motion::Still => late.push(thread),
+                _ if *refreshed => self.finish_or_defer(thread, done, &mut late)?,
+                _ => {
+                    let stack = thread.stack.clone();
+                    self.finish_or_defer(thread, done, &mut late)?;
+                    // A plugin that was loaded since, for one.
+                    if let Some(last) = done.pop_if(|last| last.is_elsewhere()) {
+                        elsewhere.push(RawThread { stack, ..last.thread });
+                    }
+                }
             }
         }
-        (done, open, fresh)
-    }
-
-    /// Walks what stood still; the threads that did not come back for another try.
-    fn walk_all(&mut self, raw: Vec<RawThread>) -> Result<(Vec<Finished>, Vec<RawThread>)> {
-        let (mut done, mut moved, fresh) = self.take_unchanged(raw);
-        let (still, running): (Vec<_>, Vec<_>) =
-            fresh.into_iter().partition(|thread| thread.motion == Motion::Still);
-        moved.extend(running);
-        self.finish_all(still, &mut done, &mut moved)?;
-        let elsewhere = |finished: &Finished| finished.1.end == End::Elsewhere;
-        // A plugin that was loaded since, for one.
-        if done.iter().any(elsewhere) && self.modules.refresh()? {
-            self.unwinder = self.unwinder.renewed(&self.modules);
-            self.names.forget();
-            let (again, kept): (Vec<_>, Vec<_>) = done.into_iter().partition(elsewhere);
-            done = kept;
-            self.finish_all(again.into_iter().map(|(thread, ..)| thread), &mut done, &mut moved)?;
+        if !elsewhere.is_empty() {
+            *refreshed = true;
+            if self.modules.refresh()? {
+                self.unwinder = self.unwinder.renewed(&self.modules);
+                self.names.forget();
+            }
         }
-        Ok((done, moved))
+        for thread in elsewhere {
+            self.finish_or_defer(thread, done, &mut late)?;
+        }
+        for thread in late {
+            if moved.len() < MEND_MOST {
+                moved.push(thread.without_stack());
+            } else {
+                done.push(self.finish_as_copied(thread));
+            }
+        }
+        Ok(())
     }
 
-    fn finish_all(
+    fn finish_or_defer(
         &mut self,
-        still: impl IntoIterator<Item = RawThread>,
+        thread: RawThread,
         done: &mut Vec<Finished>,
         moved: &mut Vec<RawThread>,
     ) -> Result<()> {
-        let mut turn = Turn::begin();
-        for thread in still {
-            turn.give_way();
-            match self.finish_still(thread)? {
-                Ok(finished) => done.push(finished),
-                Err(thread) => moved.push(thread),
-            }
+        match self.finish_still(thread)? {
+            Ok(finished) => done.push(finished),
+            Err(thread) => moved.push(thread),
         }
         Ok(())
-    }
-
-    /// Walks a consistent copy, fetching more of its stack if it goes on; gives the thread back if it moved then.
-    fn finish_still(&mut self, thread: RawThread) -> Result<std::result::Result<Finished, RawThread>> {
-        let walk = self.unwinder.walk(&self.modules, thread.registers, &thread.stack, &thread.returns);
-        Ok(match walk.end {
-            End::Root => Ok((thread, walk, Trust::Exact)),
-            End::Lost | End::Elsewhere | End::Budget => Ok((thread, walk, Trust::Incomplete)),
-            End::BeyondCopy => return self.finish_deep(thread, walk),
-        })
-    }
-
-    /// A stack that goes on above the copy: the rest is read at leisure, and counts only if the thread has
-    /// not run since.
-    fn finish_deep(
-        &mut self,
-        thread: RawThread,
-        short: Walk,
-    ) -> Result<std::result::Result<Finished, RawThread>> {
-        let Registers { sp, .. } = thread.registers;
-        let stack = memory::read_some(self.pid, sp, DEEP_BYTES).unwrap_or_default();
-        if stack.len() <= thread.stack.len() {
-            return Ok(Ok((thread, short, Trust::Incomplete)));
-        }
-        let unmoved = self
-            .source
-            .glance(thread.tid)?
-            .is_some_and(|now| now.motion == Motion::Still && now.switches == thread.switches);
-        if !unmoved && self.source.name() == "bpf" {
-            return Ok(Err(thread));
-        }
-        let walk = self.unwinder.walk(&self.modules, thread.registers, &stack, &thread.returns);
-        let trust = match walk.end {
-            End::Root => Trust::Exact,
-            End::BeyondCopy if stack.len() == DEEP_BYTES => Trust::Truncated,
-            End::BeyondCopy | End::Lost | End::Elsewhere | End::Budget => Trust::Incomplete,
-        };
-        Ok(Ok((thread, walk, trust)))
-    }
-
-    /// Threads that ran: those on a CPU are sampled, the others copied again, for some rounds.
-    fn mend(&mut self, moved: Vec<RawThread>, done: &mut Vec<Finished>, look: &mut Look) -> Result<()> {
-        let mut open = moved;
-        for _ in 0..ROUNDS {
-            if open.is_empty() {
-                return Ok(());
-            }
-            self.sample_running(&mut open, done, look);
-            for thread in std::mem::take(&mut open) {
-                match self.source.copy_one(thread.tid)? {
-                    Some(again) if again.motion == Motion::Still => match self.finish_still(again)? {
-                        Ok(finished) => done.push(finished),
-                        Err(thread) => open.push(thread),
-                    },
-                    Some(again) => open.push(again),
-                    None => {} // it ended
-                }
-            }
-        }
-        self.sample_running(&mut open, done, look);
-        for thread in open {
-            let trust = if thread.motion == Motion::Moved { Trust::Torn } else { Trust::Stale };
-            let walk = self.unwinder.walk(&self.modules, thread.registers, &thread.stack, &thread.returns);
-            done.push((thread, walk, trust));
-        }
-        Ok(())
-    }
-
-    /// Takes fresh samples of those that are on a CPU; who does not run in the meantime stays in `open`.
-    fn sample_running(&mut self, open: &mut Vec<RawThread>, done: &mut Vec<Finished>, look: &mut Look) {
-        let running: Vec<u32> =
-            open.iter().filter(|thread| thread.motion == Motion::Running).map(|thread| thread.tid).collect();
-        if running.is_empty() || self.source.name() != "bpf" {
-            return;
-        }
-        let samples = match perf::sample(&running, PATIENCE) {
-            Ok(samples) => samples,
-            Err(error) => {
-                let note = format!(
-                    "threads on a CPU could not be sampled (perf_event_open: {error}); their stacks are stale"
-                );
-                if !look.notes.contains(&note) {
-                    look.notes.push(note);
-                }
-                return;
-            }
-        };
-        for sample in samples {
-            let Some(index) = open.iter().position(|thread| thread.tid == sample.tid) else {
-                continue;
-            };
-            let walk =
-                self.unwinder.walk(&self.modules, sample.registers, &sample.stack, &open[index].returns);
-            let trust = match walk.end {
-                End::Root => Trust::OnCpu,
-                End::BeyondCopy => Trust::Truncated,
-                // Mid-prologue in hand-written assembler, say: the next sample may fare better.
-                End::Lost | End::Elsewhere | End::Budget => continue,
-            };
-            look.sampled += 1;
-            let thread = open.swap_remove(index);
-            done.push((RawThread { registers: sample.registers, syscall: -1, ..thread }, walk, trust));
-        }
     }
 }
 
@@ -338,8 +317,6 @@ fn refuse_other_architecture(pid: u32, modules: &Modules) -> Result<()> {
         _ => Ok(()),
     }
 }
-
-type Finished = (RawThread, Walk, Trust);
 
 fn open_source(
     pid: u32,

@@ -47,6 +47,7 @@ struct Look {
     symbolise_ns: u64,
     retried: usize,
     sampled: usize,
+    shallow: usize,
     notes: Vec<String>,
 }
 
@@ -77,7 +78,8 @@ struct Process {
 impl Process {
     #[new]
     #[pyo3(signature = (
-        pid, *, method = "auto", debug_dirs = None, debug_files = None, inlines = false, kernel = false, fitted = None
+        pid, *, method = "auto", debug_dirs = None, debug_files = None, inlines = false, kernel = false, fitted = None,
+        most_bytes = None
     ))]
     #[allow(clippy::too_many_arguments)] // they are Python's, by name
     fn new(
@@ -89,6 +91,7 @@ impl Process {
         inlines: bool,
         kernel: bool,
         fitted: Option<Vec<u8>>,
+        most_bytes: Option<u64>,
     ) -> PyResult<Self> {
         let method = match method {
             "auto" => Method::Auto,
@@ -101,8 +104,9 @@ impl Process {
         let dirs = debug_dirs.unwrap_or_else(|| vec![PathBuf::from("/usr/lib/debug")]);
         let mut search = DebugSearch::of_process(pid, dirs, debug_files.unwrap_or_default());
         search.reader = reader(py)?;
-        let inner =
+        let mut inner =
             py.detach(|| process::Process::new(pid, method, search, inlines, kernel, fitted.as_deref()))?;
+        inner.limit(most_bytes.unwrap_or(u64::MAX));
         Ok(Self {
             method: inner.method(),
             method_reason: inner.method_reason.clone(),
@@ -156,6 +160,7 @@ impl Process {
             symbolise_ns: look.symbolise.as_nanos() as u64,
             retried: look.retried,
             sampled: look.sampled,
+            shallow: look.shallow,
             notes: look.notes,
         })
     }

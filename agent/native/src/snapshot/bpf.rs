@@ -1,13 +1,16 @@
 //! The source that stops nothing: a sleepable BPF task iterator (kernel >= 5.18).
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
+use rustc_hash::FxHashSet;
+
 use super::fitted::{self, Loaded};
 use super::record::parse_all;
+use super::turns::Turns;
 use super::{RawThread, Source};
 use crate::bpfmap::Map;
 use crate::error::{Error, Kind, Result};
@@ -16,115 +19,254 @@ use crate::turn::Turn;
 
 /// One read() returns at most the seq_file's buffer, 8 pages.
 const READ_BYTES: usize = 64 * 1024;
+const PAGE: usize = 4096;
+/// Most records that are held in memory at once: all of 1,000 threads.
+const PART_BYTES: usize = 16 << 20;
+/// The kernel ends an iteration early when the thread at which a read() paused ends before the next one. Then it is
+/// started again, at most so often in all.
+const PASSES: u32 = 3;
+/// Threads that the program remembers between snapshots, some 100 bytes of kernel memory each.
+const FEWEST_ENTRIES: u32 = 4 << 10;
+const MOST_ENTRIES: u32 = 256 << 10;
 
 /// `struct config` of the program.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Config {
-    tgid: u32,
     tid: u32,
-    stacks: u32,
-    changed_only: u32,
+    stacks: bool,
+    changed_only: bool,
+    turns: u32,
+    turn: u32,
+    budget: u64,
 }
+
+/// One thread, without any limit.
+const ALONE: Config =
+    Config { tid: 0, stacks: true, changed_only: false, turns: 1, turn: 0, budget: u64::MAX };
 
 /// Copies the threads of one process with the task iterator.
 pub struct BpfSource {
     loaded: Loaded,
     pid: u32,
+    kernel_stacks: bool,
+    /// What loads the program again without searching.
+    kept: Option<Vec<u8>>,
+    /// Of the map that remembers threads.
+    entries: u32,
     link: OwnedFd,
     /// Whether the kernel lets a link visit one process only (>= 6.1); else the program filters.
     narrow: bool,
-    /// Kept between looks: 14 MB fresh from the kernel cost more than the copy itself.
+    /// Kept between snapshots: 14 MB fresh from the kernel cost more than the copy itself. It is never moved or
+    /// freed: the allocator would keep that memory.
     buffer: Arc<Vec<u8>>,
+    snapshot: Option<Snapshot>,
+    turns: Turns,
+    /// Threads visited by the last snapshot.
+    visited: usize,
+    /// Bytes of its largest part.
+    largest: usize,
+    notes: Vec<String>,
+}
+
+/// A snapshot under way.
+struct Snapshot {
+    iterator: File,
+    config: Config,
+    passes: u32,
+    /// Ids of the threads that were returned.
+    seen: Vec<u32>,
+    /// Those of the passes before this one.
+    seen_before: FxHashSet<u32>,
+    /// Visited in this pass, with threads that are only counted.
+    visited: usize,
+    largest: usize,
 }
 
 impl BpfSource {
     /// Loads the program for process `pid`, as [`fitted::load`] does.
     pub fn new(pid: u32, kernel_stacks: bool, kept: Option<&[u8]>) -> Result<Self> {
-        let loaded = fitted::load(kernel_stacks, kept)?;
-        let program = loaded.program.as_raw_fd();
-        let (link, narrow) = match attach(program, Some(LinkTask { tid: 0, pid })) {
-            Ok(link) => (link, true),
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
-                return Err(Error::new(Kind::Gone, format!("process {pid} does not exist")));
-            }
-            Err(_) => {
-                let link = attach(program, None)
-                    .map_err(|error| Error::from_os(&error, "attaching the task iterator", Kind::Bpf))?;
-                (link, false)
-            }
-        };
-        Ok(Self { loaded, pid, link, narrow, buffer: Arc::default() })
+        let entries = entries_for(thread_count(pid));
+        let loaded = fitted::load(kernel_stacks, kept, entries)?;
+        let (link, narrow) = attach_to_process(&loaded, pid)?;
+        Ok(Self {
+            kept: loaded.fitted.clone().or_else(|| kept.map(<[u8]>::to_vec)),
+            loaded,
+            pid,
+            kernel_stacks,
+            entries,
+            link,
+            narrow,
+            buffer: new_buffer(),
+            snapshot: None,
+            turns: Turns::default(),
+            visited: 0,
+            largest: 0,
+            notes: Vec::new(),
+        })
     }
 
-    fn configure(&self, tid: u32, stacks: bool, changed_only: bool) -> Result<()> {
-        let config = Config {
-            tgid: if self.narrow { 0 } else { self.pid },
-            tid,
-            stacks: stacks.into(),
-            changed_only: changed_only.into(),
-        };
-        let mut value = Vec::with_capacity(size_of::<Config>());
-        for word in [config.tgid, config.tid, config.stacks, config.changed_only] {
+    /// Loads the program again with a map for so many threads. What it remembered is lost: the next snapshot copies
+    /// all threads.
+    fn make_room(&mut self, threads: usize) -> Result<()> {
+        let entries = entries_for(threads);
+        if entries <= self.entries {
+            return Ok(());
+        }
+        let fitted = self.loaded.fitted.take();
+        let mut loaded = fitted::load(self.kernel_stacks, self.kept.as_deref(), entries)?;
+        (self.link, self.narrow) = attach_to_process(&loaded, self.pid)?;
+        loaded.fitted = fitted;
+        (self.loaded, self.entries) = (loaded, entries);
+        Ok(())
+    }
+
+    fn configure(&self, config: Config) -> Result<()> {
+        let tgid = if self.narrow { 0 } else { self.pid };
+        let Config { tid, stacks, changed_only, turns, turn, budget } = config;
+        let mut value = Vec::with_capacity(32);
+        for word in [tgid, tid, stacks.into(), changed_only.into(), turns, turn] {
             value.extend_from_slice(&word.to_ne_bytes());
         }
-        let map = Map { descriptor: self.loaded.config.as_raw_fd(), key_bytes: 4, words: 2, per_cpu: false };
+        value.extend_from_slice(&budget.to_ne_bytes());
+        let map = Map { descriptor: self.loaded.config.as_raw_fd(), key_bytes: 4, words: 4, per_cpu: false };
         map.update(&0u32.to_ne_bytes(), &value)
             .map_err(|error| Error::new(Kind::Internal, format!("configuring the snapshot program: {error}")))
     }
 
-    /// Runs the iterator behind `link` to its end, into `buffer` where nobody else holds it any more.
-    fn run(link: RawFd, mut buffer: Arc<Vec<u8>>) -> Result<(Vec<RawThread>, Arc<Vec<u8>>)> {
-        let failed = |error: io::Error| Error::from_os(&error, "running the task iterator", Kind::Bpf);
-        if Arc::get_mut(&mut buffer).is_none() {
-            buffer = Arc::default();
-        }
-        let bytes = Arc::get_mut(&mut buffer).expect("just made or shown to be ours");
+    fn start(link: RawFd) -> Result<File> {
         // SAFETY: link is an open descriptor; the call returns a new one or an error.
-        let iterator = owned(unsafe { libbpf_sys::bpf_iter_create(link) }).map_err(failed)?;
-        let mut iterator = File::from(iterator);
+        let iterator = owned(unsafe { libbpf_sys::bpf_iter_create(link) }).map_err(|error| failed(&error))?;
+        Ok(File::from(iterator))
+    }
+
+    /// Reads into `buffer` until it is full or the iteration has ended; how much, and whether it has ended.
+    fn fill(iterator: &mut File, bytes: &mut Vec<u8>) -> Result<(usize, bool)> {
         let mut filled = 0;
         let mut turn = Turn::begin();
-        loop {
+        while filled + READ_BYTES <= PART_BYTES {
             if bytes.len() < filled + READ_BYTES {
                 bytes.resize(filled + READ_BYTES, 0);
             }
-            match iterator.read(&mut bytes[filled..]) {
-                Ok(0) => break,
+            match iterator.read(&mut bytes[filled..filled + READ_BYTES]) {
+                Ok(0) => return Ok((filled, true)),
                 Ok(count) => filled += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(failed(error)),
+                Err(error) => return Err(failed(&error)),
             }
             turn.give_way();
         }
-        if bytes.len() > 4 * (filled + READ_BYTES) {
-            bytes.truncate(filled + READ_BYTES); // the first look copies all threads, later ones those that ran
-            bytes.shrink_to_fit();
+        Ok((filled, false))
+    }
+
+    /// The next part of the snapshot, which may be empty, and whether the pass has ended.
+    fn read_part(&mut self, snapshot: &mut Snapshot) -> Result<(Vec<RawThread>, bool)> {
+        self.configure(snapshot.config)?; // single threads are copied in between
+        if Arc::get_mut(&mut self.buffer).is_none() {
+            self.buffer = new_buffer(); // somebody holds the last part
         }
-        Ok((parse_all(&buffer, filled), buffer))
+        let bytes = Arc::get_mut(&mut self.buffer).expect("just made or shown to be ours");
+        let (filled, ended) = Self::fill(&mut snapshot.iterator, bytes)?;
+        snapshot.largest = snapshot.largest.max(filled);
+        let (mut threads, counted) = parse_all(&self.buffer, filled);
+        snapshot.visited += threads.len() + counted;
+        threads.retain(|thread| !snapshot.seen_before.contains(&thread.tid));
+        for thread in &threads {
+            snapshot.config.budget = snapshot.config.budget.saturating_sub(self.turns.count(thread));
+            snapshot.seen.push(thread.tid);
+        }
+        Ok((threads, ended))
+    }
+
+    /// Whether the kernel ended the iteration early, and there is another try.
+    fn starts_again(&mut self, snapshot: &mut Snapshot) -> Result<bool> {
+        let there = thread_count(self.pid);
+        if snapshot.visited >= there || snapshot.seen.is_empty() {
+            return Ok(false);
+        }
+        if snapshot.passes == PASSES {
+            self.notes.push(format!(
+                "{} of {there} threads were not visited: others ended while they were copied",
+                there - snapshot.visited,
+            ));
+            return Ok(false);
+        }
+        snapshot.iterator = Self::start(self.link.as_raw_fd())?;
+        snapshot.seen_before = snapshot.seen.iter().copied().collect();
+        snapshot.passes += 1;
+        snapshot.visited = 0;
+        Ok(true)
+    }
+
+    fn finish(&mut self, snapshot: &Snapshot) {
+        self.visited = snapshot.seen.len();
+        self.turns.finish();
+        self.largest = snapshot.largest;
     }
 
     fn visit_one(&mut self, tid: u32, stacks: bool) -> Result<Option<RawThread>> {
-        self.configure(tid, stacks, false)?;
-        let threads = if self.narrow {
+        self.configure(Config { tid, stacks, ..ALONE })?;
+        let link = if self.narrow {
             match attach(self.loaded.program.as_raw_fd(), Some(LinkTask { tid, pid: 0 })) {
-                Ok(link) => Self::run(link.as_raw_fd(), Arc::default())?.0,
-                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Vec::new(),
+                Ok(link) => Some(link),
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
                 Err(error) => return Err(Error::from_os(&error, "attaching to one thread", Kind::Bpf)),
             }
         } else {
-            Self::run(self.link.as_raw_fd(), Arc::default())?.0
+            None
         };
+        let mut iterator = Self::start(link.as_ref().unwrap_or(&self.link).as_raw_fd())?;
+        let mut bytes = Vec::new();
+        let (filled, _) = Self::fill(&mut iterator, &mut bytes)?;
+        bytes.truncate(filled);
+        bytes.shrink_to_fit(); // it lives as long as the thread's stack
+        let (threads, _) = parse_all(&Arc::new(bytes), filled);
         Ok(threads.into_iter().find(|thread| thread.tid == tid))
     }
 }
 
 impl Source for BpfSource {
-    fn copy_all(&mut self) -> Result<Vec<RawThread>> {
-        self.configure(0, true, true)?;
-        let (threads, buffer) = Self::run(self.link.as_raw_fd(), std::mem::take(&mut self.buffer))?;
-        self.buffer = buffer;
-        Ok(threads)
+    fn begin(&mut self, stack_bytes: u64) -> Result<()> {
+        self.notes.clear();
+        if let Err(error) = self.make_room(self.visited) {
+            self.notes.push(format!("more threads are copied than necessary: {}", error.detail));
+        }
+        let (turns, turn) = self.turns.begin(stack_bytes);
+        let budget = stack_bytes;
+        self.snapshot = Some(Snapshot {
+            iterator: Self::start(self.link.as_raw_fd())?,
+            config: Config { tid: 0, stacks: true, changed_only: true, turns, turn, budget },
+            passes: 1,
+            seen: Vec::with_capacity(self.visited),
+            seen_before: FxHashSet::default(),
+            visited: 0,
+            largest: 0,
+        });
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<Vec<RawThread>> {
+        while let Some(mut snapshot) = self.snapshot.take() {
+            let (threads, ended) = self.read_part(&mut snapshot)?;
+            if !ended || self.starts_again(&mut snapshot)? {
+                self.snapshot = Some(snapshot);
+            } else {
+                self.finish(&snapshot);
+            }
+            if !threads.is_empty() {
+                return Ok(threads);
+            }
+        }
+        // The first snapshot copies all threads, later ones those that ran.
+        if let Some(bytes) = Arc::get_mut(&mut self.buffer)
+            && bytes.len() > 4 * (self.largest + READ_BYTES)
+        {
+            give_back(bytes, self.largest + READ_BYTES);
+        }
+        Ok(Vec::new())
+    }
+
+    fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     fn copy_one(&mut self, tid: u32) -> Result<Option<RawThread>> {
@@ -141,6 +283,52 @@ impl Source for BpfSource {
 
     fn fitted(&self) -> Option<&[u8]> {
         self.loaded.fitted.as_deref()
+    }
+}
+
+fn new_buffer() -> Arc<Vec<u8>> {
+    Arc::new(Vec::with_capacity(PART_BYTES))
+}
+
+/// Cuts `bytes` to `length`; the kernel gets the pages beyond it back, the capacity stays.
+fn give_back(bytes: &mut Vec<u8>, length: usize) {
+    bytes.truncate(length);
+    let free = bytes.spare_capacity_mut();
+    let before_page = free.as_ptr().align_offset(PAGE);
+    let pages = free.len().saturating_sub(before_page) / PAGE;
+    if let Some(first) = free.get_mut(before_page) {
+        // SAFETY: whole pages of our own private memory, which holds nothing: they read as zeros from now on.
+        unsafe { libc::madvise(first.as_mut_ptr().cast(), pages * PAGE, libc::MADV_DONTNEED) };
+    }
+}
+
+/// Twice the threads and more, so that the ids of exited ones are evicted before those of others.
+fn entries_for(threads: usize) -> u32 {
+    let wanted = u32::try_from(2 * threads).unwrap_or(MOST_ENTRIES);
+    wanted.clamp(FEWEST_ENTRIES, MOST_ENTRIES).next_power_of_two()
+}
+
+/// As the kernel counts them; 0 when the process is gone.
+fn thread_count(pid: u32) -> usize {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit_once(')').map(|(_, fields)| fields);
+    fields.and_then(|fields| fields.split_whitespace().nth(17)?.parse().ok()).unwrap_or(0)
+}
+
+fn failed(error: &io::Error) -> Error {
+    Error::from_os(error, "running the task iterator", Kind::Bpf)
+}
+
+fn attach_to_process(loaded: &Loaded, pid: u32) -> Result<(OwnedFd, bool)> {
+    let program = loaded.program.as_raw_fd();
+    match attach(program, Some(LinkTask { tid: 0, pid })) {
+        Ok(link) => Ok((link, true)),
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+            Err(Error::new(Kind::Gone, format!("process {pid} does not exist")))
+        }
+        Err(_) => attach(program, None)
+            .map(|link| (link, false))
+            .map_err(|error| Error::from_os(&error, "attaching the task iterator", Kind::Bpf)),
     }
 }
 

@@ -18,6 +18,8 @@ static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/snapshot.bpf.o"
 
 const PROGRAM: &str = "snapshot";
 const CONFIG: &str = "config";
+/// The map that is made as large as the process needs.
+const COPIED: &str = "copied_at_rest";
 /// What such a program is attached to: a function of the kernel's.
 const TARGET: &CStr = c"task";
 
@@ -69,17 +71,17 @@ struct KeptMap {
 }
 
 /// Loads the program. `kernel_stacks` also copies the kernel's part of each stack; `kept` is what an earlier load
-/// told on the same build of the kernel.
+/// told on the same build of the kernel; the program remembers `threads` threads between snapshots.
 ///
 /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` where the kernel lacks sleepable iterators or
 /// BTF, with the verifier's last words.
-pub fn load(kernel_stacks: bool, kept: Option<&[u8]>) -> Result<Loaded> {
+pub fn load(kernel_stacks: bool, kept: Option<&[u8]>, threads: u32) -> Result<Loaded> {
     let known = kept
         .and_then(|bytes| Fitted::decode(bytes).ok())
         .filter(|known| known.object == object() && known.kernel_stacks == kernel_stacks);
-    match known.map(|known| put_in(&known)) {
+    match known.map(|known| put_in(&known, threads)) {
         Some(Ok(loaded)) => Ok(loaded),
-        _ => fit(kernel_stacks), // which says what fails, if something does
+        _ => fit(kernel_stacks, threads), // which says what fails, if something does
     }
 }
 
@@ -89,8 +91,8 @@ fn object() -> u64 {
     hasher.finish()
 }
 
-fn put_in(known: &Fitted) -> Result<Loaded> {
-    let maps = known.maps.iter().map(KeptMap::make).collect::<Result<Vec<OwnedFd>>>()?;
+fn put_in(known: &Fitted, threads: u32) -> Result<Loaded> {
+    let maps = known.maps.iter().map(|map| map.make(threads)).collect::<Result<Vec<OwnedFd>>>()?;
     let descriptors: Vec<RawFd> = maps.iter().map(AsRawFd::as_raw_fd).collect();
     let program = programs::load_iterator(PROGRAM, &known.code, &descriptors, known.target)?;
     let config = known.maps.iter().zip(maps).find(|(kept, _)| kept.name == CONFIG);
@@ -99,13 +101,13 @@ fn put_in(known: &Fitted) -> Result<Loaded> {
 }
 
 impl KeptMap {
-    fn make(&self) -> Result<OwnedFd> {
+    fn make(&self, threads: u32) -> Result<OwnedFd> {
         let shape = Shape {
             name: self.name.clone(),
             kind: self.kind,
             key_bytes: self.key_bytes,
             value_bytes: self.value_bytes,
-            entries: self.entries,
+            entries: if self.name == COPIED { threads } else { self.entries },
             flags: self.flags,
         };
         match &self.constants {
@@ -115,8 +117,8 @@ impl KeptMap {
     }
 }
 
-fn fit(kernel_stacks: bool) -> Result<Loaded> {
-    let object = by_libbpf(kernel_stacks)?;
+fn fit(kernel_stacks: bool, threads: u32) -> Result<Loaded> {
+    let object = by_libbpf(kernel_stacks, threads)?;
     let program = object
         .progs()
         .find(|program| program.name() == PROGRAM)
@@ -138,7 +140,7 @@ fn without_config() -> Error {
     Error::new(Kind::Internal, "the snapshot program has no map named config")
 }
 
-fn by_libbpf(kernel_stacks: bool) -> Result<libbpf_rs::Object> {
+fn by_libbpf(kernel_stacks: bool, threads: u32) -> Result<libbpf_rs::Object> {
     // libbpf prints to stderr by default; what matters reaches the caller in the error.
     libbpf_rs::set_print(None);
     let failed = |error: libbpf_rs::Error| {
@@ -149,6 +151,9 @@ fn by_libbpf(kernel_stacks: bool) -> Result<libbpf_rs::Object> {
         Error::new(kind, format!("loading the snapshot program: {error}"))
     };
     let mut open = ObjectBuilder::default().open_memory(OBJECT).map_err(failed)?;
+    if let Some(mut copied) = open.maps_mut().find(|map| map.name() == COPIED) {
+        copied.set_max_entries(threads).map_err(failed)?;
+    }
     if kernel_stacks {
         let mut rodata = open
             .maps_mut()

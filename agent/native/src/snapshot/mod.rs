@@ -6,6 +6,7 @@ pub mod fitted;
 pub mod perf;
 pub mod ptrace;
 mod record;
+mod turns;
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -95,13 +96,44 @@ pub struct RawThread {
     /// It has not run since it was copied before, as `switches` and the time of its start say: all is as it was
     /// then, and `stack`, `kernel` and `returns` are empty.
     pub unchanged: bool,
+    /// The budget of the snapshot was spent: `stack` is a short piece, or empty.
+    pub shallow: bool,
+}
+
+impl RawThread {
+    /// The thread without its stack bytes, so that it does not hold the buffer that they are in.
+    pub fn without_stack(self) -> Self {
+        Self { stack: Bytes::default(), ..self }
+    }
 }
 
 /// A way to copy threads.
 pub trait Source: Send {
-    /// All threads of the process, those that have not run since the last time marked `unchanged` where the source
-    /// can tell. An empty list means that it is gone.
-    fn copy_all(&mut self) -> Result<Vec<RawThread>>;
+    /// Starts a snapshot of all threads. The source copies `stack_bytes` of their stacks, or a little more; beyond
+    /// that, threads are `shallow`, others of them at each snapshot. ptrace has no such limit.
+    fn begin(&mut self, stack_bytes: u64) -> Result<()>;
+
+    /// The next threads of the snapshot, a part small enough to hold in memory; those that have not run since the
+    /// last snapshot are marked `unchanged` where the source knows. Empty at the end.
+    fn next(&mut self) -> Result<Vec<RawThread>>;
+
+    /// All threads of the process in one list. Empty when the process is gone.
+    fn copy_all(&mut self) -> Result<Vec<RawThread>> {
+        self.begin(u64::MAX)?;
+        let mut threads = Vec::new();
+        loop {
+            let part = self.next()?;
+            if part.is_empty() {
+                return Ok(threads);
+            }
+            threads.extend(part);
+        }
+    }
+
+    /// What was degraded in the last snapshot, in words.
+    fn notes(&self) -> &[String] {
+        &[]
+    }
 
     /// One thread again, with its stack in any case, or None when it ended.
     fn copy_one(&mut self, tid: u32) -> Result<Option<RawThread>>;

@@ -21,6 +21,10 @@ const STACK_BYTES: u32 = 60 * 1024;
 /// Data pages of the ring: room for one record, a power of two.
 const RING_PAGES: usize = 32;
 const PAGE: usize = 4096;
+/// Rings at the same time, 132 KB each. No more threads than CPUs run at once; with two for each CPU an account stays
+/// within the memory that the kernel lets it lock (perf_event_mlock_kb, 516 KB per CPU).
+const RINGS_PER_CPU: usize = 2;
+const MOST_RINGS: usize = 64;
 /// perf_regs.h, x86: BP, SP, IP.
 const REGS_MASK: u64 = 1 << 6 | 1 << 7 | 1 << 8;
 
@@ -35,16 +39,18 @@ pub struct Sample {
     pub stack: Vec<u8>,
 }
 
-/// Samples each of `tids` that runs within `patience`. Threads that do not run in that time are not in the answer.
+/// Samples each of the first `most_rings()` of `tids` that runs within `patience`. Threads that do not run in that
+/// time are not in the answer.
 ///
-/// Errors: of perf_event_open (EACCES without CAP_PERFMON, EMFILE, …), unless the thread ended.
+/// Errors: of perf_event_open (EACCES without CAP_PERFMON, EMFILE, …) when it refuses all of them, unless they ended.
 pub fn sample(tids: &[u32], patience: Duration) -> io::Result<Vec<Sample>> {
-    let mut armed = Vec::with_capacity(tids.len());
-    for tid in tids {
+    let mut armed = Vec::new();
+    for tid in tids.iter().take(most_rings()) {
         match Armed::new(*tid) {
             Ok(event) => armed.push(event),
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-            Err(error) => return Err(error),
+            Err(error) if armed.is_empty() => return Err(error),
+            Err(_) => break, // of descriptors or locked memory there is no more
         }
     }
     let deadline = Instant::now() + patience;
@@ -63,6 +69,13 @@ pub fn sample(tids: &[u32], patience: Duration) -> io::Result<Vec<Sample>> {
         });
     }
     Ok(samples)
+}
+
+/// How many threads are sampled at once.
+pub fn most_rings() -> usize {
+    // SAFETY: asks for a number.
+    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    (RINGS_PER_CPU * usize::try_from(cpus).unwrap_or(1)).clamp(RINGS_PER_CPU, MOST_RINGS)
 }
 
 /// Waits until one of the events has something or the time is over; false at the end of the time.

@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
+use std::vec;
 
 use nix::errno::Errno;
 use nix::sys::ptrace;
@@ -27,15 +28,19 @@ const STOP_DEADLINE: Duration = Duration::from_millis(20);
 /// io_uring's helpers: listed as threads of the process, with no user stack, and never to be traced.
 const PF_IO_WORKER: u32 = 0x10;
 
+/// Stack bytes that `next` returns at once, or a little more.
+const PART_BYTES: usize = 16 << 20;
+
 /// Copies the threads of one process one after the other.
 pub struct PtraceSource {
     pid: u32,
+    left: vec::IntoIter<u32>,
 }
 
 impl PtraceSource {
     /// For process `pid`; nothing is attached before the first look.
     pub fn new(pid: u32) -> Self {
-        Self { pid }
+        Self { pid, left: Vec::new().into_iter() }
     }
 
     fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
@@ -49,16 +54,22 @@ impl PtraceSource {
 }
 
 impl Source for PtraceSource {
-    fn copy_all(&mut self) -> Result<Vec<RawThread>> {
+    fn begin(&mut self, _stack_bytes: u64) -> Result<()> {
+        self.left = thread_ids(self.pid)?.into_iter();
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<Vec<RawThread>> {
         let pid = self.pid;
-        let (mut threads, mut left) = (Vec::new(), thread_ids(pid)?.into_iter());
+        let (mut threads, mut bytes) = (Vec::new(), 0);
         // A thread that is late to stop is let go by the end of the thread that seized it: the rest is for another.
-        while left.len() > 0 {
+        while self.left.len() > 0 && bytes < PART_BYTES {
             Self::on_own_thread(|| {
-                for tid in left.by_ref() {
+                for tid in self.left.by_ref() {
                     let (thread, late) = hold_and_copy(pid, tid)?;
+                    bytes += thread.as_ref().map_or(0, |thread| thread.stack.len());
                     threads.extend(thread);
-                    if late {
+                    if late || bytes >= PART_BYTES {
                         break;
                     }
                 }
@@ -201,5 +212,6 @@ fn describe(pid: u32, tid: u32) -> Option<RawThread> {
         kernel: Vec::new(),
         returns: Vec::new(),
         unchanged: false,
+        shallow: false,
     })
 }

@@ -7,22 +7,34 @@ use super::{Bytes, Motion, RawThread, Registers};
 /// Bytes of `struct record_header`.
 const HEADER_BYTES: usize = 112;
 
-/// All records in `buffer`, whose stacks stay in there. Bytes that end early end the list.
-pub(super) fn parse_all(buffer: &Arc<Vec<u8>>, filled: usize) -> Vec<RawThread> {
-    let mut threads = Vec::new();
+/// `enum copy` of the program.
+const COPY_UNCHANGED: u32 = 1;
+const COPY_SHALLOW: u32 = 2;
+const COPY_NONE: u32 = 3;
+
+/// All records in `buffer`, whose stacks stay in there, and how many more were only counted. Bytes that end early
+/// end the list.
+pub(super) fn parse_all(buffer: &Arc<Vec<u8>>, filled: usize) -> (Vec<RawThread>, usize) {
+    let (mut threads, mut counted) = (Vec::new(), 0);
     let mut at = 0;
     while let Some((thread, end)) = parse(buffer, at, filled) {
-        threads.push(thread);
+        match thread {
+            Some(thread) => threads.push(thread),
+            None => counted += 1,
+        }
         at = end;
     }
-    threads
+    (threads, counted)
 }
 
-/// The record at `at` and where the next one begins.
-fn parse(buffer: &Arc<Vec<u8>>, at: usize, filled: usize) -> Option<(RawThread, usize)> {
+/// The record at `at`, None of a thread that is only counted, and where the next one begins.
+fn parse(buffer: &Arc<Vec<u8>>, at: usize, filled: usize) -> Option<(Option<RawThread>, usize)> {
     let header = buffer.get(at..filled)?.get(..HEADER_BYTES)?;
     let word = |offset: usize| u32::from_le_bytes(header[offset..offset + 4].try_into().expect("4 bytes"));
     let long = |offset: usize| u64::from_le_bytes(header[offset..offset + 8].try_into().expect("8 bytes"));
+    if word(104) == COPY_NONE {
+        return Some((None, at + HEADER_BYTES));
+    }
     let stack = at + HEADER_BYTES..at + HEADER_BYTES + word(20) as usize;
     let kernel = stack.end..stack.end + word(24) as usize;
     let returns = kernel.end..kernel.end + word(28) as usize;
@@ -49,9 +61,10 @@ fn parse(buffer: &Arc<Vec<u8>>, at: usize, filled: usize) -> Option<(RawThread, 
         stack: Bytes::new(Arc::clone(buffer), stack),
         kernel: words(kernel_bytes),
         returns: words(return_bytes).chunks_exact(2).map(|pair| (pair[0], pair[1])).collect(),
-        unchanged: word(104) != 0,
+        unchanged: word(104) == COPY_UNCHANGED,
+        shallow: word(104) == COPY_SHALLOW,
     };
-    Some((thread, returns.end))
+    Some((Some(thread), returns.end))
 }
 
 fn words(bytes: &[u8]) -> Vec<u64> {

@@ -1,0 +1,70 @@
+// Many threads on small stacks, each as deep as it is told.
+//
+// Arguments: threads, bytes of stack that each uses, milliseconds between two wakeups of each (0: never). Prints a
+// line once all sleep. The process ends with its standard input.
+#include <alloca.h>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <pthread.h>
+#include <unistd.h>
+
+static constexpr size_t STACK_BYTES = 64 * 1024;
+static constexpr size_t FRAME_BYTES = 1024;
+
+static long period_ms;
+static pthread_barrier_t all;
+
+extern "C" __attribute__((noinline, noclone)) void asleep_in_crowd()
+{
+    for (;;) {
+        if (period_ms == 0)
+            pause();
+        timespec period{period_ms / 1000, period_ms % 1000 * 1'000'000};
+        nanosleep(&period, nullptr);
+    }
+}
+
+extern "C" __attribute__((noinline, noclone)) void deeper(long bytes)
+{
+    volatile char frame[FRAME_BYTES];
+    memset(const_cast<char *>(frame), 1, sizeof(frame));
+    if (bytes > static_cast<long>(FRAME_BYTES))
+        deeper(bytes - FRAME_BYTES);
+    else
+        asleep_in_crowd();
+    frame[0] = 0; // so that the call is not the last thing done
+}
+
+static void *run(void *bytes)
+{
+    pthread_barrier_wait(&all);
+    deeper(reinterpret_cast<long>(bytes));
+    return nullptr;
+}
+
+int main(int, char **arguments)
+{
+    long threads = atol(arguments[1]);
+    void *bytes = reinterpret_cast<void *>(atol(arguments[2]));
+    period_ms = atol(arguments[3]);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    pthread_barrier_init(&all, nullptr, threads + 1);
+    for (long i = 0; i < threads; i++) {
+        pthread_t thread;
+        if (int error = pthread_create(&thread, &attributes, run, bytes)) {
+            fprintf(stderr, "thread %ld: %s\n", i, strerror(error));
+            return 1;
+        }
+    }
+    pthread_barrier_wait(&all);
+    puts("ready");
+    fflush(stdout);
+    char end;
+    while (read(0, &end, 1) > 0) {
+    }
+    return 0;
+}
