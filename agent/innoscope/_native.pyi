@@ -37,6 +37,7 @@ class Look:
     symbolise_ns: int
     retried: int  # threads that had to be copied again
     sampled: int  # threads taken from a perf event sample because they were on a CPU
+    shallow: int  # threads whose stack was cut because most_bytes were copied
     notes: list[str]  # what was degraded, in words for a person
 
 @final
@@ -65,6 +66,7 @@ class Process:
         inlines: bool = False,
         kernel: bool = False,
         fitted: bytes | None = None,  # told before, on the same build of the kernel
+        most_bytes: int | None = None,  # of stacks that one look copies; beyond it threads take turns
     ) -> None: ...
     fitted: bytes | None  # keep it for the next time on this kernel; None where there is nothing new
     method: str  # the method in use: bpf or ptrace

@@ -41,6 +41,7 @@ class FakeLook:
     method: str = "bpf"
     copy_ns: int = 4_800_000
     notes: list[str] = field(default_factory=list)
+    shallow: int = 0
 
 
 @dataclass

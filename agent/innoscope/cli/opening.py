@@ -23,13 +23,17 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 @record
 class How:
-    """How to look. ``debug_dirs`` are searched before the usual folders; ``fetch`` allows debuginfod."""
+    """How to look. ``debug_dirs`` are searched before the usual folders; ``fetch`` allows debuginfod.
+
+    ``repeated`` snapshots have a limit of bytes, a single one is complete.
+    """
 
     method: str = "auto"
     inlines: bool = False
     kernel: bool = False
     debug_dirs: tuple[Path, ...] = ()
     fetch: bool = True
+    repeated: bool = False
 
 
 def debug_options(function: F) -> F:
@@ -66,7 +70,7 @@ def method_options(function: F) -> F:
 
 def open_engine(target: Target, how: How) -> tuple[Engine, tuple[str, ...]]:
     """The engine, with debug files from debuginfod where the user asked for them, and notes."""
-    from innoscope.stacks.engine import Engine
+    from innoscope.stacks.engine import MOST_BYTES, Engine
 
     def build(debug_files: Mapping[str, str] | None = None) -> Engine:
         return Engine(
@@ -76,6 +80,7 @@ def open_engine(target: Target, how: How) -> tuple[Engine, tuple[str, ...]]:
             kernel=how.kernel,
             debug_files=debug_files,
             debug_dirs=tuple(map(str, how.debug_dirs)),
+            most_bytes=MOST_BYTES if how.repeated else None,
         )
 
     engine = build()

@@ -81,7 +81,8 @@ def command(
     target = find_one(pid, socket, port)
     report = Report(target, Filter(waits, grep))
     with open_sink(output) as sink:
-        engine, notes = open_engine(target, How(method, inlines, kernel, debug_dirs, fetch=not no_debuginfod))
+        how = How(method, inlines, kernel, debug_dirs, fetch=not no_debuginfod, repeated=count > 1)
+        engine, notes = open_engine(target, how)
         report.notes |= dict.fromkeys(notes)
         error = gather(
             engine,

@@ -72,7 +72,7 @@ def command(
     from innoscope.top.looker import Looker
 
     target = find_one(pid, socket, port)
-    eyes = _engine(target, How(method, debug_dirs=debug_dirs, fetch=not no_debuginfod))
+    eyes = _engine(target, How(method, debug_dirs=debug_dirs, fetch=not no_debuginfod, repeated=True))
     feed = QueryFeed(SqlAsk(target, options_file=defaults_file, user=user)) if queries else None
     with ExitStack() as stack:
         looker = Looker(eyes, feed=feed, recorder=_recorder(record, interval, stack), patience_s=interval / 5)

@@ -23,6 +23,12 @@ _TICK_NS: Final = 1_000_000_000 // _TICKS
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 #: A thread's CPU time costs us 7 µs to read, so a thousand are read no more often than this.
 _CPU_EVERY_S: Final = 5.0
+#: Threads that are read before the clock is.
+_CPU_PART: Final = 500
+#: One scrape reads CPU times for so long at most; the next one goes on.
+_CPU_READ_S: Final = 0.05
+#: Pause of so many times what the reading of all threads took: 0.5 % of a core, for however many threads.
+_CPU_PAUSE: Final = 200
 # Fields of /proc/PID/stat after the command's closing bracket.
 _STATE, _UTIME, _STIME, _THREADS, _START = 0, 11, 12, 17, 19
 _MOST_BYTES: Final = 4096
@@ -47,7 +53,8 @@ class ProcessCollector:
         self._cpu_every_s = cpu_every_s
         self._clock = clock
         self._cpu = CpuByKind()
-        self._cpu_read_at: float | None = None
+        self._cpu_due: float | None = None
+        self._reading: _CpuReading | None = None
         self._started_at = _boot_time() + target.start_time / _TICKS
         version = target.version_text or ".".join(map(str, target.version))
         self._info = (target.flavour, version, target.build_id or "", target.symbols)
@@ -64,11 +71,7 @@ class ProcessCollector:
             raise CollectorFailed("gone", f"process {pid} has ended") from error
 
     def _samples(self, pid: int, stat: list[bytes]) -> list[Sample]:
-        now = self._clock()
-        if self._cpu_read_at is None or now - self._cpu_read_at >= self._cpu_every_s:
-            total = (int(stat[_UTIME]) + int(stat[_STIME])) * _TICK_NS
-            self._cpu.add(total, _thread_cpu(pid), self._kinds())
-            self._cpu_read_at = now
+        self._read_cpu(pid, stat)
         status, io = _fields(_read(pid, "status")), _fields(_read(pid, "io"))
         return [
             Sample("mysqld_up", 1),
@@ -83,6 +86,44 @@ class ProcessCollector:
             Sample("mysqld_read_bytes", int(io[b"read_bytes"])),
             Sample("mysqld_written_bytes", int(io[b"write_bytes"])),
         ]
+
+    def _read_cpu(self, pid: int, stat: list[bytes]) -> None:
+        """Read CPU times when they are due: of all threads, or of the next ones of many."""
+        began = self._clock()
+        if self._reading is None:
+            if self._cpu_due is not None and began < self._cpu_due:
+                return
+            total = (int(stat[_UTIME]) + int(stat[_STIME])) * _TICK_NS
+            self._reading = _CpuReading(total, _thread_ids(pid))
+            self._cpu_due = began + self._cpu_every_s
+        reading = self._reading
+        complete = reading.go_on(pid, lambda: self._clock() - began >= _CPU_READ_S)
+        reading.seconds += self._clock() - began
+        if complete:
+            self._cpu.add(reading.total, reading.found, self._kinds())
+            self._reading = None
+            if self._cpu_every_s:  # 0: at each scrape
+                self._cpu_due = max(self._cpu_due or began, began + _CPU_PAUSE * reading.seconds)
+
+
+class _CpuReading:
+    """One reading of all threads' CPU times, in one scrape or several.
+
+    ``total`` is the whole process's time, read before that of any thread.
+    """
+
+    def __init__(self, total: int, tids: list[str]) -> None:
+        self.total = total
+        self.found: dict[int, int] = {}
+        self.seconds = 0.0
+        self._left = tids
+
+    def go_on(self, pid: int, enough: Callable[[], bool]) -> bool:
+        """Read until all threads are read, or until it is enough; whether all are."""
+        while self._left and (not self.found or not enough()):
+            part, self._left = self._left[:_CPU_PART], self._left[_CPU_PART:]
+            self.found.update(_thread_cpu(pid, part))
+        return not self._left
 
 
 class CpuByKind:
@@ -117,12 +158,16 @@ class CpuByKind:
         self.groups["other"] += max(0, rest - self._before_us)
 
 
-def _thread_cpu(pid: int) -> dict[int, int]:
-    """Nanoseconds on a CPU of each thread, from /proc/PID/task/TID/schedstat."""
+def _thread_ids(pid: int) -> list[str]:
+    return os.listdir(f"/proc/{pid}/task")  # noqa: PTH208, often and thousands
+
+
+def _thread_cpu(pid: int, tids: Iterable[str]) -> dict[int, int]:
+    """Nanoseconds on a CPU of each of these threads, from /proc/PID/task/TID/schedstat."""
     found = {}
     folder = os.open(f"/proc/{pid}/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for tid in os.listdir(folder):  # noqa: PTH208, a descriptor
+        for tid in tids:
             try:
                 file = os.open(f"{tid}/schedstat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
             except OSError:  # ended meanwhile, or a kernel that does not tell

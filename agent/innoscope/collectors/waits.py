@@ -61,10 +61,10 @@ class _Seen(NamedTuple):
 
 def open_eyes(target: Target) -> Eyes:
     """The engine, by BPF only: a daemon never takes ptrace silently."""
-    from innoscope.stacks.engine import Engine
+    from innoscope.stacks.engine import MOST_BYTES, Engine
 
     try:
-        return Engine(target, method="bpf")
+        return Engine(target, method="bpf", most_bytes=MOST_BYTES)
     except (NoRights, KernelUnable) as error:  # whose remedy would offer ptrace
         raise type(error)(error.what, remedy="innoscope doctor says what is missing") from error
 
@@ -223,6 +223,7 @@ class _Tally:
         self._seconds = dict.fromkeys(classes, 0.0)
         self._trust = dict.fromkeys(Trust, 0)
         self._look_seconds = 0.0
+        self._shallow = 0
         self.looks = 0
         self.looked_at = 0.0
 
@@ -237,6 +238,7 @@ class _Tally:
         for trust in Trust:
             self._trust[trust] += tally[trust]
         self._look_seconds, self.looked_at = seconds, now
+        self._shallow = dump.shallow
         self.looks += 1
 
     def samples(self) -> list[Sample]:
@@ -246,4 +248,5 @@ class _Tally:
             *(Sample("thread_seconds", seconds, (wait,)) for wait, seconds in self._seconds.items()),
             *(Sample("thread_samples", count, (trust.value,)) for trust, count in self._trust.items()),
             Sample("look_seconds", self._look_seconds),
+            Sample("threads_cut", self._shallow),
         ]

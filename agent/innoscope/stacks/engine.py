@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 #: Stacks kept between looks beyond twice those of the last one; then those that it did not see are dropped,
 #: so that memory stays flat.
 SPARE_STACKS = 64
+#: Stack bytes that whoever takes one snapshot after the other lets each copy: 4,500 threads of 14 KB.
+MOST_BYTES = 64_000_000
 _RUNNING = frozenset({Trust.ON_CPU, Trust.STALE})
 _STOPPED = frozenset("Tt")  # states of /proc/PID/stat
 _TRUST = {trust.value: trust for trust in Trust}
@@ -40,6 +42,7 @@ class Looks(Protocol):
 class Engine:
     """Looks at one server. Not thread-safe.
 
+    One snapshot copies ``most_bytes`` of stacks; beyond that stacks are cut, of other threads each time.
     ``debug_files`` maps build-ids to debug files fetched before, ``debug_dirs`` are searched before
     /usr/lib/debug. Raises InnoscopeError only.
     """
@@ -53,6 +56,7 @@ class Engine:
         kernel: bool = False,
         debug_files: Mapping[str, str] | None = None,
         debug_dirs: Sequence[str] = (),
+        most_bytes: int | None = None,
     ) -> None:
         from innoscope.target.native_errors import translating
 
@@ -68,6 +72,7 @@ class Engine:
                     inlines=inlines,
                     kernel=kernel,
                     fitted=kept,
+                    most_bytes=most_bytes,
                 ),
                 kernel=kernel,
             )
@@ -121,6 +126,7 @@ class Engine:
             duration_ms=look.copy_ns / 1e6,
             threads=self._threads(look.threads),
             notes=self._notes(look),
+            shallow=look.shallow,
         )
 
     def _same_process(self) -> bool:
@@ -211,4 +217,4 @@ def attach_queries(dump: Dump, queries: Mapping[int, Query]) -> Dump:
         replace(thread, query=queries[thread.ns_tid]) if thread.ns_tid in queries else thread
         for thread in dump.threads
     )
-    return Dump(dump.target, dump.method, dump.taken_at, dump.duration_ms, threads, dump.notes)
+    return Dump(dump.target, dump.method, dump.taken_at, dump.duration_ms, threads, dump.notes, dump.shallow)

@@ -213,7 +213,9 @@ class Filter:
         if not self:
             return dump
         threads = tuple(thread for thread in dump.threads if self.keeps(thread))
-        return Dump(dump.target, dump.method, dump.taken_at, dump.duration_ms, threads, dump.notes)
+        return Dump(
+            dump.target, dump.method, dump.taken_at, dump.duration_ms, threads, dump.notes, dump.shallow
+        )
 
 
 class Report:

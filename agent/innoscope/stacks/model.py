@@ -61,7 +61,10 @@ class Thread:
 
 @record
 class Dump:
-    """All threads of one server at one look. ``taken_at`` is Unix time in seconds."""
+    """All threads of one server at one look. ``taken_at`` is Unix time in seconds.
+
+    ``shallow`` threads have a cut stack because the snapshot had copied as many bytes as it may.
+    """
 
     target: Target
     method: str
@@ -69,6 +72,7 @@ class Dump:
     duration_ms: float
     threads: tuple[Thread, ...]
     notes: tuple[str, ...] = field(default=())
+    shallow: int = 0
 
     @property
     def tally(self) -> dict[str, int]:

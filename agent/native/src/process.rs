@@ -199,10 +199,10 @@ impl Process {
         self.name(done, &mut look);
         look.symbolise = started.elapsed();
         if look.shallow > 0 {
+            // The same words each time: readers list each distinct note once.
             look.notes.push(format!(
-                "the stacks of {} of {} threads are cut: one snapshot copies at most {:.1} MB; others have their turn at the next",
-                look.shallow,
-                look.threads.len(),
+                "some stacks are cut and marked truncated: a snapshot copies at most {:.1} MB; other threads have \
+                 their turn at the next",
                 self.most_bytes as f64 / 1e6,
             ));
         }

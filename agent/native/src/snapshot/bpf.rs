@@ -184,10 +184,7 @@ impl BpfSource {
             return Ok(false);
         }
         if snapshot.passes == PASSES {
-            self.notes.push(format!(
-                "{} of {there} threads were not visited: others ended while they were copied",
-                there - snapshot.visited,
-            ));
+            self.notes.push("some threads are missing: others ended while they were copied".to_owned());
             return Ok(false);
         }
         snapshot.iterator = Self::start(self.link.as_raw_fd())?;
