@@ -5,8 +5,8 @@
  * A sleepable task iterator (kernel >= 5.18) visits each thread; one record a thread goes out through read():
  * struct record_header, then stack_len bytes from the stack pointer upwards, then kernel_len bytes of kernel
  * return addresses, then returns_len bytes of return addresses that return probes replaced. Of a thread that
- * has not run since it was last copied, only the header goes out; beyond the budget of a snapshot, a short piece
- * of the stack. agent/native/src/snapshot/record.rs mirrors the layout.
+ * has not run since it was last copied, only the header goes out; beyond the budget of a snapshot, a short
+ * piece of the stack. agent/native/src/snapshot/record.rs mirrors the layout.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -78,9 +78,9 @@ struct copied {
 };
 
 /*
- * By thread id. User space sets the number of entries to at least twice the number of threads: an LRU with fewer
- * entries than live ids evicts each of them before it is visited again. Exited ids are never looked up, so they
- * are evicted first.
+ * By thread id. User space sets the number of entries to at least twice the number of threads: an LRU with
+ * fewer entries than live ids evicts each of them before it is visited again. Exited ids are never looked up,
+ * so they are evicted first.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
