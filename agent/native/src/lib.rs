@@ -8,6 +8,7 @@
 pub mod bpfmap;
 pub mod calibration;
 pub mod cfi;
+pub mod closers;
 pub mod code;
 pub mod confined;
 pub mod error;

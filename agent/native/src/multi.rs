@@ -13,9 +13,10 @@ use std::thread;
 
 use crate::bpfmap::Map;
 use crate::calibration::innoscope_calibration;
+use crate::closers;
 use crate::maps;
 use crate::programs::{self, Shape};
-use crate::uprobe::{self, Place};
+use crate::uprobe::Place;
 
 /// Set to "events", uprobes go by perf events on kernels that have both.
 const CHOICE: &str = "INNOSCOPE_UPROBES";
@@ -87,7 +88,7 @@ fn try_out() -> Option<bool> {
     let place = Place { file: &file, offset: address - own.start + own.offset, pid, on_return: false };
     let link = attach(program.as_raw_fd(), place).ok()?;
     let called = thread::spawn(|| innoscope_calibration(1)).join();
-    uprobe::detach_all(vec![link]);
+    closers::close_all(vec![link]);
     let map = Map { descriptor: counter.as_raw_fd(), key_bytes: 4, words: 1, per_cpu: false };
     Some(called.is_ok() && map.array(1).ok()? == [[1]])
 }

@@ -14,7 +14,7 @@ use crate::bpfmap::Map;
 use crate::code;
 use crate::error::{Error, Kind, Result};
 use crate::symbols::{self, DebugSearch};
-use crate::{calibration, programs, trace, uprobe};
+use crate::{calibration, closers, programs, trace, uprobe};
 
 #[pyclass(frozen)]
 struct CodeFile {
@@ -112,7 +112,14 @@ impl Uprobe {
 
     fn detach(&self, py: Python<'_>) {
         let event = self.take();
-        py.detach(|| uprobe::detach_all(event.into_iter().collect()));
+        py.detach(|| closers::close_all(event.into_iter().collect()));
+    }
+}
+
+/// One that was forgotten. Not by the thread that drops it, either.
+impl Drop for Uprobe {
+    fn drop(&mut self) {
+        closers::close_all(self.take().into_iter().collect());
     }
 }
 
@@ -214,7 +221,7 @@ fn load_uprobe_program(py: Python<'_>, name: &str, code: Vec<u8>, maps: Vec<RawF
 #[pyfunction]
 fn detach_all(py: Python<'_>, probes: Vec<PyRef<'_, Uprobe>>) {
     let events: Vec<OwnedFd> = probes.iter().filter_map(|probe| probe.take()).collect();
-    py.detach(|| uprobe::detach_all(events));
+    py.detach(|| closers::close_all(events));
 }
 
 #[pyfunction]

@@ -4,7 +4,7 @@
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -75,76 +75,6 @@ fn by_event(program: RawFd, place: Place<'_>) -> Result<OwnedFd> {
         return Err(failed(&io::Error::last_os_error(), place));
     }
     Ok(event)
-}
-
-/// Closes all of them, at the same time: each waits for the kernel to be done with its program, some 100 ms.
-///
-/// Not in threads: one that gets a SIGKILL while it takes a breakpoint off leaves it behind for good (the kernel
-/// says "leaking uprobe"). So each is closed in a process that shares our descriptors and nobody's signals.
-pub fn detach_all(events: Vec<OwnedFd>) {
-    let closers: Vec<Closer> = events.into_iter().map(Closer::start).collect();
-    for closer in closers {
-        closer.wait();
-    }
-}
-
-/// Enough for one system call.
-const STACK_BYTES: usize = 16 << 10;
-
-/// A process that closes one descriptor. It has our memory and our descriptors, so it costs no copy of them.
-struct Closer {
-    pid: libc::pid_t,
-    /// In use until it has ended; 16-byte aligned as the ABI wants it.
-    _stack: Vec<u128>,
-}
-
-impl Closer {
-    fn start(event: OwnedFd) -> Self {
-        let mut stack = vec![0_u128; STACK_BYTES / size_of::<u128>()];
-        let fd = event.into_raw_fd();
-        let flags = libc::CLONE_VM | libc::CLONE_FILES; // no signal at its end: Python knows nothing of it
-        let pid = without_signals(|| {
-            let top = stack.as_mut_ptr_range().end;
-            // SAFETY: the stack lives until wait() has seen its end; it runs only what close_it does.
-            unsafe { libc::clone(close_it, top.cast(), flags, fd as usize as *mut libc::c_void) }
-        });
-        if pid < 0 {
-            // SAFETY: the descriptor is ours, and nobody else closes it.
-            drop(unsafe { OwnedFd::from_raw_fd(fd) });
-        }
-        Self { pid, _stack: stack }
-    }
-
-    fn wait(self) {
-        // SAFETY: a child of ours; no status is asked for.
-        while self.pid > 0
-            && unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::__WALL) } < 0
-            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
-        {}
-    }
-}
-
-extern "C" fn close_it(fd: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: raw system calls only: memory and thread-local storage are those of somebody else.
-    unsafe {
-        libc::syscall(libc::SYS_close, fd as usize as libc::c_long);
-        libc::syscall(libc::SYS_exit, 0);
-    }
-    0
-}
-
-/// Runs it with all signals blocked, as a child then is born with.
-fn without_signals<T>(run: impl FnOnce() -> T) -> T {
-    // SAFETY: both sets are ours; the calls cannot fail with these arguments.
-    unsafe {
-        let mut all = std::mem::zeroed();
-        let mut before = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let result = run();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-        result
-    }
 }
 
 /// Whether the kernel executes the first instruction of this x86 code out of line at a hit, because it cannot
