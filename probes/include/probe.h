@@ -34,8 +34,14 @@ BPF_PERCPU_ARRAY(histograms, struct histogram, HISTOGRAMS);
 BPF_PERCPU_ARRAY(hits, u64, POINTS);
 /* A thread that ended in a call leaves its entry behind; LRU so that such never fill the map. */
 BPF_TABLE("lru_hash", struct call_key, struct call, calls, 16384);
-/* tid -> kind, an index of THREAD_*; threads that are not in it are the clients' own. */
+/* tid -> kind, an index of THREAD_*; threads that are not in it are the clients' own. Filled by the agent, which
+ * deletes those that exited. */
 BPF_HASH(thread_kinds, u32, u32, 16384);
+/* What found no room in a map that the programs fill. */
+#define DROPPED_FILES 0
+#define DROPPED_SITES 1
+#define DROPPED_MAPS 2
+BPF_PERCPU_ARRAY(dropped, u64, DROPPED_MAPS);
 /* One entry: the tgid of the server. */
 BPF_ARRAY(server, u64, 1);
 /*
@@ -89,6 +95,13 @@ static inline int hit(u32 point)
 	if (value)
 		__sync_fetch_and_add(value, 1);
 	return window && window->open;
+}
+
+static inline void drop(u32 map)
+{
+	u64 *count = dropped.lookup(&map);
+	if (count)
+		__sync_fetch_and_add(count, 1);
 }
 
 /* Adds to a counter; `label` is the index of its label's value, out of `labels`. Unknown ones are left out.

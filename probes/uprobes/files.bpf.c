@@ -11,6 +11,9 @@ struct file_key {
 	u32 operation;
 };
 
+/* The descriptor under which the agent has made room for what finds none. */
+#define OTHER_FILES (~0U)
+
 BPF_HASH(files, struct file_key, struct histogram, 4096);
 
 static inline int file_enter(u32 point, u64 fd)
@@ -32,6 +35,11 @@ static inline int file_leave(u32 point, u32 operation)
 		return 0;
 	key.fd = (u32)fd;
 	histogram = files.lookup_or_try_init(&key, &empty);
+	if (!histogram) {
+		drop(DROPPED_FILES);
+		key.fd = OTHER_FILES;
+		histogram = files.lookup(&key);
+	}
 	if (histogram)
 		spread(histogram, took);
 	return 0;

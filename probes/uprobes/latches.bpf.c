@@ -18,6 +18,12 @@ static inline int spins(u32 point, u64 file, u64 line)
 	if (elsewhere() || !hit(point))
 		return 0;
 	count = sites.lookup_or_try_init(&site, &none);
+	if (!count) { /* the agent has made room for what finds none */
+		drop(DROPPED_SITES);
+		site.file = 0;
+		site.line = 0;
+		count = sites.lookup(&site);
+	}
 	if (count)
 		__sync_fetch_and_add(count, 1);
 	return 0;

@@ -20,7 +20,7 @@ from golden import store
 from innoscope import __version__
 from innoscope.diagnose.evidence import Look, Seen
 from innoscope.metrics.model import Outcome, Sample
-from innoscope.probes.governor import ProbeReport
+from innoscope.probes.report import ProbeReport
 from innoscope.sensor import protocol
 from innoscope.sensor.profiles import encode_chunks, encode_looks
 from innoscope.sensor.server import SocketServer

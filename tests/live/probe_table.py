@@ -13,7 +13,7 @@ from servers import NAMES, Server
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from innoscope.probes.governor import ProbeReport
+    from innoscope.probes.report import ProbeReport
 
 _HEAD = """# Probes
 

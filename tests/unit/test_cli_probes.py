@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from innoscope.cli.main import main
-from innoscope.probes.governor import ProbeReport
+from innoscope.probes.report import ProbeReport
 from innoscope.sensor.client import SensorDown
 from innoscope.sensor.server import SocketServer
 from innoscope.supervision import Supervisor

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from innoscope.metrics.model import Sample
     from innoscope.probes.calibrating import HitCost
-    from innoscope.probes.governor import ProbeReport
+    from innoscope.probes.report import ProbeReport
     from innoscope.target.model import Target
 
 

@@ -108,7 +108,7 @@ def status(path: str | None, as_json: bool) -> None:
     Exit codes: 13 when no sensor answers (docs/cli.md has the others).
     """
     from innoscope.cli.measuring import row
-    from innoscope.probes.governor import ProbeReport
+    from innoscope.probes.report import ProbeReport
     from innoscope.sensor.client import DEFAULT_SOCKET, SensorClient
 
     servers = SensorClient(path or DEFAULT_SOCKET).probes()

@@ -10,13 +10,15 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from innoscope.collectors.errors import CollectorFailed
-from innoscope.errors import InnoscopeError, NoRights
+from innoscope.errors import InnoscopeError, KernelUnable, NoRights, NoSuchProcess
 from innoscope.metrics.model import Histogram, Sample
-from innoscope.probes.attachment import Attachment
+from innoscope.probes.attachment import OTHER_SITE, Attachment
 from innoscope.probes.calibrating import HitCost, known_cost
 from innoscope.probes.catalog import default_catalog
+from innoscope.probes.compiling import BccMissing
+from innoscope.probes.failures import FIRST_PAUSE_S, MOST_PAUSE_S
 from innoscope.probes.files import Descriptors
-from innoscope.probes.governor import DEFAULT_BUDGET, Governor, ProbeReport
+from innoscope.probes.governor import DEFAULT_BUDGET, Governor
 from innoscope.probes.named import exported_mutexes, site_names
 from innoscope.probes.selftest import SelfTest
 from innoscope.probes.slots import Slot, default_slots
@@ -26,6 +28,7 @@ from innoscope.target.native_errors import translating
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from innoscope.probes.report import ProbeReport
     from innoscope.target.model import Target
 
 _LOG = logging.getLogger(__name__)
@@ -38,9 +41,15 @@ _READ = 1  # struct file_key.operation
 _KIND_OF_GROUP = {"page_cleaner": "page_cleaner", "master": "master", "connection": "user"}
 
 
-def on_a_thread(attach: Callable[[], None]) -> None:
-    """Run it on a thread of its own."""
-    threading.Thread(target=attach, name="probes", daemon=True).start()
+#: Failures that do not pass.
+_FINAL = (NoSuchProcess, NoRights, KernelUnable, BccMissing)
+
+
+def on_a_thread(attach: Callable[[], None], delay_s: float) -> None:
+    """Run it on a thread of its own, after ``delay_s`` seconds."""
+    timer = threading.Timer(delay_s, attach)
+    timer.name, timer.daemon = "probes", True
+    timer.start()
 
 
 class ProbesCollector:
@@ -64,7 +73,7 @@ class ProbesCollector:
         kinds: Callable[[], Mapping[int, str]] = dict,
         counters: Callable[[], Mapping[str, float]] = dict,
         attach_soon: bool = False,
-        attach_on: Callable[[Callable[[], None]], None] = on_a_thread,
+        attach_on: Callable[[Callable[[], None], float], None] = on_a_thread,
     ) -> None:
         self._target = target
         self._families, self._metrics = families, metrics
@@ -77,12 +86,14 @@ class ProbesCollector:
         self._closed = threading.Event()
         self._failure: InnoscopeError | None = None
         self._starting = attach_soon
+        self._attach_on, self._pause_s = attach_on, FIRST_PAUSE_S
         self._mutexes: list[str] = []
         self._descriptors = Descriptors(target.pid)
         self._searched = (time.monotonic(), 0.0)
-        self._sites: dict[tuple[int, int], str] = {}
+        #: As many as the map has room for.
+        self._sites: dict[tuple[int, int], str] = {struct.unpack("=QQ", OTHER_SITE): "other"}
         if attach_soon:
-            attach_on(self._start_quietly)
+            attach_on(self._start_quietly, 0.0)
 
     def start(self) -> Governor:
         """Compile, calibrate, attach. Raises InnoscopeError."""
@@ -92,24 +103,30 @@ class ProbesCollector:
                 cost = known_cost(attachment)
                 self._mutexes = self._name_mutexes(attachment)
                 self._tell_kinds(attachment)
+            governor = Governor(attachment, cost, budget=self._budget)
+            governor.start()
         except BaseException:
             attachment.close()
             raise
-        governor = Governor(attachment, cost, budget=self._budget)
-        governor.start()
+        self._governor, self._failure = governor, None
         if self._closed.is_set():  # meanwhile the server ended
             governor.close()
-        self._governor = governor
         return governor
 
     def _start_quietly(self) -> None:
+        """Try once, and later again: what the host lacks for a while (memory, descriptors) comes back."""
         if self._closed.is_set():
             return
         try:
             self.start()
-        except InnoscopeError as error:
-            self._failure = error
-            _LOG.warning("no probes on process %d: %s", self._target.pid, error.what)
+        except BaseException as error:  # a panic of the core too: else nobody learns why there are none
+            self._failure = _explained(error)
+            final = isinstance(error, _FINAL)
+            again = "never" if final else f"{self._pause_s:.0f}s"
+            _LOG.warning("no probes: pid=%d reason=%r retry=%s", self._target.pid, self._failure.what, again)
+            if not final:
+                self._attach_on(self._start_quietly, self._pause_s)
+                self._pause_s = min(2 * self._pause_s, MOST_PAUSE_S)
 
     def start_once(self) -> Governor:
         """The governor, started if it was not. Raises CollectorFailed while it starts on its own."""
@@ -199,7 +216,8 @@ class ProbesCollector:
         kept = attachment.optional_map("files")
         if kept is None:
             return
-        items = [(*struct.unpack("=II", key), words) for key, words in kept.items()]
+        items = [(*struct.unpack("=II", key), words) for key, words in kept.items() if any(words)]
+        yield Sample("probe_map_entries", float(len(items)), ("files",))
         kinds = self._descriptors.kinds({descriptor for descriptor, _, _ in items})
         sums: dict[tuple[str, str], Histogram] = {}
         for descriptor, operation, words in items:
@@ -212,7 +230,8 @@ class ProbesCollector:
         kept = attachment.optional_map("sites")
         if kept is None:
             return
-        counts = {struct.unpack("=QQ", key): count for key, [count] in kept.items()}
+        counts = {struct.unpack("=QQ", key): count for key, [count] in kept.items() if count}
+        yield Sample("probe_map_entries", float(len(counts)), ("sites",))
         self._sites |= site_names(self._target.pid, set(counts) - set(self._sites))
         for key, count in sorted(counts.items(), key=lambda item: -item[1]):
             yield Sample("latch_spin_waits", count, (self._sites[key],))
@@ -236,7 +255,22 @@ def _histogram(words: Sequence[float]) -> Histogram:
     return Histogram(tuple(round(word) for word in words[1:]), round(words[0]))
 
 
+def _explained(error: BaseException) -> InnoscopeError:
+    if isinstance(error, InnoscopeError):
+        return error
+    return InnoscopeError(f"the probes could not be started: {type(error).__name__}: {error}")
+
+
+def _maps(attachment: Attachment) -> Iterable[Sample]:
+    yield Sample("probe_map_entries", float(attachment.known_kinds), ("thread_kinds",))
+    for name, count in attachment.dropped().items():
+        yield Sample("probe_map_dropped", float(count), (name,))
+
+
 def _own(governor: Governor) -> Iterable[Sample]:
+    yield Sample("probe_governor_up", float(governor.failures.why is None))
+    yield Sample("probe_governor_failures", float(governor.failures.count))
+    yield from _maps(governor.attachment)
     for report in governor.report():
         label = (report.probe,)
         attached = report.state in {"attached", "sampled"}

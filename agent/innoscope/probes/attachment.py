@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import struct
 import time
+from contextlib import suppress
 from dataclasses import field
 from typing import TYPE_CHECKING
 
@@ -12,7 +15,7 @@ from innoscope.probes.catalog import ENTER, LEAVE, Catalog, default_catalog
 from innoscope.probes.loading import Loaded, compile_and_load
 from innoscope.probes.placing import Missing, Placed, place
 from innoscope.probes.slots import default_slots
-from innoscope.probes.source import CALIBRATION, program_text
+from innoscope.probes.source import CALIBRATION, THREADS, program_text
 from innoscope.records import record, structure
 from innoscope.target.native_errors import translating
 
@@ -22,9 +25,18 @@ if TYPE_CHECKING:
     from innoscope._native import BpfMap, Uprobe
     from innoscope.target.model import Target
 
+_LOG = logging.getLogger(__name__)
+
 #: Words of ``struct histogram`` in probe.h: the sum, then the octaves.
 HISTOGRAM_WORDS = 41
-_MAPS = ("counters", "histograms", "hits", "thread_kinds", "server", "windows")
+_MAPS = ("counters", "histograms", "hits", "thread_kinds", "server", "windows", "dropped")
+#: Keys of ``dropped`` in probe.h: maps that the programs themselves may fill.
+_FILLED_BY_PROGRAMS = ("files", "sites")
+#: Where the programs count what finds no room: keys that no server makes, entered before it can be full.
+OTHER_FILES = (struct.pack("=II", 0xFFFFFFFF, 0), struct.pack("=II", 0xFFFFFFFF, 1))
+OTHER_SITE = struct.pack("=QQ", 0, 0)
+#: The programs' default, which needs no entry.
+_USER = THREADS.index("user")
 #: Maps that only some probes bring, with their bytes of a key and words of a value.
 _OPTIONAL = {
     "files": ({"fsync", "fdatasync", "pread"}, 8, HISTOGRAM_WORDS),
@@ -63,6 +75,10 @@ class Reading:
     hits: list[int]
 
 
+class Barred(InnoscopeError):
+    """Somebody took everything off while it was put on."""
+
+
 class Attachment:
     """Programs and maps for one server, made once; its probes come and go.
 
@@ -94,7 +110,10 @@ class Attachment:
         self._loaded = self._load()
         self._since: dict[int, int] = {}  # by point, monotonic ns
         self._kinds: dict[int, int] = {}  # as the programs know them
+        self._barred = False
+        self._no_room = 0  # threads whose kind found no room
         self._maps = self._open_maps()
+        self._make_room_for_others()
         self.count_in(target.pid)
 
     def _check_same_file(self) -> None:
@@ -124,6 +143,7 @@ class Attachment:
             "counters": {"per_cpu": True},
             "histograms": {"per_cpu": True, "words": HISTOGRAM_WORDS},
             "hits": {"per_cpu": True},
+            "dropped": {"per_cpu": True},
         }
         maps = {
             name: BpfMap(fd, **shapes.get(name, {}))  # type: ignore[arg-type]
@@ -134,6 +154,12 @@ class Attachment:
             _, key_bytes, words = _OPTIONAL[name]
             maps[name] = BpfMap(self._loaded.maps[name], key_bytes=key_bytes, words=words)
         return maps
+
+    def _make_room_for_others(self) -> None:
+        for name, keys in (("files", OTHER_FILES), ("sites", (OTHER_SITE,))):
+            if (table := self.optional_map(name)) is not None:
+                for key in keys:
+                    table.update(key, bytes(8 * _OPTIONAL[name][2]))
 
     def _map(self, name: str) -> BpfMap:
         return self._maps[name]
@@ -156,11 +182,15 @@ class Attachment:
                     self._attach_at(point, at)
                 # Only now: the kernel calls us while it attaches where somebody else has a breakpoint.
                 self._set_window(point.index, is_open=True)
-        except NoSuchProcess:
+        except (NoSuchProcess, Barred):
+            self.detach([point])
             raise
         except InnoscopeError as error:
             self.detach([point])
             point.problem = error.what
+        except BaseException:  # half of a probe must not stay on, whatever it was
+            self.detach([point])
+            raise
         else:
             point.problem = None
 
@@ -173,6 +203,8 @@ class Attachment:
         for spot in point.placed.places:
             probe = Uprobe(program, point.placed.path, spot.offset, self.target.pid, on_return=at == LEAVE)
             point.probes.append(probe)
+            if self._barred:  # only now: who barred it may have missed this one
+                raise Barred(f"{point.name}: no probe may be attached")
 
     def stop_counting(self, point: Point) -> None:
         """From now on its hits do not count: taking it off takes the kernel a while. Calls that began do."""
@@ -184,14 +216,37 @@ class Attachment:
         self._map("windows").update(struct.pack("=I", index), struct.pack("=QQ", since, is_open))
 
     def detach(self, points: Iterable[Point] | None = None) -> None:
-        """Take these (all) off. Takes some 100 ms: the kernel waits for programs at work."""
+        """Take these (all) off. Takes some 100 ms: the kernel waits for programs at work.
+
+        If that raises, those that may still be on are still in their points.
+        """
         from innoscope._native import detach_all
 
-        probes: list[Uprobe] = []
-        for point in self.points if points is None else points:
-            probes += reversed(point.probes)  # returns first
-            point.probes.clear()
-        detach_all(probes)
+        chosen = list(self.points if points is None else points)
+        probes = [(point, probe) for point in chosen for probe in reversed(point.probes)]  # returns first
+        try:
+            detach_all([probe for _, probe in probes])
+        except BaseException as error:
+            _LOG.warning("cannot detach probes together: pid=%d error=%r", self.target.pid, error)
+            for _, probe in probes:
+                probe.detach()
+        for point, probe in probes:
+            with suppress(ValueError):  # another thread has detached it too
+                point.probes.remove(probe)
+
+    def bar(self) -> None:
+        """Take everything off, and keep it off until ``unbar``, also while another thread attaches."""
+        self._barred = True
+        self.detach()
+
+    def unbar(self) -> None:
+        """Allow probes again."""
+        self._barred = False
+
+    @property
+    def attached(self) -> bool:
+        """Whether any probe is on."""
+        return any(point.attached for point in self.points)
 
     def close(self) -> None:
         """Take everything off and give up programs and maps."""
@@ -199,11 +254,44 @@ class Attachment:
         self._loaded.close()
 
     def set_thread_kinds(self, kinds: Mapping[int, int]) -> None:
-        """Tell the programs which threads are not the clients' own: tid → index in ``source.THREADS``."""
-        for tid, kind in kinds.items():
-            if self._kinds.get(tid) != kind:
-                self._map("thread_kinds").update(struct.pack("=I", tid), struct.pack("=I", kind))
-        self._kinds = dict(kinds)
+        """Tell the programs which threads are not the clients' own: tid → index in ``source.THREADS``.
+
+        Those of before that are not among them have exited and are deleted. Where the map is full, the rest
+        count as clients, and as dropped.
+        """
+        table = self._map("thread_kinds")
+        wanted = {tid: kind for tid, kind in kinds.items() if kind != _USER}
+        for tid in self._kinds.keys() - wanted.keys():
+            table.delete(struct.pack("=I", tid))
+            del self._kinds[tid]
+        for tid, kind in wanted.items():
+            if self._kinds.get(tid) == kind:
+                continue
+            try:
+                table.update(struct.pack("=I", tid), struct.pack("=I", kind))
+            except OSError as error:
+                if error.errno != errno.E2BIG:
+                    raise
+                if not self._no_room:
+                    _LOG.warning(
+                        "map full: map=thread_kinds pid=%d entries=%d", self.target.pid, len(self._kinds)
+                    )
+                self._no_room += 1
+            else:
+                self._kinds[tid] = kind
+
+    @property
+    def known_kinds(self) -> int:
+        """Threads whose kind the programs know."""
+        return len(self._kinds)
+
+    def dropped(self) -> dict[str, int]:
+        """How often a map was full, for those that grow with the server."""
+        by_programs = self._map("dropped").array(len(_FILLED_BY_PROGRAMS))
+        found = {name: count for name, [count] in zip(_FILLED_BY_PROGRAMS, by_programs, strict=True)}
+        return {"thread_kinds": self._no_room} | {
+            name: count for name, count in found.items() if name in self._maps
+        }
 
     def read(self) -> Reading:
         """What the maps hold now."""

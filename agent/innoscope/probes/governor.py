@@ -8,15 +8,18 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from innoscope.errors import InnoscopeError
+from innoscope.errors import NoSuchProcess
+from innoscope.probes import guard
 from innoscope.probes.budget import Load, duties
+from innoscope.probes.failures import Failures
+from innoscope.probes.report import ProbeReport, report_of
+from innoscope.probes.state import State
 from innoscope.probes.totals import Totals
-from innoscope.records import record, structure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from innoscope.probes.attachment import Attachment, Point, Reading
+    from innoscope.probes.attachment import Attachment, Reading
     from innoscope.probes.calibrating import HitCost
 
 _LOG = logging.getLogger(__name__)
@@ -34,57 +37,25 @@ _MEMORY = 0.85
 #: one on and taking it off costs the server too.
 _WINDOW_S = 0.1
 _CYCLE_S = 4.0
-#: What the kernel takes to take one off, until we know better; and what we leave it beyond that.
-_OFF_S = 0.2
+#: What we leave the kernel to take one off beyond what it took the last time.
 _SPARE_S = 0.2
 #: Hardly off is on: the pause would be shorter than taking it off takes.
 _MOST_DUTY = 0.95
 #: A probe that was taken off is tried again for one window after so long.
 _RETRY_S = 60.0
-
-
-@structure
-class _State:
-    """One probe: what it did since the last tick, what it may do."""
-
-    point: Point
-    hit_cost: float
-    duty: float = 1.0
-    rate: float = 0.0  # hits a second while attached
-    expected: float = 0.0  # the same, as a decision has to reckon with it
-    hits: int = 0  # all that were counted
-    cost_s: float = 0.0
-    attached_s: float = 0.0  # since the rate was reckoned
-    fresh: int = 0  # hits since then
-    scale: float = 1.0  # a hit in this window of a duty cycle stands for so many
-    pause: float = 0.0  # how long the pause after this window is to be, in lengths of the window
-    off_s: float = _OFF_S  # how long the kernel took to take it off the last time
-    begun: float = 0.0  # when its window began
-    on_since: float | None = None  # since when its time on is not yet in attached_s
-    switch_at: float = 0.0  # when a duty cycle goes on or off next
-
-
-@record
-class ProbeReport:
-    """One probe for a person: ``reason`` says why it is not attached, ``note`` what its numbers leave out."""
-
-    probe: str
-    family: str
-    state: str  # attached, sampled, off (over budget), refused or missing
-    symbols: tuple[str, ...] = ()
-    hits: int = 0
-    hits_per_second: float = 0.0
-    cost_seconds: float = 0.0
-    cost_ratio: float = 0.0
-    duty: float = 0.0
-    reason: str | None = None
-    remedy: str | None = None
-    instead: str | None = None
-    note: str | None = None
+#: The thread ticks each second and never waits so long: it hangs in the kernel, or is gone.
+OVERDUE_S = 5.0
+#: How long an end waits for the thread.
+_JOIN_S = 5.0
 
 
 class Governor:
-    """Owns an attachment: puts its probes on, and off again where they cost too much. Thread-safe."""
+    """Owns an attachment: puts its probes on, and off again where they cost too much. Thread-safe.
+
+    It fails safe: whatever it raises takes everything off, ``failures`` say why, and it tries again later. So
+    does a tick that is overdue: ``probes.guard`` compares ``beat_at``, when the thread was last at work, with
+    the clock.
+    """
 
     def __init__(self, attachment: Attachment, cost: HitCost, *, budget: float = DEFAULT_BUDGET) -> None:
         self.attachment = attachment
@@ -94,7 +65,7 @@ class Governor:
         self.overhead = 0.0  # share of the server's CPUs, over the last tick
         self.cpus = usable_cpus(attachment.target.pid)  # that the server may use
         self._states = {
-            point.name: _State(point, cost.of(point.placed.site.at, point.placed.places))
+            point.name: State(point, cost.of(point.placed.site.at, point.placed.places))
             for point in attachment.points
         }
         self.decisions = 0  # how often it was decided what may stay
@@ -103,9 +74,25 @@ class Governor:
         self._last_tick = self._stopped_at = time.monotonic()
         self._spent = 0.0  # seconds, since then
         self._thread: threading.Thread | None = None
+        self.beat_at = self._last_tick  # when the thread was last seen at work, monotonic
+        self.failures = Failures()
 
     def start(self) -> None:
         """Attach everything and begin to watch what it costs; after ``stop`` it goes on where it was."""
+        self._stop.clear()
+        try:
+            self._resume()
+            self._begin_watch()
+            guard.watch(self)
+        except BaseException:  # what nobody governs must not stay on
+            self._stop.set()
+            guard.forget(self)
+            self.attachment.bar()
+            raise
+
+    def _resume(self) -> None:
+        self.failures.clear()  # first: the guard bars what is attached after a failure
+        self.attachment.unbar()
         with self._lock:
             paused = time.monotonic() - self._stopped_at
             for state in self._states.values():
@@ -113,34 +100,68 @@ class Governor:
                 if state.duty >= 1:
                     self._switch_on(state)
             self._last_tick, self._spent = time.monotonic(), 0.0
-        self._stop.clear()
+
+    def _begin_watch(self) -> None:
+        self.beat_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="governor", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Take everything off, and keep programs, counts, rates and duty cycles for another ``start``."""
         self._end_watch()
-        with self._lock:
-            attached = [state for state in self._states.values() if state.on_since is not None]
-            for state in attached:
-                self._end_window(state)
-        self.attachment.detach()
+        try:
+            with self._lock:
+                attached = [state for state in self._states.values() if state.on_since is not None]
+                for state in attached:
+                    self._end_window(state)
+        finally:
+            self.attachment.bar()
         with self._lock:
             self._stopped_at = time.monotonic()
-            self._account(self.attachment.read(), self._stopped_at)
             for state in attached:
+                state.attached_s += max(0.0, self._stopped_at - (state.on_since or self._stopped_at))
                 state.on_since = None
+            self._account(self.attachment.read(), self._stopped_at)
 
     def close(self) -> None:
         """Take everything off for good."""
-        self._end_watch()
-        self.attachment.close()
-
-    def _end_watch(self) -> None:
         self._stop.set()
+        try:
+            self.attachment.bar()  # first: the thread may hang
+        finally:
+            if self._end_watch():
+                self.attachment.close()
+            else:  # its descriptors are still in use: they end with the process
+                _LOG.error("governor hangs, probes are off: pid=%d", self.attachment.target.pid)
+
+    def _end_watch(self) -> bool:
+        """Whether the thread has ended."""
+        self._stop.set()
+        guard.forget(self)
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_JOIN_S)
+            if self._thread.is_alive():
+                return False
             self._thread = None
+        return True
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def check(self, now: float) -> bool:
+        """Whether everything must come off now. For the guard, so it takes no lock: the thread may have it.
+
+        A thread that is gone begins again, with the pause after a failure.
+        """
+        if self._stop.is_set():
+            return False
+        if self.failures.why is None and now - self.beat_at > OVERDUE_S:
+            self._tell_failure(f"no tick for {now - self.beat_at:.0f} s", temporary=True)
+        if not self.alive:
+            self._begin_watch()
+        return self.failures.why is not None and self.attachment.attached
 
     def refresh(self) -> None:
         """Add up what is new now; for a reader that wants the present and not the last tick."""
@@ -150,7 +171,10 @@ class Governor:
     def report(self) -> list[ProbeReport]:
         """All probes of the chosen families, attached or not."""
         with self._lock:
-            reports = [self._report(state) for state in self._states.values()]
+            reports = [
+                report_of(state, budget=self.budget, cpus=self.cpus, failures=self.failures)
+                for state in self._states.values()
+            ]
         for missing in self.attachment.missing:
             probe = missing.probe
             reports.append(
@@ -161,45 +185,58 @@ class Governor:
             )  # fmt: skip
         return reports
 
-    def _report(self, state: _State) -> ProbeReport:
-        point = state.point
-        reason = point.problem
-        if reason:
-            status = "refused"
-        elif state.duty >= 1:
-            status = "attached"
-        elif state.duty > 0:
-            status = "sampled"
-        else:
-            status, reason = "off", f"over the budget of {self.budget:.1%}: {state.rate:,.0f} hits a second"
-        return ProbeReport(
-            probe=point.name,
-            family=point.placed.probe.family,
-            state=status,
-            symbols=tuple(place.symbol for place in point.placed.places),
-            hits=state.hits,
-            hits_per_second=state.rate,
-            cost_seconds=state.cost_s,
-            cost_ratio=state.rate * state.duty * state.hit_cost / self.cpus,
-            duty=0.0 if reason else state.duty,
-            reason=reason,
-            note=point.placed.note,
-        )
-
     def _run(self) -> None:
+        """Govern until the end, with pauses after failures in which everything is off."""
+        while not self._stop.is_set():
+            try:
+                if self.failures.why is not None:
+                    if self._stop.wait(self.failures.pause_s):
+                        return
+                    self.beat_at = time.monotonic()
+                    self._resume()
+                self._govern()
+            except BaseException as error:  # a panic of the core too: what nobody governs must not stay on
+                self._fail(error)
+
+    def _govern(self) -> None:
+        """Return when it is to end, or the guard has taken everything off."""
         tick_at = time.monotonic() + _FIRST_TICK_S
         while not self._stop.wait(max(0.0, min(tick_at, self._next_switch()) - time.monotonic())):
-            now = time.monotonic()
-            try:
-                with self._lock:
-                    ending = self._switch(now)
-                    if now >= tick_at:
-                        ending += self._tick(now)
-                        tick_at = now + _TICK_S
-                self._take_off(ending)
-            except InnoscopeError as error:
-                _LOG.warning("probes of process %d: %s", self.attachment.target.pid, error.what)
+            if self.failures.why is not None:
+                self._forget_windows()
                 return
+            now = self.beat_at = time.monotonic()
+            with self._lock:
+                ending = self._switch(now)
+                if now >= tick_at:
+                    ending += self._tick(now)
+                    tick_at = now + _TICK_S
+            self._take_off(ending)
+
+    def _fail(self, error: BaseException) -> None:
+        """Everything off, and only then what there is to say."""
+        try:
+            self.attachment.bar()
+        except BaseException as second:  # the guard tries again
+            _LOG.critical("cannot detach probes: pid=%d error=%r", self.attachment.target.pid, second)
+        if self.failures.why is None:
+            self._tell_failure(
+                f"{type(error).__name__}: {error}", temporary=not isinstance(error, NoSuchProcess)
+            )
+        self._forget_windows()
+
+    def _tell_failure(self, why: str, *, temporary: bool) -> None:
+        self.failures.add(why, temporary=temporary)
+        self.overhead = 0.0
+        _LOG.error(
+            "governor failed, all probes off: pid=%d reason=%s", self.attachment.target.pid, self.failures
+        )
+
+    def _forget_windows(self) -> None:
+        with self._lock:
+            self._stopped_at = time.monotonic()
+            for state in self._states.values():
+                state.on_since = None
 
     def _next_switch(self) -> float:
         cycled = [
@@ -207,7 +244,7 @@ class Governor:
         ]
         return min(cycled, default=float("inf"))
 
-    def _switch(self, now: float) -> list[_State]:
+    def _switch(self, now: float) -> list[State]:
         """Duty cycles: puts on what is due, and says what is to come off."""
         ending = []
         for state in self._states.values():
@@ -220,11 +257,12 @@ class Governor:
                 ending.append(self._end_window(state))
         return ending
 
-    def _switch_on(self, state: _State) -> None:
+    def _switch_on(self, state: State) -> None:
+        self.beat_at = time.monotonic()
         self.attachment.attach([state.point])
         state.on_since = time.monotonic() if state.point.attached else None
 
-    def _begin_window(self, state: _State, due: float | None = None) -> None:
+    def _begin_window(self, state: State, due: float | None = None) -> None:
         """As long as the cycle's duty allows, together with the time that it takes to be taken off.
 
         On a busy host it begins later than it was ``due``: its hits stand for that time too.
@@ -242,7 +280,7 @@ class Governor:
         state.scale = 1 + state.pause + late / window
         state.switch_at = state.begun + window
 
-    def _end_window(self, state: _State) -> _State:
+    def _end_window(self, state: State) -> State:
         """It stops to count at once. Its next window begins so much later as this one's scale says."""
         now = time.monotonic()
         self.attachment.stop_counting(state.point)
@@ -250,10 +288,10 @@ class Governor:
         state.switch_at = now + min(pause, _RETRY_S)
         return state
 
-    def _take_off(self, states: list[_State]) -> None:
+    def _take_off(self, states: list[State]) -> None:
         """Not under the lock: the kernel takes its time, and readers want the others' numbers."""
         for state in states:
-            began = time.monotonic()
+            began = self.beat_at = time.monotonic()
             self.attachment.detach([state.point])
             with self._lock:
                 state.off_s = time.monotonic() - began
@@ -261,7 +299,7 @@ class Governor:
                     state.attached_s += time.monotonic() - state.on_since
                 state.on_since = None
 
-    def _tick(self, now: float) -> list[_State]:
+    def _tick(self, now: float) -> list[State]:
         self._account(self.attachment.read(), now)
         self.decisions += 1
         loads = {
@@ -274,7 +312,7 @@ class Governor:
         changed = [self._states[name] for name, duty in decided.items() if duty != present[name]]
         return [state for state in changed if self._decide(state, decided[state.point.name])]
 
-    def _decide(self, state: _State, duty: float) -> bool:
+    def _decide(self, state: State, duty: float) -> bool:
         """Whether it is to come off."""
         _LOG.log(
             logging.INFO if 1 in (duty, state.duty) or 0 in (duty, state.duty) else logging.DEBUG,
@@ -303,7 +341,7 @@ class Governor:
             self._last_tick, self._spent = now, 0.0
         self.totals.add(reading, self._scales(self._states.values()))
 
-    def _account_one(self, state: _State, hits: int, now: float) -> float:
+    def _account_one(self, state: State, hits: int, now: float) -> float:
         if state.on_since is not None:
             state.attached_s += now - state.on_since
             state.on_since = now
@@ -320,7 +358,7 @@ class Governor:
         return spent
 
     @staticmethod
-    def _scales(states: Iterable[_State]) -> dict[str, float]:
+    def _scales(states: Iterable[State]) -> dict[str, float]:
         """For metrics fed by a probe on a duty cycle: seen times this is what there was."""
         scales: dict[str, float] = {}
         for state in states:

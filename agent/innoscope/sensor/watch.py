@@ -104,8 +104,8 @@ class Watch:
             attach_on=self._attach_on,
         )
 
-    def _attach_on(self, attach: Callable[[], None]) -> None:
-        self._workers.submit(Job(ATTACHING, str(self.target.pid), attach))
+    def _attach_on(self, attach: Callable[[], None], delay_s: float) -> None:
+        self._workers.at(time.monotonic() + delay_s, Job(ATTACHING, str(self.target.pid), attach))
 
     def _own_counters(self) -> Mapping[str, float]:
         """The server's own counters, as last read from its memory."""

@@ -4,10 +4,12 @@
 #![allow(clippy::needless_pass_by_value)]
 
 use std::collections::HashMap;
+use std::io;
 use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
+use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 
 use crate::bpfmap::Map;
@@ -143,19 +145,27 @@ impl BpfMap {
     }
 
     fn array(&self, entries: u32) -> PyResult<Vec<Vec<u64>>> {
-        Ok(self.inner.array(entries)?)
+        self.inner.array(entries).map_err(numbered)
     }
 
     fn items(&self) -> PyResult<Vec<(Vec<u8>, Vec<u64>)>> {
-        Ok(self.inner.items()?)
+        self.inner.items().map_err(numbered)
     }
 
     fn update(&self, key: Vec<u8>, value: Vec<u8>) -> PyResult<()> {
-        Ok(self.inner.update(&key, &value)?)
+        self.inner.update(&key, &value).map_err(numbered)
     }
 
     fn delete(&self, key: Vec<u8>) -> PyResult<()> {
-        Ok(self.inner.delete(&key)?)
+        self.inner.delete(&key).map_err(numbered)
+    }
+}
+
+/// With its number as `errno`, which the conversion leaves out.
+fn numbered(error: io::Error) -> PyErr {
+    match error.raw_os_error() {
+        Some(number) => PyOSError::new_err((number, error.to_string())),
+        None => error.into(),
     }
 }
 

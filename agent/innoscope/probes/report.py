@@ -1,0 +1,59 @@
+"""What a person is told of one probe."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from innoscope.records import record
+
+if TYPE_CHECKING:
+    from innoscope.probes.failures import Failures
+    from innoscope.probes.state import State
+
+
+@record
+class ProbeReport:
+    """One probe for a person: ``reason`` says why it is not attached, ``note`` what its numbers leave out."""
+
+    probe: str
+    family: str
+    state: str  # attached, sampled, off (over budget, or the governor failed), refused or missing
+    symbols: tuple[str, ...] = ()
+    hits: int = 0
+    hits_per_second: float = 0.0
+    cost_seconds: float = 0.0
+    cost_ratio: float = 0.0
+    duty: float = 0.0
+    reason: str | None = None
+    remedy: str | None = None
+    instead: str | None = None
+    note: str | None = None
+
+
+def report_of(state: State, *, budget: float, cpus: float, failures: Failures) -> ProbeReport:
+    """Return the report of a probe that found its place."""
+    point = state.point
+    reason = point.problem
+    if reason:
+        status = "refused"
+    elif failures.why is not None:
+        status, reason = "off", f"governor failed: {failures}"
+    elif state.duty >= 1:
+        status = "attached"
+    elif state.duty > 0:
+        status = "sampled"
+    else:
+        status, reason = "off", f"over the budget of {budget:.1%}: {state.rate:,.0f} hits a second"
+    return ProbeReport(
+        probe=point.name,
+        family=point.placed.probe.family,
+        state=status,
+        symbols=tuple(place.symbol for place in point.placed.places),
+        hits=state.hits,
+        hits_per_second=state.rate,
+        cost_seconds=state.cost_s,
+        cost_ratio=state.rate * state.duty * state.hit_cost / cpus,
+        duty=0.0 if reason else state.duty,
+        reason=reason,
+        note=point.placed.note,
+    )
