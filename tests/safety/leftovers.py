@@ -57,6 +57,12 @@ def breakpoints(pid: int) -> set[tuple[str, int]]:
     return set() if left and _being_closed() else left
 
 
+def altered(pid: int) -> set[tuple[str, int]]:
+    """As ``breakpoints``, also those that somebody is taking off."""
+    changed = _changed(pid)
+    return changed - probed(pid) if changed else changed
+
+
 def probed(pid: int) -> set[tuple[str, int]]:
     """Where somebody's perf events or links are; ours name the file by its mapping."""
     events = (event for event in _bpftool("perf") if event["fd_type"].startswith("u"))

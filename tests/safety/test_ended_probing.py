@@ -1,0 +1,139 @@
+"""A process with probes is ended by the kernel, and no breakpoint stays behind.
+
+It is killed for memory, aborted as by systemd's watchdog, hit by SIGBUS, or killed with all of its control group;
+while its probes are attached, and while they are detached (and attached again, in a loop) at a moment that is drawn
+from a fifth of a second. ``INNOSCOPE_PROBE_ENDS`` is the number of ends for each way and moment (2; 100 for the
+full run).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from safety.leftovers import altered
+from safety.well import assert_well
+from servers import Server
+from workloads import Fsync
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ENDS: Final = int(os.environ.get("INNOSCOPE_PROBE_ENDS", "2"))
+SEED: Final = 20261123
+_MEMORY: Final = Path("/sys/fs/cgroup/memory")
+_UNIFIED: Final = Path("/sys/fs/cgroup/unified")
+#: What it may still use when it begins to eat.
+_LEFT: Final = 8 << 20
+_DRAWN_S: Final = 0.2
+_GONE_S: Final = 60
+_WAYS: Final = {"oom": signal.SIGKILL, "abort": signal.SIGABRT, "bus": signal.SIGBUS, "group": signal.SIGKILL}
+
+
+class _Prober:
+    def __init__(self, server: Server, *groups: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "safety.prober_main", str(server.pid), *map(str, groups)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[1],
+        )
+        self._expect("attached")
+
+    def tell(self, what: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{what}\n")
+        self.process.stdin.flush()
+
+    def begin(self, what: str) -> None:
+        self.tell(what)
+        self._expect("began")
+
+    def _expect(self, word: str) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        if self.process.stdout.readline().strip() != word:
+            raise AssertionError(self.process.stderr.read())
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server("mysql-5.6.24") as server, Fsync(server, 2):
+        yield server
+
+
+@contextmanager
+def _group(home: Path) -> Iterator[Path]:
+    group = home / f"innoscope-{os.getpid()}"
+    group.mkdir()
+    try:
+        yield group
+    finally:
+        _until_empty(group)
+        group.rmdir()
+
+
+def _until_empty(group: Path) -> None:
+    """Closers end after the process that they close for."""
+    deadline = time.monotonic() + _GONE_S
+    while (group / "cgroup.procs").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("way", _WAYS)
+@pytest.mark.parametrize("moment", ["attached", "detaching"])
+def test_ended_while_probes_are(server: Server, way: str, moment: str) -> None:
+    draw = random.Random(f"{SEED} {way} {moment}")  # noqa: S311
+    longest = 0.0
+    for _ in range(ENDS):
+        with ExitStack() as stack:
+            memory, unified = (stack.enter_context(_group(home)) for home in (_MEMORY, _UNIFIED))
+            prober = _Prober(server, memory, unified)
+            stack.callback(_end, prober)
+            assert altered(server.pid) == set(), "somebody's breakpoint was left before"
+            if moment == "detaching":
+                prober.begin("detach")
+            time.sleep(draw.uniform(0, _DRAWN_S))
+            began = _inflict(prober, way, memory, unified)
+            assert prober.process.wait(_GONE_S) == -_WAYS[way]
+            _until_empty(unified)
+        while left := altered(server.pid):
+            assert time.monotonic() < began + _GONE_S, f"breakpoints were left: {left}"
+        longest = max(longest, time.monotonic() - began)
+        assert_well(server)
+    print(f"\n{ENDS} × {way} while {moment}: nothing was left after {longest:.1f} s at most")
+
+
+def _inflict(prober: _Prober, way: str, memory: Path, unified: Path) -> float:
+    """Return when it was."""
+    began = time.monotonic()
+    if way == "oom":
+        (memory / "memory.swappiness").write_text("0")
+        used = int((memory / "memory.usage_in_bytes").read_text())
+        (memory / "memory.limit_in_bytes").write_text(str(used + _LEFT))
+        prober.tell("eat")
+    elif way == "bus":
+        prober.tell("bus")
+    elif way == "abort":
+        prober.process.send_signal(signal.SIGABRT)
+    else:
+        (unified / "cgroup.kill").write_text("1")
+    return began
+
+
+def _end(prober: _Prober) -> None:
+    prober.process.kill()
+    prober.process.communicate()
