@@ -41,7 +41,7 @@ _CYCLE_S = 4.0
 _SPARE_S = 0.2
 #: Hardly off is on: the pause would be shorter than taking it off takes.
 _MOST_DUTY = 0.95
-#: A probe that was taken off is tried again for one window after so long.
+#: A probe that was taken off is tried again for one window after so long, and one that was refused.
 _RETRY_S = 60.0
 #: The thread ticks each second and never waits so long: it hangs in the kernel, or is gone.
 OVERDUE_S = 5.0
@@ -299,7 +299,15 @@ class Governor:
                     state.attached_s += time.monotonic() - state.on_since
                 state.on_since = None
 
+    def _retry_refused(self, now: float) -> None:
+        """What the kernel had no memory or descriptor for may find some now."""
+        for state in self._states.values():
+            if state.point.problem and now >= state.switch_at:
+                state.switch_at = now + _RETRY_S
+                self._switch_on(state)
+
     def _tick(self, now: float) -> list[State]:
+        self._retry_refused(now)
         self._account(self.attachment.read(), now)
         self.decisions += 1
         loads = {

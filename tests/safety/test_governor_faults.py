@@ -1,0 +1,304 @@
+"""Whatever a call of the governor or of the probe collector raises: probes are off within 2 s, or governed.
+
+Each call to what they depend on fails, again and again, with an OSError, a NativeError, a MemoryError and a panic of the
+Rust core; then it works again, and so must the probes. The budget is so small that probes come and go all the time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from innoscope import _native
+from innoscope.collectors import probes as collecting
+from innoscope.collectors.probes import ProbesCollector
+from innoscope.probes import attachment as attaching
+from innoscope.probes import failures, governor
+from innoscope.target.discover import find_one
+from safety.leftovers import altered
+from safety.well import assert_well
+from servers import Server
+from workloads import Fsync
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+WITHIN_S: Final = 2.0
+BACK_S: Final = 20.0
+PAUSE_S: Final = 0.2
+FAMILIES: Final = frozenset({"redo", "fsync", "spin"})
+#: Less than the load needs.
+BUDGET: Final = 0.0002
+_HASH: Final = 1
+
+
+def _panic() -> None:
+    """A real one: a map of values without words."""
+    descriptor = _native.create_map("panic", _HASH, 4, 8, 1, 0)
+    try:
+        _native.BpfMap(descriptor).update(b"1234", bytes(8))
+        _native.BpfMap(descriptor, words=0).items()
+    finally:
+        os.close(descriptor)
+
+
+def _raise(error: BaseException) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+ERRORS: Final[dict[str, Callable[[], None]]] = {
+    "OSError": _raise(OSError(12, "Cannot allocate memory")),
+    "NativeError": _raise(_native.NativeError("bpf", "made for this test")),
+    "MemoryError": _raise(MemoryError()),
+    "PanicException": _panic,
+}
+
+
+class _Fault:
+    """In the place of a function: fails while it is armed."""
+
+    def __init__(self, real: Any) -> None:
+        self.real = real
+        self.fail: Callable[[], None] | None = None
+        self.failed_at: float | None = None
+        self.once = False
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        if self.fail is not None:
+            if self.failed_at is None:
+                self.failed_at = time.monotonic()
+            elif self.once:
+                return self.real(*arguments, **named)
+            self.fail()
+        return self.real(*arguments, **named)
+
+    def arm(self, fail: Callable[[], None]) -> None:
+        self.fail, self.failed_at = fail, None
+
+    def disarm(self) -> None:
+        self.fail = None
+
+
+class _Table:
+    """A BPF map of which each call can fail."""
+
+    def __init__(self, real: Any, method: str) -> None:
+        self._real = real
+        self.fault = _Fault(getattr(real, method))
+        setattr(self, method, self.fault)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+#: What is called while probes are on: by object and name. ``map: method`` are calls on the attachment's maps.
+_CALLS: Final = (
+    "attachment.attach", "attachment.detach", "attachment.stop_counting", "attachment.read",
+    "attachment.set_thread_kinds", "attachment.dropped", "attachment.bar",
+    "_native.Uprobe", "_native.detach_all", "governor.duties", "governor.totals.add",
+    "collecting.site_names", "descriptors.kinds", "selftest.compare", "collector._kinds", "collector._own_counters",
+    "map counters.array", "map histograms.array", "map hits.array", "map windows.update", "map dropped.array",
+    "map thread_kinds.update", "map thread_kinds.delete", "map files.items", "map sites.items",
+)  # fmt: skip
+#: If these fail each time, the process ends: test_a_process_that_cannot_detach_ends.
+_ONCE: Final = frozenset({"attachment.detach", "attachment.bar"})
+#: What is called before.
+_STARTING: Final = (
+    "attaching.place", "attaching.compile_and_load", "attaching.program_text", "collecting.known_cost",
+    "collecting.Governor", "_native.Uprobe", "_native.BpfMap", "_native.create_map", "_native.load_uprobe_program",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server("mysql-5.6.24") as server, Fsync(server, 4):
+        yield server
+        assert_well(server)
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(governor, "_RETRY_S", PAUSE_S)
+    for module in (failures, collecting):
+        monkeypatch.setattr(module, "FIRST_PAUSE_S", PAUSE_S)
+        monkeypatch.setattr(module, "MOST_PAUSE_S", PAUSE_S)
+
+
+@pytest.fixture
+def collector(server: Server) -> Iterator[ProbesCollector]:
+    looks = itertools.count(1)
+
+    def churning() -> dict[int, str]:
+        """Another thread each time, so that one is entered and one deleted."""
+        return {next(looks): "master"}
+
+    collector = ProbesCollector(find_one(server.pid), families=FAMILIES, budget=BUDGET, kinds=churning)
+    collector.start()
+    yield collector
+    collector.close()
+    assert altered(server.pid) == set()
+
+
+def _inject(collector: ProbesCollector, call: str, monkeypatch: pytest.MonkeyPatch) -> _Fault:
+    ruling = collector.start_once()
+    if call.startswith("map "):
+        name, method = call.removeprefix("map ").split(".")
+        table = _Table(ruling.attachment._maps[name], method)
+        monkeypatch.setitem(ruling.attachment._maps, name, table)
+        return table.fault
+    where, _, name = call.rpartition(".")
+    owners: dict[str, Any] = {
+        "attachment": ruling.attachment, "_native": _native, "collecting": collecting, "collector": collector,
+        "governor": governor, "governor.totals": ruling.totals, "descriptors": collector._descriptors,
+        "selftest": collector._selftest,
+    }  # fmt: skip
+    fault = _Fault(getattr(owners[where], name))
+    monkeypatch.setattr(owners[where], name, fault)
+    return fault
+
+
+def _links() -> int:
+    """How many links of uprobes this process has."""
+    found = 0
+    for one in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            found += os.readlink(one) in {"anon_inode:bpf_link", "anon_inode:[perf_event]"}  # noqa: PTH115
+    return found
+
+
+def _until(holds: Callable[[], bool], within_s: float) -> bool:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        with suppress(BaseException):  # the runner's part
+            time.sleep(0.01)
+    return True
+
+
+def _scrape(collector: ProbesCollector) -> None:
+    with suppress(BaseException):  # collectors.runner makes a reason of it
+        collector.collect()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("call", _CALLS)
+def test_a_call_fails(
+    server: Server, collector: ProbesCollector, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ruling = collector.start_once()
+    fault = _inject(collector, call, monkeypatch)
+    reading = _inject(collector, "attachment.read", monkeypatch) if call == "attachment.bar" else fault
+    fault.once = call in _ONCE
+    for name, fail in ERRORS.items():
+        fault.arm(fail)
+        if call == "attachment.bar":  # it is called where something else has failed
+            reading.arm(fail)
+
+        def _hit() -> bool:
+            _scrape(collector)
+            return fault.failed_at is not None
+
+        assert _until(_hit, BACK_S), f"{call} was not called"
+        decided = ruling.decisions
+
+        def _safe(decided: int = decided) -> bool:
+            off = not ruling.attachment.attached and _links() == 0
+            return off or (ruling.failures.why is None and ruling.alive and ruling.decisions > decided)
+
+        assert _until(_safe, WITHIN_S), f"{name}: on, and nobody governs"
+        fault.disarm()
+        reading.disarm()
+
+        def _governed(decided: int = ruling.decisions) -> bool:
+            refused = any(point.problem for point in ruling.attachment.points)
+            return ruling.failures.why is None and ruling.decisions > decided and not refused
+
+        assert _until(_governed, BACK_S), f"{name}: probes did not come back: {ruling.failures}"
+        collector.collect()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("call", _STARTING)
+def test_a_call_fails_at_the_start(server: Server, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    where, _, name = call.rpartition(".")
+    owner = {"attaching": attaching, "collecting": collecting, "_native": _native}[where]
+    for error, fail in ERRORS.items():
+        with monkeypatch.context() as patch:
+            fault = _Fault(getattr(owner, name))
+            patch.setattr(owner, name, fault)
+            fault.arm(fail)
+            # What the kernel cannot do stays so.
+            _starts(server, fault, comes_back=error != "NativeError")
+    assert altered(server.pid) == set()
+
+
+def _starts(server: Server, fault: _Fault, *, comes_back: bool) -> None:
+    collector = ProbesCollector(find_one(server.pid), families=FAMILIES, attach_soon=True)
+    try:
+        assert _until(lambda: fault.failed_at is not None, BACK_S)
+        assert _until(lambda: _links() == 0, WITHIN_S), "probes are on"
+        fault.disarm()
+        if comes_back:
+            assert _until(lambda: collector._governor is not None, BACK_S), "it did not start"
+    finally:
+        collector.close()
+    assert _until(lambda: _links() == 0, WITHIN_S)
+
+
+def test_a_tick_hangs(collector: ProbesCollector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(governor, "OVERDUE_S", 1.0)
+    ruling = collector.start_once()
+    hanging, go_on = threading.Event(), threading.Event()
+    real = ruling.attachment.read
+
+    def hang() -> Any:
+        hanging.set()
+        go_on.wait()
+        return real()
+
+    monkeypatch.setattr(ruling.attachment, "read", hang)
+    try:
+        assert hanging.wait(BACK_S)
+        assert _until(lambda: _links() == 0, WITHIN_S + 1.0)
+        assert "no tick for" in str(ruling.failures)
+    finally:
+        go_on.set()
+    assert _until(lambda: ruling.failures.why is None and ruling.attachment.attached, BACK_S)
+
+
+#: Its probes cannot be taken off in any way that a process has.
+_STUCK: Final = """
+import sys, time
+from innoscope import _native
+from innoscope.collectors.probes import ProbesCollector
+from innoscope.target.discover import find_one
+
+collector = ProbesCollector(find_one(int(sys.argv[1])), families=frozenset({"redo"}))
+ruling = collector.start()
+def fail(*_): raise MemoryError
+setattr(ruling.attachment, sys.argv[2], fail)
+ruling.attachment.read = fail
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("call", ["bar", "detach"])
+def test_a_process_that_cannot_detach_ends(server: Server, call: str) -> None:
+    ended = subprocess.run([sys.executable, "-c", _STUCK, str(server.pid), call], check=False, timeout=60)
+
+    assert ended.returncode == -signal.SIGABRT
+    assert _until(lambda: altered(server.pid) == set(), BACK_S)
