@@ -1,9 +1,9 @@
 """A process with probes is ended by the kernel, and no breakpoint stays behind.
 
-It is killed for memory, aborted as by systemd's watchdog, hit by SIGBUS, or killed with all of its control group;
-while its probes are attached, and while they are detached (and attached again, in a loop) at a moment that is drawn
-from a fifth of a second. ``INNOSCOPE_PROBE_ENDS`` is the number of ends for each way and moment (2; 100 for the
-full run).
+It is killed for memory, aborted as by systemd's watchdog, hit by SIGBUS, or killed with all of its control
+group; while its probes are attached, and while they are detached (and attached again, in a loop), at a random
+moment of a fifth of a second. ``INNOSCOPE_PROBE_ENDS`` is the number of ends for each way and moment (2; 100
+for the full run).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Whatever a call of the governor or of the probe collector raises: probes are off within 2 s, or governed.
 
-Each call to what they depend on fails, again and again, with an OSError, a NativeError, a MemoryError and a panic of the
-Rust core; then it works again, and so must the probes. The budget is so small that probes come and go all the time.
+Each call to what they depend on fails, again and again, with an OSError, a NativeError, a MemoryError and a
+panic of the Rust core. Then it works again, and so must the probes. The budget is so small that probes are
+attached and detached all the time.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ _CALLS: Final = (
     "attachment.attach", "attachment.detach", "attachment.stop_counting", "attachment.read",
     "attachment.set_thread_kinds", "attachment.dropped", "attachment.bar",
     "_native.Uprobe", "_native.detach_all", "governor.duties", "governor.totals.add",
-    "collecting.site_names", "descriptors.kinds", "selftest.compare", "collector._kinds", "collector._own_counters",
+    "collecting.site_names", "descriptors.kinds", "selftest.compare", "collector._kinds",
+    "collector._own_counters",
     "map counters.array", "map histograms.array", "map hits.array", "map windows.update", "map dropped.array",
     "map thread_kinds.update", "map thread_kinds.delete", "map files.items", "map sites.items",
 )  # fmt: skip
@@ -118,7 +120,8 @@ _ONCE: Final = frozenset({"attachment.detach", "attachment.bar"})
 #: What is called before.
 _STARTING: Final = (
     "attaching.place", "attaching.compile_and_load", "attaching.program_text", "collecting.known_cost",
-    "collecting.Governor", "_native.Uprobe", "_native.BpfMap", "_native.create_map", "_native.load_uprobe_program",
+    "collecting.Governor", "_native.Uprobe", "_native.BpfMap", "_native.create_map",
+    "_native.load_uprobe_program",
 )  # fmt: skip
 
 

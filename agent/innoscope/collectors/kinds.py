@@ -23,6 +23,10 @@ KINDS: Final = (
 )  # fmt: skip
 
 
+#: Names of functions of which the kind is remembered: those of all servers that this process has met.
+_MOST_KNOWN: Final = 65_536
+
+
 @record
 class Kind:
     """A kind, and whether it is sure: one that is not gives way to what the thread was seen to be before."""
@@ -62,6 +66,8 @@ class Kinds:
 
     def _of_function(self, function: str) -> Kind | None:
         if function not in self._known:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
             self._known[function] = self._first(self._frames.matches(plain_name(function)))
         return self._known[function]
 

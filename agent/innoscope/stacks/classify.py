@@ -22,6 +22,8 @@ _SUFFIX: Final = re.compile(
 )
 #: Classes of threads that want nothing: views hide them on request.
 IDLE: Final = frozenset({"idle", "background_idle"})
+#: Names of functions, and of files, that are remembered: those of all servers that this process has met.
+_MOST_NAMES: Final = 65_536
 _NAME_KEYS: Final = ("frames", "also", "leaf", "not")
 
 
@@ -87,12 +89,16 @@ class Classifier:
         known = self._names.get(function)
         if known is not None:
             return known
+        if len(self._names) >= _MOST_NAMES:
+            self._names.clear()
         result = self._names[function] = self._globs.matches(plain_name(function))
         return result
 
     def _in_library(self, module: str) -> bool:
         known = self._libraries.get(module)
         if known is None:
+            if len(self._libraries) >= _MOST_NAMES:
+                self._libraries.clear()
             known = self._libraries[module] = self._library.fullmatch(module) is not None
         return known
 

@@ -1,0 +1,104 @@
+"""Connections that come and go for hours: what memory, descriptors and map entries of a sensor do meanwhile.
+
+``python -m bench.churn --minutes 120``, with ``tests`` as the folder. Compares the end with the state after
+``--settle`` minutes, prints JSON, and exits with 1 if one of them has grown by more than 5 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from safety.sensing import Sensing, of_pid
+from servers import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from innoscope.sensor.protocol import ServerReply
+
+_EVERY_S: Final = 15.0
+_GROWTH: Final = 1.05
+
+
+def main() -> int:
+    """Run it; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--server", default="mysql-5.6.24")
+    parser.add_argument("--minutes", type=float, default=120.0)
+    parser.add_argument("--settle", type=float, default=10.0)
+    parser.add_argument("--clients", type=int, default=4)
+    options = parser.parse_args()
+    with Server(options.server) as server, Sensing(only=[server]) as sensing:
+        began = time.monotonic()
+        settled: dict[str, float] | None = None
+        with _churning(server, options.clients, 60 * options.minutes + 60):
+            passed = 0.0
+            while passed < 60 * options.minutes:
+                time.sleep(_EVERY_S)
+                passed = time.monotonic() - began
+                now = _measure(sensing, server) | {"connections": _connections(server), "seconds": passed}
+                print(json.dumps(now), file=sys.stderr, flush=True)
+                if settled is None and passed >= 60 * options.settle:
+                    settled = now
+    if settled is None or settled is now:
+        parser.error("--settle must be well below --minutes")
+    rate = (now["connections"] - settled["connections"]) / (now["seconds"] - settled["seconds"])
+    watched = sorted(settled.keys() - {"connections", "seconds"})
+    grown = [name for name in watched if now[name] > _GROWTH * settled[name]]
+    print(
+        json.dumps({"connections_per_second": rate, "settled": settled, "end": now, "grown": grown}, indent=1)
+    )
+    return 1 if grown else 0
+
+
+@contextmanager
+def _churning(server: Server, clients: int, seconds: float) -> Iterator[None]:
+    arguments = [str(server.socket), str(clients), str(seconds)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "safety.churn_main", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        cwd=Path(__file__).parents[1],
+    ) as process:
+        yield
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def _connections(server: Server) -> float:
+    """How many there were."""
+    with closing(server.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW GLOBAL STATUS LIKE 'Connections'")
+        return float(cursor.fetchone()[1])
+
+
+def _measure(sensing: Sensing, server: Server) -> dict[str, float]:
+    process = Path("/proc") / str(sensing.pid)
+    reply = of_pid(sensing.client.collect(), server.pid)
+    status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
+    return {
+        "rss_kb": float(status["VmRSS"].split()[0]),
+        "descriptors": float(len(list((process / "fd").iterdir()))),
+        "threads": float(status["Threads"]),
+        **(_maps(reply) if reply else {}),
+    }
+
+
+def _maps(reply: ServerReply) -> dict[str, float]:
+    return {
+        f"{sample.metric}_{sample.labels[0]}": float(sample.value)
+        for outcome in reply.outcomes
+        for sample in outcome.samples
+        if sample.metric in {"probe_map_entries", "probe_map_dropped"} and isinstance(sample.value, float)
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

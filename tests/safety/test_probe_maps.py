@@ -1,0 +1,76 @@
+"""The maps of the probes stay bounded: a million thread ids come and go, and a full map is counted."""
+
+from __future__ import annotations
+
+import resource
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from innoscope.collectors.probes import ProbesCollector
+from innoscope.metrics.model import by_series
+from innoscope.target.discover import find_one
+from servers import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+IDS: Final = 1_000_000
+AT_ONCE: Final = 10_000
+ROOM: Final = 16_384
+
+
+class _Threads:
+    """The threads that the server is said to have."""
+
+    def __init__(self) -> None:
+        self.ids = range(0)
+
+    def kinds(self) -> Mapping[int, str]:
+        return dict.fromkeys(self.ids, "master")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server("mysql-5.6.24") as server:
+        yield server
+
+
+@pytest.fixture
+def threads() -> _Threads:
+    return _Threads()
+
+
+@pytest.fixture
+def collector(server: Server, threads: _Threads) -> Iterator[ProbesCollector]:
+    collector = ProbesCollector(
+        find_one(server.pid), families=frozenset({"redo", "spin"}), kinds=threads.kinds
+    )
+    collector.start()
+    yield collector
+    collector.close()
+
+
+def _said(collector: ProbesCollector, metric: str) -> object:
+    return by_series(collector.collect())[metric, ("thread_kinds",)]
+
+
+def test_a_million_thread_ids(collector: ProbesCollector, threads: _Threads) -> None:
+    peaks = []
+    for first in range(1, IDS, AT_ONCE):
+        threads.ids = range(first, first + AT_ONCE)
+        assert _said(collector, "probe_map_entries") == AT_ONCE
+        peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    threads.ids = range(0)
+    assert _said(collector, "probe_map_entries") == 0
+    assert collector.start_once().attachment._map("thread_kinds").items() == []
+    assert _said(collector, "probe_map_dropped") == 0
+    assert peaks[-1] <= 1.05 * peaks[9]
+
+
+def test_a_full_map_is_counted(collector: ProbesCollector, threads: _Threads) -> None:
+    threads.ids = range(1, ROOM + 101)
+    assert _said(collector, "probe_map_entries") == ROOM
+    assert _said(collector, "probe_map_dropped") == 200  # two scrapes so far, with 100 too many
+    threads.ids = range(1, 101)
+    assert _said(collector, "probe_map_entries") == 100
