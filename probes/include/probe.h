@@ -34,8 +34,8 @@ BPF_PERCPU_ARRAY(histograms, struct histogram, HISTOGRAMS);
 BPF_PERCPU_ARRAY(hits, u64, POINTS);
 /* A thread that ended in a call leaves its entry behind; LRU so that such never fill the map. */
 BPF_TABLE("lru_hash", struct call_key, struct call, calls, 16384);
-/* tid -> kind, an index of THREAD_*; threads that are not in it are the clients' own. Filled by the agent, which
- * deletes those that exited. */
+/* tid -> kind, an index of THREAD_*; threads that are not in it are the clients' own. Filled by the agent,
+ * which deletes those that exited. */
 BPF_HASH(thread_kinds, u32, u32, 16384);
 /* What found no room in a map that the programs fill. */
 #define DROPPED_FILES 0
