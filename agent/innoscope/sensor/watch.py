@@ -105,7 +105,11 @@ class Watch:
         )
 
     def _attach_on(self, attach: Callable[[], None], delay_s: float) -> None:
-        self._workers.at(time.monotonic() + delay_s, Job(ATTACHING, str(self.target.pid), attach))
+        job = Job(ATTACHING, str(self.target.pid), attach)
+        if delay_s > 0:
+            self._workers.at(time.monotonic() + delay_s, job)
+        else:
+            self._workers.submit(job)
 
     def _own_counters(self) -> Mapping[str, float]:
         """The server's own counters, as last read from its memory."""
