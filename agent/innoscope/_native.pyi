@@ -60,7 +60,7 @@ class Process:
         self,
         pid: int,
         *,
-        method: str = "auto",  # auto | bpf | ptrace
+        method: str = "bpf",  # bpf | ptrace
         debug_dirs: Sequence[str] = ("/usr/lib/debug",),
         debug_files: Mapping[str, str] | None = None,  # build-id -> path of a debug file fetched before
         inlines: bool = False,
@@ -70,7 +70,6 @@ class Process:
     ) -> None: ...
     fitted: bytes | None  # keep it for the next time on this kernel; None where there is nothing new
     method: str  # the method in use: bpf or ptrace
-    method_reason: str | None  # why ptrace was taken, when auto chose it
     def look(self) -> Look: ...
     def modules(self) -> list[ModuleInfo]: ...
 

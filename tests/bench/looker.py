@@ -31,7 +31,6 @@ class _Seen:
     def __init__(self, pid: int) -> None:
         self._process = Process(pid)
         self.method = self._process.method
-        self.method_reason = self._process.method_reason
         self.last: Look | None = None
 
     def look(self) -> Look:

@@ -22,7 +22,7 @@ from innoscope import _native
 from innoscope.errors import BadFile, CannotWrite, NoRights, NoSuchProcess, NoTarget, NotAServer
 from safety.command import DEADLINE_S, INNOSCOPE, assert_one_clear_error, innoscope, run
 from safety.pretender import Pretender
-from safety.privileges import nobody, seeing, without, without_bpf
+from safety.privileges import nobody, seeing, without
 from servers import Server
 from workloads import Idle
 
@@ -148,7 +148,7 @@ def test_it_ends_in_the_middle_of_a_look(tmp_path: Path, method: str) -> None:
 
 
 def test_an_unprivileged_user_may_not_look(server: Server) -> None:
-    for method in ("auto", "bpf", "ptrace"):
+    for method in ("bpf", "ptrace"):
         result = run(nobody("stacks", "--pid", server.pid, "--method", method))
 
         assert_one_clear_error(result, NoRights.exit_code, str(server.pid))
@@ -169,24 +169,6 @@ def test_doctor_tells_an_unprivileged_user_what_is_missing(server: Server) -> No
     assert result.returncode == 11, result.stderr
     assert result.stderr == ""
     assert "CAP_BPF" in result.stdout
-
-
-def test_without_bpf_auto_takes_ptrace_and_says_so(server: Server) -> None:
-    result = innoscope("stacks", "--pid", server.pid, under=without_bpf())
-
-    assert result.returncode == 0, result.stderr
-    headline = result.stdout.splitlines()[0]
-    assert "ptrace" in headline
-    assert "not stopped" not in headline
-    assert int(headline.split()[0]) > 20, "it shows the same threads"
-    assert "note: ptrace was used: " in result.stdout
-
-
-def test_without_bpf_the_bpf_method_fails(server: Server) -> None:
-    result = innoscope("stacks", "--pid", server.pid, "--method", "bpf", under=without_bpf())
-
-    assert_one_clear_error(result, NoRights.exit_code, "snapshot program")
-    assert "CAP_BPF" in result.stderr
 
 
 def test_without_bpf_and_ptrace_nothing_works(server: Server) -> None:

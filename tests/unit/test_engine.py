@@ -56,7 +56,6 @@ class FakeProcess:
     """Gives the prepared looks, the last one for ever."""
 
     method = "bpf"
-    method_reason: str | None = None
 
     def __init__(self, *looks: FakeLook) -> None:
         self.looks = list(looks)
@@ -171,16 +170,6 @@ def test_missing_names_are_said_once_asked_and_with_a_remedy() -> None:
     assert process.asked == 1
     assert "100 % of mysqld's frames have no name (stripped" in notes[0]
     assert "DEBUGINFOD_URLS" in notes[0]
-
-
-def test_the_stopping_method_gives_its_reason() -> None:
-    process = FakeProcess(FakeLook([raw(1)], {1: IDLE}, method="ptrace", notes=["2 threads ended"]))
-    process.method_reason = "no BPF: EPERM"
-
-    assert Engine.of(target(), process, default_classifier()).look().notes == (
-        "ptrace was used: no BPF: EPERM",
-        "2 threads ended",
-    )
 
 
 def test_a_reused_pid_is_no_such_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from innoscope import emit
+from innoscope.errors import KernelUnable, NoRights
 from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from innoscope._native import ModuleInfo
+    from innoscope.errors import InnoscopeError
     from innoscope.stacks.engine import Engine
     from innoscope.target.model import Target
 
@@ -28,7 +30,7 @@ class How:
     ``repeated`` snapshots have a limit of bytes, a single one is complete.
     """
 
-    method: str = "auto"
+    method: str = "bpf"
     inlines: bool = False
     kernel: bool = False
     debug_dirs: tuple[Path, ...] = ()
@@ -60,22 +62,26 @@ def method_options(function: F) -> F:
     option = click.option(
         "-m",
         "--method",
-        type=click.Choice(["auto", "bpf", "ptrace"]),
-        default="auto",
+        type=click.Choice(["bpf", "ptrace"]),
+        default="bpf",
         show_default=True,
-        help="How to look. ptrace stops each thread for microseconds.",
+        help="How to copy stacks. ptrace stops each thread for microseconds; it is never chosen for you.",
     )
     return option(debug_options(function))
 
 
 def open_engine(target: Target, how: How) -> tuple[Engine, tuple[str, ...]]:
-    """The engine, with debug files from debuginfod where the user asked for them, and notes."""
+    """Return the engine, with debug files from debuginfod where the user asked for them, and notes.
+
+    Where BPF is unavailable, ask on a terminal whether threads may be stopped instead; without one, raise
+    NoRights or KernelUnable.
+    """
     from innoscope.stacks.engine import MOST_BYTES, Engine
 
-    def build(debug_files: Mapping[str, str] | None = None) -> Engine:
+    def build(method: str, debug_files: Mapping[str, str] | None = None) -> Engine:
         return Engine(
             target,
-            method=how.method,
+            method=method,
             inlines=how.inlines,
             kernel=how.kernel,
             debug_files=debug_files,
@@ -83,9 +89,22 @@ def open_engine(target: Target, how: How) -> tuple[Engine, tuple[str, ...]]:
             most_bytes=MOST_BYTES if how.repeated else None,
         )
 
-    engine = build()
+    try:
+        method, engine = how.method, build(how.method)
+    except (KernelUnable, NoRights) as error:
+        if how.method != "bpf" or not _may_stop(error):
+            raise
+        method, engine = "ptrace", build("ptrace")
     files, notes = fetched(lambda: engine.modules(), how)
-    return (build(files) if files else engine), notes
+    return (build(method, files) if files else engine), notes
+
+
+def _may_stop(error: InnoscopeError) -> bool:
+    """Ask on the terminal whether each thread may be stopped; False without a terminal."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    emit.line(error.what, err=True)
+    return emit.confirmed("Stop each thread for some microseconds instead (--method ptrace)?")
 
 
 def fetched(modules: Callable[[], list[ModuleInfo]], how: How) -> tuple[Mapping[str, str], tuple[str, ...]]:

@@ -60,11 +60,11 @@ class _Seen(NamedTuple):
 
 
 def open_eyes(target: Target) -> Eyes:
-    """The engine, by BPF only: a daemon never takes ptrace silently."""
+    """Return the engine. It copies by BPF; a daemon never stops threads."""
     from innoscope.stacks.engine import MOST_BYTES, Engine
 
     try:
-        return Engine(target, method="bpf", most_bytes=MOST_BYTES)
+        return Engine(target, most_bytes=MOST_BYTES)
     except (NoRights, KernelUnable) as error:  # whose remedy would offer ptrace
         raise type(error)(error.what, remedy="innoscope doctor says what is missing") from error
 

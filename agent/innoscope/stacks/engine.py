@@ -30,7 +30,6 @@ class Looks(Protocol):
     """What the engine needs of ``_native.Process``."""
 
     method: str
-    method_reason: str | None
 
     def look(self) -> Look:
         """One look."""
@@ -51,7 +50,7 @@ class Engine:
         self,
         target: Target,
         *,
-        method: str = "auto",
+        method: str = "bpf",
         inlines: bool = False,
         kernel: bool = False,
         debug_files: Mapping[str, str] | None = None,
@@ -195,11 +194,8 @@ class Engine:
         return Thread(tid, ns_tid, comm, state, trust, wait, frames, syscall, argument=argument)
 
     def _notes(self, look: Look) -> tuple[str, ...]:
-        """What was degraded, in words: the method's reason, what the core says, names that are missing."""
-        notes = []
-        if look.method == "ptrace" and self._process.method_reason:
-            notes.append(f"ptrace was used: {self._process.method_reason}")
-        notes += look.notes
+        """What was degraded, in words: what the core says, names that are missing."""
+        notes = [*look.notes]
         if all(raw[3] in _STOPPED for raw in look.threads):
             notes.append(
                 f"the server is stopped, perhaps by a debugger that was killed: kill -CONT {self.target.pid}"

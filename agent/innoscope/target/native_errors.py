@@ -54,7 +54,7 @@ def explain(pid: int, kind: str, detail: str) -> InnoscopeError:
     if kind == "bpf":
         return KernelUnable(
             f"this kernel cannot run the stack snapshot: {detail}",
-            remedy="innoscope doctor says why; --method ptrace works, but stops each thread for microseconds",
+            remedy="innoscope doctor shows why; --method ptrace works, but stops each thread for a moment",
         )
     if kind == "elf":
         return BadFile(f"not a usable ELF file: {detail}", remedy="reinstall the package the file came from")

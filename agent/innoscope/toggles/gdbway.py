@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from innoscope.errors import KernelUnable, NoRights
 from innoscope.target.discover import still_same
 from innoscope.target.native_errors import gone, no_rights
 from innoscope.target.proc import ProcFs
@@ -172,7 +173,13 @@ class GdbWriter:
         """Raise Refused when at every one of several looks some thread is inside the allocator."""
         from innoscope.stacks.engine import Engine
 
-        engine = Engine(self._target)
+        try:
+            engine = Engine(self._target)
+        except (KernelUnable, NoRights) as error:  # whose remedy offers to stop threads
+            raise Refused(
+                f"cannot see whether a thread is inside the allocator: {error.what}",
+                remedy="innoscope doctor shows what is missing",
+            ) from error
         for number in range(_LOOKS):
             if number:
                 time.sleep(_BETWEEN_S)

@@ -27,8 +27,6 @@ const STACKS_SPARE: usize = 64;
 /// How to look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// BPF, or ptrace where that cannot be.
-    Auto,
     /// The task iterator.
     Bpf,
     /// One thread at a time, held for some microseconds.
@@ -39,8 +37,6 @@ pub enum Method {
 pub struct Process {
     pid: u32,
     source: Box<dyn Source>,
-    /// Why ptrace was taken although BPF was preferred.
-    pub method_reason: Option<String>,
     modules: Modules,
     unwinder: Unwinder,
     names: StackNames,
@@ -96,7 +92,7 @@ impl Finished {
 impl Process {
     /// Opens the process's modules and prepares the method. `kept` is what `fitted` told before on this kernel.
     ///
-    /// Errors: `Gone`, `Rights`, `Bpf` when BPF was demanded, `Internal`.
+    /// Errors: `Gone`, `Rights`, `Bpf`, `Internal`.
     pub fn new(
         pid: u32,
         method: Method,
@@ -113,12 +109,14 @@ impl Process {
             ));
         }
         refuse_other_architecture(pid, &modules)?;
-        let (source, method_reason) = open_source(pid, method, kernel, kept)?;
+        let source: Box<dyn Source> = match method {
+            Method::Bpf => Box::new(BpfSource::new(pid, kernel, kept)?),
+            Method::Ptrace => Box::new(PtraceSource::new(pid)),
+        };
         let unwinder = Unwinder::new(&modules);
         Ok(Self {
             pid,
             source,
-            method_reason,
             modules,
             unwinder,
             names: StackNames::new(inlines, kernel),
@@ -318,20 +316,3 @@ fn refuse_other_architecture(pid: u32, modules: &Modules) -> Result<()> {
     }
 }
 
-fn open_source(
-    pid: u32,
-    method: Method,
-    kernel: bool,
-    kept: Option<&[u8]>,
-) -> Result<(Box<dyn Source>, Option<String>)> {
-    let ptrace = || Box::new(PtraceSource::new(pid));
-    match method {
-        Method::Bpf => Ok((Box::new(BpfSource::new(pid, kernel, kept)?), None)),
-        Method::Ptrace => Ok((ptrace(), None)),
-        Method::Auto => match BpfSource::new(pid, kernel, kept) {
-            Ok(source) => Ok((Box::new(source), None)),
-            Err(error) if error.kind == Kind::Gone => Err(error),
-            Err(error) => Ok((ptrace(), Some(error.detail))),
-        },
-    }
-}

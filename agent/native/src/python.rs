@@ -70,15 +70,13 @@ struct Process {
     stacks: FxHashMap<u32, Py<PyList>>,
     #[pyo3(get)]
     method: &'static str,
-    #[pyo3(get)]
-    method_reason: Option<String>,
 }
 
 #[pymethods]
 impl Process {
     #[new]
     #[pyo3(signature = (
-        pid, *, method = "auto", debug_dirs = None, debug_files = None, inlines = false, kernel = false, fitted = None,
+        pid, *, method = "bpf", debug_dirs = None, debug_files = None, inlines = false, kernel = false, fitted = None,
         most_bytes = None
     ))]
     #[allow(clippy::too_many_arguments)] // they are Python's, by name
@@ -94,11 +92,10 @@ impl Process {
         most_bytes: Option<u64>,
     ) -> PyResult<Self> {
         let method = match method {
-            "auto" => Method::Auto,
             "bpf" => Method::Bpf,
             "ptrace" => Method::Ptrace,
             other => {
-                return Err(PyValueError::new_err(format!("method is auto, bpf or ptrace, not {other}")));
+                return Err(PyValueError::new_err(format!("method is bpf or ptrace, not {other}")));
             }
         };
         let dirs = debug_dirs.unwrap_or_else(|| vec![PathBuf::from("/usr/lib/debug")]);
@@ -107,12 +104,7 @@ impl Process {
         let mut inner =
             py.detach(|| process::Process::new(pid, method, search, inlines, kernel, fitted.as_deref()))?;
         inner.limit(most_bytes.unwrap_or(u64::MAX));
-        Ok(Self {
-            method: inner.method(),
-            method_reason: inner.method_reason.clone(),
-            inner: Mutex::new(inner),
-            stacks: FxHashMap::default(),
-        })
+        Ok(Self { method: inner.method(), inner: Mutex::new(inner), stacks: FxHashMap::default() })
     }
 
     #[getter]
