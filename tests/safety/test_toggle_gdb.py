@@ -282,6 +282,24 @@ def test_another_process_by_now(server: Server, target: Target) -> None:
     assert seen.first is None
 
 
+def test_another_process_when_gdb_has_attached(server: Server, target: Target, tmp_path: Path) -> None:
+    """The id was given to another process between our last check and the attach: gdb lets go at once."""
+    gdb = tmp_path / "gdb"
+    gdb.write_text(
+        "#!/bin/sh\n"
+        f'INNOSCOPE_CALL=$(printf %s "$INNOSCOPE_CALL" | sed "s/: {target.start_time},/: 1,/")\n'
+        'export INNOSCOPE_CALL; exec gdb "$@"\n'
+    )
+    gdb.chmod(0o755)
+    writer = GdbWriter(target, gdb=str(gdb))
+    [step] = writer.prepare(CALLS, ())
+    with pytest.raises(Refused, match="another process has its id"):
+        writer.write(step)
+    assert writer.last is not None
+    assert (writer.last.called, writer.last.killed, writer.last.status) == (False, None, 0)
+    assert_well(server)
+
+
 def test_the_server_is_killed_meanwhile(tmp_path: Path) -> None:
     with Server("mysql-5.5.9") as server:
         writer = GdbWriter(find_one(pid=server.pid), gdb=faulty_gdb(tmp_path, "after-attach", "stopped"))

@@ -138,7 +138,8 @@ class GdbWriter:
 
     def _environment(self, call: Call, waits_in: int) -> dict[str, str]:
         order = {
-            "pid": self._target.pid, "tid": self._target.pid, "function": call.function,
+            "pid": self._target.pid, "tid": self._target.pid, "start_time": self._target.start_time,
+            "function": call.function,
             "arguments": list(call.arguments), "restorer": call.restorer,
             "waits_in": waits_in,
         }  # fmt: skip

@@ -52,6 +52,9 @@ _SOFTWARE = slice(464, 512)  # of the FXSAVE area, for the kernel's own marks
 _FRAME = 312
 
 _ATTACH_FAILED = "gdb did not attach"
+_ANOTHER = "the server has ended, and another process has its id"
+#: Of the fields of /proc/PID/stat behind the name: starttime.
+_START_TIME = 19
 _GETREGS, _SETREGS, _GETREGSET, _GETSIGMASK = 12, 13, 0x4204, 0x420A
 _NT_X86_XSTATE = 0x202
 
@@ -174,6 +177,11 @@ def _call(order: Any) -> None:
     _say(event="called")
 
 
+def _start_time(pid: int) -> int:
+    with open(f"/proc/{pid}/stat", errors="replace") as stat:  # noqa: PTH123
+        return int(stat.read().rpartition(")")[2].split()[_START_TIME])
+
+
 def main() -> None:
     """Attach, have the call made, let go."""
     import gdb  # type: ignore[import-untyped]
@@ -186,6 +194,8 @@ def main() -> None:
         _say(event="refused", reason=f"{_ATTACH_FAILED}: {error}")
         return
     try:
+        if _start_time(order["pid"]) != order["start_time"]:  # while it is held, its id cannot be given away
+            raise Unsafe(_ANOTHER)
         _call(order)
     except (Unsafe, OSError) as error:
         _say(event="refused", reason=str(error))

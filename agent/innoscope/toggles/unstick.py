@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from innoscope.errors import NoRights
 from innoscope.records import record
 from innoscope.target.greeting import answers
 from innoscope.target.native_errors import gone
 from innoscope.target.proc import ProcFs
 from innoscope.toggles import standing
+from innoscope.toggles.handle import Handle
 from innoscope.toggles.model import ChangeFailed, Refused
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ GENTLE_S: Final = 0.25
 _KILLED_S: Final = 2.0
 _CONTINUED_S: Final = 2.0
 _ANSWER_S: Final = 5.0
-_POLL_S: Final = 0.005
 
 
 @record
@@ -52,8 +50,9 @@ def nothing(_: dict[str, Any]) -> None:
 
 
 def require_rights(target: Target) -> None:
-    """Raise NoRights unless we may send the server a signal."""
-    _send(target.pid, 0, f"the server (pid {target.pid})")
+    """Raise NoRights unless we may send the server a signal, KernelUnable where there are no pidfds."""
+    with _server(target) as server:
+        server.send(0)
 
 
 def find(target: Target) -> Standing:
@@ -95,7 +94,7 @@ def rescue(target: Target, found: Standing, *, end_tracer: bool = False, record:
 
     A gdb that is killed while it attaches leaves SIGSTOPs behind, and so may one that is ended in good order:
     hence a SIGCONT in any case, which also takes back those that no thread has taken yet. Raises Refused,
-    NoRights, NoSuchProcess, and ChangeFailed when it still stands or does not answer.
+    NoRights, NoSuchProcess, KernelUnable (no pidfds), and ChangeFailed when it still stands or is silent.
     """
     require_possible(target, found, end_tracer=end_tracer)
     entry: dict[str, Any] = {"action": "unstick", "pid": target.pid, "start_time": target.start_time}
@@ -104,7 +103,8 @@ def rescue(target: Target, found: Standing, *, end_tracer: bool = False, record:
     steps: list[str] = []
     began = time.monotonic()
     try:
-        _until_well(target, found, end_tracer, steps)
+        with _server(target) as server:
+            _until_well(target, server, found, end_tracer, steps)
         answered = _require_answer(target)
     except Exception as error:
         record({**entry, "outcome": "failed", "steps": steps, "error": str(error)})
@@ -114,7 +114,9 @@ def rescue(target: Target, found: Standing, *, end_tracer: bool = False, record:
     return done
 
 
-def _until_well(target: Target, now: Standing, end_tracer: bool, steps: list[str]) -> None:
+def _until_well(
+    target: Target, server: Handle, now: Standing, end_tracer: bool, steps: list[str]
+) -> None:
     """Return when nothing stands still and nobody traces; a gdb that a script starts anew is ended too."""
     deadline = time.monotonic() + _CONTINUED_S
     while not now.well:
@@ -125,7 +127,7 @@ def _until_well(target: Target, now: Standing, end_tracer: bool, steps: list[str
                 f"process {target.pid} does not run again: {now.still} of {now.threads} threads stand still",
                 remedy="something stops it again and again: find and end that (ps -ef), and repeat this",
             )
-        _send(target.pid, signal.SIGCONT, f"the server (pid {target.pid})")
+        server.send(signal.SIGCONT)
         steps.append("SIGCONT to the server")
         now = find(target)
 
@@ -140,44 +142,30 @@ def _require_answer(target: Target) -> bool | None:
     return answered
 
 
+def _server(target: Target) -> Handle:
+    handle = Handle.open(target.pid, target.start_time, f"the server (pid {target.pid})")
+    if handle is None:
+        raise gone(target.pid)
+    return handle
+
+
 def _end(tracer: Tracer) -> str:
-    """SIGTERM, and SIGKILL if that is not enough; returns what was."""
+    """Send SIGTERM, and SIGKILL if that is not enough; return what was done."""
     who = f"{tracer.name} (pid {tracer.pid})"
-    if _ended(tracer, 0):
+    handle = Handle.open(tracer.pid, tracer.start_time, who)
+    if handle is None:
         return f"{who} has ended by itself"
-    _send(tracer.pid, signal.SIGTERM, who)
-    _send(tracer.pid, signal.SIGCONT, who)  # suspended by Ctrl-Z it would not take the first
-    if _ended(tracer, GENTLE_S):
-        return f"SIGTERM to {who}"
-    _send(tracer.pid, signal.SIGKILL, who)
-    if _ended(tracer, _KILLED_S):
-        return f"SIGTERM, then SIGKILL to {who}"
+    with handle:
+        if handle.ended():
+            return f"{who} has ended by itself"
+        handle.send(signal.SIGTERM)
+        handle.send(signal.SIGCONT)  # suspended by Ctrl-Z it would not take the first
+        if handle.ended(GENTLE_S):
+            return f"SIGTERM to {who}"
+        handle.send(signal.SIGKILL)
+        if handle.ended(_KILLED_S):
+            return f"SIGTERM, then SIGKILL to {who}"
     raise ChangeFailed(
         f"{who} does not end, not even by SIGKILL",
         remedy=f"it waits in the kernel: cat /proc/{tracer.pid}/stack",
     )
-
-
-def _ended(tracer: Tracer, within_s: float) -> bool:
-    """Whether it is gone, or a zombie that holds nothing any more, in so many seconds."""
-    deadline = time.monotonic() + within_s
-    while True:
-        try:
-            stat = ProcFs().stat(tracer.pid)
-        except ProcessLookupError:
-            return True
-        if stat.start_time != tracer.start_time or stat.state in "ZX":
-            return True
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(_POLL_S)
-
-
-def _send(pid: int, number: int, who: str) -> None:
-    """A signal; whoever has ended needs none."""
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
-    except PermissionError as error:
-        raise NoRights(f"no right to send {who} a signal", remedy="sudo innoscope unstick …") from error

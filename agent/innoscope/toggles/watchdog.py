@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, cast
 from innoscope.records import record
 from innoscope.target.native_errors import gone
 from innoscope.toggles import watchdog_main
+from innoscope.toggles.handle import Handle
 from innoscope.toggles.model import ChangeFailed
 
 if TYPE_CHECKING:
@@ -58,7 +58,9 @@ def run(
         "pid": target.pid, "start_time": target.start_time, "command": list(command),
         "environment": dict(environment), "held_s": held_s, "deadline_s": deadline_s,
     }  # fmt: skip
-    server = _pidfd(target)
+    server = Handle.open(target.pid, target.start_time, f"the server (pid {target.pid})")
+    if server is None:
+        raise gone(target.pid)
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", str(_SCRIPT)],
         stdin=subprocess.PIPE,
@@ -83,23 +85,12 @@ def run(
             orders.close()
         process.wait()
         report.close()
-        os.close(server)
+        server.close()
 
 
-def _pidfd(target: Target) -> int:
-    try:
-        server = os.pidfd_open(target.pid)
-    except OSError as error:
-        raise gone(target.pid) from error
-    if watchdog_main.start_time(target.pid) != target.start_time:
-        os.close(server)
-        raise gone(target.pid)
-    return server
-
-
-def _watch_over(target: Target, server: int) -> None:
+def _watch_over(target: Target, server: Handle) -> None:
     """The watchdog is dead, and the kernel has killed gdb with it."""
-    if watchdog_main.put_right(target.pid, server, None) is None:
+    if watchdog_main.put_right(target.pid, server.pidfd, None) is None:
         raise _stuck(target)
 
 
