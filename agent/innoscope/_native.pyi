@@ -174,6 +174,9 @@ def probe_bpf() -> tuple[bool, str]:
 def probe_perf() -> tuple[bool, str]:
     """Take one perf event sample with user registers and stack of this very process."""
 
+def probe_uprobe_links() -> tuple[bool, str]:
+    """Whether BPF links for uprobes count the calls of all threads here, and the evidence."""
+
 def probe_ptrace() -> tuple[bool, str]:
     """SEIZE, INTERRUPT and detach a child of ours."""
 

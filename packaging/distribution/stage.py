@@ -34,6 +34,7 @@ _FILES = {
     "packaging/systemd/innoscope-sensor.service": "usr/lib/systemd/system/innoscope-sensor.service",
     "packaging/systemd/innoscope.sysusers": "usr/lib/sysusers.d/innoscope.conf",
     "packaging/systemd/innoscope.tmpfiles": "usr/lib/tmpfiles.d/innoscope.conf",
+    "packaging/systemd/sys-admin.conf": "usr/share/innoscope/systemd/sys-admin.conf",
     "packaging/account.sql": "usr/share/innoscope/account.sql",
 }
 

@@ -16,17 +16,18 @@ _SHM_EXEC = 0o100000
 
 
 def main() -> None:
-    """Load the filter and become the command."""
+    """Load the filters and become the command."""
     settings = json.loads(sys.argv[1])
-    rules = seccomp.SyscallFilter(defaction=seccomp.ALLOW)  # other architectures' calls: killed
-    action = seccomp.ERRNO(getattr(errno, settings["error"]))
-    for name in settings["denied"]:
-        if seccomp.resolve_syscall(seccomp.Arch(), name) >= 0:  # groups name those of all architectures
-            rules.add_rule(action, name)
-    _only_families(rules, [getattr(socket, name) for name in settings["families"]])
+    narrower = seccomp.SyscallFilter(defaction=seccomp.ALLOW)  # other architectures' calls: killed
+    _only_families(narrower, [getattr(socket, name) for name in settings["families"]])
     if settings["no_new_code"]:
-        _no_new_code(rules)
-    rules.load()
+        _no_new_code(narrower)
+    narrower.load()
+    listed = seccomp.SyscallFilter(defaction=seccomp.ERRNO(getattr(errno, settings["error"])))
+    for name in settings["allowed"]:
+        if seccomp.resolve_syscall(seccomp.Arch(), name) >= 0:  # groups name those of all architectures
+            listed.add_rule(seccomp.ALLOW, name)
+    listed.load()
     os.execvp(sys.argv[2], sys.argv[2:])  # noqa: S606
 
 

@@ -64,19 +64,22 @@ class Unit:
         return tuple(self["AmbientCapabilities"].split())
 
     @property
-    def denied(self) -> set[str]:
-        """The system calls that its filter denies; systemd's groups are resolved by systemd."""
-        names: set[str] = set()
+    def allowed(self) -> set[str]:
+        """The system calls that its filter allows; systemd resolves its groups, and adds @default."""
+        first, *_ = self.settings["SystemCallFilter"]
+        assert first[0] != "~", "a list of what is allowed"
+        names = set(_group("@default"))
         for value in self.settings["SystemCallFilter"]:
-            assert value[0] == "~", "a list of what is denied"
-            for word in value[1:].split():
-                names |= _group(word) if word[0] == "@" else {word}
+            listed: set[str] = set()
+            for word in value.removeprefix("~").split():
+                listed |= _group(word) if word[0] == "@" else {word}
+            names = names - listed if value[0] == "~" else names | listed
         return names
 
     def filter(self) -> dict[str, Any]:
         """What ``confine_main.py`` applies."""
         return {
-            "denied": sorted(self.denied),
+            "allowed": sorted(self.allowed),
             "error": self["SystemCallErrorNumber"],
             "families": self["RestrictAddressFamilies"].split(),
             "no_new_code": self["MemoryDenyWriteExecute"] == "yes",
@@ -118,14 +121,15 @@ class Accounts:
 
 
 def confined(
-    unit: Unit, accounts: Accounts, *, writable: Path, less: tuple[str, ...] = (), filtered: bool = True
-) -> list[str]:
+    unit: Unit, accounts: Accounts, *, writable: Path,
+    less: tuple[str, ...] = (), more: tuple[str, ...] = (), filtered: bool = True,
+) -> list[str]:  # fmt: skip
     """What begins a command that runs as that unit's would.
 
-    It may write below ``writable`` only, and has the unit's capabilities without ``less``. Our packages are
-    shown to it at /mnt, because its user may not be let into our tree.
+    It may write below ``writable`` only, and has the unit's capabilities without ``less`` and with ``more``.
+    Our packages are shown to it at /mnt, because its user may not be let into our tree.
     """
-    held = [name.removeprefix(_PREFIX).lower() for name in unit.capabilities if name not in less]
+    held = [name.removeprefix(_PREFIX).lower() for name in (*unit.capabilities, *more) if name not in less]
     named = ",".join(["-all", *(f"+{name}" for name in held)])
     uid, gid = accounts.user(unit["User"])
     groups = [accounts.group(name) for name in unit.settings.get("SupplementaryGroups", [])]

@@ -10,6 +10,7 @@ from innoscope.cli import main as cli_main
 from innoscope.doctor import host, packages, report, server
 from innoscope.doctor.model import Check, Status, Verdict, fail, ok, warn
 from innoscope.errors import NoRights, SqlFailed
+from innoscope.probes import sys_admin
 from innoscope.target import discover, sql
 from innoscope.target.model import Target
 from innoscope.target.proc import ProcFs
@@ -220,3 +221,25 @@ def test_the_command_prints_the_host_when_no_server_runs(
     monkeypatch.setattr(host, "_try", lambda _probe: (True, "works"))
     assert cli_main.main(["doctor"]) == 3
     assert capsys.readouterr().out.startswith("Host\n")
+
+
+@pytest.mark.parametrize(
+    ("links", "effective", "files", "status", "words"),
+    [
+        (True, "000001ffffffffff", {}, Status.OK, "by BPF links, without CAP_SYS_ADMIN"),
+        (False, "000001ffffffffff", {}, Status.WARN, "which the sensor's unit does not have"),
+        (False, "000001ffffffffff", {str(sys_admin.DROP_IN)[1:]: ""}, Status.OK, "gives to the sensor"),
+        (False, "0000000000000000", {}, Status.WARN, "not tried"),
+    ],
+)
+def test_doctor_says_whether_the_sensor_needs_sys_admin(
+    write: Callable[..., host.Host], monkeypatch: pytest.MonkeyPatch, *,
+    links: bool, effective: str, files: dict[str, str], status: Status, words: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(host, "_try", lambda probe: (links, f"{probe} tried"))
+    check = host.uprobes(write({"proc/self/status": f"CapEff:\t{effective}\n", **files}))
+
+    assert (check.status, words in check.detail) == (status, True)
+    assert "probe_uprobe_links tried" in check.detail
+    if words.endswith("does not have"):
+        assert check.remedy == sys_admin.REMEDY

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from innoscope.collectors.errors import CollectorFailed
 from innoscope.errors import InnoscopeError, KernelUnable, NoRights, NoSuchProcess
 from innoscope.metrics.model import Histogram, Sample
+from innoscope.probes import sys_admin
 from innoscope.probes.attachment import OTHER_SITE, Attachment
 from innoscope.probes.calibrating import HitCost, known_cost
 from innoscope.probes.catalog import default_catalog
@@ -105,6 +106,9 @@ class ProbesCollector:
                 self._tell_kinds(attachment)
             governor = Governor(attachment, cost, budget=self._budget)
             governor.start()
+        except NoRights as error:
+            attachment.close()
+            raise sys_admin.explained(error) from error
         except BaseException:
             attachment.close()
             raise
@@ -123,7 +127,8 @@ class ProbesCollector:
             self._failure = _explained(error)
             final = isinstance(error, _FINAL)
             again = "never" if final else f"{self._pause_s:.0f}s"
-            _LOG.warning("no probes: pid=%d reason=%r retry=%s", self._target.pid, self._failure.what, again)
+            extra = {"pid": self._target.pid, "reason": self._failure.what, "retry": again}
+            _LOG.warning("no probes", extra=extra | {"remedy": self._failure.remedy})
             if not final:
                 self._attach_on(self._start_quietly, self._pause_s)
                 self._pause_s = min(2 * self._pause_s, MOST_PAUSE_S)
@@ -132,7 +137,7 @@ class ProbesCollector:
         """The governor, started if it was not. Raises CollectorFailed while it starts on its own."""
         if self._failure is not None:
             reason = "rights" if isinstance(self._failure, NoRights) else "unsupported"
-            raise CollectorFailed(reason, self._failure.what)
+            raise CollectorFailed(reason, f"{self._failure.what}; {self._failure.remedy}")
         if self._governor is None and self._starting:
             raise CollectorFailed("timeout", "the probes are still being compiled and attached")
         return self._governor or self.start()

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from innoscope.doctor.model import Check, fail, ok, warn
+from innoscope.doctor.model import Check, Status, fail, ok, warn
 from innoscope.doctor.own import own_profile
 from innoscope.errors import InnoscopeError
+from innoscope.probes import sys_admin
 from innoscope.target.native_errors import RUN_AS_ROOT, require_native
 
 if TYPE_CHECKING:
@@ -139,8 +140,21 @@ def perf(host: Host) -> Check:
     )
 
 
+def uprobes(host: Host) -> Check:
+    """How probes are attached here: by BPF links, or by perf events, which need CAP_SYS_ADMIN."""
+    works, detail = _try("probe_uprobe_links")
+    if works:
+        return ok("uprobes", f"by BPF links, without CAP_SYS_ADMIN: {detail}")
+    if rights(host).status is not Status.OK:
+        return warn("uprobes", f"not tried: {detail}", RUN_AS_ROOT)
+    needs = f"this kernel has no uprobe links ({detail}); perf events need CAP_SYS_ADMIN"
+    if (host.root / sys_admin.DROP_IN.relative_to("/")).exists():
+        return ok("uprobes", f"{needs}, which {sys_admin.DROP_IN} gives to the sensor")
+    return warn("uprobes", f"{needs}, which the sensor's unit does not have", sys_admin.REMEDY)
+
+
 def ptrace(host: Host) -> Check:
-    """The fallback, on a child of ours."""
+    """The method that stops threads, on a child of ours."""
     works, detail = _try("probe_ptrace")
     if works:
         return ok("ptrace fallback", detail)
@@ -163,6 +177,7 @@ def _try(probe: str) -> tuple[bool, str]:
             "probe_bpf": _native.probe_bpf,
             "probe_perf": _native.probe_perf,
             "probe_ptrace": _native.probe_ptrace,
+            "probe_uprobe_links": _native.probe_uprobe_links,
         }
         try:
             return probes[probe]()
@@ -174,7 +189,7 @@ def _try(probe: str) -> tuple[bool, str]:
 
 #: In the order in which they are shown.
 CHECKS: tuple[Callable[[Host], Check], ...] = (
-    rights, kernel, btf, lockdown, bpf, perf, ptrace, map_files, debug_folder, debuginfod,
+    rights, kernel, btf, lockdown, bpf, perf, uprobes, ptrace, map_files, debug_folder, debuginfod,
     own_profile,
 )  # fmt: skip
 

@@ -47,8 +47,16 @@ const COUNT: [[u8; 8]; 11] = [
 /// Whether this kernel has such links and they count the calls of all threads: before 6.10 some count only those of
 /// a process's first thread. Tried out on a function of our own, once.
 pub fn works() -> bool {
-    static WORKS: OnceLock<bool> = OnceLock::new();
-    *WORKS.get_or_init(|| env::var_os(CHOICE).is_none_or(|choice| choice != "events") && counts_threads())
+    tried().is_ok()
+}
+
+/// The same, and why not.
+pub fn tried() -> &'static Result<(), String> {
+    static TRIED: OnceLock<Result<(), String>> = OnceLock::new();
+    TRIED.get_or_init(|| match env::var_os(CHOICE) {
+        Some(choice) if choice == "events" => Err(format!("{CHOICE} is events")),
+        _ => try_out(),
+    })
 }
 
 /// Puts the program, which must be loaded for links, at the place until the descriptor is closed.
@@ -73,22 +81,28 @@ pub fn attach(program: RawFd, place: Place<'_>) -> io::Result<OwnedFd> {
     })
 }
 
-fn counts_threads() -> bool {
-    try_out().unwrap_or(false)
-}
-
-/// One call on a thread that is not the first; None where something of it cannot be done.
-fn try_out() -> Option<bool> {
-    let counter = programs::create_map(&COUNTER).ok()?;
-    let program = programs::load_for_links("try_out", COUNT.as_flattened(), &[counter.as_raw_fd()]).ok()?;
+/// Count one call on a thread that is not the first.
+fn try_out() -> Result<(), String> {
+    let counter = programs::create_map(&COUNTER).map_err(|error| error.to_string())?;
+    let program = programs::load_for_links("try_out", COUNT.as_flattened(), &[counter.as_raw_fd()])
+        .map_err(|error| error.to_string())?;
     let address = innoscope_calibration as *const () as u64;
     let pid = process::id();
-    let own = maps::executable(pid).ok()?.into_iter().find(|one| (one.start..one.end).contains(&address))?;
+    let own = maps::executable(pid)
+        .map_err(|error| error.to_string())?
+        .into_iter()
+        .find(|one| (one.start..one.end).contains(&address))
+        .ok_or("our own code is not mapped")?;
     let file = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", own.start, own.end));
     let place = Place { file: &file, offset: address - own.start + own.offset, pid, on_return: false };
-    let link = attach(program.as_raw_fd(), place).ok()?;
+    let link = attach(program.as_raw_fd(), place).map_err(|error| error.to_string())?;
     let called = thread::spawn(|| innoscope_calibration(1)).join();
     closers::close_all(vec![link]);
     let map = Map { descriptor: counter.as_raw_fd(), key_bytes: 4, words: 1, per_cpu: false };
-    Some(called.is_ok() && map.array(1).ok()? == [[1]])
+    let counted = map.array(1).map_err(|error| error.to_string())?;
+    if called.is_ok() && counted == [[1]] {
+        Ok(())
+    } else {
+        Err("links do not count the calls of all threads".to_owned())
+    }
 }

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::error::Result;
+use crate::multi;
 use crate::snapshot::bpf::BpfSource;
 use crate::snapshot::perf;
 use crate::snapshot::ptrace::PtraceSource;
@@ -45,6 +46,14 @@ pub fn perf() -> (bool, String) {
             Err(error) => (false, format!("perf_event_open: {error}")),
         }
     })
+}
+
+/// Counts a call of our own function by a uprobe link.
+pub fn uprobe_links() -> (bool, String) {
+    match multi::tried() {
+        Ok(()) => (true, "a link counted a call on another thread".to_owned()),
+        Err(why) => (false, why.clone()),
+    }
 }
 
 /// Seizes, interrupts and lets go a child of ours.

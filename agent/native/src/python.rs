@@ -308,6 +308,11 @@ fn probe_ptrace(py: Python<'_>) -> (bool, String) {
 }
 
 #[pyfunction]
+fn probe_uprobe_links(py: Python<'_>) -> (bool, String) {
+    py.detach(probe::uprobe_links)
+}
+
+#[pyfunction]
 #[pyo3(name = "pprof", signature = (samples, *, sample_type, taken_at_ns, duration_ns))]
 fn encode_pprof(
     py: Python<'_>,
@@ -370,6 +375,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(probe_bpf, module)?)?;
     module.add_function(wrap_pyfunction!(probe_perf, module)?)?;
     module.add_function(wrap_pyfunction!(probe_ptrace, module)?)?;
+    module.add_function(wrap_pyfunction!(probe_uprobe_links, module)?)?;
     module.add_function(wrap_pyfunction!(encode_pprof, module)?)?;
     module.add_function(wrap_pyfunction!(draw_flamegraph, module)?)?;
     crate::python_layout::register(module)?;
