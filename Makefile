@@ -38,8 +38,8 @@ format: .venv/.ready-dev ## let the formatters write
 	cd agent/native && cargo fmt
 	clang-format -i probes/snapshot/*.[ch] probes/profile/*.[ch]
 
-packages: .venv/.ready ## dist/*.deb (Debian 12) and dist/*.rpm
-	packaging/packages.sh
+packages: .venv/.ready ## dist/*.deb (Debian 12) and dist/*.rpm; SIGN_KEY=… signs them
+	packaging/packages.sh $(if $(SIGN_KEY),--sign-key "$(SIGN_KEY)")
 
 fuzz: .venv/.ready-dev ## fuzz all that reads foreign input: make fuzz SECONDS=3600 TARGETS="elf pack"
 	PYTHONPATH=tests $(PYTHON) -m fuzz --seconds $(SECONDS) $(TARGETS)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from distribution import deb, rpm
 from distribution.metadata import ROOT, Metadata
+from distribution.sign import sign
 from distribution.stage import stage, wheel
 
 _FORMATS = {"deb": deb.build, "rpm": rpm.build}
@@ -20,10 +21,12 @@ def main() -> None:
     parser.add_argument("--wheel", type=Path, help="take this wheel of ours instead of building one")
     parser.add_argument("--version", help="call it so, not as pyproject.toml does")
     parser.add_argument("--format", choices=_FORMATS, action="append", help="only this (may be repeated)")
+    parser.add_argument("--sign-key", metavar="KEY", help="sign with this secret key of gpg's, by id or name")
     wanted = parser.parse_args()
     wanted.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="innoscope-packages-") as folder:
-        for path in build(wanted.out.resolve(), Path(folder), wanted.wheel, wanted.version, wanted.format):
+        made = build(wanted.out.resolve(), Path(folder), wanted.wheel, wanted.version, wanted.format)
+        for path in made + (sign(made, wanted.sign_key) if wanted.sign_key else []):
             print(f"{path.stat().st_size / 1e6:5.1f} MB  {path}")
 
 

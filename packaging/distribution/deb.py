@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+import os
 import shutil
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,8 @@ def build(metadata: Metadata, tree: Path, work: Path, out: Path) -> Path:
     shutil.copyfile(ROOT / "CHANGELOG.md", work / "CHANGELOG.md")
     (work / "debian" / "control").write_text(_control(metadata))
     (work / "debian" / "changelog").write_text(_changelog(metadata))
-    run([str(work / "debian" / "rules"), "binary"], cwd=work)
+    environment = os.environ | {"SOURCE_DATE_EPOCH": str(metadata.time)}
+    run([str(work / "debian" / "rules"), "binary"], cwd=work, env=environment)
     made = work.parent / metadata.deb_name
     return made.rename(out / made.name)
 

@@ -8,18 +8,17 @@ us too.
 
 from __future__ import annotations
 
+import os
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from distribution import carried, completion, licences, manual
+from distribution import carried, completion, licences, manual, sbom
 from distribution.metadata import ROOT, Metadata, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOME = "usr/lib/innoscope"
 SITE = f"{HOME}/lib/python3/site-packages"
 DOC = "usr/share/doc/innoscope"
+SBOM = "usr/share/innoscope/sbom.cdx.json"
 #: Python looks for site-packages below its own version's name. The core has the stable ABI, from 3.11 on.
 _PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 _LAUNCHER = """#!/usr/lib/innoscope/bin/python -I
@@ -49,6 +48,7 @@ def stage(metadata: Metadata, wheel: Path, tree: Path) -> None:
     for source, target in _FILES.items():
         _copy(ROOT / source, tree / target)
     _launcher(tree / "usr/bin/innoscope")
+    sbom.write(tree / SBOM, metadata, site)
     licences.collect(site, tree / DOC)
     manual.write(tree / "usr/share/man", metadata)
     completion.write(tree / "usr/share")
@@ -63,9 +63,16 @@ def wheel(folder: Path) -> Path:
     shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)
     for left in (ROOT / "build").glob("*.linux-*"):
         shutil.rmtree(left)
-    run([*carried.PIP, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)])
+    run([*carried.PIP, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)], env=_plain())
     (built,) = folder.glob("innoscope-*.whl")
     return built
+
+
+def _plain() -> dict[str, str]:
+    """Return an environment in which rustc writes no path of this machine into the core."""
+    cargo = os.environ.get("CARGO_HOME", str(Path.home() / ".cargo"))
+    flags = [f"--remap-path-prefix={ROOT}=innoscope", f"--remap-path-prefix={cargo}=cargo"]
+    return os.environ | {"CARGO_ENCODED_RUSTFLAGS": "\x1f".join(flags), "PYTHONHASHSEED": "0"}
 
 
 def _layout(home: Path) -> None:

@@ -1,0 +1,135 @@
+"""The list of parts in a package: CycloneDX 1.6, from lock files, wheels and libraries.json."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import re
+import tomllib
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from distribution import carried, licences
+from distribution.metadata import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from distribution.metadata import Metadata
+
+_PAGE = ROOT / "agent/innoscope/exporter/page/vendor/libraries.json"
+_SPDX = re.compile(r"SPDX-License-Identifier: (.+?) *\*/")
+_PINNED = re.compile(r"^([a-z0-9-]+)==(\S+)((?: *\\\n +--hash=sha256:[0-9a-f]{64})+)", re.MULTILINE)
+#: libbpf-sys has libbpf's own source in it and links it statically; its version is behind the plus sign.
+_LIBBPF = "libbpf-sys"
+
+Part = dict[str, Any]
+
+
+def write(path: Path, metadata: Metadata, site: Path) -> None:
+    """Write it for the staged libraries in ``site``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document(metadata, site), indent=1, sort_keys=True) + "\n")
+
+
+def document(metadata: Metadata, site: Path) -> dict[str, Any]:
+    """Return the whole document."""
+    parts = sorted([*_python(site), *_crates(), *_page(), *_programs(), *_needed(metadata)], key=_ref)
+    own = {
+        "type": "application", "bom-ref": metadata.name, "name": metadata.name, "version": metadata.version,
+        "licenses": [{"expression": metadata.licence}],
+    }  # fmt: skip
+    made = datetime.datetime.fromtimestamp(metadata.time, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    content = json.dumps([own, parts], sort_keys=True)
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_OID, made + content)}",
+        "version": 1,
+        "metadata": {"timestamp": made, "component": own},
+        "components": parts,
+        "dependencies": [{"ref": metadata.name, "dependsOn": [_ref(part) for part in parts]}],
+    }
+
+
+def _ref(part: Part) -> str:
+    return str(part["bom-ref"])
+
+
+def _part(kind: str, name: str, version: str | None, licence: str | None, where: str, **more: Any) -> Part:
+    part: Part = {"type": kind, "name": name, **more}
+    part["bom-ref"] = more.get("purl", f"{where}:{name}")
+    if version:
+        part["version"] = version
+    if licence:
+        part["licenses"] = [{"expression": _expression(licence)}]
+    part["properties"] = [{"name": "innoscope:where", "value": where}]
+    return part
+
+
+def _expression(licence: str) -> str:
+    """Return an SPDX expression: crates of old write a slash for OR, libraries their classifier."""
+    names = {"MIT License": "MIT", "BSD License": "BSD-3-Clause", "Apache Software License": "Apache-2.0"}
+    return re.sub(r" */ *", " OR ", names.get(licence, licence))
+
+
+def _hash(algorithm: str, content: str) -> dict[str, str]:
+    return {"alg": algorithm, "content": content}
+
+
+def _python(site: Path) -> Iterator[Part]:
+    """The libraries that are carried along, with the checksums of the wheels that pip may take."""
+    pinned = {name: (version, hashes) for name, version, hashes in _PINNED.findall(carried.LIST.read_text())}
+    for one in licences.libraries(site):
+        name = one.name.lower().replace("_", "-")
+        version, hashes = pinned[name]
+        sums = [_hash("SHA-256", value) for value in re.findall(r"sha256:([0-9a-f]+)", hashes)]
+        yield _part(
+            "library", name, version, one.licence, "usr/lib/innoscope",
+            purl=f"pkg:pypi/{name}@{version}", hashes=sums,
+        )  # fmt: skip
+
+
+def _crates() -> Iterator[Part]:
+    """The crates that are linked into the core, and the C library that one of them brings."""
+    lock = tomllib.loads((ROOT / "agent/native/Cargo.lock").read_text())
+    sums = {(one["name"], one["version"]): one.get("checksum") for one in lock["package"]}
+    for one in licences.crates():
+        purl = f"pkg:cargo/{one.name}@{one.version}"
+        checksum = sums[one.name, one.version]
+        hashes = [_hash("SHA-256", checksum)] if checksum else []
+        core = "_native.abi3.so"
+        yield _part("library", one.name, one.version, one.licence, core, purl=purl, hashes=hashes)
+        if one.name == _LIBBPF:
+            version = one.version.rpartition("+v")[2]
+            purl = f"pkg:github/libbpf/libbpf@v{version}"
+            yield _part("library", "libbpf", version, one.licence, "_native.abi3.so", purl=purl)
+
+
+def _page() -> Iterator[Part]:
+    """The live page's libraries, as libraries.json has them."""
+    for one in json.loads(_PAGE.read_text())["libraries"]:
+        name, version = one["package"], one["version"]
+        digest = base64.b64decode(one["integrity"].removeprefix("sha512-")).hex()
+        yield _part(
+            "library", name, version, one["licence"], "exporter/page/vendor",
+            purl=f"pkg:npm/{name}@{version}", hashes=[_hash("SHA-512", digest)],
+        )  # fmt: skip
+
+
+def _programs() -> Iterator[Part]:
+    """Our BPF programs: objects inside of the core, and sources that are compiled on the host."""
+    for path in sorted((ROOT / "probes").rglob("*.bpf.c")):
+        said = _SPDX.search(path.read_text())
+        where = "innoscope/uprobes" if path.parent.name == "uprobes" else "_native.abi3.so"
+        yield _part("file", path.name, None, said[1] if said else None, where)
+
+
+def _needed(metadata: Metadata) -> Iterator[Part]:
+    """What the distribution brings: named, in the version that it has."""
+    for text in metadata.depends["deb"]:
+        name = text.split()[0]
+        if "<<" not in text:
+            yield _part("library", name, None, None, "distribution", scope="required")

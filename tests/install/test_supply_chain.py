@@ -1,0 +1,95 @@
+"""What is in the packages can be listed and verified: the list of parts, and signatures."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from distribution import licences, sbom
+from distribution.metadata import Metadata
+from distribution.sign import sign
+from distribution.stage import SBOM, SITE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from install.conftest import Packages
+
+ROOT = Path(__file__).parents[2]
+
+
+def listed(packages: Packages) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((packages.tree / SBOM).read_text())
+    return document
+
+
+def test_the_list_is_cyclonedx_and_the_same_each_time(packages: Packages) -> None:
+    document = listed(packages)
+    again = sbom.document(Metadata.read(), packages.tree / SITE)
+
+    assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
+    assert re.fullmatch(r"urn:uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", document["serialNumber"])
+    refs = [part["bom-ref"] for part in document["components"]]
+    assert len(refs) == len(set(refs))
+    assert document["dependencies"] == [{"ref": "innoscope", "dependsOn": refs}]
+    crates = [part for part in again["components"] if "cargo/" in part["bom-ref"]]
+    assert crates == [part for part in document["components"] if "cargo/" in part["bom-ref"]]
+    assert str(ROOT) not in json.dumps(document)
+
+
+def test_every_part_is_in_the_list(packages: Packages) -> None:
+    refs = {part["bom-ref"] for part in listed(packages)["components"]}
+    vendored = json.loads((ROOT / "agent/innoscope/exporter/page/vendor/libraries.json").read_text())
+
+    assert {f"pkg:cargo/{one.name}@{one.version}" for one in licences.crates()} <= refs
+    assert {f"pkg:npm/{one['package']}@{one['version']}" for one in vendored["libraries"]} <= refs
+    for one in licences.libraries(packages.tree / SITE):
+        assert f"pkg:pypi/{one.name.lower().replace('_', '-')}@{one.version}" in refs
+    for path in (ROOT / "probes").rglob("*.bpf.c"):
+        assert any(ref.endswith(f":{path.name}") for ref in refs), path
+    assert any(ref.startswith("pkg:github/libbpf/libbpf@v") for ref in refs)
+
+
+@pytest.fixture
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A throw-away key in a keyring of its own."""
+    home = tmp_path / "gnupg"
+    home.mkdir(0o700)
+    monkeypatch.setenv("GNUPGHOME", str(home))
+    name = "throw-away@innoscope.invalid"
+    command = ["gpg", "--batch", "--passphrase", "", "--quick-generate-key", name, "rsa2048", "sign", "never"]
+    subprocess.run(command, check=True, capture_output=True)
+    yield name
+    subprocess.run(["gpgconf", "--kill", "all"], check=True, env=os.environ)
+
+
+def test_signatures_are_of_the_key_that_was_chosen(packages: Packages, key: str, tmp_path: Path) -> None:
+    out = tmp_path / "dist"
+    out.mkdir()
+    copies = [Path(shutil.copy(one, out)) for one in (packages.deb, packages.rpm)]
+    sums, signature = sign(copies, key)
+    verify = ["gpg", "--batch", "--verify", str(signature), str(sums)]
+    done = subprocess.run(verify, capture_output=True, text=True, check=True)
+    assert key in done.stderr
+    subprocess.run(["sha256sum", "--check", "--strict", sums.name], cwd=out, check=True, capture_output=True)
+
+    public = subprocess.run(["gpg", "--armor", "--export", key], capture_output=True, check=True).stdout
+    (tmp_path / "key.asc").write_bytes(public)
+    keys = ["--dbpath", str(tmp_path / "rpmdb")]
+    subprocess.run(["rpmkeys", *keys, "--import", str(tmp_path / "key.asc")], check=True, capture_output=True)
+    done = subprocess.run(
+        ["rpmkeys", *keys, "--checksig", str(copies[1])], capture_output=True, text=True, check=True
+    )
+    assert "signatures OK" in done.stdout
+
+    with copies[0].open("ab") as changed:
+        changed.write(b"\0")
+    bad = subprocess.run(["sha256sum", "--check", sums.name], cwd=out, capture_output=True, check=False)
+    assert bad.returncode != 0
