@@ -8,12 +8,14 @@ us too.
 
 from __future__ import annotations
 
-import os
 import shutil
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from distribution import carried, completion, licences, manual, sbom
 from distribution.metadata import ROOT, Metadata, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HOME = "usr/lib/innoscope"
 SITE = f"{HOME}/lib/python3/site-packages"
@@ -63,16 +65,9 @@ def wheel(folder: Path) -> Path:
     shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)
     for left in (ROOT / "build").glob("*.linux-*"):
         shutil.rmtree(left)
-    run([*carried.PIP, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)], env=_plain())
+    run([*carried.PIP, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)])
     (built,) = folder.glob("innoscope-*.whl")
     return built
-
-
-def _plain() -> dict[str, str]:
-    """Return an environment in which rustc writes no path of this machine into the core."""
-    cargo = os.environ.get("CARGO_HOME", str(Path.home() / ".cargo"))
-    flags = [f"--remap-path-prefix={ROOT}=innoscope", f"--remap-path-prefix={cargo}=cargo"]
-    return os.environ | {"CARGO_ENCODED_RUSTFLAGS": "\x1f".join(flags), "PYTHONHASHSEED": "0"}
 
 
 def _layout(home: Path) -> None:
