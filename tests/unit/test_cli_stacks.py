@@ -69,6 +69,7 @@ def test_options_reach_the_engine(tmp_path: Path) -> None:
             "kernel": True,
             "debug_files": None,
             "debug_dirs": (str(tmp_path),),
+            "most_bytes": None,
         }
     ]
 

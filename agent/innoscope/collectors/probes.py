@@ -222,7 +222,6 @@ class ProbesCollector:
         if kept is None:
             return
         items = [(*struct.unpack("=II", key), words) for key, words in kept.items() if any(words)]
-        yield Sample("probe_map_entries", float(len(items)), ("files",))
         kinds = self._descriptors.kinds({descriptor for descriptor, _, _ in items})
         sums: dict[tuple[str, str], Histogram] = {}
         for descriptor, operation, words in items:
@@ -236,7 +235,6 @@ class ProbesCollector:
         if kept is None:
             return
         counts = {struct.unpack("=QQ", key): count for key, [count] in kept.items() if count}
-        yield Sample("probe_map_entries", float(len(counts)), ("sites",))
         self._sites |= site_names(self._target.pid, set(counts) - set(self._sites))
         for key, count in sorted(counts.items(), key=lambda item: -item[1]):
             yield Sample("latch_spin_waits", count, (self._sites[key],))
@@ -274,7 +272,6 @@ def _maps(attachment: Attachment) -> Iterable[Sample]:
 
 def _own(governor: Governor) -> Iterable[Sample]:
     yield Sample("probe_governor_up", float(governor.failures.why is None))
-    yield Sample("probe_governor_failures", float(governor.failures.count))
     yield from _maps(governor.attachment)
     for report in governor.report():
         label = (report.probe,)
