@@ -99,8 +99,8 @@ fn try_out() -> Result<(), String> {
     let called = thread::spawn(|| innoscope_calibration(1)).join();
     closers::close_all(vec![link]);
     let map = Map { descriptor: counter.as_raw_fd(), key_bytes: 4, words: 1, per_cpu: false };
-    let counted = map.array(1).map_err(|error| error.to_string())?;
-    if called.is_ok() && counted == [[1]] {
+    let calls = map.array(1).map_err(|error| error.to_string())?;
+    if called.is_ok() && calls == [[1]] {
         Ok(())
     } else {
         Err("links do not count the calls of all threads".to_owned())

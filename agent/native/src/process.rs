@@ -199,9 +199,9 @@ impl Process {
         if look.shallow > 0 {
             // The same words each time: readers list each distinct note once.
             look.notes.push(format!(
-                "some stacks are cut and marked truncated: a snapshot copies at most {:.1} MB; other threads have \
+                "some stacks are cut and marked truncated: a snapshot copies at most {} MB; other threads have \
                  their turn at the next",
-                self.most_bytes as f64 / 1e6,
+                self.most_bytes / 1_000_000,
             ));
         }
         self.present = look.threads.iter().map(|thread| thread.stack).collect::<FxHashSet<_>>().len();
@@ -214,9 +214,8 @@ impl Process {
         look.threads.reserve_exact(done.len());
         for finished in done {
             turn.give_way();
-            let keep = finished.thread.motion == Motion::Still
-                && finished.is_final()
-                && !finished.thread.shallow;
+            let keep =
+                finished.thread.motion == Motion::Still && finished.is_final() && !finished.thread.shallow;
             let Finished { thread, trust, stack } = finished;
             let (stack, addresses) = match stack {
                 Stack::Known(id, addresses) if self.names.get(id).is_some() => (id, addresses),
@@ -315,4 +314,3 @@ fn refuse_other_architecture(pid: u32, modules: &Modules) -> Result<()> {
         _ => Ok(()),
     }
 }
-

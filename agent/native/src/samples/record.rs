@@ -107,6 +107,7 @@ impl Account {
     }
 
     /// Return this account with the time until `end` added: the thread did the same all the while.
+    #[must_use]
     pub fn until(mut self, end: u64) -> Self {
         let rest = end.saturating_sub(self.since);
         match self.mode {

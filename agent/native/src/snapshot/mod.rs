@@ -102,6 +102,7 @@ pub struct RawThread {
 
 impl RawThread {
     /// The thread without its stack bytes, so that it does not hold the buffer that they are in.
+    #[must_use]
     pub fn without_stack(self) -> Self {
         Self { stack: Bytes::default(), ..self }
     }

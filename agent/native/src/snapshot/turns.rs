@@ -5,11 +5,11 @@ use super::RawThread;
 /// A guess at the stack bytes of one thread, until one is copied.
 const USUAL_BYTES: u64 = 16 << 10;
 
-/// Spreads the threads over several snapshots by their ids: each is copied whole in one of `turns`.
+/// Spreads the threads over several snapshots by their ids: each is copied whole in one of `parts`.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     budget: u64,
-    turns: u64,
+    parts: u64,
     number: u64,
     /// Threads copied whole by this snapshot, their bytes, and threads that were not.
     whole: u64,
@@ -23,7 +23,7 @@ impl Turns {
         self.budget = budget;
         self.number += 1;
         (self.whole, self.bytes, self.shallow) = (0, 0, 0);
-        let turns = self.turns.max(1);
+        let turns = self.parts.max(1);
         (turns as u32, (self.number % turns) as u32)
     }
 
@@ -45,7 +45,7 @@ impl Turns {
         let needed = self.bytes.saturating_add(self.shallow.saturating_mul(each));
         // Turns are not all as large: with some room none of them exceeds the budget for good.
         let needed = needed.saturating_add(needed / 8);
-        self.turns = needed.div_ceil(self.budget.max(1)).min(1 << 16);
+        self.parts = needed.div_ceil(self.budget.max(1)).min(1 << 16);
     }
 }
 
