@@ -1,4 +1,4 @@
-"""``python -I -m innoscope.symbols.confined``: a child that reads debug information and can do nothing else.
+"""``python -P -s -m innoscope.symbols.confined``: a child that reads debug information and nothing else.
 
 The Rust core starts it with the file open at descriptor 3 (agent/native/src/confined).
 """

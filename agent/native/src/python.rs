@@ -202,7 +202,7 @@ struct ElfInfo {
 /// How to start the child that reads debug information.
 pub(crate) fn reader(py: Python<'_>) -> PyResult<Start> {
     let interpreter: OsString = py.import("sys")?.getattr("executable")?.extract()?;
-    Ok([interpreter, "-I".into(), "-m".into(), "innoscope.symbols.confined".into()].into())
+    Ok([interpreter, "-P".into(), "-s".into(), "-m".into(), "innoscope.symbols.confined".into()].into())
 }
 
 /// Answer the parent of a confined child, and end the process: Python's own end needs rights that are gone.

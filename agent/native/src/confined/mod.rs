@@ -7,6 +7,7 @@
 mod child;
 mod jail;
 
+use std::env;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -71,6 +72,9 @@ impl Reader {
         let (program, arguments) = start.split_first().ok_or_else(|| io::Error::other("no program given"))?;
         let mut command = Command::new(program);
         command.args(arguments).env_clear().current_dir("/");
+        if let Some(path) = env::var_os("PYTHONPATH") {
+            command.env("PYTHONPATH", path); // or the child may be of another Innoscope, or of none
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let (from, also) = (file.as_raw_fd(), shared.as_ref().map(AsRawFd::as_raw_fd));
         // SAFETY: only dup2, which is async-signal-safe, of descriptors that live until the child was started.
