@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # What the tests compare with, drive or compile; the servers bring their own needs.
-packages=(binutils bpftool bpftrace chromium debhelper debuginfod elfutils g++ gdb iproute2 jsonnet libc6-dbg lintian
+packages=(binutils bpftool bpftrace chromium debhelper debuginfod elfutils g++ gdb gnupg iproute2 jsonnet libc6-dbg lintian
     man-db mmdebstrap openssl prometheus python3-seccomp rpm systemd tmux util-linux xz-utils)
 
 PYTHONPATH=tests .venv/bin/python -c \

@@ -224,7 +224,7 @@ def test_the_watchdog_hears_of_it(working: Machine, unit: str) -> None:
 def test_rights_and_limits_are_those_of_the_units(working: Machine) -> None:
     sensor, agent = (status(working, unit) for unit in UNITS)
     users = {line.split(":")[0]: line.split(":")[2] for line in accounts(working).splitlines()}
-    for seen, user, capabilities in ((sensor, "innoscope-sensor", 6), (agent, "innoscope", 0)):
+    for seen, user, capabilities in ((sensor, "innoscope-sensor", 5), (agent, "innoscope", 0)):
         assert seen["Uid"].split() == [users[user]] * 4
         assert int(seen["CapBnd"], 16).bit_count() == int(seen["CapEff"], 16).bit_count() == capabilities
         assert (seen["Seccomp"], seen["NoNewPrivs"]) == ("2", "1")
