@@ -49,7 +49,7 @@ class Guard:
         with self._lock:
             self._watched[id(governor)] = governor
             if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name="probe guard", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="guard", daemon=True)
                 self._thread.start()
 
     def forget(self, governor: Governor) -> None:
