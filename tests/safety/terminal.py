@@ -77,8 +77,10 @@ def on_terminal(
 
 def _parts(master: int, deadline: float) -> Iterator[bytes]:
     """What comes, and ``b""`` whenever nothing has come for a moment, until the last writer is gone."""
+    readable = select.poll()  # unlike select(), for descriptors beyond 1,023 too
+    readable.register(master, select.POLLIN)
     while time.monotonic() < deadline:
-        if not select.select([master], [], [], _SETTLED_S)[0]:
+        if not readable.poll(_SETTLED_S * 1000):
             yield b""
             continue
         try:

@@ -20,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
             "counter_t.slots[2].value",
         ];
         let _ = layout::members(&elf, &paths.map(str::to_owned));
-        if let Ok(inlines) = Inlines::new(&elf) {
+        if let Ok(inlines) = Inlines::new(&elf, None) {
             for segment in elf.load_segments().iter().take(4) {
                 for step in 0..16 {
                     let _ = inlines.frames(segment.vaddr.wrapping_add(step * 16));
