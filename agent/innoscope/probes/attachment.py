@@ -112,9 +112,13 @@ class Attachment:
         self._kinds: dict[int, int] = {}  # as the programs know them
         self._barred = False
         self._no_room = 0  # threads whose kind found no room
-        self._maps = self._open_maps()
-        self._make_room_for_others()
-        self.count_in(target.pid)
+        try:
+            self._maps = self._open_maps()
+            self._make_room_for_others()
+            self.count_in(target.pid)
+        except BaseException:  # nobody can close what was never made
+            self._loaded.close()
+            raise
 
     def _check_same_file(self) -> None:
         """What is mapped must be what the target was when it was found; an exec makes it another server."""

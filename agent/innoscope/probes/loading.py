@@ -62,6 +62,9 @@ def load(compiled: Compiled) -> Loaded:
     except native_error as error:
         loaded.close()
         raise _explained(*error.args) from error
+    except BaseException:
+        loaded.close()
+        raise
     return loaded
 
 
