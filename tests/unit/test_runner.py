@@ -47,10 +47,12 @@ class Gate:
     def __init__(self) -> None:
         self.open = threading.Event()
         self.passed = threading.Event()
+        self.reached = threading.Event()
         self.entered = 0
 
     def __call__(self) -> Iterable[Sample]:
         self.entered += 1
+        self.reached.set()
         self.open.wait(30)
         self.passed.set()
         return fine()
@@ -81,6 +83,7 @@ def test_one_that_still_hangs_is_not_started_again() -> None:
     gate = Gate()
     runner = Runner([Collecting("memory", gate, timeout=0.01)])
     runner.run()
+    assert gate.reached.wait(10)
     (again,) = runner.run()
     entered = gate.entered
     gate.open.set()
