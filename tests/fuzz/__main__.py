@@ -87,7 +87,10 @@ def run(folder: Path, target: str, seconds: int) -> Result:
         f"-max_total_time={seconds}", f"-timeout={_ALARM_S}", f"-max_len={most}", "-print_final_stats=1",
         f"-rss_limit_mb={_PYTHON_RSS if in_python else _RUST_RSS}", f"-artifact_prefix={failed}/",
     ]  # fmt: skip
-    environment = os.environ | {"XDG_CACHE_HOME": str(folder / "nothing-cached")}
+    environment = os.environ | {
+        "PYTHONPATH": str(_HERE.parent),
+        "XDG_CACHE_HOME": str(folder / "nothing-cached"),
+    }
     done = subprocess.run(
         ["nice", "-n", "10", *command, *limits, corpus, folder / "seeds" / target],
         capture_output=True, text=True, errors="replace", check=False, env=environment,

@@ -68,7 +68,7 @@ def test_beyond_the_budget_stacks_are_cut_marked_and_have_their_turn(crowd: Many
     trust = Counter(thread[4] for thread in look.threads)
     assert len(look.threads) == THREADS + 1
     assert trust["truncated"] == look.shallow > THREADS // 2
-    assert [note for note in look.notes if "truncated" in note and "14.0 MB" in note]
+    assert [note for note in look.notes if "truncated" in note and "at most 14 MB" in note]
     cut = {thread[5] for thread in look.threads if thread[4] == "truncated"}
     assert all("asleep_in_crowd" in {frame[0] for frame in look.stacks[stack]} for stack in cut)
 

@@ -21,7 +21,7 @@ from safety.pretender import Pretender
 from servers import Keeper
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from innoscope.metrics.model import Outcome
     from innoscope.target.model import Target
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Only(ProcFs):
     """A /proc with none but our own process: other tests have servers too."""
 
-    seen: tuple[int, ...] = ()
+    seen: Sequence[int] = ()
 
     def pids(self) -> list[int]:
         return [pid for pid in self.seen if self.exists(pid)]
@@ -146,16 +146,15 @@ def test_who_asks_meanwhile_shares_the_run(pretender: Pretender) -> None:
 def test_a_server_that_ended_is_down_and_remembered_but_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sensor = Sensor(Settings(), proc=ProcFs())
-    ended = []
+    ended: list[int] = []
+    sensor = Sensor(Settings(), proc=Only(seen=ended))
     for number in range(MOST_ENDED + 3):
         home = tmp_path / str(number)
         home.mkdir()
         monkeypatch.chdir(home)  # where its data would be: servers on the same one are successors
         with Pretender(home) as pretender:
-            sensor._proc = Only(seen=(pretender.pid,))
-            sensor.tick()
             ended.append(pretender.pid)
+            sensor.tick()
     try:
         told = outcomes(sensor, ended[-1])
         sensor.tick()
