@@ -1,23 +1,25 @@
 // Many threads on small stacks, each as deep as it is told.
 //
 // Arguments: threads, bytes of stack that each uses, milliseconds between two wakeups of each (0: never). Prints a
-// line once all sleep. The process ends with its standard input.
+// line once all are as deep as they get. The process ends with its standard input.
 #include <alloca.h>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <pthread.h>
+#include <semaphore.h>
 #include <unistd.h>
 
 static constexpr size_t STACK_BYTES = 64 * 1024;
 static constexpr size_t FRAME_BYTES = 1024;
 
 static long period_ms;
-static pthread_barrier_t all;
+static sem_t deep;
 
 extern "C" __attribute__((noinline, noclone)) void asleep_in_crowd()
 {
+    sem_post(&deep);
     for (;;) {
         if (period_ms == 0)
             pause();
@@ -39,7 +41,6 @@ extern "C" __attribute__((noinline, noclone)) void deeper(long bytes)
 
 static void *run(void *bytes)
 {
-    pthread_barrier_wait(&all);
     deeper(reinterpret_cast<long>(bytes));
     return nullptr;
 }
@@ -52,7 +53,7 @@ int main(int, char **arguments)
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    pthread_barrier_init(&all, nullptr, threads + 1);
+    sem_init(&deep, 0, 0);
     for (long i = 0; i < threads; i++) {
         pthread_t thread;
         if (int error = pthread_create(&thread, &attributes, run, bytes)) {
@@ -60,7 +61,8 @@ int main(int, char **arguments)
             return 1;
         }
     }
-    pthread_barrier_wait(&all);
+    for (long i = 0; i < threads; i++)
+        sem_wait(&deep);
     puts("ready");
     fflush(stdout);
     char end;

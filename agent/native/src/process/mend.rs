@@ -35,9 +35,11 @@ impl Process {
     /// Walks a consistent copy, fetching more of its stack if it goes on; gives the thread back if it moved then.
     pub(super) fn finish_still(
         &mut self,
-        thread: RawThread,
+        mut thread: RawThread,
     ) -> Result<std::result::Result<Finished, RawThread>> {
         let walk = self.unwinder.walk(&self.modules, thread.registers, &thread.stack, &thread.returns);
+        // A short copy of a short stack has all of it: nothing was cut.
+        thread.shallow &= walk.end != End::Root;
         let trust = match walk.end {
             End::Root => Trust::Exact,
             End::Lost | End::Elsewhere | End::Budget => Trust::Incomplete,
