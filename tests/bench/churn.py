@@ -1,7 +1,7 @@
-"""Connections that come and go for hours: what memory, descriptors and map entries of a sensor do meanwhile.
+"""Connect and disconnect for hours; measure memory, descriptors and map entries of sensor and agent.
 
-``python -m bench.churn --minutes 120``, with ``tests`` as the folder. Compares the end with the state after
-``--settle`` minutes, prints JSON, and exits with 1 if one of them has grown by more than 5 %.
+``python -m bench.churn --minutes 120``, with ``tests`` as the working directory. Compares the end with the
+state after ``--settle`` minutes, prints JSON, and exits with 1 if one of them has grown by more than 5 %.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from safety.agenting import Running
 from safety.sensing import Sensing, of_pid
 from servers import Server
 
@@ -25,42 +26,53 @@ if TYPE_CHECKING:
 
 _EVERY_S: Final = 15.0
 _GROWTH: Final = 1.05
+_MAP_METRICS: Final = frozenset({"probe_map_entries", "probe_map_dropped"})
 
 
 def main() -> int:
-    """Run it; the exit status."""
+    """Run it and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", default="mysql-5.6.24")
     parser.add_argument("--minutes", type=float, default=120.0)
     parser.add_argument("--settle", type=float, default=10.0)
     parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--rate", type=float, default=300.0, help="connections per second, of all clients")
     options = parser.parse_args()
-    with Server(options.server) as server, Sensing(only=[server]) as sensing:
+    with (
+        Server(options.server, options={"thread_cache_size": 0}) as server,  # each connection is a new thread
+        Sensing(only=[server]) as sensing,
+        Running(server, sensor=sensing.path) as agent,
+    ):
         began = time.monotonic()
         settled: dict[str, float] | None = None
-        with _churning(server, options.clients, 60 * options.minutes + 60):
+        with _churning(server, options.clients, options.rate, 60 * options.minutes + 60):
             passed = 0.0
             while passed < 60 * options.minutes:
                 time.sleep(_EVERY_S)
                 passed = time.monotonic() - began
-                now = _measure(sensing, server) | {"connections": _connections(server), "seconds": passed}
+                now = _measure(sensing, agent, server)
+                now |= {"connections": _connections(server), "seconds": passed}
                 print(json.dumps(now), file=sys.stderr, flush=True)
                 if settled is None and passed >= 60 * options.settle:
                     settled = now
     if settled is None or settled is now:
         parser.error("--settle must be well below --minutes")
     rate = (now["connections"] - settled["connections"]) / (now["seconds"] - settled["seconds"])
-    watched = sorted(settled.keys() - {"connections", "seconds"})
-    grown = [name for name in watched if now[name] > _GROWTH * settled[name]]
+    grown = [name for name in _compared(settled) if now[name] > _GROWTH * settled[name]]
     print(
         json.dumps({"connections_per_second": rate, "settled": settled, "end": now, "grown": grown}, indent=1)
     )
     return 1 if grown else 0
 
 
+def _compared(state: dict[str, float]) -> list[str]:
+    """Name what must not grow. Threads are only reported: a shared worker starts when it is first needed."""
+    return sorted(name for name in state if not name.endswith(("connections", "seconds", "threads")))
+
+
 @contextmanager
-def _churning(server: Server, clients: int, seconds: float) -> Iterator[None]:
-    arguments = [str(server.socket), str(clients), str(seconds)]
+def _churning(server: Server, clients: int, rate: float, seconds: float) -> Iterator[None]:
+    arguments = [str(server.socket), str(clients), str(rate), str(seconds)]
     with subprocess.Popen(
         [sys.executable, "-m", "safety.churn_main", *arguments],
         stdin=subprocess.PIPE,
@@ -73,21 +85,26 @@ def _churning(server: Server, clients: int, seconds: float) -> Iterator[None]:
 
 
 def _connections(server: Server) -> float:
-    """How many there were."""
+    """Return how many connections there have been since the server started."""
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SHOW GLOBAL STATUS LIKE 'Connections'")
         return float(cursor.fetchone()[1])
 
 
-def _measure(sensing: Sensing, server: Server) -> dict[str, float]:
-    process = Path("/proc") / str(sensing.pid)
+def _measure(sensing: Sensing, agent: Running, server: Server) -> dict[str, float]:
+    agent.scrape()
     reply = of_pid(sensing.client.collect(), server.pid)
+    assert reply is not None
+    return _usage("sensor", sensing.pid) | _usage("agent", agent.pid) | _maps(reply)
+
+
+def _usage(who: str, pid: int) -> dict[str, float]:
+    process = Path("/proc") / str(pid)
     status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
     return {
-        "rss_kb": float(status["VmRSS"].split()[0]),
-        "descriptors": float(len(list((process / "fd").iterdir()))),
-        "threads": float(status["Threads"]),
-        **(_maps(reply) if reply else {}),
+        f"{who}_rss_kb": float(status["VmRSS"].split()[0]),
+        f"{who}_descriptors": float(len(list((process / "fd").iterdir()))),
+        f"{who}_threads": float(status["Threads"]),
     }
 
 
@@ -96,7 +113,7 @@ def _maps(reply: ServerReply) -> dict[str, float]:
         f"{sample.metric}_{sample.labels[0]}": float(sample.value)
         for outcome in reply.outcomes
         for sample in outcome.samples
-        if sample.metric in {"probe_map_entries", "probe_map_dropped"} and isinstance(sample.value, float)
+        if sample.metric in _MAP_METRICS and isinstance(sample.value, float | int)
     }
 
 

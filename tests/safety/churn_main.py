@@ -1,6 +1,6 @@
-"""Clients that connect and leave at once, in a process of their own.
+"""Clients that connect and disconnect at once, in a process of their own.
 
-Arguments: socket, clients, seconds at most.
+Arguments: socket, clients, connections per second of all clients (0: no limit), seconds at most.
 """
 
 from __future__ import annotations
@@ -13,18 +13,22 @@ from typing import Any
 import pymysql
 
 
-def _come_and_go(path: str, until: float) -> None:
-    while time.monotonic() < until:
+def _come_and_go(path: str, every_s: float, until: float) -> None:
+    due = time.monotonic()
+    while due < until:
         connection: Any = pymysql.connect(unix_socket=path, user="root", ssl_disabled=True)
         connection.close()
+        due = max(due + every_s, time.monotonic() - 1)  # catch up on one second at most
+        time.sleep(max(0.0, due - time.monotonic()))
 
 
 def main() -> None:
     """Until the time is over, or our standard input closes."""
-    path, clients, bound = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    path, clients, rate, bound = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
+    every_s = clients / rate if rate else 0.0
     until = time.monotonic() + bound
     for _ in range(clients):
-        threading.Thread(target=_come_and_go, args=(path, until), daemon=True).start()
+        threading.Thread(target=_come_and_go, args=(path, every_s, until), daemon=True).start()
     print("begun", flush=True)
     sys.stdin.read()
 

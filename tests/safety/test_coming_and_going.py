@@ -33,8 +33,9 @@ def churning() -> Iterator[Server]:
     """Without a thread cache, so that each connection is a new thread and each end of one ends it."""
     fresh = {"thread_cache_size": 0}
     with Server("mysql-5.6.24", options=fresh) as server, Idle(server, IDLE), Keeper() as keeper:
+        arguments = [str(server.socket), str(CHURNERS), "0", str(BOUND_S)]
         process = subprocess.Popen(
-            [sys.executable, str(_HERE / "churn_main.py"), str(server.socket), str(CHURNERS), str(BOUND_S)],
+            [sys.executable, str(_HERE / "churn_main.py"), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

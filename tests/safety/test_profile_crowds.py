@@ -54,7 +54,7 @@ def test_threads_that_come_and_go() -> None:
     churn = Path(__file__).with_name("churn_main.py")
     with Server("mysql-5.6.24", options={"thread_cache_size": 0}) as server, Keeper() as keeper:
         process = subprocess.Popen(
-            [sys.executable, str(churn), str(server.socket), str(CHURNERS), "60"],
+            [sys.executable, str(churn), str(server.socket), str(CHURNERS), "0", "60"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
