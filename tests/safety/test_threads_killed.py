@@ -86,6 +86,11 @@ def obeyed(pid: int, orders: Path, order: str) -> set[tuple[str, str]]:
     return {(name, number) for name, number in map(str.split, answer.read_text().splitlines())}
 
 
+def names(pid: int, orders: Path) -> set[str]:
+    """Return the names of its threads."""
+    return {name for name, _ in obeyed(pid, orders, "list -")}
+
+
 def is_back(pid: int, orders: Path, name: str, before: set[tuple[str, str]]) -> bool:
     """Whether there is a thread of that name, and it is another one."""
     old = {number for one, number in before if one == name}
@@ -97,6 +102,7 @@ def is_back(pid: int, orders: Path, name: str, before: set[tuple[str, str]]) -> 
 def test_a_thread_of_the_sensor_comes_back(
     sensing: Sensing, server: Server, orders: Path, name: str
 ) -> None:
+    until(lambda: works(sensing, server) and name in names(sensing.pid, orders))
     before = obeyed(sensing.pid, orders, f"kill {name}")
     assert name in {one for one, _ in before}, before
 
@@ -106,14 +112,15 @@ def test_a_thread_of_the_sensor_comes_back(
 
 @pytest.mark.parametrize("name", AGENT)
 def test_a_thread_of_the_agent_comes_back(agent: Running, orders: Path, name: str) -> None:
-    before = obeyed(agent.pid, orders, f"kill {name}")
-    assert name in {one for one, _ in before}, before
-
     def scraped() -> bool:
         try:
             return agent.scrape().value("sql_up") == 1
         except (OSError, AssertionError):
             return False
+
+    until(lambda: scraped() and name in names(agent.pid, orders))
+    before = obeyed(agent.pid, orders, f"kill {name}")
+    assert name in {one for one, _ in before}, before
 
     until(lambda: scraped() and is_back(agent.pid, orders, name, before))
     until(scraped)

@@ -13,6 +13,7 @@ from innoscope.collectors.errors import CollectorFailed
 from innoscope.collectors.runner import Runner, explain
 from innoscope.errors import InnoscopeError, KernelUnable, NoRights, NoSuchProcess
 from innoscope.metrics.model import Sample
+from innoscope.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -106,6 +107,23 @@ def test_who_asks_may_have_less_patience_than_the_collector() -> None:
     assert good.success
 
 
+def test_slow_servers_do_not_delay_a_quick_one() -> None:
+    """With shared workers: more slow runs than there are threads, and the quick collector still answers."""
+    workers, gate = Workers(size=2), Gate()
+    quick = Runner([Collecting("memory", fine, timeout=0.2)], workers)
+    assert quick.run()[0].success  # its first run; now it is known to be quick
+    slow = [Runner([Collecting("memory", gate, timeout=0.01)], workers) for _ in range(3)]
+    for runner in slow:
+        runner.start()
+    assert gate.reached.wait(5)
+
+    (outcome,) = quick.run()
+    gate.open.set()
+    workers.close()
+
+    assert outcome.success
+
+
 def test_one_that_comes_back_is_run_again() -> None:
     gate = Gate()
     runner = Runner([Collecting("memory", gate, timeout=0.01)])
@@ -143,7 +161,7 @@ def test_threads_are_kept() -> None:
     for _ in range(20):
         assert runner.run()[0].success
 
-    assert len(seen) == 1
+    assert len(seen) == 2, "one for the first run, which may be slow, and one for all others"
 
 
 def test_a_generator_that_fails_midway_is_a_failure() -> None:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+#: A collector that took longer the last time, or has not run yet, runs on the threads for slow runs: a server that
+#: is slow to read must not delay the others.
+_QUICK_S: Final = 0.1
 #: Distinct texts of unexpected errors that are remembered as logged.
 _LOGGED_KEPT: Final = 100
 _ERRNOS: Final = {errno.EPERM: "rights", errno.EACCES: "rights", errno.ESRCH: "gone"}
@@ -84,6 +87,7 @@ class _Run:
         self._state = threading.Condition()
         self._busy = self._late = self._closed = False
         self._began = 0.0
+        self._last_s = math.inf  # how long the last run took
         self._outcome: Outcome | None = None
         self._logged: set[str] = set()
 
@@ -94,7 +98,9 @@ class _Run:
             if self._busy:
                 return
             self._busy, self._began, self._outcome = True, time.monotonic(), None
-        self._workers.submit(Job(self._collector.name, self._owner, self._work, self._lost))
+        name = self._collector.name
+        kind = name if self._last_s <= _QUICK_S else f"{name}-slow"
+        self._workers.submit(Job(kind, self._owner, self._work, self._lost))
 
     def outcome(self, patience_s: float) -> Outcome:
         """The outcome of that run, or that there is none in time."""
@@ -125,7 +131,7 @@ class _Run:
 
     def _end(self, outcome: Outcome) -> None:
         with self._state:
-            self._outcome, self._busy = outcome, False
+            self._outcome, self._last_s, self._busy = outcome, outcome.seconds, False
             self._state.notify_all()
 
     def _run(self) -> Outcome:

@@ -1,0 +1,114 @@
+"""Hostile processes that a running sensor takes for servers: the real one beside them is watched as before."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from safety.hostile_elf import FILES, FRAMES, compile_program
+from safety.sensing import Sensing, of_pid
+from servers import Keeper, Server
+from workloads import RowLock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from innoscope.sensor.protocol import Reply
+
+ANSWER_S = 1.0
+SENSOR_BYTES = 256 << 20
+SECONDS = 20
+_COLLECTORS = ("process", "memory", "probes", "waits")
+#: Passes for a server that has a library loaded: one file, mapped as code.
+_MAPPING = """
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(int count, char **arguments)
+{
+    int file = open(arguments[1], O_RDONLY);
+    if (mmap(0, 1 << 20, PROT_READ | PROT_EXEC, MAP_PRIVATE, file, 0) == MAP_FAILED)
+        return 1;
+    puts("mapped");
+    fflush(stdout);
+    for (;;)
+        pause();
+}
+"""
+
+
+@contextmanager
+def crowd(folder: Path) -> Iterator[dict[str, int]]:
+    """Start one process per hostile file and per hostile frame, all named mysqld; yield their pids by name."""
+    source = folder / "mapping.c"
+    source.write_text(_MAPPING)
+    pids = {}
+    with Keeper() as keeper:
+        for name in (*FILES, *FRAMES):
+            home = folder / name
+            home.mkdir()
+            if name in FILES:
+                path = home / f"{name}.so"
+                path.write_bytes(FILES[name][0]())
+                program = home / "mysqld"
+                subprocess.run(["cc", "-o", program, source], check=True)
+                process = subprocess.Popen([program, path], cwd=home, stdout=subprocess.PIPE)
+                assert process.stdout is not None
+                assert process.stdout.readline() == b"mapped\n"
+            else:
+                process = subprocess.Popen([compile_program(home, FRAMES[name], "mysqld")], cwd=home)
+            keeper.watch(process.pid)
+            pids[name] = process.pid
+        yield pids
+
+
+@pytest.mark.timeout(300)
+def test_hostile_servers_do_not_disturb_the_real_one(tmp_path: Path) -> None:
+    took: list[float] = []
+    with ExitStack() as stack:
+        server = stack.enter_context(Server("mysql-5.6.24"))
+        stack.enter_context(RowLock(server, 4))
+        pids = stack.enter_context(crowd(tmp_path))
+        watched = [text for pid in pids.values() for text in ("--only", pid)]
+        sensing = stack.enter_context(Sensing(*watched, only=[server]))
+
+        def collect() -> Reply:
+            began = time.monotonic()
+            reply = sensing.client.collect()
+            took.append(time.monotonic() - began)
+            return reply
+
+        def missing(reply: Reply) -> dict[str, str | None]:
+            real = of_pid(reply, server.pid)
+            outcomes = {one.collector: one for one in real.outcomes} if real else {}
+            return {
+                name: outcomes[name].reason if name in outcomes else "absent"
+                for name in _COLLECTORS
+                if name not in outcomes or not outcomes[name].success
+            }
+
+        deadline = time.monotonic() + 60
+        while missing(reply := collect()) or len(reply.servers) <= len(pids):
+            assert time.monotonic() < deadline, missing(reply)
+            time.sleep(0.5)
+        took.clear()
+        for _ in range(SECONDS):
+            reply = collect()
+            assert missing(reply) == {}
+            time.sleep(1)
+        for name, pid in pids.items():
+            hostile = of_pid(reply, pid)
+            assert hostile is not None, name
+            print(name, [(one.collector, one.reason) for one in hostile.outcomes])
+        log = sensing.log
+    print(f"slowest answer {max(took):.3f} s, sensor {reply.rss_bytes / 2**20:.0f} MB, {len(pids)} hostile")
+    print(log)
+    assert max(took) < ANSWER_S
+    assert reply.rss_bytes < SENSOR_BYTES
+    assert "Traceback" not in log
