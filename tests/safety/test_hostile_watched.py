@@ -1,4 +1,4 @@
-"""Hostile processes that a running sensor takes for servers: the real one beside them is watched as before."""
+"""Hostile processes that a running sensor takes for servers: it watches the real one as before."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ int main(int count, char **arguments)
 
 @contextmanager
 def crowd(folder: Path) -> Iterator[dict[str, int]]:
-    """Start one process per hostile file and per hostile frame, all named mysqld; yield their pids by name."""
+    """Start a process named mysqld per hostile file and per hostile frame; yield their pids by name."""
     source = folder / "mapping.c"
     source.write_text(_MAPPING)
     pids = {}

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: A collector that took longer the last time, or has not run yet, runs on the threads for slow runs: a server that
-#: is slow to read must not delay the others.
+#: A collector that took longer the last time, or has not run yet, runs on the threads for slow runs: a server
+#: that is slow to read must not delay the others.
 _QUICK_S: Final = 0.1
 #: Distinct texts of unexpected errors that are remembered as logged.
 _LOGGED_KEPT: Final = 100
