@@ -24,8 +24,15 @@ if TYPE_CHECKING:
 
 BACK_S = 60.0
 MAIN = str(Path(__file__).with_name("faulty_main.py"))
-SENSOR = ("socket", "discovery", "workers", "looks", "process", "waits", "memory", "probes")
-AGENT = ("web", "poll", "workers", "sql", "sensor")
+SENSOR = ("socket", "discovery", "workers", "looks", "process", "waits", "memory", "probes", "guard")
+AGENT = ("web", "poll", "watch", "push", "workers", "sql", "sensor")
+#: A rule that never holds, and a receiver that is not there.
+OPTIONS = """[watch]
+triggers = ['threads_running>100000']
+directory = '{folder}'
+[push]
+url = 'http://127.0.0.1:9'
+"""
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +61,8 @@ def sensing(server: Server, orders: Path) -> Iterator[Sensing]:
 @pytest.fixture(scope="module")
 def agent(server: Server, sensing: Sensing, orders: Path) -> Iterator[Running]:
     os.environ["INNOSCOPE_FAULTS"] = str(orders)
-    with Running(server, sensor=sensing.path, program=(sys.executable, MAIN)) as agent:
+    options = [OPTIONS.format(folder=orders.parent)]
+    with Running(server, sensor=sensing.path, options=options, program=(sys.executable, MAIN)) as agent:
         agent.until(lambda scrape: scrape.value("sql_up") == 1)
         yield agent
     del os.environ["INNOSCOPE_FAULTS"]
@@ -74,6 +82,12 @@ def works(sensing: Sensing, server: Server) -> bool:
     except Exception:
         return False
     return told is not None and len(told.outcomes) == 4 and all(one.success for one in told.outcomes)
+
+
+def attached(sensing: Sensing) -> bool:
+    """Whether probes are on. While the governor has failed, all of them are off."""
+    (rows,) = sensing.client.probes().values()
+    return any(row["state"] in {"attached", "sampled"} for row in rows)
 
 
 def obeyed(pid: int, orders: Path, order: str) -> set[tuple[str, str]]:
@@ -108,6 +122,18 @@ def test_a_thread_of_the_sensor_comes_back(
 
     until(lambda: works(sensing, server) and is_back(sensing.pid, orders, name, before))
     until(lambda: works(sensing, server))
+
+
+def test_a_governor_that_is_killed_takes_its_probes_off_and_on_again(
+    sensing: Sensing, server: Server, orders: Path
+) -> None:
+    """Its thread catches what kills it: the failure is told, and probes are back after a pause."""
+    until(lambda: works(sensing, server))
+    before = sensing.log.count("governor failed, all probes off")
+    obeyed(sensing.pid, orders, "kill governor")
+
+    until(lambda: sensing.log.count("governor failed, all probes off") > before)
+    until(lambda: attached(sensing))
 
 
 @pytest.mark.parametrize("name", AGENT)

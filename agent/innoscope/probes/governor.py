@@ -205,6 +205,7 @@ class Governor:
             if self.failures.why is not None:
                 self._forget_windows()
                 return
+            guard.revive()
             now = self.beat_at = time.monotonic()
             with self._lock:
                 ending = self._switch(now)

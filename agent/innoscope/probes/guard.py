@@ -48,6 +48,11 @@ class Guard:
         """Look after it from now on."""
         with self._lock:
             self._watched[id(governor)] = governor
+        self.revive()
+
+    def revive(self) -> None:
+        """Start the thread unless it is alive. Governors call this at each tick."""
+        with self._lock:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="guard", daemon=True)
                 self._thread.start()
@@ -98,4 +103,5 @@ class Guard:
 
 _GUARD: Final = Guard()
 watch = _GUARD.watch
+revive = _GUARD.revive
 forget = _GUARD.forget
