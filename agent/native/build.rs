@@ -32,6 +32,10 @@ fn compile(probes: &Path, program: &str) {
     let status = Command::new(&clang)
         .args(["-O2", "-g", "-Wall", "-Werror", "-target", "bpf"])
         .arg(format!("-D__TARGET_ARCH_{arch}"))
+        // Same bytes wherever the tree lies: debug information names files by these prefixes.
+        .arg(format!("-ffile-prefix-map={}=probes", probes.display()))
+        .arg(format!("-ffile-prefix-map={libbpf}=libbpf"))
+        .arg("-fdebug-compilation-dir=.")
         .arg(format!("-I{libbpf}"))
         .arg(format!("-I{}", probes.join("include").display()))
         .arg("-c")

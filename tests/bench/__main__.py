@@ -13,7 +13,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bench import agent, diagnose, fleet, gap, host, many, overhead, probes, profile, speed, toggle
+from bench import agent, crowd, diagnose, fleet, gap, host, many, overhead, probes, profile, speed, toggle
 from bench.children import ChildError
 from bench.scene import say
 from bench.settings import PROBE_LOADS, Settings, quick
@@ -32,6 +32,7 @@ _BENCHES = {
     "profile": profile,
     "fleet": fleet,
     "many": many,
+    "crowd": crowd,
 }
 _JSON = Path("build/bench.json")
 

@@ -47,6 +47,7 @@ class Settings:
     fleet_profiles: int = 3  #: a minute each
     fleet_agents: int = 1000  #: that are pretended; a tenth and a third of them before
     many_servers: int = 100
+    crowd_connections: int = 19_000  #: idle ones, of one server, in ``crowd``
     many_seconds: float = 60.0
     profile_frequency: int = 999  #: of innoscope's and of perf's, so that both cost something
 
@@ -74,5 +75,6 @@ def quick(servers: tuple[str, ...] = SERVERS[:1]) -> Settings:
         fleet_profiles=1,
         fleet_agents=50,
         many_servers=8,
+        crowd_connections=500,
         many_seconds=20.0,
     )

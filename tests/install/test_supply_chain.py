@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,23 @@ def test_every_part_is_in_the_list(packages: Packages) -> None:
     for path in (ROOT / "probes").rglob("*.bpf.c"):
         assert any(ref.endswith(f":{path.name}") for ref in refs), path
     assert any(ref.startswith("pkg:github/libbpf/libbpf@v") for ref in refs)
+
+
+def test_a_build_elsewhere_has_the_same_bytes(packages: Packages, tmp_path: Path) -> None:
+    """A second build, from nothing and in another folder, makes the same .deb byte by byte."""
+    elsewhere = tmp_path / "a" / "longer" / "path"
+    command: list[str | Path] = ["git", "-C", ROOT, "ls-files", "-z"]
+    tracked = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, tracked.split("\0")):
+        copy = elsewhere / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, copy)
+    places = {"PYTHONPATH": str(elsewhere / "packaging"), "SOURCE_DATE_EPOCH": str(Metadata.read().time)}
+    command = [sys.executable, "-m", "distribution", "--format", "deb", "--out", tmp_path / "out"]
+    subprocess.run(command, env=os.environ | places, check=True)
+    (again,) = (tmp_path / "out").glob("*.deb")
+
+    assert again.read_bytes() == packages.deb.read_bytes()
 
 
 @pytest.fixture
