@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 #: Threads of one kind of job; with those that replace stuck ones there are at most so many times as many.
 SIZE: Final = 4
 _SPARE: Final = 3
-#: A job that takes this long is stuck: another thread takes over the jobs behind it.
+#: A job that takes this many seconds is stuck: another thread takes over the jobs behind it.
 STUCK_S: Final = 5.0
 #: Seconds between two looks for threads that died or are stuck.
 _TEND_S: Final = 1.0
@@ -73,12 +73,20 @@ class _Lane:
 class Workers:
     """Threads are started when they are needed, at most ``size`` of a kind, or what ``sizes`` says of it.
 
-    The thread of a stuck job is replaced, up to three times as many threads. ``run`` is to be supervised: it
+    The thread of a stuck job is replaced, up to three times as many threads. A job is stuck after
+    ``STUCK_S``, or after the seconds that ``patience`` has for its kind. ``run`` is to be supervised: it
     starts delayed jobs and replaces threads that died. Without it, ``submit`` works all the same.
     """
 
-    def __init__(self, *, size: int = SIZE, sizes: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        size: int = SIZE,
+        sizes: Mapping[str, int] | None = None,
+        patience: Mapping[str, float] | None = None,
+    ) -> None:
         self._size, self._sizes = size, dict(sizes or {})
+        self._patience = dict(patience or {})
         self._lock = threading.Lock()
         self._lanes: dict[str, _Lane] = {}
         self._later: list[tuple[float, int, Job]] = []
@@ -126,8 +134,11 @@ class Workers:
                 Stuck(job.kind, job.owner, now - job.begun)
                 for lane in self._lanes.values()
                 for job in lane.threads.values()
-                if job is not None and now - job.begun > STUCK_S
+                if job is not None and self._is_stuck(job, now)
             ]
+
+    def _is_stuck(self, job: Job, now: float) -> bool:
+        return now - job.begun > self._patience.get(job.kind, STUCK_S)
 
     def threads(self) -> int:
         """Return how many threads there are."""
@@ -179,7 +190,7 @@ class Workers:
         """Forget threads that died, replace them and stuck ones; return the jobs that were lost."""
         dead = [thread for thread in lane.threads if not thread.is_alive()]
         lost = [job for job in map(lane.threads.pop, dead) if job is not None]
-        stuck = [job for job in lane.threads.values() if job is not None and now - job.begun > STUCK_S]
+        stuck = [job for job in lane.threads.values() if job is not None and self._is_stuck(job, now)]
         for job in stuck:
             if not job.told:
                 job.told = True

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 STRANGERS = 300
 SCRAPES = 100
 SENSOR_BYTES = 90 << 20
-_COLLECTORS = ("process", "waits", "memory")
+_COLLECTORS = ("process", "waits", "memory", "probes")
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_crowd_of_strangers_disturbs_nobody(strangers: Strangers) -> None:
         foreign.add(strangers.start(b"--port=\xff\x1b[2J"))
         data = server.folder.data
         foreign.add(strangers.start(b"--datadir=%s" % bytes(data), uid=0, cwd=data))
-        sensor = stack.enter_context(Sensing("--no-probes"))
+        sensor = stack.enter_context(Sensing())
         agent = stack.enter_context(Running(server, sensor=sensor.path))
         flapping = threading.Thread(target=flap, args=(data,))
         flapping.start()

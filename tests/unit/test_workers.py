@@ -23,7 +23,7 @@ PATIENCE_S = 10
 def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
     monkeypatch.setattr(module, "STUCK_S", 0.05)
     monkeypatch.setattr(module, "_TEND_S", 0.01)
-    workers = Workers(size=2)
+    workers = Workers(size=2, patience={"attach": 60.0})
     Supervisor().start("workers", workers.run, PATIENCE_S)
     yield workers
     workers.close()
@@ -77,6 +77,18 @@ def test_stuck_jobs_are_named_and_their_threads_replaced_up_to_a_bound(workers: 
     gate.set()
     until(lambda: not workers.stuck())
     until(lambda: workers.threads() <= 4)
+
+
+def test_a_kind_that_may_take_long_is_not_stuck(workers: Workers) -> None:
+    gate, third = threading.Event(), threading.Event()
+    for number in range(2):
+        workers.submit(Job("attach", f"compiling{number}", partial(wait, gate)))
+    workers.submit(Job("attach", "third", third.set))
+
+    assert not third.wait(0.3), "two threads compile, and no third begins"
+    assert workers.stuck() == []
+    gate.set()
+    assert third.wait(PATIENCE_S)
 
 
 def test_a_thread_that_dies_is_replaced_and_its_job_told(workers: Workers) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from innoscope.collectors import sql_catalog
-from innoscope.collectors.runner import Runner
+from innoscope.collectors.runner import Runner, slow_kind
 from innoscope.collectors.sql import SqlCollector
 from innoscope.metrics.model import Outcome
 from innoscope.sensor.naming import Names
@@ -95,7 +95,8 @@ class Servers:
 
     def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
         self.config = config
-        self.workers = Workers(sizes={SqlCollector.name: _SQL_THREADS})
+        kinds = (SqlCollector.name, slow_kind(SqlCollector.name))
+        self.workers = Workers(sizes=dict.fromkeys(kinds, _SQL_THREADS))
         self._clock = clock
         self._names = Names({}, ProcFs())
         self._known: dict[str, Server] = {}

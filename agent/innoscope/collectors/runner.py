@@ -99,7 +99,7 @@ class _Run:
                 return
             self._busy, self._began, self._outcome = True, time.monotonic(), None
         name = self._collector.name
-        kind = name if self._last_s <= _QUICK_S else f"{name}-slow"
+        kind = name if self._last_s <= _QUICK_S else slow_kind(name)
         self._workers.submit(Job(kind, self._owner, self._work, self._lost))
 
     def outcome(self, patience_s: float) -> Outcome:
@@ -151,6 +151,11 @@ class _Run:
             self._logged.add(words)
             _log.error("collector failed", extra={"collector": self._collector.name}, exc_info=error)
         return f"{kind}: {words}"
+
+
+def slow_kind(name: str) -> str:
+    """Return the kind of job that a collector's slow runs are."""
+    return f"{name}-slow"
 
 
 def explain(error: BaseException) -> tuple[str, str]:

@@ -53,6 +53,8 @@ _AGAIN_S: Final = 2.0
 _LONGEST_AGAIN_S: Final = 60.0
 #: Threads by kind of job where four are not right: a compiler takes 100 MB, and all probes come off at once.
 _THREADS: Final = {ATTACHING: 2, ENDING: 16}
+#: Compiling and attaching all probes of one server takes seconds, and on a busy host tens of them.
+_PATIENCE: Final = {ATTACHING: 120.0}
 #: Seconds without a sign of life after which a thread hangs. To identify one server may take seconds.
 _HANGS_S: Final = 60.0
 
@@ -107,7 +109,7 @@ class Sensor:
             metric.name for metric in registry.default() if metric.kind in ("counter", "histogram")
         )
         self._supervisor = supervisor or Supervisor()
-        self._workers = Workers(sizes=_THREADS)
+        self._workers = Workers(sizes=_THREADS, patience=_PATIENCE)
         self._failing: dict[int, _Failing] = {}
         self._failures = 0
         self._known: dict[int, _Known] = {}
