@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from innoscope.errors import InnoscopeError
 from innoscope.profile.model import MICROSECONDS, Profile, Row, ThreadTimes
 from innoscope.profile.naming import Places
 from innoscope.profile.opening import Naming, missing_names, open_samples
@@ -23,8 +24,10 @@ MOST_A_SECOND: Final = 2000
 _MOST_OF_A_THREAD: Final = 12
 _RING_BYTES: Final = 32 << 20
 _STEER_S: Final = 0.25
-#: Between two looks for waits that last and whose stack was not taken.
-_LOOK_S: Final = 1.0
+#: Waits that last and whose stack was not taken are looked for again and again: for that share of a CPU, but
+#: with at least that pause between two looks.
+_LOOK_SHARE: Final = 0.02
+_LEAST_PAUSE_S: Final = 0.05
 _LEAST_THREADS: Final = 16384
 
 
@@ -54,7 +57,7 @@ class OffCpuProfiler:
         self._began_at = 0.0
         self._began = 0
         self._steering = Steering()
-        self._looked = 0.0
+        self._look_at = 0.0
 
     def begin(self) -> None:
         """Begin to count. The stacks of waits that are under way are known by then."""
@@ -63,7 +66,8 @@ class OffCpuProfiler:
             self._program.look(self._samples)
             self._began = self._program.begin()
             self._began_at = time.time()
-        self._looked = self._steering.since = time.monotonic()
+        self._steering.since = time.monotonic()
+        self._look_at = self._steering.since + _LEAST_PAUSE_S
 
     def poll(self) -> None:
         """Take what has come."""
@@ -72,8 +76,7 @@ class OffCpuProfiler:
             self._samples.read()
             if self._steering.steer(now, self._samples.taken[0]):
                 self._program.set_most(self._steering.most)
-            if now - self._looked >= _LOOK_S:
-                self._looked = now
+            if now >= self._look_at:
                 self._look()
 
     def so_far(self) -> str:
@@ -106,13 +109,14 @@ class OffCpuProfiler:
 
     def _look(self) -> None:
         """Waits under way; a server that has ended has none."""
-        from innoscope.errors import InnoscopeError
-
+        used = time.thread_time()
         try:
             with translating(self.target.pid):
                 self._program.look(self._samples)
         except InnoscopeError as error:
             self._notes.setdefault(f"a look at the waiting threads failed: {error.what}")
+        used = time.thread_time() - used
+        self._look_at = time.monotonic() + max(_LEAST_PAUSE_S, used / _LOOK_SHARE)
 
     def _rows(
         self, waits: Iterable[tuple[int, RawPlace | None, int, int, int]], comms: dict[int, str]

@@ -173,13 +173,17 @@ impl Samples {
         accounts: &[(u32, Account)],
         ended: u64,
     ) -> Result<&Waits> {
-        let threads = source.and_then(|source| source.copy_all().ok()).unwrap_or_default();
+        let mut threads = source.and_then(|source| source.copy_all().ok()).unwrap_or_default();
         self.read().map_err(|error| Error::from_os(&error, "reading the ring buffer", Kind::Internal))?;
         let taking = &mut self.taking;
-        taking.under_way(&threads);
-        for thread in threads {
-            taking.comms.entry(thread.tid).or_insert(thread.comm);
+        for thread in &threads {
+            taking.comms.entry(thread.tid).or_insert_with(|| thread.comm.clone());
         }
+        // The wait that a thread began since the end would take the place of the one it was in at the end.
+        let at_end: FxHashMap<u32, u64> =
+            accounts.iter().map(|(tid, account)| (*tid, account.switches)).collect();
+        threads.retain(|thread| at_end.get(&thread.tid) == Some(&thread.switches));
+        taking.under_way(&threads);
         for (tid, account) in accounts {
             taking.settle(*tid, account, ended);
         }
