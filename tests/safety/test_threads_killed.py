@@ -85,7 +85,7 @@ def works(sensing: Sensing, server: Server) -> bool:
 
 
 def attached(sensing: Sensing) -> bool:
-    """Whether probes are on. While the governor has failed, all of them are off."""
+    """Return whether probes are on. While the governor has failed, all of them are off."""
     (rows,) = sensing.client.probes().values()
     return any(row["state"] in {"attached", "sampled"} for row in rows)
 
@@ -127,7 +127,7 @@ def test_a_thread_of_the_sensor_comes_back(
 def test_a_governor_that_is_killed_takes_its_probes_off_and_on_again(
     sensing: Sensing, server: Server, orders: Path
 ) -> None:
-    """Its thread catches what kills it: the failure is told, and probes are back after a pause."""
+    """Its thread catches what kills it, logs the failure, and puts probes back on after a pause."""
     until(lambda: works(sensing, server))
     before = sensing.log.count("governor failed, all probes off")
     obeyed(sensing.pid, orders, "kill governor")
