@@ -67,12 +67,20 @@ def _logging_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Callable[[str], Server]]:
+def running() -> Iterator[dict[str, Server]]:
+    """The servers of the fixture ``server``, by name."""
+    started: dict[str, Server] = {}
+    yield started
+    for one in started.values():
+        one.__exit__()
+
+
+@pytest.fixture(scope="session")
+def server(running: dict[str, Server]) -> Callable[[str], Server]:
     """``server(name)``: that server with the default options, started on first use and kept for the session.
 
     For a test that changes or ends its server, make one: ``with Server(name, options=...) as server``.
     """
-    running: dict[str, Server] = {}
 
     def started(name: str) -> Server:
         if name not in running or not running[name].running:
@@ -82,9 +90,15 @@ def server() -> Iterator[Callable[[str], Server]]:
             running[name].__enter__()
         return running[name]
 
-    yield started
+    return started
+
+
+@pytest.fixture
+def no_other_server(running: dict[str, Server]) -> None:
+    """End the session's servers, for a test that measures what watching its own server takes."""
     for one in running.values():
         one.__exit__()
+    running.clear()
 
 
 @pytest.fixture(params=NAMES)

@@ -37,6 +37,7 @@ def strangers(folder: Path) -> Iterator[Strangers]:
         yield made
 
 
+@pytest.mark.usefixtures("no_other_server")
 def test_a_crowd_of_strangers_disturbs_nobody(strangers: Strangers) -> None:
     ended, foreign = threading.Event(), set[int]()
 
