@@ -6,6 +6,9 @@ use super::RawThread;
 const USUAL_BYTES: u64 = 16 << 10;
 
 /// Spreads the threads over several snapshots by their ids: each is copied whole in one of `parts`.
+///
+/// `parts` is a power of two. As it changes from snapshot to snapshot, a thread's turn with more parts stays its
+/// turn with fewer, so none waits longer than the most parts. With other numbers some threads could wait for good.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     budget: u64,
@@ -39,13 +42,15 @@ impl Turns {
         0
     }
 
-    /// Ends a snapshot: the next one has as many turns as this one needed.
+    /// Ends a snapshot: the next one has as many turns as this one needed. Their number falls slowly, as many threads
+    /// may move again after a quiet snapshot.
     pub(super) fn finish(&mut self) {
         let each = self.bytes.checked_div(self.whole).unwrap_or(USUAL_BYTES);
         let needed = self.bytes.saturating_add(self.shallow.saturating_mul(each));
         // Turns are not all as large: with some room none of them exceeds the budget for good.
         let needed = needed.saturating_add(needed / 8);
-        self.parts = needed.div_ceil(self.budget.max(1)).min(1 << 16);
+        let parts = needed.div_ceil(self.budget.max(1)).min(1 << 16);
+        self.parts = parts.next_power_of_two().max(self.parts / 2);
     }
 }
 
@@ -113,6 +118,16 @@ mod tests {
             copied.extend(snapshot(&mut turns, order(), 1_000 * STACK));
         }
         assert_eq!(copied.len(), order().count());
+    }
+
+    #[test]
+    fn each_thread_has_its_turn_however_many_others_move() {
+        let mut turns = Turns::default();
+        let mut copied = HashSet::new();
+        for moving in [6_000, 4_000, 5_000, 3_000].into_iter().cycle().take(9) {
+            copied.extend(snapshot(&mut turns, 100..100 + moving, 1_000 * STACK));
+        }
+        assert!((100..3_100).all(|id| copied.contains(&id)));
     }
 
     #[test]
