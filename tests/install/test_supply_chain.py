@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import filecmp
+import hashlib
+import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +76,21 @@ def test_a_build_elsewhere_has_the_same_bytes(packages: Packages, tmp_path: Path
     subprocess.run(command, env=os.environ | places, check=True)
     (again,) = (tmp_path / "out").glob("*.deb")
 
-    assert again.read_bytes() == packages.deb.read_bytes()
+    assert _parts(again) == _parts(packages.deb)
+    assert filecmp.cmp(again, packages.deb, shallow=False)
+
+
+def _parts(deb: Path) -> set[tuple[str, int, float, str]]:
+    """The name, mode, time and checksum of each part of a .deb, with its control files."""
+    found = set()
+    for kind in ("--ctrl-tarfile", "--fsys-tarfile"):
+        done = subprocess.run(["dpkg-deb", kind, deb], capture_output=True, check=True)
+        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+            for part in archive:
+                file = archive.extractfile(part) if part.isreg() else None
+                checksum = hashlib.sha256(file.read()).hexdigest() if file else part.linkname
+                found.add((part.name, part.mode, part.mtime, checksum))
+    return found
 
 
 @pytest.fixture

@@ -100,13 +100,13 @@ class DirtyPages:
             self._ask(f"SET GLOBAL {name} = {usual}")
 
     def flushed_per_second(self, seconds: float) -> float:
-        """Over that time, or until a tenth is left."""
-        began, before = time.monotonic(), self._status("Innodb_buffer_pool_pages_flushed")
-        tenth = self.now() / 10
-        while self.now() >= tenth and time.monotonic() < began + seconds:
-            time.sleep(_BETWEEN_S)
-        flushed = self._status("Innodb_buffer_pool_pages_flushed") - before
-        return flushed / (time.monotonic() - began)
+        """How fast the server writes pages that are unwanted from now on: over that time, or until a tenth is left."""
+        before, tenth, began = self._status("Innodb_buffer_pool_pages_flushed"), self.now() / 10, time.monotonic()
+        with self.unwanted():
+            while self.now() >= tenth and time.monotonic() < began + seconds:
+                time.sleep(_BETWEEN_S)
+            flushed = self._status("Innodb_buffer_pool_pages_flushed") - before
+            return flushed / (time.monotonic() - began)
 
     def _status(self, name: str) -> int:
         return int(self._ask(f"SHOW GLOBAL STATUS LIKE '{name}'")[0][1])

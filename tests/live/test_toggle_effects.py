@@ -164,13 +164,14 @@ def test_dirty_pages_sink_below_their_limit(small: Callable[[str], Changed], nam
 def test_io_capacity_sets_the_pace_of_flushing(small: Callable[[str], Changed], name: str) -> None:
     """All pages are to be written: slowly with 100 a second, at once with many."""
     one = small(name)
-    with DirtyPages(one.server) as pages, one.changer.changed("io_capacity", "100"):
-        pages.stained()
-        with pages.unwanted():
+    with DirtyPages(one.server) as pages:
+        with one.changer.changed("io_capacity", "100"):
+            pages.stained()
             slow = pages.flushed_per_second(2)
             left = pages.now()
-            with one.changer.changed("io_capacity", "20000"):
-                fast = pages.flushed_per_second(PATIENCE_S)
+        with one.changer.changed("io_capacity", "20000"):
+            pages.stained()
+            fast = pages.flushed_per_second(PATIENCE_S)
     assert left > 0, "there was more to write"
     assert fast > slow
     text = f"{slow:.0f} pages/s with 100, {fast:.0f} with 20,000"

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,9 +60,10 @@ def _until_attached(process: subprocess.Popen[str]) -> None:
     """It has a program of its own in the kernel, and a pidfd: it profiles."""
     while True:
         assert process.poll() is None, process.communicate()
-        links = list(Path(f"/proc/{process.pid}/fd").iterdir())
-        if any("pidfd" in str(link.readlink()) for link in links if link.is_symlink()):
-            return
+        for link in Path(f"/proc/{process.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                if "pidfd" in str(link.readlink()):
+                    return
         time.sleep(0.01)
 
 
