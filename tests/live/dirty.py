@@ -100,8 +100,9 @@ class DirtyPages:
             self._ask(f"SET GLOBAL {name} = {usual}")
 
     def flushed_per_second(self, seconds: float) -> float:
-        """How fast the server writes pages that are unwanted from now on: over that time, or until a tenth is left."""
-        before, tenth, began = self._status("Innodb_buffer_pool_pages_flushed"), self.now() / 10, time.monotonic()
+        """Measure pages written per second from unwanting them: over `seconds`, or until a tenth is left."""
+        before = self._status("Innodb_buffer_pool_pages_flushed")
+        tenth, began = self.now() / 10, time.monotonic()
         with self.unwanted():
             while self.now() >= tenth and time.monotonic() < began + seconds:
                 time.sleep(_BETWEEN_S)

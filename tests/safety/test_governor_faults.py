@@ -174,7 +174,7 @@ def _inject(collector: ProbesCollector, call: str, monkeypatch: pytest.MonkeyPat
 
 
 def _links() -> int:
-    """How many links of uprobes this process has. A failed test's objects live on, and their iterators' links."""
+    """How many links of uprobes this process has; not the iterators' links that a failed test keeps alive."""
     found = 0
     for one in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # closed meanwhile
