@@ -1,20 +1,21 @@
-//! A function of our own to be probed, so that the cost of a hit is measured on the host it is paid on.
+//! Functions of this module that can be probed, to measure the cost of a probe hit on this host.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// As much as the caches of one core hold, nearly all CPUs' second level.
+/// Bytes to write so that the caches of one core hold nothing else: the size of the L2 cache of nearly all
+/// CPUs.
 const COLD_BYTES: usize = 1 << 20;
 const CACHE_LINE: usize = 64;
 
-/// Name of the function in the symbol table that begins as most functions do. The kernel emulates its first
-/// instruction (a push) at a hit.
+/// Symbol name of the function that begins as most functions do: the kernel emulates its first instruction, a
+/// push, at a hit.
 pub const FUNCTION: &str = "innoscope_calibration";
-/// Name of the one that begins with an instruction which the kernel has to execute out of line, in a single step:
-/// several times as expensive.
+/// Symbol name of the function whose first instruction the kernel cannot emulate. It has to single-step it
+/// out of line, which is several times as expensive.
 pub const STEPPED_FUNCTION: &str = "innoscope_calibration_stepped";
 
-/// Does next to nothing, so what a call of it takes is what the probe takes.
+/// Do next to nothing, so that the duration of a probed call is the cost of the probe.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -22,7 +23,7 @@ pub extern "C" fn innoscope_calibration(value: u64) -> u64 {
     std::arch::naked_asm!("push rbp", "mov rbp, rsp", "lea rax, [rdi + 1]", "pop rbp", "ret")
 }
 
-/// As the other, with another beginning.
+/// Do next to nothing, but begin with an instruction that the kernel has to single-step.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -46,9 +47,10 @@ pub extern "C" fn innoscope_calibration_stepped(value: u64) -> u64 {
     black_box(value).wrapping_add(2)
 }
 
-/// The median time of so many calls of the one or the other, with what it takes to read the clock.
+/// Return the median time of `calls` calls of one of the functions, including the time to read the clock.
 ///
-/// Before each the caches are filled with something else, as a server does between two calls of a function: a hit
+/// Before each call the caches are filled with other data, as a server does between two calls of a function:
+/// a hit then costs twice as much. The median leaves out calls in which another thread got the CPU.
 /// costs twice as much then. The median leaves out the calls in which somebody else got the CPU.
 pub fn run(calls: u32, stepped: bool) -> Duration {
     let function = if stepped { innoscope_calibration_stepped } else { innoscope_calibration };

@@ -1,4 +1,4 @@
-//! The call frame information of one file: how to get from a frame to its caller.
+//! Call frame information (CFI) of one file: the rules to get from a frame to its caller.
 
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, EhFrame, EhFrameHdr, Encoding, EndianSlice, Evaluation,
@@ -11,24 +11,26 @@ use crate::symbols::{Bytes, ElfFile, limits};
 type Slice<'data> = EndianSlice<'data, LittleEndian>;
 type Expression = UnwindExpression<usize>;
 
-/// Steps that the evaluation of one expression is charged with; one that never ends is charged with its limit.
+/// Steps charged for evaluating one expression. An expression that does not terminate is charged its limit as
+/// well.
 const EXPRESSION_STEPS: u64 = 50;
 
 /// The registers of one frame.
 #[derive(Debug, Clone, Copy)]
 pub struct Frame {
-    /// The instruction pointer, or the return address.
+    /// The instruction pointer of the innermost frame, or a return address.
     pub ip: u64,
     /// The stack pointer.
     pub sp: u64,
-    /// The frame pointer, or what the function uses the register for.
+    /// The frame pointer register, which the function may use for something else.
     pub bp: u64,
-    /// Whether nothing was called from it.
+    /// True for the innermost frame: `ip` is then no return address.
     pub innermost: bool,
 }
 
 impl Frame {
-    /// The address to look up: a return address belongs to the call before it.
+    /// Return the address to look up. A return address may already belong to the next function, so the
+    /// address of the call instruction before it is used.
     pub fn lookup(&self) -> u64 {
         if self.innermost { self.ip } else { self.ip.wrapping_sub(1) }
     }
@@ -43,20 +45,20 @@ impl Frame {
     }
 }
 
-/// What a frame was called from.
+/// The caller of a frame.
 #[derive(Debug, Clone, Copy)]
 pub enum Caller {
-    /// This frame.
+    /// The caller's frame.
     At(Frame),
-    /// Nothing: it is the outermost one.
+    /// There is no caller: this is the outermost frame.
     Top,
 }
 
-/// The bytes of a stack.
+/// Access to the bytes of a stack.
 pub struct Memory<F> {
-    /// Reads a word.
+    /// Read the word at an address, or return `None` if it was not copied.
     pub read: F,
-    /// Whether a word was wanted that is not among them.
+    /// True if a word was needed that is not among the copied bytes.
     pub beyond: bool,
 }
 
@@ -68,45 +70,46 @@ impl<F: Fn(u64) -> Option<u64>> Memory<F> {
     }
 }
 
-/// Where a register of the caller is.
+/// Where the caller's value of a register is saved.
 #[derive(Debug, Clone, Copy)]
 enum Saved {
-    /// Nobody says.
+    /// Not described.
     Nowhere,
     /// In the same register.
     Same,
-    /// In memory, so far from the canonical frame address.
+    /// In memory, at this offset from the canonical frame address (CFA).
     At(i64),
-    /// It is the canonical frame address plus this.
+    /// The value is the CFA plus this offset.
     Value(i64),
     /// In another register.
     In(Register),
-    /// In memory, at the address that the expression gives.
+    /// In memory, at the address that this expression returns.
     AtExpression(Expression),
-    /// The expression gives it.
+    /// The value is what this expression returns.
     Expression(Expression),
 }
 
-/// How the canonical frame address is found.
+/// How to compute the canonical frame address (CFA).
 #[derive(Debug, Clone, Copy)]
 enum Canonical {
     Offset(Register, i64),
     Expression(Expression),
 }
 
-/// How to get from a frame at one address to its caller.
+/// The unwind rule for one address: how to get from a frame to its caller.
 #[derive(Debug, Clone, Copy)]
 pub enum Rule {
-    /// There is no caller; marked so, or merely not described.
+    /// There is no caller.
     Root {
-        /// Marked: the return address is undefined.
+        /// True if the file marks the return address as undefined, false if it just does not describe it.
         undefined: bool,
     },
-    /// There is an entry for the function, and none for the address: as after the prologue, or not yet in it.
+    /// The function has an entry, but none of its rows covers the address. The innermost frame is then treated
+    /// as if its prologue had not run yet, other frames as if the frame pointer were set up.
     Uncovered,
-    /// By the frame pointer.
+    /// Follow the frame pointer.
     FramePointer,
-    /// As the entry says.
+    /// Follow this row of the unwind table.
     Described(Row),
 }
 
@@ -120,12 +123,12 @@ pub struct Row {
 }
 
 impl Rule {
-    /// Whether the function is marked to have no caller.
+    /// Return true if the file marks the function as having no caller.
     pub fn is_undefined(self) -> bool {
         matches!(self, Self::Root { undefined: true })
     }
 
-    /// The caller; `None` where it cannot be found.
+    /// Return the caller, or `None` if it cannot be found.
     pub fn caller<F: Fn(u64) -> Option<u64>>(
         self,
         table: Option<&UnwindTable>,
@@ -154,7 +157,7 @@ fn by_frame_pointer<F: Fn(u64) -> Option<u64>>(frame: Frame, memory: &mut Memory
     advance(frame, sp, bp, memory)
 }
 
-/// The caller whose return address lies below `sp`.
+/// Build the caller's frame, with the return address in the word below `sp`.
 fn advance<F: Fn(u64) -> Option<u64>>(
     frame: Frame,
     sp: u64,
@@ -193,7 +196,8 @@ impl Row {
                 let at = canonical.checked_add_signed(offset)?;
                 match (memory.read)(at) {
                     Some(bp) => bp,
-                    // An epilogue that has popped it already, and does not say so. Or `sp` is where the copy begins.
+                    // Some epilogues have popped it already without saying so. Otherwise `sp` is where the
+                    // copy begins.
                     None if frame.innermost && at < frame.sp => frame.bp,
                     None => memory.word(at)?,
                 }
@@ -227,18 +231,18 @@ fn saved(rule: Option<&RegisterRule<usize>>) -> Saved {
     }
 }
 
-/// The unwind information of one file.
+/// The unwind table of one file.
 pub struct UnwindTable {
     frames: Bytes,
     header: Option<Bytes>,
-    /// Without a header: where each entry's function begins, and where the entry is.
+    /// If there is no header: the start address of each entry's function and the offset of the entry, sorted.
     index: Vec<(u64, usize)>,
     bases: BaseAddresses,
     context: UnwindContext<usize>,
 }
 
 impl UnwindTable {
-    /// Of a file that has none.
+    /// Create an empty table, for a file without unwind information.
     pub fn none() -> Self {
         Self {
             frames: Bytes::from(Vec::new()),
@@ -249,7 +253,8 @@ impl UnwindTable {
         }
     }
 
-    /// Read the sections of a file; without `.eh_frame_hdr` the entries are indexed, some ms for a server.
+    /// Read the unwind sections of a file. Without `.eh_frame_hdr` the entries are indexed, which takes some
+    /// ms for a server.
     pub fn of(elf: &ElfFile) -> Self {
         let mut table = Self::none();
         let Some(frames) = elf.section(".eh_frame") else { return table };
@@ -272,7 +277,7 @@ impl UnwindTable {
         table
     }
 
-    /// The rule at an ELF virtual address.
+    /// Return the unwind rule for an ELF virtual address.
     pub fn rule(&mut self, svma: u64, steps: &mut u64) -> Rule {
         let Self { frames, header, index, bases, context } = self;
         let section = section(frames);
@@ -304,7 +309,8 @@ impl UnwindTable {
         }
     }
 
-    /// The value of an expression over the registers of a frame; one that takes too long has none.
+    /// Evaluate an expression over the registers of a frame; return `None` if it fails or takes too many
+    /// steps.
     fn evaluate(
         &self,
         expression: Expression,
@@ -343,7 +349,7 @@ fn section(frames: &Bytes) -> EhFrame<Slice<'_>> {
     section
 }
 
-/// The entry of the last function that begins at or before the address.
+/// Find the entry of the last function that begins at or before the address.
 fn entry<'data>(
     section: &EhFrame<Slice<'data>>,
     header: Option<&'data [u8]>,
@@ -362,7 +368,7 @@ fn entry<'data>(
     section.fde_from_offset(bases, offset, EhFrame::cie_from_offset).ok()
 }
 
-/// Where the function of each entry begins, in order. Ends where the section is damaged.
+/// List the start of each entry's function in ascending order. The list ends at the first malformed entry.
 fn index(frames: &Bytes, bases: &BaseAddresses) -> Vec<(u64, usize)> {
     let section = section(frames);
     let mut entries = section.entries(bases);
@@ -372,7 +378,7 @@ fn index(frames: &Bytes, bases: &BaseAddresses) -> Vec<(u64, usize)> {
         && found.len() < limits::UNWIND_ENTRIES
     {
         let CieOrFde::Fde(entry) = entry else { continue };
-        // Most entries share the one that came before: it is parsed once.
+        // Most entries share the CIE of the entry before: parse it only once.
         let parsed = entry.parse(|section, bases, offset| {
             if let Some((at, known)) = &last
                 && *at == offset

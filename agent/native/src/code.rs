@@ -1,5 +1,5 @@
-//! One file of code that is mapped into a process, as probes need it: by what path the very file that runs is
-//! reached, which functions it has, and where in the file they begin.
+//! One mapped file of code, as probes need it: the path that opens exactly this file, its functions, and
+//! their offsets in the file.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::references;
 use crate::symbols::{self, DebugSearch, ElfFile, Named, SymbolTable};
 use crate::uprobe;
 
-/// Bytes of the longest instruction of x86-64.
+/// At least the length of the longest x86-64 instruction, in bytes.
 const INSTRUCTION: u64 = 16;
 
 /// A mapped file with its symbols.
@@ -20,29 +20,29 @@ pub struct CodeFile {
     mapping: Mapping,
     elf: Arc<ElfFile>,
     table: SymbolTable,
-    /// What to add to an ELF virtual address to get the address in the process.
+    /// The difference between an address in the process and the ELF virtual address.
     pub bias: u64,
 }
 
 /// A function that can be probed.
 #[derive(Debug, Clone)]
 pub struct Function {
-    /// As in the symbol table, mangled.
+    /// The mangled name from the symbol table.
     pub name: String,
     /// ELF virtual address.
     pub address: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Offset of its first instruction in the file.
+    /// File offset of its first instruction.
     pub offset: u64,
-    /// Whether a probe on it is one of the expensive kind; see [`uprobe::is_stepped`].
+    /// True if a probe on it is of the expensive kind; see [`uprobe::is_stepped`].
     pub stepped: bool,
 }
 
 impl CodeFile {
-    /// The main executable, or the first mapped file whose base name begins with `name`.
+    /// Open the main executable, or the first mapped file whose base name begins with `name`.
     ///
-    /// Errors: `Gone`, `Rights`, `Elf` where no such file is mapped or it is damaged.
+    /// Errors: `Gone`, `Rights`, or `Elf` if no such file is mapped or it is damaged.
     pub fn new(pid: u32, name: Option<&str>, search: &DebugSearch) -> Result<Self> {
         let mapping = match name {
             None => maps::main_executable(pid)?,
@@ -56,33 +56,34 @@ impl CodeFile {
         Ok(Self { pid, mapping, elf, table, bias })
     }
 
-    /// The path that opens the mapped file itself, whatever lies under its name by now.
+    /// Return a path that opens the mapped file itself, even if the file under its name was replaced since.
     pub fn path(&self) -> PathBuf {
         let Mapping { start, end, .. } = self.mapping;
         PathBuf::from(format!("/proc/{}/map_files/{start:x}-{end:x}", self.pid))
     }
 
-    /// The path as the process sees it.
+    /// Return the path as the process sees it.
     pub fn shown_path(&self) -> &str {
         &self.mapping.path
     }
 
-    /// The GNU build-id of the mapped file.
+    /// Return the GNU build-id of the mapped file.
     pub fn build_id(&self) -> Option<String> {
         self.elf.build_id()
     }
 
-    /// Where the names come from.
+    /// Return the source of the symbol names.
     pub fn symbols_from(&self) -> &'static str {
         self.table.source.as_str()
     }
 
-    /// Why a better source of names could not be used, in words.
+    /// Return why a better source of names could not be used, if so.
     pub fn problem(&self) -> Option<&str> {
         self.table.problem.as_deref()
     }
 
-    /// The functions whose names begin with one of these. Resolvers (IFUNC) are left out: they run once.
+    /// List the functions whose names begin with one of these prefixes. IFUNC resolvers are left out: they
+    /// run only once.
     pub fn functions(&self, beginnings: &[String]) -> Vec<Function> {
         let named = self.table.named(beginnings).into_iter().filter(|named| named.is_code);
         named
@@ -94,13 +95,15 @@ impl CodeFile {
             .collect()
     }
 
-    /// The variables whose names begin with one of these: (name, address in the process, size in bytes).
+    /// List the variables whose names begin with one of these prefixes: (name, address in the process, size
+    /// in bytes).
     pub fn variables(&self, beginnings: &[String]) -> Vec<(String, u64, u64)> {
         let named = self.table.named(beginnings).into_iter().filter(|named| !named.is_code);
         named.map(|Named { name, address, size, .. }| (name, address.wrapping_add(self.bias), size)).collect()
     }
 
-    /// The variable at each of these addresses in the process: (name, address of its first byte there).
+    /// Return the variable that covers each of these addresses in the process: (name, address of its first
+    /// byte).
     pub fn variables_at(&self, addresses: &[u64]) -> Vec<Option<(String, u64)>> {
         let own: Vec<u64> = addresses.iter().map(|one| one.wrapping_sub(self.bias)).collect();
         let found = self.table.variables_at(&own);
@@ -108,7 +111,8 @@ impl CodeFile {
         found.into_iter().map(|one| one.map(told)).collect()
     }
 
-    /// How often the file refers to each of these functions (ELF virtual address, size); see [`references`].
+    /// Count the file's references to each of these functions (ELF virtual address, size); see
+    /// [`references`].
     pub fn references(&self, functions: &[(u64, u64)]) -> Option<Vec<u32>> {
         references::count(&self.elf, functions)
     }

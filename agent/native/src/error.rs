@@ -1,4 +1,4 @@
-//! What can go wrong in the core, by the kinds that the command line tells apart.
+//! Errors of the core, classified by the kinds that the command line distinguishes.
 
 use std::fmt;
 use std::io;
@@ -6,24 +6,24 @@ use std::io;
 /// Kind of a failure; `as_str` is what Python sees in `NativeError.args[0]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// The process ended, or never was.
+    /// The process has ended or never existed.
     Gone,
-    /// The kernel answered EPERM or EACCES.
+    /// The kernel refused with EPERM or EACCES.
     Rights,
-    /// Another debugger has the process.
+    /// Another debugger is attached to the process.
     Traced,
     /// This kernel cannot load or run the snapshot program.
     Bpf,
     /// A file is not a usable ELF object.
     Elf,
-    /// The process is of another CPU architecture than this build.
+    /// The process has another CPU architecture than this build.
     Arch,
-    /// Anything else: a defect of ours.
+    /// Anything else: a bug in this program.
     Internal,
 }
 
 impl Kind {
-    /// The kind's name in Python.
+    /// Return the kind's name in Python.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Gone => "gone",
@@ -37,26 +37,26 @@ impl Kind {
     }
 }
 
-/// A failure with its kind and what was being done.
+/// An error: its kind and a description.
 #[derive(Debug, Clone)]
 pub struct Error {
-    /// What sort of failure.
+    /// The kind of failure.
     pub kind: Kind,
-    /// What failed, on what, why.
+    /// What failed, on what, and why.
     pub detail: String,
 }
 
-/// Result of everything in the core.
+/// The result type used throughout the core.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// A failure of the given kind.
+    /// Create an error of the given kind.
     pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
         Self { kind, detail: detail.into() }
     }
 
-    /// Sorts an operating system error: ESRCH and ENOENT mean the process is gone, EPERM and EACCES rights,
-    /// the rest takes `otherwise`.
+    /// Convert an operating system error: ESRCH and ENOENT become `Gone`, EPERM and EACCES become `Rights`,
+    /// everything else becomes `otherwise`.
     pub fn from_os(error: &io::Error, doing: &str, otherwise: Kind) -> Self {
         let kind = match error.raw_os_error() {
             Some(libc::ESRCH | libc::ENOENT) => Kind::Gone,

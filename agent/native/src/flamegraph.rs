@@ -1,10 +1,10 @@
-//! Flame graphs by inferno.
+//! Flame graphs, drawn by the inferno crate.
 
 use inferno::flamegraph::{self, Options};
 
 use crate::error::{Error, Kind, Result};
 
-/// An interactive SVG of folded lines (`root;…;leaf count`).
+/// Draw an interactive SVG from folded stacks (`root;…;leaf count`).
 pub fn draw(folded: &[String], title: String, subtitle: String, count_name: String) -> Result<String> {
     let mut options = Options::default();
     options.title = title;

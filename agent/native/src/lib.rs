@@ -1,9 +1,13 @@
 //! The core of Innoscope: copies the stacks of all threads of a live process without stopping it, unwinds
-//! them offline and names what they are in.
+//! them offline and resolves their symbols.
 //!
-//! `snapshot` copies, `modules` and `symbols` know the files that are mapped, `unwind` walks, `names`
-//! names, `process` puts one look together, `samples` adds up stacks that BPF programs send, `layout` knows
-//! where global numbers lie, `python` is the face.
+//! - `snapshot` copies registers and stacks.
+//! - `modules` and `symbols` read the files that are mapped into the process.
+//! - `unwind` turns stacks into return addresses, `names` turns addresses into function names.
+//! - `process` combines these into one snapshot.
+//! - `samples` counts the stacks that BPF programs send.
+//! - `layout` finds the offsets of global variables and their members.
+//! - `python` and `python_*` are the interface to Python.
 
 pub mod bpfmap;
 pub mod calibration;

@@ -1,28 +1,28 @@
-//! What one look at a process tells, and how far it can be believed.
+//! The result of one snapshot of a process, with the reliability of each stack.
 
 use std::time::Duration;
 
 use crate::snapshot::RawThread;
 
-/// How far a thread's stack can be believed.
+/// How reliable a thread's stack is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Trust {
-    /// It did not run while it was copied.
+    /// The thread did not run while it was copied.
     Exact,
-    /// It was running: sampled afresh.
+    /// The thread was running, and a perf event sampled it.
     OnCpu,
-    /// It was running and no sample came: as of its last kernel entry.
+    /// The thread was running and no sample arrived: the stack is that of its last kernel entry.
     Stale,
-    /// It ran while it was copied, each time.
+    /// The thread ran during the copy, at each attempt.
     Torn,
-    /// Deeper than what could be copied.
+    /// The stack is deeper than what was copied.
     Truncated,
-    /// The walk did not reach a root.
+    /// Unwinding stopped before it reached the outermost frame.
     Incomplete,
 }
 
 impl Trust {
-    /// The name in the JSON schema.
+    /// Return the name used in the JSON schema.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Exact => "exact",
@@ -35,34 +35,34 @@ impl Trust {
     }
 }
 
-/// One thread of a look.
+/// One thread of a snapshot.
 #[derive(Debug, Clone)]
 pub struct Thread {
-    /// As copied; its stack bytes are dropped.
+    /// The thread as copied, without its stack bytes.
     pub raw: RawThread,
-    /// How far to believe it.
+    /// How reliable the stack is.
     pub trust: Trust,
-    /// Which stack, by `Process::frames`.
+    /// The stack's id, for `Process::frames`.
     pub stack: u32,
 }
 
-/// What a look saw and what it took.
+/// One snapshot: its threads and its cost.
 #[derive(Debug, Default)]
 pub struct Look {
     /// All threads.
     pub threads: Vec<Thread>,
-    /// From the first thread's copy to the end of the last one's.
+    /// Time from the start of the first copy to the end of the last one, retries included.
     pub copy: Duration,
-    /// Unwinding.
+    /// Time spent on unwinding.
     pub unwind: Duration,
-    /// Naming.
+    /// Time spent on resolving symbols.
     pub symbolise: Duration,
-    /// Threads copied again.
+    /// Number of threads that were copied again.
     pub retried: usize,
-    /// Threads sampled because they were running.
+    /// Number of running threads that were sampled by perf events.
     pub sampled: usize,
-    /// Threads whose stack was cut because the budget of the snapshot was spent.
+    /// Number of threads whose stack was cut because the snapshot's budget was used up.
     pub shallow: usize,
-    /// What was degraded, in words.
+    /// Messages about what was degraded.
     pub notes: Vec<String>,
 }

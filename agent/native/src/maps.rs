@@ -1,4 +1,4 @@
-//! /proc/PID/maps, as far as executable code is concerned.
+//! Reads the executable mappings from /proc/PID/maps.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -6,39 +6,39 @@ use std::io::Read as _;
 use crate::error::{Error, Kind, Result};
 use crate::symbols::limits;
 
-/// One executable mapping of a file, or the vDSO.
+/// One executable mapping of a file or of the vDSO.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
-    /// First address.
+    /// The first address.
     pub start: u64,
-    /// Address after the last.
+    /// The end address (exclusive).
     pub end: u64,
-    /// Offset of `start` in the file.
+    /// The file offset of `start`.
     pub offset: u64,
-    /// Inode of the file; 0 for the vDSO.
+    /// The inode of the file; 0 for the vDSO.
     pub inode: u64,
-    /// Path as the process sees it (without " (deleted)"), or `[vdso]`.
+    /// The path as the process sees it (without " (deleted)"), or `[vdso]`.
     pub path: String,
-    /// The file was removed or replaced after it was mapped.
+    /// True if the file was removed or replaced after it was mapped.
     pub deleted: bool,
 }
 
-/// The executable file mappings and the vDSO of process `pid`, lowest address first.
+/// List the executable mappings of files and of the vDSO in process `pid`, lowest address first.
 ///
 /// Errors: `Gone`, `Rights` (reading another user's maps needs CAP_SYS_PTRACE).
 pub fn executable(pid: u32) -> Result<Vec<Mapping>> {
     let path = format!("/proc/{pid}/maps");
     let mut text = Vec::new();
-    // Mappings beyond the limit are of no server: they count as not mapped.
+    // No server has more mappings than this limit allows: the rest is ignored.
     File::open(&path)
         .and_then(|file| file.take(limits::MAPS_BYTES).read_to_end(&mut text))
         .map_err(|error| Error::from_os(&error, &format!("reading {path}"), Kind::Internal))?;
     Ok(String::from_utf8_lossy(&text).lines().filter_map(parse_executable).collect())
 }
 
-/// The first executable mapping of the program itself, as /proc/PID/exe names it.
+/// Return the first executable mapping of the program itself, found by the inode of /proc/PID/exe.
 ///
-/// Errors: `Gone`, `Rights`, and `Elf` where the program is mapped under no name.
+/// Errors: `Gone`, `Rights`, or `Elf` if no mapping has that inode.
 pub fn main_executable(pid: u32) -> Result<Mapping> {
     let link = format!("/proc/{pid}/exe");
     let metadata = fs::metadata(&link)
@@ -50,7 +50,7 @@ pub fn main_executable(pid: u32) -> Result<Mapping> {
         .ok_or_else(|| Error::new(Kind::Elf, format!("process {pid} does not map its own executable")))
 }
 
-/// `start-end perms offset dev inode path`, None for what holds no code of a file.
+/// Parse `start-end perms offset dev inode path`; return None for a mapping that is not code of a file.
 fn parse_executable(line: &str) -> Option<Mapping> {
     let mut fields = line.splitn(6, ' ');
     let (start, end) = fields.next()?.split_once('-')?;
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_code_of_files_and_the_vdso() {
+    fn parses_executable_mappings_of_files_and_the_vdso() {
         let line =
             "55e0c000-55e0d000 r-xp 00002000 fe:00 123                        /usr/sbin/my sqld (deleted)";
         let mapping = parse_executable(line).expect("executable");
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_out_data_and_damaged_lines() {
+    fn ignores_data_mappings_and_malformed_lines() {
         assert!(parse_executable("55e0c000-55e0d000 rw-p 00002000 fe:00 123   /usr/sbin/mysqld").is_none());
         assert!(parse_executable("7f0000000000-7f0000001000 r-xp 00000000 00:00 0 ").is_none());
         assert!(parse_executable("garbage").is_none());

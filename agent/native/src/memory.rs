@@ -1,4 +1,4 @@
-//! Reading another process's memory without stopping it.
+//! Reads another process's memory without stopping it.
 
 use std::io::{self, IoSliceMut};
 
@@ -9,13 +9,13 @@ use nix::unistd::Pid;
 use crate::error::{Error, Kind, Result};
 
 const PAGE: usize = 4096;
-/// Most pieces that the kernel takes at once.
+/// Maximum number of memory ranges in one process_vm_readv call (UIO_MAXIOV).
 const IOV_MAX: usize = 1024;
 
-/// Exactly `size` bytes at `address`.
+/// Read exactly `size` bytes at `address`.
 ///
-/// Errors: `Gone`, `Rights` (another user's memory needs CAP_SYS_PTRACE), `Internal` for addresses that are
-/// not mapped.
+/// Errors: `Gone`, `Rights` (reading another user's memory needs CAP_SYS_PTRACE), `Internal` for addresses
+/// that are not mapped.
 pub fn read(pid: u32, address: u64, size: usize) -> Result<Vec<u8>> {
     let bytes = read_some(pid, address, size).map_err(|error| {
         Error::from_os(
@@ -32,7 +32,7 @@ pub fn read(pid: u32, address: u64, size: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Up to `size` bytes from `address` to the end of what is mapped.
+/// Read up to `size` bytes from `address`, fewer if the mapping ends before.
 pub fn read_some(pid: u32, address: u64, size: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; size];
     let pieces = page_wise(address, size);
@@ -55,22 +55,23 @@ pub fn read_some(pid: u32, address: u64, size: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Many places in one system call (per 1,024): the bytes of each `(address, size)`, None where it is not mapped.
+/// Read many `(address, size)` ranges, 1,024 per system call. A range that is not mapped gives None.
 ///
-/// Errors: `Gone`, `Rights`. The kernel copies one after the other: this is no snapshot of one instant.
+/// Errors: `Gone`, `Rights`. The kernel copies one range after the other, so the values are not of the same
+/// instant.
 pub fn read_many(pid: u32, places: &[(u64, usize)]) -> Result<Vec<Option<Vec<u8>>>> {
     let mut found = Vec::with_capacity(places.len());
     while let Some(batch) = places.get(found.len()..).filter(|rest| !rest.is_empty()) {
         let batch = &batch[..batch.len().min(IOV_MAX)];
         let whole = read_batch(pid, batch, &mut found)?;
         if whole < batch.len() {
-            found.push(None); // the kernel stops at the first place that is not mapped
+            found.push(None); // the kernel stops at the first range that is not mapped
         }
     }
     Ok(found)
 }
 
-/// How many places came whole; their bytes are added to `found`.
+/// Append the bytes of the ranges that were read completely to `found`, and return their number.
 fn read_batch(pid: u32, batch: &[(u64, usize)], found: &mut Vec<Option<Vec<u8>>>) -> Result<usize> {
     let mut bytes = vec![0; batch.iter().map(|(_, size)| size).sum()];
     let remote: Vec<_> =
@@ -95,7 +96,8 @@ fn read_batch(pid: u32, batch: &[(u64, usize)], found: &mut Vec<Option<Vec<u8>>>
     Ok(batch.len())
 }
 
-/// One piece a page: a read that meets the mapping's end then keeps what came before it.
+/// Split a range at page boundaries. The kernel then returns all pages before the end of the mapping, and not
+/// just an error.
 fn page_wise(address: u64, bytes: usize) -> Vec<RemoteIoVec> {
     let mut pieces = Vec::with_capacity(bytes / PAGE + 2);
     let mut base = address as usize;
@@ -120,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_many_places_around_one_that_is_not_mapped() {
+    fn reads_many_ranges_around_an_unmapped_one() {
         let data: Vec<u64> = (0..3000).collect();
         let mut places: Vec<_> = data.iter().map(|value| (std::ptr::from_ref(value) as u64, 8)).collect();
         places.insert(1500, (0x10, 8));
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn says_gone_and_unmapped_apart() {
+    fn distinguishes_an_ended_process_from_an_unmapped_address() {
         assert_eq!(read(u32::MAX >> 1, 0x1000, 8).unwrap_err().kind, Kind::Gone);
         assert_eq!(read(std::process::id(), 0x10, 8).unwrap_err().kind, Kind::Internal);
     }

@@ -1,4 +1,4 @@
-//! The ELF files that are mapped into a process, with what unwinding and naming need of each.
+//! The ELF files that are mapped into a process, with what unwinding and symbol resolution need of each.
 
 use std::cell::{OnceCell, RefCell};
 use std::fs::File;
@@ -14,45 +14,45 @@ use crate::symbols::{self, DebugSearch, ElfFile, SymbolTable, limits, opening};
 
 /// One ELF file mapped into the process.
 pub struct Module {
-    /// Path as the process sees it, or `[vdso]`.
+    /// The path as the process sees it, or `[vdso]`.
     pub path: String,
-    /// The file was replaced under the running process.
+    /// True if the file was removed or replaced after it was mapped.
     pub deleted: bool,
-    /// Mapped executable addresses.
+    /// The first executable address.
     pub start: u64,
-    /// Address after the last executable one.
+    /// The end of the last executable mapping.
     pub end: u64,
-    /// What to add to an address of the file to get the address in the process.
+    /// The difference between an address in the process and the ELF virtual address.
     pub bias: u64,
-    /// The file, where it could be opened.
+    /// The file, if it could be opened.
     pub elf: Option<Arc<ElfFile>>,
-    /// Its names.
+    /// Its symbols.
     pub symbols: SymbolTable,
-    /// Why the file or its names could not be used.
+    /// Why the file or a better source of its symbols could not be used.
     pub problem: Option<String>,
-    /// Started at the first use; None when there is no debug info.
+    /// The reader of inlined calls, started at the first use; None if there is no debug information.
     inlines: OnceCell<Option<RefCell<InlinedCalls>>>,
     inode: u64,
 }
 
 impl Module {
-    /// The base name of the path, for people.
+    /// Return the base name of the path, for display.
     pub fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 
-    /// Bytes of its files that are kept in memory.
+    /// Return how many bytes of its files are kept in memory.
     fn held(&self) -> u64 {
         self.elf.as_ref().map_or(0, |elf| elf.held()) + self.symbols.held()
     }
 
-    /// The address in the file's own terms.
+    /// Convert an address in the process to the ELF virtual address.
     pub fn svma(&self, address: u64) -> u64 {
         address.wrapping_sub(self.bias)
     }
 
-    /// The functions inlined at an address of the file, innermost first; opens the debug info at the first call,
-    /// in a confined child.
+    /// Return the functions inlined at an ELF virtual address, innermost first. The first call opens the
+    /// debug information in a confined child.
     fn inlined(&self, svma: u64, search: &DebugSearch) -> Vec<String> {
         let inlines = self.inlines.get_or_init(|| {
             let elf = symbols::find_dwarf(self.elf.as_ref()?, Path::new(&self.path), search)?;
@@ -61,8 +61,8 @@ impl Module {
         inlines.as_ref().map(|inlines| inlines.borrow_mut().frames(svma)).unwrap_or_default()
     }
 
-    /// Whether the address is in the program's entry function (`_start`), which has no caller. Old ones carry
-    /// no unwind information that says so.
+    /// Return true if the address is in the program's entry function (`_start`), which has no caller. The
+    /// unwind information of old programs does not mark it.
     pub fn is_entry(&self, address: u64) -> bool {
         const ENTRY_BYTES: u64 = 48;
         self.elf.as_ref().is_some_and(|elf| {
@@ -72,7 +72,7 @@ impl Module {
     }
 }
 
-/// All modules of a process, read anew when an address is met that none of them covers.
+/// All modules of a process. The list is read again when an address outside all of them is met.
 pub struct Modules {
     pid: u32,
     search: DebugSearch,
@@ -81,14 +81,14 @@ pub struct Modules {
 }
 
 impl Modules {
-    /// Opens what is mapped now.
+    /// Open the files that are mapped now.
     pub fn new(pid: u32, search: DebugSearch) -> Result<Self> {
         let mut modules = Self { pid, search, mappings: Vec::new(), files: Vec::new() };
         modules.refresh()?;
         Ok(modules)
     }
 
-    /// A fixed set of files that belongs to no process: for fuzzing the unwinder.
+    /// Create modules from a fixed list of files without a process, to fuzz the unwinder.
     pub fn fixed(files: Vec<(Arc<ElfFile>, u64)>) -> Self {
         let modules = files
             .into_iter()
@@ -117,8 +117,8 @@ impl Modules {
         Self { pid: 0, search: DebugSearch::default(), mappings: Vec::new(), files: modules }
     }
 
-    /// Reads the maps again. True when something changed; what is still mapped is kept as it is, and all of it
-    /// where the process has ended.
+    /// Read the maps again and return true if something changed. Modules that are still mapped are kept; if
+    /// the process has ended, all are kept.
     pub fn refresh(&mut self) -> Result<bool> {
         let mappings = maps::executable(self.pid)?;
         if mappings == self.mappings || mappings.is_empty() {
@@ -143,18 +143,18 @@ impl Modules {
         Ok(true)
     }
 
-    /// The module that covers the address.
+    /// Return the index of the module that covers the address.
     pub fn at(&self, address: u64) -> Option<usize> {
         let index = self.files.partition_point(|module| module.start <= address).checked_sub(1)?;
         (address < self.files[index].end).then_some(index)
     }
 
-    /// All modules, lowest address first.
+    /// Return all modules, lowest address first.
     pub fn all(&self) -> &[Module] {
         &self.files
     }
 
-    /// The functions inlined at an address of a module, innermost first.
+    /// Return the functions inlined at an ELF virtual address of a module, innermost first.
     pub fn inlined(&self, index: usize, svma: u64) -> Vec<String> {
         self.files[index].inlined(svma, &self.search)
     }
@@ -196,7 +196,7 @@ impl Modules {
 }
 
 impl Modules {
-    /// Why no further file is read, if so.
+    /// Return why no further file may be read, if a limit is reached.
     fn over_budget(&self, path: &str) -> Option<String> {
         if self.files.len() >= limits::MODULES {
             return Some(format!("{path}: not read: the process maps more than {} files", limits::MODULES));
@@ -207,7 +207,7 @@ impl Modules {
     }
 }
 
-/// Load address minus link address, from the segment that the mapping shows.
+/// Return the load address minus the link address, found by the segment that belongs to the mapping.
 pub fn bias(elf: &ElfFile, mapping: &Mapping) -> Option<u64> {
     let page = !0xfff_u64;
     let segment = elf.load_segments().iter().find(|segment| {
@@ -218,10 +218,11 @@ pub fn bias(elf: &ElfFile, mapping: &Mapping) -> Option<u64> {
     Some(mapping.start.wrapping_sub(mapping.offset).wrapping_sub(segment.vaddr.wrapping_sub(segment.offset)))
 }
 
-/// The mapped file.
+/// Open the mapped file.
 ///
-/// /proc/PID/map_files is the file that runs, in whatever mount namespace and even after an upgrade replaced
-/// it; without the right to it (CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE) the path is taken if its inode fits.
+/// /proc/PID/map_files leads to the file that runs, in any mount namespace and even after an upgrade replaced
+/// it. Without the right to use it (CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE) the file is opened by its path,
+/// and accepted only if its inode is that of the mapping.
 pub fn open_elf(pid: u32, mapping: &Mapping) -> Result<Arc<ElfFile>> {
     let display = PathBuf::from(&mapping.path);
     if mapping.path == "[vdso]" {

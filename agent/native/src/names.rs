@@ -1,4 +1,4 @@
-//! Stacks of addresses to stacks of names, each distinct one once.
+//! Turns stacks of addresses into stacks of function names; each distinct stack is resolved once.
 
 use std::sync::Arc;
 
@@ -10,22 +10,22 @@ use crate::symbols::{Kallsyms, demangle};
 /// One function on a stack.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Frame {
-    /// Demangled, without parameters; None where no symbol covers the address.
+    /// The demangled name without parameters, or None if no symbol covers the address.
     pub function: Option<String>,
-    /// Base name of the file.
+    /// The base name of the file.
     pub module: Arc<str>,
-    /// Address in the file's own terms.
+    /// The ELF virtual address, or the address itself for the kernel and unknown code.
     pub offset: u64,
-    /// The compiler inlined it into the next frame.
+    /// True if the compiler inlined the function into the next frame.
     pub inlined: bool,
-    /// Part of the kernel.
+    /// True for a function of the kernel.
     pub kernel: bool,
 }
 
-/// Distinct addresses whose names are kept when stacks are dropped.
+/// Up to this many address names stay cached when the cached stacks are dropped.
 const ADDRESSES_KEPT: usize = 2_000;
 
-/// The names of addresses, each looked up once.
+/// A cache of the frames at each address.
 pub struct AddressNames {
     inlines: bool,
     kallsyms: Option<Kallsyms>,
@@ -33,45 +33,47 @@ pub struct AddressNames {
 }
 
 impl AddressNames {
-    /// `inlines` adds the calls that the compiler inlined, `kernel` loads the kernel's symbols.
+    /// Create an empty cache. `inlines` adds the calls that the compiler inlined, `kernel` loads the kernel's
+    /// symbols.
     pub fn new(inlines: bool, kernel: bool) -> Self {
         let kallsyms = if kernel { Kallsyms::load().ok() } else { None };
         Self { inlines, kallsyms, frames: FxHashMap::default() }
     }
 
-    /// The frames at one address: inlined calls first. All but the innermost are return addresses.
+    /// Return the frames at an address, inlined calls first. An address that is not `innermost` is a return
+    /// address.
     pub fn at(&mut self, modules: &Modules, address: u64, innermost: bool) -> &Arc<Vec<Frame>> {
-        // A return address belongs to the call before it.
+        // A return address may already belong to the next function: look up the call instruction before it.
         let lookup = if innermost { address } else { address.wrapping_sub(1) };
         let named = self.frames.entry(lookup);
         named.or_insert_with(|| Arc::new(name(modules, address, lookup, self.inlines)))
     }
 
-    /// The kernel's function at one address.
+    /// Return the frame of a kernel address.
     pub fn in_kernel(&self, address: u64) -> Frame {
         kernel_frame(self.kallsyms.as_ref(), address)
     }
 
-    /// Distinct addresses kept.
+    /// Return the number of cached addresses.
     pub fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// Whether none is kept.
+    /// Return true if nothing is cached.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// Drops all, because the modules changed or memory is to stay flat.
+    /// Clear the cache, because the modules changed or to limit memory.
     pub fn forget(&mut self) {
         self.frames.clear();
     }
 }
 
-/// A stack: the process's addresses and the kernel's, each innermost first.
+/// A stack: the user addresses and the kernel addresses, each innermost first.
 pub type Addresses = (Vec<u64>, Vec<u64>);
 
-/// The stacks seen so far, by an id that is never used again.
+/// The stacks seen so far by id. An id is never reused.
 pub struct StackNames {
     names: AddressNames,
     ids: FxHashMap<Arc<Addresses>, u32>,
@@ -80,7 +82,7 @@ pub struct StackNames {
 }
 
 impl StackNames {
-    /// As `AddressNames::new`.
+    /// Create an empty cache; for the arguments see [`AddressNames::new`].
     pub fn new(inlines: bool, kernel: bool) -> Self {
         Self {
             names: AddressNames::new(inlines, kernel),
@@ -90,17 +92,17 @@ impl StackNames {
         }
     }
 
-    /// Distinct stacks kept.
+    /// Return the number of cached stacks.
     pub fn len(&self) -> usize {
         self.stacks.len()
     }
 
-    /// Whether none is kept.
+    /// Return true if nothing is cached.
     pub fn is_empty(&self) -> bool {
         self.stacks.is_empty()
     }
 
-    /// Drops the stacks, so that memory stays flat. Names of addresses are kept while they are few.
+    /// Drop the cached stacks to limit memory. The names of addresses stay cached unless there are too many.
     pub fn forget_stacks(&mut self) {
         self.ids.clear();
         self.stacks.clear();
@@ -109,19 +111,20 @@ impl StackNames {
         }
     }
 
-    /// Drops all, because the modules changed.
+    /// Drop everything, because the modules changed.
     pub fn forget(&mut self) {
         self.ids.clear();
         self.stacks.clear();
         self.names.forget();
     }
 
-    /// The frames of a stack, innermost first.
+    /// Return the frames of a stack, innermost first.
     pub fn get(&self, id: u32) -> Option<&Arc<Vec<Frame>>> {
         self.stacks.get(&id)
     }
 
-    /// The id of a stack, and its addresses, which all threads with this stack share; a new one is named.
+    /// Return the id of a stack and its addresses, which all threads with this stack share. The frames of a
+    /// new stack are resolved.
     pub fn intern(&mut self, modules: &Modules, stack: Addresses) -> (u32, Arc<Addresses>) {
         if let Some((shared, id)) = self.ids.get_key_value(&stack) {
             return (*id, Arc::clone(shared));
@@ -140,7 +143,7 @@ impl StackNames {
     }
 }
 
-/// The frames of one address: inlined functions first, then the function that is really there.
+/// Resolve the frames of one address: the inlined functions first, then the function that contains them.
 fn name(modules: &Modules, address: u64, lookup: u64, inlines: bool) -> Vec<Frame> {
     let Some(index) = modules.at(lookup) else {
         return vec![Frame {
@@ -160,7 +163,7 @@ fn name(modules: &Modules, address: u64, lookup: u64, inlines: bool) -> Vec<Fram
         |function, inlined| Frame { function, module: Arc::clone(&shared), offset, inlined, kernel: false };
     let mut frames: Vec<Frame> = calls.into_iter().map(|function| frame(Some(function), true)).collect();
     let symbol = module.symbols.lookup(svma).map(|symbol| demangle(symbol.name));
-    // Old C libraries give their entry function no size.
+    // In old C libraries the entry function has no size, so no symbol covers the address.
     let function = symbol.or_else(|| module.is_entry(lookup).then(|| "_start".to_owned()));
     frames.push(frame(function, false));
     frames

@@ -1,6 +1,6 @@
-//! The profile.proto of pprof, as far as counts by stack need it.
+//! The part of pprof's profile.proto that profiles counted by stack need.
 //!
-//! Field numbers are those of github.com/google/pprof/proto/profile.proto.
+//! The field numbers are those of github.com/google/pprof/proto/profile.proto.
 
 use prost::Message;
 use rustc_hash::FxHashMap;
@@ -79,17 +79,17 @@ struct Profile {
     duration_nanos: i64,
 }
 
-/// One stack to encode: frames innermost first, how many threads, labels.
+/// One stack to encode.
 pub struct Sample {
-    /// Innermost first.
+    /// The frames, innermost first.
     pub frames: Vec<Frame>,
-    /// Threads with this stack.
+    /// The value: the number of threads with this stack, or another count.
     pub count: i64,
-    /// Key and value.
+    /// Labels as (key, value).
     pub labels: Vec<(String, String)>,
 }
 
-/// Encodes samples of this type and unit, such as `threads/count`; not compressed.
+/// Encode samples of this type and unit, such as `threads` and `count`. The result is not compressed.
 pub fn encode(
     samples: Vec<Sample>,
     (kind, unit): (&str, &str),
@@ -120,7 +120,7 @@ pub fn encode(
     profile.encode_to_vec()
 }
 
-/// Gives each distinct string, function and location its number.
+/// Assigns an id to each distinct string, function and location.
 #[derive(Default)]
 struct Builder {
     strings: Vec<String>,

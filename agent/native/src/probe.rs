@@ -1,4 +1,4 @@
-//! Does a method work here? Tried for real, on this very process or a child of ours.
+//! Detects which methods work on this host, by trying each on this process or on a child process.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use crate::snapshot::perf;
 use crate::snapshot::ptrace::PtraceSource;
 use crate::snapshot::{Motion, Source};
 
-/// Loads and runs the snapshot program on this process: whether it works, and the evidence.
+/// Load the snapshot program and run it on this process; return whether it works, and the evidence.
 pub fn bpf() -> (bool, String) {
     let tried = BpfSource::new(std::process::id(), false, None).and_then(|mut source| source.copy_all());
     describe(tried.map(|threads| {
@@ -22,14 +22,14 @@ pub fn bpf() -> (bool, String) {
     }))
 }
 
-/// Samples a running thread of this process.
+/// Sample a running thread of this process by a perf event.
 pub fn perf() -> (bool, String) {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let (send, receive) = mpsc::channel();
         let stop = &stop;
         scope.spawn(move || {
-            // SAFETY: gettid takes and touches nothing.
+            // SAFETY: gettid has no arguments and cannot fail.
             let _ = send.send(unsafe { libc::gettid() } as u32);
             while !stop.load(Ordering::Relaxed) {
                 std::hint::spin_loop();
@@ -48,7 +48,7 @@ pub fn perf() -> (bool, String) {
     })
 }
 
-/// Counts a call of our own function by a uprobe link.
+/// Count a call of our calibration function by a uprobe link.
 pub fn uprobe_links() -> (bool, String) {
     match multi::tried() {
         Ok(()) => (true, "a link counted a call on another thread".to_owned()),
@@ -56,7 +56,7 @@ pub fn uprobe_links() -> (bool, String) {
     }
 }
 
-/// Seizes, interrupts and lets go a child of ours.
+/// Seize, interrupt and detach a child process.
 pub fn ptrace() -> (bool, String) {
     let child = Command::new("sleep").arg("10").stdin(Stdio::null()).stdout(Stdio::null()).spawn();
     let mut child = match child {
@@ -64,7 +64,7 @@ pub fn ptrace() -> (bool, String) {
         Err(error) => return (false, format!("cannot start a child to try it on: {error}")),
     };
     let tried = PtraceSource::new(child.id()).copy_all();
-    // Ours, and of no further use.
+    // Best effort: the child has no other purpose.
     let _ = child.kill();
     let _ = child.wait();
     describe(tried.map(|threads| {

@@ -1,4 +1,5 @@
-//! One look at all threads of a process: copy, unwind, mend what moved, name.
+//! Takes snapshots of all threads of a process: copies and unwinds the stacks, retries threads that ran
+//! meanwhile, and resolves symbols.
 
 mod mend;
 
@@ -18,39 +19,39 @@ use crate::symbols::{DebugSearch, limits};
 use crate::turn::Turn;
 use crate::unwind::{End, Unwinder, Walk};
 
-/// Threads that get another try after they moved; more are shown as they were copied.
+/// Maximum number of threads that are retried after they ran; further ones are returned as they were copied.
 const MEND_MOST: usize = 1_000;
-/// Distinct stacks kept between looks beyond twice those of the last one; then all are forgotten, so that memory
-/// stays flat. Threads that compute bring new ones at each look.
+/// If more distinct stacks are cached than twice those of the last snapshot plus this many, the cache is
+/// cleared to limit memory. Threads that compute have new stacks in each snapshot.
 const STACKS_SPARE: usize = 64;
 
-/// How to look.
+/// How to copy the threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// The task iterator.
+    /// The BPF task iterator, which stops nothing.
     Bpf,
-    /// One thread at a time, held for some microseconds.
+    /// ptrace: each thread is stopped for some microseconds.
     Ptrace,
 }
 
-/// A process to look at.
+/// A process to take snapshots of.
 pub struct Process {
     pid: u32,
     source: Box<dyn Source>,
     modules: Modules,
     unwinder: Unwinder,
     names: StackNames,
-    /// Distinct stacks in the last look.
+    /// Number of distinct stacks in the last snapshot.
     present: usize,
-    /// Those of the last look that were at rest, by thread id.
+    /// The unwound stacks of threads that were off the CPU in the last snapshot, by thread id.
     at_rest: FxHashMap<u32, AtRest>,
-    /// Bytes of stacks that one look copies, and as many again of deep ones.
+    /// Maximum bytes of stacks that one snapshot copies. The same amount again may be read for deep stacks.
     most_bytes: u64,
-    /// Of the deep ones, what is left of this look's.
+    /// Bytes of deep stacks that this snapshot may still read.
     deep_left: u64,
 }
 
-/// What became of a thread that stood still: it holds until the thread has run.
+/// The unwound stack of a thread that was off the CPU. It is valid until the thread has run.
 struct AtRest {
     switches: u64,
     trust: Trust,
@@ -58,7 +59,7 @@ struct AtRest {
     addresses: Arc<Addresses>,
 }
 
-/// A thread that is done, but for names.
+/// A thread whose stack is unwound; only its symbols are missing.
 struct Finished {
     thread: RawThread,
     trust: Trust,
@@ -66,9 +67,9 @@ struct Finished {
 }
 
 enum Stack {
-    /// Unwound now.
+    /// Unwound in this snapshot.
     Walked(Walk),
-    /// As at the last look; the names may have been dropped since.
+    /// The same as in the last snapshot. Its symbols may have been dropped from the cache since.
     Known(u32, Arc<Addresses>),
 }
 
@@ -77,20 +78,21 @@ impl Finished {
         Self { thread: thread.without_stack(), trust, stack: Stack::Walked(walk) }
     }
 
-    /// Whether the walk leads as far at the next snapshot: not if it met code of no module, which may be known
-    /// by then, or if it ran out of steps.
+    /// Return true if the next snapshot would give the same stack. That is not so if the walk met an address
+    /// outside all modules, which may be known by then, or ran out of steps.
     fn is_final(&self) -> bool {
         !matches!(&self.stack, Stack::Walked(walk) if matches!(walk.end, End::Elsewhere | End::Budget))
     }
 
-    /// Whether the walk met code of no module.
+    /// Return true if the walk met an address outside all modules.
     fn is_elsewhere(&self) -> bool {
         matches!(&self.stack, Stack::Walked(walk) if walk.end == End::Elsewhere)
     }
 }
 
 impl Process {
-    /// Opens the process's modules and prepares the method. `kept` is what `fitted` told before on this kernel.
+    /// Open the process's modules and prepare the method. `kept` is what [`Process::fitted`] returned earlier
+    /// on the same kernel.
     ///
     /// Errors: `Gone`, `Rights`, `Bpf`, `Internal`.
     pub fn new(
@@ -127,34 +129,35 @@ impl Process {
         })
     }
 
-    /// "bpf" or "ptrace".
+    /// Return "bpf" or "ptrace".
     pub fn method(&self) -> &'static str {
         self.source.name()
     }
 
-    /// What the next start on this build of the kernel can be given as `kept`; None where there is nothing new.
+    /// Return the relocated program, to be passed to [`Process::new`] at the next start on the same kernel
+    /// build; None if there is nothing new to cache.
     pub fn fitted(&self) -> Option<&[u8]> {
         self.source.fitted()
     }
 
-    /// The modules as of the last look.
+    /// Return the modules as of the last snapshot.
     pub fn modules(&self) -> &Modules {
         &self.modules
     }
 
-    /// The frames of a stack of the last look.
+    /// Return the frames of a stack of the last snapshot.
     pub fn frames(&self, stack: u32) -> Option<&Arc<Vec<Frame>>> {
         self.names.get(stack)
     }
 
-    /// Limits the bytes of stacks that a look copies, and of those that it fetches in a second go.
+    /// Limit the bytes of stacks that a snapshot copies, and separately those that it reads for deep stacks.
     pub fn limit(&mut self, most_bytes: u64) {
         self.most_bytes = most_bytes;
     }
 
-    /// Copies, unwinds and names the stacks of all threads.
+    /// Copy, unwind and symbolise the stacks of all threads.
     ///
-    /// Errors: `Gone` when the process ended before the copy; else those of the method.
+    /// Errors: `Gone` if the process ended before the copy; otherwise those of the method.
     pub fn look(&mut self) -> Result<Look> {
         if self.names.len() > 2 * self.present + STACKS_SPARE {
             self.names.forget_stacks();
@@ -167,7 +170,7 @@ impl Process {
         self.deep_left = self.most_bytes;
         let started = Instant::now();
         self.source.begin(self.most_bytes)?;
-        // Part by part, so that the stacks of 20,000 threads are never in memory together.
+        // Process the copy in parts, so that the stacks of 20,000 threads are never in memory together.
         loop {
             let part = self.source.next()?;
             if part.is_empty() {
@@ -197,7 +200,8 @@ impl Process {
         self.name(done, &mut look);
         look.symbolise = started.elapsed();
         if look.shallow > 0 {
-            // The same words each time: readers list each distinct note once.
+            // The text must not change from snapshot to snapshot, because readers list each distinct note
+            // once.
             look.notes.push(format!(
                 "some stacks are cut and marked truncated: a snapshot copies at most {} MB; other threads have \
                  their turn at the next",
@@ -208,7 +212,7 @@ impl Process {
         Ok(look)
     }
 
-    /// Names the stacks, and remembers those of threads at rest.
+    /// Resolve the symbols, and cache the stacks of threads that were off the CPU.
     fn name(&mut self, done: Vec<Finished>, look: &mut Look) {
         let mut turn = Turn::begin();
         look.threads.reserve_exact(done.len());
@@ -234,8 +238,8 @@ impl Process {
         look.threads.sort_by_key(|thread| thread.raw.tid);
     }
 
-    /// Walks what stood still in one part of the copy. Threads that did not are left for another try, without their
-    /// stacks, while there is room.
+    /// Unwind the threads of one part of the copy that did not run meanwhile. The others are left for a
+    /// retry, without their stack bytes, up to a limit.
     fn walk_part(
         &mut self,
         part: Vec<RawThread>,
@@ -259,7 +263,7 @@ impl Process {
                 _ => {
                     let stack = thread.stack.clone();
                     self.finish_or_defer(thread, done, &mut late)?;
-                    // A plugin that was loaded since, for one.
+                    // The code may have been mapped since the maps were read, for instance a plugin.
                     if let Some(last) = done.pop_if(|last| last.is_elsewhere()) {
                         elsewhere.push(RawThread { stack, ..last.thread });
                     }
@@ -300,7 +304,8 @@ impl Process {
     }
 }
 
-/// Registers, unwind rules and system calls are those of one architecture.
+/// Refuse a process of another architecture: registers, unwind rules and system call numbers are those of one
+/// only.
 fn refuse_other_architecture(pid: u32, modules: &Modules) -> Result<()> {
     let machine = modules.all().iter().find_map(|module| module.elf.as_ref()).map(|elf| elf.machine());
     match machine {

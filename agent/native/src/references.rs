@@ -1,5 +1,5 @@
-//! Whether anything in a file still calls a function: link-time optimisation leaves exported copies that nothing
-//! does, and a probe on one attaches and never fires.
+//! Finds out whether anything in a file still calls a function. Link-time optimisation leaves exported copies
+//! that nothing calls: a probe on such a copy attaches and never fires.
 
 use std::ops::Range;
 
@@ -7,20 +7,23 @@ use rustc_hash::FxHashMap;
 
 use crate::symbols::ElfFile;
 
-/// A function: where it is, and how often the file refers to it from elsewhere.
+/// A function: its addresses, and the number of references to it from outside its body.
 #[derive(Debug, Clone)]
 struct Target {
     body: Range<u64>,
     references: u32,
 }
 
-/// How often code and data of an x86-64 file refer to each function, given as (ELF virtual address, size in
-/// bytes): calls, jumps and addresses taken in code, pointers in data and relocations. What a function says of
-/// itself does not count. `None` for other architectures and for
-/// a file that is larger than any server.
+/// Count the references to each function, given as (ELF virtual address, size in bytes), from code and data
+/// of an x86-64 file.
 ///
-/// Code is not decoded: each place is tried where an operand of a call, jump or address would fit, behind the
-/// opcode it would need. That finds all references and, for one function in 10^5, one that is none.
+/// References are calls, jumps and addresses taken in code, pointers in data, and relocations. References
+/// from within the function do not count. `None` for other architectures and for a file that is larger than
+/// any server.
+///
+/// Code is not disassembled. Instead every position is tested as if it were the operand of a call, jump or
+/// address load with the opcode before it. This finds all references, and about one false one per 10^5
+/// functions.
 pub fn count(elf: &ElfFile, functions: &[(u64, u64)]) -> Option<Vec<u32>> {
     if elf.machine() != "x86_64" {
         return None;
@@ -42,14 +45,14 @@ pub fn count(elf: &ElfFile, functions: &[(u64, u64)]) -> Option<Vec<u32>> {
 
 struct Search {
     targets: FxHashMap<u64, Target>,
-    /// One bit for each hash of a target's address: nearly all places are dismissed here.
+    /// A bit set indexed by a hash of each target's address, which rejects nearly all positions.
     filter: Vec<u64>,
 }
 
 const FILTER_BITS: u32 = 16;
-/// Bytes of code that are looked at together: up to three of an opcode, four of an operand.
+/// Bytes of code that are examined together: up to three of an opcode and four of an operand.
 const WINDOW: usize = 7;
-/// Bytes of a section that are in memory at a time.
+/// Bytes of a section that are read into memory at a time.
 const PIECE: u64 = 4 << 20;
 
 fn hash(address: u64) -> usize {
@@ -94,7 +97,8 @@ impl Search {
         }
     }
 
-    /// Pointers: relocated ones have their target in the addend of their relocation, which is data as well.
+    /// Count pointers in data. The target of a relocated pointer is the addend of its relocation, which is
+    /// data as well.
     fn data(&mut self, bytes: &[u8]) {
         let (words, _) = bytes.as_chunks::<8>();
         for word in words {
@@ -103,14 +107,15 @@ impl Search {
     }
 }
 
-/// Opcodes with an operand relative to the next instruction: call, jmp, jcc, lea off RIP.
+/// Return true for opcodes whose operand is relative to the next instruction: call, jmp, jcc, lea off RIP.
 fn is_relative(before2: u8, before: u8) -> bool {
     matches!(before, 0xe8 | 0xe9)
         || (before2 == 0x0f && before & 0xf0 == 0x80)
         || (before2 == 0x8d && before & 0xc7 == 0x05)
 }
 
-/// Opcodes with a 32-bit constant, an address in programs that are not position-independent: mov, push.
+/// Return true for opcodes with a 32-bit constant, which is an address in programs that are not
+/// position-independent: mov, push.
 fn is_absolute(before3: u8, before2: u8, before: u8) -> bool {
     before & 0xf8 == 0xb8 || before == 0x68 || before2 == 0xc7 || before3 == 0xc7
 }
@@ -126,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn sees_calls_and_addresses_taken() {
+    fn counts_calls_and_addresses_taken() {
         let call = [0x90, 0x90, 0xe8, 0xf9, 0xef, 0xff, 0xff];
         assert_eq!(found(&call), 1); // 0x2007 - 0x1007
         let lea = [0x48, 0x8d, 0x3d, 0xf9, 0xef, 0xff, 0xff];
@@ -136,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn sees_no_call_in_other_bytes_nor_recursion() {
+    fn ignores_other_bytes_and_recursion() {
         assert_eq!(found(&[0x90, 0x90, 0x05, 0xf9, 0xef, 0xff, 0xff]), 0);
         let mut search = Search::new(&[(0x1000, 16)]);
         search.code(0x1000, &[0x90, 0x90, 0xe8, 0xf9, 0xff, 0xff, 0xff]);
@@ -144,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn sees_pointers_in_data() {
+    fn counts_pointers_in_data() {
         let mut search = Search::new(&[(0x1000, 16)]);
         search.data(&0x1000_u64.to_le_bytes());
         assert_eq!(search.targets[&0x1000].references, 1);

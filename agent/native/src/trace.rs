@@ -1,4 +1,4 @@
-//! The programs of probes/trace, loaded for one function. Whoever has them puts them on with [`crate::uprobe`].
+//! Loads the programs of probes/trace for one function. The caller attaches them with [`crate::uprobe`].
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
@@ -11,31 +11,34 @@ static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.bpf.o"));
 
 /// `NO_ARGUMENT` of trace.bpf.c.
 const NO_ARGUMENT: u32 = u32::MAX;
-/// A ring that is not used; one page would do where pages are small.
+/// Size of a ring buffer that is not used. It must be a multiple of the page size, which is up to 64 KiB.
 const LEAST_RING: u32 = 64 << 10;
 
-/// What to find out.
+/// What to trace.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
-    /// The argument whose values are counted, from 0.
+    /// The index of the argument whose values are counted, from 0.
     pub argument: Option<u32>,
-    /// Its width.
+    /// The argument's width in bits.
     pub bits: u32,
-    /// How long calls take: a program for the return is used as well.
+    /// Measure the duration of calls. The return of the function is probed as well.
     pub timed: bool,
-    /// Room for stacks, a power of two of pages; None where none are taken.
+    /// Size of the ring buffer for stacks, a power-of-two number of pages; None to capture no stacks.
     pub ring_bytes: Option<u32>,
 }
 
-/// Programs and maps, until they are dropped.
+/// The loaded programs and maps; dropping it unloads them.
 pub struct Trace {
     object: libbpf_rs::Object,
 }
 
 impl Trace {
-    /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` where the kernel has no BTF or refuses.
+    /// Load the programs.
+    ///
+    /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` if the kernel has no BTF or refuses
+    /// them.
     pub fn new(wanted: Wanted) -> Result<Self> {
-        // libbpf prints to stderr by default; what matters reaches the caller in the error.
+        // libbpf prints to stderr by default. The error that is returned has all that matters.
         libbpf_rs::set_print(None);
         let mut open = ObjectBuilder::default().open_memory(OBJECT).map_err(|error| failed(&error))?;
         for mut map in open.maps_mut() {
@@ -56,14 +59,14 @@ impl Trace {
         Ok(Self { object: open.load().map_err(|error| failed(&error))? })
     }
 
-    /// The descriptor of a program: `trace_enter` or `trace_leave`.
+    /// Return the descriptor of a program: `trace_enter` or `trace_leave`.
     pub fn program(&self, name: &str) -> Result<RawFd> {
         let found = self.object.progs_mut().find(|program| program.name() == name);
         let found = found.ok_or_else(|| Error::new(Kind::Internal, format!("no program named {name}")))?;
         Ok(found.as_fd().as_raw_fd())
     }
 
-    /// The descriptor of a map.
+    /// Return the descriptor of a map.
     pub fn map(&self, name: &str) -> Result<RawFd> {
         let found = self.object.maps().find(|map| map.name() == name);
         let found = found.ok_or_else(|| Error::new(Kind::Internal, format!("no map named {name}")))?;
@@ -71,7 +74,7 @@ impl Trace {
     }
 }
 
-/// `wanted` of trace.bpf.c.
+/// Encode the variable `wanted` of trace.bpf.c.
 fn constants(wanted: Wanted) -> Vec<u8> {
     let Wanted { argument, bits, timed, ring_bytes } = wanted;
     [argument.unwrap_or(NO_ARGUMENT), bits, timed.into(), ring_bytes.is_some().into()]

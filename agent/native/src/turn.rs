@@ -1,30 +1,31 @@
-//! Short turns on a CPU, so that a busy server's threads never wait long behind a look.
+//! Cooperative yielding: a snapshot gives up its CPU often, so that a busy server's threads never wait long
+//! for it.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The longest that a look keeps a CPU from a thread that wants it: far below the scheduler's own slice (3 to
-/// 4 ms), which a client would see as a gap.
+/// How long a snapshot may occupy a CPU before it yields. Far below the scheduler's own time slice (3 to 4
+/// ms), which a client would notice as a gap.
 const LONGEST: Duration = Duration::from_micros(100);
-/// What the others get between two turns. Sleeping, not yielding: a yield forfeits a whole slice, which
-/// makes the look itself wait for long.
+/// How long other threads get the CPU after each time slice. It is a sleep and not a `sched_yield`, because a
+/// yielding thread forfeits a whole scheduler slice, which would make the snapshot itself wait for long.
 const PAUSE: Duration = Duration::from_micros(150);
-/// A yield that takes longer than this gave the CPU to somebody.
+/// If a `sched_yield` takes longer than this, another thread has run meanwhile.
 const SWITCHED: Duration = Duration::from_micros(10);
 
-/// A turn that began when it was made.
+/// Limits the time slices of a long computation.
 pub struct Turn {
     began: Instant,
     wanted: bool,
 }
 
 impl Turn {
-    /// Begins, not knowing whether anybody else wants the CPU.
+    /// Start the first time slice, assuming that no other thread wants the CPU.
     pub fn begin() -> Self {
         Self { began: Instant::now(), wanted: false }
     }
 
-    /// Gives way if the turn was long enough. Only for places where no lock of the server is held.
+    /// Yield the CPU if the time slice is used up. Call it only where no lock of the server is held.
     pub fn give_way(&mut self) {
         if self.began.elapsed() < LONGEST {
             return;

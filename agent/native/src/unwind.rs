@@ -1,7 +1,8 @@
-//! From registers and stack bytes to return addresses, offline, by `.eh_frame`.
+//! Offline unwinding: turns registers and stack bytes into return addresses by `.eh_frame`.
 //!
-//! The files belong to the observed process, so nothing in them decides how long a walk takes: entries and
-//! expressions have limits ([`limits`]), and the walks of one snapshot share a number of steps.
+//! The mapped files belong to the observed process and may be hostile, so they must not decide how long
+//! unwinding takes. Entries and expressions have limits ([`limits`]), and all walks of one snapshot share a
+//! budget of steps.
 
 use rustc_hash::FxHashMap;
 
@@ -10,66 +11,67 @@ use crate::modules::Modules;
 use crate::snapshot::Registers;
 use crate::symbols::limits;
 
-/// How a walk ended.
+/// Why a walk ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// At a function that has no caller: `_start`, or where a thread begins.
+    /// It reached a function that has no caller: `_start`, or the start function of a thread.
     Root,
-    /// The stack goes on above the bytes that were copied.
+    /// The stack continues above the bytes that were copied.
     BeyondCopy,
-    /// At an address that no module covers: code that was mapped since, or no code at all.
+    /// It reached an address outside all known modules: code that was mapped later, or not code at all.
     Elsewhere,
-    /// At an address that cannot be unwound from.
+    /// No caller could be found for an address inside a module.
     Lost,
-    /// The steps of this snapshot were used up.
+    /// The snapshot's budget of steps was used up.
     Budget,
 }
 
 /// One unwound stack.
 #[derive(Debug, Clone)]
 pub struct Walk {
-    /// The instruction pointer, then return addresses, innermost first.
+    /// The instruction pointer followed by the return addresses, innermost first.
     pub addresses: Vec<u64>,
-    /// How it ended.
+    /// Why the walk ended.
     pub end: End,
 }
 
 /// Unwinds the threads of one process.
 pub struct Unwinder {
-    /// In the order of the modules, each made when the first address in it is met.
+    /// Parallel to the modules. Each table is read when the first address in its module is unwound.
     tables: Vec<Option<UnwindTable>>,
-    /// What to do at an address, for those met before.
+    /// Cached unwind rules by address.
     rules: FxHashMap<u64, Rule>,
     steps: u64,
 }
 
 impl Unwinder {
-    /// For the modules as they are; make a new one when they change.
+    /// Create an unwinder for the current modules; call [`Unwinder::renewed`] when they change.
     pub fn new(modules: &Modules) -> Self {
         let tables = modules.all().iter().map(|_| None).collect();
         Self { tables, rules: FxHashMap::default(), steps: limits::STEPS }
     }
 
-    /// As [`Unwinder::new`], with the steps that are left.
+    /// Create an unwinder for changed modules that continues with the remaining steps.
     #[must_use]
     pub fn renewed(&self, modules: &Modules) -> Self {
         Self { steps: self.steps, ..Self::new(modules) }
     }
 
-    /// Allow another snapshot's steps.
+    /// Reset the budget of steps for the next snapshot.
     pub fn refill(&mut self) {
         self.steps = limits::STEPS;
     }
 
-    /// Whether the steps of this snapshot are used up.
+    /// Return true if the snapshot's budget of steps is used up.
     pub fn is_exhausted(&self) -> bool {
         self.steps == 0
     }
 
-    /// Walk from `registers` over `stack`, the bytes from the stack pointer upwards.
+    /// Unwind a stack, starting at `registers`; `stack` has its bytes from the stack pointer upwards.
     ///
-    /// `returns` are the return addresses that return probes replaced (slot, address), innermost first: where the
-    /// stack leads to no code, into the kernel's `[uprobes]` page, they say where it went before.
+    /// `returns` lists the return addresses that return probes (uretprobes) replaced, as (stack slot,
+    /// original address), innermost first. Where a stack word leads to the kernel's `[uprobes]` page and not
+    /// to code of a module, the original address is used.
     pub fn walk(
         &mut self,
         modules: &Modules,
@@ -79,7 +81,8 @@ impl Unwinder {
     ) -> Walk {
         let Registers { ip, sp: bottom, bp } = registers;
         let (ip, sp) = match returns.first() {
-            // Caught on its way back: the call is over, the thread not yet where it returns to.
+            // The thread is in the [uprobes] page: the call has returned, but the probe has not yet jumped to
+            // the caller.
             Some((slot, address)) if modules.at(ip).is_none() => (*address, slot.wrapping_add(8)),
             _ => (ip, bottom),
         };
@@ -97,7 +100,7 @@ impl Unwinder {
         let mut addresses = vec![ip];
         let mut frame = Frame { ip, sp, bp, innermost: true };
         let end = loop {
-            // Outside of all code only the frame pointer could lead on, by a guess: rather say that it is lost.
+            // Outside all modules only a guess by the frame pointer would be left: rather report the end.
             let Some(index) = modules.at(frame.lookup()) else {
                 break End::Elsewhere;
             };
@@ -130,7 +133,7 @@ impl Unwinder {
         Walk { addresses, end }
     }
 
-    /// The rule at an address; `None` when the steps are used up.
+    /// Return the unwind rule for an address, or `None` when the steps are used up.
     fn rule(&mut self, modules: &Modules, index: usize, address: u64) -> Option<Rule> {
         self.steps = self.steps.saturating_sub(1);
         if self.steps == 0 {
@@ -152,8 +155,8 @@ impl Unwinder {
         Some(rule)
     }
 
-    /// Whether the function at this address has no caller: its return address is marked undefined, or it is
-    /// the program's entry. An end found by a zero frame pointer alone proves nothing.
+    /// Return true if the function at this address has no caller: either its return address is marked
+    /// undefined, or it is the program's entry point. A zero frame pointer alone does not prove that.
     fn is_root(&mut self, modules: &Modules, address: u64) -> bool {
         let Some(index) = modules.at(address) else { return false };
         modules.all()[index].is_entry(address)

@@ -1,4 +1,5 @@
-//! Threads whose copy is not whole: deep stacks, and threads that ran while they were copied.
+//! Completes copies that are not usable as they are: deep stacks, and threads that ran while they were
+//! copied.
 
 use std::time::Duration;
 
@@ -9,16 +10,17 @@ use crate::memory;
 use crate::snapshot::{Motion, RawThread, Registers, perf};
 use crate::unwind::{End, Walk};
 
-/// Rounds of sampling and copying again that a thread gets which moved or was on a CPU.
+/// How many rounds of sampling and copying a thread gets that ran or was on a CPU.
 const ROUNDS: usize = 5;
-/// Wait for the samples of one round. A thread that runs is sampled within some 20 µs of its CPU time; one that
-/// went to sleep meanwhile is not, and is copied again.
+/// How long to wait for the samples of one round. A running thread is sampled after about 20 µs of its CPU
+/// time. One that went to sleep meanwhile gives no sample and is copied again.
 const PATIENCE: Duration = Duration::from_millis(1);
-/// Most of a deep stack that is fetched in a second go.
+/// Maximum bytes of a deep stack that are read.
 const DEEP_BYTES: usize = 1024 * 1024;
 
 impl Process {
-    /// Walks a copy that is not consistent, or that there is no more time to complete.
+    /// Unwind a copy although it is not consistent, or although it would have to be completed and there is no
+    /// time left.
     pub(super) fn finish_as_copied(&mut self, mut thread: RawThread) -> Finished {
         let walk = self.unwinder.walk(&self.modules, thread.registers, &thread.stack, &thread.returns);
         let trust = match thread.motion {
@@ -32,13 +34,14 @@ impl Process {
         Finished::new(thread, walk, trust)
     }
 
-    /// Walks a consistent copy, fetching more of its stack if it goes on; gives the thread back if it moved then.
+    /// Unwind a consistent copy, reading more of its stack if it is deeper. Returns the thread as `Err` if it
+    /// ran in the meantime.
     pub(super) fn finish_still(
         &mut self,
         mut thread: RawThread,
     ) -> Result<std::result::Result<Finished, RawThread>> {
         let walk = self.unwinder.walk(&self.modules, thread.registers, &thread.stack, &thread.returns);
-        // A short copy of a short stack has all of it: nothing was cut.
+        // If even the shortened copy reaches the root, nothing was cut.
         thread.shallow &= walk.end != End::Root;
         let trust = match walk.end {
             End::Root => Trust::Exact,
@@ -49,8 +52,8 @@ impl Process {
         Ok(Ok(Finished::new(thread, walk, trust)))
     }
 
-    /// A stack that goes on above the copy: the rest is read at leisure, and counts only if the thread has
-    /// not run since.
+    /// Read a stack that is deeper than its copy, without a time limit. The result is used only if the thread
+    /// has not run since it was copied.
     fn finish_deep(
         &mut self,
         mut thread: RawThread,
@@ -82,7 +85,7 @@ impl Process {
         Ok(Ok(Finished::new(thread, walk, trust)))
     }
 
-    /// Threads that ran: those on a CPU are sampled, the others copied again, for some rounds.
+    /// Retry threads that ran: sample those on a CPU and copy the others again, for some rounds.
     pub(super) fn mend(
         &mut self,
         moved: Vec<RawThread>,
@@ -103,7 +106,7 @@ impl Process {
                     },
                     Some(again) if round < ROUNDS => open.push(again.without_stack()),
                     Some(again) => open.push(again),
-                    None => {} // it ended
+                    None => {} // the thread has exited
                 }
             }
         }
@@ -114,7 +117,8 @@ impl Process {
         Ok(())
     }
 
-    /// Takes fresh samples of those that are on a CPU; who does not run in the meantime stays in `open`.
+    /// Sample the threads that are on a CPU by perf events. Threads that give no usable sample stay in
+    /// `open`.
     fn sample_running(&mut self, open: &mut Vec<RawThread>, done: &mut Vec<Finished>, look: &mut Look) {
         let running: Vec<u32> =
             open.iter().filter(|thread| thread.motion == Motion::Running).map(|thread| thread.tid).collect();
@@ -142,7 +146,7 @@ impl Process {
             let trust = match walk.end {
                 End::Root => Trust::OnCpu,
                 End::BeyondCopy => Trust::Truncated,
-                // Mid-prologue in hand-written assembler, say: the next sample may fare better.
+                // Possibly in the middle of a hand-written prologue: the next sample may succeed.
                 End::Lost | End::Elsewhere | End::Budget => continue,
             };
             look.sampled += 1;

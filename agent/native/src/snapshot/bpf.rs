@@ -1,4 +1,4 @@
-//! The source that stops nothing: a sleepable BPF task iterator (kernel >= 5.18).
+//! The snapshot source that stops nothing: a sleepable BPF task iterator (kernel >= 5.18).
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -17,19 +17,20 @@ use crate::error::{Error, Kind, Result};
 use crate::programs::owned;
 use crate::turn::Turn;
 
-/// One read() returns at most the seq_file's buffer, 8 pages.
+/// Size of one read(). The kernel returns at most the seq_file's buffer, which has 8 pages.
 const READ_BYTES: usize = 64 * 1024;
 const PAGE: usize = 4096;
-/// Most records that are held in memory at once: all of 1,000 threads.
+/// Maximum bytes of records that are held in memory at once; enough for 1,000 threads.
 const PART_BYTES: usize = 16 << 20;
-/// The kernel ends an iteration early when the thread at which a read() paused ends before the next one. Then it is
-/// started again, at most so often in all.
+/// How often an iteration is started in all. The kernel ends one early if the thread at which a read() paused
+/// exits before the next read().
 const PASSES: u32 = 3;
-/// Threads that the program remembers between snapshots, some 100 bytes of kernel memory each.
+/// Bounds of the number of threads that the program remembers between snapshots. Each takes about 100 bytes
+/// of kernel memory.
 const FEWEST_ENTRIES: u32 = 4 << 10;
 const MOST_ENTRIES: u32 = 256 << 10;
 
-/// `struct config` of the program.
+/// `struct config` of snapshot.bpf.c.
 #[derive(Clone, Copy)]
 struct Config {
     tid: u32,
@@ -40,50 +41,50 @@ struct Config {
     budget: u64,
 }
 
-/// One thread, without any limit.
+/// The configuration for copying one thread without limits; `tid` is to be set.
 const ALONE: Config =
     Config { tid: 0, stacks: true, changed_only: false, turns: 1, turn: 0, budget: u64::MAX };
 
-/// Copies the threads of one process with the task iterator.
+/// Copies the threads of one process by the task iterator.
 pub struct BpfSource {
     loaded: Loaded,
     pid: u32,
     kernel_stacks: bool,
-    /// What loads the program again without searching.
+    /// The relocated program, to load it again without searching the kernel's types.
     kept: Option<Vec<u8>>,
-    /// Of the map that remembers threads.
+    /// Number of entries of the map that remembers threads.
     entries: u32,
     link: OwnedFd,
-    /// Whether the kernel lets a link visit one process only (>= 6.1); else the program filters.
+    /// True if the kernel can limit a link to one process (>= 6.1). Otherwise the program filters.
     narrow: bool,
-    /// Kept between snapshots: 14 MB fresh from the kernel cost more than the copy itself. It is never moved or
-    /// freed: the allocator would keep that memory.
+    /// Reused for all snapshots, because getting 14 MB from the kernel costs more than the copy itself. It is
+    /// never reallocated or freed, because the allocator would keep the old memory.
     buffer: Arc<Vec<u8>>,
     snapshot: Option<Snapshot>,
     turns: Turns,
-    /// Threads visited by the last snapshot.
+    /// Number of threads in the last snapshot.
     visited: usize,
-    /// Bytes of its largest part.
+    /// Bytes of the largest part of the last snapshot.
     largest: usize,
     notes: Vec<String>,
 }
 
-/// A snapshot under way.
+/// A snapshot in progress.
 struct Snapshot {
     iterator: File,
     config: Config,
     passes: u32,
-    /// Ids of the threads that were returned.
+    /// Ids of the threads that were returned so far.
     seen: Vec<u32>,
-    /// Those of the passes before this one.
+    /// Ids of the threads that earlier passes returned.
     seen_before: FxHashSet<u32>,
-    /// Visited in this pass, with threads that are only counted.
+    /// Number of threads visited in this pass, including those that are only counted.
     visited: usize,
     largest: usize,
 }
 
 impl BpfSource {
-    /// Loads the program for process `pid`, as [`fitted::load`] does.
+    /// Load the program for process `pid`; see [`fitted::load`].
     pub fn new(pid: u32, kernel_stacks: bool, kept: Option<&[u8]>) -> Result<Self> {
         let entries = entries_for(thread_count(pid));
         let loaded = fitted::load(kernel_stacks, kept, entries)?;
@@ -105,8 +106,8 @@ impl BpfSource {
         })
     }
 
-    /// Loads the program again with a map for so many threads. What it remembered is lost: the next snapshot copies
-    /// all threads.
+    /// Load the program again with a map for so many threads, if the current one is too small. What the old
+    /// program remembered is lost, so the next snapshot copies all threads.
     fn make_room(&mut self, threads: usize) -> Result<()> {
         let entries = entries_for(threads);
         if entries <= self.entries {
@@ -134,12 +135,13 @@ impl BpfSource {
     }
 
     fn start(link: RawFd) -> Result<File> {
-        // SAFETY: link is an open descriptor; the call returns a new one or an error.
+        // SAFETY: the descriptor of the link is open, and the call takes no pointers.
         let iterator = owned(unsafe { libbpf_sys::bpf_iter_create(link) }).map_err(|error| failed(&error))?;
         Ok(File::from(iterator))
     }
 
-    /// Reads into `buffer` until it is full or the iteration has ended; how much, and whether it has ended.
+    /// Read until a part is full or the iteration has ended; return the number of bytes and whether it has
+    /// ended.
     fn fill(iterator: &mut File, bytes: &mut Vec<u8>) -> Result<(usize, bool)> {
         let mut filled = 0;
         let mut turn = Turn::begin();
@@ -158,11 +160,11 @@ impl BpfSource {
         Ok((filled, false))
     }
 
-    /// The next part of the snapshot, which may be empty, and whether the pass has ended.
+    /// Return the next part of the snapshot, which may be empty, and whether the pass has ended.
     fn read_part(&mut self, snapshot: &mut Snapshot) -> Result<(Vec<RawThread>, bool)> {
-        self.configure(snapshot.config)?; // single threads are copied in between
+        self.configure(snapshot.config)?; // copies of single threads change it in between
         if Arc::get_mut(&mut self.buffer).is_none() {
-            self.buffer = new_buffer(); // somebody holds the last part
+            self.buffer = new_buffer(); // the last part is still in use
         }
         let bytes = Arc::get_mut(&mut self.buffer).expect("just made or shown to be ours");
         let (filled, ended) = Self::fill(&mut snapshot.iterator, bytes)?;
@@ -177,7 +179,7 @@ impl BpfSource {
         Ok((threads, ended))
     }
 
-    /// Whether the kernel ended the iteration early, and there is another try.
+    /// Start another pass if the kernel ended the iteration early and passes are left; return whether it did.
     fn starts_again(&mut self, snapshot: &mut Snapshot) -> Result<bool> {
         let there = thread_count(self.pid);
         if snapshot.visited >= there || snapshot.seen.is_empty() {
@@ -215,7 +217,7 @@ impl BpfSource {
         let mut bytes = Vec::new();
         let (filled, _) = Self::fill(&mut iterator, &mut bytes)?;
         bytes.truncate(filled);
-        bytes.shrink_to_fit(); // it lives as long as the thread's stack
+        bytes.shrink_to_fit(); // the buffer lives as long as the thread's stack
         let (threads, _) = parse_all(&Arc::new(bytes), filled);
         Ok(threads.into_iter().find(|thread| thread.tid == tid))
     }
@@ -253,7 +255,8 @@ impl Source for BpfSource {
                 return Ok(threads);
             }
         }
-        // The first snapshot copies all threads, later ones those that ran.
+        // The first snapshot copies all threads and needs much more than later ones, which copy only those
+        // that ran.
         if let Some(bytes) = Arc::get_mut(&mut self.buffer)
             && bytes.len() > 4 * (self.largest + READ_BYTES)
         {
@@ -287,25 +290,27 @@ fn new_buffer() -> Arc<Vec<u8>> {
     Arc::new(Vec::with_capacity(PART_BYTES))
 }
 
-/// Cuts `bytes` to `length`; the kernel gets the pages beyond it back, the capacity stays.
+/// Truncate `bytes` to `length` and return the pages beyond it to the kernel. The capacity stays.
 fn give_back(bytes: &mut Vec<u8>, length: usize) {
     bytes.truncate(length);
     let free = bytes.spare_capacity_mut();
     let before_page = free.as_ptr().align_offset(PAGE);
     let pages = free.len().saturating_sub(before_page) / PAGE;
     if let Some(first) = free.get_mut(before_page) {
-        // SAFETY: whole pages of our own private memory, which holds nothing: they read as zeros from now on.
+        // SAFETY: the range has whole pages of the vector's spare capacity, which holds no values. Private
+        // anonymous memory reads as zeros after MADV_DONTNEED.
         unsafe { libc::madvise(first.as_mut_ptr().cast(), pages * PAGE, libc::MADV_DONTNEED) };
     }
 }
 
-/// Twice the threads and more, so that the ids of exited ones are evicted before those of others.
+/// Return the size of the map: at least twice the threads, so that the ids of exited threads are evicted
+/// before those of live ones.
 fn entries_for(threads: usize) -> u32 {
     let wanted = u32::try_from(2 * threads).unwrap_or(MOST_ENTRIES);
     wanted.clamp(FEWEST_ENTRIES, MOST_ENTRIES).next_power_of_two()
 }
 
-/// As the kernel counts them; 0 when the process is gone.
+/// Return the kernel's count of the process's threads, or 0 if the process has ended.
 fn thread_count(pid: u32) -> usize {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = stat.rsplit_once(')').map(|(_, fields)| fields);
@@ -335,20 +340,20 @@ struct LinkTask {
     pid: u32,
 }
 
-/// Run an iterator program that returns no records, for each thread of process `pid`, or of all processes where the
-/// kernel cannot limit it to one. A process that has ended has no threads.
+/// Run an iterator program that writes no records for each thread of process `pid`, or of all processes if
+/// the kernel cannot limit the link to one. A process that has ended has no threads.
 pub fn visit(program: RawFd, pid: u32) -> io::Result<()> {
     let link = match attach(program, Some(LinkTask { tid: 0, pid })) {
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
         Err(_) => attach(program, None)?,
         Ok(link) => link,
     };
-    // SAFETY: link is an open descriptor; the call returns a new one or an error.
+    // SAFETY: the descriptor of the link is open, and the call takes no pointers.
     let mut iterator = File::from(owned(unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) })?);
     io::copy(&mut iterator, &mut io::sink()).map(drop)
 }
 
-/// libbpf-rs has no options for task iterators, so the link is made with the call below it.
+/// Attach an iterator program. libbpf-rs has no options for task iterators, so libbpf is called directly.
 fn attach(program: RawFd, task: Option<LinkTask>) -> io::Result<OwnedFd> {
     let mut info = libbpf_sys::bpf_iter_link_info::default();
     let mut options = libbpf_sys::bpf_link_create_opts {
@@ -360,6 +365,6 @@ fn attach(program: RawFd, task: Option<LinkTask>) -> io::Result<OwnedFd> {
         options.iter_info = &raw mut info;
         options.iter_info_len = size_of::<libbpf_sys::bpf_iter_link_info>() as u32;
     }
-    // SAFETY: options and what it points to outlive the call.
+    // SAFETY: `options` and the link info that it points to outlive the call.
     owned(unsafe { libbpf_sys::bpf_link_create(program, 0, libbpf_sys::BPF_TRACE_ITER, &raw const options) })
 }

@@ -1,7 +1,7 @@
-//! The snapshot program in the kernel: fitted to it by libbpf (CO-RE), or as it was fitted before.
+//! Loads the snapshot program: relocated by libbpf (CO-RE), or as it was relocated by an earlier load.
 //!
-//! To fit it libbpf searches all types of the kernel, some 15 ms of CPU time; what comes out is the same for one
-//! build of the kernel and takes 3 ms to load.
+//! For the relocation libbpf searches all types of the kernel, which takes about 15 ms of CPU time. The
+//! result is the same for each kernel build, and loading it takes 3 ms.
 
 use std::ffi::CStr;
 use std::hash::Hasher;
@@ -18,33 +18,34 @@ static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/snapshot.bpf.o"
 
 const PROGRAM: &str = "snapshot";
 const CONFIG: &str = "config";
-/// The map that is made as large as the process needs.
+/// The map whose size depends on the number of threads.
 const COPIED: &str = "copied_at_rest";
-/// What such a program is attached to: a function of the kernel's.
+/// The kernel's iterator type to which the program attaches.
 const TARGET: &CStr = c"task";
 
-/// The program in the kernel; its maps live as long as it does.
+/// The loaded program. The kernel keeps its maps as long as the program.
 pub struct Loaded {
-    /// The program.
+    /// The program's descriptor.
     pub program: OwnedFd,
-    /// The map of that name.
+    /// The descriptor of the map `config`.
     pub config: OwnedFd,
-    /// What [`load`] takes instead of searching the next time; None where it took it, or cannot be kept.
+    /// The relocated program to pass to [`load`] the next time. None if this load used one already, or if the
+    /// program cannot be cached.
     pub fitted: Option<Vec<u8>>,
 }
 
-/// As bytes that can be kept for this very build of the kernel.
+/// The relocated program, to be cached for one kernel build.
 #[derive(Clone, PartialEq, Message)]
 struct Fitted {
-    /// Of the object that it was made of.
+    /// Hash of the object file from which it was made.
     #[prost(fixed64, tag = "1")]
     object: u64,
     #[prost(bool, tag = "2")]
     kernel_stacks: bool,
-    /// Of the kernel's types: the function that it is attached to.
+    /// BTF id of the kernel function that the program is attached to.
     #[prost(uint32, tag = "3")]
     target: u32,
-    /// struct bpf_insn after struct bpf_insn; a map is an index in `maps`.
+    /// An array of struct bpf_insn. References to maps are indexes into `maps`.
     #[prost(bytes = "vec", tag = "4")]
     code: Vec<u8>,
     #[prost(message, repeated, tag = "5")]
@@ -65,23 +66,23 @@ struct KeptMap {
     entries: u32,
     #[prost(uint32, tag = "6")]
     flags: u32,
-    /// Of constants: the only value, which nobody may change.
+    /// The only value of a map of constants, which is read-only.
     #[prost(bytes = "vec", optional, tag = "7")]
     constants: Option<Vec<u8>>,
 }
 
-/// Loads the program. `kernel_stacks` also copies the kernel's part of each stack; `kept` is what an earlier load
-/// told on the same build of the kernel; the program remembers `threads` threads between snapshots.
+/// Load the program, which remembers `threads` threads between snapshots. `kernel_stacks` also copies the
+/// kernel's part of each stack. `kept` is [`Loaded::fitted`] of an earlier load on the same kernel build.
 ///
-/// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` where the kernel lacks sleepable iterators or
-/// BTF, with the verifier's last words.
+/// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root); `Bpf`, with the verifier's last lines, if the
+/// kernel lacks sleepable iterators or BTF.
 pub fn load(kernel_stacks: bool, kept: Option<&[u8]>, threads: u32) -> Result<Loaded> {
     let known = kept
         .and_then(|bytes| Fitted::decode(bytes).ok())
         .filter(|known| known.object == object() && known.kernel_stacks == kernel_stacks);
     match known.map(|known| put_in(&known, threads)) {
         Some(Ok(loaded)) => Ok(loaded),
-        _ => fit(kernel_stacks, threads), // which says what fails, if something does
+        _ => fit(kernel_stacks, threads), // its error is the one to report
     }
 }
 
@@ -141,7 +142,7 @@ fn without_config() -> Error {
 }
 
 fn by_libbpf(kernel_stacks: bool, threads: u32) -> Result<libbpf_rs::Object> {
-    // libbpf prints to stderr by default; what matters reaches the caller in the error.
+    // libbpf prints to stderr by default. The error that is returned has all that matters.
     libbpf_rs::set_print(None);
     let failed = |error: libbpf_rs::Error| {
         let kind = match error.kind() {
@@ -164,13 +165,13 @@ fn by_libbpf(kernel_stacks: bool, threads: u32) -> Result<libbpf_rs::Object> {
     open.load().map_err(failed)
 }
 
-/// None where the program asks for something that cannot be put in without libbpf.
+/// Extract the relocated program. None if it needs something that can only be linked by libbpf.
 fn what_was_fitted(
     from: &libbpf_rs::Object,
     program: &libbpf_rs::Program<'_>,
     kernel_stacks: bool,
 ) -> Option<Fitted> {
-    // SAFETY: the name is a C string; the result is a number of the kernel's types or negative.
+    // SAFETY: TARGET is a NUL-terminated string that outlives the call.
     let target =
         unsafe { libbpf_sys::libbpf_find_vmlinux_btf_id(TARGET.as_ptr(), libbpf_sys::BPF_TRACE_ITER) };
     let maps: Vec<_> = from.maps().collect();

@@ -1,5 +1,5 @@
-//! Copies of the registers and stacks of all threads of a process, by one of two sources: the BPF task
-//! iterator, which stops nothing, and ptrace, which holds one thread at a time.
+//! Copies the registers and stacks of all threads of a process. There are two sources: the BPF task iterator,
+//! which stops nothing, and ptrace, which stops one thread at a time.
 
 pub mod bpf;
 pub mod fitted;
@@ -13,18 +13,19 @@ use std::sync::Arc;
 
 use crate::error::Result;
 
-/// The registers an unwinder starts from. Addresses of the looked-at process.
+/// The registers that unwinding starts from. The values are addresses in the observed process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Registers {
-    /// Instruction pointer.
+    /// The instruction pointer.
     pub ip: u64,
-    /// Stack pointer.
+    /// The stack pointer.
     pub sp: u64,
-    /// Frame pointer.
+    /// The frame pointer.
     pub bp: u64,
 }
 
-/// A slice of a buffer that many threads' stacks share: 1,000 threads make some 14 MB, copied once.
+/// A slice of a buffer that the stacks of many threads share: 1,000 threads need about 14 MB, which are
+/// copied once.
 #[derive(Debug, Clone, Default)]
 pub struct Bytes {
     buffer: Arc<Vec<u8>>,
@@ -32,7 +33,7 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// The part `range` of `buffer`; empty where that lies outside.
+    /// Create the slice `range` of `buffer`, or an empty one if it is out of bounds.
     pub fn new(buffer: Arc<Vec<u8>>, range: Range<usize>) -> Self {
         let range = if range.end <= buffer.len() { range } else { 0..0 };
         Self { buffer, range }
@@ -54,71 +55,72 @@ impl Deref for Bytes {
     }
 }
 
-/// Did the thread run while it was copied?
+/// Whether the thread ran while it was copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Motion {
-    /// It did not: registers and stack belong together.
+    /// It did not run: registers and stack are consistent.
     Still,
-    /// It was on a CPU: the saved registers are those of its last kernel entry.
+    /// It was on a CPU: the registers are those of its last kernel entry.
     Running,
-    /// It ran in between: registers and stack may not belong together.
+    /// It ran during the copy: registers and stack may be inconsistent.
     Moved,
 }
 
-/// One thread as copied.
+/// The copy of one thread.
 #[derive(Debug, Clone)]
 pub struct RawThread {
-    /// Thread id as we see it.
+    /// The thread id in the agent's pid namespace.
     pub tid: u32,
-    /// Thread id inside the process's own pid namespace.
+    /// The thread id in the process's own pid namespace.
     pub ns_tid: u32,
-    /// Letter of the state, as in /proc/PID/stat.
+    /// The state letter, as in /proc/PID/stat.
     pub state: char,
-    /// Thread name.
+    /// The thread name.
     pub comm: String,
-    /// Whether the copy is consistent.
+    /// Whether the thread ran during the copy.
     pub motion: Motion,
-    /// Context switches so far (voluntary and not): moves when the thread runs.
+    /// The number of context switches, voluntary and involuntary. It changes when the thread runs.
     pub switches: u64,
-    /// User registers.
+    /// The user registers.
     pub registers: Registers,
-    /// The system call it is in, or -1.
+    /// The number of the system call that the thread is in, or -1.
     pub syscall: i32,
-    /// First argument of that call.
+    /// The first argument of that call.
     pub arg0: u64,
-    /// Stack bytes from the stack pointer upwards.
+    /// The stack bytes from the stack pointer upwards.
     pub stack: Bytes,
-    /// Kernel return addresses, innermost first, where asked for.
+    /// The kernel's return addresses, innermost first, if requested.
     pub kernel: Vec<u64>,
-    /// Return addresses that return probes replaced on the stack: (address of the slot, what was in it),
-    /// innermost first.
+    /// The return addresses that return probes replaced on the stack, as (address of the slot, original
+    /// value), innermost first.
     pub returns: Vec<(u64, u64)>,
-    /// It has not run since it was copied before, as `switches` and the time of its start say: all is as it was
-    /// then, and `stack`, `kernel` and `returns` are empty.
+    /// True if the thread has not run since its previous copy, by `switches` and its start time. Everything
+    /// is as it was then, and `stack`, `kernel` and `returns` are empty.
     pub unchanged: bool,
-    /// The budget of the snapshot was spent: `stack` is a short piece, or empty.
+    /// True if the snapshot's budget was used up: `stack` is only the innermost part, or empty.
     pub shallow: bool,
 }
 
 impl RawThread {
-    /// The thread without its stack bytes, so that it does not hold the buffer that they are in.
+    /// Drop the stack bytes, so that the thread does not keep the shared buffer alive.
     #[must_use]
     pub fn without_stack(self) -> Self {
         Self { stack: Bytes::default(), ..self }
     }
 }
 
-/// A way to copy threads.
+/// A method to copy threads.
 pub trait Source: Send {
-    /// Starts a snapshot of all threads. The source copies `stack_bytes` of their stacks, or a little more; beyond
-    /// that, threads are `shallow`, others of them at each snapshot. ptrace has no such limit.
+    /// Start a snapshot of all threads. The source copies `stack_bytes` of their stacks, or slightly more.
+    /// Beyond that limit threads are `shallow`, different ones in each snapshot. ptrace has no such limit.
     fn begin(&mut self, stack_bytes: u64) -> Result<()>;
 
-    /// The next threads of the snapshot, a part small enough to hold in memory; those that have not run since the
-    /// last snapshot are marked `unchanged` where the source knows. Empty at the end.
+    /// Return the next threads of the snapshot, or an empty list at the end. A part is small enough to be
+    /// held in memory. Threads that have not run since the last snapshot are marked `unchanged` if the source
+    /// can tell.
     fn next(&mut self) -> Result<Vec<RawThread>>;
 
-    /// All threads of the process in one list. Empty when the process is gone.
+    /// Copy all threads of the process into one list, which is empty if the process has ended.
     fn copy_all(&mut self) -> Result<Vec<RawThread>> {
         self.begin(u64::MAX)?;
         let mut threads = Vec::new();
@@ -131,21 +133,22 @@ pub trait Source: Send {
         }
     }
 
-    /// What was degraded in the last snapshot, in words.
+    /// Return messages about what was degraded in the last snapshot.
     fn notes(&self) -> &[String] {
         &[]
     }
 
-    /// One thread again, with its stack in any case, or None when it ended.
+    /// Copy one thread, always with its stack; None if it has exited.
     fn copy_one(&mut self, tid: u32) -> Result<Option<RawThread>>;
 
-    /// One thread without its stack: for what `motion` and `switches` say now.
+    /// Read the current state of one thread without its stack, for `motion` and `switches`.
     fn glance(&mut self, tid: u32) -> Result<Option<RawThread>>;
 
-    /// "bpf" or "ptrace".
+    /// Return "bpf" or "ptrace".
     fn name(&self) -> &'static str;
 
-    /// What makes the next start on this kernel cheaper ([`fitted::load`]), where there is something new to keep.
+    /// Return data that makes the next start on the same kernel cheaper ([`fitted::load`]), if there is
+    /// something new to cache.
     fn fitted(&self) -> Option<&[u8]> {
         None
     }

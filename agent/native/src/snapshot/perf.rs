@@ -1,7 +1,8 @@
-//! Fresh registers and stack of threads that are running: one perf event sample each.
+//! Samples registers and stacks of running threads, by one perf event sample each.
 //!
-//! What the kernel saved of a running thread is from its last kernel entry, so it is asked to take a sample
-//! while the thread runs: a software clock on that thread, one overflow, user registers and user stack.
+//! The registers that the kernel saved for a running thread are those of its last kernel entry. So a software
+//! clock event is opened on the thread, which overflows once while the thread runs and records its user
+//! registers and user stack.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -14,35 +15,38 @@ use sys::bindings::{perf_event_attr, perf_event_mmap_page};
 
 use super::Registers;
 
-/// CPU time of the thread after which the sample is taken.
+/// CPU time of the thread after which the sample is taken, ns.
 const PERIOD_NS: u64 = 20_000;
-/// Stack bytes in a sample; the whole record must stay below 64 KiB. MySQL 9.7 reads a page 40 KB deep.
+/// Stack bytes in a sample. The whole record must be smaller than 64 KiB. MySQL 9.7 reads pages at a stack
+/// depth of 40 KB.
 const STACK_BYTES: u32 = 60 * 1024;
-/// Data pages of the ring: room for one record, a power of two.
+/// Number of data pages of a ring buffer, a power of two; enough for one record.
 const RING_PAGES: usize = 32;
 const PAGE: usize = 4096;
-/// Rings at the same time, 132 KB each. No more threads than CPUs run at once; with two for each CPU an account stays
-/// within the memory that the kernel lets it lock (perf_event_mlock_kb, 516 KB per CPU).
+/// Rings per CPU that are open at the same time, 132 KB each. No more threads than CPUs can run at once, and
+/// with two per CPU a user stays within the memory that the kernel lets it lock (perf_event_mlock_kb, 516 KB
+/// per CPU).
 const RINGS_PER_CPU: usize = 2;
 const MOST_RINGS: usize = 64;
-/// perf_regs.h, x86: BP, SP, IP.
+/// The registers BP, SP and IP, as numbered in perf_regs.h of x86.
 const REGS_MASK: u64 = 1 << 6 | 1 << 7 | 1 << 8;
 
 /// A sample of a running thread.
 #[derive(Debug)]
 pub struct Sample {
-    /// Which thread.
+    /// The thread id.
     pub tid: u32,
-    /// User registers at the sample, or at the entry of the system call it was in.
+    /// The user registers at the time of the sample, or at the entry of the system call the thread was in.
     pub registers: Registers,
-    /// Stack bytes from the stack pointer upwards.
+    /// The stack bytes from the stack pointer upwards.
     pub stack: Vec<u8>,
 }
 
-/// Samples each of the first `most_rings()` of `tids` that runs within `patience`. Threads that do not run in that
-/// time are not in the answer.
+/// Sample the first `most_rings()` of `tids`, waiting at most `patience`. Threads that do not run in that
+/// time are missing from the result.
 ///
-/// Errors: of perf_event_open (EACCES without CAP_PERFMON, EMFILE, …) when it refuses all of them, unless they ended.
+/// Errors: those of perf_event_open (EACCES without CAP_PERFMON, EMFILE, …) if it refuses the first thread;
+/// threads that have exited are skipped.
 pub fn sample(tids: &[u32], patience: Duration) -> io::Result<Vec<Sample>> {
     let mut armed = Vec::new();
     for tid in tids.iter().take(most_rings()) {
@@ -50,7 +54,7 @@ pub fn sample(tids: &[u32], patience: Duration) -> io::Result<Vec<Sample>> {
             Ok(event) => armed.push(event),
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
             Err(error) if armed.is_empty() => return Err(error),
-            Err(_) => break, // of descriptors or locked memory there is no more
+            Err(_) => break, // no descriptors or locked memory left
         }
     }
     let deadline = Instant::now() + patience;
@@ -71,21 +75,22 @@ pub fn sample(tids: &[u32], patience: Duration) -> io::Result<Vec<Sample>> {
     Ok(samples)
 }
 
-/// How many threads are sampled at once.
+/// Return the maximum number of threads that are sampled at once.
 pub fn most_rings() -> usize {
-    // SAFETY: asks for a number.
+    // SAFETY: sysconf takes and returns a number.
     let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     (RINGS_PER_CPU * usize::try_from(cpus).unwrap_or(1)).clamp(RINGS_PER_CPU, MOST_RINGS)
 }
 
-/// Waits until one of the events has something or the time is over; false at the end of the time.
+/// Wait until one of the events has a sample; return false if the time is over.
 fn wait(armed: &[Armed], left: Duration) -> io::Result<bool> {
     let mut polled: Vec<libc::pollfd> = armed
         .iter()
         .map(|event| libc::pollfd { fd: event.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 })
         .collect();
     let left = libc::timespec { tv_sec: left.as_secs() as libc::time_t, tv_nsec: left.subsec_nanos().into() };
-    // SAFETY: the array and the time live through the call; no signal mask is given.
+    // SAFETY: the array, whose length is passed, and the timespec outlive the call; a null signal mask is
+    // allowed.
     let ready = unsafe {
         libc::ppoll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, &raw const left, ptr::null())
     };
@@ -105,7 +110,7 @@ struct Armed {
 impl Armed {
     fn new(tid: u32) -> io::Result<Self> {
         let mut attributes = attributes();
-        // SAFETY: attributes outlives the call; the result is a new descriptor or -1.
+        // SAFETY: `attributes` is initialised and outlives the call.
         let fd: RawFd = unsafe {
             sys::perf_event_open(
                 &raw mut attributes,
@@ -118,10 +123,10 @@ impl Armed {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: fresh and ours.
+        // SAFETY: perf_event_open just returned this descriptor; nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let length = (1 + RING_PAGES) * PAGE;
-        // SAFETY: a new mapping of our own descriptor.
+        // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
         let ring = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -136,23 +141,25 @@ impl Armed {
             return Err(io::Error::last_os_error());
         }
         let armed = Self { tid, fd, ring };
-        // One overflow, then the kernel disables the event by itself.
-        // SAFETY: an ioctl on our own descriptor that takes a number.
+        // Allow one overflow; after it the kernel disables the event.
+        // SAFETY: the descriptor is open, and this ioctl takes a number.
         if unsafe { sys::ioctls::REFRESH(armed.fd.as_raw_fd(), 1) } < 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(armed)
     }
 
-    /// The sample, once it is there.
+    /// Return the sample if it has arrived.
     fn take(&self) -> Option<Sample> {
-        // SAFETY: the first page of the ring, mapped while self lives.
+        // SAFETY: `ring` points to the header page, which stays mapped until drop.
         let page = unsafe { &*self.ring.cast::<perf_event_mmap_page>() };
-        // SAFETY: a plain field that the kernel writes; read once.
+        // SAFETY: the pointer is to an aligned field of the mapped page. It is read once and volatile because
+        // the kernel writes it.
         let head = unsafe { ptr::read_volatile(&raw const page.data_head) } as usize;
         fence(Ordering::Acquire);
-        // The ring is larger than all that one sample and its companions need, so nothing wraps.
-        // SAFETY: the data pages follow the first page and are mapped while self lives.
+        // The ring is larger than one sample and the records that come with it, so it never wraps.
+        // SAFETY: RING_PAGES data pages follow the header page and stay mapped until drop; the length is
+        // clamped to them.
         let data = unsafe {
             std::slice::from_raw_parts(self.ring.cast::<u8>().add(PAGE), head.min(RING_PAGES * PAGE))
         };
@@ -162,7 +169,7 @@ impl Armed {
 
 impl Drop for Armed {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in new, unmapped once.
+        // SAFETY: `ring` was mapped in `new` with this length and is unmapped only here.
         unsafe { libc::munmap(self.ring, (1 + RING_PAGES) * PAGE) };
     }
 }
@@ -183,7 +190,8 @@ fn attributes() -> perf_event_attr {
     attributes
 }
 
-/// Finds the first PERF_RECORD_SAMPLE: abi, then BP, SP and IP, then the stack with its sizes around it.
+/// Find and parse the first PERF_RECORD_SAMPLE. It has the ABI, then BP, SP and IP, then the stack between
+/// two sizes: the reserved one and the copied one.
 fn parse(mut data: &[u8], tid: u32) -> Option<Sample> {
     loop {
         let kind = u32::from_le_bytes(data.get(..4)?.try_into().ok()?);

@@ -1,8 +1,9 @@
-//! The fallback for hosts without the task iterator: one thread at a time is held for some microseconds.
+//! The fallback for hosts without the task iterator: each thread is stopped for some microseconds, one after
+//! the other.
 //!
-//! `PTRACE_SEIZE` sends no signal and leaves nothing behind: when the tracer dies, at whatever moment, the
-//! kernel detaches the thread and lets it run. The tracer of a thread is a *thread*, so a look runs on one of
-//! its own that ends with the look.
+//! `PTRACE_SEIZE` sends no signal and leaves nothing behind. When the tracer dies, at any moment, the kernel
+//! detaches the thread and lets it run. The tracer of a thread is a *thread*, so the copies are made by a
+//! thread of their own that exits afterwards.
 
 use std::fs;
 use std::io;
@@ -20,25 +21,27 @@ use super::{Motion, RawThread, Registers, Source};
 use crate::error::{Error, Kind, Result};
 use crate::memory;
 
-/// Stack bytes copied while a thread is held.
+/// Maximum stack bytes copied while a thread is stopped.
 const STACK_BYTES: usize = 64 * 1024;
-/// How long a thread may take to stop. One in an uninterruptible sleep stops only at its end: it is let go.
+/// How long to wait for a thread to stop. A thread in an uninterruptible sleep stops only when the sleep
+/// ends, so it is given up.
 const STOP_DEADLINE: Duration = Duration::from_millis(20);
 
-/// io_uring's helpers: listed as threads of the process, with no user stack, and never to be traced.
+/// Task flag of io_uring's workers. They are listed as threads of the process, have no user stack, and must
+/// not be traced.
 const PF_IO_WORKER: u32 = 0x10;
 
-/// Stack bytes that `next` returns at once, or a little more.
+/// Stack bytes that one call of `next` returns, or slightly more.
 const PART_BYTES: usize = 16 << 20;
 
-/// Copies the threads of one process one after the other.
+/// Copies the threads of one process, one after the other.
 pub struct PtraceSource {
     pid: u32,
     left: vec::IntoIter<u32>,
 }
 
 impl PtraceSource {
-    /// For process `pid`; nothing is attached before the first look.
+    /// Create a source for process `pid`. It attaches to nothing before the first snapshot.
     pub fn new(pid: u32) -> Self {
         Self { pid, left: Vec::new().into_iter() }
     }
@@ -62,7 +65,8 @@ impl Source for PtraceSource {
     fn next(&mut self) -> Result<Vec<RawThread>> {
         let pid = self.pid;
         let (mut threads, mut bytes) = (Vec::new(), 0);
-        // A thread that is late to stop is let go by the end of the thread that seized it: the rest is for another.
+        // A thread that does not stop in time is detached when the tracing thread ends, so another one does
+        // the rest.
         while self.left.len() > 0 && bytes < PART_BYTES {
             Self::on_own_thread(|| {
                 for tid in self.left.by_ref() {
@@ -100,7 +104,8 @@ fn thread_ids(pid: u32) -> Result<Vec<u32>> {
     Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// The thread unless it ended meanwhile, and whether it was late to stop and so is still seized.
+/// Stop and copy a thread. Returns None if it exited meanwhile, and true if it did not stop in time and so is
+/// still seized.
 fn hold_and_copy(pid: u32, tid: u32) -> Result<(Option<RawThread>, bool)> {
     let Some(mut thread) = describe(pid, tid) else {
         return Ok((None, false));
@@ -109,7 +114,8 @@ fn hold_and_copy(pid: u32, tid: u32) -> Result<(Option<RawThread>, bool)> {
         return Ok((None, false));
     }
     if thread.state == 'D' {
-        // It would stop only when its system call ends, in our absence perhaps: leave it alone.
+        // It would stop only when its system call ends, perhaps when nobody waits for it any more: leave it
+        // alone.
         thread.motion = Motion::Running;
         return Ok((Some(thread), false));
     }
@@ -128,22 +134,22 @@ fn hold_and_copy(pid: u32, tid: u32) -> Result<(Option<RawThread>, bool)> {
     Ok((Some(thread), false))
 }
 
-/// A thread that is stopped by us; let go when dropped.
+/// A thread that this process has stopped; detached when dropped.
 struct Held {
     tid: Pid,
-    /// A signal that was about to be delivered when it stopped, and must be.
+    /// A signal that was about to be delivered when the thread stopped. It must be delivered at the detach.
     signal: Option<Signal>,
 }
 
 impl Held {
-    /// None when it ended, or did not stop in time and was let go.
+    /// Seize and stop a thread. None if it exited or did not stop in time.
     fn seize(pid: u32, tid: u32) -> Result<Option<Self>> {
         let doing = || format!("attaching to thread {tid} of process {pid}");
         let tid = Pid::from_raw(tid as i32);
         match ptrace::seize(tid, ptrace::Options::empty()) {
             Ok(()) => {}
             Err(Errno::ESRCH) => return Ok(None),
-            Err(Errno::EPERM) if ending(pid, tid) => return Ok(None), // the kernel says so of those, too
+            Err(Errno::EPERM) if ending(pid, tid) => return Ok(None), // also the error for exiting threads
             Err(Errno::EPERM) if tracer(pid).is_some_and(|tracer| tracer != std::process::id()) => {
                 let detail = format!("it is traced by process {}", tracer(pid).unwrap_or_default());
                 return Err(Error::new(Kind::Traced, detail));
@@ -161,7 +167,7 @@ impl Held {
                 }
                 Ok(WaitStatus::PtraceEvent(..)) => return Ok(Some(Self { tid, signal: None })),
                 Ok(WaitStatus::Stopped(_, signal)) => return Ok(Some(Self { tid, signal: Some(signal) })),
-                // Ended, or late: a seized thread that never stopped is let go when our tracing thread ends.
+                // Exited, or not stopped in time: the kernel detaches it when the tracing thread ends.
                 _ => return Ok(None),
             }
         }
@@ -170,7 +176,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // ESRCH: it was killed meanwhile, and there is nobody to let go.
+        // Fails with ESRCH if the thread was killed meanwhile: there is nothing to detach then.
         let _ = ptrace::detach(self.tid, self.signal);
     }
 }
@@ -179,14 +185,14 @@ fn ending(pid: u32, tid: Pid) -> bool {
     describe(pid, tid.as_raw() as u32).is_none_or(|now| matches!(now.state, 'Z' | 'X'))
 }
 
-/// The process that traces it, if any.
+/// Return the pid of the tracer of the process, if any.
 fn tracer(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?;
     line.trim().parse().ok().filter(|pid| *pid != 0)
 }
 
-/// What /proc says of the thread; None when it is not there, or is the kernel's own.
+/// Read the state of a thread from /proc; None if it does not exist or is an io_uring worker.
 fn describe(pid: u32, tid: u32) -> Option<RawThread> {
     let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;

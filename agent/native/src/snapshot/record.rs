@@ -1,19 +1,19 @@
-//! The wire format of probes/snapshot/snapshot.bpf.c.
+//! Parses the records that probes/snapshot/snapshot.bpf.c writes.
 
 use std::sync::Arc;
 
 use super::{Bytes, Motion, RawThread, Registers};
 
-/// Bytes of `struct record_header`.
+/// Size of `struct record_header`.
 const HEADER_BYTES: usize = 112;
 
-/// `enum copy` of the program.
+/// Values of `enum copy` in snapshot.bpf.c.
 const COPY_UNCHANGED: u32 = 1;
 const COPY_SHALLOW: u32 = 2;
 const COPY_NONE: u32 = 3;
 
-/// All records in `buffer`, whose stacks stay in there, and how many more were only counted. Bytes that end early
-/// end the list.
+/// Parse all records in `buffer`; the stacks of the threads refer to it. Also return how many threads were
+/// only counted. A truncated record ends the list.
 pub(super) fn parse_all(buffer: &Arc<Vec<u8>>, filled: usize) -> (Vec<RawThread>, usize) {
     let (mut threads, mut counted) = (Vec::new(), 0);
     let mut at = 0;
@@ -27,7 +27,8 @@ pub(super) fn parse_all(buffer: &Arc<Vec<u8>>, filled: usize) -> (Vec<RawThread>
     (threads, counted)
 }
 
-/// The record at `at`, None of a thread that is only counted, and where the next one begins.
+/// Parse the record at `at` and return it with the offset of the next one. A thread that is only counted
+/// gives None.
 fn parse(buffer: &Arc<Vec<u8>>, at: usize, filled: usize) -> Option<(Option<RawThread>, usize)> {
     let header = buffer.get(at..filled)?.get(..HEADER_BYTES)?;
     let word = |offset: usize| u32::from_le_bytes(header[offset..offset + 4].try_into().expect("4 bytes"));
@@ -76,8 +77,8 @@ fn comm(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// The letter of a `task_struct::__state` (include/linux/sched.h): its low bits are the same since 2.6, and
-/// TASK_IDLE is an uninterruptible sleep with TASK_NOLOAD.
+/// Convert `task_struct::__state` (include/linux/sched.h) to the letter of /proc/PID/stat. The low bits have
+/// been the same since 2.6; TASK_IDLE is an uninterruptible sleep with TASK_NOLOAD.
 fn state_letter(state: u32, motion: Motion) -> char {
     const NOLOAD: u32 = 0x400;
     match state {

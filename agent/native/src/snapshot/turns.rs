@@ -1,27 +1,29 @@
-//! Which threads a snapshot copies whole when all together exceed its budget.
+//! Chooses the threads that a snapshot copies completely when all stacks together exceed its budget.
 
 use super::RawThread;
 
-/// A guess at the stack bytes of one thread, until one is copied.
+/// Assumed stack bytes of one thread, until the first one is copied.
 const USUAL_BYTES: u64 = 16 << 10;
 
-/// Spreads the threads over several snapshots by their ids: each is copied whole in one of `parts`.
+/// Divides the threads by their ids into groups. Each snapshot copies one group completely, and the groups
+/// take turns.
 ///
-/// `parts` is a power of two. As it changes from snapshot to snapshot, a thread's turn with more parts stays its
-/// turn with fewer, so none waits longer than the most parts. With other numbers some threads could wait for good.
+/// The number of groups is a power of two. It changes from snapshot to snapshot, and a thread whose turn it
+/// is with more groups also has its turn with fewer. So no thread waits longer than the largest number of
+/// groups. With other numbers some threads could wait for ever.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     budget: u64,
     parts: u64,
     number: u64,
-    /// Threads copied whole by this snapshot, their bytes, and threads that were not.
+    /// Number of threads that this snapshot copied completely, their bytes, and the number of other threads.
     whole: u64,
     bytes: u64,
     shallow: u64,
 }
 
 impl Turns {
-    /// Starts a snapshot: into how many turns the threads are divided, and whose turn it is.
+    /// Start a snapshot; return the number of groups and the group whose turn it is.
     pub(super) fn begin(&mut self, budget: u64) -> (u32, u32) {
         self.budget = budget;
         self.number += 1;
@@ -30,7 +32,7 @@ impl Turns {
         (turns as u32, (self.number % turns) as u32)
     }
 
-    /// Counts a thread; the bytes of the budget that it took.
+    /// Count a thread and return how much of the budget it used.
     pub(super) fn count(&mut self, thread: &RawThread) -> u64 {
         if thread.shallow {
             self.shallow += 1;
@@ -42,12 +44,12 @@ impl Turns {
         0
     }
 
-    /// Ends a snapshot: the next one has as many turns as this one needed. Their number falls slowly, as many threads
-    /// may move again after a quiet snapshot.
+    /// End a snapshot: the next one uses as many groups as this one needed. The number decreases slowly,
+    /// because many threads may run again after a quiet snapshot.
     pub(super) fn finish(&mut self) {
         let each = self.bytes.checked_div(self.whole).unwrap_or(USUAL_BYTES);
         let needed = self.bytes.saturating_add(self.shallow.saturating_mul(each));
-        // Turns are not all as large: with some room none of them exceeds the budget for good.
+        // Groups differ in size: with a margin none of them exceeds the budget permanently.
         let needed = needed.saturating_add(needed / 8);
         let parts = needed.div_ceil(self.budget.max(1)).min(1 << 16);
         self.parts = parts.next_power_of_two().max(self.parts / 2);
@@ -82,7 +84,7 @@ mod tests {
         }
     }
 
-    /// Copies as the program does; the ids that were copied whole.
+    /// Simulate the BPF program; return the ids of the threads that were copied completely.
     fn snapshot(turns: &mut Turns, ids: impl Iterator<Item = u32>, budget: u64) -> HashSet<u32> {
         let (count, turn) = turns.begin(budget);
         let mut left = budget;
@@ -101,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_fit_are_copied_at_each_snapshot() {
+    fn threads_within_the_budget_are_copied_in_each_snapshot() {
         let mut turns = Turns::default();
         for _ in 0..5 {
             assert_eq!(snapshot(&mut turns, 0..100, 200 * STACK).len(), 100);
@@ -109,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thread_has_its_turn_in_whatever_order_they_are_visited() {
+    fn each_thread_has_its_turn_in_any_order_of_visits() {
         let order = || (5_000..9_000).chain(100..1_100);
         let mut turns = Turns::default();
         snapshot(&mut turns, order(), 1_000 * STACK);
@@ -121,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thread_has_its_turn_however_many_others_move() {
+    fn each_thread_has_its_turn_while_the_number_of_running_threads_varies() {
         let mut turns = Turns::default();
         let mut copied = HashSet::new();
         for moving in [6_000, 4_000, 5_000, 3_000].into_iter().cycle().take(9) {
@@ -131,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_below_one_stack_copies_none_and_ends() {
+    fn a_budget_below_one_stack_copies_no_thread_completely() {
         let mut turns = Turns::default();
         for _ in 0..3 {
             assert!(snapshot(&mut turns, 0..10, 1).is_empty());
