@@ -1,4 +1,4 @@
-//! The confined child: reads questions from its standard input, answers on its standard output, and ends.
+//! The confined child: reads requests from standard input, writes responses to standard output, and exits.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -10,19 +10,22 @@ use super::{FILE, MAX_QUESTION, SHARED, answer_line, jail, name_line};
 use crate::layout;
 use crate::symbols::{ElfFile, Inlines};
 
-/// Serve one parent. The first line says whether there is a shared debug file, and what is asked: `members`, then
-/// one path a line, or `inlines`, then one hexadecimal address a line, each answered by a line.
+/// Serve one parent.
+///
+/// The first line of the input is the type of request and either `shared` or `alone`, which says whether
+/// there is a shared debug file. After `members` follows one path per line, after `inlines` one hexadecimal
+/// address per line. Each gets one line as response.
 ///
 /// # Errors
-/// If the process cannot be confined, or the parent went away.
+/// If the process cannot be confined, or the parent has exited.
 pub fn serve() -> io::Result<()> {
-    // SAFETY: the parent has put these descriptors there, and nothing else here owns them.
+    // SAFETY: the parent passes an open file at this descriptor, and nothing else in this process owns it.
     let file = unsafe { File::from_raw_fd(FILE) };
     let mut questions = BufReader::new(io::stdin().lock().take(MAX_QUESTION));
     let mut first = String::new();
     questions.read_line(&mut first)?;
     let (what, shared) = first.trim_end().split_once(' ').unwrap_or_default();
-    // SAFETY: as above; the parent says that it is there.
+    // SAFETY: the request says that the parent passes this descriptor too, and nothing else owns it.
     let shared = (shared == "shared").then(|| unsafe { File::from_raw_fd(SHARED) });
     jail::enter()?;
     let elf = ElfFile::map(&file, Path::new("debug file")).map_err(io::Error::other)?;

@@ -1,20 +1,20 @@
-//! What a confined child gives up before it reads a byte of somebody else's file.
+//! Drops the privileges of a confined child before it reads an untrusted file.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Error, Result};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-/// Seconds of CPU time: 300 MB of debug information take 3.
+/// Limit of CPU time in seconds: 300 MB of debug information take 3.
 pub const CPU_S: u64 = 60;
-/// Bytes of memory that are not a mapped file: compressed debug information is unpacked there.
+/// Limit of private memory in bytes, into which compressed debug information is unpacked.
 pub const DATA: u64 = 1536 << 20;
 
 const BPF_LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
 const BPF_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
 const BPF_ANY_BIT: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
 const BPF_RETURN: u16 = 0x06;
-/// Offsets in `struct seccomp_data`.
+/// Offsets of fields in `struct seccomp_data`.
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const THIRD_ARGUMENT: u32 = 32;
@@ -24,7 +24,7 @@ const NATIVE: u32 = 0xc000_003e; // AUDIT_ARCH_X86_64
 #[cfg(target_arch = "aarch64")]
 const NATIVE: u32 = 0xc000_00b7; // AUDIT_ARCH_AARCH64
 
-/// Calls that only move bytes between memory and what is open already, or end the process.
+/// System calls that only move bytes between memory and open files, or end the process.
 const ALLOWED: [libc::c_long; 22] = [
     libc::SYS_read,
     libc::SYS_write,
@@ -47,13 +47,13 @@ const ALLOWED: [libc::c_long; 22] = [
     libc::SYS_restart_syscall,
     libc::SYS_exit,
     libc::SYS_exit_group,
-    // statx of an open descriptor; no path can be opened, so a name tells nothing but that it exists
+    // for statx of open descriptors; with a path it can only reveal that the file exists
     libc::SYS_statx,
 ];
-/// Calls whose third argument must not ask for executable memory.
+/// System calls whose third argument must not request executable memory.
 const NOT_EXECUTABLE: [libc::c_long; 2] = [libc::SYS_mmap, libc::SYS_mprotect];
 
-/// What a debugger that reads a file never needs: the network, other processes, the kernel's own interfaces.
+/// System calls that a debugger never needs to read a file: network, other processes, kernel interfaces.
 const DENIED: [libc::c_long; 22] = [
     libc::SYS_socket,
     libc::SYS_connect,
@@ -78,16 +78,17 @@ const DENIED: [libc::c_long; 22] = [
     libc::SYS_open_by_handle_at,
     libc::SYS_chroot,
 ];
-/// Bytes of address space of a debugger: gdb takes 0.5 GB for 300 MB of debug information.
+/// Limit of a debugger's address space in bytes: gdb takes 0.5 GB for 300 MB of debug information.
 const DEBUGGER: u64 = 4 << 30;
-/// The user and group `nobody`, who owns nothing.
+/// The ids of the user and group `nobody`, which own nothing.
 const NOBODY: u32 = 65534;
 
-/// Become a program that reads somebody else's file and is not ours, such as gdb: as `nobody` where we are root,
-/// without capabilities, network, or rights over other processes. It may open what everybody may read.
+/// Replace this process by an external program, such as gdb, that reads an untrusted file. It runs as
+/// `nobody` if we are root, without capabilities, network, or rights over other processes. It can open only
+/// files that everybody can read.
 ///
 /// # Errors
-/// If the kernel refuses any part, or there is no such program: then nothing has started.
+/// If the kernel refuses any restriction, or the program does not exist. The program is then not started.
 pub fn become_program(program: &OsStr, arguments: &[OsString]) -> Error {
     match confine_program() {
         Ok(()) => Command::new(program).args(arguments).exec(),
@@ -102,16 +103,16 @@ fn confine_program() -> Result<()> {
     limit(libc::RLIMIT_FSIZE, 0)?;
     limit(libc::RLIMIT_CORE, 0)?;
     limit(libc::RLIMIT_NOFILE, 256)?;
-    // SAFETY: has no arguments and cannot fail.
+    // SAFETY: geteuid has no arguments and cannot fail.
     if unsafe { libc::geteuid() } == 0 {
-        // SAFETY: no groups, so no pointer is read; then numbers only.
+        // SAFETY: with a count of 0 the kernel does not read the pointer.
         checked(unsafe { libc::setgroups(0, std::ptr::null()) })?;
-        // SAFETY: numbers only.
+        // SAFETY: setresgid takes numbers only.
         checked(unsafe { libc::setresgid(NOBODY, NOBODY, NOBODY) })?;
-        // SAFETY: numbers only.
+        // SAFETY: setresuid takes numbers only.
         checked(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) })?;
     }
-    // SAFETY: prctl with numbers only.
+    // SAFETY: this prctl takes numbers only.
     checked(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
     drop_capabilities()?;
     load_filter(&deny_filter())
@@ -127,10 +128,10 @@ fn deny_filter() -> Vec<libc::sock_filter> {
     program
 }
 
-/// Give up every right of this process but reading and writing what is open. There is no way back.
+/// Irrevocably drop all rights of this process except to read and write open files.
 ///
 /// # Errors
-/// If the kernel refuses any part: then nothing may be read.
+/// If the kernel refuses any restriction. The caller must then not read the file.
 pub fn enter() -> Result<()> {
     prefer_to_be_killed();
     for (resource, most) in [
@@ -144,7 +145,7 @@ pub fn enter() -> Result<()> {
     ] {
         limit(resource, most)?;
     }
-    // SAFETY: prctl with numbers only.
+    // SAFETY: this prctl takes numbers only.
     checked(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
     drop_capabilities()?;
     load_filter(&allow_filter())
@@ -152,23 +153,24 @@ pub fn enter() -> Result<()> {
 
 fn limit(resource: libc::__rlimit_resource_t, most: u64) -> Result<()> {
     let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
-    // SAFETY: the pointer is to an rlimit of ours.
+    // SAFETY: the pointer is to a local rlimit.
     checked(unsafe { libc::setrlimit(resource, &raw const limit) })
 }
 
-/// Be the first to end where memory is short. Not a matter of safety: where it cannot be said, so be it.
+/// Become the first victim of the OOM killer and run at low priority. Errors are ignored: safety does not
+/// depend on it.
 fn prefer_to_be_killed() {
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
-    // SAFETY: setpriority with numbers only.
+    // SAFETY: setpriority takes numbers only.
     let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
 }
 
-/// The permitted, effective and inheritable capabilities; ambient ones go with them.
+/// Drop the permitted, effective and inheritable capabilities, which drops ambient ones too.
 fn drop_capabilities() -> Result<()> {
     const VERSION_3: u32 = 0x2008_0522;
     let header = [VERSION_3, 0_u32];
     let none = [0_u32; 6];
-    // SAFETY: the pointers are to a header and to two elements of three words, as version 3 has them.
+    // SAFETY: version 3 reads a header and two elements of three words each, and the arrays have that size.
     let done = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) };
     checked(done as i32)
 }
@@ -176,8 +178,8 @@ fn drop_capabilities() -> Result<()> {
 fn load_filter(program: &[libc::sock_filter]) -> Result<()> {
     let length = u16::try_from(program.len()).map_err(Error::other)?;
     let described = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
-    // SAFETY: the kernel copies the program, which outlives the call. prctl and not seccomp(2): a unit's allow-list
-    // of system calls has it.
+    // SAFETY: the kernel copies the filter, which outlives the call. It is loaded by prctl and not by
+    // seccomp(2), because systemd's system call allow-list for the unit includes prctl.
     checked(unsafe {
         libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const described, 0, 0)
     })
@@ -191,7 +193,8 @@ fn skip_unless(code: u16, k: u32) -> libc::sock_filter {
     libc::sock_filter { code, jt: 0, jf: 1, k }
 }
 
-/// Kills the process at a call of another architecture, and has the number of the call at hand.
+/// Start a filter: kill the process for a system call of another architecture, then load the number of the
+/// call.
 fn beginning() -> Vec<libc::sock_filter> {
     vec![
         statement(BPF_LOAD, ARCHITECTURE),

@@ -1,8 +1,8 @@
-//! Debug information is read by a child that can do nothing else.
+//! Reads debug information in a confined child process.
 //!
-//! DWARF is large, its readers are complex, and its file may belong to the observed process. So a child gets
-//! the open file, gives up every right ([`jail`]), and answers in lines of text that are checked here. What it needs in
-//! memory or time ends with it, as does a SIGBUS when the file is truncated.
+//! DWARF is large, its parsers are complex, and the file may belong to the observed process. So a child gets
+//! the open file, drops all other rights ([`jail`]), and answers in lines of text, which are checked here.
+//! Its memory use and CPU time end with it, and so does a SIGBUS if the file is truncated.
 
 mod child;
 mod jail;
@@ -25,46 +25,47 @@ use crate::symbols::ElfFile;
 pub use child::serve;
 pub use jail::become_program;
 
-/// Descriptors that the child finds its files at.
+/// The descriptors at which the child gets its files.
 const FILE: RawFd = 3;
 const SHARED: RawFd = 4;
-/// Bytes of all questions to one child.
+/// Maximum bytes of all requests to one child.
 const MAX_QUESTION: u64 = 4 << 20;
-/// Bytes of one answer: 256 names of inlined calls.
+/// Maximum bytes of one response: 256 names of inlined calls.
 const MAX_ANSWER: usize = 1 << 20;
-/// Names in one answer, and bytes of each name or reason.
+/// Maximum names in one response, and maximum characters of each name or reason.
 const MAX_NAMES: usize = 256;
 const MAX_TEXT: usize = 4 << 10;
-/// Pointers that one path of members leads through.
+/// Maximum pointers in one path of members.
 const MAX_OFFSETS: usize = 32;
-/// For the first answer, which may wait for 300 MB to be read from disk on a busy host; later ones take some ms.
+/// Timeouts of the first response, for which 300 MB may have to be read from disk on a busy host, and of
+/// later ones, which take some ms.
 const FIRST: Duration = Duration::from_secs(90);
 const LATER: Duration = Duration::from_secs(5);
 
-/// How to start the child: a program that calls [`serve`], with its arguments.
+/// The command that starts the child: a program that calls [`serve`], and its arguments.
 pub type Start = Vec<OsString>;
 
-/// A running child. Ended, at the latest, when it is dropped.
+/// A running child. It is killed when this is dropped.
 #[derive(Debug)]
 pub struct Reader {
     child: Child,
     questions: Option<ChildStdin>,
     answers: ChildStdout,
-    /// Of the answer that is being read.
+    /// Bytes received that are not processed yet.
     pending: Vec<u8>,
     patience: Duration,
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // Fails if the child has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl Reader {
-    /// Start a child over this file.
+    /// Start a child that reads this file.
     fn start(start: &Start, elf: &ElfFile, shared: Option<&ElfFile>, what: &str) -> io::Result<Self> {
         let gone = || io::Error::other("not a file that can be passed on");
         let file = out_of_the_way(elf.file().ok_or_else(gone)?)?;
@@ -73,11 +74,12 @@ impl Reader {
         let mut command = Command::new(program);
         command.args(arguments).env_clear().current_dir("/");
         if let Some(path) = env::var_os("PYTHONPATH") {
-            command.env("PYTHONPATH", path); // or the child may be of another Innoscope, or of none
+            command.env("PYTHONPATH", path); // so that the child runs the same Innoscope
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let (from, also) = (file.as_raw_fd(), shared.as_ref().map(AsRawFd::as_raw_fd));
-        // SAFETY: only dup2, which is async-signal-safe, of descriptors that live until the child was started.
+        // SAFETY: the closure calls only dup2, which is async-signal-safe. The descriptors stay open until
+        // spawn() returns.
         unsafe {
             command.pre_exec(move || {
                 if libc::dup2(from, FILE) < 0 || also.is_some_and(|also| libc::dup2(also, SHARED) < 0) {
@@ -98,7 +100,7 @@ impl Reader {
         writeln!(questions, "{line}")
     }
 
-    /// The next line, within the time that an answer may take.
+    /// Receive the next line before the timeout.
     fn answer(&mut self) -> io::Result<String> {
         let deadline = Instant::now() + self.patience;
         loop {
@@ -122,7 +124,7 @@ impl Reader {
         }
     }
 
-    /// How it ended, in words.
+    /// Describe how the child ended.
     fn ended(&mut self) -> String {
         match self.child.wait() {
             Ok(status) => format!("the process that reads it ended early ({status})"),
@@ -131,7 +133,7 @@ impl Reader {
     }
 }
 
-/// A copy of the descriptor that is none of those the child gets.
+/// Duplicate a descriptor to a number that does not collide with those of the child.
 fn out_of_the_way(file: &File) -> io::Result<OwnedFd> {
     use std::os::fd::FromRawFd as _;
     let copy = fcntl(file.as_fd(), FcntlArg::F_DUPFD_CLOEXEC(10))?;
@@ -149,10 +151,10 @@ fn wait(answers: BorrowedFd<'_>, deadline: Instant) -> io::Result<()> {
     }
 }
 
-/// Where members lie, by the DWARF of this file: [`crate::layout::members`] in a child.
+/// Find members by the DWARF of this file: runs [`crate::layout::members`] in a child.
 ///
 /// # Errors
-/// In words, with the file's name.
+/// The reason, with the file's name.
 pub fn members(
     start: &Start,
     elf: &ElfFile,
@@ -163,7 +165,7 @@ pub fn members(
         for path in paths {
             reader.ask(&path.replace('\n', " "))?;
         }
-        reader.questions = None; // that was all
+        reader.questions = None; // closing the pipe ends the request
         let mut answers = Vec::with_capacity(paths.len());
         for _ in paths {
             let line = reader.answer()?;
@@ -175,17 +177,17 @@ pub fn members(
     Reader::start(start, elf, None, "members").and_then(asked).map_err(failed)
 }
 
-/// The inlined calls of one file, by a child that lives until this is dropped.
+/// Finds the inlined calls of one file by a child that runs until this is dropped.
 #[derive(Debug)]
 pub struct InlinedCalls {
     reader: Option<Reader>,
 }
 
 impl InlinedCalls {
-    /// Start a child over the file that has the DWARF, and the one that it shares some with.
+    /// Start a child for the file with the DWARF, and for its shared debug file, if any.
     ///
     /// # Errors
-    /// In words, with the file's name.
+    /// The reason, with the file's name.
     pub fn new(start: &Start, elf: &ElfFile) -> Result<Self, String> {
         let shared = elf.shared_debug_file();
         let reader = Reader::start(start, elf, shared.as_deref(), "inlines")
@@ -193,7 +195,8 @@ impl InlinedCalls {
         Ok(Self { reader: Some(reader) })
     }
 
-    /// The names at an ELF virtual address, innermost first; none once the child has failed.
+    /// Return the inlined functions at an ELF virtual address, innermost first. After a failure of the child
+    /// the list is always empty.
     pub fn frames(&mut self, svma: u64) -> Vec<String> {
         let Some(reader) = &mut self.reader else { return Vec::new() };
         let names = reader.ask(&format!("{svma:x}")).and_then(|()| reader.answer()).map(|line| names(&line));
@@ -237,7 +240,7 @@ fn names(line: &str) -> Vec<String> {
     line.split('\t').filter(|name| !name.is_empty()).take(MAX_NAMES).map(printable).collect()
 }
 
-/// Without control characters, and cut off where no name is so long.
+/// Remove control characters and limit the length.
 fn printable(text: &str) -> String {
     text.chars().filter(|one| !one.is_control()).take(MAX_TEXT).collect()
 }
@@ -247,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_survive_the_way() {
+    fn responses_survive_the_round_trip() {
         let member = Member { offsets: vec![8, 0, 16], size: 8, kind: Kind::Pointer, stride: 64, count: 3 };
         for answer in [Ok(member), Err("no such member".to_owned())] {
             assert_eq!(parse_answer(&answer_line(&answer)), Some(answer));
@@ -257,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_child_of_ours_says_is_refused() {
+    fn malformed_responses_are_refused() {
         let long = format!("found\t{}\t8\tsigned\t0\t1", vec!["1"; 40].join(","));
         for line in ["", "found", "found\t-1\t8\tsigned\t0\t1", "found\t1\t8\tpoem\t0\t1", &long] {
             assert_eq!(parse_answer(line), None, "{line}");

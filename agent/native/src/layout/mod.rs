@@ -1,6 +1,7 @@
-//! Where the members of global structures lie, from DWARF: `log_sys.lsn` -> offset, size, kind.
+//! Finds the members of global structures by DWARF: `log_sys.lsn` gives offset, size and kind.
 //!
-//! Made for servers with 300 MB of debug information: only units that mention a wanted name are read.
+//! Designed for servers with 300 MB of debug information: only compilation units that mention a wanted name
+//! are parsed.
 
 mod path;
 mod types;
@@ -13,23 +14,23 @@ use path::{Path, Step};
 use types::{Shape, Types};
 use units::{Place, Units, sections};
 
-/// What a member holds.
+/// The kind of value that a member holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Unsigned integer, boolean or enumeration.
+    /// An unsigned integer, boolean or enumeration.
     Unsigned,
-    /// Signed integer.
+    /// A signed integer.
     Signed,
-    /// IEEE 754.
+    /// An IEEE 754 floating-point number.
     Float,
-    /// Address.
+    /// A pointer.
     Pointer,
-    /// A structure as such.
+    /// A structure as a whole.
     Structure,
 }
 
 impl Kind {
-    /// The word in Python.
+    /// Return the word for the kind in Python.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unsigned => "unsigned",
@@ -40,43 +41,44 @@ impl Kind {
         }
     }
 
-    /// The kind of this word.
+    /// Return the kind for this word.
     pub fn named(word: &str) -> Option<Self> {
         let all = [Self::Unsigned, Self::Signed, Self::Float, Self::Pointer, Self::Structure];
         all.into_iter().find(|kind| kind.as_str() == word)
     }
 }
 
-/// Where a member is, seen from its root.
+/// The location of a member relative to its root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Added to the root's address; each further one to the pointer that is read there.
+    /// The first offset is added to the root's address, each further one to the pointer that is read there.
     pub offsets: Vec<u64>,
-    /// Bytes of the scalar (or of the structure).
+    /// Size of the scalar or structure in bytes.
     pub size: u64,
-    /// How to read it.
+    /// The kind of value.
     pub kind: Kind,
-    /// Bytes from one element to the next where there are several, whose sum is the value; else 0.
+    /// If the value is a sum over several elements, the distance between them in bytes; otherwise 0.
     pub stride: u64,
-    /// How many elements; 1 for a plain member, 0 for `[*]` on a pointer, whose target has no known length.
+    /// The number of elements: 1 for a plain member, 0 for `[*]` on a pointer, because the length of its
+    /// target is not known.
     pub count: u64,
 }
 
-/// Why a path could not be followed.
+/// The reason why a path could not be resolved.
 enum Stop {
-    /// This unit knows the type by name only: another one may have it whole.
+    /// This unit has only a forward declaration of the type; another unit may define it.
     Incomplete(String),
-    /// It is not there.
+    /// The member does not exist.
     Missing(String),
 }
 
-/// The places of members, each by `root.member[2].member`: the root is a global variable or a type.
+/// Find members by paths such as `root.member[2].member`, whose root is a global variable or a type.
 ///
-/// Pointers on the way are followed as they come; `[*]` stands for all elements, whose sum is the value; a
-/// wrapper around one scalar (`std::atomic`) is that scalar, and an `ib_counter_t` the sum of its slots. The
-/// answers are in the order of the paths; an error says in words what is not there.
+/// Pointers in the path are followed. `[*]` stands for all elements, and the value is their sum. A wrapper
+/// around one scalar (`std::atomic`) is treated as that scalar, and an `ib_counter_t` as the sum of its
+/// slots. The results are in the order of the paths; an error is the reason.
 ///
-/// Costs 0.3 to 3 s for a server.
+/// Takes 0.3 to 3 s for a server.
 pub fn members(elf: &ElfFile, paths: &[String]) -> Vec<Result<Member, String>> {
     let sections = sections(elf);
     let units = Units::new(&sections);
@@ -93,7 +95,7 @@ pub fn members(elf: &ElfFile, paths: &[String]) -> Vec<Result<Member, String>> {
 struct Query<'units, 'data> {
     units: &'units Units<'data>,
     paths: Vec<Option<Path>>,
-    /// By root name, the paths that have no answer yet.
+    /// The indexes of paths without a result, by root name.
     open: FxHashMap<String, Vec<usize>>,
     answers: Vec<Result<Member, String>>,
 }
@@ -121,7 +123,7 @@ impl<'units, 'data> Query<'units, 'data> {
         self.open.keys().map(String::as_str).collect()
     }
 
-    /// Answers what this unit knows.
+    /// Resolve the paths whose roots this unit declares.
     fn ask(&mut self, unit: usize) {
         for (root, place) in self.units.declared(unit, &self.open) {
             let Some(asked) = self.open.remove(&root) else { continue };
@@ -144,7 +146,7 @@ impl<'units, 'data> Query<'units, 'data> {
     }
 }
 
-/// The walk along one path.
+/// The state while one path is resolved.
 struct Walk {
     at: Place,
     offsets: Vec<u64>,
@@ -215,7 +217,7 @@ fn field(types: &Types<'_, '_>, walk: &mut Walk, name: &str, text: &str) -> Resu
     Ok(())
 }
 
-/// One element, or all of them.
+/// Go to one element of an array, or to all of them.
 fn index_into(types: &Types<'_, '_>, walk: &mut Walk, index: Option<u64>, text: &str) -> Result<(), Stop> {
     let (element, count) = match types.shape(walk.at) {
         Some(Shape::Array { element, count }) => (element, count),

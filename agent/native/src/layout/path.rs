@@ -1,4 +1,4 @@
-//! `buf_pool_ptr[*].stat.n_pages_read`, taken apart.
+//! Parses paths of members such as `buf_pool_ptr[*].stat.n_pages_read`.
 
 /// One step of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,19 +11,19 @@ pub(super) enum Step {
     All,
 }
 
-/// A root and the way from it.
+/// A root and the steps from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Path {
-    /// As it was written, for messages.
+    /// The original text, for messages.
     pub text: String,
-    /// Name of a global variable or a type.
+    /// The name of a global variable or a type.
     pub root: String,
-    /// The way.
+    /// The steps from the root.
     pub steps: Vec<Step>,
 }
 
 impl Path {
-    /// An error says in words what is wrong with the text.
+    /// Parse a path, or return what is wrong with the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         let wrong = || format!("not a path of members: {text:?}");
         let end = text.find(['.', '[']).unwrap_or(text.len());
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_a_path_apart() {
+    fn parses_a_path() {
         let path = Path::parse("pool[*].init_flush[1].n").unwrap();
         assert_eq!(path.root, "pool");
         let field = |name: &str| Step::Field(name.to_owned());
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_none() {
+    fn refuses_malformed_paths() {
         for bad in ["", ".a", "a.", "a[", "a[x]", "a]b", "a b", "a..b"] {
             assert!(Path::parse(bad).is_err(), "{bad}");
         }

@@ -1,4 +1,4 @@
-//! Against the compiler itself: the program prints where its members are.
+//! Compares the results with the compiler's: the test program prints the offsets of its members.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -38,13 +38,13 @@ int main() {
 }
 "#;
 
-/// A unit that mentions more of the names and knows the type by name only.
+/// A unit that mentions more of the names than the other, but only declares the type.
 const FORWARD: &str = "struct Pool; extern Pool *pools, *forward, pool; extern unsigned long plain;\n\
     void *f() { return plain ? (void *) pools : (void *) (forward ? forward : &pool); }\n";
 
 struct Program {
     folder: PathBuf,
-    /// What it says: `(path, offset, size)`.
+    /// The program's output: `(path, offset, size)`.
     said: Vec<(String, u64, u64)>,
 }
 
@@ -85,7 +85,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Best effort: what is left is in the folder for temporary files.
+        // Best effort: leftovers are in the folder for temporary files.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -97,7 +97,7 @@ fn each_format(test: impl Fn(&Program)) {
 }
 
 #[test]
-fn members_are_where_the_compiler_put_them() {
+fn offsets_and_sizes_match_the_compiler() {
     each_format(|program| {
         let asked: Vec<_> = program.said.iter().filter(|said| said.0.starts_with("pool.")).collect();
         let paths: Vec<_> = asked.iter().map(|said| said.0.as_str()).collect();
@@ -110,7 +110,7 @@ fn members_are_where_the_compiler_put_them() {
 }
 
 #[test]
-fn kinds_are_told_apart() {
+fn kinds_are_distinguished() {
     each_format(|program| {
         let expected = [
             ("plain", Kind::Unsigned),
@@ -132,7 +132,7 @@ fn kinds_are_told_apart() {
 }
 
 #[test]
-fn pointers_are_followed_and_all_elements_meant() {
+fn pointers_are_followed_and_a_star_selects_all_elements() {
     each_format(|program| {
         let (count, _) = program.truth("pool.lists[2].count");
         assert_eq!(program.one("forward.lists[2].count").offsets, [0, count]);
@@ -146,7 +146,7 @@ fn pointers_are_followed_and_all_elements_meant() {
 }
 
 #[test]
-fn counters_in_slots_are_their_sum() {
+fn counters_in_slots_are_summed() {
     each_format(|program| {
         let slots = program.one("pool.slots");
         let (begin, _) = program.truth("slots");
@@ -159,7 +159,7 @@ fn counters_in_slots_are_their_sum() {
 }
 
 #[test]
-fn says_what_is_not_there() {
+fn errors_say_what_is_missing() {
     each_format(|program| {
         for (path, reason) in [
             ("pool.gone", "this build has no member gone"),
@@ -179,7 +179,7 @@ fn says_what_is_not_there() {
 }
 
 #[test]
-fn damaged_debug_information_gives_no_panic() {
+fn malformed_debug_information_does_not_panic() {
     let program = Program::compiled("damaged", &["-gdwarf-4"]);
     let path = program.folder.join("prog");
     let intact = std::fs::read(&path).unwrap();

@@ -1,16 +1,16 @@
-//! What a type is: its members, its size, and the scalar in it.
+//! Describes types by DWARF: their members, size, and the scalar that a wrapper holds.
 
 use gimli::{AttributeValue, constants};
 
 use super::Kind;
 use super::units::{Entry, Place, Units};
 
-/// Types refer to types; a damaged file must not make us go round in circles.
+/// Maximum depth of references between types, so that a cycle in a malformed file ends.
 const MAX_DEPTH: usize = 32;
-/// Bytes between the slots of InnoDB's counters (`CACHE_LINE_SIZE`, MySQL 5.6 to 9.7).
+/// The distance between the slots of InnoDB's counters in bytes (`CACHE_LINE_SIZE`, MySQL 5.6 to 9.7).
 const CACHE_LINE: u64 = 64;
 
-/// What a type is, typedefs and qualifiers removed.
+/// The structure of a type without typedefs and qualifiers.
 pub(super) enum Shape {
     Scalar { size: u64, kind: Kind },
     Pointer(Place),
@@ -18,7 +18,7 @@ pub(super) enum Shape {
     Array { element: Place, count: u64 },
 }
 
-/// The scalar that a member holds, `slots` of them for a counter.
+/// The scalar that a member holds. A counter has `slots` of them.
 pub(super) struct Leaf {
     pub offset: u64,
     pub size: u64,
@@ -36,7 +36,7 @@ impl Leaf {
 pub(super) struct Types<'units, 'data>(pub &'units Units<'data>);
 
 impl<'data> Types<'_, 'data> {
-    /// The type behind typedefs and qualifiers.
+    /// Resolve typedefs and qualifiers.
     fn stripped(&self, place: Place) -> Option<(Place, Entry<'data>)> {
         let mut place = place;
         for _ in 0..MAX_DEPTH {
@@ -54,7 +54,7 @@ impl<'data> Types<'_, 'data> {
         None
     }
 
-    /// What kind of thing it is; None for what holds no data or is damaged.
+    /// Return the shape of a type; None if it holds no data or is malformed.
     pub fn shape(&self, place: Place) -> Option<Shape> {
         let (place, entry) = self.stripped(place)?;
         let size = || unsigned(&entry, constants::DW_AT_byte_size);
@@ -80,7 +80,7 @@ impl<'data> Types<'_, 'data> {
         }
     }
 
-    /// Elements of all dimensions; 0 where the type does not say.
+    /// Return the number of elements over all dimensions; 0 if the type does not specify it.
     fn elements(&self, array: Place) -> u64 {
         let mut total = 1;
         self.0.children(array, |_, entry| {
@@ -95,7 +95,7 @@ impl<'data> Types<'_, 'data> {
         total
     }
 
-    /// Bytes of a value of this type.
+    /// Return the size of a value of this type in bytes.
     pub fn size(&self, place: Place) -> Option<u64> {
         let (place, entry) = self.stripped(place)?;
         match self.shape(place)? {
@@ -106,7 +106,8 @@ impl<'data> Types<'_, 'data> {
         }
     }
 
-    /// Offset and type of a member of a structure; also one of a base class or an anonymous member.
+    /// Return offset and type of a member of a structure. Members of base classes and of anonymous members
+    /// count as its own.
     pub fn member(&self, structure: Place, name: &str) -> Option<(u64, Place)> {
         self.member_within(structure, name, 0)
     }
@@ -126,7 +127,7 @@ impl<'data> Types<'_, 'data> {
         })
     }
 
-    /// Data members and base classes (without a name) in their order.
+    /// List data members and base classes in declaration order. Base classes have no name.
     fn members(&self, structure: Place) -> Vec<DataMember<'data>> {
         let Some((structure, _)) = self.stripped(structure) else { return Vec::new() };
         let mut found = Vec::new();
@@ -147,7 +148,7 @@ impl<'data> Types<'_, 'data> {
         found
     }
 
-    /// The scalar that a value of this type is, or is a wrapper of.
+    /// Return the scalar that a value of this type is or wraps.
     pub fn leaf(&self, place: Place) -> Result<Leaf, String> {
         self.leaf_within(place, 0)
     }
@@ -162,7 +163,8 @@ impl<'data> Types<'_, 'data> {
         }
     }
 
-    /// A counter in slots, a structure around one scalar, or a structure as such.
+    /// Return a leaf for a structure: a counter in slots, a wrapper around one scalar, or the structure
+    /// itself.
     fn unwrapped(&self, place: Place, depth: usize) -> Result<Leaf, String> {
         let size = self.size(place).ok_or("a structure without a size")?;
         if let Some((offset, array)) = self.member(place, "m_counter")
@@ -183,8 +185,9 @@ impl<'data> Types<'_, 'data> {
         }
     }
 
-    /// `ib_counter_t`: plain numbers a cache line apart, the first line unused (MySQL, MariaDB to 10.2), or
-    /// structures as large as a cache line (MariaDB from 10.3).
+    /// Return a leaf for an `ib_counter_t`. Its slots are either plain numbers one cache line apart, of which
+    /// the first line is unused (MySQL, MariaDB up to 10.2), or structures of the size of a cache line
+    /// (MariaDB from 10.3).
     fn slots(&self, offset: u64, element: Place, count: u64, depth: usize) -> Result<Leaf, String> {
         let stride = self.size(element).ok_or("slots without a size")?;
         let leaf = self.first_scalar(element, depth + 1)?;
@@ -200,7 +203,7 @@ impl<'data> Types<'_, 'data> {
         }
     }
 
-    /// The scalar at the beginning of a slot, behind which there is padding.
+    /// Return the scalar at the start of a slot, which is followed by padding.
     fn first_scalar(&self, place: Place, depth: usize) -> Result<Leaf, String> {
         match self.shape(place) {
             Some(Shape::Structure { complete: true }) if depth < MAX_DEPTH => {
@@ -234,7 +237,8 @@ fn kind(entry: &Entry<'_>) -> Kind {
     }
 }
 
-/// A number, or the expression `DW_OP_plus_uconst number` of compilers up to GCC 4; 0 in a union.
+/// Return a member's offset: a number, or the expression `DW_OP_plus_uconst number` of compilers up to GCC 4,
+/// or 0 in a union.
 fn member_offset(entry: &Entry<'_>) -> Option<u64> {
     let Some(attribute) = entry.attr(constants::DW_AT_data_member_location) else {
         return Some(0);

@@ -1,4 +1,5 @@
-//! The units of a file's DWARF: which of them mention a name, and what they declare at their top.
+//! Reads the compilation units of a file's DWARF: finds those that mention a name, and lists their top-level
+//! declarations.
 
 use std::cell::OnceCell;
 use std::convert::Infallible;
@@ -14,8 +15,8 @@ use crate::symbols::{Bytes, ElfFile};
 pub(super) type Slice<'data> = EndianSlice<'data, LittleEndian>;
 pub(super) type Entry<'data> = DebuggingInformationEntry<Slice<'data>>;
 
-/// The sections that types are described in, and the lines, whose header is read with each unit; others are not
-/// even decompressed.
+/// The sections that describe types, and the line table, whose header is read with each unit. Other sections
+/// are not even decompressed.
 const NEEDED: [SectionId; 6] = [
     SectionId::DebugAbbrev,
     SectionId::DebugInfo,
@@ -25,18 +26,18 @@ const NEEDED: [SectionId; 6] = [
     SectionId::DebugStrOffsets,
 ];
 
-/// Bytes of the section of entries that are in memory at a time while all of it is scanned.
+/// Bytes of `.debug_info` that stay in memory while all of it is scanned.
 const PIECE: usize = 4 << 20;
 
-/// The sections of a file that [`Units`] borrows from.
+/// The sections of a file. [`Units`] borrows from them.
 pub(super) struct Sections {
     all: DwarfSections<Bytes>,
-    /// Those that are scanned from end to end, and then released.
+    /// `.debug_info` and `.debug_str`, which are scanned completely and then released.
     entries: Bytes,
     strings: Bytes,
 }
 
-/// Maps them, or decompresses them.
+/// Map or decompress the needed sections.
 pub(super) fn sections(elf: &ElfFile) -> Sections {
     let nothing = Bytes::from(Vec::new());
     let (mut entries, mut strings) = (nothing.clone(), nothing.clone());
@@ -53,14 +54,14 @@ pub(super) fn sections(elf: &ElfFile) -> Sections {
     Sections { all, entries, strings }
 }
 
-/// One entry: its unit and where in it.
+/// The location of a DWARF entry: its unit and the offset in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     unit: usize,
     offset: UnitOffset,
 }
 
-/// All units of a file, parsed when they are asked for.
+/// All units of a file. Each is parsed when it is first used.
 pub(super) struct Units<'data> {
     sections: &'data Sections,
     dwarf: Dwarf<Slice<'data>>,
@@ -69,7 +70,7 @@ pub(super) struct Units<'data> {
 }
 
 impl<'data> Units<'data> {
-    /// The list of units; it ends where the section is damaged.
+    /// Read the list of units, up to the first malformed one.
     pub fn new(sections: &'data Sections) -> Self {
         let dwarf = sections.all.borrow(|section| EndianSlice::new(section, LittleEndian));
         let mut headers = Vec::new();
@@ -81,10 +82,12 @@ impl<'data> Units<'data> {
         Self { sections, dwarf, headers, parsed }
     }
 
-    /// The units in which one of these names occurs as a string reference, those with most of them first.
+    /// List the units in which one of these names occurs as a string reference, units with the most of them
+    /// first.
     ///
-    /// Reads all bytes once, which is ten times faster than all entries; what only looks like a reference costs
-    /// a unit read in vain. With indexed strings (DWARF 5 of Clang) all units.
+    /// This scans the raw bytes, which is ten times faster than parsing all entries. Bytes that only look
+    /// like a reference cost an unnecessary parse of a unit. If strings are indexed (DWARF 5 of Clang) all
+    /// units are returned.
     pub fn mentioning(&self, names: &[&str]) -> Vec<usize> {
         if !self.dwarf.debug_str_offsets.reader().is_empty() {
             return (0..self.headers.len()).collect();
@@ -133,7 +136,8 @@ impl<'data> Units<'data> {
         self.parsed[index].get_or_init(|| self.dwarf.unit(*header).ok()).as_ref()
     }
 
-    /// Variables and types with these names, outside of functions: the name and the variable's or own type.
+    /// List the variables and types with these names that are declared outside functions: the name, and the
+    /// type.
     pub fn declared<T>(&self, unit: usize, names: &FxHashMap<String, T>) -> Vec<(String, Place)> {
         let mut found = Vec::new();
         if let Some(root) = self.headers.get(unit).map(UnitHeader::root_offset) {
@@ -171,7 +175,7 @@ impl<'data> Units<'data> {
         names.get_key_value(name).map(|(name, _)| name.clone())
     }
 
-    /// Calls `visit` with each child until it returns false.
+    /// Call `visit` for each child until it returns false.
     pub fn children(&self, of: Place, mut visit: impl FnMut(Place, &Entry<'data>) -> bool) {
         let Some(unit) = self.unit(of.unit) else { return };
         let Ok(mut tree) = unit.entries_tree(Some(of.offset)) else { return };
@@ -185,12 +189,12 @@ impl<'data> Units<'data> {
         }
     }
 
-    /// The entry itself.
+    /// Parse an entry.
     pub fn entry(&self, place: Place) -> Option<Entry<'data>> {
         self.unit(place.unit)?.entry(place.offset).ok()
     }
 
-    /// What an attribute of an entry refers to, in whichever unit it is.
+    /// Return the entry, in any unit, that an attribute refers to.
     pub fn referred(&self, place: Place, entry: &Entry<'data>, attribute: constants::DwAt) -> Option<Place> {
         match entry.attr_value(attribute)? {
             AttributeValue::UnitRef(offset) => Some(Place { unit: place.unit, offset }),
@@ -205,14 +209,14 @@ impl<'data> Units<'data> {
         }
     }
 
-    /// The entry's own name.
+    /// Return an entry's name.
     pub fn name(&self, place: Place, entry: &Entry<'data>) -> Option<&'data [u8]> {
         let value = entry.attr_value(constants::DW_AT_name)?;
         Some(self.dwarf.attr_string(self.unit(place.unit)?, value).ok()?.slice())
     }
 }
 
-/// Where the names are in the section of strings. Linkers let a string share the end of a longer one.
+/// Find the offsets of the names in `.debug_str`. Linkers let a string share the end of a longer one.
 fn string_offsets(strings: &[u8], names: &[&str]) -> FxHashMap<u32, usize> {
     let mut found = FxHashMap::default();
     let mut start = 0;

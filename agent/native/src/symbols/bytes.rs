@@ -1,4 +1,4 @@
-//! Pieces of a file (or of memory) that stay valid for as long as somebody holds them.
+//! Reference-counted parts of a file or of memory.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,14 +11,15 @@ use memmap2::{Mmap, UncheckedAdvice};
 
 use super::limits;
 
-/// What the bytes are backed by.
+/// The storage of the bytes.
 enum Backing {
-    /// In the confined child only, which may die of a truncated file.
+    /// A mapped file. Used only in the confined child, which may be killed by SIGBUS if the file is
+    /// truncated.
     Map(Mmap),
     Heap(Vec<u8>),
 }
 
-/// A range of an immutable buffer (or mapping); a clone costs one reference count.
+/// A range of an immutable buffer or mapping. A clone only increments a reference count.
 #[derive(Clone)]
 pub struct Bytes {
     backing: Arc<Backing>,
@@ -26,26 +27,27 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// The whole of a mapped file.
+    /// Refer to the whole of a mapped file.
     pub(super) fn from_map(map: Mmap) -> Self {
         let range = 0..map.len();
         Self { backing: Arc::new(Backing::Map(map)), range }
     }
 
-    /// The part at `offset` of `size` bytes, or `None` where these bytes do not have it.
+    /// Return `size` bytes from `offset`, or `None` if they are out of bounds.
     pub fn part(&self, offset: u64, size: u64) -> Option<Self> {
         let start = self.range.start.checked_add(usize::try_from(offset).ok()?)?;
         let end = start.checked_add(usize::try_from(size).ok()?)?;
         (end <= self.range.end).then(|| Self { backing: Arc::clone(&self.backing), range: start..end })
     }
 
-    /// Give the pages of a mapped file back to the kernel, which reads them again when they are needed: who
-    /// has scanned a file must not be charged for all of it. Does nothing to a buffer.
+    /// Return the pages of a mapped file to the kernel, which reads them again when needed. Otherwise a scan
+    /// would charge the whole file to this process. Does nothing for a buffer.
     pub fn release(&self) {
         if let Backing::Map(map) = &*self.backing {
-            let page = 4096; // the kernel refuses a smaller one than its own, and then nothing is given back
+            let page = 4096; // if the kernel's pages are larger it refuses the call, and no pages are returned
             let start = self.range.start.next_multiple_of(page).min(self.range.end);
-            // SAFETY: the mapping is of a file, private and never written: its pages come back as they were.
+            // SAFETY: the mapping is file-backed, private and never written, so the pages are read from the
+            // file again.
             let given = unsafe {
                 map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, self.range.end - start)
             };
@@ -79,22 +81,23 @@ impl fmt::Debug for Bytes {
     }
 }
 
-// SAFETY: the backing is behind an Arc and is never changed, so moving a `Bytes` does not move what it points to.
+// SAFETY: the backing is immutable and behind an Arc, so moving a `Bytes` does not move the bytes it derefs
+// to.
 unsafe impl gimli::StableDeref for Bytes {}
-// SAFETY: a clone shares the same backing and the same range.
+// SAFETY: a clone has the same backing and range, so it derefs to the same bytes.
 unsafe impl gimli::CloneStableDeref for Bytes {}
 
-/// Where the bytes of an ELF file are.
+/// The content of an ELF file.
 #[derive(Debug)]
 pub(super) enum Content {
-    /// An open file, of which parts are copied as they are needed: what its owner does to it afterwards
-    /// changes nothing under a reader.
+    /// An open file, of which parts are copied when they are needed. Later changes by the file's owner do not
+    /// affect parts that are already in use.
     File { file: File, size: u64, parts: Mutex<Parts> },
-    /// All of it is in memory, or mapped.
+    /// The whole content, in memory or mapped.
     Whole(Bytes),
 }
 
-/// The parts of a file that were read, by offset and size.
+/// The cached parts of a file, by offset and size.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
     known: HashMap<(u64, u64), Bytes>,
@@ -106,12 +109,12 @@ impl Content {
         Self::File { file, size, parts: Mutex::default() }
     }
 
-    /// Whether this is a mapped file, which only the confined child has.
+    /// Return true for a mapped file, which only the confined child has.
     pub fn is_confined(&self) -> bool {
         matches!(self, Self::Whole(all) if matches!(&*all.backing, Backing::Map(_)))
     }
 
-    /// Bytes of the whole file.
+    /// Return the size of the file in bytes.
     pub fn size(&self) -> u64 {
         match self {
             Self::File { size, .. } => *size,
@@ -119,7 +122,7 @@ impl Content {
         }
     }
 
-    /// Bytes that are kept in memory for it.
+    /// Return the number of bytes in memory.
     pub fn held(&self) -> u64 {
         match self {
             Self::File { parts, .. } => parts.lock().unwrap_or_else(PoisonError::into_inner).held,
@@ -127,7 +130,8 @@ impl Content {
         }
     }
 
-    /// A part, read once and kept; `None` where the file has not so many bytes or would take too much memory.
+    /// Return a part of the file, read once and cached. `None` if it is out of bounds or the cache would
+    /// exceed its limit.
     pub fn part(&self, offset: u64, size: u64) -> Option<Bytes> {
         let Self::File { parts, .. } = self else { return self.once(offset, size) };
         let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -143,7 +147,7 @@ impl Content {
         Some(read)
     }
 
-    /// As [`Content::part`], and not kept.
+    /// Return a part of the file without caching it.
     pub fn once(&self, offset: u64, size: u64) -> Option<Bytes> {
         match self {
             Self::Whole(all) => all.part(offset, size),
@@ -158,8 +162,8 @@ impl Content {
         }
     }
 
-    /// Read a part in pieces of `step` bytes, each with the `overlap` bytes after it and its offset in the part.
-    /// Ends early where the file was cut off.
+    /// Read a part in pieces of `step` bytes. `see` gets each piece, extended by the `overlap` bytes that
+    /// follow it, with its offset in the part. Ends early if the file was truncated.
     pub fn scan(
         &self,
         part: Range<u64>,

@@ -1,4 +1,4 @@
-//! The CRC32 of `.gnu_debuglink` (the one of zlib), eight bytes at a step.
+//! The CRC32 of `.gnu_debuglink`, which is that of zlib, computed eight bytes at a time.
 
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
@@ -30,7 +30,7 @@ const fn tables() -> [[u32; 256]; 8] {
     tables
 }
 
-/// A CRC32 that is computed piece by piece.
+/// An incremental CRC32.
 pub(super) struct Crc(u32);
 
 impl Default for Crc {
@@ -52,13 +52,13 @@ impl Crc {
         self.0 = rest.iter().fold(crc, step);
     }
 
-    /// The CRC32 of all that was added.
+    /// Return the CRC32 of all bytes added so far.
     pub fn value(&self) -> u32 {
         !self.0
     }
 }
 
-/// The CRC32 of `data`.
+/// Compute the CRC32 of `data`.
 pub(super) fn crc32(data: &[u8]) -> u32 {
     let mut crc = Crc::default();
     crc.add(data);
@@ -70,7 +70,7 @@ mod tests {
     use super::crc32;
 
     #[test]
-    fn pieces_give_what_the_whole_gives() {
+    fn incremental_checksum_equals_that_of_the_whole() {
         let mut crc = super::Crc::default();
         for piece in [&b"123"[..], b"", b"45678", b"9"] {
             crc.add(piece);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn agrees_with_the_published_values() {
+    fn matches_published_test_vectors() {
         assert_eq!(crc32(b""), 0);
         assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
         assert_eq!(crc32(b"The quick brown fox jumps over the lazy dog"), 0x414f_a339);

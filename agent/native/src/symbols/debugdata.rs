@@ -1,4 +1,4 @@
-//! `.gnu_debugdata`: a small ELF file with the names of all functions, compressed with xz ("`MiniDebugInfo`").
+//! `.gnu_debugdata` ("`MiniDebugInfo`"): a small ELF file with the names of all functions, compressed by xz.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::limits::DEBUGDATA as MAX_UNPACKED;
 
 const STREAM_HEADER: usize = 12;
 
-/// The ELF file inside `.gnu_debugdata`; `None` if there is none, an error in words if it is damaged.
+/// Decompress the ELF file in `.gnu_debugdata`. `None` if there is none, or the reason if it is malformed.
 pub(super) fn inner(elf: &ElfFile) -> Option<Result<Arc<ElfFile>, String>> {
     let section = elf.section(".gnu_debugdata")?;
     let unpacked = unpack(&section.data);
@@ -29,8 +29,9 @@ fn unpack(xz: &[u8]) -> Result<Vec<u8>, String> {
     Ok(data)
 }
 
-/// Adds up the sizes of all chunks. Done before decompression because the decompressor has no limit of its own,
-/// and from the chunks because these, unlike the index, are what it goes by.
+/// Add up the unpacked sizes of all chunks, before decompression because the decompressor has no limit of its
+/// own. The sizes come from the chunks and not from the index, because the decompressor does not use the
+/// index.
 fn unpacked_size(xz: &[u8]) -> Option<u64> {
     let header = xz.get(..STREAM_HEADER)?;
     let check_size = match header.strip_prefix(b"\xfd7zXZ\0")?.get(1)? {
@@ -43,12 +44,12 @@ fn unpacked_size(xz: &[u8]) -> Option<u64> {
     let mut at = STREAM_HEADER;
     let mut total = 0;
     loop {
-        // A zero where the size of a block header would be is the beginning of the index.
+        // A zero in place of the size of a block header marks the start of the index.
         let words = usize::from(*xz.get(at)?);
         if words == 0 {
             return Some(total);
         }
-        // Another filter could make more of what this one gives, and its size stands nowhere.
+        // A second filter could expand the output of the first, and its output size is not recorded.
         if xz.get(at + 1)? & 0x03 != 0 {
             return None;
         }
@@ -59,7 +60,7 @@ fn unpacked_size(xz: &[u8]) -> Option<u64> {
     }
 }
 
-/// The unpacked size of the LZMA2 data that begins at `at`, and where it ends.
+/// Return the unpacked size of the LZMA2 data that begins at `at`, and the offset of its end.
 fn block_size(xz: &[u8], mut at: usize) -> Option<(u64, usize)> {
     let mut total = 0;
     loop {
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_the_size_before_unpacking() {
+    fn computes_the_size_before_unpacking() {
         for size in [1, 65_535, 65_536, 65_537, 300_000] {
             let data = vec![7; size];
             let packed = xz(&data);
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_bomb() {
+    fn refuses_a_decompression_bomb() {
         let packed = xz(&vec![0; (MAX_UNPACKED + 1) as usize]);
         let reason = unpack(&packed).unwrap_err();
         assert_eq!(reason, "it would take 20971521 bytes");

@@ -1,4 +1,4 @@
-//! Where the separate debug file of an ELF file is.
+//! Finds the separate debug file of an ELF file.
 
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
@@ -11,38 +11,45 @@ use crate::confined::Start;
 /// Where to look for debug files.
 #[derive(Clone, Debug, Default)]
 pub struct DebugSearch {
-    /// Folders laid out as `/usr/lib/debug` is, in order of preference.
+    /// Folders with the layout of `/usr/lib/debug`, in order of preference.
     pub dirs: Vec<PathBuf>,
-    /// Files that were fetched before, by build-id (lower-case hex).
+    /// Files that were downloaded before, by build-id (lower-case hex).
     pub fetched: HashMap<String, PathBuf>,
-    /// The root folder of the looked-at process (`/proc/PID/root`) if it lives in another mount namespace or a
-    /// chroot: looked at after our own file system.
+    /// The root folder of the observed process (`/proc/PID/root`), which differs from ours in another mount
+    /// namespace or a chroot. It is searched after our own file system.
     pub root: Option<PathBuf>,
-    /// The folder with symbol packs; empty for none.
+    /// The folder with symbol packs; empty to use none.
     pub packs: PathBuf,
-    /// How to start the child that reads debug information; empty for none.
+    /// The command of the child that reads debug information; empty to use none.
     pub reader: Start,
 }
 
 impl DebugSearch {
-    /// For the files of a process: also in its own root folder, and among the packs of this host.
+    /// Create the search for the files of a process. It includes the process's root folder and this host's
+    /// packs.
     pub fn of_process(pid: u32, dirs: Vec<PathBuf>, fetched: HashMap<String, PathBuf>) -> Self {
         let root = Some(format!("/proc/{pid}/root").into());
         Self { dirs, fetched, root, packs: pack::folder(), reader: Start::new() }
     }
 }
 
-/// The separate debug file of `elf`, or `None`.
+/// Find the path of the separate debug file of `elf`.
 ///
-/// `opened_as` is the path of `elf` as the looked-at process names it. Tried in this order, each in our own file
-/// system and then under [`DebugSearch::root`]: `<dir>/.build-id/xx/yyyy.debug`; the name in `.gnu_debuglink` in
-/// the folder of `elf`, in its `.debug` subfolder and in `<dir>/<folder>`; and then the files fetched before.
-/// A file is taken only if it has the same build-id, or, where either has none, the CRC32 of `.gnu_debuglink`.
+/// `opened_as` is the path of `elf` as the observed process sees it. The order of the search, each in our own
+/// file system and then below [`DebugSearch::root`]:
+///
+/// 1. `<dir>/.build-id/xx/yyyy.debug`
+/// 2. the name in `.gnu_debuglink`: in the folder of `elf`, in its `.debug` subfolder, and in
+///    `<dir>/<folder>`
+/// 3. the files downloaded before
+///
+/// A file is accepted only if it has the same build-id or, if either has none, the CRC32 of `.gnu_debuglink`.
 pub fn find(elf: &ElfFile, opened_as: &Path, search: &DebugSearch) -> Option<PathBuf> {
     find_open(elf, opened_as, search, &mut Vec::new()).map(|file| file.path().to_owned())
 }
 
-/// As [`find`], opened. Files that are there and cannot be used are named in `problems`, with the reason.
+/// Find and open the debug file, see [`find`]. Files that exist but cannot be used are added to `problems`
+/// with the reason.
 pub(super) fn find_open(
     elf: &ElfFile,
     opened_as: &Path,
@@ -62,7 +69,7 @@ pub(super) fn find_open(
     for (path, wanted) in by_id.chain(by_link).chain(fetched) {
         match wanted.open(&path) {
             Ok(Some(file)) => {
-                problems.truncate(before); // what was passed over does not matter any more
+                problems.truncate(before); // a usable file was found: the others no longer matter
                 return Some(file);
             }
             Ok(None) => {}
@@ -86,7 +93,8 @@ fn by_link(name: &str, opened_as: &Path, search: &DebugSearch) -> impl Iterator<
     near.into_iter().chain(far.map(move |dir| dir.join(below).join(name)))
 }
 
-/// The link comes from the file: it must not lead out of the folders.
+/// Return true for a plain file name. The name comes from an untrusted file and must not lead out of the
+/// folders.
 fn is_file_name(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None))
@@ -98,7 +106,7 @@ fn on_host_and_in_root(path: PathBuf, search: &DebugSearch) -> impl Iterator<Ite
     [Some(path), in_root].into_iter().flatten()
 }
 
-/// What a debug file must be.
+/// The criteria for a debug file.
 #[derive(Clone, Copy)]
 struct Wanted<'elf> {
     elf: &'elf ElfFile,
@@ -107,7 +115,7 @@ struct Wanted<'elf> {
 }
 
 impl Wanted<'_> {
-    /// None when there is no such file, or one that has nothing to add.
+    /// Open a candidate. `None` if it does not exist or has no additional information.
     fn open(&self, path: &Path) -> Result<Option<Arc<ElfFile>>, String> {
         let file = match ElfFile::open(path) {
             Ok(file) => file,
@@ -126,7 +134,8 @@ impl Wanted<'_> {
         if self.belongs(&file) { Ok(Some(file)) } else { Err("is of another build of the file".to_owned()) }
     }
 
-    /// A link may lead to the file itself, or to a copy that was stripped too.
+    /// Return true if `file` has information that `elf` lacks. A link may lead to the file itself or to
+    /// another stripped copy.
     fn has_more(&self, file: &ElfFile) -> bool {
         (file.has_symtab() && !self.elf.has_symtab()) || (file.has_debug_info() && !self.elf.has_debug_info())
     }
@@ -153,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_on_the_host_before_the_other_root() {
+    fn searches_the_host_before_the_root_of_the_process() {
         let search = DebugSearch {
             dirs: vec!["/usr/lib/debug".into()],
             root: Some("/proc/7/root".into()),

@@ -1,4 +1,4 @@
-//! C++ names as a person reads them.
+//! Demangles C++ names to a short readable form.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -6,26 +6,28 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use cpp_demangle::error::Error;
 use cpp_demangle::{DemangleNodeType, DemangleOptions, DemangleWrite, OwnedSymbol, ParseOptions, Symbol};
 
-/// Longer mangled names are shown as they are (bytes).
+/// Maximum bytes of a mangled name; longer names are returned unchanged.
 const MAX_MANGLED: usize = 2048;
-/// A name that would grow past this while it is demangled is shown as it is (bytes written).
+/// Maximum bytes written while a name is demangled; beyond it the name is returned unchanged.
 const MAX_WRITTEN: usize = 32 << 10;
-/// Template arguments that take more than this between `<` and `>` are shown as `<...>` (bytes).
+/// Maximum bytes of template arguments between `<` and `>`; longer ones become `<...>`.
 const MAX_ARGUMENTS: usize = 40;
-/// The depths of nesting that are tried. Most names need no more than the first; the last is safe for the stack.
+/// Recursion limits, tried in this order. Most names need only the first; the last is still safe for the
+/// stack.
 const DEPTHS: [u32; 5] = [32, 40, 48, 56, 62];
-/// A parse that fails after more than this is of a name that was made to cost time: it is not tried deeper, where
-/// it would cost up to 16 times as much (CPU ns).
+/// A parse that fails after more CPU time (ns) than this is of a name made to be expensive. It is not tried
+/// with a deeper limit, where it could cost 16 times as much.
 const MAX_PARSE_NS: i64 = 300_000;
-/// Once such names have cost this much, only the first depth is tried (CPU ns).
+/// Once such names have cost this much CPU time (ns) in total, only the first limit is tried.
 const MAX_WASTED_NS: i64 = 10_000_000;
 static WASTED_NS: AtomicI64 = AtomicI64::new(0);
 
-/// A name without parameter list and return type: `handle_one_connection`, `THD::enter_cond`.
+/// Demangle a name without parameter list and return type: `handle_one_connection`, `THD::enter_cond`.
 ///
-/// Template arguments are kept if they are short (`ut::vector<int>`), else written as `<...>`, innermost first.
-/// What the compiler split off or specialised stays visible as in `c++filt`: `foo [clone .part.3]`. Names that are
-/// not C++, are damaged, longer than 2 KiB, or made to cost time, come back as they are.
+/// Short template arguments are kept (`ut::vector<int>`); longer ones become `<...>`, innermost first.
+/// Suffixes of functions that the compiler split or specialised are kept as in `c++filt`: `foo [clone
+/// .part.3]`. Names that are not C++, are malformed, longer than 2 KiB, or made to be expensive are returned
+/// unchanged.
 pub fn demangle(name: &str) -> String {
     if !name.starts_with("_Z") || name.len() > MAX_MANGLED {
         return name.to_owned();
@@ -40,16 +42,18 @@ pub fn demangle(name: &str) -> String {
 }
 
 fn demangle_plain(mangled: &str) -> Option<String> {
-    // GCC before 12 left out the underscore in template arguments that name a variable (`-fabi-version` 11 and 12).
+    // GCC before 12 omits the underscore in template arguments that name a variable (`-fabi-version` 11 and
+    // 12).
     let repaired = || mangled.contains("LZ").then(|| mangled.replace("LZ", "L_Z"));
     let symbol = parse(mangled.as_bytes()).or_else(|| parse(repaired()?.as_bytes()))?;
     let options = DemangleOptions::new().no_params().no_return_type().hide_expression_literal_types();
     let mut out = Compact::default();
     symbol.structured_demangle(&mut out, &options).ok()?;
-    Some(out.text.replace(", >", ">")) // an empty parameter pack
+    Some(out.text.replace(", >", ">")) // from an empty parameter pack
 }
 
-/// Parses with as little depth as will do. The parser backtracks: what a damaged name costs doubles every other level.
+/// Parse with the smallest recursion limit that suffices. The parser backtracks: every second level doubles
+/// the cost of a malformed name.
 fn parse(mangled: &[u8]) -> Option<OwnedSymbol> {
     for depth in DEPTHS {
         if depth > DEPTHS[0] && WASTED_NS.load(Ordering::Relaxed) > MAX_WASTED_NS {
@@ -74,15 +78,16 @@ fn parse(mangled: &[u8]) -> Option<OwnedSymbol> {
     None
 }
 
-/// CPU time of this thread in ns: unlike the time on the wall it does not grow when the machine is busy.
+/// Return the CPU time of this thread in ns. Unlike wall-clock time it does not grow when the machine is
+/// busy.
 fn cpu_time() -> i64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a timespec of ours. It cannot fail with this clock.
+    // SAFETY: the pointer is to a local timespec. The call cannot fail with this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
-/// `_ZThn16_N3Foo3barEv` is a jump to `_ZN3Foo3barEv`.
+/// Split the prefix of a thunk from a name: `_ZThn16_N3Foo3barEv` is a jump to `_ZN3Foo3barEv`.
 fn thunk(mangled: &str) -> (&'static str, String) {
     let virtual_thunk = mangled.strip_prefix("_ZTv").and_then(after_offset);
     if let Some(target) = virtual_thunk.and_then(after_offset) {
@@ -94,13 +99,14 @@ fn thunk(mangled: &str) -> (&'static str, String) {
     ("", mangled.to_owned())
 }
 
-/// Skips a number, with `n` for minus, and the underscore that ends it.
+/// Skip a number, with `n` as the minus sign, and the underscore that ends it.
 fn after_offset(text: &str) -> Option<&str> {
     let digits = text.strip_prefix('n').unwrap_or(text);
     digits.trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix('_')
 }
 
-/// `.isra.0.cold` is `.isra.0` and `.cold`: each begins with a dot that no digit follows.
+/// Split `.isra.0.cold` into `.isra.0` and `.cold`: each suffix begins with a dot that is not followed by a
+/// digit.
 fn split_clones(mut rest: &str) -> impl Iterator<Item = &str> {
     std::iter::from_fn(move || {
         let next = rest.as_bytes().windows(2).skip(1);
@@ -112,12 +118,12 @@ fn split_clones(mut rest: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Collects the text and shortens template arguments as they end.
+/// Collects the demangled text and shortens template arguments when they end.
 #[derive(Default)]
 struct Compact {
     text: String,
     written: usize,
-    /// Where each open part of the name begins in `text`; `None` for parts other than template arguments.
+    /// The offset in `text` of each open part of the name; `None` for parts that are not template arguments.
     open: Vec<Option<usize>>,
 }
 
@@ -128,7 +134,7 @@ impl DemangleWrite for Compact {
     }
 
     fn write_string(&mut self, text: &str) -> fmt::Result {
-        // Also counts calls: a hostile name can take many steps that write nothing.
+        // Count calls too: a hostile name can cause many calls that write nothing.
         self.written += text.len() + 1;
         if self.written > MAX_WRITTEN {
             return Err(fmt::Error);
@@ -191,14 +197,14 @@ mod tests {
     }
 
     #[test]
-    fn leaves_other_names_alone() {
+    fn returns_other_names_unchanged() {
         let long = format!("_Z{}", "3foo".repeat(2000));
         for name in ["", "main", "futex_wait.part.0", "_Z", "_ZN", "_Zé", long.as_str()] {
             assert_eq!(demangle(name), name);
         }
     }
 
-    /// Each frame of 128 has another name that makes the parser go back and try again.
+    /// Each of 128 frames has a different name that makes the parser backtrack.
     #[test]
     fn a_stack_of_hostile_names_takes_less_than_50_ms() {
         for unit in ["cvT_I", "StI"] {

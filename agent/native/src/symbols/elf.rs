@@ -1,4 +1,4 @@
-//! One ELF file and the few things we want from it. What is read of it is copied: see [`Content`].
+//! Reads what is needed from one ELF file. The parts that are read are copied: see [`Content`].
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -18,14 +18,14 @@ use super::headers::{Headers, SectionRecord, Segment};
 use super::rawtable::RawTable;
 use super::{limits, opening, sections};
 
-/// Why a file cannot be used as an ELF object.
+/// The reason why a file cannot be used as an ELF object.
 #[derive(Debug)]
 pub struct ElfError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it, in words.
+    /// What is wrong with it, as text.
     pub reason: String,
-    /// The `errno` where the operating system refused, `None` where the content is at fault.
+    /// The `errno` if the operating system refused, `None` if the content is invalid.
     pub errno: Option<i32>,
 }
 
@@ -47,36 +47,37 @@ impl fmt::Display for ElfError {
 
 impl error::Error for ElfError {}
 
-/// A section: where it is in memory and its bytes.
+/// A section: its addresses and its bytes.
 #[derive(Clone, Debug)]
 pub struct Section {
-    /// ELF virtual addresses; empty at 0 for a section that is not loaded.
+    /// The ELF virtual addresses; `0..0` for a section that is not loaded.
     pub svma: Range<u64>,
-    /// The content, decompressed.
+    /// The decompressed content.
     pub data: Bytes,
 }
 
-/// A section that is loaded with its content.
+/// A section whose content is loaded into memory.
 #[derive(Debug)]
 pub struct LoadedSection<'file> {
-    /// First ELF virtual address.
+    /// The first ELF virtual address.
     pub start: u64,
-    /// Whether it is executable.
+    /// True if the section is executable.
     pub code: bool,
     part: Range<u64>,
     content: &'file Content,
 }
 
 impl LoadedSection<'_> {
-    /// Show all of it in pieces of `step` bytes, each with the `overlap` bytes after it and its offset.
+    /// Read the section in pieces of `step` bytes. `see` gets each piece, extended by the `overlap` bytes
+    /// that follow it, with its offset.
     pub fn scan(&self, step: u64, overlap: u64, see: impl FnMut(u64, &[u8])) {
-        // What was cut off meanwhile refers to nothing.
+        // An error means that the file was truncated: the missing part has no references.
         let _ = self.content.scan(self.part.clone(), step, overlap, see);
     }
 }
 
-/// An ELF file of any machine. All methods are safe on a damaged file and on one that its owner truncates or
-/// rewrites meanwhile: what cannot be read is not there, and what was read stays as it was.
+/// An ELF file of any machine. All methods are safe on a malformed file, and on one that its owner truncates
+/// or rewrites meanwhile: parts that cannot be read count as missing, and parts that were read do not change.
 #[derive(Debug)]
 pub struct ElfFile {
     path: PathBuf,
@@ -84,26 +85,26 @@ pub struct ElfFile {
     headers: Headers,
 }
 
-/// What tells an unchanged file: device, inode, size, and when its content or attributes changed last.
+/// Identifies an unchanged file: device, inode, size, and ctime.
 type Identity = (u64, u64, u64, i64, i64);
 
-/// By identity and name.
+/// Open files by identity and name.
 type OpenFiles = HashMap<(Identity, PathBuf), Weak<ElfFile>>;
 
-/// The files that are open now, so that those of many servers are in memory once.
+/// All open files, so that a file of several servers is in memory only once.
 static OPEN: Mutex<Option<OpenFiles>> = Mutex::new(None);
 
 impl ElfFile {
     /// Open the file at `path`.
     ///
     /// # Errors
-    /// With an `errno` if it cannot be opened, without one if it is not a regular file or not ELF.
+    /// With an `errno` if the file cannot be opened, without one if it is not a regular file or not ELF.
     pub fn open(path: &Path) -> Result<Arc<Self>, ElfError> {
         let file = opening::regular(path).map_err(|error| ElfError::system(path, &error))?;
         Self::from_file(file, path)
     }
 
-    /// Read an open file; `display` is the name it has in messages and results.
+    /// Read an open file. `display` is its name in messages and results.
     ///
     /// # Errors
     /// As [`ElfFile::open`].
@@ -123,22 +124,22 @@ impl ElfFile {
         Ok(elf)
     }
 
-    /// Map an open file: for the confined child, which may die of a file that is truncated.
+    /// Map an open file. Only for the confined child, which may be killed by SIGBUS if the file is truncated.
     ///
     /// # Errors
     /// As [`ElfFile::open`].
     pub fn map(file: &File, display: &Path) -> Result<Arc<Self>, ElfError> {
         checked_size(file, display)?;
-        // SAFETY: the mapping is private and read-only. If the file is truncated, SIGBUS ends this process: the
-        // caller has nothing but this file.
+        // SAFETY: the mapping is private and read-only. If the file is truncated, SIGBUS ends this process,
+        // which has no other task than reading this file.
         let map = unsafe { Mmap::map(file) }.map_err(|error| ElfError::system(display, &error))?;
         Self::new(Content::Whole(Bytes::from_map(map)), display)
     }
 
-    /// Take an ELF image that is in memory, such as the vdso.
+    /// Read an ELF image from memory, such as the vDSO.
     ///
     /// # Errors
-    /// If it is not ELF.
+    /// If it is not an ELF file.
     pub fn from_bytes(data: Vec<u8>, display: &Path) -> Result<Arc<Self>, ElfError> {
         Self::new(Content::Whole(Bytes::from(data)), display)
     }
@@ -148,12 +149,12 @@ impl ElfFile {
         Ok(Arc::new(Self { path: display.to_owned(), content, headers }))
     }
 
-    /// The name it was opened as.
+    /// Return the name under which it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The descriptor, of a file that was opened and not mapped.
+    /// Return the file, if it was opened and not mapped.
     pub fn file(&self) -> Option<&File> {
         match &self.content {
             Content::File { file, .. } => Some(file),
@@ -161,17 +162,17 @@ impl ElfFile {
         }
     }
 
-    /// At most `size` bytes of the file at this offset, fewer at its end.
+    /// Read up to `size` bytes at this offset, fewer at the end of the file.
     pub fn read(&self, offset: u64, size: u64) -> Option<Bytes> {
         self.content.once(offset, size.min(self.content.size().checked_sub(offset)?))
     }
 
-    /// Bytes that are kept in memory for this file.
+    /// Return how many bytes of this file are kept in memory.
     pub fn held(&self) -> u64 {
         self.content.held()
     }
 
-    /// The CRC32 of the whole file; `None` where it is too large for that, or was cut off meanwhile.
+    /// Compute the CRC32 of the whole file. `None` if it is larger than the limit or was truncated meanwhile.
     pub(super) fn crc(&self) -> Option<u32> {
         const PIECE: u64 = 1 << 20;
         let size = self.content.size();
@@ -183,46 +184,47 @@ impl ElfFile {
         Some(crc.value())
     }
 
-    /// Whether it came from memory ([`ElfFile::from_bytes`]) and not from a file.
+    /// Return true if it was created by [`ElfFile::from_bytes`] and not from a file.
     pub fn is_in_memory(&self) -> bool {
         self.file().is_none() && !self.content.is_confined()
     }
 
-    /// The machine it is for: `x86_64`, `aarch64`, a few others, or `unknown`.
+    /// Return the machine: `x86_64`, `aarch64`, some others, or `unknown`.
     pub fn machine(&self) -> &'static str {
         self.headers.machine
     }
 
-    /// The ELF virtual address where execution begins.
+    /// Return the ELF virtual address of the entry point.
     pub fn entry(&self) -> u64 {
         self.headers.entry
     }
 
-    /// What is wrong with the headers, if anything.
+    /// Return what is wrong with the headers, if anything.
     pub fn problem(&self) -> Option<&str> {
         self.headers.problem.as_deref()
     }
 
-    /// The parts that are mapped into memory, in file order.
+    /// Return the loadable segments (`PT_LOAD`), in file order.
     pub fn load_segments(&self) -> &[Segment] {
         &self.headers.segments
     }
 
-    /// The GNU build-id in lower-case hex.
+    /// Return the GNU build-id in lower-case hex.
     pub fn build_id(&self) -> Option<String> {
         sections::build_id(&self.headers, &self.content).map(|id| hex(&id))
     }
 
-    /// The section of this name, or `None` if it has no bytes in this file (as most have none in a debug file).
+    /// Return the section of this name, or `None` if it has no bytes in this file (like most sections of a
+    /// debug file).
     ///
-    /// It is read once and kept; a compressed section is decompressed at each call. `.eh_frame_hdr`, `.eh_frame` and `.text` are also found
-    /// by the program headers where the section headers are missing or damaged.
+    /// It is read once and cached; a compressed section is decompressed at each call. If the section headers
+    /// are missing or malformed, `.eh_frame_hdr`, `.eh_frame` and `.text` are found by the program headers.
     pub fn section(&self, name: &str) -> Option<Section> {
         sections::by_name(&self.headers, &self.content, name)
             .or_else(|| sections::by_segment(&self.headers, &self.content, name))
     }
 
-    /// Where a loaded section begins in memory; its content is not read.
+    /// Return the start address of a loaded section without reading its content.
     pub fn section_start(&self, name: &str) -> Option<u64> {
         self.headers.find(name).map(|section| section.address).or_else(|| match name {
             ".text" => self.headers.segments.iter().find(|segment| segment.executable).map(|one| one.vaddr),
@@ -231,7 +233,7 @@ impl ElfFile {
         })
     }
 
-    /// File name and CRC32 of the separate debug file, as `.gnu_debuglink` has them.
+    /// Return the file name and CRC32 of the separate debug file from `.gnu_debuglink`.
     pub fn debuglink(&self) -> Option<(String, u32)> {
         let data = self.section(".gnu_debuglink")?.data;
         let data = &data[..data.len().min(limits::LINK)];
@@ -241,7 +243,7 @@ impl ElfFile {
         Some((name, u32::from_le_bytes(*crc)))
     }
 
-    /// Path and build-id (raw bytes) of the file of shared debug information, as `.gnu_debugaltlink` (dwz) has them.
+    /// Return path and build-id (raw bytes) of the shared debug file from `.gnu_debugaltlink` (dwz).
     pub fn debugaltlink(&self) -> Option<(String, Vec<u8>)> {
         let data = self.section(".gnu_debugaltlink")?.data;
         let data = &data[..data.len().min(limits::LINK)];
@@ -250,7 +252,8 @@ impl ElfFile {
         Some((path, data.get(end + 1..)?.to_vec()))
     }
 
-    /// The file that `dwz` moved what several debug files share to, if there is one and it is the right one.
+    /// Open the file to which `dwz` moved debug information that several files share, if its build-id
+    /// matches.
     pub fn shared_debug_file(&self) -> Option<Arc<Self>> {
         let (path, id) = self.debugaltlink()?;
         let folder = self.path.parent().unwrap_or(Path::new("/"));
@@ -258,28 +261,28 @@ impl ElfFile {
         (shared.build_id() == Some(hex(&id))).then_some(shared)
     }
 
-    /// Whether there is a `.symtab`.
+    /// Return true if there is a `.symtab`.
     pub fn has_symtab(&self) -> bool {
         self.headers.find_kind(elf::SHT_SYMTAB).is_some()
     }
 
-    /// Whether there is a `.dynsym` (with bytes: the one of a debug file has none).
+    /// Return true if there is a `.dynsym` with content; that of a debug file is empty.
     pub fn has_dynsym(&self) -> bool {
         self.headers.find_kind(elf::SHT_DYNSYM).is_some()
     }
 
-    /// Whether there is DWARF debug information (`.debug_info`).
+    /// Return true if there is DWARF debug information (`.debug_info`).
     pub fn has_debug_info(&self) -> bool {
         self.headers.find(".debug_info").is_some() || self.headers.find(".zdebug_info").is_some()
     }
 
-    /// Whether there is a compressed table of symbols (`.gnu_debugdata`).
+    /// Return true if there is a compressed symbol table (`.gnu_debugdata`).
     pub fn has_debugdata(&self) -> bool {
         self.headers.find(".gnu_debugdata").is_some()
     }
 
-    /// The sections that are loaded with their content, without the table of exported symbols; `None` where
-    /// they are larger than those of any server.
+    /// List the sections whose content is loaded into memory, except `.dynsym`. `None` if together they are
+    /// larger than those of any server.
     pub fn loaded_sections(&self) -> Option<Vec<LoadedSection<'_>>> {
         let loaded = self.headers.sections.iter().filter(|section| {
             section.has_flag(elf::SHF_ALLOC)
@@ -297,7 +300,7 @@ impl ElfFile {
         (bytes <= limits::SCANNED).then_some(loaded)
     }
 
-    /// The addresses of the file's own symbols that its dynamic relocations name, once for each relocation.
+    /// List the addresses of this file's symbols that its dynamic relocations refer to, once per relocation.
     pub fn relocated_symbols(&self) -> Vec<u64> {
         const ENTRY: usize = 24;
         let Ok(Some(symbols)) = RawTable::read(self, elf::SHT_DYNSYM) else {
@@ -307,7 +310,7 @@ impl ElfFile {
         let mut found = Vec::new();
         let mut left = limits::FILE_BYTES;
         for table in tables {
-            // More relocations than that name no function any more.
+            // No server has more relocations than this limit allows.
             let Some(rest) = left.checked_sub(table.size) else { break };
             left = rest;
             let Some(table) = self.content.once(table.offset, table.size) else { continue };
@@ -325,7 +328,7 @@ impl ElfFile {
         &self.headers
     }
 
-    /// The bytes of a section as they are in the file.
+    /// Return the bytes of a section as they are in the file, without decompressing them.
     pub(super) fn raw(&self, section: &SectionRecord) -> Option<Bytes> {
         self.content.part(section.offset, section.size)
     }
@@ -338,7 +341,7 @@ fn checked_size(file: &File, display: &Path) -> Result<u64, ElfError> {
     }
 }
 
-/// Lower-case hex digits.
+/// Format bytes as lower-case hex digits.
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         // Writing to a String cannot fail.
@@ -352,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_this_very_executable() {
+    fn reads_the_running_test_executable() {
         let path = std::env::current_exe().unwrap();
         let elf = ElfFile::open(&path).unwrap();
         assert_eq!(elf.machine(), std::env::consts::ARCH);
@@ -365,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_elf_with_a_reason() {
+    fn refuses_files_that_are_not_elf_with_a_reason() {
         let error = ElfFile::open(Path::new("/dev/null")).unwrap_err();
         assert_eq!(error.to_string(), "/dev/null: not a regular file");
         let error = ElfFile::open(Path::new("/nonexistent")).unwrap_err();

@@ -1,4 +1,4 @@
-//! The ELF, program and section headers, read once into plain records of either class and byte order.
+//! Parses the ELF, program and section headers of either class and byte order into plain records.
 
 use std::ops::Range;
 
@@ -9,26 +9,26 @@ use object::{Endianness, FileKind, pod};
 use super::bytes::{Bytes, Content};
 use super::limits;
 
-/// Bytes of the ELF header of the larger class.
+/// Size of the 64-bit ELF header, the larger one.
 const HEADER: u64 = 64;
 
-/// A part of the file that is mapped into memory (`PT_LOAD`).
+/// A loadable segment (`PT_LOAD`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// First ELF virtual address.
+    /// The first ELF virtual address.
     pub vaddr: u64,
-    /// Bytes in memory.
+    /// Size in memory, in bytes.
     pub memsz: u64,
-    /// Where it begins in the file, in bytes.
+    /// File offset in bytes.
     pub offset: u64,
-    /// Bytes in the file; the rest of `memsz` is zero.
+    /// Size in the file, in bytes; the rest of `memsz` is zero.
     pub filesz: u64,
-    /// Whether it is mapped executable.
+    /// True if it is mapped executable.
     pub executable: bool,
 }
 
 impl Segment {
-    /// The addresses it has in memory.
+    /// Return the range of ELF virtual addresses.
     pub fn svma(&self) -> Range<u64> {
         self.vaddr..self.vaddr.saturating_add(self.memsz)
     }
@@ -53,7 +53,7 @@ impl SectionRecord {
     }
 }
 
-/// A program header that is not `PT_LOAD` but of use: where and how long it is in the file and in memory.
+/// A program header of another type that is used: its address, file offset and size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Special {
     pub vaddr: u64,
@@ -61,24 +61,24 @@ pub(super) struct Special {
     pub size: u64,
 }
 
-/// All that the headers say.
+/// The content of the headers.
 #[derive(Debug)]
 pub(super) struct Headers {
     pub machine: &'static str,
     pub entry: u64,
-    /// 64 bit and little-endian: the only kind whose symbols are read.
+    /// True for 64-bit little-endian, the only format whose symbols are read.
     pub plain: bool,
     pub segments: Vec<Segment>,
     pub notes: Vec<Special>,
     pub eh_frame_hdr: Option<Special>,
     pub sections: Vec<SectionRecord>,
     pub names: Option<Bytes>,
-    /// Why there are no program headers or no sections, where the file says that it has them.
+    /// Why the program or section headers that the file claims to have could not be read.
     pub problem: Option<String>,
 }
 
 impl Headers {
-    /// Reads the headers; an error is the reason in words.
+    /// Read the headers, or return the reason why they cannot be read.
     pub fn read(content: &Content) -> Result<Self, String> {
         let start = content.once(0, content.size().min(HEADER)).ok_or("cannot be read")?;
         match FileKind::parse(&*start) {
@@ -88,24 +88,25 @@ impl Headers {
         }
     }
 
-    /// Whether a section has this name; looks at no more bytes than the name has.
+    /// Return true if the section has this name. It reads no more bytes than the name has.
     fn is_named(&self, section: &SectionRecord, name: &str) -> bool {
         let names: &[u8] = self.names.as_deref().unwrap_or_default();
         let tail = names.get(section.name as usize..).unwrap_or_default();
         tail.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
     }
 
-    /// The first section of this name that has bytes in the file.
+    /// Find the first section of this name that has bytes in the file.
     pub fn find(&self, name: &str) -> Option<&SectionRecord> {
         self.sections.iter().find(|s| s.kind != elf::SHT_NOBITS.0 && self.is_named(s, name))
     }
 
-    /// Whether a section of this name was left out of the file, as most are of a debug file.
+    /// Return true if a section of this name has a header but no bytes in the file, like most sections of a
+    /// debug file.
     pub fn is_left_out(&self, name: &str) -> bool {
         self.sections.iter().any(|s| s.kind == elf::SHT_NOBITS.0 && self.is_named(s, name))
     }
 
-    /// The first section of this type.
+    /// Find the first section of this type.
     pub fn find_kind(&self, kind: elf::SectionType) -> Option<&SectionRecord> {
         self.sections.iter().find(|s| s.kind == kind.0)
     }
@@ -137,7 +138,7 @@ fn read_class<E: FileHeader<Endian = Endianness>>(
     Ok(headers)
 }
 
-/// The entries of a table of headers, as bytes.
+/// Read a table of headers as bytes.
 fn table<T: pod::Pod>(
     content: &Content,
     offset: u64,
@@ -204,7 +205,7 @@ fn read_sections<E: FileHeader<Endian = Endianness>>(
         return Ok(());
     }
     if count == 0 {
-        // Then the first header has the real number: more than 65,279.
+        // The real number, more than 65,279, is then in the first section header.
         return Err("it has more section headers than are read".to_owned());
     }
     let bytes = table::<E::SectionHeader>(content, offset, size, count, limits::SECTIONS, "section")?;

@@ -1,4 +1,4 @@
-//! The functions that the compiler inlined at an address, from DWARF.
+//! Finds the functions that the compiler inlined at an address, by DWARF.
 
 use std::convert::Infallible;
 
@@ -11,22 +11,23 @@ use super::elf::ElfFile;
 
 type Reader = EndianReader<LittleEndian, Bytes>;
 
-/// No real chain of inlined calls is longer.
+/// Maximum inlined calls at one address; real chains are shorter.
 const MAX_FRAMES: usize = 256;
 
-/// The DWARF of one module, read as far as it was asked for. Not thread-safe.
+/// The DWARF of one module, read as far as it is needed. Not thread-safe.
 pub struct Inlines {
     context: Context<Reader>,
 }
 
 impl Inlines {
-    /// Reads the list of compilation units of a file with `.debug_info`: the module itself or its debug file.
-    /// `shared` is the file that `dwz` moved what several debug files share to.
+    /// Read the list of compilation units of a file with `.debug_info`: the module itself or its debug file.
+    /// `shared` is the file to which `dwz` moved debug information that several files share.
     ///
-    /// Costs 0.2 s and 60 MB for a server with 300 MB of debug information, more if its sections are compressed.
+    /// Takes 0.2 s and 60 MB for a server with 300 MB of debug information, more if its sections are
+    /// compressed.
     ///
     /// # Errors
-    /// In words, if there is no DWARF or it is damaged.
+    /// The reason, if there is no DWARF or it is malformed.
     pub fn new(elf: &ElfFile, shared: Option<&ElfFile>) -> Result<Self, String> {
         if !elf.has_debug_info() {
             return Err("no debug information".to_owned());
@@ -39,11 +40,12 @@ impl Inlines {
         Ok(Self { context })
     }
 
-    /// The demangled names of the inlined calls at this ELF virtual address, innermost first, without the real
-    /// function that they were inlined into. Empty where nothing was inlined or the DWARF is damaged. GCC gives
-    /// functions that were inlined everywhere no mangled name: these come without their class or namespace.
+    /// Return the demangled names of the functions inlined at an ELF virtual address, innermost first,
+    /// without the function that contains them. The list is empty if nothing was inlined or the DWARF is
+    /// malformed. GCC gives no mangled name to functions that were inlined everywhere: they appear without
+    /// class or namespace.
     ///
-    /// The first address asked for in a compilation unit costs 1 to 3 ms, the next ones some 10 µs.
+    /// The first address in a compilation unit takes 1 to 3 ms, further ones about 10 µs.
     pub fn frames(&self, svma: u64) -> Vec<String> {
         let Ok(mut frames) = self.context.find_frames(svma).skip_all_loads() else {
             return Vec::new();

@@ -1,30 +1,30 @@
-//! The names of the kernel's functions.
+//! The kernel's function names.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 
-/// Kernel symbols have no size. Past this many bytes after the last symbol an address is not taken to belong to it.
+/// Kernel symbols have no size. An address more than this many bytes after the last symbol has no name.
 const MAX_OFFSET: u64 = 64 << 10;
 
-/// The functions of the running kernel and its modules, some 3 MB; load it only when it is asked for.
+/// The functions of the running kernel and its modules. Takes about 3 MB, so load it only when needed.
 #[derive(Debug, Default)]
 pub struct Kallsyms {
-    /// Address and beginning of the name in `names`; the name ends where the next one in file order begins.
+    /// Address of each function and offset of its name in `names`.
     entries: Vec<(u64, u32)>,
-    /// Names, each ended by a newline.
+    /// The names, each terminated by a newline.
     names: String,
 }
 
 impl Kallsyms {
-    /// Reads `/proc/kallsyms` (about 50 ms).
+    /// Read `/proc/kallsyms` (about 50 ms).
     ///
     /// # Errors
-    /// If it cannot be read, and `PermissionDenied` if the kernel hides the addresses from us (`kptr_restrict`).
+    /// If it cannot be read; `PermissionDenied` if the kernel hides the addresses (`kptr_restrict`).
     pub fn load() -> io::Result<Self> {
         Self::read(BufReader::with_capacity(1 << 16, File::open("/proc/kallsyms")?))
     }
 
-    /// Reads lines of the form `ffffffff81000000 T name [module]`.
+    /// Parse lines of the form `ffffffff81000000 T name [module]`.
     fn read(mut input: impl BufRead) -> io::Result<Self> {
         let mut table = Self::default();
         let mut line = Vec::new();
@@ -40,7 +40,7 @@ impl Kallsyms {
         }
         table.entries.shrink_to_fit();
         table.names.shrink_to_fit();
-        // Stable: of several names at one address the first in the file is shown.
+        // The sort is stable: of several names at one address the first in the file is kept.
         table.entries.sort_by_key(|(address, _)| *address);
         table.entries.dedup_by_key(|(address, _)| *address);
         Ok(table)
@@ -54,7 +54,7 @@ impl Kallsyms {
         Ok(())
     }
 
-    /// Name of the kernel function at this address, and how many bytes into it the address is.
+    /// Return the name of the kernel function at this address, and the offset of the address in it.
     pub fn lookup(&self, address: u64) -> Option<(String, u64)> {
         let after = self.entries.partition_point(|(start, _)| *start <= address);
         let (start, name) = *self.entries.get(after.checked_sub(1)?)?;
@@ -63,12 +63,12 @@ impl Kallsyms {
         (offset < MAX_OFFSET).then(|| (name.to_owned(), offset))
     }
 
-    /// Functions.
+    /// Return the number of functions.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Return true if there are no functions.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -95,7 +95,7 @@ broken
 ";
 
     #[test]
-    fn names_the_function_and_the_offset() {
+    fn returns_the_function_and_the_offset() {
         let table = Kallsyms::read(TEXT.as_bytes()).unwrap();
         let name = |address| table.lookup(address);
         assert_eq!(name(0xffff_ffff_8100_1010), Some(("do_futex".into(), 16)));
@@ -106,7 +106,7 @@ broken
     }
 
     #[test]
-    fn says_when_addresses_are_hidden() {
+    fn reports_hidden_addresses() {
         let hidden = "0000000000000000 T do_futex\n";
         let error = Kallsyms::read(hidden.as_bytes()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);

@@ -1,68 +1,70 @@
-//! Every limit on files that somebody else wrote, with its reason.
+//! All limits for reading untrusted files, with their reasons.
 //!
-//! Sizes measured on the real servers: mysqld 9.7 has 80,000 dynamic symbols, 6 MiB of names, 3 MiB of unwind tables;
-//! mariadbd 11.4.5 has 200 MiB of DWARF entries, which only the confined child reads.
+//! Sizes measured on real servers: mysqld 9.7 has 80,000 dynamic symbols, 6 MiB of names and 3 MiB of unwind
+//! tables; mariadbd 11.4.5 has 200 MiB of DWARF entries, which only the confined child reads.
 
-/// Bytes that one file may keep in memory: four times what the largest server needs.
+/// Bytes of one file that may be kept in memory: four times what the largest server needs.
 pub const FILE_BYTES: u64 = 48 << 20;
-/// Bytes that all files of one process may keep in memory.
+/// Bytes of all files of one process that may be kept in memory.
 pub const PROCESS_BYTES: u64 = 96 << 20;
-/// Files of one process that are read: a server maps 10 to 60, a process may map 65,530.
+/// Files read per process: a server maps 10 to 60, a process can map 65,530.
 pub const MODULES: usize = 512;
-/// Bytes of `/proc/PID/maps` that are read: 100 bytes for each of the 65,530 mappings that the kernel allows by default.
+/// Bytes read of `/proc/PID/maps`: more than 100 for each of the 65,530 mappings that the kernel allows by
+/// default.
 pub const MAPS_BYTES: u64 = 8 << 20;
-/// Larger files are not opened: DWARF of the largest servers takes 2 GiB.
+/// Size in bytes of files that are opened: the largest servers with DWARF have 2 GiB.
 pub const FILE_SIZE: u64 = 16 << 30;
-/// Section headers: the largest server has 50.
+/// Section headers per file: the largest server has 50.
 pub const SECTIONS: usize = 1024;
-/// Program headers: the largest server has 15.
+/// Program headers per file: the largest server has 15.
 pub const SEGMENTS: usize = 256;
-/// Bytes of the section names; compared without looking further than the wanted name is long.
+/// Bytes of the section name table. Comparing a name reads no more bytes than the wanted name has.
 pub const SECTION_NAMES: u64 = 1 << 20;
-/// Bytes of one section of notes: a build-id takes 36.
+/// Bytes of one note section: a build-id takes 36.
 pub const NOTES: u64 = 64 << 10;
-/// Notes that are read before a build-id is given up.
+/// Notes that are read to find a build-id.
 pub const NOTE_COUNT: usize = 64;
-/// Bytes of `.gnu_debuglink` and `.gnu_debugaltlink`: a path and a checksum.
+/// Bytes of `.gnu_debuglink` and `.gnu_debugaltlink`, which hold a path and a checksum or build-id.
 pub const LINK: usize = 8 << 10;
-/// Symbols of one table.
+/// Symbols per table.
 pub const SYMBOLS: u64 = 1 << 20;
-/// Bytes of the names of one symbol table.
+/// Bytes of the names per symbol table.
 pub const STRINGS: u64 = 32 << 20;
-/// Bytes of one name. Longer ones are no names: C++ templates of the real servers reach 3 KiB.
+/// Bytes of one name: C++ templates of real servers reach 3 KiB. Longer names are ignored.
 pub const NAME: usize = 4 << 10;
-/// Names at one address that are compared to choose the best one; identical code folding gives up to 100.
+/// Names at one address that are compared to choose the best one. Identical code folding gives up to 100.
 pub const ALIASES: usize = 256;
-/// Functions around functions, of which the innermost covers an address; compilers make two.
+/// Depth of nested functions that is searched for the innermost one at an address. Compilers nest at most
+/// two.
 pub const NESTING: usize = 64;
-/// Symbols that one question by the beginning of a name may return, and the bytes of their names: all of a server's.
+/// Symbols that one lookup by prefix may return: enough for all of a server.
 pub const NAMED: usize = 256 << 10;
-/// See [`NAMED`].
+/// Bytes of the names that one lookup by prefix may return.
 pub const NAMED_BYTES: usize = 16 << 20;
-/// Bytes that a compressed section may unpack to, outside the confined child. Nothing read there is compressed by
-/// any distribution; tests do it.
+/// Unpacked bytes of a compressed section outside the confined child. No distribution compresses the sections
+/// read there; only tests do.
 pub const UNPACKED: u64 = 4 << 20;
-/// Bytes that a compressed section may unpack to in the confined child: its memory is limited too.
+/// Unpacked bytes of a compressed section in the confined child, whose memory is limited as well.
 pub const UNPACKED_CONFINED: u64 = 1 << 30;
-/// How many times its packed size a section may unpack to: compilers' output reaches 20, zeros reach 1,032.
+/// Maximum compression ratio of a section: compiler output reaches 20, zeros reach 1,032.
 pub const RATIO: u64 = 100;
-/// Bytes that may be unpacked whatever the ratio.
+/// Unpacked bytes for which the ratio is not checked.
 pub const RATIO_FREE: u64 = 64 << 10;
-/// Bytes that `.gnu_debugdata` may unpack to; mysqld's takes 10 MiB. The decompressor needs as much again.
+/// Unpacked bytes of `.gnu_debugdata`: mysqld has 10 MiB. The decompressor needs the same amount again.
 pub const DEBUGDATA: u64 = 20 << 20;
-/// Bytes of a file whose CRC32 is computed, where it has no build-id to compare (1 GiB takes 0.7 s).
+/// Bytes of a file whose CRC32 is computed because it has no build-id (1 GiB takes 0.7 s).
 pub const CRC: u64 = 512 << 20;
-/// Bytes that one search through all loaded sections reads: the largest server has 70 MiB of them.
+/// Bytes that one scan of all loaded sections reads: the largest server has 70 MiB.
 pub const SCANNED: u64 = 256 << 20;
-/// Bytes of one entry of `.eh_frame`: MYSQLparse has 1.5 KiB.
+/// Bytes of one `.eh_frame` entry: that of MYSQLparse has 1.5 KiB.
 pub const UNWIND_ENTRY: usize = 64 << 10;
-/// Entries of `.eh_frame` that are indexed where there is no `.eh_frame_hdr`.
+/// `.eh_frame` entries that are indexed if there is no `.eh_frame_hdr`.
 pub const UNWIND_ENTRIES: usize = 1 << 20;
-/// Operations of one DWARF expression: the expressions of a procedure linkage table take 10.
+/// Operations per DWARF expression: those of a procedure linkage table take 10.
 pub const EXPRESSION: u32 = 500;
-/// Return addresses on one stack: deeper ones are recursion out of hand, or bytes that lie.
+/// Return addresses per stack. Deeper stacks are runaway recursion or malformed data.
 pub const FRAMES: usize = 1024;
-/// Steps that the stacks of one snapshot may take, each some 20 to 50 ns. 20,000 threads of 30 frames take 600,000.
+/// Unwind steps per snapshot, each about 20 to 50 ns. 20,000 threads with 30 frames take 600,000.
 pub const STEPS: u64 = 5_000_000;
-/// Unwind rules kept, by address: a server uses some 10,000.
+/// Cached unwind rules, by address: a server uses about 10,000.
 pub const RULES: usize = 64 << 10;

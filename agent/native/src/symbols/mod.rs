@@ -1,6 +1,7 @@
-//! From ELF virtual addresses to names: ELF files, symbol tables, debug files, inlined calls, the kernel's symbols.
+//! Resolves ELF virtual addresses to names: ELF files, symbol tables, debug files, inlined calls, the
+//! kernel's symbols.
 //!
-//! Nothing here trusts its input. A damaged file gives fewer names and a [`SymbolTable::problem`], never a panic.
+//! No input is trusted. A malformed file gives fewer names and a [`SymbolTable::problem`], never a panic.
 
 mod bytes;
 mod crc;
@@ -37,11 +38,11 @@ pub use table::{Found, Named, Source, Symbol, SymbolTable};
 
 use rawtable::RawTable;
 
-/// The symbols of a module from the best source there is: its `.symtab`, that of its debug file, its symbol pack,
-/// `.gnu_debugdata` with `.dynsym`, `.dynsym`.
+/// Load the symbols of a module from the best available source: its `.symtab`, that of its debug file, its
+/// symbol pack, `.gnu_debugdata` together with `.dynsym`, or `.dynsym` alone.
 ///
-/// `opened_as` is the path as the looked-at process names it. A damaged source is skipped and named in
-/// [`SymbolTable::problem`]. Costs some ms for a server.
+/// `opened_as` is the path as the observed process sees it. A malformed source is skipped and reported in
+/// [`SymbolTable::problem`]. Takes some ms for a server.
 pub fn load(elf: &Arc<ElfFile>, opened_as: &Path, search: &DebugSearch) -> SymbolTable {
     let mut problems = Vec::new();
     problems.extend(elf.problem().map(str::to_owned));
@@ -52,7 +53,7 @@ pub fn load(elf: &Arc<ElfFile>, opened_as: &Path, search: &DebugSearch) -> Symbo
     with_problems(table, &problems)
 }
 
-/// As [`load`], of the file alone: no other file is looked at.
+/// Load the symbols from the file alone, without searching for other files.
 pub fn load_own(elf: &Arc<ElfFile>) -> SymbolTable {
     let mut problems = Vec::new();
     problems.extend(elf.problem().map(str::to_owned));
@@ -65,7 +66,7 @@ fn with_problems(mut table: SymbolTable, problems: &[String]) -> SymbolTable {
     table
 }
 
-/// The file that has the DWARF of a module: itself, or its debug file.
+/// Find the file with the DWARF of a module: the module itself or its debug file.
 pub fn find_dwarf(elf: &Arc<ElfFile>, opened_as: &Path, search: &DebugSearch) -> Option<Arc<ElfFile>> {
     if elf.has_debug_info() {
         return Some(Arc::clone(elf));

@@ -1,7 +1,7 @@
-//! The one way to open a file that somebody else may have put there.
+//! Opens files that another user may have placed. All untrusted files are opened here.
 //!
-//! The file is opened by `O_PATH` first, which touches no device and wakes no FIFO's writer, and reopened only if it is
-//! a regular file. Below `/proc/PID/root` no link leads out of that root, whoever made it.
+//! A file is opened with `O_PATH` first, which neither touches a device nor wakes the writer of a FIFO, and
+//! is reopened only if it is a regular file. Below `/proc/PID/root` no symbolic link leads out of that root.
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
@@ -15,13 +15,13 @@ use nix::sys::stat::{Mode, fstatat};
 
 use super::limits;
 
-/// Symbolic links that one path may lead through; the kernel's own limit.
+/// Maximum symbolic links in one path; the same limit as the kernel's.
 const LINKS: usize = 40;
 
-/// Open a regular file to read it.
+/// Open a regular file for reading.
 ///
 /// # Errors
-/// Those of the kernel, and one without `errno` for what is not a regular file or is too large.
+/// Those of the kernel, or one without `errno` if the file is not a regular one or too large.
 pub fn regular(path: &Path) -> io::Result<File> {
     let found = match split_root(path) {
         Some((root, below)) => {
@@ -33,7 +33,7 @@ pub fn regular(path: &Path) -> io::Result<File> {
     reopen(found.as_fd())
 }
 
-/// Open for reading what a descriptor (`O_PATH` or any other) refers to, if it is a regular file.
+/// Reopen a descriptor (`O_PATH` or other) for reading if it refers to a regular file.
 ///
 /// # Errors
 /// As [`regular`].
@@ -45,10 +45,10 @@ pub fn reopen(found: BorrowedFd<'_>) -> io::Result<File> {
     Ok(File::from(open_at(None, OsStr::new(&path), flags)?))
 }
 
-/// Refuse what is not a regular file of a size that can be right.
+/// Return the size of a regular file; refuse other kinds of files and larger sizes than the limit.
 ///
 /// # Errors
-/// One without `errno`, in words.
+/// One without `errno`, with the reason.
 pub fn check(file: &File) -> io::Result<u64> {
     let meta = file.metadata()?;
     if !meta.is_file() {
@@ -60,7 +60,7 @@ pub fn check(file: &File) -> io::Result<u64> {
     Ok(meta.len())
 }
 
-/// `/proc/PID/root` and what follows it.
+/// Split a path into `/proc/PID/root` and the rest.
 fn split_root(path: &Path) -> Option<(PathBuf, &Path)> {
     let mut parts = path.components();
     let start: Vec<Component<'_>> = parts.by_ref().take(4).collect();
@@ -70,10 +70,10 @@ fn split_root(path: &Path) -> Option<(PathBuf, &Path)> {
     rooted.then(|| (start.iter().collect(), parts.as_path()))
 }
 
-/// Resolve a path as a process with this root would, and never outside of it.
+/// Resolve a path as a process with this root would, never leaving the root.
 fn beneath(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     match openat2(root, path) {
-        // ENOSYS: before Linux 5.6. EPERM: a system-call filter that does not know it.
+        // ENOSYS: Linux before 5.6. EPERM: a seccomp filter that does not know openat2.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
             step_by_step(root, path)
         }
@@ -84,11 +84,11 @@ fn beneath(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
 fn openat2(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let path = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: open_how is plain numbers, for which zero is valid.
+    // SAFETY: open_how has only integer fields, for which zero is valid.
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
     how.flags = (libc::O_PATH | libc::O_CLOEXEC).cast_unsigned().into();
     how.resolve = libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_MAGICLINKS;
-    // SAFETY: path and how are ours, live through the call and have the size given.
+    // SAFETY: `path` is NUL-terminated, `how` has the size passed, and both outlive the call.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_openat2,
@@ -106,7 +106,8 @@ fn openat2(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// As openat2 with `RESOLVE_IN_ROOT`: each component is opened without following it, links are followed by hand.
+/// Resolve a path like openat2 with `RESOLVE_IN_ROOT`: open each component without following it, and follow
+/// links in user space.
 fn step_by_step(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     let mut folders: Vec<OwnedFd> = vec![root.try_clone_to_owned()?];
     let mut open: Vec<Vec<u8>> = names(path.as_os_str().as_bytes());
@@ -126,7 +127,7 @@ fn step_by_step(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
         }
         links += 1;
         let target = readlinkat(&found, "")?;
-        // A magic link of /proc names no path: it would lead anywhere.
+        // The target of a magic link of /proc is not a path, so it could lead anywhere.
         if links > LINKS || is_proc(found.as_fd())? {
             return Err(Error::from_raw_os_error(libc::ELOOP));
         }
@@ -138,7 +139,7 @@ fn step_by_step(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     folders.pop().ok_or_else(|| Error::from_raw_os_error(libc::ENOENT))
 }
 
-/// The components of a path, the first one last.
+/// Return the components of a path in reverse order.
 fn names(path: &[u8]) -> Vec<Vec<u8>> {
     let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
     parts.rev().map(<[u8]>::to_vec).collect()
@@ -185,7 +186,7 @@ mod tests {
 
     impl Drop for Folder {
         fn drop(&mut self) {
-            // Best effort: what is left is in the folder for temporary files.
+            // Best effort: leftovers are in the folder for temporary files.
             let _ = fs::remove_dir_all(&self.0);
         }
     }

@@ -1,7 +1,8 @@
-//! Symbol packs: what the debug file of one build knows, small enough to be copied to every host that runs it.
+//! Symbol packs: the symbols and layouts of one build's debug file, small enough to be copied to every host
+//! that runs the build.
 //!
-//! docs/symbols.md has the format. A pack is read by root beside production data, so it is read whole and once,
-//! believed only if its owner may be, and nothing in it is taken without its length being checked.
+//! docs/symbols.md describes the format. Root reads packs on production hosts, so a pack is read completely
+//! and only once, trusted only if its owner and mode allow it, and every length in it is checked before use.
 
 use std::fs::Metadata;
 use std::io::{self, Read as _};
@@ -17,27 +18,27 @@ use super::elf::{ElfFile, hex};
 use super::rawtable::RawTable;
 use super::{opening, pack_symbols};
 
-/// The number of the format that is written and read.
+/// The version of the format that is written and read.
 pub const FORMAT: u32 = 1;
-/// Where a host's packs are; `INNOSCOPE_SYMBOLS` in the environment names another folder.
+/// The folder with this host's packs; the environment variable `INNOSCOPE_SYMBOLS` overrides it.
 const FOLDER: &str = "/etc/innoscope/symbols.d";
 const MAGIC: [u8; 8] = *b"INNOSYM\0";
 const HEADER: usize = 96;
 const MAX_ID: usize = 64;
-/// Bytes of a pack, and of what is in it. A server with 80,000 functions takes a quarter of them.
+/// Maximum bytes of a pack, compressed and unpacked. A server with 80,000 functions needs a quarter.
 const MAX_PACKED: u64 = 8 << 20;
 pub(super) const MAX_UNPACKED: u64 = 32 << 20;
-/// Bytes of a part that is JSON, which takes many times as many once it is read.
+/// Maximum bytes of a JSON part. Parsed JSON takes many times as much memory.
 const MAX_TEXT: u64 = 1 << 20;
 
-/// Why a pack is not used.
+/// The reason why a pack is not used.
 #[derive(Clone, Debug)]
 pub struct PackError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it, in words.
+    /// What is wrong with it, as text.
     pub reason: String,
-    /// The next command, where there is one.
+    /// The command that helps, if there is one.
     pub remedy: Option<String>,
 }
 
@@ -50,19 +51,19 @@ impl fmt::Display for PackError {
 
 impl error::Error for PackError {}
 
-/// The folder with the packs of this host.
+/// Return the folder with this host's packs.
 pub fn folder() -> PathBuf {
     env::var_os("INNOSCOPE_SYMBOLS")
         .filter(|set| !set.is_empty())
         .map_or_else(|| FOLDER.into(), PathBuf::from)
 }
 
-/// The path that the pack of a build has in a folder.
+/// Return the path of a build's pack in a folder.
 pub fn path_of(folder: &Path, build_id: &str) -> PathBuf {
     folder.join(format!("{build_id}.pack"))
 }
 
-/// A pack whose owner and checksum are right, not unpacked yet.
+/// A pack with valid owner and checksum that is not unpacked yet.
 #[derive(Debug)]
 pub struct Sealed {
     path: PathBuf,
@@ -72,10 +73,10 @@ pub struct Sealed {
 }
 
 impl Sealed {
-    /// Reads a pack and checks all that can be without unpacking it; some ms.
+    /// Read a pack and check all that can be checked without unpacking it. Takes some ms.
     ///
     /// # Errors
-    /// If it cannot be read, may have been written by somebody else than root or us, or is damaged.
+    /// If it cannot be read, may have been written by someone other than root or us, or is malformed.
     pub fn open(path: &Path) -> Result<Self, PackError> {
         let failed = |reason: String| PackError { path: path.to_owned(), reason, remedy: None };
         let (data, meta) = read(path).map_err(|error| failed(error.to_string()))?;
@@ -88,10 +89,10 @@ impl Sealed {
         })
     }
 
-    /// The pack of a build in this folder; `None` where there is none.
+    /// Open the pack of a build in this folder; `None` if there is none.
     ///
     /// # Errors
-    /// As [`Sealed::open`], and if it is of another build than its name says.
+    /// As [`Sealed::open`], and if the pack is of another build than its name says.
     pub fn find(folder: &Path, build_id: &str) -> Option<Result<Self, PackError>> {
         if folder.as_os_str().is_empty() || !is_build_id(build_id) {
             return None;
@@ -103,10 +104,10 @@ impl Sealed {
         Some(Self::open(&path).and_then(|sealed| sealed.of_build(build_id)))
     }
 
-    /// Itself, if it is of this build.
+    /// Return the pack itself if it is of this build.
     ///
     /// # Errors
-    /// If it is of another one.
+    /// If it is of another build.
     pub fn of_build(self, build_id: &str) -> Result<Self, PackError> {
         if self.build_id == build_id {
             return Ok(self);
@@ -118,7 +119,7 @@ impl Sealed {
         })
     }
 
-    /// The content of a file, which is not asked whose it is.
+    /// Parse the content of a pack without checking its owner.
     pub(super) fn parse(data: Vec<u8>, path: &Path) -> Result<Self, String> {
         let header: &[u8; HEADER] = data.first_chunk().ok_or("is no symbol pack, or was cut off")?;
         if !header.starts_with(&MAGIC) {
@@ -143,20 +144,20 @@ impl Sealed {
         Ok(Self { path: path.to_owned(), build_id, unpacked, data })
     }
 
-    /// Where it is.
+    /// Return the pack's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The build that it is of, in lower-case hex.
+    /// Return the build-id in lower-case hex.
     pub fn build_id(&self) -> &str {
         &self.build_id
     }
 
-    /// Unpacks and checks everything; some tens of ms for a server.
+    /// Unpack and check everything. Takes some tens of ms for a server.
     ///
     /// # Errors
-    /// If what is in it is not what a pack has.
+    /// If the content is malformed.
     pub fn unpack(self) -> Result<Pack, PackError> {
         self.contents().map_err(|reason| PackError {
             path: self.path.clone(),
@@ -190,40 +191,40 @@ impl Sealed {
     }
 }
 
-/// A pack, unpacked and checked.
+/// An unpacked and checked pack.
 #[derive(Debug)]
 pub struct Pack {
-    /// Where it is.
+    /// The pack's path.
     pub path: PathBuf,
-    /// The build that it is of, in lower-case hex.
+    /// The build-id in lower-case hex.
     pub build_id: String,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
-    /// Bytes of what is in it.
+    /// Size of the unpacked content in bytes.
     pub unpacked: u64,
-    /// JSON: who made it, of what.
+    /// JSON that says who made it and from which files.
     pub about: Bytes,
-    /// JSON: where members and variables lie.
+    /// JSON with the locations of members and variables.
     pub layout: Bytes,
-    /// Functions, aliases counted.
+    /// Number of functions, including aliases.
     pub functions: usize,
-    /// Variables.
+    /// Number of variables.
     pub variables: usize,
     symbols: Bytes,
     strings: Bytes,
 }
 
 impl Pack {
-    /// The names, as if they were in a file.
+    /// Return the symbols in the form of a symbol table.
     pub(super) fn table(&self) -> RawTable {
         pack_symbols::table(self.symbols.clone(), self.strings.clone())
     }
 }
 
-/// What a pack of this file is to hold, not compressed. `about` and `layout` are taken as they are.
+/// Build the uncompressed payload of a pack of this file. `about` and `layout` are included unchanged.
 ///
 /// # Errors
-/// In words, if the file has no symbols or more than a pack takes.
+/// The reason, if the file has no symbols or more than a pack can hold.
 pub fn payload(elf: &ElfFile, about: &[u8], layout: &[u8]) -> Result<Vec<u8>, String> {
     let (symbols, strings) = pack_symbols::encode(elf)?;
     let parts = [about, layout, &symbols, &strings];
@@ -241,10 +242,10 @@ pub fn payload(elf: &ElfFile, about: &[u8], layout: &[u8]) -> Result<Vec<u8>, St
     Ok(data)
 }
 
-/// The file of a payload that was compressed (zlib) from `unpacked` bytes.
+/// Build a pack from a payload of `unpacked` bytes that was compressed by zlib.
 ///
 /// # Errors
-/// In words, if it is too large or the build-id (hex) is none.
+/// The reason, if it is too large or the build-id (hex) is malformed.
 pub fn seal(build_id: &str, compressed: &[u8], unpacked: usize) -> Result<Vec<u8>, String> {
     let size = HEADER + compressed.len();
     if size as u64 > MAX_PACKED || unpacked as u64 > MAX_UNPACKED {
@@ -263,7 +264,7 @@ pub fn seal(build_id: &str, compressed: &[u8], unpacked: usize) -> Result<Vec<u8
     Ok(data)
 }
 
-/// The pack of a build in this folder, unpacked; `None` where there is none.
+/// Open and unpack the pack of a build in this folder; `None` if there is none.
 ///
 /// # Errors
 /// As [`Sealed::find`] and [`Sealed::unpack`].
@@ -290,7 +291,7 @@ fn parts(payload: &Bytes) -> Result<[Bytes; 4], String> {
     Ok(parts)
 }
 
-/// The bytes of a regular file, never more than a pack has.
+/// Read a regular file, but never more bytes than a pack may have.
 fn read(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
     let file = opening::regular(path)?;
     let meta = file.metadata()?;
@@ -302,10 +303,10 @@ fn read(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
     Ok((data, meta))
 }
 
-/// Why nobody should believe a file of this owner and mode, and what to do about it.
+/// Return why a file of this owner and mode is not to be trusted, and the remedy.
 fn distrust(meta: &Metadata, path: &Path) -> Option<(String, String)> {
     const OTHERS_WRITE: u32 = 0o022;
-    // SAFETY: has no arguments and cannot fail.
+    // SAFETY: geteuid has no arguments and cannot fail.
     let ours = unsafe { libc::geteuid() };
     let path = path.display();
     if meta.uid() != 0 && meta.uid() != ours {
@@ -323,7 +324,7 @@ fn is_missing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR))
 }
 
-/// It becomes a part of a path.
+/// Return true for a well-formed build-id. It is used as part of a path, so nothing else may be in it.
 fn is_build_id(text: &str) -> bool {
     unhex(text).is_some_and(|id| (1..=MAX_ID).contains(&id.len()))
 }

@@ -1,4 +1,5 @@
-//! The symbols in a pack: a column of each field in the order of addresses, so that they compress well.
+//! Encodes the symbols of a pack: one column per field, in the order of addresses, so that they compress
+//! well.
 
 use object::elf::SHT_SYMTAB;
 
@@ -7,20 +8,21 @@ use super::elf::ElfFile;
 use super::pack::MAX_UNPACKED;
 use super::rawtable::{Binding, RawSymbol, RawTable};
 
-/// Functions begin at multiples of this, most of them right behind the one before.
+/// Functions are aligned to this. Most of them begin at the next multiple after the end of the function
+/// before.
 const ALIGNMENT: u64 = 16;
-/// What the C++ compiler makes for its own use: tables of virtual functions, type names, guards. Many and long,
-/// and nobody asks for one.
+/// Prefixes of data that the C++ compiler generates: virtual tables, type names, guards. These symbols are
+/// many and long, and nothing looks them up.
 const COMPILERS: [&str; 2] = ["_ZT", "_ZGV"];
-/// Numbers of the sections that symbols of a pack are in.
+/// The section numbers that the symbols of a pack get.
 const CODE: u16 = 1;
 const DATA: u16 = 2;
-/// More than the largest server has, for its memory's sake.
+/// Maximum symbols of a pack, to limit memory; more than the largest server has.
 const MAX_SYMBOLS: usize = 1 << 20;
 
-/// Symbols that were read from a pack.
+/// The symbols of a pack in the form of a symbol table.
 pub(super) struct Decoded {
-    /// As a symbol table has them.
+    /// An array of `Elf64_Sym`.
     pub entries: Vec<u8>,
     pub functions: usize,
     pub variables: usize,
@@ -32,13 +34,13 @@ struct Packed<'table> {
     name: &'table str,
 }
 
-/// The functions and variables of a file: the columns, and the names.
+/// Encode the functions and variables of a file; return the columns and the names.
 pub(super) fn encode(elf: &ElfFile) -> Result<(Vec<u8>, Vec<u8>), String> {
     let table = RawTable::read(elf, SHT_SYMTAB)?
         .ok_or_else(|| elf.problem().unwrap_or("it has no symbol table (.symtab)").to_owned())?;
     let (mut all, mut bytes) = (Vec::new(), 0);
     for packed in table.symbols().filter_map(|(_, symbol)| wanted(&table, symbol)) {
-        // Counted one by one: symbols may share one long name.
+        // Count each symbol's name, because many symbols may share one long name.
         bytes += packed.name.len() + 1;
         if bytes as u64 > MAX_UNPACKED {
             return Err(format!("the names of its symbols take more than {MAX_UNPACKED} bytes"));
@@ -73,7 +75,8 @@ fn wanted(table: &RawTable, symbol: RawSymbol) -> Option<Packed<'_>> {
     used.then_some(Packed { symbol, code, name })
 }
 
-/// The entries of a symbol table whose names lie in `strings`; an error says in words what is wrong.
+/// Decode the columns into the entries of a symbol table with the names in `strings`, or return what is
+/// malformed.
 pub(super) fn decode(columns: &Bytes, strings: &[u8]) -> Result<Decoded, String> {
     let count: &[u8; 4] = columns.first_chunk().ok_or("it has no symbols")?;
     let count = u32::from_le_bytes(*count) as usize;
@@ -109,12 +112,12 @@ pub(super) fn decode(columns: &Bytes, strings: &[u8]) -> Result<Decoded, String>
     Ok(decoded)
 }
 
-/// The table of decoded entries.
+/// Create the symbol table of decoded entries.
 pub(super) fn table(entries: Bytes, strings: Bytes) -> RawTable {
     RawTable::of(entries, strings, vec![false, true, false])
 }
 
-/// Binding, type and whether it is code, in one byte. A binding that few know (`STB_GNU_UNIQUE`) is a global one.
+/// Pack binding, type and the code flag into one byte. Rare bindings such as `STB_GNU_UNIQUE` become global.
 fn kind(symbol: RawSymbol, code: bool) -> u8 {
     let binding = match symbol.binding() {
         Binding::Local => 0,
@@ -124,17 +127,17 @@ fn kind(symbol: RawSymbol, code: bool) -> u8 {
     binding << 5 | (symbol.info & 0xf) << 1 | u8::from(code)
 }
 
-/// `st_info` of a symbol of this kind.
+/// Return `st_info` for such a byte.
 fn info(kind: u8) -> u8 {
     (kind >> 5) << 4 | (kind >> 1 & 0xf)
 }
 
-/// Where the next symbol is expected.
+/// Return the address at which the next symbol is expected.
 fn after(address: u64, size: u64) -> u64 {
     address.saturating_add(size).checked_next_multiple_of(ALIGNMENT).unwrap_or(address)
 }
 
-/// Small numbers of either sign as small ones without.
+/// Map small positive and negative numbers to small unsigned numbers.
 fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)).cast_unsigned()
 }
@@ -143,7 +146,7 @@ fn unzigzag(value: u64) -> i64 {
     (value >> 1).cast_signed() ^ -(value & 1).cast_signed()
 }
 
-/// ULEB128
+/// Append a number as ULEB128.
 fn put(to: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         to.push(value as u8 | 0x80);
@@ -152,7 +155,7 @@ fn put(to: &mut Vec<u8>, mut value: u64) {
     to.push(value as u8);
 }
 
-/// Numbers as [`put`] writes them.
+/// Reads the numbers that [`put`] wrote.
 struct Numbers<'data>(&'data [u8]);
 
 impl Numbers<'_> {
@@ -170,7 +173,7 @@ impl Numbers<'_> {
     }
 }
 
-/// Where each name begins; the first byte is the empty name that every table of strings begins with.
+/// Return the offset of each name. The first byte is the empty name with which every string table begins.
 fn names(strings: &[u8]) -> impl Iterator<Item = u32> {
     let ends = strings.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| at as u32);
     let mut begin = None;

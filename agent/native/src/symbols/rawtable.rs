@@ -1,4 +1,4 @@
-//! One ELF symbol table as it lies in the file.
+//! Reads one ELF symbol table in the format of the file.
 
 use std::ffi::CStr;
 
@@ -9,13 +9,13 @@ use super::bytes::Bytes;
 use super::elf::ElfFile;
 use super::limits;
 
-/// `sizeof(Elf64_Sym)`
+/// The size of `Elf64_Sym`.
 const ENTRY: usize = 24;
 const SHN_UNDEF: u16 = 0;
 const SHN_ABS: u16 = 0xfff1;
 const VERSION_HIDDEN: u16 = 0x8000;
 
-/// The fields of one symbol, of a file whose class is 64 bit and little-endian.
+/// The fields of one symbol of a 64-bit little-endian file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RawSymbol {
     pub name: u32,
@@ -25,7 +25,7 @@ pub(super) struct RawSymbol {
     pub size: u64,
 }
 
-/// How visible a symbol is to the linker; the order is the order of preference.
+/// The linker visibility of a symbol, in the order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Binding {
     Global,
@@ -46,7 +46,7 @@ impl RawSymbol {
         }
     }
 
-    /// As [`RawSymbol::parse`] reads it.
+    /// Encode the symbol in the format that [`RawSymbol::parse`] reads.
     pub fn bytes(self) -> [u8; ENTRY] {
         let mut entry = [0; ENTRY];
         entry[..4].copy_from_slice(&self.name.to_le_bytes());
@@ -73,12 +73,12 @@ impl RawSymbol {
         self.section != SHN_UNDEF && self.section != SHN_ABS
     }
 
-    /// Whether it is a function that chooses another one at load time.
+    /// Return true for an IFUNC resolver, which chooses an implementation at load time.
     pub fn is_resolver(self) -> bool {
         self.kind() == elf::STT_GNU_IFUNC
     }
 
-    /// Whether it is a function or a variable (not a thread-local one) of this file.
+    /// Return true for a function or variable that this file defines, except thread-local variables.
     pub fn is_definition(self) -> bool {
         self.is_defined()
             && match self.kind() {
@@ -89,14 +89,14 @@ impl RawSymbol {
     }
 }
 
-/// The first bytes of names or of their beginnings, of all as many as the shortest has.
+/// A filter for names: the first bytes of all wanted names or prefixes, cut to the length of the shortest.
 pub(super) struct Heads<'name> {
     length: usize,
     known: FxHashSet<&'name [u8]>,
 }
 
 impl<'name> Heads<'name> {
-    /// More bytes would hardly tell more names apart.
+    /// Maximum bytes that are compared. More bytes would hardly distinguish more names.
     const MOST: usize = 12;
 
     pub fn of(names: impl Iterator<Item = &'name str> + Clone) -> Self {
@@ -111,12 +111,12 @@ pub(super) struct RawTable {
     symbols: Bytes,
     strings: Bytes,
     versions: Option<Bytes>,
-    /// By section number, whether it holds code.
+    /// For each section number, whether the section has code.
     code: Vec<bool>,
 }
 
 impl RawTable {
-    /// The `.symtab` or `.dynsym` of a file; `Ok(None)` if it has none, an error if it is damaged.
+    /// Read the `.symtab` or `.dynsym` of a file: `Ok(None)` if it has none, the reason if it is malformed.
     pub fn read(elf: &ElfFile, kind: elf::SectionType) -> Result<Option<Self>, String> {
         let headers = elf.headers();
         let Some(section) = headers.find_kind(kind) else {
@@ -150,34 +150,36 @@ impl RawTable {
         }))
     }
 
-    /// A table that comes from no ELF file: `Elf64_Sym` entries, their strings, and which sections hold code.
+    /// Create a table that is not from an ELF file: `Elf64_Sym` entries, their strings, and which sections
+    /// have code.
     pub fn of(symbols: Bytes, strings: Bytes, code: Vec<bool>) -> Self {
         Self { symbols, strings, versions: None, code }
     }
 
-    /// All symbols in file order, numbered.
+    /// Iterate over all symbols in file order, with their index.
     pub fn symbols(&self) -> impl Iterator<Item = (u32, RawSymbol)> {
         let (entries, _) = self.symbols.as_chunks::<ENTRY>();
         (0..).zip(entries.iter().map(RawSymbol::parse))
     }
 
-    /// The symbol of this number.
+    /// Return the symbol with this index.
     pub fn symbol(&self, index: u32) -> Option<RawSymbol> {
         let (entries, _) = self.symbols.as_chunks::<ENTRY>();
         entries.get(index as usize).map(RawSymbol::parse)
     }
 
-    /// Bytes of memory that it takes.
+    /// Return the memory it takes in bytes.
     pub fn held(&self) -> u64 {
         (self.symbols.len() + self.strings.len()) as u64
     }
 
-    /// The most symbols there can be.
+    /// Return the number of entries.
     pub fn len(&self) -> usize {
         self.symbols.len() / ENTRY
     }
 
-    /// Whether the symbol is code of this file. Symbols without a type need a size and a section of code.
+    /// Return true if the symbol is a function that this file defines. A symbol without a type must have a
+    /// size and be in a section with code.
     pub fn is_function(&self, symbol: RawSymbol) -> bool {
         let in_code = || self.code.get(usize::from(symbol.section)) == Some(&true);
         symbol.is_defined()
@@ -188,7 +190,7 @@ impl RawTable {
             }
     }
 
-    /// Whether the name begins as one of those that are looked for: far quicker than reading it.
+    /// Return true if the name may be one of the wanted ones. Much faster than reading the name.
     pub fn may_be(&self, symbol: RawSymbol, heads: &Heads) -> bool {
         let Some(tail) = self.strings.get(symbol.name as usize..) else {
             return false;
@@ -196,34 +198,35 @@ impl RawTable {
         tail.get(..heads.length).is_some_and(|head| heads.known.contains(head))
     }
 
-    /// The name without its version (`@GLIBC_2.2.5`); `None` if empty, damaged or longer than names are.
+    /// Return the name without its version (`@GLIBC_2.2.5`); `None` if it is empty, malformed or too long.
     pub fn name(&self, symbol: RawSymbol) -> Option<&str> {
         let name = self.full_name(symbol)?;
         let end = name.find('@').unwrap_or(name.len());
         (end > 0).then(|| &name[..end])
     }
 
-    /// As [`RawTable::name`], `None` also where it has more than `most` bytes: none further are looked at.
+    /// Return the name without its version if it has at most `most` bytes. No further bytes are read.
     pub fn short_name(&self, symbol: RawSymbol, most: usize) -> Option<&str> {
         let window = self.window(symbol, most.saturating_add(1))?;
         let end = window.iter().position(|byte| matches!(byte, 0 | b'@'))?;
         str::from_utf8(&window[..end]).ok().filter(|name| !name.is_empty())
     }
 
-    /// The name with its version, if it has one; `None` if damaged or longer than names are.
+    /// Return the name including its version, if any; `None` if it is malformed or too long.
     pub fn full_name(&self, symbol: RawSymbol) -> Option<&str> {
         let window = self.window(symbol, limits::NAME)?;
         CStr::from_bytes_until_nul(window).ok()?.to_str().ok()
     }
 
-    /// The bytes at which a name begins, at most so many: names may overlap, and all symbols share one.
+    /// Return up to `most` bytes from the start of a name. The limit matters because names can overlap and
+    /// many symbols can share one long name.
     fn window(&self, symbol: RawSymbol, most: usize) -> Option<&[u8]> {
         let tail = self.strings.get(symbol.name as usize..)?;
         Some(&tail[..tail.len().min(most)])
     }
 
-    /// Whether the linker gives this name to no new program: an old version (`@`, not `@@`). `name` is the one
-    /// without it.
+    /// Return true if the symbol has an old version (`@`, not `@@`), to which the linker does not bind new
+    /// programs. `name` is the name without the version.
     pub fn is_old_version(&self, index: u32, symbol: RawSymbol, name: &str) -> bool {
         let version = self.versions.as_deref().and_then(|all| {
             let (words, _) = all.as_chunks::<2>();

@@ -1,4 +1,4 @@
-//! Finding the bytes of a section: by its header, compressed or not, or else by the program headers.
+//! Finds the bytes of a section by its header, decompressing them if needed, or else by the program headers.
 
 use std::ops::Range;
 
@@ -10,10 +10,10 @@ use super::elf::Section;
 use super::headers::{Headers, SectionRecord, Special};
 use super::limits;
 
-/// `DW_EH_PE_pcrel | DW_EH_PE_sdata4`, the only encoding linkers use for the pointer to `.eh_frame`.
+/// `DW_EH_PE_pcrel | DW_EH_PE_sdata4`: the only encoding that linkers use for the pointer to `.eh_frame`.
 const PCREL_SDATA4: u8 = 0x1b;
 
-/// The section with this name in the section headers.
+/// Read the section with this name by its section header.
 pub(super) fn by_name(headers: &Headers, file: &Content, name: &str) -> Option<Section> {
     if let Some(record) = headers.find(name) {
         return read(record, file);
@@ -32,27 +32,27 @@ fn read(record: &SectionRecord, file: &Content) -> Option<Section> {
     Some(Section { svma, data })
 }
 
-/// `Elf64_Chdr`: u32 type, u32 reserved, u64 size, u64 alignment; then the data.
+/// Decompress data after an `Elf64_Chdr`: u32 type, u32 reserved, u64 size, u64 alignment.
 fn decompress(raw: &[u8], file: &Content) -> Option<Bytes> {
     let kind = u32::from_le_bytes(*raw.first_chunk()?);
     let size = u64::from_le_bytes(*raw.get(8..)?.first_chunk()?);
     let format = match kind {
         1 => CompressionFormat::Zlib,
-        // Its decompressor allocates what the data asks for: only where memory is limited.
+        // The decompressor allocates as much as the data requests, so use it only where memory is limited.
         2 if file.is_confined() => CompressionFormat::Zstandard,
         _ => return None,
     };
     inflate(format, raw.get(24..)?, size, file)
 }
 
-/// The style before `SHF_COMPRESSED`: "ZLIB", the size as a big-endian u64, then the data.
+/// Decompress the format used before `SHF_COMPRESSED`: "ZLIB", the size as a big-endian u64, then the data.
 fn decompress_zdebug(raw: &[u8], file: &Content) -> Option<Bytes> {
     let rest = raw.strip_prefix(b"ZLIB")?;
     let size = u64::from_be_bytes(*rest.first_chunk()?);
     inflate(CompressionFormat::Zlib, rest.get(8..)?, size, file)
 }
 
-/// Unpacks into a buffer of the size that the section claims, and no further.
+/// Decompress into a buffer of the size that the section claims, if that size is plausible.
 fn inflate(format: CompressionFormat, data: &[u8], size: u64, file: &Content) -> Option<Bytes> {
     let most = if file.is_confined() { limits::UNPACKED_CONFINED } else { limits::UNPACKED };
     let believable = limits::RATIO_FREE.max((data.len() as u64).saturating_mul(limits::RATIO));
@@ -64,9 +64,9 @@ fn inflate(format: CompressionFormat, data: &[u8], size: u64, file: &Content) ->
     Some(Bytes::from(data))
 }
 
-/// What the program headers know of a section that is needed for unwinding.
+/// Find a section that unwinding needs by the program headers.
 ///
-/// Not for a debug file, whose program headers still describe the file it was split from.
+/// Not used for a debug file, whose program headers still describe the file it was split from.
 pub(super) fn by_segment(headers: &Headers, file: &Content, name: &str) -> Option<Section> {
     if headers.is_left_out(name) {
         return None;
@@ -87,7 +87,7 @@ fn eh_frame_hdr(headers: &Headers, file: &Content) -> Option<Section> {
     Some(Section { svma: vaddr..vaddr.checked_add(size)?, data: file.part(offset, size)? })
 }
 
-/// `.eh_frame` begins where `.eh_frame_hdr` points; its end is not known, a zero length terminates it.
+/// Find `.eh_frame` by the pointer in `.eh_frame_hdr`. Its end is not known; a zero length terminates it.
 fn eh_frame(headers: &Headers, file: &Content) -> Option<Section> {
     let header = eh_frame_hdr(headers, file)?;
     let (&[version, encoding, _, _], rest) = header.data.split_first_chunk()?;
@@ -105,9 +105,10 @@ fn eh_frame(headers: &Headers, file: &Content) -> Option<Section> {
     })
 }
 
-/// The raw build-id, from the note sections or else the note segments.
+/// Read the raw build-id from the note sections, or else from the note segments.
 ///
-/// Sections first: the segments of a debug file may still describe the file it was split from.
+/// Sections are tried first, because the segments of a debug file may still describe the file it was split
+/// from.
 pub(super) fn build_id(headers: &Headers, file: &Content) -> Option<Vec<u8>> {
     let sections = headers.sections.iter();
     let sections = sections.filter(|s| s.kind == elf::SHT_NOTE.0);
@@ -121,7 +122,7 @@ pub(super) fn build_id(headers: &Headers, file: &Content) -> Option<Vec<u8>> {
         .find_map(|notes| build_id_in(&notes).map(<[u8]>::to_vec))
 }
 
-/// Looks for the note `GNU`, type 3, with at most 64 bytes.
+/// Find the note `GNU` of type 3 (NT_GNU_BUILD_ID) with at most 64 bytes.
 fn build_id_in(mut notes: &[u8]) -> Option<&[u8]> {
     for _ in 0..limits::NOTE_COUNT {
         let header = notes.first_chunk::<12>()?;

@@ -1,4 +1,4 @@
-//! The functions of one module: which one covers an address, and where is the one with this name.
+//! The symbols of one module: finds the function that covers an address, and addresses by name.
 
 use std::cmp::Reverse;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use super::limits;
 use super::rawtable::{Binding, Heads, RawSymbol, RawTable};
 
-/// Where the names came from.
+/// The source of the names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Source {
     /// `.symtab` of the file itself.
@@ -20,9 +20,9 @@ pub enum Source {
     Pack,
     /// `.gnu_debugdata`, together with `.dynsym`.
     Debugdata,
-    /// `.dynsym` of the file itself: exported functions only.
+    /// `.dynsym` of the file itself, which has exported functions only.
     Dynsym,
-    /// `.dynsym` of the vdso.
+    /// `.dynsym` of the vDSO.
     Vdso,
     /// There are no names.
     #[default]
@@ -30,7 +30,8 @@ pub enum Source {
 }
 
 impl Source {
-    /// The word for it in results: `symtab`, `debug-file`, `symbol-pack`, `debugdata`, `dynsym`, `vdso` or `none`.
+    /// Return the word used in results: `symtab`, `debug-file`, `symbol-pack`, `debugdata`, `dynsym`, `vdso`
+    /// or `none`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Symtab => "symtab",
@@ -47,20 +48,20 @@ impl Source {
 /// A function that covers an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol<'table> {
-    /// The name as it is in the file (mangled), without a symbol version.
+    /// The mangled name without a symbol version.
     pub name: &'table str,
-    /// ELF virtual address of the function.
+    /// The ELF virtual address of the function.
     pub address: u64,
-    /// Bytes; 0 for hand-written assembler that does not say.
+    /// Size in bytes; 0 for hand-written assembler that declares no size.
     pub size: u64,
 }
 
-/// One function, small: everything else is read from the table when it is needed.
+/// One function. It is kept small: everything else is read from the table when needed.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     address: u64,
     size: u32,
-    /// Number of the symbol in its table; the top bit says which table.
+    /// Index of the symbol in its table; the top bit selects the table.
     symbol: u32,
 }
 
@@ -81,25 +82,25 @@ impl Entry {
     }
 }
 
-/// The symbols of one module. Holds the parts of the files that the names lie in.
+/// The symbols of one module. Owns the parts of the files that contain the names.
 #[derive(Debug, Default)]
 pub struct SymbolTable {
-    /// Where the names came from.
+    /// The source of the names.
     pub source: Source,
-    /// The separate debug file or the symbol pack, where one was used.
+    /// The separate debug file or symbol pack, if one was used.
     pub path: Option<PathBuf>,
-    /// Why a better source could not be used, in words.
+    /// Why a better source could not be used.
     pub problem: Option<String>,
     tables: Vec<RawTable>,
-    /// Made when the first address is asked for: many ask for names only.
+    /// Built at the first lookup of an address. Many callers look up names only.
     by_address: OnceLock<ByAddress>,
 }
 
-/// The functions in the order of their addresses.
+/// The functions sorted by address.
 #[derive(Debug)]
 struct ByAddress {
     entries: Vec<Entry>,
-    /// For each entry the nearest one before it that ends after it, to step out of nested functions.
+    /// For each entry, the nearest one before it that ends after it: the enclosing function.
     outer: Vec<u32>,
 }
 
@@ -122,13 +123,13 @@ impl ByAddress {
 }
 
 impl SymbolTable {
-    /// At most two tables: the second completes the first.
+    /// Create the symbols from at most two tables; the second supplements the first.
     pub(super) fn new(source: Source, mut tables: Vec<RawTable>) -> Self {
         tables.truncate(2);
         Self { source, path: None, problem: None, tables, by_address: OnceLock::new() }
     }
 
-    /// Bytes of memory that the names take.
+    /// Return the memory that the names take in bytes.
     pub fn held(&self) -> u64 {
         self.tables.iter().map(RawTable::held).sum()
     }
@@ -137,28 +138,30 @@ impl SymbolTable {
         self.by_address.get_or_init(|| ByAddress::of(&self.tables))
     }
 
-    /// Functions, aliases counted.
+    /// Return the number of functions, including aliases.
     pub fn len(&self) -> usize {
         self.by_address().entries.len()
     }
 
-    /// Whether there are no functions.
+    /// Return true if there are no functions.
     pub fn is_empty(&self) -> bool {
         !self.tables.iter().any(|table| table.symbols().any(|(_, symbol)| table.is_function(symbol)))
     }
 
-    /// The innermost function that covers this ELF virtual address, never merely the nearest one.
+    /// Return the innermost function that covers this ELF virtual address. The nearest symbol is never used
+    /// if it does not cover the address.
     ///
-    /// A function without a size covers its first byte only. Of several names at one address: exported before
-    /// local, then the fewest leading underscores, then global before weak, then the shortest, then by alphabet
-    /// (`poll`, not `__poll` or `__GI___poll`), so that a name does not depend on how the file was stripped.
+    /// A function without a size covers its first byte only. The choice among several names at one address
+    /// must not depend on how the file was stripped. The order of preference is: exported before local, then
+    /// fewest leading underscores, global before weak, shortest, alphabetical. So it is `poll`, not `__poll`
+    /// or `__GI___poll`.
     pub fn lookup(&self, svma: u64) -> Option<Symbol<'_>> {
         let after = self.by_address().entries.partition_point(|e| e.address <= svma);
         let last = after.checked_sub(1)?;
         self.innermost(last, svma).or_else(|| self.sizeless(last, svma))
     }
 
-    /// Steps outwards from the last entry that begins at or before the address.
+    /// Search outwards, starting at the last entry that begins at or before the address.
     fn innermost(&self, last: usize, svma: u64) -> Option<Symbol<'_>> {
         let functions = self.by_address();
         let mut at = last;
@@ -180,7 +183,8 @@ impl SymbolTable {
         (entry.address == svma).then(|| self.best_alias(last, |e| e.size == 0)).flatten()
     }
 
-    /// The best name among the entries with the address of entry `at` that pass `fits`; the smallest come first.
+    /// Return the best name among the entries at the address of entry `at` that pass `fits`; smaller
+    /// functions are preferred.
     fn best_alias(&self, at: usize, fits: impl Fn(&Entry) -> bool) -> Option<Symbol<'_>> {
         let entries = &self.by_address().entries;
         let address = entries.get(at)?.address;
@@ -215,9 +219,10 @@ impl SymbolTable {
         Some((rank, symbol.size))
     }
 
-    /// ELF virtual address and size in bytes of the function or variable with this (mangled) name.
+    /// Return the ELF virtual address and size in bytes of the function or variable with this mangled name.
     ///
-    /// `None` also where several local ones have the name and none is exported: see [`SymbolTable::find_many`].
+    /// `None` also if several local symbols have the name and none is exported: see
+    /// [`SymbolTable::find_many`].
     pub fn find(&self, name: &str) -> Option<(u64, u64)> {
         match self.find_many(&[name]).remove(name) {
             Some(Found::One { address, size }) => Some((address, size)),
@@ -225,7 +230,8 @@ impl SymbolTable {
         }
     }
 
-    /// Finds many names in one pass over the table (1 to 10 ms for a server). Names that are not there are left out.
+    /// Find many names in one pass over the table (1 to 10 ms for a server). Names that are not found are
+    /// missing from the result.
     pub fn find_many<'name>(&self, names: &[&'name str]) -> FxHashMap<&'name str, Found> {
         let wanted: FxHashMap<&str, &'name str> = names.iter().map(|n| (*n, *n)).collect();
         let heads = Heads::of(names.iter().copied());
@@ -249,7 +255,8 @@ impl SymbolTable {
         best.into_iter().map(|(k, (_, found))| (k, found)).collect()
     }
 
-    /// The variable that covers each of these addresses (ELF virtual), the one that begins last if several do.
+    /// Return the variable that covers each of these ELF virtual addresses. If several do, the one that
+    /// begins last.
     pub fn variables_at(&self, addresses: &[u64]) -> Vec<Option<Named>> {
         let mut found: Vec<Option<Named>> = vec![None; addresses.len()];
         for table in &self.tables {
@@ -270,8 +277,9 @@ impl SymbolTable {
         found
     }
 
-    /// All functions and variables whose name begins so, each once; no resolvers of other functions (IFUNC).
-    /// Of a file with more than [`limits::NAMED`] of them (or [`limits::NAMED_BYTES`]) the first ones.
+    /// List all functions and variables whose names begin with one of these prefixes, without duplicates and
+    /// without IFUNC resolvers. Only the first [`limits::NAMED`] of them (or [`limits::NAMED_BYTES`]) are
+    /// returned.
     pub fn named(&self, beginnings: &[String]) -> Vec<Named> {
         let heads = Heads::of(beginnings.iter().map(String::as_str));
         let wanted = |name: &str| beginnings.iter().any(|beginning| name.starts_with(beginning.as_str()));
@@ -297,30 +305,30 @@ impl SymbolTable {
     }
 }
 
-/// A function or variable by its name.
+/// A function or variable with its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// As in the file (mangled), without a version.
+    /// The mangled name without a version.
     pub name: String,
-    /// ELF virtual address.
+    /// The ELF virtual address.
     pub address: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// A function, not a variable.
+    /// True for a function, false for a variable.
     pub is_code: bool,
 }
 
-/// What a name stands for.
+/// The result of a lookup by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// One function or variable: its ELF virtual address and its size in bytes.
+    /// Exactly one function or variable.
     One {
-        /// ELF virtual address.
+        /// The ELF virtual address.
         address: u64,
-        /// Bytes.
+        /// Size in bytes.
         size: u64,
     },
-    /// Several local functions or variables of different source files have this name.
+    /// Several local functions or variables of different source files have the name.
     Ambiguous,
 }
 
@@ -330,7 +338,7 @@ impl Found {
     }
 }
 
-/// How good a claim to a name is; less is better.
+/// The priority of a symbol among those with the same name; the lowest wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Claim {
     old_version: bool,
@@ -351,7 +359,7 @@ fn take_better(claim: &mut Reverse<Claim>, found: &mut Found, other: Claim, offe
     }
 }
 
-/// Order of preference among the names of one address; less is better.
+/// The order of preference among names at one address; the lowest wins.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank<'table> {
     size: u32,

@@ -1,4 +1,4 @@
-//! Damaged files must cost names only: no panic, no long computation.
+//! Malformed files may lose names, but must not cause a panic or a long computation.
 
 use std::path::Path;
 
@@ -6,14 +6,14 @@ use super::fixture::{COUNT, Fixture};
 use super::sources::add_debugdata;
 use crate::symbols::{DebugSearch, ElfFile, Inlines, Source, load};
 
-/// CPU time that one damaged file may take.
+/// CPU time that one malformed file may take, ns.
 pub const MAX_NS: i64 = 50_000_000;
 
-/// A small deterministic source of numbers (xorshift64).
+/// A small deterministic random number generator (xorshift64).
 pub struct Random(pub u64);
 
 impl Random {
-    /// From 0 up to, not with, the limit.
+    /// Return a number from 0 to `limit` - 1.
     pub fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -22,10 +22,11 @@ impl Random {
     }
 }
 
-/// CPU time of this thread in ns: unlike the clock on the wall it does not grow when the machine is busy.
+/// Return the CPU time of this thread in ns. Unlike wall-clock time it does not grow when the machine is
+/// busy.
 pub fn cpu_ns() -> i64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a timespec of ours.
+    // SAFETY: the pointer is to a local timespec.
     let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     assert_eq!(result, 0);
     time.tv_sec * 1_000_000_000 + time.tv_nsec
@@ -52,7 +53,7 @@ fn damage(original: &[u8], round: usize, random: &mut Random) -> Vec<u8> {
     match round % 4 {
         0 => data.truncate(random.below(original.len())),
         1 => data[random.below(headers)] = random.below(256) as u8,
-        // The section headers lie at the end.
+        // The section headers are at the end of the file.
         2 => data[original.len() - 1 - random.below(2048)] = random.below(256) as u8,
         _ => data[random.below(original.len())] ^= 1 << random.below(8),
     }
@@ -71,20 +72,20 @@ fn survive(original: &[u8], rounds: usize) {
 }
 
 #[test]
-fn a_damaged_file_with_symtab_is_survived() {
+fn malformed_files_with_symtab_do_not_panic() {
     let fixture = Fixture::new(&["-gz=zlib"]);
     survive(&std::fs::read(fixture.at("prog")).unwrap(), 15_000);
 }
 
 #[test]
-fn a_damaged_file_with_debugdata_is_survived() {
+fn malformed_files_with_debugdata_do_not_panic() {
     let fixture = Fixture::new(&[]);
     add_debugdata(&fixture);
     survive(&std::fs::read(fixture.at("with-mini")).unwrap(), 5_000);
 }
 
 #[test]
-fn damaged_dwarf_is_survived() {
+fn malformed_dwarf_does_not_panic() {
     let fixture = Fixture::new(&["-gz=none"]);
     let original = std::fs::read(fixture.at("prog")).unwrap();
     let mut random = Random(7);
@@ -108,7 +109,7 @@ fn damaged_dwarf_is_survived() {
 }
 
 #[test]
-fn without_section_headers_the_unwind_tables_are_found() {
+fn unwind_tables_are_found_without_section_headers() {
     let fixture = Fixture::new(&[]);
     let whole = fixture.open("prog");
     let mut data = std::fs::read(fixture.at("prog")).unwrap();

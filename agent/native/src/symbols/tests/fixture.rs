@@ -1,4 +1,4 @@
-//! Small programs, compiled, stripped and split as distributions do it.
+//! Small programs that are compiled, stripped and split like those of distributions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::symbols::{DebugSearch, ElfFile, SymbolTable, load};
 
-/// The mangled name of a function that is exported.
+/// The mangled name of an exported function.
 pub const COUNT: &str = "_ZN4shop4Till5countEi";
-/// The mangled name of a function that is not, so that `.dynsym` lacks it.
+/// The mangled name of a local function, which is missing from `.dynsym`.
 pub const HIDDEN: &str = "_ZL6hiddeni";
 
 const SOURCE: &str = r#"
@@ -32,13 +32,13 @@ extern int twice_a(int), twice_b(int);
 int main(int argc, char **) { shop::Till t{argc}; return t.count(plain(argc)) + twice_a(1) + twice_b(2); }
 "#;
 
-/// A folder with compiled programs, removed at the end.
+/// A folder with compiled programs, removed on drop.
 pub struct Fixture {
     pub folder: PathBuf,
 }
 
 impl Fixture {
-    /// Compiles `prog` with debug information and these further options.
+    /// Compile `prog` with debug information and these additional options.
     pub fn new(options: &[&str]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -61,20 +61,20 @@ impl Fixture {
         self.folder.join(name)
     }
 
-    /// Runs a tool in the folder.
+    /// Run a tool in the folder.
     pub fn run(&self, tool: &str, arguments: &[&str]) {
         let mut command = Command::new(tool);
         let status = command.args(arguments).current_dir(&self.folder).status();
         assert!(status.unwrap().success(), "{tool} {arguments:?}");
     }
 
-    /// Splits `prog` into `stripped` and `prog.debug`.
+    /// Split `prog` into `stripped` and `prog.debug`.
     pub fn split(&self) {
         self.run("objcopy", &["--only-keep-debug", "prog", "prog.debug"]);
         self.run("strip", &["-o", "stripped", "prog"]);
     }
 
-    /// Moves a file, making the folders on the way.
+    /// Move a file, creating the parent folders.
     pub fn put(&self, from: &str, to: &Path) {
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         fs::rename(self.at(from), to).unwrap();
@@ -84,7 +84,7 @@ impl Fixture {
         ElfFile::open(&self.at(name)).unwrap()
     }
 
-    /// Loads the symbols of a file, looking for debug files with `dirs/` of this folder.
+    /// Load the symbols of a file, searching debug files in `dirs/` of this folder.
     pub fn load(&self, name: &str) -> SymbolTable {
         load(&self.open(name), &self.at(name), &self.search())
     }
@@ -96,7 +96,7 @@ impl Fixture {
 
 impl Drop for Fixture {
     fn drop(&mut self) {
-        // Best effort: what is left is in the folder for temporary files.
+        // Best effort: leftovers are in the folder for temporary files.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

@@ -1,16 +1,16 @@
-//! Symbol tables that are made to cost time.
+//! Symbol tables that are crafted to be expensive.
 
 use super::corrupt::cpu_ns;
 use crate::symbols::rawtable::{RawSymbol, RawTable};
 use crate::symbols::table::{Source, SymbolTable};
 use crate::symbols::{Bytes, limits};
 
-/// A global function in the section that holds code.
+/// Create a global function in the section with code.
 fn function(address: u64, size: u64) -> RawSymbol {
     RawSymbol { name: 1, info: 0x12, section: 1, address, size }
 }
 
-/// All of these functions, by one name of this length.
+/// Create a table of these functions, which all share one name of `name` bytes.
 fn table(functions: impl Iterator<Item = RawSymbol>, name: usize) -> SymbolTable {
     let strings = [&[0][..], &vec![b'x'; name], &[0]].concat();
     let symbols: Vec<u8> = functions.flat_map(RawSymbol::bytes).collect();
@@ -18,7 +18,8 @@ fn table(functions: impl Iterator<Item = RawSymbol>, name: usize) -> SymbolTable
     SymbolTable::new(Source::Symtab, vec![table])
 }
 
-/// Names of 2,000 addresses, as on the stacks of a busy server, within a second even without optimisation.
+/// Assert that looking up 2,000 addresses, as on the stacks of a busy server, takes less than a second even
+/// without optimisation.
 fn assert_quick(table: &SymbolTable, at: impl Fn(u64) -> u64) {
     let began = cpu_ns();
     for number in 0..2_000 {
@@ -29,20 +30,20 @@ fn assert_quick(table: &SymbolTable, at: impl Fn(u64) -> u64) {
 }
 
 #[test]
-fn a_million_functions_around_each_other_are_looked_up_quickly() {
+fn lookup_among_a_million_nested_functions_is_fast() {
     let count = 1 << 20;
     let nested = table((0..count).map(|at| function(0x1000 + at, 2 * (count - at))), 4_000);
     assert_quick(&nested, |number| 0x1000 + count + 500 * number);
 }
 
 #[test]
-fn a_million_names_of_one_address_are_looked_up_quickly() {
+fn lookup_among_a_million_aliases_is_fast() {
     let aliases = table((0..1 << 20).map(|_| function(0x1000, 64)), limits::NAME - 1);
     assert_quick(&aliases, |number| 0x1000 + number % 64);
 }
 
 #[test]
-fn a_name_that_is_too_long_is_none() {
+fn too_long_names_are_ignored() {
     for (length, named) in [(limits::NAME - 1, true), (limits::NAME, false), (1 << 20, false)] {
         let table = table([function(0x1000, 8)].into_iter(), length);
         assert_eq!(table.lookup(0x1000).is_some(), named, "{length}");
@@ -50,7 +51,7 @@ fn a_name_that_is_too_long_is_none() {
 }
 
 #[test]
-fn what_begins_alike_is_returned_up_to_a_limit() {
+fn lookup_by_prefix_is_limited() {
     let table = table((0..1 << 18).map(|at| function(0x1000 + at, 1)), 1_000);
     let found = table.named(&["xx".to_owned()]);
     assert!(found.len() <= limits::NAMED);

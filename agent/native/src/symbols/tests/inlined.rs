@@ -1,9 +1,9 @@
-//! Inlined calls, from plain and compressed DWARF.
+//! Inlined calls from uncompressed and compressed DWARF.
 
 use super::fixture::{COUNT, Fixture};
 use crate::symbols::Inlines;
 
-/// The inlined calls that occur at any address of `count`.
+/// Return the inlined calls at each address of `count`.
 fn chains(fixture: &Fixture, file: &str) -> Vec<Vec<String>> {
     let (address, size) = fixture.load("prog").find(COUNT).unwrap();
     let inlines = Inlines::new(&fixture.open(file), None).unwrap();
@@ -11,13 +11,14 @@ fn chains(fixture: &Fixture, file: &str) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn inlined_calls_are_named_innermost_first_without_the_real_function() {
+fn inlined_calls_are_listed_innermost_first_without_the_containing_function() {
     for compression in ["-gz=none", "-gz=zlib", "-gz=zlib-gnu"] {
         let fixture = Fixture::new(&[compression]);
         fixture.split();
         for file in ["prog", "prog.debug"] {
             let chains = chains(&fixture, file);
-            // GCC gives functions that exist only inlined no mangled name, so the namespace may be missing.
+            // GCC gives no mangled name to functions that exist only inlined, so the namespace may be
+            // missing.
             let expected = ["innermost", "between"];
             let whole = chains.iter().any(|chain| {
                 let mut pairs = chain.iter().zip(expected);
@@ -30,7 +31,7 @@ fn inlined_calls_are_named_innermost_first_without_the_real_function() {
 }
 
 #[test]
-fn without_dwarf_there_is_an_error() {
+fn missing_dwarf_is_an_error() {
     let fixture = Fixture::new(&[]);
     fixture.split();
     let error = Inlines::new(&fixture.open("stripped"), None).err();

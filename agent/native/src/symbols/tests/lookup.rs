@@ -1,4 +1,4 @@
-//! Which name an address gets.
+//! The choice of the name for an address.
 
 use super::fixture::{COUNT, Fixture, HIDDEN};
 use crate::symbols::{ElfFile, Found, Source, SymbolTable, load_own};
@@ -8,7 +8,7 @@ fn name_at(table: &SymbolTable, address: u64) -> Option<&str> {
 }
 
 #[test]
-fn a_name_covers_its_function_and_no_more() {
+fn a_name_covers_exactly_its_function() {
     let fixture = Fixture::new(&[]);
     let table = fixture.load("prog");
     assert_eq!((table.source, &table.problem), (Source::Symtab, &None));
@@ -25,7 +25,7 @@ fn a_name_covers_its_function_and_no_more() {
 }
 
 #[test]
-fn the_innermost_of_nested_functions_is_named() {
+fn the_innermost_nested_function_is_returned() {
     let fixture = Fixture::new(&[]);
     let table = fixture.load("prog");
     let (outer, size) = table.find("outer_fn").unwrap();
@@ -38,7 +38,7 @@ fn the_innermost_of_nested_functions_is_named() {
 }
 
 #[test]
-fn a_function_without_a_size_has_only_its_first_byte() {
+fn a_function_without_a_size_covers_only_its_first_byte() {
     let fixture = Fixture::new(&[]);
     let table = fixture.load("prog");
     let (address, size) = table.find("sizeless_fn").unwrap();
@@ -48,7 +48,7 @@ fn a_function_without_a_size_has_only_its_first_byte() {
 }
 
 #[test]
-fn of_two_names_the_plain_one_is_shown_and_both_are_found() {
+fn the_alias_without_underscores_is_preferred_and_both_are_found() {
     let fixture = Fixture::new(&[]);
     let table = fixture.load("prog");
     let place = table.find("plain").unwrap();
@@ -57,7 +57,7 @@ fn of_two_names_the_plain_one_is_shown_and_both_are_found() {
 }
 
 #[test]
-fn a_local_name_that_occurs_twice_is_ambiguous() {
+fn a_duplicate_local_name_is_ambiguous() {
     let fixture = Fixture::new(&[]);
     let table = fixture.load("prog");
     assert_eq!(table.find("_ZL5twicei"), None);
@@ -75,7 +75,8 @@ fn the_vdso_of_this_process_has_names() {
     };
     let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
     let [start, end] = [start, end].map(|text| usize::from_str_radix(text, 16).unwrap());
-    // SAFETY: the kernel maps the vdso readable for the whole life of the process.
+    // SAFETY: the range is from /proc/self/maps, and the kernel keeps the vDSO mapped and readable for the
+    // life of the process.
     let image = unsafe { std::slice::from_raw_parts(start as *const u8, end - start) };
     let elf = ElfFile::from_bytes(image.to_vec(), "[vdso]".as_ref()).unwrap();
     let table = load_own(&elf);

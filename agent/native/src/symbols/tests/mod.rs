@@ -1,4 +1,4 @@
-//! Tests on real files, compiled here.
+//! Tests with real files, which are compiled by the tests.
 
 mod corrupt;
 mod fixture;

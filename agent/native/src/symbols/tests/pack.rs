@@ -1,4 +1,5 @@
-//! Symbol packs: what comes out is what went in, and what is damaged, forged or another's is refused.
+//! Symbol packs: the content survives the round trip, and packs that are malformed, forged or of another
+//! build are refused.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,7 +13,7 @@ use crate::symbols::{DebugSearch, Source, SymbolTable, load};
 const ABOUT: &[u8] = br#"{"server": "shop 1.0"}"#;
 const LAYOUT: &[u8] = br#"{"members": {}}"#;
 
-/// A zlib stream that only wraps the data: RFC 1950 and 1951, stored blocks.
+/// Wrap the data in a zlib stream of stored blocks (RFC 1950 and 1951).
 fn zlib(data: &[u8]) -> Vec<u8> {
     let mut stream = vec![0x78, 0x01];
     let blocks = data.chunks(0xffff);
@@ -57,13 +58,13 @@ impl Shop {
         pack::path_of(&self.fixture.at("packs"), &self.build_id)
     }
 
-    /// Puts a pack where it is looked for.
+    /// Write a pack to the place where it is searched.
     fn put(&self, data: &[u8]) -> PathBuf {
         fs::write(self.place(), data).unwrap();
         self.place()
     }
 
-    /// The symbols of the stripped program.
+    /// Load the symbols of the stripped program.
     fn load(&self) -> SymbolTable {
         let search = DebugSearch { packs: self.fixture.at("packs"), ..DebugSearch::default() };
         load(&self.fixture.open("stripped"), Path::new("/x"), &search)
@@ -72,7 +73,7 @@ impl Shop {
     fn refused(&self, data: &[u8]) -> String {
         self.put(data);
         let table = self.load();
-        assert_eq!(table.source, Source::Dynsym, "the search goes on");
+        assert_eq!(table.source, Source::Dynsym, "the next source is used");
         table.problem.unwrap()
     }
 }
@@ -83,7 +84,7 @@ fn opened(data: Vec<u8>) -> Result<Pack, String> {
 }
 
 #[test]
-fn a_stripped_program_has_the_names_of_the_whole_one() {
+fn a_stripped_program_with_a_pack_has_all_names() {
     let shop = Shop::new();
     shop.put(&sealed(&shop.build_id, &shop.payload));
     let (ours, whole) = (shop.load(), shop.fixture.load("prog"));
@@ -104,7 +105,7 @@ fn a_stripped_program_has_the_names_of_the_whole_one() {
 }
 
 #[test]
-fn what_was_put_in_comes_out() {
+fn the_content_survives_the_round_trip() {
     let shop = Shop::new();
     let pack = opened(sealed(&shop.build_id, &shop.payload)).unwrap();
     assert_eq!((&*pack.about, &*pack.layout), (ABOUT, LAYOUT));
@@ -114,7 +115,7 @@ fn what_was_put_in_comes_out() {
 }
 
 #[test]
-fn the_debug_file_is_better_than_a_pack() {
+fn a_debug_file_is_preferred_to_a_pack() {
     let shop = Shop::new();
     shop.put(b"not even looked at");
     let id = &shop.build_id;
@@ -134,7 +135,7 @@ fn a_pack_of_another_build_is_refused() {
 }
 
 #[test]
-fn damaged_packs_are_refused_in_words() {
+fn malformed_packs_are_refused_with_a_reason() {
     let shop = Shop::new();
     let whole = sealed(&shop.build_id, &shop.payload);
     let mut newer = whole.clone();
@@ -156,7 +157,7 @@ fn damaged_packs_are_refused_in_words() {
 }
 
 #[test]
-fn a_pack_that_others_could_have_written_is_refused() {
+fn a_pack_writable_by_others_is_refused() {
     let shop = Shop::new();
     let place = shop.put(&sealed(&shop.build_id, &shop.payload));
     for mode in [0o666, 0o664, 0o646] {
@@ -169,7 +170,7 @@ fn a_pack_that_others_could_have_written_is_refused() {
 }
 
 #[test]
-fn what_is_no_regular_file_is_refused_at_once() {
+fn a_pack_that_is_not_a_regular_file_is_refused() {
     let shop = Shop::new();
     fs::create_dir(shop.place()).unwrap();
     assert_eq!(Sealed::open(&shop.place()).unwrap_err().reason, "not a regular file");
@@ -179,7 +180,7 @@ fn what_is_no_regular_file_is_refused_at_once() {
 }
 
 #[test]
-fn a_bomb_is_refused_before_it_is_unpacked() {
+fn a_decompression_bomb_is_refused_before_unpacking() {
     let shop = Shop::new();
     let mut bomb = sealed(&shop.build_id, &shop.payload);
     bomb[20..24].copy_from_slice(&u32::MAX.to_le_bytes());
@@ -199,7 +200,7 @@ fn a_build_id_never_leads_out_of_the_folder() {
     }
 }
 
-/// With the size and the checksum that the damaged content would have.
+/// Correct size and checksum in the header of a modified pack.
 fn mended(mut data: Vec<u8>) -> Vec<u8> {
     if data.len() >= 24 {
         let size = data.len() as u32;
@@ -210,7 +211,7 @@ fn mended(mut data: Vec<u8>) -> Vec<u8> {
     data
 }
 
-/// Opens a pack and uses all of it.
+/// Open a pack and use all of it; return whether it was accepted.
 fn use_everything(data: Vec<u8>, random: &mut Random) -> bool {
     let start = cpu_ns();
     let opened = opened(data);
@@ -226,14 +227,14 @@ fn use_everything(data: Vec<u8>, random: &mut Random) -> bool {
     opened.is_ok()
 }
 
-/// Bytes changed, cut off, doubled, or turned into extreme numbers.
+/// Truncate the data, repeat parts of it, or set bytes to random or extreme values.
 fn damage(original: &[u8], random: &mut Random) -> Vec<u8> {
     let mut data = original.to_vec();
     match random.below(5) {
         0 => data.truncate(random.below(original.len())),
         1 => data.extend_from_within(random.below(original.len())..),
         _ => {
-            // the sizes and counts stand at the beginning
+            // sizes and counts are at the beginning
             let within = if random.below(2) == 0 { original.len() } else { original.len().min(160) };
             for _ in 0..=random.below(4) {
                 let at = random.below(within);
@@ -245,7 +246,7 @@ fn damage(original: &[u8], random: &mut Random) -> Vec<u8> {
 }
 
 #[test]
-fn damaged_packs_are_survived() {
+fn malformed_packs_do_not_panic() {
     let shop = Shop::new();
     let whole = sealed(&shop.build_id, &shop.payload);
     let mut random = Random(0x5851_f42d_4c95_7f2d);
@@ -258,8 +259,11 @@ fn damaged_packs_are_survived() {
         };
         let is_ours = data == whole;
         let is_taken = use_everything(data, &mut random);
-        assert!(!is_taken || is_ours || round % 3 != 0, "round {round}: a checksum that sees nothing");
+        assert!(
+            !is_taken || is_ours || round % 3 != 0,
+            "round {round}: the checksum did not detect the change"
+        );
         taken += u32::from(is_taken);
     }
-    assert!(taken > 100, "only {taken} went through the checks of the content");
+    assert!(taken > 100, "only {taken} packs were accepted");
 }

@@ -1,4 +1,4 @@
-//! Where names come from, in order.
+//! The order of the sources of names.
 
 use std::fs;
 use std::path::Path;
@@ -70,7 +70,7 @@ fn the_debug_file_is_found_by_link_and_its_crc_is_checked() {
 }
 
 #[test]
-fn fetched_files_and_the_other_root_are_looked_at() {
+fn downloaded_files_and_the_root_of_the_process_are_searched() {
     let fixture = Fixture::new(&["-Wl,--build-id=sha1"]);
     fixture.split();
     let elf = fixture.open("stripped");
@@ -92,7 +92,7 @@ fn fetched_files_and_the_other_root_are_looked_at() {
 }
 
 #[test]
-fn a_pipe_where_a_debug_file_should_be_does_not_block() {
+fn a_fifo_in_place_of_a_debug_file_does_not_block() {
     let fixture = Fixture::new(&["-Wl,--build-id=sha1"]);
     fixture.split();
     let place = build_id_path(&fixture);
@@ -101,7 +101,7 @@ fn a_pipe_where_a_debug_file_should_be_does_not_block() {
     assert_eq!(fixture.load("stripped").source, Source::Dynsym);
 }
 
-/// Adds `.gnu_debugdata` to `stripped` as distributions do it.
+/// Add `.gnu_debugdata` to `stripped` the way distributions do.
 pub fn add_debugdata(fixture: &Fixture) {
     fixture.split();
     fs::write(fixture.at("keep"), format!("{HIDDEN}\nouter_fn\ninner_fn\n")).unwrap();
@@ -112,7 +112,7 @@ pub fn add_debugdata(fixture: &Fixture) {
 }
 
 #[test]
-fn debugdata_and_dynsym_complete_each_other() {
+fn debugdata_and_dynsym_are_combined() {
     let fixture = Fixture::new(&[]);
     add_debugdata(&fixture);
     assert!(fixture.open("with-mini").has_debugdata());
@@ -126,7 +126,7 @@ fn debugdata_and_dynsym_complete_each_other() {
 }
 
 #[test]
-fn damaged_debugdata_is_reported_and_skipped() {
+fn malformed_debugdata_is_reported_and_skipped() {
     let fixture = Fixture::new(&[]);
     add_debugdata(&fixture);
     let mut data = fs::read(fixture.at("mini.xz")).unwrap();
@@ -142,7 +142,7 @@ fn damaged_debugdata_is_reported_and_skipped() {
 }
 
 #[test]
-fn with_nothing_else_the_exported_names_are_used() {
+fn dynsym_is_the_last_source() {
     let fixture = Fixture::new(&[]);
     fixture.split();
     fs::remove_file(fixture.at("prog.debug")).unwrap();
