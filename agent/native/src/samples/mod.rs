@@ -1,7 +1,8 @@
-//! Stacks that BPF programs captured: read out of a ring buffer, unwound, named and added up.
+//! Counts the stacks that BPF programs capture: reads them from a ring buffer, unwinds them and resolves
+//! their symbols.
 //!
-//! The programs of both profiles are in `programs`; any other one that sends the records of
-//! probes/include/sample.h will do.
+//! The programs of the profiles are in `programs`. Any other program works that sends records as defined in
+//! probes/include/sample.h.
 
 pub mod programs;
 pub mod record;
@@ -29,55 +30,56 @@ use ring::Ring;
 use stacks::Stacks;
 use waits::Waits;
 
-/// Records taken at a time, so that a busy server cannot keep us reading for ever.
+/// Maximum records read at a time, so that reading ends even if a busy server fills the ring as fast.
 const MOST_RECORDS: usize = 50_000;
-/// Between two readings of the process's maps, where a stack leads to code that was not mapped before.
+/// Minimum time between two reads of the process's maps, which are read again if a stack leads to unknown
+/// code.
 const MAPS_EVERY: Duration = Duration::from_secs(1);
-/// Distinct counts beyond which threads are not told apart any more: they are thread 0.
+/// If there are this many distinct counts, new ones are attributed to thread 0.
 const MOST_COUNTS: usize = 200_000;
 
-/// Where a thread was.
+/// The place where a thread was sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// By `Samples::frames`.
+    /// The stack's id, for `Samples::frames`.
     pub stack: u32,
-    /// How far to believe it.
+    /// How reliable the stack is.
     pub trust: Trust,
-    /// The system call it was in, or -1.
+    /// The number of the system call that the thread was in, or -1.
     pub syscall: i32,
-    /// The descriptor that such a call is about, for those that were asked for; else -1.
+    /// The file descriptor that is the call's argument, for the requested calls; otherwise -1.
     pub file: i32,
 }
 
-/// How often and with what weight something was seen.
+/// The number of samples and their total weight.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Records.
+    /// Number of records.
     pub count: u64,
-    /// The sum of their weights.
+    /// Sum of their weights.
     pub weight: u64,
 }
 
-/// How to name stacks.
+/// Options for resolving symbols.
 #[derive(Debug, Clone, Default)]
 pub struct Naming {
-    /// Where debug files are.
+    /// Where to search for debug files.
     pub search: DebugSearch,
-    /// Show inlined calls.
+    /// Include inlined calls.
     pub inlines: bool,
-    /// Show the kernel's functions.
+    /// Include the kernel's functions.
     pub kernel: bool,
-    /// System calls whose first argument is a descriptor worth telling.
+    /// System calls whose first argument, a file descriptor, is recorded.
     pub file_calls: FxHashSet<i32>,
 }
 
-/// The captured stacks of one process, by kind, thread and place.
+/// The captured stacks of one process, counted by kind, thread and place.
 pub struct Samples {
     ring: Ring,
     taking: Taking,
 }
 
-/// All but the ring.
+/// The state that is updated by each record.
 struct Taking {
     modules: Modules,
     maps_read: Instant,
@@ -87,15 +89,15 @@ struct Taking {
     counts: FxHashMap<(u32, u32, Place), Count>,
     comms: FxHashMap<u32, String>,
     waits: Waits,
-    /// Taken from the ring.
+    /// Number of records read from the ring.
     records: u64,
     bytes: u64,
 }
 
 impl Samples {
-    /// For process `pid`, from the ring with this descriptor (ours to keep open no longer than this call).
+    /// Read the samples of process `pid` from the ring with this descriptor, which may be closed afterwards.
     ///
-    /// Errors: `Gone`, `Rights`, `Internal` for what is no ring.
+    /// Errors: `Gone`, `Rights`, or `Internal` if the descriptor is not a ring buffer.
     pub fn new(pid: u32, ring: RawFd, naming: Naming) -> Result<Self> {
         let Naming { search, inlines, kernel, file_calls } = naming;
         let opened = Ring::open(ring);
@@ -121,7 +123,7 @@ impl Samples {
         Ok(Self { ring, taking })
     }
 
-    /// Takes what is in the ring; how many records that were.
+    /// Process the records in the ring and return their number.
     pub fn read(&mut self) -> io::Result<usize> {
         let mut turn = Turn::begin();
         let taking = &mut self.taking;
@@ -132,32 +134,32 @@ impl Samples {
         })
     }
 
-    /// What was counted so far: (kind, thread, place).
+    /// Return the counts so far by (kind, thread id, place).
     pub fn counts(&self) -> &FxHashMap<(u32, u32, Place), Count> {
         &self.taking.counts
     }
 
-    /// The frames of a stack, innermost first.
+    /// Return the frames of a stack, innermost first.
     pub fn frames(&self, stack: u32) -> impl Iterator<Item = &Frame> {
         self.taking.stacks.frames(stack)
     }
 
-    /// The modules as they were read last.
+    /// Return the modules as of the last read of the maps.
     pub fn modules(&self) -> &Modules {
         &self.taking.modules
     }
 
-    /// The names of the threads that were seen.
+    /// Return the names of the sampled threads.
     pub fn comms(&self) -> &FxHashMap<u32, String> {
         &self.taking.comms
     }
 
-    /// Records taken from the ring, and the bytes of stack in them.
+    /// Return the number of records read from the ring, and the bytes of stack in them.
     pub fn taken(&self) -> (u64, u64) {
         (self.taking.records, self.taking.bytes)
     }
 
-    /// Gives waits that are under way the stack that a look shows; see `Waits`.
+    /// Take a snapshot and assign its stacks to the waits that are in progress; see `Waits`.
     pub fn look(&mut self, source: &mut BpfSource) -> Result<()> {
         let threads = source.copy_all()?;
         self.read().map_err(|error| Error::from_os(&error, "reading the ring buffer", Kind::Internal))?;
@@ -165,8 +167,8 @@ impl Samples {
         Ok(())
     }
 
-    /// Settle a profile of waits that ended at `ended`, from the accounts of all threads. `source` shows the
-    /// stacks of waits that nobody has seen yet.
+    /// Complete a profile of waits that ended at time `ended`, from the accounts of all threads. A snapshot
+    /// by `source` supplies the stacks of waits whose stack is not known yet.
     pub fn settle(
         &mut self,
         source: Option<&mut BpfSource>,
@@ -179,7 +181,7 @@ impl Samples {
         for thread in &threads {
             taking.comms.entry(thread.tid).or_insert_with(|| thread.comm.clone());
         }
-        // The wait that a thread began since the end would take the place of the one it was in at the end.
+        // A wait that began after the end would replace the one that the thread was in at the end.
         let at_end: FxHashMap<u32, u64> =
             accounts.iter().map(|(tid, account)| (*tid, account.switches)).collect();
         threads.retain(|thread| at_end.get(&thread.tid) == Some(&thread.switches));
@@ -226,7 +228,7 @@ impl Taking {
         self.waits.settle(tid, comm, account, ended);
     }
 
-    /// The waits that these threads are in, unless they are known.
+    /// Record the waits that these threads are in, unless they are known.
     fn under_way(&mut self, threads: &[RawThread]) {
         self.unwinder.refill();
         let mut turn = Turn::begin();
@@ -263,7 +265,7 @@ impl Taking {
         sound: Trust,
     ) -> (u32, Trust) {
         let mut walk = self.unwinder.walk(&self.modules, registers, stack, returns);
-        // A plugin that was loaded since, for one.
+        // The code may have been mapped since the maps were read, for instance a plugin.
         if walk.end == End::Elsewhere && self.maps_changed() {
             walk = self.unwinder.walk(&self.modules, registers, stack, returns);
         }
@@ -275,8 +277,8 @@ impl Taking {
         (self.stacks.number(&self.modules, &walk.addresses, kernel), trust)
     }
 
-    /// Reads the maps again; false where that was just done, or shows nothing new, or the process ended: what
-    /// is known of it goes on to serve.
+    /// Read the maps again and return true if they changed. Returns false if they were read just before or
+    /// the process has ended; its modules then stay in use.
     fn maps_changed(&mut self) -> bool {
         if self.maps_read.elapsed() < MAPS_EVERY {
             return false;

@@ -1,5 +1,5 @@
-//! The programs of probes/profile, loaded and attached until they are dropped. Nothing outlives us: the kernel
-//! takes them off with our descriptors.
+//! Loads and attaches the programs of probes/profile. Dropping them detaches them. Nothing outlives this
+//! process, because the kernel detaches them when their descriptors are closed.
 
 use std::fs;
 use std::io;
@@ -19,35 +19,35 @@ use crate::snapshot::bpf::visit;
 static ON_CPU: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/oncpu.bpf.o"));
 static OFF_CPU: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/offcpu.bpf.o"));
 
-/// What to watch, and how much room its samples get.
+/// The process to profile, and the size of the ring buffer.
 #[derive(Debug, Clone, Copy)]
 pub struct Watch {
-    /// The process, by the number that the kernel itself gives it.
+    /// The process id in the initial pid namespace.
     pub pid: u32,
-    /// When it started: field 22 of /proc/PID/stat.
+    /// The start time of the process: field 22 of /proc/PID/stat.
     pub start_time: u64,
-    /// Copy the kernel's part of each stack too.
+    /// Also copy the kernel's part of each stack.
     pub kernel: bool,
-    /// A power of two of pages.
+    /// Size of the ring buffer, a power-of-two number of pages.
     pub ring_bytes: u32,
 }
 
-/// Samples of the threads of a process while they run.
+/// Samples the running threads of a process.
 pub struct OnCpu {
-    /// Closed first: then the program runs no more.
+    /// Dropped before the object, so that the program no longer runs when it is unloaded.
     events: Vec<OwnedFd>,
     object: libbpf_rs::Object,
 }
 
 impl OnCpu {
-    /// Loaded, and sampling from `begin` on.
+    /// Load the program; sampling starts with `begin`.
     ///
     /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf`.
     pub fn new(watch: Watch) -> Result<Self> {
         Ok(Self { events: Vec::new(), object: load(ON_CPU, watch, None)? })
     }
 
-    /// From now on one sample for every `period_ns` of each CPU in which the process runs.
+    /// Start to take one sample per `period_ns` on each CPU on which the process runs.
     ///
     /// Errors: `Rights`, `Bpf`.
     pub fn begin(&mut self, period_ns: u64) -> Result<()> {
@@ -60,30 +60,30 @@ impl OnCpu {
         Ok(())
     }
 
-    /// The descriptor of the ring buffer.
+    /// Return the descriptor of the ring buffer.
     pub fn ring(&self) -> Result<RawFd> {
         descriptor(&self.object, "samples")
     }
 
-    /// Takes no more samples; those in the ring stay.
+    /// Stop sampling. Samples in the ring stay.
     pub fn end(&mut self) {
         self.events.clear();
     }
 
-    /// Samples that found the ring full.
+    /// Return the number of samples that were lost because the ring was full.
     pub fn lost(&self) -> Result<u64> {
         lost(&self.object)
     }
 }
 
-/// Of linux/membarrier.h.
+/// From linux/membarrier.h.
 const MEMBARRIER_CMD_GLOBAL: i32 = 1;
-/// `active` of offcpu.bpf.c: the programs follow the threads, but the beginning is not set yet.
+/// A start time that never comes: the programs of offcpu.bpf.c follow the threads but do not count.
 const NOT_YET: u64 = u64::MAX;
-/// How far ahead the beginning and the end are set, so that each CPU knows them when they come.
+/// How far in the future start and end are set, so that every CPU knows them in time.
 const AHEAD_NS: u64 = 2_000_000;
 
-/// What the threads of a process wait for, by the scheduler's events.
+/// Measures the waits of a process's threads by scheduler events.
 pub struct OffCpu {
     links: Vec<Link>,
     object: libbpf_rs::Object,
@@ -92,9 +92,10 @@ pub struct OffCpu {
 }
 
 impl OffCpu {
-    /// Attached, and counting from `begin` on, which needs `follow` before it. `most_threads`: more than that many at a time are not counted.
+    /// Load and attach the programs. Counting starts with `begin`, which needs `follow` before it. If more
+    /// than `most_threads` threads exist at a time, the rest is not counted.
     ///
-    /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` where the kernel has no BTF or no such
+    /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` if the kernel has no BTF or no such
     /// tracepoints.
     pub fn new(watch: Watch, most_threads: u32) -> Result<Self> {
         let object = load(OFF_CPU, watch, Some(most_threads))?;
@@ -113,8 +114,8 @@ impl OffCpu {
         descriptor(&self.object, "samples")
     }
 
-    /// Follow the threads, without counting yet, and register each of them as it is. At most `most` stacks of a
-    /// thread are sent in 134 ms, or a few more.
+    /// Register all threads and follow them, without counting yet. About `most` stacks per thread are sent in
+    /// 134 ms at most.
     pub fn follow(&mut self, most: u64) -> Result<()> {
         self.config = [NOT_YET, 0, most.max(1)];
         self.configure()?;
@@ -122,18 +123,18 @@ impl OffCpu {
         self.visit_threads()
     }
 
-    /// Begin to count, and return the time, ns.
+    /// Start counting and return the start time, ns of CLOCK_MONOTONIC.
     pub fn begin(&mut self) -> Result<u64> {
         self.set_ahead(0)
     }
 
-    /// Send more or fewer stacks.
+    /// Change the maximum number of stacks per thread in 134 ms.
     pub fn set_most(&mut self, most: u64) -> Result<()> {
         self.config[2] = most.max(1);
         self.configure()
     }
 
-    /// Stop counting, account for all threads until then, and return the time, ns.
+    /// Stop counting, account for all threads up to the end, and return the end time, ns of CLOCK_MONOTONIC.
     pub fn end(&mut self) -> Result<u64> {
         let ended = self.set_ahead(1)?;
         thread::sleep(Duration::from_nanos(ended.saturating_sub(now()) + 1));
@@ -143,7 +144,7 @@ impl OffCpu {
         Ok(ended)
     }
 
-    /// Set a word of the configuration to a time that has not come yet when all programs can read it.
+    /// Set a word of the configuration to a time that is still in the future when all programs can read it.
     fn set_ahead(&mut self, word: usize) -> Result<u64> {
         loop {
             let time = now() + AHEAD_NS;
@@ -152,18 +153,19 @@ impl OffCpu {
             if now() < time {
                 return Ok(time);
             }
-            // Something else had this CPU meanwhile, and events passed by. The programs take the next one.
+            // This thread was preempted for too long: the time has passed and events were missed. Set a later
+            // time.
         }
     }
 
-    /// Run `on_visit` for each thread. A process that has ended has none.
+    /// Run `on_visit` for each thread. A process that has ended has no threads.
     fn visit_threads(&self) -> Result<()> {
         let program = program(&self.object, "on_visit")?.as_fd().as_raw_fd();
         visit(program, self.pid)
             .map_err(|error| Error::from_os(&error, "running the task iterator", Kind::Bpf))
     }
 
-    /// Return the accounts of the threads that have not ended.
+    /// Return the accounts of the threads that have not exited.
     pub fn accounts(&self) -> Result<Vec<(u32, Account)>> {
         let descriptor = descriptor(&self.object, "threads")?;
         let map = Map { descriptor, key_bytes: 4, words: Account::WORDS, per_cpu: false };
@@ -176,7 +178,8 @@ impl OffCpu {
             .collect())
     }
 
-    /// Records that found the ring full, and threads that found no room.
+    /// Return the number of records lost because the ring was full, plus threads for which the map had no
+    /// room.
     pub fn lost(&self) -> Result<u64> {
         lost(&self.object)
     }
@@ -189,23 +192,23 @@ impl OffCpu {
     }
 }
 
-/// Wait until programs that read an earlier configuration have returned. Kernels for which this is not
-/// supported (`nohz_full`) need no more than some microseconds.
+/// Wait until all programs that read an earlier configuration have returned. On kernels that do not support
+/// it (`nohz_full`) nothing is waited for; the programs take only some microseconds.
 fn finish_running_programs() {
-    // SAFETY: takes numbers only; it waits for an RCU grace period.
+    // SAFETY: membarrier takes numbers only. It waits for an RCU grace period.
     unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
 }
 
-/// CLOCK_MONOTONIC, as bpf_ktime_get_ns() reads it.
+/// Return the time of CLOCK_MONOTONIC in ns, like bpf_ktime_get_ns().
 fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a struct of ours; this clock is always there.
+    // SAFETY: the pointer is to a local timespec. The call cannot fail with this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 fn load(object: &[u8], watch: Watch, most_threads: Option<u32>) -> Result<libbpf_rs::Object> {
-    // libbpf prints to stderr by default; what matters reaches the caller in the error.
+    // libbpf prints to stderr by default. The error that is returned has all that matters.
     libbpf_rs::set_print(None);
     let failed = |error: libbpf_rs::Error| bpf_error(&error, "loading the profiling program");
     let mut open = ObjectBuilder::default().open_memory(object).map_err(failed)?;
@@ -221,7 +224,7 @@ fn load(object: &[u8], watch: Watch, most_threads: Option<u32>) -> Result<libbpf
     open.load().map_err(failed)
 }
 
-/// `server` of server.h.
+/// Encode the variable `server` of server.h.
 fn constants(watch: Watch) -> Vec<u8> {
     let mut bytes = watch.pid.to_ne_bytes().to_vec();
     bytes.extend(u32::from(watch.kernel).to_ne_bytes());
@@ -258,7 +261,7 @@ fn lost(object: &libbpf_rs::Object) -> Result<u64> {
     Ok(value[0][0])
 }
 
-/// The software clock of one CPU, for whatever runs on it, with the program at each tick.
+/// Open the software clock of one CPU, for all tasks on it, and run the program at each tick.
 fn clock(cpu: i32, period_ns: u64, program: RawFd) -> io::Result<OwnedFd> {
     let mut attributes = perf_event_attr {
         type_: sys::bindings::PERF_TYPE_SOFTWARE,
@@ -268,23 +271,23 @@ fn clock(cpu: i32, period_ns: u64, program: RawFd) -> io::Result<OwnedFd> {
     };
     attributes.__bindgen_anon_1.sample_period = period_ns;
     let flags = sys::bindings::PERF_FLAG_FD_CLOEXEC.into();
-    // SAFETY: attributes outlives the call; the result is a new descriptor or -1.
+    // SAFETY: `attributes` is initialised and outlives the call.
     let event: RawFd = unsafe { sys::perf_event_open(&raw mut attributes, -1, cpu, -1, flags) };
     if event < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: fresh and ours.
+    // SAFETY: perf_event_open just returned this descriptor; nothing else owns it.
     let event = unsafe { OwnedFd::from_raw_fd(event) };
-    // SAFETY: both descriptors are open.
+    // SAFETY: both descriptors are open, and the ioctl takes no pointers.
     let set = unsafe { sys::ioctls::SET_BPF(event.as_raw_fd(), program.cast_unsigned()) };
-    // SAFETY: as above.
+    // SAFETY: the descriptor is open, and the ioctl takes a number.
     if set < 0 || unsafe { sys::ioctls::ENABLE(event.as_raw_fd(), 0) } < 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(event)
 }
 
-/// `0-3,8` in /sys/devices/system/cpu/online.
+/// List the online CPUs, which /sys/devices/system/cpu/online has in the form `0-3,8`.
 fn online_cpus() -> Result<Vec<i32>> {
     let path = "/sys/devices/system/cpu/online";
     let text = fs::read_to_string(path)
@@ -306,7 +309,7 @@ mod tests {
     use super::cpus;
 
     #[test]
-    fn reads_lists_of_cpus() {
+    fn parses_cpu_lists() {
         assert_eq!(cpus("0-1\n"), Some(vec![0, 1]));
         assert_eq!(cpus("0,2-4,7"), Some(vec![0, 2, 3, 4, 7]));
         assert_eq!(cpus(""), None);

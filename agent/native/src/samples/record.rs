@@ -1,66 +1,67 @@
-//! The wire format of probes/include/sample.h and probes/profile/offcpu.bpf.c.
+//! Parses the records defined in probes/include/sample.h and probes/profile/offcpu.bpf.c.
 
 use crate::snapshot::Registers;
 
-/// Bytes of `struct sample` before the stack: header, 64 kernel addresses, 64 replaced return addresses.
+/// Offset of the stack in `struct sample`, after the header, 64 kernel addresses and 64 replaced return
+/// addresses.
 const STACK_AT: usize = RETURNS_AT + 64 * 16;
 const RETURNS_AT: usize = KERNEL_AT + 64 * 8;
 const KERNEL_AT: usize = 88;
 
-/// `enum kind` of offcpu.bpf.c; smaller ones are for the owner of the ring.
+/// Values of `enum kind` in offcpu.bpf.c. Smaller values are defined by the owner of the ring.
 const WAIT_BEGINS: u32 = 256;
 const WAIT_ENDS: u32 = 257;
 const THREAD_ENDS: u32 = 258;
 
-/// A stack as captured; its bytes stay in the ring.
+/// A captured stack. Its bytes are still in the ring.
 #[derive(Debug)]
 pub struct Capture<'ring> {
-    /// Thread id.
+    /// The thread id.
     pub tid: u32,
-    /// What its sender calls it.
+    /// The kind that the sender assigned.
     pub kind: u32,
-    /// What its sender weighs it with.
+    /// The weight that the sender assigned.
     pub weight: u64,
-    /// User registers.
+    /// The user registers.
     pub registers: Registers,
-    /// The system call it was in, or -1.
+    /// The number of the system call that the thread was in, or -1.
     pub syscall: i32,
-    /// First argument of that call.
+    /// The first argument of that call.
     pub arg0: u64,
-    /// Thread name.
+    /// The thread name.
     pub comm: String,
-    /// Stack bytes from the stack pointer upwards.
+    /// The stack bytes from the stack pointer upwards.
     pub stack: &'ring [u8],
-    /// Kernel return addresses, innermost first.
+    /// The kernel's return addresses, innermost first.
     pub kernel: Vec<u64>,
-    /// (address of the slot, what was in it) of return addresses that return probes replaced.
+    /// The return addresses that return probes replaced, as (address of the slot, original value).
     pub returns: Vec<(u64, u64)>,
 }
 
-/// A wait is over.
+/// The end of a wait.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WaitEnd {
-    /// Context switches of the thread when it began: which wait it was.
+    /// The thread's context switches when the wait began; identifies the wait.
     pub switches: u64,
-    /// Blocked, then ready to run.
+    /// How long the thread was blocked and runnable.
     pub ns: Spent,
-    /// One stack in so many was taken; 0: not this one's.
+    /// One stack in so many was captured; 0 if this wait's stack was not captured.
     pub every: u64,
 }
 
-/// Nanoseconds off the CPU.
+/// Time off the CPU in ns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// Waiting for something.
+    /// Blocked: waiting for something.
     pub blocked: u64,
-    /// Waiting for a CPU.
+    /// Runnable: waiting for a CPU.
     pub runnable: u64,
 }
 
-/// `enum mode` of offcpu.bpf.c.
+/// The state of a thread: `enum mode` of offcpu.bpf.c.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// On a CPU.
+    /// Running on a CPU.
     Running,
     /// Waiting for something.
     Blocked,
@@ -68,25 +69,25 @@ pub enum Mode {
     Runnable,
 }
 
-/// `struct thread` of offcpu.bpf.c: how a thread spent its time. Times in ns of CLOCK_MONOTONIC.
+/// How a thread spent its time: `struct thread` of offcpu.bpf.c. Times are in ns of CLOCK_MONOTONIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Account {
-    /// What it is doing.
+    /// The current state.
     pub mode: Mode,
-    /// Accounted for until then.
+    /// The time up to which the account is complete.
     pub since: u64,
-    /// On a CPU.
+    /// Time on a CPU.
     pub running: u64,
-    /// Off it, the current wait included.
+    /// Time off the CPU, including the current wait.
     pub spent: Spent,
-    /// The current wait.
+    /// Duration of the current wait so far.
     pub wait: Spent,
-    /// Which wait that is.
+    /// The thread's context switches when the current wait began; identifies the wait.
     pub switches: u64,
 }
 
 impl Account {
-    /// Words of the struct.
+    /// Number of 64-bit words of the struct.
     pub const WORDS: usize = 14;
 
     /// Convert the words of the map's value.
@@ -106,7 +107,7 @@ impl Account {
         Some(Self { mode, since, running, spent, wait, switches })
     }
 
-    /// Return this account with the time until `end` added: the thread did the same all the while.
+    /// Return this account extended to `end`, assuming that the thread's state did not change.
     #[must_use]
     pub fn until(mut self, end: u64) -> Self {
         let rest = end.saturating_sub(self.since);
@@ -129,17 +130,17 @@ impl Account {
 /// One record.
 #[derive(Debug)]
 pub enum Record<'ring> {
-    /// A stack that counts at once.
+    /// A stack that is counted at once.
     Sample(Capture<'ring>),
-    /// The stack of a wait that begins; `weight` says which one it is.
+    /// The stack of a wait that begins; `weight` identifies the wait.
     WaitBegins(Capture<'ring>),
-    /// A wait is over: thread and how long.
+    /// The end of a wait: thread id and duration.
     WaitEnds(u32, WaitEnd),
-    /// A thread is over: its id, when, its times and its name.
+    /// The end of a thread: its id, time of exit, account and name.
     ThreadEnds(u32, u64, Account, String),
 }
 
-/// The record in these bytes; None for one that is cut short.
+/// Parse a record; None if it is truncated.
 pub fn parse(bytes: &[u8]) -> Option<Record<'_>> {
     let tid = word(bytes, 0)?;
     match word(bytes, 4)? {
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_a_stack() {
+    fn parses_a_stack() {
         let bytes = sample(3, &[1, 2, 3]);
         let Some(Record::Sample(capture)) = parse(&bytes) else { panic!("no sample") };
         assert_eq!((capture.tid, capture.kind, capture.weight, capture.syscall), (7, 3, 5, -1));
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_any_bytes() {
+    fn truncated_and_malformed_records_do_not_panic() {
         let whole = sample(WAIT_BEGINS, &[0; 64]);
         for length in 0..whole.len() {
             assert!(parse(&whole[..length]).is_none());
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_ends() {
+    fn parses_the_end_of_a_wait() {
         let mut bytes = Vec::new();
         bytes.extend(7_u32.to_le_bytes());
         bytes.extend(WAIT_ENDS.to_le_bytes());

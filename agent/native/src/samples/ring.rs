@@ -1,4 +1,4 @@
-//! Reading a BPF ring buffer by descriptor.
+//! Reads a BPF ring buffer by descriptor.
 
 use std::ffi::c_void;
 use std::io;
@@ -7,21 +7,23 @@ use std::ptr::{self, NonNull};
 
 type Take = NonNull<dyn FnMut(&[u8])>;
 
-/// The reader's end of a ring buffer; the descriptor is not needed after `open`.
+/// The reader of a ring buffer. The map's descriptor may be closed after `open`.
 pub struct Ring {
     inner: NonNull<libbpf_sys::ring_buffer>,
-    /// Where `inner` finds who takes the records; ours to free, after it.
+    /// The context of `inner`: the callback for records while `read` runs. Owned, and freed after `inner`.
     taker: *mut Option<Take>,
 }
 
-// SAFETY: the reader is used by one thread at a time: all of its methods take &mut self.
+// SAFETY: libbpf's reader is not bound to a thread, and it is used by one thread at a time because all
+// methods take &mut self.
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// Maps the ring into our memory. Errors: EINVAL for what is no ring buffer; EACCES and the like.
+    /// Map the ring buffer into memory. Errors: EINVAL if the descriptor is not a ring buffer; EACCES and
+    /// others.
     pub fn open(descriptor: RawFd) -> io::Result<Self> {
         let taker = Box::into_raw(Box::new(None));
-        // SAFETY: what the context points to lives until the reader is freed; there are no options.
+        // SAFETY: the context is freed only after the reader, and null options are allowed.
         let ring = unsafe {
             libbpf_sys::ring_buffer__new(descriptor, Some(on_record), taker.cast::<c_void>(), ptr::null())
         };
@@ -29,17 +31,18 @@ impl Ring {
             return Ok(Self { inner, taker });
         }
         let error = io::Error::last_os_error();
-        // SAFETY: made above, and nobody else has it.
+        // SAFETY: the pointer is from Box::into_raw above, and the reader that would use it does not exist.
         drop(unsafe { Box::from_raw(taker) });
         Err(error)
     }
 
-    /// Hands over at most `most` of the records that are there; how many that were.
+    /// Pass up to `most` of the available records to `take` and return their number.
     pub fn read(&mut self, most: usize, take: &mut dyn FnMut(&[u8])) -> io::Result<usize> {
-        // SAFETY: only the lifetime is dropped, and the pointer does not outlive this call.
+        // SAFETY: only the lifetime is erased, and the pointer is cleared before `take` goes out of scope.
         let erased =
             unsafe { std::mem::transmute::<NonNull<dyn FnMut(&[u8]) + '_>, Take>(NonNull::from(take)) };
-        // SAFETY: the taker is ours; the reader is open and calls it on this thread only.
+        // SAFETY: `taker` is valid until drop; the reader is open and calls it only on this thread, within
+        // the call.
         let count = unsafe {
             *self.taker = Some(erased);
             let count = libbpf_sys::ring_buffer__consume_n(self.inner.as_ptr(), most as libbpf_sys::size_t);
@@ -52,7 +55,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: both were made in `open` and are freed once, the reader first.
+        // SAFETY: both were allocated in `open` and are freed only here, the reader before its context.
         unsafe {
             libbpf_sys::ring_buffer__free(self.inner.as_ptr());
             drop(Box::from_raw(self.taker));
@@ -61,9 +64,10 @@ impl Drop for Ring {
 }
 
 unsafe extern "C" fn on_record(context: *mut c_void, data: *mut c_void, size: libbpf_sys::size_t) -> i32 {
-    // SAFETY: the context is the taker of the ring, whose `read` is under way.
+    // SAFETY: libbpf passes the context given in `open`, which is valid until the ring is dropped.
     if let Some(mut take) = unsafe { *context.cast::<Option<Take>>() } {
-        // SAFETY: the record stays in the ring until we return; `read` holds `take` borrowed.
+        // SAFETY: `data` and `size` describe a record that stays in the ring until this returns, and `read`
+        // keeps `take` borrowed.
         unsafe { take.as_mut()(std::slice::from_raw_parts(data.cast::<u8>(), size as usize)) };
     }
     0

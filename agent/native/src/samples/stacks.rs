@@ -1,4 +1,4 @@
-//! Stacks by their functions: two that differ in addresses only are the same.
+//! Assigns numbers to stacks by their functions: stacks that differ only in addresses are equal.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use rustc_hash::FxHashMap;
 use crate::modules::Modules;
 use crate::names::{AddressNames, Frame};
 
-/// Distinct addresses whose functions are remembered; then all are forgotten, so that memory stays flat.
+/// Maximum cached addresses. The cache is cleared when it is full, to limit memory.
 const ADDRESSES_KEPT: usize = 100_000;
 
-/// Gives each distinct stack its number. A profile has thousands of them and not millions, since numbers go by
-/// functions.
+/// Assigns a number to each distinct stack. Stacks are never dropped: as they are compared by functions, a
+/// profile has thousands of them, not millions.
 pub struct Stacks {
     names: AddressNames,
     at: FxHashMap<(u64, bool), Arc<[u32]>>,
@@ -23,7 +23,7 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// As `AddressNames::new`.
+    /// Create an empty set; for the arguments see [`AddressNames::new`].
     pub fn new(inlines: bool, kernel: bool) -> Self {
         Self {
             names: AddressNames::new(inlines, kernel),
@@ -36,19 +36,20 @@ impl Stacks {
         }
     }
 
-    /// The modules changed: another function may be at a known address.
+    /// Clear the cached addresses, because the modules changed and an address may have another function.
     pub fn forget_addresses(&mut self) {
         self.names.forget();
         self.at.clear();
     }
 
-    /// The frames of a stack, innermost first; none for a number that was never given.
+    /// Return the frames of a stack, innermost first; none for an unknown number.
     pub fn frames(&self, stack: u32) -> impl Iterator<Item = &Frame> {
         let numbers = self.in_order.get(stack as usize).map(|numbers| &**numbers).unwrap_or_default();
         numbers.iter().map(|number| &self.frames[*number as usize])
     }
 
-    /// The number of a stack: addresses innermost first, the kernel's before the process's.
+    /// Return the number of a stack. Both lists of addresses are innermost first, and the kernel's frames
+    /// come before the user frames.
     pub fn number(&mut self, modules: &Modules, addresses: &[u64], kernel: &[u64]) -> u32 {
         let mut numbers = Vec::with_capacity(addresses.len() + kernel.len());
         for address in kernel {
@@ -67,8 +68,8 @@ impl Stacks {
         number
     }
 
-    /// How many of these kernel addresses, from the innermost on, are of the scheduler and of what our program
-    /// hangs on there. A look at a thread that waits does not show them.
+    /// Count the innermost kernel addresses that belong to the scheduler or to our own program attached
+    /// there. A snapshot of a waiting thread does not have them.
     pub fn in_scheduler(&mut self, kernel: &[u64]) -> usize {
         let is_scheduler = |function: &str| {
             ["bpf_", "__bpf_", "__traceiter_", "__schedule", "schedule", "io_schedule", "preempt_schedule"]
@@ -102,7 +103,8 @@ impl Stacks {
     }
 }
 
-/// One number for all places in a function: the frame keeps the offset of the first one met.
+/// Return the number of a frame. All places in a function have the same number; the frame keeps the offset of
+/// the first one.
 fn frame_number(numbers: &mut FxHashMap<Frame, u32>, frames: &mut Vec<Frame>, frame: Frame) -> u32 {
     let offset = if frame.function.is_some() { 0 } else { frame.offset };
     let key = Frame { offset, ..frame.clone() };

@@ -1,7 +1,9 @@
-//! What threads wait for, from stacks of some waits and exact times of all.
+//! Attributes the waiting time of threads to stacks, from the stacks of some waits and the exact times of
+//! all.
 //!
-//! Long waits are all told, one by one. Of the short ones some were drawn by lot, one in `every`: each stands for
-//! so many. What a thread's short waits took together is known, and is shared out by those that were drawn.
+//! Every long wait is reported individually. Of the short waits one in `every` is sampled at random, and
+//! stands for `every` waits. The total time of a thread's short waits is known, and is distributed in
+//! proportion to the sampled ones.
 
 use rustc_hash::FxHashMap;
 
@@ -10,86 +12,86 @@ use super::record::{Account, Mode, Spent, WaitEnd};
 
 /// `LONG_NS` of offcpu.bpf.c.
 const LONG_NS: u64 = 10_000_000;
-/// Rows beyond which threads that ended are not told apart: they are thread 0.
+/// If there are this many rows, further threads that exited are combined as thread 0.
 const MOST_ROWS: usize = 50_000;
 
-/// What some waits at one place come to.
+/// The waits of one thread at one place.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Share {
-    /// How many, estimated.
+    /// Their estimated number.
     pub waits: u64,
-    /// How long.
+    /// Their total time.
     pub ns: Spent,
 }
 
-/// A thread's time.
+/// The times of one thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Times {
-    /// Thread id.
+    /// The thread id.
     pub tid: u32,
-    /// Thread name.
+    /// The thread name.
     pub comm: String,
-    /// On a CPU, ns.
+    /// Time on a CPU, ns.
     pub running: u64,
-    /// Off it.
+    /// Time off the CPU.
     pub spent: Spent,
 }
 
-/// The stack of a wait that is not over, or not known to be.
+/// The stack of a wait whose end has not been reported.
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     place: Place,
     switches: u64,
 }
 
-/// Waits of one thread at one place, by nanoseconds blocked and runnable.
+/// Sums over the waits of one thread at one place.
 #[derive(Debug, Default)]
 struct Sums {
     waits: u64,
     long: Spent,
-    /// Long ones that were drawn, times what each stands for.
+    /// Time of the sampled long waits, each multiplied by the number of waits that it stands for.
     long_drawn: Spent,
     short: Spent,
-    /// Short ones, times what each stands for.
+    /// Time of the sampled short waits, each multiplied by the number of waits that it stands for.
     short_drawn: Spent,
 }
 
 #[derive(Debug, Default)]
 struct Thread {
     places: FxHashMap<Place, Sums>,
-    /// Long waits whose stack nobody saw.
+    /// Time of long waits without a stack.
     unseen: Spent,
 }
 
-/// Adds waits up.
+/// Collects waits and distributes the time.
 #[derive(Debug, Default)]
 pub struct Waits {
     pending: FxHashMap<u32, Pending>,
     threads: FxHashMap<u32, Thread>,
-    /// By thread and place; without a place where no stack was seen.
+    /// The result by thread and place; the place is None for time without a stack.
     pub rows: FxHashMap<(u32, Option<Place>), Share>,
-    /// Of the threads that are settled.
+    /// The times of the threads that are complete.
     pub times: Vec<Times>,
-    /// Time of waits whose own stack was seen.
+    /// Total time of waits whose own stack was captured.
     pub seen: Spent,
 }
 
 impl Waits {
-    /// A wait begins, or is under way, at this place.
+    /// Record that a wait begins or is in progress at this place.
     pub fn begins(&mut self, tid: u32, place: Place, switches: u64) {
         self.pending.insert(tid, Pending { place, switches });
     }
 
-    /// Whether this wait of the thread, or a later one, is known.
+    /// Return true if this wait of the thread, or a later one, is known.
     pub fn knows(&self, tid: u32, switches: u64) -> bool {
         self.pending.get(&tid).is_some_and(|known| known.switches >= switches)
     }
 
-    /// A wait is over.
+    /// Record the end of a wait.
     pub fn ends(&mut self, tid: u32, end: WaitEnd) {
         let known = self.pending.remove(&tid).filter(|known| known.switches == end.switches);
         if end.ns == Spent::default() {
-            return; // it was over before the profile began
+            return; // it ended before the profile began
         }
         let long = end.ns.blocked + end.ns.runnable >= LONG_NS;
         self.count(tid, known.map(|known| known.place), end, long);
@@ -114,7 +116,8 @@ impl Waits {
         }
     }
 
-    /// The thread is over, or the profile is: its waits become rows that add up to its times.
+    /// Complete a thread, at its exit or at the end of the profile: convert its waits to rows that add up to
+    /// its times.
     pub fn settle(&mut self, tid: u32, comm: String, account: &Account, at: u64) {
         let Account { mode, running, spent, wait, switches, .. } = account.until(at);
         let known = self.pending.remove(&tid).filter(|known| known.switches == switches);
@@ -164,11 +167,11 @@ impl Waits {
     }
 }
 
-/// How a thread's time, blocked or runnable, is shared out among places.
+/// The factors by which a thread's blocked or runnable time is distributed among places.
 struct Split {
-    /// Of the short waits, per nanosecond drawn.
+    /// Time of short waits per ns of sampled short waits.
     short: f64,
-    /// Of the long ones that nobody saw, likewise.
+    /// Time of long waits without a stack per ns of sampled long waits.
     unseen: f64,
 }
 
@@ -195,7 +198,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { float(part) / float(whole) }
 }
 
-/// Nanoseconds: exact below 104 days.
+/// Convert ns to a float, which is exact below 104 days.
 #[allow(clippy::cast_precision_loss)]
 fn float(value: u64) -> f64 {
     value as f64
@@ -232,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_the_time_of_short_waits_out_by_those_that_were_drawn() {
+    fn distributes_the_time_of_short_waits_by_the_sampled_ones() {
         let mut waits = Waits::default();
         for (switches, stack, blocked) in [(1, 1, 3 * MS), (2, 2, MS)] {
             waits.begins(7, place(stack), switches);
@@ -246,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_long_waits_as_they_are_and_says_what_nobody_saw() {
+    fn keeps_long_waits_as_measured_and_reports_time_without_a_stack() {
         let mut waits = Waits::default();
         waits.begins(7, place(1), 1);
         waits.ends(7, end(1, 50 * MS, 0));
@@ -257,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_is_not_over_counts_until_the_end() {
+    fn a_wait_in_progress_counts_until_the_end() {
         let mut waits = Waits::default();
         waits.begins(7, place(1), 9);
         assert!(waits.knows(7, 9) && !waits.knows(7, 10));
@@ -266,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_of_another_wait_is_not_this_ones() {
+    fn the_stack_of_another_wait_is_not_used() {
         let mut waits = Waits::default();
         waits.begins(7, place(1), 8);
         waits.settle(7, "t".into(), &account(Mode::Blocked, 100 * MS, 0), 300 * MS);
