@@ -1,9 +1,9 @@
-//! Compiles the CO-RE programs for the BPF target; the objects are carried inside the extension module.
+//! Compiles the CO-RE programs for the BPF target. The objects are embedded in the extension module.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Below `probes/`; each becomes `OUT_DIR/<name>.bpf.o`.
+/// The programs below `probes/`. Each is compiled to `OUT_DIR/<name>.bpf.o`.
 const PROGRAMS: [&str; 4] = ["snapshot/snapshot", "profile/oncpu", "profile/offcpu", "trace/trace"];
 
 fn main() {
@@ -26,13 +26,14 @@ fn compile(probes: &Path, program: &str) {
     let arch = match std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
         Ok("x86_64") => "x86",
         Ok("aarch64") => "arm64",
-        other => panic!("Innoscope's core knows x86_64 and aarch64, not {other:?}"),
+        other => panic!("Innoscope's core supports x86_64 and aarch64, not {other:?}"),
     };
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".into());
     let status = Command::new(&clang)
         .args(["-O2", "-g", "-Wall", "-Werror", "-target", "bpf"])
         .arg(format!("-D__TARGET_ARCH_{arch}"))
-        // Same bytes wherever the tree lies: debug information names files by these prefixes.
+        // Debug information then has the same file names, and the object the same bytes, wherever the tree
+        // is.
         .arg(format!("-ffile-prefix-map={}=probes", probes.display()))
         .arg(format!("-ffile-prefix-map={libbpf}=libbpf"))
         .arg("-fdebug-compilation-dir=.")

@@ -1,23 +1,23 @@
-//! BPF maps by descriptor, as handed over by whoever made them: reading needs no rights.
+//! Reads and writes BPF maps by descriptor, which needs no privileges.
 
 use std::io;
 use std::os::fd::RawFd;
 
-/// A map of which every value is some 64-bit words that are added up over the CPUs where it is a per-CPU one.
+/// A map whose values consist of 64-bit words. The words of a per-CPU map are summed over the CPUs.
 #[derive(Debug, Clone, Copy)]
 pub struct Map {
-    /// Borrowed: the caller keeps it open.
+    /// The map's descriptor, which the caller keeps open.
     pub descriptor: RawFd,
-    /// Bytes of a key.
+    /// Size of a key in bytes.
     pub key_bytes: usize,
-    /// Words of a value.
+    /// Number of words of a value.
     pub words: usize,
-    /// Whether there is a value for each CPU.
+    /// True if there is a value for each CPU.
     pub per_cpu: bool,
 }
 
 impl Map {
-    /// The values of keys 0 to `entries` - 1 of an array.
+    /// Read the values of keys 0 to `entries` - 1 of an array.
     pub fn array(self, entries: u32) -> io::Result<Vec<Vec<u64>>> {
         self.all_at_once(entries).or_else(|_| {
             let mut buffer = self.buffer()?;
@@ -25,14 +25,15 @@ impl Map {
         })
     }
 
-    /// By one system call; before Linux 5.13 not for per-CPU maps.
+    /// Read an array by one system call. Linux before 5.13 does not support it for per-CPU maps.
     fn all_at_once(self, entries: u32) -> io::Result<Vec<Vec<u64>>> {
         let words = self.copies()? * self.words;
         let mut keys = vec![0_u32; entries as usize];
         let mut values = vec![0_u64; entries as usize * words];
         let mut next = 0_u32;
         let mut count = entries;
-        // SAFETY: there is room for so many keys and values, a value for each CPU, and for where it ended.
+        // SAFETY: the buffers have room for `entries` keys and values, with a value for each CPU, and for the
+        // position of the next batch.
         check(unsafe {
             libbpf_sys::bpf_map_lookup_batch(
                 self.descriptor,
@@ -50,7 +51,7 @@ impl Map {
         Ok(values.chunks_exact(words.max(1)).map(|copies| self.sums(copies)).collect())
     }
 
-    /// All keys and values of a hash. What is deleted meanwhile may be missed, nothing is seen twice on its own.
+    /// Read all keys and values of a hash. Entries may be missed if others are deleted meanwhile.
     pub fn items(self) -> io::Result<Vec<(Vec<u8>, Vec<u64>)>> {
         let mut buffer = self.buffer()?;
         let mut items = Vec::new();
@@ -66,19 +67,19 @@ impl Map {
         Ok(items)
     }
 
-    /// Sets the value of a key; not for per-CPU maps.
+    /// Set the value of a key; not for per-CPU maps.
     pub fn update(self, key: &[u8], value: &[u8]) -> io::Result<()> {
         self.fits(key)?;
-        // SAFETY: the key has the map's size and the value is at least what the caller says the map holds.
+        // SAFETY: the key has the map's size. The caller passes a value of the map's value size.
         check(unsafe {
             libbpf_sys::bpf_map_update_elem(self.descriptor, key.as_ptr().cast(), value.as_ptr().cast(), 0)
         })
     }
 
-    /// Removes a key of a hash; one that is not there is no error.
+    /// Delete a key of a hash. A missing key is not an error.
     pub fn delete(self, key: &[u8]) -> io::Result<()> {
         self.fits(key)?;
-        // SAFETY: the key has the map's size.
+        // SAFETY: the key has the map's size, which is checked above.
         match check(unsafe { libbpf_sys::bpf_map_delete_elem(self.descriptor, key.as_ptr().cast()) }) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
@@ -114,7 +115,7 @@ impl Map {
     }
 
     fn lookup(self, key: &[u8], buffer: &mut [u64]) -> io::Result<Vec<u64>> {
-        // SAFETY: the key has the map's size, the buffer room for a value of each CPU.
+        // SAFETY: the key has the map's size, and the buffer has room for a value of each CPU.
         check(unsafe {
             libbpf_sys::bpf_map_lookup_elem(self.descriptor, key.as_ptr().cast(), buffer.as_mut_ptr().cast())
         })?;
@@ -124,7 +125,7 @@ impl Map {
     fn next_key(self, last: Option<&[u8]>) -> io::Result<Option<Vec<u8>>> {
         let mut next = vec![0; self.key_bytes];
         let last = last.map_or(std::ptr::null(), <[u8]>::as_ptr);
-        // SAFETY: both keys have the map's size; none asks for the first.
+        // SAFETY: both keys have the map's size. A null key requests the first one.
         match check(unsafe {
             libbpf_sys::bpf_map_get_next_key(self.descriptor, last.cast(), next.as_mut_ptr().cast())
         }) {
@@ -135,7 +136,7 @@ impl Map {
     }
 }
 
-/// libbpf returns -errno.
+/// Convert a result of libbpf, which is -errno on failure.
 fn check(result: i32) -> io::Result<()> {
     if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(()) }
 }

@@ -1,46 +1,48 @@
-//! Processes that close descriptors of probes for us. The kernel takes a breakpoint off in the task that drops the last
-//! reference, and leaves it behind for good ("leaking uprobe") if a SIGKILL is pending for that task. So none of our
-//! threads may drop it: the out-of-memory killer, a cgroup's kill or a core dump may end us at any moment.
+//! Closes the descriptors of probes in helper processes.
 //!
-//! A closer drops it by ending. Its address space is a copy of its own, which it has given up by then, and a task that
-//! has begun to exit is sent no signal any more.
+//! The kernel removes a breakpoint in the context of the task that drops the last reference. If a SIGKILL is
+//! pending for that task, the breakpoint stays for ever ("leaking uprobe"). So no thread of this process may
+//! drop the last reference: the OOM killer, a cgroup's kill or a core dump may kill it at any moment.
+//!
+//! A closer process drops the reference by exiting. A task that has begun to exit receives no more signals,
+//! and it has already given up its address space, which is a copy of its own.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
-/// One closer needs some 50 ms for a link, whatever others do at the same time. A closer is a copy of our page tables,
-/// which count as memory of ours.
+/// Maximum number of closers. Each needs about 50 ms for a link, even if others run at the same time. A
+/// closer has a copy of our page tables, which count as our memory.
 const MOST: usize = 16;
 
-/// While a closer is made it has copies of all our descriptors. None of them may be the last one: nobody else may begin
-/// to close any meanwhile.
+/// Held while closers start. A new closer has copies of all our descriptors. None of these may become the
+/// last reference, so no other thread may begin to close descriptors meanwhile.
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// Close all of them, and wait until their probes are off.
+/// Close all descriptors, and wait until their probes are detached.
 pub fn close_all(descriptors: Vec<OwnedFd>) {
     if descriptors.is_empty() {
         return;
     }
     let share = descriptors.len().div_ceil(MOST);
     let starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-    let Ok(gate) = Gate::new() else { return }; // they are closed by this thread, which is better than not at all
+    let Ok(gate) = Gate::new() else { return }; // then this thread closes them, which is better than not at all
     let closers: Vec<Closer> = descriptors.chunks(share).filter_map(|some| gate.start(some)).collect();
     let go = gate.wait_until_ready();
     drop(starting);
-    drop(descriptors); // the closers have them: not the last reference, which takes no time
+    drop(descriptors); // fast, because the closers still have references
     drop(go);
     for closer in closers {
         closer.wait();
     }
 }
 
-/// Two pipes on which nobody writes: what tells is their end.
+/// Two pipes that synchronise us with the closers. Nothing is written: the signal is the end of file.
 struct Gate {
-    /// Ends when every closer has its own descriptors only.
+    /// End of file when every closer has closed all descriptors but its own.
     ready: (OwnedFd, OwnedFd),
-    /// Ends when we have dropped ours, or have died.
+    /// End of file when we have closed our descriptors or have died.
     go: (OwnedFd, OwnedFd),
 }
 
@@ -49,18 +51,18 @@ impl Gate {
         Ok(Self { ready: pipe()?, go: pipe()? })
     }
 
-    /// None where the host has no room for another process.
+    /// Start a closer; None if the process cannot be created.
     fn start(&self, descriptors: &[OwnedFd]) -> Option<Closer> {
         let (ready, go) = (self.ready.1.as_raw_fd(), self.go.0.as_raw_fd());
         let mut kept: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).chain([ready, go]).collect();
         kept.sort_unstable();
         let limit = most_descriptors();
         let pid = without_signals(|| {
-            // SAFETY: as fork() does it, but with no signal at its end: Python knows nothing of this child, which makes
-            // raw system calls only.
+            // SAFETY: with these arguments clone works like fork(), but sends no signal when the child exits,
+            // because Python does not know this child. The child only makes raw system calls.
             let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
             if pid == 0 {
-                // SAFETY: this is the child.
+                // SAFETY: this runs in the child, which has its own copy of everything.
                 unsafe { end_at_go(&kept, limit, ready, go) }
             }
             pid
@@ -71,7 +73,7 @@ impl Gate {
     fn wait_until_ready(self) -> OwnedFd {
         let (ready, written) = self.ready;
         drop(written);
-        let _ = File::from(ready).read_to_end(&mut Vec::new()); // empty
+        let _ = File::from(ready).read_to_end(&mut Vec::new()); // always empty
         self.go.1
     }
 }
@@ -82,25 +84,26 @@ struct Closer {
 
 impl Closer {
     fn wait(self) {
-        // SAFETY: a child of ours; no status is asked for.
+        // SAFETY: the pid is that of our child, and a null status pointer is allowed.
         while unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::__WALL) } < 0
             && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
         {}
     }
 }
 
-/// What a closer does: gives up all descriptors but those `kept` (in ascending order), says so, and exits when told to.
+/// Run a closer: close all descriptors except those `kept` (in ascending order), signal that it is ready, and
+/// exit at the end of file of `go`.
 ///
 /// # Safety
-/// Only in a child that shares nothing.
+/// Call it only in a child process that shares neither memory nor descriptors with its parent.
 unsafe fn end_at_go(kept: &[RawFd], limit: RawFd, ready: RawFd, go: RawFd) -> ! {
     let mut first = 0;
     for &descriptor in kept {
-        // SAFETY: they are copies, that nothing here uses.
+        // SAFETY: the descriptors are the child's own copies, and nothing in the child uses them.
         unsafe { close_between(first, descriptor) };
         first = descriptor + 1;
     }
-    // SAFETY: as above; the byte is ours; the process has one thread.
+    // SAFETY: as above. The byte read is a local variable, and the process has only this thread.
     unsafe {
         close_between(first, limit.max(first));
         libc::syscall(libc::SYS_close, ready);
@@ -112,10 +115,12 @@ unsafe fn end_at_go(kept: &[RawFd], limit: RawFd, ready: RawFd, go: RawFd) -> ! 
     }
 }
 
+/// Close the descriptors from `first` to `end` - 1.
+///
 /// # Safety
-/// Nothing may use these descriptors.
+/// Nothing may use these descriptors afterwards.
 unsafe fn close_between(first: RawFd, end: RawFd) {
-    // SAFETY: the caller says so.
+    // SAFETY: the caller guarantees that the descriptors are no longer used.
     unsafe {
         if end > first && libc::syscall(libc::SYS_close_range, first, end - 1, 0) < 0 {
             for descriptor in first..end {
@@ -125,10 +130,10 @@ unsafe fn close_between(first: RawFd, end: RawFd) {
     }
 }
 
-/// No descriptor of ours has this number or a higher one.
+/// Return the limit of descriptors: ours have lower numbers.
 fn most_descriptors() -> RawFd {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: there is room for the answer.
+    // SAFETY: the pointer is to a local rlimit.
     let told = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     if told < 0 { RawFd::MAX } else { RawFd::try_from(limit.rlim_cur).unwrap_or(RawFd::MAX) }
 }
@@ -138,9 +143,10 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((reader.into(), writer.into()))
 }
 
-/// Run it with all signals blocked, as a child then begins.
+/// Run a closure with all signals blocked, so that a child created by it starts with them blocked.
 fn without_signals<T>(run: impl FnOnce() -> T) -> T {
-    // SAFETY: both sets are ours; the calls cannot fail with these arguments.
+    // SAFETY: both signal sets are local variables, and zeros are valid for them. The calls cannot fail with
+    // these arguments.
     unsafe {
         let mut all = std::mem::zeroed();
         let mut before = std::mem::zeroed();
@@ -159,18 +165,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_are_closed_when_it_returns() {
+    fn all_descriptors_are_closed_on_return() {
         let (readers, writers): (Vec<_>, Vec<_>) = (0..40).map(|_| pipe().expect("a pipe")).unzip();
 
         close_all(writers);
 
         for reader in readers {
-            assert_eq!(File::from(reader).read(&mut [0]).expect("readable"), 0, "somebody still has it");
+            assert_eq!(
+                File::from(reader).read(&mut [0]).expect("readable"),
+                0,
+                "the descriptor is still open"
+            );
         }
     }
 
     #[test]
-    fn others_keep_theirs() {
+    fn other_descriptors_stay_open() {
         let (reader, writer) = pipe().expect("a pipe");
         let (_, closed) = pipe().expect("a pipe");
 
@@ -181,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn several_threads_may_close_at_once() {
+    fn several_threads_can_close_at_once() {
         let threads: Vec<_> = (0..8)
             .map(|_| {
                 std::thread::spawn(|| {

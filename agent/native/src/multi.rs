@@ -1,5 +1,6 @@
-//! Uprobes by BPF link (uprobe_multi, Linux 6.6): a hit costs less than one by perf event, and taking many off does not
-//! wait for the kernel once for each. Gone with the descriptor like those.
+//! Attaches uprobes by BPF link (uprobe_multi, Linux 6.6). A hit costs less than with a perf event, and many
+//! probes can be detached without waiting for the kernel once per probe. Like a perf event, a link is
+//! detached when its descriptor is closed.
 
 use std::env;
 use std::ffi::CString;
@@ -18,7 +19,7 @@ use crate::maps;
 use crate::programs::{self, Shape};
 use crate::uprobe::Place;
 
-/// Set to "events", uprobes go by perf events on kernels that have both.
+/// Environment variable: if set to "events", uprobes use perf events even if the kernel supports links.
 const CHOICE: &str = "INNOSCOPE_UPROBES";
 const BPF_MAP_TYPE_ARRAY: u32 = libbpf_sys::BPF_MAP_TYPE_ARRAY;
 const COUNTER: Shape = Shape {
@@ -29,7 +30,7 @@ const COUNTER: Shape = Shape {
     entries: 1,
     flags: 0,
 };
-/// Adds one to the only value of map 0: struct bpf_insn after struct bpf_insn.
+/// A program, as an array of struct bpf_insn, that adds one to the only value of map 0.
 const COUNT: [[u8; 8]; 11] = [
     [0x62, 0x0a, 0xfc, 0xff, 0, 0, 0, 0], // *(u32 *)(r10 - 4) = 0
     [0x18, 0x11, 0, 0, 0, 0, 0, 0],       // r1 = map 0
@@ -44,13 +45,13 @@ const COUNT: [[u8; 8]; 11] = [
     [0x95, 0, 0, 0, 0, 0, 0, 0],                // exit
 ];
 
-/// Whether this kernel has such links and they count the calls of all threads: before 6.10 some count only those of
-/// a process's first thread. Tried out on a function of our own, once.
+/// Return true if this kernel supports such links and they count the calls of all threads. Before 6.10 some
+/// kernels count only those of a process's first thread. Detected once, by probing a function of this module.
 pub fn works() -> bool {
     tried().is_ok()
 }
 
-/// The same, and why not.
+/// Detect support like [`works`], and return the reason if there is none.
 pub fn tried() -> &'static Result<(), String> {
     static TRIED: OnceLock<Result<(), String>> = OnceLock::new();
     TRIED.get_or_init(|| match env::var_os(CHOICE) {
@@ -59,7 +60,7 @@ pub fn tried() -> &'static Result<(), String> {
     })
 }
 
-/// Puts the program, which must be loaded for links, at the place until the descriptor is closed.
+/// Attach a program, loaded by [`programs::load_for_links`], until the descriptor is closed.
 pub fn attach(program: RawFd, place: Place<'_>) -> io::Result<OwnedFd> {
     let path = CString::new(place.file.as_os_str().as_bytes())?;
     let mut options = libbpf_sys::bpf_link_create_opts {
@@ -75,13 +76,13 @@ pub fn attach(program: RawFd, place: Place<'_>) -> io::Result<OwnedFd> {
         pid: place.pid,
         ..Default::default()
     };
-    // SAFETY: the path, the offset and the options outlive the call; the result is a new descriptor or -errno.
+    // SAFETY: the options and the path and offset that they point to outlive the call.
     programs::owned(unsafe {
         libbpf_sys::bpf_link_create(program, 0, libbpf_sys::BPF_TRACE_UPROBE_MULTI, &raw const options)
     })
 }
 
-/// Count one call on a thread that is not the first.
+/// Check that a link counts one call on a thread that is not the first of the process.
 fn try_out() -> Result<(), String> {
     let counter = programs::create_map(&COUNTER).map_err(|error| error.to_string())?;
     let program = programs::load_for_links("try_out", COUNT.as_flattened(), &[counter.as_raw_fd()])

@@ -1,4 +1,5 @@
-//! Programs and maps out of what a compiler made, without the compiler: two system calls for what took LLVM a second.
+//! Loads compiled programs and creates their maps without a compiler: two system calls instead of a second of
+//! LLVM.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -7,40 +8,42 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use crate::error::{Error, Kind, Result};
 use crate::multi;
 
-/// struct bpf_insn (linux/bpf.h): opcode, two registers of 4 bits, a 16-bit offset, a 32-bit constant.
+/// The size of struct bpf_insn (linux/bpf.h): opcode, two registers of 4 bits, a 16-bit offset, a 32-bit
+/// constant.
 const INSTRUCTION: usize = 8;
-/// `BPF_LD | BPF_IMM | BPF_DW`: a constant of 64 bits in two instructions.
+/// `BPF_LD | BPF_IMM | BPF_DW`: load a 64-bit constant, which takes two instructions.
 const LOAD_CONSTANT: u8 = 0x18;
 /// `BPF_JMP | BPF_CALL`.
 const CALL: u8 = 0x85;
-/// `BPF_PSEUDO_MAP_FD`: the constant is the descriptor of a map.
+/// `BPF_PSEUDO_MAP_FD`: the constant is a map's descriptor.
 const MAP_DESCRIPTOR: u8 = 1;
-/// `BPF_PSEUDO_MAP_VALUE`: the same, of which the only value is meant, at the offset in the second instruction.
+/// `BPF_PSEUDO_MAP_VALUE`: the constant is a map's descriptor and stands for the address of its only value,
+/// plus the offset in the second instruction.
 const MAP_VALUE: u8 = 2;
-/// Room for the end of what the verifier says.
+/// Size of the buffer for the verifier's log, which gets the end of the log.
 const WORDS_BYTES: usize = 256 << 10;
 const WORDS_TOLD: usize = 5;
-/// `BPF_OBJ_NAME_LEN` less the NUL.
+/// `BPF_OBJ_NAME_LEN` without the terminating NUL.
 const NAME_BYTES: usize = 15;
 
-/// A map as the kernel is asked for it, the numbers of /proc/self/fdinfo.
+/// The attributes of a map, as in /proc/self/fdinfo.
 #[derive(Debug, Clone)]
 pub struct Shape {
-    /// Cut to what the kernel takes.
+    /// The name, which is truncated to the kernel's maximum.
     pub name: String,
-    /// enum bpf_map_type.
+    /// The type: enum bpf_map_type.
     pub kind: u32,
-    /// Bytes of a key.
+    /// Size of a key in bytes.
     pub key_bytes: u32,
-    /// Bytes of a value.
+    /// Size of a value in bytes.
     pub value_bytes: u32,
-    /// Keys at most.
+    /// Maximum number of entries.
     pub entries: u32,
-    /// BPF_F_NO_PREALLOC and the like.
+    /// Flags such as BPF_F_NO_PREALLOC.
     pub flags: u32,
 }
 
-/// Makes an empty map. Errors: `Rights`, `Bpf`.
+/// Create an empty map. Errors: `Rights`, `Bpf`.
 pub fn create_map(shape: &Shape) -> Result<OwnedFd> {
     let options = libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
@@ -48,7 +51,7 @@ pub fn create_map(shape: &Shape) -> Result<OwnedFd> {
         ..Default::default()
     };
     let name = kernel_name(&shape.name)?;
-    // SAFETY: the name and the options outlive the call; the result is a new descriptor or -errno.
+    // SAFETY: the name is NUL-terminated, and it and the options outlive the call.
     let descriptor = unsafe {
         libbpf_sys::bpf_map_create(
             shape.kind,
@@ -62,9 +65,9 @@ pub fn create_map(shape: &Shape) -> Result<OwnedFd> {
     owned(descriptor).map_err(|error| failed(&error, &format!("making the map {}", shape.name), ""))
 }
 
-/// Makes an array with one value, which from then on nobody can change.
+/// Create an array with one value and freeze it, so that the value can never change.
 ///
-/// Errors: `Rights`, `Bpf`, `Internal` where the value has not the map's size.
+/// Errors: `Rights`, `Bpf`, or `Internal` if the value does not have the map's size.
 pub fn create_constants(shape: &Shape, value: &[u8]) -> Result<OwnedFd> {
     let doing = format!("filling the map {}", shape.name);
     if value.len() != shape.value_bytes as usize || shape.key_bytes as usize != size_of::<u32>() {
@@ -72,11 +75,11 @@ pub fn create_constants(shape: &Shape, value: &[u8]) -> Result<OwnedFd> {
     }
     let map = create_map(shape)?;
     let key = 0_u32;
-    // SAFETY: key and value outlive the call and have the map's sizes.
+    // SAFETY: key and value have the map's sizes, which are checked above, and outlive the call.
     let set = unsafe {
         libbpf_sys::bpf_map_update_elem(map.as_raw_fd(), (&raw const key).cast(), value.as_ptr().cast(), 0)
     };
-    // SAFETY: the descriptor is open.
+    // SAFETY: the descriptor is open, and the call takes no pointers.
     let done = if set < 0 { set } else { unsafe { libbpf_sys::bpf_map_freeze(map.as_raw_fd()) } };
     if done < 0 {
         return Err(failed(&io::Error::from_raw_os_error(-done), &doing, ""));
@@ -84,36 +87,37 @@ pub fn create_constants(shape: &Shape, value: &[u8]) -> Result<OwnedFd> {
     Ok(map)
 }
 
-/// What a program is to the kernel.
+/// The kernel's type of a program.
 #[derive(Debug, Clone, Copy)]
 struct Sort {
-    /// enum bpf_prog_type.
+    /// The program type: enum bpf_prog_type.
     kind: u32,
-    /// enum bpf_attach_type; 0 for perf events.
+    /// The expected attach type: enum bpf_attach_type; 0 for perf events.
     attach_type: u32,
-    /// Of the kernel's types, the function that it goes to.
+    /// BTF id of the kernel function to which it is attached; 0 if there is none.
     target: u32,
     flags: u32,
 }
 
-/// Of type kprobe, which uprobes run.
+/// Programs for uprobes, which have the type kprobe, attached by perf event and by link.
 const FOR_EVENTS: Sort = Sort { kind: libbpf_sys::BPF_PROG_TYPE_KPROBE, attach_type: 0, target: 0, flags: 0 };
 const FOR_LINKS: Sort = Sort { attach_type: libbpf_sys::BPF_TRACE_UPROBE_MULTI, ..FOR_EVENTS };
 
-/// Loads a program for [`crate::uprobe::attach`]. Where its code names a map, the constant is an index in `maps`.
+/// Load a program for [`crate::uprobe::attach`]. Where its code refers to a map, the constant is an index
+/// into `maps`.
 ///
-/// Errors: `Rights`, `Bpf` with the verifier's last words, `Internal` where the code asks for more than maps and
-/// helpers.
+/// Errors: `Rights`; `Bpf` with the verifier's last lines; `Internal` if the code refers to anything but maps
+/// and helpers.
 pub fn load_uprobe(name: &str, code: &[u8], maps: &[RawFd]) -> Result<OwnedFd> {
     if multi::works() { load_for_links(name, code, maps) } else { load(name, code, maps, FOR_EVENTS) }
 }
 
-/// The same for [`multi::attach`] only.
+/// Load a program like [`load_uprobe`], but for [`multi::attach`] only.
 pub fn load_for_links(name: &str, code: &[u8], maps: &[RawFd]) -> Result<OwnedFd> {
     load(name, code, maps, FOR_LINKS)
 }
 
-/// The same for a sleepable iterator; `target` is its function's number among the kernel's types.
+/// Load a sleepable iterator program; `target` is the BTF id of the iterator's function.
 pub fn load_iterator(name: &str, code: &[u8], maps: &[RawFd], target: u32) -> Result<OwnedFd> {
     let sort = Sort {
         kind: libbpf_sys::BPF_PROG_TYPE_TRACING,
@@ -131,13 +135,13 @@ fn load(name: &str, code: &[u8], maps: &[RawFd], sort: Sort) -> Result<OwnedFd> 
     })?;
     let label = kernel_name(name)?;
     ask(&label, &code, sort, &mut []).or_else(|_| {
-        let mut words = vec![0_u8; WORDS_BYTES]; // dear: only for who asks why
+        let mut words = vec![0_u8; WORDS_BYTES]; // logging is expensive: only after a failure
         ask(&label, &code, sort, &mut words)
             .map_err(|error| failed(&error, &format!("loading the program {name}"), &last(&words)))
     })
 }
 
-/// With room for `words` the verifier tells what it does.
+/// Load a program; if `words` is not empty the verifier writes its log there.
 fn ask(label: &CStr, code: &[u8], sort: Sort, words: &mut [u8]) -> io::Result<OwnedFd> {
     let mut options = libbpf_sys::bpf_prog_load_opts {
         sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as libbpf_sys::size_t,
@@ -151,7 +155,8 @@ fn ask(label: &CStr, code: &[u8], sort: Sort, words: &mut [u8]) -> io::Result<Ow
         options.log_size = words.len() as u32;
         options.log_level = 1;
     }
-    // SAFETY: all that is pointed to outlives the call; instructions are 8 bytes of any alignment for the kernel.
+    // SAFETY: name, code and log buffer are passed with their sizes and outlive the call. The kernel copies
+    // the instructions, so they need no alignment.
     owned(unsafe {
         libbpf_sys::bpf_prog_load(
             sort.kind,
@@ -164,7 +169,8 @@ fn ask(label: &CStr, code: &[u8], sort: Sort, words: &mut [u8]) -> io::Result<Ow
     })
 }
 
-/// Puts descriptors where the code has indexes; None where it has something else that must be put in.
+/// Replace indexes into `maps` in the code by descriptors. None if the code has other references that would
+/// have to be resolved.
 fn link(code: &mut [u8], maps: &[RawFd]) -> Option<()> {
     if !code.len().is_multiple_of(INSTRUCTION) {
         return None;
@@ -184,8 +190,8 @@ fn link(code: &mut [u8], maps: &[RawFd]) -> Option<()> {
     Some(())
 }
 
-/// Code with indexes where it has the descriptors of these maps: what [`link`] takes. None where it refers to others,
-/// or to more than maps and helpers.
+/// Replace the descriptors of `maps` in the code by indexes: the inverse of [`link`]. None if the code refers
+/// to other maps, or to anything but maps and helpers.
 pub fn unlinked(code: &[libbpf_sys::bpf_insn], maps: &[RawFd]) -> Option<Vec<u8>> {
     let mut found = Vec::with_capacity(code.len() * INSTRUCTION);
     for one in code {
@@ -209,17 +215,17 @@ fn kernel_name(name: &str) -> Result<CString> {
         .map_err(|_| Error::new(Kind::Internal, format!("{name:?} is no name for a program or map")))
 }
 
-/// The descriptor that a function of libbpf returned, or its error.
+/// Convert the result of a libbpf function to a descriptor or an error.
 pub fn owned(result: i32) -> io::Result<OwnedFd> {
     if result < 0 {
         return Err(io::Error::from_raw_os_error(-result));
     }
-    // SAFETY: fresh and ours.
+    // SAFETY: libbpf just returned this descriptor; nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(result) })
 }
 
 fn failed(error: &io::Error, doing: &str, words: &str) -> Error {
-    // The verifier refuses with EACCES too, and says why; who has no rights is told nothing.
+    // The verifier also refuses with EACCES, but writes a log. Without rights there is no log.
     let kind = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) if words.is_empty() => Kind::Rights,
         _ => Kind::Bpf,
@@ -228,7 +234,7 @@ fn failed(error: &io::Error, doing: &str, words: &str) -> Error {
     Error::new(kind, format!("{doing}: {error}{words}"))
 }
 
-/// The last lines of what the verifier said.
+/// Return the last lines of the verifier's log.
 fn last(words: &[u8]) -> String {
     let end = words.iter().position(|byte| *byte == 0).unwrap_or(words.len());
     let text = String::from_utf8_lossy(&words[..end]);
@@ -248,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_are_put_in_by_index() {
+    fn map_indexes_are_replaced_by_descriptors() {
         let mut code = [constant(MAP_DESCRIPTOR, 1), constant(MAP_VALUE, 0), constant(0, 1)].concat();
 
         assert_eq!(link(&mut code, &[7, 9]), Some(()));
@@ -256,14 +262,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_linked_can_be_linked_to_other_maps() {
+    fn linked_code_can_be_linked_to_other_maps() {
         let code =
             [instruction(LOAD_CONSTANT, MAP_DESCRIPTOR, 9), instruction(0, 0, 0), instruction(CALL, 0, 9)];
 
         let kept = unlinked(&code, &[7, 9]);
 
         assert_eq!(kept, Some([constant(MAP_DESCRIPTOR, 1), vec![CALL, 1, 0, 0, 9, 0, 0, 0]].concat()));
-        assert_eq!(unlinked(&code, &[7]), None, "a map that is not told");
+        assert_eq!(unlinked(&code, &[7]), None, "an unknown map");
         assert_eq!(unlinked(&[instruction(CALL, 1, 2)], &[7, 9]), None, "a function of ours");
     }
 
@@ -275,16 +281,16 @@ mod tests {
     }
 
     #[test]
-    fn what_else_must_be_put_in_is_refused() {
-        assert_eq!(link(&mut constant(MAP_DESCRIPTOR, 2), &[7, 9]), None, "a map that is not there");
+    fn other_references_are_refused() {
+        assert_eq!(link(&mut constant(MAP_DESCRIPTOR, 2), &[7, 9]), None, "an index out of range");
         assert_eq!(link(&mut constant(MAP_DESCRIPTOR, -1), &[7, 9]), None);
-        assert_eq!(link(&mut constant(3, 0), &[7]), None, "a variable of the kernel's");
+        assert_eq!(link(&mut constant(3, 0), &[7]), None, "a kernel variable");
         assert_eq!(link(&mut [CALL, 0x10, 0, 0, 0, 0, 0, 0], &[]), None, "a function of ours");
         assert_eq!(link(&mut [0; 7], &[]), None, "half an instruction");
     }
 
     #[test]
-    fn the_last_words_are_told() {
+    fn the_last_lines_of_the_log_are_returned() {
         assert_eq!(last(b"1\n2\n3\n4\n5\n6\n\0\0"), "2\n3\n4\n5\n6");
         assert_eq!(last(&[0; 4]), "");
     }

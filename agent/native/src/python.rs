@@ -1,6 +1,6 @@
-//! The Python face of the core; agent/innoscope/_native.pyi documents it.
+//! The Python interface of the core; agent/innoscope/_native.pyi documents it.
 
-// What Python hands over is converted and so ours; ElfInfo's flags are a list of facts.
+// PyO3 passes converted arguments by value. ElfInfo's booleans are independent facts.
 #![allow(clippy::needless_pass_by_value, clippy::struct_excessive_bools)]
 
 use std::collections::HashMap;
@@ -64,9 +64,9 @@ pub(crate) struct ModuleInfo {
 
 #[pyclass]
 struct Process {
-    /// One look at a time: the snapshot program has one scratch buffer.
+    /// The mutex allows only one snapshot at a time, because the snapshot program has one scratch buffer.
     inner: Mutex<process::Process>,
-    /// Python's form of the stacks, made once each.
+    /// Cached Python objects of the stacks.
     stacks: FxHashMap<u32, Py<PyList>>,
     #[pyo3(get)]
     method: &'static str,
@@ -79,7 +79,7 @@ impl Process {
         pid, *, method = "bpf", debug_dirs = None, debug_files = None, inlines = false, kernel = false, fitted = None,
         most_bytes = None
     ))]
-    #[allow(clippy::too_many_arguments)] // they are Python's, by name
+    #[allow(clippy::too_many_arguments)] // Python passes them by keyword
     fn new(
         py: Python<'_>,
         pid: u32,
@@ -199,17 +199,18 @@ struct ElfInfo {
     debuglink: Option<String>,
 }
 
-/// How to start the child that reads debug information.
+/// Return the command that starts the child that reads debug information.
 pub(crate) fn reader(py: Python<'_>) -> PyResult<Start> {
     let interpreter: OsString = py.import("sys")?.getattr("executable")?.extract()?;
     Ok([interpreter, "-P".into(), "-s".into(), "-m".into(), "innoscope.symbols.confined".into()].into())
 }
 
-/// Answer the parent of a confined child, and end the process: Python's own end needs rights that are gone.
+/// Serve the parent of a confined child, and exit without Python's cleanup, which needs rights that the child
+/// has dropped.
 #[pyfunction]
 fn serve_confined() {
     let code = i32::from(confined::serve().is_err());
-    // SAFETY: ends this process, which is a child that does nothing else; everything was flushed.
+    // SAFETY: _exit only ends this process. It is a child with no other task, and its output is flushed.
     unsafe { libc::_exit(code) }
 }
 

@@ -1,6 +1,6 @@
-//! The part of the Python face that reads numbers out of a server's memory; _native.pyi documents it.
+//! The part of the Python interface that reads values from a server's memory; _native.pyi documents it.
 
-// What Python hands over is converted and so ours.
+// PyO3 passes converted arguments by value.
 #![allow(clippy::needless_pass_by_value)]
 
 use std::collections::HashMap;
@@ -18,9 +18,9 @@ use crate::symbols::{self, DebugSearch, ElfFile};
 use crate::{layout, memory, modules};
 
 type PyMember = (Vec<u64>, u64, &'static str, u64, u64);
-/// Addresses and sizes by name, and where the names came from.
+/// Addresses and sizes by name, and the source of the names.
 type PyGlobals = (HashMap<String, (u64, u64)>, &'static str);
-/// What was found, and why the rest was not.
+/// The members that were found, and the reasons why others were not.
 type PyMembers = (HashMap<String, PyMember>, HashMap<String, String>);
 
 fn executable(pid: u32) -> Result<(Arc<ElfFile>, Mapping)> {
@@ -88,7 +88,7 @@ fn read(reader: &Start, elf: &ElfFile, members: &[String]) -> Result<Answers> {
     confined::members(reader, elf, members).map_err(|reason| Error::new(Kind::Elf, reason))
 }
 
-/// What was found and what was not, by path.
+/// Split the answers into found members and reasons, both by path.
 fn sorted(members: Vec<String>, answers: Vec<std::result::Result<layout::Member, String>>) -> PyMembers {
     let (mut found, mut missing) = (HashMap::new(), HashMap::new());
     for (path, answer) in members.into_iter().zip(answers) {
@@ -115,7 +115,7 @@ fn read_many(
     Ok(read.into_iter().map(|bytes| bytes.map(|bytes| PyBytes::new(py, &bytes))).collect())
 }
 
-/// Adds these functions to `innoscope._native`.
+/// Add these functions to `innoscope._native`.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(globals_in_process, module)?)?;
     module.add_function(wrap_pyfunction!(members_in_process, module)?)?;

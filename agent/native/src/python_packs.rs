@@ -1,6 +1,6 @@
-//! Symbol packs for Python; agent/innoscope/_native.pyi documents it.
+//! The part of the Python interface for symbol packs; agent/innoscope/_native.pyi documents it.
 
-// What Python hands over is converted and so ours.
+// PyO3 passes converted arguments by value.
 #![allow(clippy::needless_pass_by_value)]
 
 use std::ffi::{OsStr, OsString};
@@ -118,7 +118,7 @@ fn pack_seal<'py>(
     Ok(PyBytes::new(py, &data))
 }
 
-/// Adds these to `innoscope._native`.
+/// Add these classes and functions to `innoscope._native`.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Pack>()?;
     module.add("PACK_FORMAT", pack::FORMAT)?;

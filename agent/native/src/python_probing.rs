@@ -1,6 +1,6 @@
-//! What probing needs of the core, for Python; agent/innoscope/_native.pyi documents it.
+//! The part of the Python interface for probes; agent/innoscope/_native.pyi documents it.
 
-// What Python hands over is converted and so ours.
+// PyO3 passes converted arguments by value.
 #![allow(clippy::needless_pass_by_value)]
 
 use std::collections::HashMap;
@@ -91,7 +91,7 @@ impl CodeFile {
 
 #[pyclass(frozen)]
 struct Uprobe {
-    /// None once it is detached.
+    /// None after it was detached.
     event: Mutex<Option<OwnedFd>>,
 }
 
@@ -118,7 +118,7 @@ impl Uprobe {
     }
 }
 
-/// One that was forgotten. Not by the thread that drops it, either.
+/// Detach a probe that was not detached explicitly. A closer does it, and not the thread that drops it.
 impl Drop for Uprobe {
     fn drop(&mut self) {
         closers::close_all(self.take().into_iter().collect());
@@ -161,7 +161,7 @@ impl BpfMap {
     }
 }
 
-/// With its number as `errno`, which the conversion leaves out.
+/// Convert an error with its `errno`, which PyO3's own conversion leaves out.
 fn numbered(error: io::Error) -> PyErr {
     match error.raw_os_error() {
         Some(number) => PyOSError::new_err((number, error.to_string())),
@@ -245,7 +245,7 @@ fn demangle(py: Python<'_>, symbols: Vec<String>) -> Vec<String> {
     py.detach(|| symbols.iter().map(|symbol| symbols::demangle(symbol)).collect())
 }
 
-/// Adds these to the module.
+/// Add these classes and functions to `innoscope._native`.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<CodeFile>()?;
     module.add_class::<Uprobe>()?;

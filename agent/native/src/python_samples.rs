@@ -1,6 +1,6 @@
-//! Profiles and stacks that BPF programs capture, for Python; agent/innoscope/_native.pyi documents it.
+//! The part of the Python interface for profiles; agent/innoscope/_native.pyi documents it.
 
-// What Python hands over is converted and so ours.
+// PyO3 passes converted arguments by value.
 #![allow(clippy::needless_pass_by_value)]
 
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use crate::samples::{self, Naming, Place};
 use crate::snapshot::bpf::BpfSource;
 use crate::symbols::DebugSearch;
 
-/// Stack, trust, system call, file.
+/// Stack id, trust, system call, file descriptor.
 type PyPlace = (u32, &'static str, i32, i32);
 
 fn py_place(place: &Place) -> PyPlace {
@@ -37,7 +37,7 @@ struct Samples {
 impl Samples {
     #[new]
     #[pyo3(signature = (pid, ring, *, debug_dirs = None, debug_files = None, inlines = false, kernel = false, file_calls = None))]
-    #[allow(clippy::too_many_arguments)] // they are Python's, by name
+    #[allow(clippy::too_many_arguments)] // Python passes them by keyword
     fn new(
         py: Python<'_>,
         pid: u32,
@@ -121,15 +121,15 @@ impl OnCpu {
     }
 }
 
-/// By thread: id, name, ns on a CPU, blocked, runnable.
+/// A thread: id, name, ns on a CPU, ns blocked, ns runnable.
 type PyTimes = (u32, String, u64, u64, u64);
-/// By thread and place: id, place, waits, ns blocked, runnable.
+/// The waits of a thread at a place: thread id, place, number of waits, ns blocked, ns runnable.
 type PyWait = (u32, Option<PyPlace>, u64, u64, u64);
 
 #[pyclass(frozen)]
 struct OffCpu {
     inner: Mutex<programs::OffCpu>,
-    /// Looks at threads that do not switch; None where this kernel cannot.
+    /// Takes snapshots of threads that do not switch; None if this kernel does not support it.
     source: Mutex<Option<BpfSource>>,
     #[pyo3(get)]
     cannot_look: Option<String>,
@@ -210,7 +210,7 @@ impl OffCpu {
     }
 }
 
-/// Adds these to the module.
+/// Add these classes to `innoscope._native`.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Samples>()?;
     module.add_class::<OnCpu>()?;

@@ -1,5 +1,6 @@
-//! A uprobe by BPF link or, where the kernel has no such links, by perf event: gone with its descriptor, also when we
-//! are killed. Never by the tracefs file uprobe_events, where a killed owner leaves its probes behind.
+//! Attaches a uprobe by BPF link or, if the kernel has no such links, by perf event. Both are detached when
+//! their descriptor is closed, even if this process is killed. The tracefs file uprobe_events is never used,
+//! because its probes outlive a killed owner.
 
 use std::ffi::CString;
 use std::fs;
@@ -16,24 +17,24 @@ use crate::multi;
 
 const PMU: &str = "/sys/bus/event_source/devices/uprobe";
 
-/// Where to probe.
+/// The location of a probe.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
-    /// The file; through /proc/PID/map_files it is the very one that is mapped.
+    /// The file. A path below /proc/PID/map_files leads to exactly the file that is mapped.
     pub file: &'a Path,
-    /// Offset in the file, in bytes, of a function's first instruction.
+    /// File offset of the function's first instruction, in bytes.
     pub offset: u64,
-    /// The only process whose copy gets the breakpoint (all of its threads).
+    /// The process in which the breakpoint is set, for all of its threads.
     pub pid: u32,
-    /// At the return of the function. A C++ exception that crosses such a call ends the process: only the
-    /// catalog may say that none does.
+    /// Probe the return of the function. A C++ exception that crosses such a call ends the process, so this
+    /// is allowed only where the catalog states that no exception can.
     pub on_return: bool,
 }
 
-/// Puts the BPF program (of [`crate::programs::load_uprobe`]) at that place until the descriptor is closed.
+/// Attach a BPF program, loaded by [`crate::programs::load_uprobe`], until the descriptor is closed.
 ///
-/// Errors: `Rights` (CAP_SYS_ADMIN for perf events, since CVE-2025-38466), `Gone`, `Bpf` where the kernel has no uprobes or
-/// refuses the instruction.
+/// Errors: `Rights` (perf events need CAP_SYS_ADMIN since CVE-2025-38466), `Gone`, `Bpf` if the kernel has no
+/// uprobes or refuses the instruction.
 pub fn attach(program: RawFd, place: Place<'_>) -> Result<OwnedFd> {
     if multi::works() {
         return multi::attach(program, place).map_err(|error| failed(&error, place));
@@ -53,7 +54,7 @@ fn by_event(program: RawFd, place: Place<'_>) -> Result<OwnedFd> {
     let path = CString::new(place.file.as_os_str().as_bytes())
         .map_err(|_| Error::new(Kind::Internal, format!("{}: a NUL in the path", what(place))))?;
     let mut attributes = attributes(&path, place)?;
-    // SAFETY: attributes and the path it points to outlive the call; the result is a new descriptor or -1.
+    // SAFETY: `attributes` is initialised, and it and the path that it points to outlive the call.
     let event: RawFd = unsafe {
         sys::perf_event_open(
             &raw mut attributes,
@@ -66,19 +67,19 @@ fn by_event(program: RawFd, place: Place<'_>) -> Result<OwnedFd> {
     if event < 0 {
         return Err(failed(&io::Error::last_os_error(), place));
     }
-    // SAFETY: fresh and ours.
+    // SAFETY: perf_event_open just returned this descriptor; nothing else owns it.
     let event = unsafe { OwnedFd::from_raw_fd(event) };
-    // SAFETY: both descriptors are open.
+    // SAFETY: both descriptors are open, and the ioctl takes no pointers.
     let set = unsafe { sys::ioctls::SET_BPF(event.as_raw_fd(), program.cast_unsigned()) };
-    // SAFETY: as above.
+    // SAFETY: the descriptor is open, and the ioctl takes a number.
     if set < 0 || unsafe { sys::ioctls::ENABLE(event.as_raw_fd(), 0) } < 0 {
         return Err(failed(&io::Error::last_os_error(), place));
     }
     Ok(event)
 }
 
-/// Whether the kernel executes the first instruction of this x86 code out of line at a hit, because it cannot
-/// emulate it: anything but a push, a nop, a call or a jump (arch/x86/kernel/uprobes.c).
+/// Return true if the kernel cannot emulate the first instruction of this x86-64 code and has to single-step
+/// it out of line at each hit. It emulates push, nop, call and jump (arch/x86/kernel/uprobes.c).
 pub fn is_stepped(code: &[u8]) -> bool {
     if cfg!(not(target_arch = "x86_64")) {
         return false;
@@ -109,7 +110,7 @@ fn pmu_type() -> Result<u32> {
     text.trim().parse().map_err(|_| odd("type", &text))
 }
 
-/// "config:0" says which bit of `config` asks for a return probe.
+/// Return the bit of `config` that requests a return probe; the file has the form "config:0".
 fn retprobe_bit() -> Result<u32> {
     let text = pmu_file("format/retprobe")?;
     text.trim()

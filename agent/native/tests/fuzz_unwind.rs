@@ -1,4 +1,5 @@
-//! Registers, stacks and unwind tables that lie: no panic, no walk over 50 ms.
+//! Random registers and stacks and corrupted unwind tables must not cause a panic or a walk of more than 50
+//! ms.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 const BIAS: u64 = 0x7f00_0000_0000;
 const STACK_BASE: u64 = 0x7ffd_0000_1000;
 
-/// xorshift64*: the same lies in each run.
+/// A random number generator (xorshift64*) that gives the same numbers in each run.
 struct Lies(u64);
 
 impl Lies {
@@ -29,10 +30,10 @@ impl Lies {
     }
 }
 
-/// CPU time of this thread: unlike the wall clock it does not grow when the machine is busy.
+/// Return the CPU time of this thread. Unlike wall-clock time it does not grow when the machine is busy.
 fn cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a timespec of ours.
+    // SAFETY: the pointer is to a local timespec.
     let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     assert_eq!(result, 0);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -47,7 +48,7 @@ fn libc_path() -> String {
     line[line.find('/').expect("a path")..].to_owned()
 }
 
-/// Words that look like code, like the stack, or like nothing.
+/// Return a word that looks like a code address, like a stack address, or is random.
 fn lie(lies: &mut Lies, code: &std::ops::Range<u64>) -> u64 {
     match lies.below(4) {
         0 => lies.next(),
@@ -101,14 +102,13 @@ fn mutated_unwind_tables() {
                 mutated[index] = lies.next() as u8;
             }
         }
-        let elf: Arc<ElfFile> =
-            ElfFile::from_bytes(mutated, Path::new("libc")).expect("headers are as they were");
+        let elf: Arc<ElfFile> = ElfFile::from_bytes(mutated, Path::new("libc")).expect("unchanged headers");
         let modules = Modules::fixed(vec![(elf, BIAS)]);
         walk_lies(&modules, 1_000, &mut lies);
     }
 }
 
-/// Where a section's bytes are in the image: they are a copy, so by content.
+/// Return the offset of a section in the image. The section is a copy, so it is found by its content.
 fn offset_of(image: &[u8], part: &[u8]) -> usize {
     let head = &part[..part.len().min(256)];
     image.windows(head.len()).position(|window| window == head).expect("part of the image")

@@ -1,4 +1,5 @@
-//! Unwind information with expressions: those of real files work, those that never end cost little.
+//! Unwind information with DWARF expressions: those of real files are evaluated, and endless ones are cut off
+//! early.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use _native::unwind::{End, Unwinder};
 const BIAS: u64 = 0x7f00_0000_0000;
 const STACK: u64 = 0x7ffd_0000_1000;
 
-/// A folder that is removed at the end.
+/// A temporary folder, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -24,7 +25,7 @@ impl Folder {
         Self(path)
     }
 
-    /// Compiles a program of one source file.
+    /// Compile a program from one source file.
     fn program(&self, source: &str, text: &str, options: &[&str]) -> Arc<ElfFile> {
         fs::write(self.0.join(source), text).unwrap();
         let mut compiler = Command::new("gcc");
@@ -38,7 +39,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Best effort: what is left is in the folder for temporary files.
+        // Best effort: leftovers are in the folder for temporary files.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -48,7 +49,7 @@ fn stack(words: &[u64]) -> Vec<u8> {
 }
 
 #[test]
-fn the_expression_of_a_linkage_table_is_evaluated() {
+fn the_expression_of_a_procedure_linkage_table_is_evaluated() {
     let folder = Folder::new("plt");
     let text = "#include <stdio.h>\nint main(void) { puts(\"x\"); return getchar(); }\n";
     let elf = folder.program("main.c", text, &["-O1", "-fcf-protection=none", "-Wl,-z,lazy"]);
@@ -56,7 +57,8 @@ fn the_expression_of_a_linkage_table_is_evaluated() {
     let modules = Modules::fixed(vec![(Arc::clone(&elf), BIAS)]);
     let mut unwinder = Unwinder::new(&modules);
     let (first, second) = (elf.entry() + BIAS + 0x100, elf.entry() + BIAS + 0x108);
-    // The second entry: at its beginning the return address is on top, behind its push one word deeper.
+    // The second PLT entry: the return address is on top of the stack at its start, and one word deeper after
+    // its push instruction.
     for (at, caller) in [(16, first), (16 + 11, second)] {
         let registers = Registers { ip: plt + at, sp: STACK, bp: 0 };
         let walk = unwinder.walk(&modules, registers, &stack(&[first, second, 0]), &[]);
@@ -78,7 +80,7 @@ main:
 ";
 
 #[test]
-fn an_expression_that_never_ends_costs_steps_and_they_are_limited() {
+fn an_endless_expression_uses_up_the_budget_of_steps() {
     let folder = Folder::new("loop");
     let elf = folder.program("main.s", LOOP, &["-nostartfiles", "-Wl,-e,0"]);
     let modules = Modules::fixed(vec![(elf, BIAS)]);
@@ -93,7 +95,7 @@ fn an_expression_that_never_ends_costs_steps_and_they_are_limited() {
         if walk.end == End::Budget {
             break walk.end;
         }
-        assert!(walks < 1_000_000, "the steps never end");
+        assert!(walks < 1_000_000, "the budget of steps is never used up");
     };
     assert_eq!(end, End::Budget);
     assert!(unwinder.is_exhausted());
@@ -103,13 +105,13 @@ fn an_expression_that_never_ends_costs_steps_and_they_are_limited() {
 }
 
 #[test]
-fn without_a_header_the_entries_are_indexed() {
+fn entries_are_indexed_if_the_header_is_missing() {
     let libc = fs::read_to_string("/proc/self/maps").unwrap();
     let line = libc.lines().find(|line| line.contains("/libc.so") || line.contains("/libc-")).unwrap();
     let image = fs::read(&line[line.find('/').unwrap()..]).unwrap();
     let whole = ElfFile::from_bytes(image.clone(), Path::new("libc")).unwrap();
     let mut without = image;
-    // The names of both: a program header that is none, a section of another name.
+    // Hide .eh_frame_hdr: rename the section, and clear the type of its program header.
     let names = b".eh_frame_hdr\0";
     let at = without.windows(names.len()).position(|window| window == names).unwrap();
     without[at + 1] = b'x';

@@ -1,32 +1,33 @@
-//! The oracle that all fuzz targets share: an input takes less than a second and less than 64 MB.
+//! The check that all fuzz targets share: an input must take less than a second of CPU time and less than 64
+//! MB.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// CPU seconds that one input may take.
+/// CPU time that one input may take, in seconds.
 pub const MAX_SECONDS: f64 = 1.0;
-/// Bytes that one input may allocate beyond what was allocated before it.
+/// Bytes that one input may allocate in addition to those allocated before it.
 pub const MAX_BYTES: usize = 64 << 20;
 
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-/// The system's allocator, counting.
+/// The system allocator, counting the allocated bytes.
 struct Counting;
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: every call is passed unchanged to the system allocator, which meets the contract.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = ALLOCATED.fetch_add(layout.size(), Relaxed) + layout.size();
         PEAK.fetch_max(now, Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`.
+        // SAFETY: the caller meets the contract of `alloc`, and the layout is passed on unchanged.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         ALLOCATED.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the caller keeps the contract of `dealloc`.
+        // SAFETY: the caller meets the contract of `dealloc`, and pointer and layout are passed on unchanged.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -34,10 +35,10 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Run `work`.
+/// Run `work` and check its CPU time and memory.
 ///
 /// # Panics
-/// If it takes more CPU time or memory than one input may.
+/// If `work` exceeds a limit.
 pub fn within_limits(work: impl FnOnce()) {
     let before = ALLOCATED.load(Relaxed);
     PEAK.store(before, Relaxed);
@@ -49,13 +50,14 @@ pub fn within_limits(work: impl FnOnce()) {
     assert!(bytes < MAX_BYTES, "{bytes} bytes for one input");
 }
 
-/// CPU time of this thread: unlike the wall clock it does not grow when the machine is busy.
+/// Return the CPU time of this thread in seconds. Unlike wall-clock time it does not grow when the machine is
+/// busy.
 fn cpu_seconds() -> f64 {
     let mut time = MaybeUninit::<libc::timespec>::uninit();
-    // SAFETY: the pointer leads to a timespec of ours.
+    // SAFETY: the pointer is to a local timespec, which the call writes.
     let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, time.as_mut_ptr()) };
     assert_eq!(result, 0);
-    // SAFETY: the call succeeded, so it was written.
+    // SAFETY: the call succeeded, so the value is initialised.
     let time = unsafe { time.assume_init() };
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

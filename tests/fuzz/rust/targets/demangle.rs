@@ -1,4 +1,4 @@
-//! Names of functions as a symbol table may have them.
+//! Fuzzes the demangling of function names from a symbol table.
 #![no_main]
 
 use _native::symbols::demangle;

@@ -1,4 +1,4 @@
-//! Types and inlined calls from hostile debug information.
+//! Fuzzes the reading of types and inlined calls from debug information.
 #![no_main]
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Symbol packs: as they are with the checksum put right, and with a fuzzed content in a sound envelope.
+//! Fuzzes symbol packs: whole packs with a corrected checksum, and fuzzed payloads in a well-formed pack.
 #![no_main]
 
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use innoscope_fuzz::within_limits;
 use libfuzzer_sys::fuzz_target;
 
 const BUILD_ID: &str = "00112233445566778899aabbccddeeff00112233";
-/// The header's field with the checksum of all that follows it, and where that begins.
+/// The field of the header with the checksum of all bytes after the field.
 const CHECKSUM: std::ops::Range<usize> = 12..16;
 
 fn path() -> &'static PathBuf {

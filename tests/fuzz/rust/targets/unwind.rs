@@ -1,7 +1,7 @@
-//! Stacks unwound by the unwind tables of a hostile file.
+//! Fuzzes unwinding by the unwind tables of a hostile file.
 //!
-//! The input is an ELF file whose last bytes are registers (ip, sp, bp), a return address that a probe replaced,
-//! and a stack.
+//! The input is an ELF file. Its last bytes are registers (ip, sp, bp), a return address that a probe
+//! replaced, and a stack.
 #![no_main]
 
 use std::path::Path;
@@ -43,7 +43,7 @@ fuzz_target!(|data: &[u8]| {
                 sp: STACK_BASE.wrapping_add(word(1) & 0xff),
                 bp: STACK_BASE.wrapping_add(word(2) & 0x1ff),
             };
-            // Words of the stack that are small lead into the code, so that walks get further than one frame.
+            // Map even words of the stack to code addresses, so that walks get further than one frame.
             let stack: Vec<u8> = stack
                 .chunks_exact(8)
                 .map(|bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
