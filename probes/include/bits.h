@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * The number of the highest bit; 0 for 0. Reckoned without a branch: for the verifier each one here would
- * double the rest of the program, and loading it takes CPU time that is the server's.
+ * Return the number of the highest bit that is set; 0 for 0. This is computed without a branch, because for
+ * the verifier each branch would double the rest of the program, and loading takes CPU time that the server
+ * needs.
  */
 static inline __attribute__((always_inline)) __u32 highest_bit(__u64 value)
 {
 	__u64 bits = 0;
 
 	for (int width = 5; width >= 0; width--) {
-		__u64 sign = -(value >> (1 << width)); /* the sign of what is not 0 */
+		__u64 sign = -(value >> (1 << width)); /* the sign bit is set if the upper part is not 0 */
 
-		asm volatile("" : "+r"(sign)); /* or the compiler makes a branch of it */
+		asm volatile("" : "+r"(sign)); /* prevents the compiler from using a branch */
 		sign = sign >> 63 << width;
 		bits += sign;
 		value >>= sign;

@@ -2,8 +2,8 @@
 #pragma once
 
 /*
- * The few kernel types that our CO-RE programs read. Only the names matter: libbpf relocates every field
- * against the running kernel's BTF (CO-RE), so no vmlinux.h of some other kernel is carried along.
+ * The kernel types that our CO-RE programs read. Only the names of types and fields matter: libbpf relocates
+ * every field access by the running kernel's BTF (CO-RE). So no vmlinux.h of a particular kernel is needed.
  */
 
 typedef unsigned char __u8;
@@ -78,7 +78,8 @@ struct task_struct {
 	struct uprobe_task *utask;
 };
 
-/* User registers as saved on kernel entry: x86_64 here; arm64 has user_pt_regs at the same place. */
+/* User registers as saved on kernel entry. These are the names on x86_64; arm64 has user_pt_regs at the same
+ * place. */
 struct pt_regs {
 	unsigned long bp;
 	unsigned long di;
@@ -89,7 +90,8 @@ struct pt_regs {
 
 #pragma clang attribute pop
 
-/* What an iterator is given, always laid out like this: libbpf need not search the kernel's types for it. */
+/* The context of an iterator. Its layout never changes, so libbpf need not search the kernel's types for it.
+ */
 
 struct seq_file;
 

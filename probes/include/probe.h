@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * What all probe families share: counters, histograms, calls under way. The generated part before this file
- * defines the slots (from probes/catalog/metrics.yaml), the points (one for each probe) and, for each value
- * that a probe reads, an accessor such as flush_batch_type(ctx) (from probes/catalog/probes.yaml).
+ * Shared by all probe families: counters, histograms, calls in progress. The generated code before this file
+ * defines the slots (from probes/catalog/metrics.yaml), the points (one per probe) and, for each value that a
+ * probe reads, an accessor such as flush_batch_type(ctx) (from probes/catalog/probes.yaml).
  *
- * Everything is added up in the kernel and read by descriptor: no event leaves it, however busy the server
- * is. Additions are atomic although most maps are per CPU: a preemptible kernel may run two programs in turn
- * on one.
+ * Everything is aggregated in the kernel and read by descriptor: no events are sent to user space, however
+ * busy the server is. Additions are atomic although most maps are per CPU, because on a preemptible kernel
+ * one program can interrupt another on the same CPU.
  */
 
-/* What an accessor returns where this server has no such value. */
+/* The result of an accessor if this server does not have the value. */
 #define NOTHING (~0ULL)
-/* Octaves of nanoseconds: the last one begins at 2^39, nine minutes. */
+/* Number of histogram buckets, one per power of two of ns. The last one begins at 2^39 ns, nine minutes. */
 #define BUCKETS 40
 
 struct histogram {
@@ -32,22 +32,22 @@ struct call {
 BPF_PERCPU_ARRAY(counters, u64, COUNTERS);
 BPF_PERCPU_ARRAY(histograms, struct histogram, HISTOGRAMS);
 BPF_PERCPU_ARRAY(hits, u64, POINTS);
-/* A thread that ended in a call leaves its entry behind; LRU so that such never fill the map. */
+/* A thread that exits during a call leaves its entry behind; with LRU such entries never fill the map. */
 BPF_TABLE("lru_hash", struct call_key, struct call, calls, 16384);
-/* tid -> kind, an index of THREAD_*; threads that are not in it are the clients' own. Filled by the agent,
- * which deletes those that exited. */
+/* tid -> kind, one of THREAD_*. Threads that are not in the map serve clients. The agent adds the entries,
+ * and deletes those of threads that exited. */
 BPF_HASH(thread_kinds, u32, u32, 16384);
-/* What found no room in a map that the programs fill. */
+/* How often a map that the programs fill had no room. */
 #define DROPPED_FILES 0
 #define DROPPED_SITES 1
 #define DROPPED_MAPS 2
 BPF_PERCPU_ARRAY(dropped, u64, DROPPED_MAPS);
-/* One entry: the tgid of the server. */
+/* The only entry is the tgid of the server. */
 BPF_ARRAY(server, u64, 1);
 /*
- * When each probe was put on (ns of the monotonic clock), and whether it counts. Taking one off takes the
- * kernel a while, in which it is hit and does not count: so what counts is a stretch of time that is known
- * exactly.
+ * When each probe was attached (ns of the monotonic clock), and whether its hits are counted now. Detaching
+ * takes the kernel a while, and hits during it are not counted. So the time in which hits are counted is
+ * known exactly.
  */
 struct window {
 	u64 since;
@@ -57,8 +57,8 @@ struct window {
 BPF_ARRAY(windows, struct window, POINTS);
 
 /*
- * The tgid (upper half) and tid of who runs, as those of our own pid namespace see them: the maps have ids of
- * that one. Zero in any other.
+ * Return the tgid (upper half) and tid of the current thread in the agent's own pid namespace, because the
+ * maps have the ids of that namespace. Return 0 in any other namespace.
  */
 static inline u64 current_ids(void)
 {
@@ -72,7 +72,7 @@ static inline u64 current_ids(void)
 #endif
 }
 
-/* Uprobes belong to a file: other servers may run the same one. */
+/* Return 1 in a process that is not the server: a uprobe is on a file, which other servers may run too. */
 static inline int elsewhere(void)
 {
 	u32 index = 0;
@@ -80,14 +80,15 @@ static inline int elsewhere(void)
 	return !tgid || (current_ids() >> 32) != *tgid;
 }
 
-/* An entry from before the window is none: the call that it began may have ended unseen. */
+/* Return 1 if a call began within the window. An earlier entry is stale: the return of its call may have been
+ * missed. */
 static inline int is_in_window(u32 point, u64 at)
 {
 	struct window *window = windows.lookup(&point);
 	return window && at >= window->since;
 }
 
-/* Every hit costs; whether this one counts. */
+/* Count a hit for the cost estimate, and return 1 if the probe's results are counted now. */
 static inline int hit(u32 point)
 {
 	struct window *window = windows.lookup(&point);
@@ -104,7 +105,7 @@ static inline void drop(u32 map)
 		__sync_fetch_and_add(count, 1);
 }
 
-/* Adds to a counter; `label` is the index of its label's value, out of `labels`. Unknown ones are left out.
+/* Add to a counter. `label` is the index of the label's value, less than `labels`; unknown ones are ignored.
  */
 static inline void add(u32 slot, u32 labels, u64 label, u64 amount)
 {
@@ -142,7 +143,7 @@ static inline void observe(u32 slot, u32 labels, u64 label, u64 ns)
 		spread(histogram, ns);
 }
 
-/* Remembers when a call began, and one value for its end. */
+/* Store when a call began, and one value for its return. */
 static inline void remember(u32 point, u64 value)
 {
 	struct call_key key = {(u32)bpf_get_current_pid_tgid(), point};
@@ -150,7 +151,7 @@ static inline void remember(u32 point, u64 value)
 	calls.update(&key, &call);
 }
 
-/* Entry of a call: counts the hit and remembers the call. 0 if it does not count. */
+/* Handle the entry of a call: count the hit and store the call. Return 0 if hits are not counted now. */
 static inline int begin(u32 point, u64 value)
 {
 	if (!hit(point))
@@ -159,8 +160,8 @@ static inline int begin(u32 point, u64 value)
 	return 1;
 }
 
-/* Return of a call: 0 if its entry did not count, else its duration in ns (at least 1) and what begin() was
- * told. */
+/* Handle the return of a call: return its duration in ns (at least 1) and the value passed to begin(), or 0
+ * if the entry was not counted. */
 static inline u64 end(u32 point, u64 *value)
 {
 	struct call_key key = {(u32)bpf_get_current_pid_tgid(), point};
@@ -178,7 +179,8 @@ static inline u64 end(u32 point, u64 *value)
 	return took;
 }
 
-/* What begin() was told by the call of that point that this thread is in; NOTHING if it is in none. */
+/* Return the value that was passed to begin() by this thread's current call of that point, or NOTHING if the
+ * thread is not in such a call. */
 static inline u64 inside(u32 point)
 {
 	struct call_key key = {(u32)bpf_get_current_pid_tgid(), point};
@@ -193,7 +195,7 @@ static inline u32 thread_kind(void)
 	return kind ? *kind : THREAD_USER;
 }
 
-/* A call whose duration is all that is told of it. */
+/* For a function of whose calls only the duration is measured. */
 static inline int timed_enter(u32 point)
 {
 	if (!elsewhere())
@@ -212,7 +214,7 @@ static inline int timed_leave(u32 point, u32 slot)
 	return 0;
 }
 
-/* A function whose calls are all that is told of it. */
+/* For a function whose calls are only counted. */
 static inline int counted(u32 point, u32 slot)
 {
 	if (elsewhere() || !hit(point))

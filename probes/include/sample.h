@@ -2,34 +2,34 @@
 #pragma once
 
 /*
- * The stack of the current thread, captured in the kernel and sent through a ring buffer (kernel >= 5.8): a
- * struct sample, then header.stack_len bytes from the stack pointer upwards. Nothing is unwound here: the
- * reader does that (agent/native/src/samples/record.rs mirrors the layout).
+ * Capture the stack of the current thread and send it through a ring buffer (kernel >= 5.8): a struct sample,
+ * then header.stack_len bytes from the stack pointer upwards. The reader unwinds it
+ * (agent/native/src/samples/record.rs parses the samples).
  *
- * Needs kernel_types.h, bpf_helpers.h and bpf_core_read.h before it.
+ * Include kernel_types.h, bpf_helpers.h and bpf_core_read.h first.
  */
 #include "task.h"
 
 #define SAMPLE_PAGE_BYTES 4096
-/* MySQL 9.7 reads a page 40 KB deep. */
+/* Sizes of the stack in a sample. MySQL 9.7 reads pages at a stack depth of 40 KB. */
 #define SAMPLE_SMALL (8 * 1024)
 #define SAMPLE_MIDDLE (20 * 1024)
 #define SAMPLE_LARGE (60 * 1024)
 #define SAMPLE_KERNEL_FRAMES 63
-#define SAMPLE_IN_TURN 1 /* BPF_RB_NO_WAKEUP: the reader comes by itself */
+#define SAMPLE_NO_WAKEUP 1 /* BPF_RB_NO_WAKEUP: the reader polls, so do not wake it */
 
 struct sample_header {
 	__u32 tid;
-	__u32 kind; /* below 256: what the owner of the ring tells apart */
+	__u32 kind; /* values below 256 are defined by the owner of the ring */
 	__u64 weight;
 	__u64 ip;
 	__u64 sp;
 	__u64 bp;
-	__u64 syscall; /* -1 when it entered the kernel by an interrupt or a fault */
+	__u64 syscall; /* -1 if the thread entered the kernel by an interrupt or a fault */
 	__u64 arg0;
 	__u32 stack_len;
-	__u32 kernel_len; /* bytes of `kernel` */
-	__u32 returns_len; /* bytes of `returns` */
+	__u32 kernel_len; /* bytes used in `kernel` */
+	__u32 returns_len; /* bytes used in `returns` */
 	__u32 unused;
 	char comm[16];
 };
@@ -42,9 +42,9 @@ struct sample {
 };
 
 /*
- * Bytes from the stack pointer to the end of the stack; more than SAMPLE_LARGE where that is not known. The C
- * library keeps a thread's descriptor at the end of its stack, and the thread pointer points to it. The main
- * thread's is elsewhere, but its stack ends where the program's arguments begin.
+ * Return the bytes from the stack pointer to the end of the stack, or more than SAMPLE_LARGE if that is not
+ * known. The C library keeps a thread's descriptor at the end of its stack, and the thread pointer points to
+ * it. The main thread's descriptor is elsewhere, but its stack ends where the program's arguments begin.
  */
 static __always_inline __u64 sample_depth(struct task_struct *task, __u64 sp)
 {
@@ -59,8 +59,8 @@ static __always_inline __u64 sample_depth(struct task_struct *task, __u64 sp)
 }
 
 /*
- * In one go; or page by page, with zeros for one that is not in memory: a large array on the stack may have
- * pages that nobody has touched. `room` is a constant.
+ * Copy the stack with one call. If that fails copy it page by page, with zeros for a page that is not in
+ * memory: a large array on the stack may have pages that were never touched. `room` must be a constant.
  */
 static __always_inline __u32 sample_copy(struct sample *sample, __u64 sp, __u64 depth, const __u64 room)
 {
@@ -72,8 +72,9 @@ static __always_inline __u32 sample_copy(struct sample *sample, __u64 sp, __u64 
 		return depth;
 	bpf_probe_read_user(sample->stack, copied, (void *)sp);
 	for (int i = 0; i < SAMPLE_LARGE / SAMPLE_PAGE_BYTES; i++) {
-		barrier_var(copied); /* what is compared must be what is used: the verifier keeps books by
-					register */
+		/* The comparison must use the same register as the read: the verifier tracks bounds per
+		 * register. */
+		barrier_var(copied);
 		if (copied > room - SAMPLE_PAGE_BYTES || copied >= depth)
 			break;
 		bpf_probe_read_user(&sample->stack[copied], SAMPLE_PAGE_BYTES, (void *)(sp + copied));
@@ -110,14 +111,14 @@ static __always_inline int sample_emit(void *ctx, void *ring, struct task_struct
 
 		header->kernel_len = bytes > 0 ? bytes : 0;
 	}
-	bpf_ringbuf_submit(sample, SAMPLE_IN_TURN);
+	bpf_ringbuf_submit(sample, SAMPLE_NO_WAKEUP);
 	return 0;
 }
 
 /*
- * Sends the stack of the current thread, `regs` being its user registers (bpf_task_pt_regs(task), or a
- * uprobe's own ctx). 0, or -1 when the ring is full. A thread at the very end of its life has no memory any
- * more: it is sent without.
+ * Send the stack of the current thread. `regs` are its user registers (bpf_task_pt_regs(task), or a uprobe's
+ * own ctx). Return 0, or -1 if the ring is full. A thread at the very end of its life no longer has an
+ * address space: it is sent without a stack.
  */
 static __always_inline int sample_take(void *ctx, void *ring, struct task_struct *task, struct pt_regs *regs,
 				       __u32 kind, __u64 weight, const int with_kernel)

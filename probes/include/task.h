@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 #pragma once
 
-/* What several programs ask of a thread. Needs kernel_types.h, bpf_helpers.h and bpf_core_read.h before it.
- */
+/* Reads properties of threads; shared by several programs. Include kernel_types.h, bpf_helpers.h and
+ * bpf_core_read.h first. */
 
 #define PF_EXITING 0x00000004
-#define PF_IO_WORKER 0x00000010 /* io_uring's helpers: in the process, with no user stack */
+#define PF_IO_WORKER 0x00000010 /* workers of io_uring: threads of the process without a user stack */
 #define PF_KTHREAD 0x00200000
 
-/* The kernel keeps at most 64 a thread (MAX_URETPROBE_DEPTH). */
+/* The kernel keeps at most 64 per thread (MAX_URETPROBE_DEPTH). */
 #define MAX_RETURNS 63
 
 /* A return address that a return probe replaced on the stack. */
 struct replaced_return {
-	__u64 slot; /* where on the stack the return address was */
-	__u64 address; /* what it was */
+	__u64 slot; /* address of the stack slot */
+	__u64 address; /* the original return address */
 };
 
 static __always_inline __u64 context_switches(struct task_struct *task)
@@ -23,8 +23,9 @@ static __always_inline __u64 context_switches(struct task_struct *task)
 }
 
 /*
- * On the stack itself such calls return to the [uprobes] page. Bytes written; room for MAX_RETURNS. To be
- * called before the program's ways part: the verifier goes through this loop once for each.
+ * Copy the original return addresses of calls whose stack slot now leads to the [uprobes] page, at most
+ * MAX_RETURNS, and return the number of bytes written. Call it before the program branches: the verifier
+ * checks this loop once per branch.
  */
 static __always_inline __u32 copy_replaced_returns(struct task_struct *task, struct replaced_return *returns)
 {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Measures where the server's threads spend the time in which they do not run, from the scheduler's events.
+ * Measure where the server's threads spend the time in which they do not run, by the scheduler's events.
  *
- * Times are exact for each thread: running, blocked, runnable (woken or preempted, without a CPU). Stacks are
- * captured for one wait in `every`, drawn at random before the wait begins, so that the estimate is unbiased
- * and the cost is bounded at any rate. The duration of a wait whose stack was captured is sent when it ends;
- * so is the duration of each long wait.
+ * Times are exact for each thread: running, blocked, and runnable (woken or preempted, but without a CPU).
+ * The stack is captured for one wait in `every`. The choice is made at random before the wait begins, so the
+ * estimate is unbiased and the cost is bounded at any rate of waits. At the end of a wait its duration is
+ * sent if its stack was captured or if the wait was long.
  *
- * The kernel does not run these programs for every event: it skips them where they would recurse, for
- * instance. So events only say what a thread does from then on. How long it ran comes from the scheduler's
- * own account (se.sum_exec_runtime), which is up to date whenever a thread is off the CPU or about to leave
- * it, and context switch counters show whether an event is missing.
+ * The kernel skips these programs for some events, for instance where they would recurse. So an event only
+ * says what a thread does from then on. How long it ran comes from the scheduler's own account
+ * (se.sum_exec_runtime), which is up to date whenever a thread is off the CPU or about to leave it. The
+ * context switch counters show whether an event is missing.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -21,13 +21,13 @@
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 #define TASK_DEAD 0x80
-/* How often a thread's rate of waits is measured. */
+/* Length of the window in which a thread's rate of waits is measured: 134 ms. */
 #define WINDOW_NS (1ULL << 27)
-/* Every wait that lasts longer is sent. */
+/* The end of every wait that lasts at least this long is sent. */
 #define LONG_NS 10000000ULL
 #define BPF_NOEXIST 1
 
-/* samples/record.rs mirrors these. */
+/* samples/record.rs has the same values. */
 enum kind { WAIT_BEGINS = 256, WAIT_ENDS = 257, THREAD_ENDS = 258 };
 enum mode { RUNNING = 1, BLOCKED = 2, RUNNABLE = 3 };
 
@@ -37,22 +37,22 @@ struct wait_end {
 	__u64 switches; /* the thread's context switches when the wait began: identifies the wait */
 	__u64 blocked_ns;
 	__u64 runnable_ns;
-	__u64 every; /* one stack in so many was captured; 0: not this wait's */
+	__u64 every; /* one stack in so many was captured; 0 if this wait's stack was not captured */
 };
 
 /* samples/record.rs reads these words. */
 struct thread {
 	__u64 mode;
-	__u64 since; /* accounted for until then, ns of CLOCK_MONOTONIC */
+	__u64 since; /* the time up to which the account is complete, ns of CLOCK_MONOTONIC */
 	__u64 running_ns;
 	__u64 blocked_ns;
 	__u64 runnable_ns;
 	__u64 wait_blocked_ns; /* of the current wait */
 	__u64 wait_runnable_ns;
 	__u64 switches; /* context switches at the last event: identifies the current wait */
-	__u64 taken; /* the stack of the current wait was captured */
-	__u64 every;
-	__u64 window;
+	__u64 taken; /* `every` if the stack of the current wait was captured, otherwise 0 */
+	__u64 every; /* one stack in so many is captured in this window */
+	__u64 window; /* start of the window, ns of CLOCK_MONOTONIC */
 	__u64 count; /* waits in this window */
 	__u64 cpu_ns; /* se.sum_exec_runtime at the last event */
 	__u64 voluntary; /* nvcsw at the last event */
@@ -67,9 +67,9 @@ struct thread_end {
 };
 
 struct config {
-	__u64 began; /* 0: ignore all events; in the future: follow the threads, but count nothing yet */
-	__u64 ended; /* 0: not known yet */
-	__u64 most; /* stacks of a thread in a window */
+	__u64 began; /* 0: ignore all events; in the future: follow the threads, but do not count yet */
+	__u64 ended; /* 0: not set yet */
+	__u64 most; /* about how many stacks to send per thread and window */
 };
 
 struct {
@@ -86,7 +86,7 @@ struct {
 	__type(value, struct thread);
 } threads SEC(".maps");
 
-/* Return the thread's record; make one for a thread that was born after all others were registered. */
+/* Return the thread's record. Create one for a thread that was created after all others were registered. */
 static __always_inline struct thread *record_of(struct task_struct *task)
 {
 	__u32 tid = task->pid;
@@ -106,8 +106,9 @@ static __always_inline struct thread *record_of(struct task_struct *task)
 
 /*
  * Account for the time since the thread's last event. It ran for as long as the scheduler says, or all the
- * time if it is `still_running`, when the scheduler's figure may be a clock tick old. What is left of a time
- * in which it ran is time that its CPU spent on interrupts or on another virtual machine: runnable.
+ * time if it is `still_running`, because the scheduler's figure may then be a clock tick old. The rest of an
+ * interval in which it ran is time that its CPU spent on interrupts or on another virtual machine; it counts
+ * as runnable.
  */
 static __always_inline void account(struct thread *thread, struct task_struct *task, struct config *wanted,
 				    __u64 now, int still_running)
@@ -145,8 +146,8 @@ static __always_inline void wait_begins(struct thread *thread, __u64 mode, __u64
 }
 
 /*
- * Correct the mode of a thread that left the CPU without an event. `own` is 1 where the event itself is a
- * switch from the CPU, which the counters include already.
+ * Correct the mode of a thread that left the CPU without an event. `own` is 1 if the event itself is a switch
+ * away from the CPU, which the counters already include.
  */
 static __always_inline void find_missing_wait(struct thread *thread, struct task_struct *task, __u64 own)
 {
@@ -174,10 +175,10 @@ static __always_inline void wait_ends(struct thread *thread, struct task_struct 
 	end->blocked_ns = thread->wait_blocked_ns;
 	end->runnable_ns = thread->wait_runnable_ns;
 	end->every = thread->taken;
-	bpf_ringbuf_submit(end, SAMPLE_IN_TURN);
+	bpf_ringbuf_submit(end, SAMPLE_NO_WAKEUP);
 }
 
-/* Return 1 if the stack of the wait that begins now is to be captured. Depends on earlier waits only. */
+/* Return 1 if the stack of the wait that begins now is to be captured. This depends on earlier waits only. */
 static __always_inline int is_chosen(struct thread *thread, __u64 most, __u64 now)
 {
 	if (now - thread->window >= WINDOW_NS) {
@@ -189,7 +190,7 @@ static __always_inline int is_chosen(struct thread *thread, __u64 most, __u64 no
 		thread->every = 1;
 	thread->count++;
 	if (thread->count > 2 * thread->every * most)
-		thread->every *= 2; /* a burst, within the window */
+		thread->every *= 2; /* a burst within the window */
 	return thread->every == 1 || bpf_get_prandom_u32() % (__u32)thread->every == 0;
 }
 
@@ -210,7 +211,7 @@ static __always_inline void thread_ends(struct task_struct *task, struct thread 
 		end->at = now;
 		end->thread = *thread;
 		bpf_probe_read_kernel_str(end->comm, sizeof(end->comm), task->comm);
-		bpf_ringbuf_submit(end, SAMPLE_IN_TURN);
+		bpf_ringbuf_submit(end, SAMPLE_NO_WAKEUP);
 	} else {
 		count_lost();
 	}
@@ -316,8 +317,8 @@ int on_wakeup(__u64 *ctx)
 }
 
 /*
- * Register a thread as it is now, when the programs above follow the threads already. If one of them was
- * faster, its record stands.
+ * Register a thread in its current state. The programs above already follow the threads. If one of them has
+ * created the record before, that record is kept.
  */
 static __always_inline void register_thread(struct task_struct *task)
 {
@@ -333,7 +334,7 @@ static __always_inline void register_thread(struct task_struct *task)
 		count_lost();
 }
 
-/* Account for a thread's time up to the end, when the programs above ignore all events. */
+/* Account for a thread's time up to the end. The programs above already ignore all events. */
 static __always_inline void close_thread(struct task_struct *task, struct config *wanted)
 {
 	struct thread *thread = record_of(task);
@@ -344,7 +345,7 @@ static __always_inline void close_thread(struct task_struct *task, struct config
 	account(thread, task, wanted, wanted->ended, thread->mode == RUNNING && task->on_cpu);
 }
 
-/* Visits each thread twice: before the beginning and after the end. */
+/* Runs twice for each thread: before the start and after the end. */
 SEC("iter/task")
 int on_visit(struct bpf_iter__task *ctx)
 {

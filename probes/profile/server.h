@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 #pragma once
 
-/* What both profiles share: which process, where samples go, how many did not fit. */
+/* Shared by both profiling programs: the process, the ring buffer for samples, the count of lost samples. */
 
-/* Clock ticks of /proc/PID/stat, whatever the kernel's own are (USER_HZ). */
+/* Length of the clock ticks in /proc/PID/stat (USER_HZ), which does not depend on the kernel's CONFIG_HZ. */
 #define NS_PER_TICK 10000000
 
-/* Set before loading; samples/programs.rs mirrors it. */
+/* Set before loading, with the layout of constants() in samples/programs.rs. */
 const volatile struct {
 	__u32 tgid;
-	__u32 with_kernel_stack; /* when 0 the verifier drops the code */
-	__u64 start; /* clock ticks since boot: a reused pid has others */
+	__u32 with_kernel_stack; /* if 0 the verifier removes the code that depends on it */
+	__u64 start; /* start time in clock ticks since boot, to detect a reused pid */
 } server = {};
 
 struct {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Copies registers and the top of the stack of every thread of one process, without stopping any of them.
+ * Copy the registers and the innermost part of the stack of every thread of one process, without stopping
+ * any of them.
  *
- * A sleepable task iterator (kernel >= 5.18) visits each thread; one record a thread goes out through read():
- * struct record_header, then stack_len bytes from the stack pointer upwards, then kernel_len bytes of kernel
- * return addresses, then returns_len bytes of return addresses that return probes replaced. Of a thread that
- * has not run since it was last copied, only the header goes out; beyond the budget of a snapshot, a short
- * piece of the stack. agent/native/src/snapshot/record.rs mirrors the layout.
+ * A sleepable task iterator (kernel >= 5.18) visits each thread and writes one record for read(): struct
+ * record_header, then stack_len bytes from the stack pointer upwards, then kernel_len bytes of kernel return
+ * addresses, then returns_len bytes of return addresses that return probes replaced. For a thread that has
+ * not run since its last copy, only the header is written. When the budget of a snapshot is used up, only a
+ * short part of each stack is copied. agent/native/src/snapshot/record.rs parses the records.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -16,21 +17,21 @@
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 #define PAGE_BYTES 4096
-/* 20 KiB and not more: a record over 32 KiB, the seq_file's buffer, makes read() fail with E2BIG. */
+/* 20 KiB at most: a record larger than the seq_file's buffer (32 KiB) makes read() fail with E2BIG. */
 #define MAX_PAGES 5
-/* Enough for the innermost frames, which tell what a thread waits for. */
+/* Enough for the innermost frames, which show what a thread waits for. */
 #define SHALLOW_BYTES 1024
 #define MAX_KERNEL_FRAMES 63
-/* Every verifier understands a mask; the buffers are as large as what the masks let through. */
+/* Bound a length by a mask, which every verifier understands. The buffers have room for the maximum. */
 #define STACK_MASK 0x7fffull
 #define KERNEL_MASK 0x1ffull
 #define RETURNS_MASK 0x3ffull
 
 enum copy {
-	COPY_WHOLE, /* as much as one record holds */
-	COPY_UNCHANGED, /* has not run since it was last copied whole: all as it was then */
-	COPY_SHALLOW, /* beyond the budget: SHALLOW_BYTES at most */
-	COPY_NONE, /* ending, or a kernel thread: only counted */
+	COPY_WHOLE, /* as much of the stack as a record can hold */
+	COPY_UNCHANGED, /* header only: the thread has not run since it was last copied completely */
+	COPY_SHALLOW, /* the budget is used up: SHALLOW_BYTES at most */
+	COPY_NONE, /* an exiting thread or a kernel thread, which is only counted */
 };
 
 struct record_header {
@@ -42,12 +43,12 @@ struct record_header {
 	__u32 stack_len;
 	__u32 kernel_len;
 	__u32 returns_len;
-	__u64 switches_before; /* nvcsw + nivcsw: the thread ran in between if it moved */
+	__u64 switches_before; /* nvcsw + nivcsw; if switches_after differs, the thread ran during the copy */
 	__u64 switches_after;
 	__u64 ip;
 	__u64 sp;
 	__u64 bp;
-	__u64 syscall; /* -1 when it entered the kernel by an interrupt or a fault */
+	__u64 syscall; /* -1 if the thread entered the kernel by an interrupt or a fault */
 	__u64 arg0;
 	char comm[16];
 	__u32 copy; /* enum copy */
@@ -62,25 +63,25 @@ struct record {
 };
 
 struct config {
-	__u32 tgid; /* 0: the iterator's link already visits one process only (kernel >= 6.1) */
-	__u32 tid; /* 0: every thread */
-	__u32 stacks; /* 0: headers only */
-	__u32 changed_only; /* no stack of threads that have not run since they were copied the last time */
-	__u32 turns; /* a thread is copied whole in one of so many snapshots, at least 1 */
-	__u32 turn; /* this snapshot's */
-	__u64 budget; /* bytes of stacks that may still be copied whole */
+	__u32 tgid; /* 0 if the iterator's link is limited to one process already (kernel >= 6.1) */
+	__u32 tid; /* 0 for all threads */
+	__u32 stacks; /* 0 to write headers only */
+	__u32 changed_only; /* write only the header of threads that have not run since their last copy */
+	__u32 groups; /* number of groups of threads; each snapshot copies one group completely; at least 1 */
+	__u32 group; /* the group that this snapshot copies completely */
+	__u64 budget; /* bytes of stack left for complete copies */
 };
 
-/* A thread as it was copied whole and at rest. */
+/* State of a thread when it was last copied completely while it was off the CPU. */
 struct copied {
-	__u64 start; /* boot time of its start: thread ids are used again */
+	__u64 start; /* its start time, CLOCK_BOOTTIME, because thread ids are reused */
 	__u64 switches;
 };
 
 /*
- * By thread id. User space sets the number of entries to at least twice the number of threads: an LRU with
- * fewer entries than live ids evicts each of them before it is visited again. Exited ids are never looked up,
- * so they are evicted first.
+ * By thread id. User space sets the number of entries to at least twice the number of threads. An LRU map
+ * with fewer entries than live ids would evict each of them before it is visited again. Ids of exited threads
+ * are never looked up, so they are evicted first.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -96,7 +97,7 @@ struct {
 	__type(value, struct config);
 } config SEC(".maps");
 
-/* Too large for the BPF stack. One reader at a time: the agent holds a lock over a look. */
+/* Too large for the BPF stack. There is one reader at a time: user space holds a lock during a snapshot. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -104,7 +105,7 @@ struct {
 	__type(value, struct record);
 } scratch SEC(".maps");
 
-/* Set before loading; when false the verifier drops the code. */
+/* Set before loading. If it is false the verifier removes the code that depends on it. */
 const volatile _Bool with_kernel_stack = 0;
 
 static __u32 thread_id_in_namespace(struct task_struct *task)
@@ -115,7 +116,7 @@ static __u32 thread_id_in_namespace(struct task_struct *task)
 
 	bpf_core_read(&innermost, sizeof(innermost), &pid->numbers[0]);
 	if (level > 0) {
-		/* numbers[] is a flexible array whose element size is the running kernel's, not ours */
+		/* numbers[] is a flexible array; the element size is that of the running kernel */
 		__u64 size = bpf_core_type_size(struct upid);
 		const char *first = (const char *)__builtin_preserve_access_index(&pid->numbers[0]);
 
@@ -145,8 +146,9 @@ static __u64 thread_pointer(struct task_struct *task)
 }
 
 /*
- * Bytes copied from the stack pointer up. The C library keeps a thread's descriptor at the end of its stack,
- * and the thread pointer points to it: so far one call is enough. Else page by page, up to the mapping's end.
+ * Copy the stack from the stack pointer upwards and return the number of bytes. The C library keeps a
+ * thread's descriptor at the end of its stack, and the thread pointer points to it. If that distance fits a
+ * record, one call copies all. Otherwise copy page by page up to the end of the mapping.
  */
 static __u64 copy_stack(struct task_struct *task, struct record *record)
 {
@@ -175,15 +177,15 @@ static __u64 copy_stack(struct task_struct *task, struct record *record)
 	return copied;
 }
 
-/* Whether it has a CPU or had one while we looked. */
+/* Return true if the thread was off the CPU during the whole copy. */
 static _Bool at_rest(const struct record_header *header)
 {
 	return !header->on_cpu_before && !header->on_cpu_after &&
 	       header->switches_before == header->switches_after;
 }
 
-/* Equal counters mean that it has not been switched out in between; off the CPU it was not switched in
- * either. */
+/* Return true if the thread has not run since its last copy. If the counters are equal, it was not switched
+ * out meanwhile; as it is off the CPU, it was not switched in either. */
 static _Bool has_not_run(struct task_struct *task, struct record_header *header)
 {
 	struct copied *before = bpf_map_lookup_elem(&copied_at_rest, &header->tid);
@@ -237,7 +239,7 @@ int snapshot(struct bpf_iter__task *ctx)
 		return 0;
 	}
 
-	if (wanted->budget < MAX_PAGES * PAGE_BYTES || task->pid % (wanted->turns ?: 1) != wanted->turn)
+	if (wanted->budget < MAX_PAGES * PAGE_BYTES || task->pid % (wanted->groups ?: 1) != wanted->group)
 		header->copy = COPY_SHALLOW;
 	header->returns_len = copy_replaced_returns(task, record->returns);
 
@@ -255,8 +257,8 @@ int snapshot(struct bpf_iter__task *ctx)
 
 	header->stack_len = length;
 
-	/* One that does not fit any more is visited again by the next read(): only what went out is
-	 * remembered. */
+	/* If a record does not fit the buffer, the next read() visits the thread again: remember the thread
+	 * only if everything was written. */
 	long failed = bpf_seq_write(seq, header, sizeof(*header));
 
 	if (length)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * One function, on demand: its calls, how long they take, the values of one argument, and of some calls the
- * stack. All but the stacks is added up here: no event leaves the kernel, however busy the function is.
+ * Trace one function on demand: the number of its calls, their duration, the values of one argument, and the
+ * stacks of some calls. Everything except the stacks is aggregated here: no other event is sent to user
+ * space, however busy the function is.
  */
 #include "kernel_types.h"
 #include <bpf/bpf_helpers.h>
@@ -15,35 +16,37 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define MAP_PERCPU_ARRAY 6
 #define MAP_LRU_HASH 9
 #define NO_ARGUMENT 0xffffffff
-/* Octaves of nanoseconds: the last one begins at 2^39, nine minutes. */
+/* Number of histogram buckets, one per power of two of ns. The last one begins at 2^39 ns, nine minutes. */
 #define BUCKETS 40
 
-/* Set before loading; trace.rs mirrors it. What is not wanted the verifier drops. */
+/* Set before loading; constants() in trace.rs has the same layout. The verifier removes code that is not
+ * needed. */
 const volatile struct {
-	__u32 argument; /* from 0, or NO_ARGUMENT */
-	__u32 bits; /* its width */
+	__u32 argument; /* its index from 0, or NO_ARGUMENT */
+	__u32 bits; /* the argument's width */
 	__u32 timed;
 	__u32 callers;
 } wanted = {};
 
 enum counter {
-	HITS, /* also of a function that does not count at the moment: each costs */
+	HITS, /* all hits, also while calls are not counted, because each hit costs time */
 	CALLS,
-	OTHER_VALUES, /* that found no room */
-	STACKS_HELD_BACK, /* in a burst */
-	STACKS_LOST, /* the ring was full */
+	OTHER_VALUES, /* values for which the map had no room */
+	STACKS_HELD_BACK, /* stacks not captured because of the limit per interval */
+	STACKS_LOST, /* stacks lost because the ring was full */
 	COUNTERS,
 };
 
-/* Written from outside while it runs; trace/session.py mirrors it. */
+/* Written by user space while the program runs; trace/session.py has the same layout. */
 struct control {
-	__u64 tgid; /* uprobes belong to a file: other servers may run the same one */
-	__u64 since; /* calls that began before are none: they may have ended unseen */
-	__u64 open; /* whether calls count */
-	__u64 every; /* one stack of so many calls; 0: none */
-	__u64 stretch_ns; /* and in each stretch of time ... */
-	__u64 most; /* ... at most so many */
-	__u64 kind; /* what the reader tells them apart by */
+	__u64 tgid; /* the process to trace: a uprobe is on a file, which other servers may run too */
+	__u64 since; /* start of counting; calls that began earlier are ignored, since their return may have
+			been missed */
+	__u64 open; /* not 0 while calls are counted */
+	__u64 every; /* capture the stack of one call in so many; 0 for none */
+	__u64 stretch_ns; /* length of the interval in which the number of stacks is limited */
+	__u64 most; /* maximum number of stacks per interval */
+	__u64 kind; /* the kind of the samples, by which the reader distinguishes them */
 };
 
 struct latency {
@@ -51,7 +54,8 @@ struct latency {
 	__u64 buckets[BUCKETS];
 };
 
-/* Calls until the next stack, what is left of its round then, and calls since the last stack. */
+/* Calls until the next stack is captured, calls left in its round after that, and calls since the last stack.
+ */
 struct turn {
 	__u64 left;
 	__u64 rest;
@@ -84,8 +88,8 @@ struct {
 	__type(value, struct latency);
 } latencies SEC(".maps");
 
-/* When each thread's call began. A thread that ended in one leaves its entry; LRU so that such never fill it.
- */
+/* Start time of each thread's call. A thread that exits during a call leaves its entry behind; with LRU such
+ * entries never fill the map. */
 struct {
 	__uint(type, MAP_LRU_HASH);
 	__uint(max_entries, 16384);
@@ -93,8 +97,8 @@ struct {
 	__type(value, __u64);
 } begun SEC(".maps");
 
-/* Counted one by one up to so many different ones, and all of them by powers of two: 0, then [1, 2), [2, 4)
- * ... */
+/* Up to 4,096 distinct values are counted individually. In value_octaves all are counted by powers of two: 0,
+ * [1, 2), [2, 4) ... */
 struct {
 	__uint(type, MAP_PERCPU_HASH);
 	__uint(max_entries, 4096);
@@ -136,7 +140,7 @@ static __always_inline void add(void *map, __u32 index)
 		__sync_fetch_and_add(value, 1);
 }
 
-/* What runs for this server; NULL elsewhere. */
+/* Return the control block if the current process is the traced server, otherwise NULL. */
 static __always_inline struct control *here(void)
 {
 	__u32 zero = 0;
@@ -179,7 +183,7 @@ static __always_inline __u64 argument(struct pt_regs *ctx)
 }
 #endif
 
-/* The upper bits of a narrow argument are whatever was there before. */
+/* Count a value. The upper bits of a narrow argument are undefined, so they are masked. */
 static __always_inline void note(__u64 value)
 {
 	__u64 one = 1, *count;
@@ -195,8 +199,8 @@ static __always_inline void note(__u64 value)
 }
 
 /*
- * Whether this call's stack is taken: one of each round of `every` calls, at a place in it that is drawn
- * anew, so that callers who come in turn are all met.
+ * Return 1 if the stack of this call is to be captured. One call of each round of `every` calls is chosen, at
+ * a position that is drawn anew for each round, so that callers that alternate regularly are all sampled.
  */
 static __always_inline int is_its_turn(struct turn *turn, __u64 every)
 {
@@ -213,7 +217,8 @@ static __always_inline int is_its_turn(struct turn *turn, __u64 every)
 	return 1;
 }
 
-/* A rate that rises between two looks at it must not take more than was agreed. */
+/* Return 1 unless the limit of this interval is reached. Without it a rate of calls that rises before user
+ * space adjusts `every` would exceed the agreed cost. */
 static __always_inline int has_room(struct control *control)
 {
 	__u32 zero = 0;
@@ -233,7 +238,8 @@ static __always_inline int has_room(struct control *control)
 	return 1;
 }
 
-/* A stack stands for all calls since the one before it, so that they add up to the calls that there were. */
+/* Capture a stack if it is this call's turn. It is weighted with all calls since the stack before, so that
+ * the weights add up to the number of calls. */
 static __always_inline void take_stack(struct pt_regs *ctx, struct control *control)
 {
 	__u32 zero = 0;
@@ -266,7 +272,7 @@ int trace_enter(struct pt_regs *ctx)
 		note(argument(ctx));
 	if (wanted.callers)
 		take_stack(ctx, control);
-	if (wanted.timed) { /* the last: what we take ourselves is not the function's */
+	if (wanted.timed) { /* last, so that the time spent here is not added to the function's */
 		now = bpf_ktime_get_ns();
 		bpf_map_update_elem(&begun, &tid, &now, 0);
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* What the background does: the master thread, purge, the change buffer. */
+/* Background activity: the master thread, purge, the change buffer. */
 
 #ifdef HAVE_MASTER_TICK
 int master_tick_enter(struct pt_regs *ctx)

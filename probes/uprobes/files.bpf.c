@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* System calls on files, by descriptor: which kind of file a descriptor is, /proc/PID/fd tells outside. */
+/* File system calls, by descriptor. The agent finds out by /proc/PID/fd which kind of file a descriptor is.
+ */
 
 #if defined(HAVE_FSYNC) || defined(HAVE_FDATASYNC) || defined(HAVE_PREAD)
 
@@ -11,7 +12,7 @@ struct file_key {
 	u32 operation;
 };
 
-/* The descriptor under which the agent has made room for what finds none. */
+/* The descriptor of an entry that the agent has created for files that find no room in the map. */
 #define OTHER_FILES (~0U)
 
 BPF_HASH(files, struct file_key, struct histogram, 4096);

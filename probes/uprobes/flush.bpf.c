@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* Flushing: batches by type, the pages they write, and who does it. */
+/* Flushing: batches by type, the pages they write, and the threads that do it. */
 
-/* A batch that is asked for more pages than this is asked for as many as there are (ULINT_MAX). */
+/* A batch that is asked for more pages than this has no limit (ULINT_MAX). */
 #define NO_LIMIT (1ULL << 32)
 
 static inline int batch_enter(u32 point, u64 type, u64 asked)
@@ -59,8 +59,8 @@ int flush_lru_batch_leave(struct pt_regs *ctx)
 #endif
 
 #ifdef HAVE_PAGE_FLUSH
-/* One page handed to the operating system. Where the type is no argument, the batch around the call tells it.
- */
+/* Count one page handed to the operating system. If the type is not an argument, the enclosing batch call
+ * determines it. */
 static inline void page_flushed(u64 type)
 {
 	add(FLUSHED_PAGES, FLUSHED_PAGES_LABELS, type, 1);
@@ -75,7 +75,7 @@ int page_flush_enter(struct pt_regs *ctx)
 	return 0;
 }
 
-/* A page that another thread holds is passed over: only the return tells. */
+/* A page that another thread holds is skipped: only the return value shows whether the page was flushed. */
 int page_flush_leave(struct pt_regs *ctx)
 {
 	u64 type, took;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* Free pages: waits for one, and whether locks and the hash index use up the buffer pool. */
+/* Free pages: waits for a free page, and checks whether locks and the hash index use up the buffer pool. */
 
 #ifdef HAVE_FREE_BLOCK
 int free_block_enter(struct pt_regs *ctx)

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* Contended latches: who spins for one, by the requesting line of code, and sleeps for one. */
+/* Contended latches: threads that spin, by the line of code that requests the latch, and threads that sleep.
+ */
 
 #if defined(HAVE_MUTEX_SPIN) || defined(HAVE_RW_LOCK_SPIN)
 
-/* Where the request was made: the server's own strings, read outside once for each. */
+/* The place of the request. `file` is the address of a string of the server, which the agent reads once per
+ * site. */
 struct site {
 	u64 file;
 	u64 line;
@@ -18,7 +20,7 @@ static inline int spins(u32 point, u64 file, u64 line)
 	if (elsewhere() || !hit(point))
 		return 0;
 	count = sites.lookup_or_try_init(&site, &none);
-	if (!count) { /* the agent has made room for what finds none */
+	if (!count) { /* the map is full: use the entry {0, 0} that the agent has created for this */
 		drop(DROPPED_SITES);
 		site.file = 0;
 		site.line = 0;
@@ -57,14 +59,15 @@ int latch_wait_leave(struct pt_regs *ctx)
 #endif
 
 #ifdef HAVE_MUTEX_WAIT
-/* libc's slow path of pthread_mutex_lock, by the mutex: those that the server exports under a name. */
+/* The slow path of pthread_mutex_lock in libc, by mutex: those for which the server exports a symbol. */
 BPF_HASH(mutexes, u64, u32, 256);
 
 int mutex_wait_enter(struct pt_regs *ctx)
 {
 	u64 address = mutex_wait_mutex(ctx);
 	u32 *index;
-	if (elsewhere() || !hit(MUTEX_WAIT)) /* a mutex without a name costs as much as one with */
+	/* Count the hit before the lookup, because hits of mutexes without a name cost as much. */
+	if (elsewhere() || !hit(MUTEX_WAIT))
 		return 0;
 	index = mutexes.lookup(&address);
 	if (index)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* Deadlock searches and row-lock waits. Only ever the function that begins a search: the recursive one within
- * runs half a million times a second under the lock system's mutex. */
+/* Deadlock searches and row-lock waits. Only the function that begins a search may be probed: the recursive
+ * one that it calls runs half a million times per second under the lock system's mutex. */
 
 #ifdef HAVE_DEADLOCK_SEARCH
 int deadlock_search_enter(struct pt_regs *ctx)
