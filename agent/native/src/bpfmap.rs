@@ -19,14 +19,14 @@ pub struct Map {
 impl Map {
     /// Read the values of keys 0 to `entries` - 1 of an array.
     pub fn array(self, entries: u32) -> io::Result<Vec<Vec<u64>>> {
-        self.all_at_once(entries).or_else(|_| {
+        self.lookup_all(entries).or_else(|_| {
             let mut buffer = self.buffer()?;
             (0..entries).map(|key| self.lookup(&key.to_ne_bytes(), &mut buffer)).collect()
         })
     }
 
     /// Read an array by one system call. Linux before 5.13 does not support it for per-CPU maps.
-    fn all_at_once(self, entries: u32) -> io::Result<Vec<Vec<u64>>> {
+    fn lookup_all(self, entries: u32) -> io::Result<Vec<Vec<u64>>> {
         let words = self.copies()? * self.words;
         let mut keys = vec![0_u32; entries as usize];
         let mut values = vec![0_u64; entries as usize * words];
@@ -69,7 +69,7 @@ impl Map {
 
     /// Set the value of a key; not for per-CPU maps.
     pub fn update(self, key: &[u8], value: &[u8]) -> io::Result<()> {
-        self.fits(key)?;
+        self.check_key(key)?;
         // SAFETY: the key has the map's size. The caller passes a value of the map's value size.
         check(unsafe {
             libbpf_sys::bpf_map_update_elem(self.descriptor, key.as_ptr().cast(), value.as_ptr().cast(), 0)
@@ -78,7 +78,7 @@ impl Map {
 
     /// Delete a key of a hash. A missing key is not an error.
     pub fn delete(self, key: &[u8]) -> io::Result<()> {
-        self.fits(key)?;
+        self.check_key(key)?;
         // SAFETY: the key has the map's size, which is checked above.
         match check(unsafe { libbpf_sys::bpf_map_delete_elem(self.descriptor, key.as_ptr().cast()) }) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -86,7 +86,7 @@ impl Map {
         }
     }
 
-    fn fits(self, key: &[u8]) -> io::Result<()> {
+    fn check_key(self, key: &[u8]) -> io::Result<()> {
         if key.len() == self.key_bytes {
             return Ok(());
         }

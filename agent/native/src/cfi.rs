@@ -104,8 +104,8 @@ pub enum Rule {
         /// True if the file marks the return address as undefined, false if it just does not describe it.
         undefined: bool,
     },
-    /// The function has an entry, but none of its rows covers the address. The innermost frame is then treated
-    /// as if its prologue had not run yet, other frames as if the frame pointer were set up.
+    /// The function has an entry, but none of its rows covers the address. The innermost frame is then
+    /// treated as if its prologue had not run yet, other frames as if the frame pointer were set up.
     Uncovered,
     /// Follow the frame pointer.
     FramePointer,
@@ -165,16 +165,16 @@ fn advance<F: Fn(u64) -> Option<u64>>(
     memory: &mut Memory<F>,
 ) -> Option<Caller> {
     let ip = memory.word(sp.checked_sub(8)?)?;
-    checked(frame, Frame { ip, sp, bp, innermost: false })
+    validated(frame, Frame { ip, sp, bp, innermost: false })
 }
 
-fn checked(frame: Frame, caller: Frame) -> Option<Caller> {
+fn validated(frame: Frame, caller: Frame) -> Option<Caller> {
     if caller.ip == 0 {
         return Some(Caller::Top);
     }
-    let stands = caller.sp == frame.sp && caller.ip == frame.ip;
+    let is_unchanged = caller.sp == frame.sp && caller.ip == frame.ip;
     let backwards = !frame.innermost && caller.sp < frame.sp;
-    (!stands && !backwards).then_some(Caller::At(caller))
+    (!is_unchanged && !backwards).then_some(Caller::At(caller))
 }
 
 impl Row {
@@ -215,7 +215,7 @@ impl Row {
             Saved::Expression(one) => evaluate(one)?,
             Saved::Same | Saved::Nowhere => memory.word(canonical.checked_sub(8)?)?,
         };
-        checked(frame, Frame { ip, sp: canonical, bp, innermost: false })
+        validated(frame, Frame { ip, sp: canonical, bp, innermost: false })
     }
 }
 

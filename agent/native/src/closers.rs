@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Maximum number of closers. Each needs about 50 ms for a link, even if others run at the same time. A
 /// closer has a copy of our page tables, which count as our memory.
-const MOST: usize = 16;
+const MAX_CLOSERS: usize = 16;
 
 /// Held while closers start. A new closer has copies of all our descriptors. None of these may become the
 /// last reference, so no other thread may begin to close descriptors meanwhile.
@@ -25,7 +25,7 @@ pub fn close_all(descriptors: Vec<OwnedFd>) {
     if descriptors.is_empty() {
         return;
     }
-    let share = descriptors.len().div_ceil(MOST);
+    let share = descriptors.len().div_ceil(MAX_CLOSERS);
     let starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
     let Ok(gate) = Gate::new() else { return }; // then this thread closes them, which is better than not at all
     let closers: Vec<Closer> = descriptors.chunks(share).filter_map(|some| gate.start(some)).collect();
@@ -56,14 +56,14 @@ impl Gate {
         let (ready, go) = (self.ready.1.as_raw_fd(), self.go.0.as_raw_fd());
         let mut kept: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).chain([ready, go]).collect();
         kept.sort_unstable();
-        let limit = most_descriptors();
+        let limit = descriptor_limit();
         let pid = without_signals(|| {
             // SAFETY: with these arguments clone works like fork(), but sends no signal when the child exits,
             // because Python does not know this child. The child only makes raw system calls.
             let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
             if pid == 0 {
                 // SAFETY: this runs in the child, which has its own copy of everything.
-                unsafe { end_at_go(&kept, limit, ready, go) }
+                unsafe { run_closer(&kept, limit, ready, go) }
             }
             pid
         });
@@ -96,7 +96,7 @@ impl Closer {
 ///
 /// # Safety
 /// Call it only in a child process that shares neither memory nor descriptors with its parent.
-unsafe fn end_at_go(kept: &[RawFd], limit: RawFd, ready: RawFd, go: RawFd) -> ! {
+unsafe fn run_closer(kept: &[RawFd], limit: RawFd, ready: RawFd, go: RawFd) -> ! {
     let mut first = 0;
     for &descriptor in kept {
         // SAFETY: the descriptors are the child's own copies, and nothing in the child uses them.
@@ -131,11 +131,11 @@ unsafe fn close_between(first: RawFd, end: RawFd) {
 }
 
 /// Return the limit of descriptors: ours have lower numbers.
-fn most_descriptors() -> RawFd {
+fn descriptor_limit() -> RawFd {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is to a local rlimit.
-    let told = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    if told < 0 { RawFd::MAX } else { RawFd::try_from(limit.rlim_cur).unwrap_or(RawFd::MAX) }
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    if result < 0 { RawFd::MAX } else { RawFd::try_from(limit.rlim_cur).unwrap_or(RawFd::MAX) }
 }
 
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {

@@ -84,8 +84,8 @@ impl CodeFile {
 
     /// List the functions whose names begin with one of these prefixes. IFUNC resolvers are left out: they
     /// run only once.
-    pub fn functions(&self, beginnings: &[String]) -> Vec<Function> {
-        let named = self.table.named(beginnings).into_iter().filter(|named| named.is_code);
+    pub fn functions(&self, prefixes: &[String]) -> Vec<Function> {
+        let named = self.table.named(prefixes).into_iter().filter(|named| named.is_code);
         named
             .filter_map(|Named { name, address, size, .. }| {
                 let offset = self.file_offset(address)?;
@@ -97,18 +97,18 @@ impl CodeFile {
 
     /// List the variables whose names begin with one of these prefixes: (name, address in the process, size
     /// in bytes).
-    pub fn variables(&self, beginnings: &[String]) -> Vec<(String, u64, u64)> {
-        let named = self.table.named(beginnings).into_iter().filter(|named| !named.is_code);
+    pub fn variables(&self, prefixes: &[String]) -> Vec<(String, u64, u64)> {
+        let named = self.table.named(prefixes).into_iter().filter(|named| !named.is_code);
         named.map(|Named { name, address, size, .. }| (name, address.wrapping_add(self.bias), size)).collect()
     }
 
     /// Return the variable that covers each of these addresses in the process: (name, address of its first
     /// byte).
     pub fn variables_at(&self, addresses: &[u64]) -> Vec<Option<(String, u64)>> {
-        let own: Vec<u64> = addresses.iter().map(|one| one.wrapping_sub(self.bias)).collect();
-        let found = self.table.variables_at(&own);
-        let told = |Named { name, address, .. }| (name, address.wrapping_add(self.bias));
-        found.into_iter().map(|one| one.map(told)).collect()
+        let svmas: Vec<u64> = addresses.iter().map(|one| one.wrapping_sub(self.bias)).collect();
+        let found = self.table.variables_at(&svmas);
+        let with_process_address = |Named { name, address, .. }| (name, address.wrapping_add(self.bias));
+        found.into_iter().map(|one| one.map(with_process_address)).collect()
     }
 
     /// Count the file's references to each of these functions (ELF virtual address, size); see

@@ -42,8 +42,8 @@ impl Module {
     }
 
     /// Return how many bytes of its files are kept in memory.
-    fn held(&self) -> u64 {
-        self.elf.as_ref().map_or(0, |elf| elf.held()) + self.symbols.held()
+    fn memory_bytes(&self) -> u64 {
+        self.elf.as_ref().map_or(0, |elf| elf.memory_bytes()) + self.symbols.memory_bytes()
     }
 
     /// Convert an address in the process to the ELF virtual address.
@@ -201,9 +201,9 @@ impl Modules {
         if self.files.len() >= limits::MODULES {
             return Some(format!("{path}: not read: the process maps more than {} files", limits::MODULES));
         }
-        let held: u64 = self.files.iter().map(Module::held).sum();
-        (held >= limits::PROCESS_BYTES)
-            .then(|| format!("{path}: not read: the files before it take {held} bytes of memory"))
+        let memory_bytes: u64 = self.files.iter().map(Module::memory_bytes).sum();
+        (memory_bytes >= limits::PROCESS_BYTES)
+            .then(|| format!("{path}: not read: the files before it take {memory_bytes} bytes of memory"))
     }
 }
 

@@ -20,7 +20,7 @@ use crate::programs::{self, Shape};
 use crate::uprobe::Place;
 
 /// Environment variable: if set to "events", uprobes use perf events even if the kernel supports links.
-const CHOICE: &str = "INNOSCOPE_UPROBES";
+const ENVIRONMENT_VARIABLE: &str = "INNOSCOPE_UPROBES";
 const BPF_MAP_TYPE_ARRAY: u32 = libbpf_sys::BPF_MAP_TYPE_ARRAY;
 const COUNTER: Shape = Shape {
     name: String::new(),
@@ -47,16 +47,16 @@ const COUNT: [[u8; 8]; 11] = [
 
 /// Return true if this kernel supports such links and they count the calls of all threads. Before 6.10 some
 /// kernels count only those of a process's first thread. Detected once, by probing a function of this module.
-pub fn works() -> bool {
-    tried().is_ok()
+pub fn is_supported() -> bool {
+    detect().is_ok()
 }
 
-/// Detect support like [`works`], and return the reason if there is none.
-pub fn tried() -> &'static Result<(), String> {
-    static TRIED: OnceLock<Result<(), String>> = OnceLock::new();
-    TRIED.get_or_init(|| match env::var_os(CHOICE) {
-        Some(choice) if choice == "events" => Err(format!("{CHOICE} is events")),
-        _ => try_out(),
+/// Detect support like [`is_supported`], and return the reason if there is none.
+pub fn detect() -> &'static Result<(), String> {
+    static DETECTED: OnceLock<Result<(), String>> = OnceLock::new();
+    DETECTED.get_or_init(|| match env::var_os(ENVIRONMENT_VARIABLE) {
+        Some(choice) if choice == "events" => Err(format!("{ENVIRONMENT_VARIABLE} is events")),
+        _ => count_one_call(),
     })
 }
 
@@ -83,7 +83,7 @@ pub fn attach(program: RawFd, place: Place<'_>) -> io::Result<OwnedFd> {
 }
 
 /// Check that a link counts one call on a thread that is not the first of the process.
-fn try_out() -> Result<(), String> {
+fn count_one_call() -> Result<(), String> {
     let counter = programs::create_map(&COUNTER).map_err(|error| error.to_string())?;
     let program = programs::load_for_links("try_out", COUNT.as_flattened(), &[counter.as_raw_fd()])
         .map_err(|error| error.to_string())?;

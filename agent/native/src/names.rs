@@ -23,7 +23,7 @@ pub struct Frame {
 }
 
 /// Up to this many address names stay cached when the cached stacks are dropped.
-const ADDRESSES_KEPT: usize = 2_000;
+const MAX_CACHED_ADDRESSES: usize = 2_000;
 
 /// A cache of the frames at each address.
 pub struct AddressNames {
@@ -46,7 +46,7 @@ impl AddressNames {
         // A return address may already belong to the next function: look up the call instruction before it.
         let lookup = if innermost { address } else { address.wrapping_sub(1) };
         let named = self.frames.entry(lookup);
-        named.or_insert_with(|| Arc::new(name(modules, address, lookup, self.inlines)))
+        named.or_insert_with(|| Arc::new(resolve(modules, address, lookup, self.inlines)))
     }
 
     /// Return the frame of a kernel address.
@@ -65,7 +65,7 @@ impl AddressNames {
     }
 
     /// Clear the cache, because the modules changed or to limit memory.
-    pub fn forget(&mut self) {
+    pub fn clear(&mut self) {
         self.frames.clear();
     }
 }
@@ -103,19 +103,19 @@ impl StackNames {
     }
 
     /// Drop the cached stacks to limit memory. The names of addresses stay cached unless there are too many.
-    pub fn forget_stacks(&mut self) {
+    pub fn clear_stacks(&mut self) {
         self.ids.clear();
         self.stacks.clear();
-        if self.names.len() > ADDRESSES_KEPT {
-            self.names.forget();
+        if self.names.len() > MAX_CACHED_ADDRESSES {
+            self.names.clear();
         }
     }
 
     /// Drop everything, because the modules changed.
-    pub fn forget(&mut self) {
+    pub fn clear(&mut self) {
         self.ids.clear();
         self.stacks.clear();
-        self.names.forget();
+        self.names.clear();
     }
 
     /// Return the frames of a stack, innermost first.
@@ -144,7 +144,7 @@ impl StackNames {
 }
 
 /// Resolve the frames of one address: the inlined functions first, then the function that contains them.
-fn name(modules: &Modules, address: u64, lookup: u64, inlines: bool) -> Vec<Frame> {
+fn resolve(modules: &Modules, address: u64, lookup: u64, inlines: bool) -> Vec<Frame> {
     let Some(index) = modules.at(lookup) else {
         return vec![Frame {
             function: None,

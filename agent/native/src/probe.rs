@@ -11,7 +11,7 @@ use crate::multi;
 use crate::snapshot::bpf::BpfSource;
 use crate::snapshot::perf;
 use crate::snapshot::ptrace::PtraceSource;
-use crate::snapshot::{Motion, Source};
+use crate::snapshot::{Consistency, Source};
 
 /// Load the snapshot program and run it on this process; return whether it works, and the evidence.
 pub fn bpf() -> (bool, String) {
@@ -50,7 +50,7 @@ pub fn perf() -> (bool, String) {
 
 /// Count a call of our calibration function by a uprobe link.
 pub fn uprobe_links() -> (bool, String) {
-    match multi::tried() {
+    match multi::detect() {
         Ok(()) => (true, "a link counted a call on another thread".to_owned()),
         Err(why) => (false, why.clone()),
     }
@@ -68,7 +68,7 @@ pub fn ptrace() -> (bool, String) {
     let _ = child.kill();
     let _ = child.wait();
     describe(tried.map(|threads| {
-        let held = threads.iter().filter(|thread| thread.motion == Motion::Still).count();
+        let held = threads.iter().filter(|thread| thread.consistency == Consistency::Consistent).count();
         (held > 0, "held a child process and let it go".to_owned())
     }))
 }

@@ -1,7 +1,7 @@
 //! Takes snapshots of all threads of a process: copies and unwinds the stacks, retries threads that ran
 //! meanwhile, and resolves symbols.
 
-mod mend;
+mod retry;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,21 +9,20 @@ use std::time::Instant;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::error::{Error, Kind, Result};
-use crate::look::{Look, Thread, Trust};
 use crate::modules::Modules;
 use crate::names::{Addresses, Frame, StackNames};
+use crate::pacing::Pacer;
 use crate::snapshot::bpf::BpfSource;
 use crate::snapshot::ptrace::PtraceSource;
-use crate::snapshot::{Motion, RawThread, Source};
+use crate::snapshot::{Consistency, RawThread, Snapshot, Source, Thread, Trust};
 use crate::symbols::{DebugSearch, limits};
-use crate::turn::Turn;
 use crate::unwind::{End, Unwinder, Walk};
 
 /// Maximum number of threads that are retried after they ran; further ones are returned as they were copied.
-const MEND_MOST: usize = 1_000;
+const MAX_RETRIED: usize = 1_000;
 /// If more distinct stacks are cached than twice those of the last snapshot plus this many, the cache is
 /// cleared to limit memory. Threads that compute have new stacks in each snapshot.
-const STACKS_SPARE: usize = 64;
+const SPARE_STACKS: usize = 64;
 
 /// How to copy the threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,17 +41,17 @@ pub struct Process {
     unwinder: Unwinder,
     names: StackNames,
     /// Number of distinct stacks in the last snapshot.
-    present: usize,
+    distinct_stacks: usize,
     /// The unwound stacks of threads that were off the CPU in the last snapshot, by thread id.
-    at_rest: FxHashMap<u32, AtRest>,
+    cached_stacks: FxHashMap<u32, CachedStack>,
     /// Maximum bytes of stacks that one snapshot copies. The same amount again may be read for deep stacks.
-    most_bytes: u64,
+    max_bytes: u64,
     /// Bytes of deep stacks that this snapshot may still read.
-    deep_left: u64,
+    deep_bytes_left: u64,
 }
 
 /// The unwound stack of a thread that was off the CPU. It is valid until the thread has run.
-struct AtRest {
+struct CachedStack {
     switches: u64,
     trust: Trust,
     stack: u32,
@@ -60,7 +59,7 @@ struct AtRest {
 }
 
 /// A thread whose stack is unwound; only its symbols are missing.
-struct Finished {
+struct UnwoundThread {
     thread: RawThread,
     trust: Trust,
     stack: Stack,
@@ -68,31 +67,31 @@ struct Finished {
 
 enum Stack {
     /// Unwound in this snapshot.
-    Walked(Walk),
+    Unwound(Walk),
     /// The same as in the last snapshot. Its symbols may have been dropped from the cache since.
-    Known(u32, Arc<Addresses>),
+    Cached(u32, Arc<Addresses>),
 }
 
-impl Finished {
+impl UnwoundThread {
     fn new(thread: RawThread, walk: Walk, trust: Trust) -> Self {
-        Self { thread: thread.without_stack(), trust, stack: Stack::Walked(walk) }
+        Self { thread: thread.without_stack(), trust, stack: Stack::Unwound(walk) }
     }
 
     /// Return true if the next snapshot would give the same stack. That is not so if the walk met an address
     /// outside all modules, which may be known by then, or ran out of steps.
     fn is_final(&self) -> bool {
-        !matches!(&self.stack, Stack::Walked(walk) if matches!(walk.end, End::Elsewhere | End::Budget))
+        !matches!(&self.stack, Stack::Unwound(walk) if matches!(walk.end, End::OutsideModules | End::Budget))
     }
 
     /// Return true if the walk met an address outside all modules.
-    fn is_elsewhere(&self) -> bool {
-        matches!(&self.stack, Stack::Walked(walk) if walk.end == End::Elsewhere)
+    fn left_modules(&self) -> bool {
+        matches!(&self.stack, Stack::Unwound(walk) if walk.end == End::OutsideModules)
     }
 }
 
 impl Process {
-    /// Open the process's modules and prepare the method. `kept` is what [`Process::fitted`] returned earlier
-    /// on the same kernel.
+    /// Open the process's modules and prepare the method. `cached_program` is what
+    /// [`Process::relocated_program`] returned earlier on the same kernel.
     ///
     /// Errors: `Gone`, `Rights`, `Bpf`, `Internal`.
     pub fn new(
@@ -101,7 +100,7 @@ impl Process {
         search: DebugSearch,
         inlines: bool,
         kernel: bool,
-        kept: Option<&[u8]>,
+        cached_program: Option<&[u8]>,
     ) -> Result<Self> {
         let modules = Modules::new(pid, search)?;
         if modules.all().is_empty() {
@@ -112,7 +111,7 @@ impl Process {
         }
         refuse_other_architecture(pid, &modules)?;
         let source: Box<dyn Source> = match method {
-            Method::Bpf => Box::new(BpfSource::new(pid, kernel, kept)?),
+            Method::Bpf => Box::new(BpfSource::new(pid, kernel, cached_program)?),
             Method::Ptrace => Box::new(PtraceSource::new(pid)),
         };
         let unwinder = Unwinder::new(&modules);
@@ -122,10 +121,10 @@ impl Process {
             modules,
             unwinder,
             names: StackNames::new(inlines, kernel),
-            present: 0,
-            at_rest: FxHashMap::default(),
-            most_bytes: u64::MAX,
-            deep_left: u64::MAX,
+            distinct_stacks: 0,
+            cached_stacks: FxHashMap::default(),
+            max_bytes: u64::MAX,
+            deep_bytes_left: u64::MAX,
         })
     }
 
@@ -136,8 +135,8 @@ impl Process {
 
     /// Return the relocated program, to be passed to [`Process::new`] at the next start on the same kernel
     /// build; None if there is nothing new to cache.
-    pub fn fitted(&self) -> Option<&[u8]> {
-        self.source.fitted()
+    pub fn relocated_program(&self) -> Option<&[u8]> {
+        self.source.relocated_program()
     }
 
     /// Return the modules as of the last snapshot.
@@ -151,91 +150,93 @@ impl Process {
     }
 
     /// Limit the bytes of stacks that a snapshot copies, and separately those that it reads for deep stacks.
-    pub fn limit(&mut self, most_bytes: u64) {
-        self.most_bytes = most_bytes;
+    pub fn limit(&mut self, max_bytes: u64) {
+        self.max_bytes = max_bytes;
     }
 
     /// Copy, unwind and symbolise the stacks of all threads.
     ///
     /// Errors: `Gone` if the process ended before the copy; otherwise those of the method.
-    pub fn look(&mut self) -> Result<Look> {
-        if self.names.len() > 2 * self.present + STACKS_SPARE {
-            self.names.forget_stacks();
+    pub fn snapshot(&mut self) -> Result<Snapshot> {
+        if self.names.len() > 2 * self.distinct_stacks + SPARE_STACKS {
+            self.names.clear_stacks();
         }
         self.unwinder.refill();
-        let mut look = Look::default();
+        let mut snapshot = Snapshot::default();
         let (mut done, mut moved) = (Vec::new(), Vec::new());
-        let mut before = std::mem::take(&mut self.at_rest);
+        let mut previous = std::mem::take(&mut self.cached_stacks);
         let mut refreshed = false;
-        self.deep_left = self.most_bytes;
+        self.deep_bytes_left = self.max_bytes;
         let started = Instant::now();
-        self.source.begin(self.most_bytes)?;
+        self.source.begin(self.max_bytes)?;
         // Process the copy in parts, so that the stacks of 20,000 threads are never in memory together.
         loop {
             let part = self.source.next()?;
             if part.is_empty() {
                 break;
             }
-            look.copy = started.elapsed();
-            self.walk_part(part, &mut before, &mut done, &mut moved, &mut refreshed)?;
+            snapshot.copy = started.elapsed();
+            self.walk_part(part, &mut previous, &mut done, &mut moved, &mut refreshed)?;
         }
-        drop(before);
+        drop(previous);
         if done.is_empty() && moved.is_empty() {
             return Err(Error::new(Kind::Gone, format!("process {} ended", self.pid)));
         }
-        look.unwind = started.elapsed().saturating_sub(look.copy);
-        look.retried = moved.len();
-        look.notes.extend_from_slice(self.source.notes());
+        snapshot.unwind = started.elapsed().saturating_sub(snapshot.copy);
+        snapshot.retried = moved.len();
+        snapshot.notes.extend_from_slice(self.source.notes());
         let started = Instant::now();
-        self.mend(moved, &mut done, &mut look)?;
-        look.copy += started.elapsed();
+        self.retry_moved(moved, &mut done, &mut snapshot)?;
+        snapshot.copy += started.elapsed();
         if self.unwinder.is_exhausted() {
-            look.notes.push(format!(
+            snapshot.notes.push(format!(
                 "unwinding was stopped after {} steps: the unwind information of a mapped file is malformed or \
                  hostile, and stacks are incomplete",
                 limits::STEPS
             ));
         }
         let started = Instant::now();
-        self.name(done, &mut look);
-        look.symbolise = started.elapsed();
-        if look.shallow > 0 {
+        self.name(done, &mut snapshot);
+        snapshot.symbolise = started.elapsed();
+        if snapshot.shallow > 0 {
             // The text must not change from snapshot to snapshot, because readers list each distinct note
             // once.
-            look.notes.push(format!(
+            snapshot.notes.push(format!(
                 "some stacks are cut and marked truncated: a snapshot copies at most {} MB; other threads have \
                  their turn at the next",
-                self.most_bytes / 1_000_000,
+                self.max_bytes / 1_000_000,
             ));
         }
-        self.present = look.threads.iter().map(|thread| thread.stack).collect::<FxHashSet<_>>().len();
-        Ok(look)
+        self.distinct_stacks =
+            snapshot.threads.iter().map(|thread| thread.stack).collect::<FxHashSet<_>>().len();
+        Ok(snapshot)
     }
 
     /// Resolve the symbols, and cache the stacks of threads that were off the CPU.
-    fn name(&mut self, done: Vec<Finished>, look: &mut Look) {
-        let mut turn = Turn::begin();
-        look.threads.reserve_exact(done.len());
+    fn name(&mut self, done: Vec<UnwoundThread>, snapshot: &mut Snapshot) {
+        let mut pacer = Pacer::start();
+        snapshot.threads.reserve_exact(done.len());
         for finished in done {
-            turn.give_way();
-            let keep =
-                finished.thread.motion == Motion::Still && finished.is_final() && !finished.thread.shallow;
-            let Finished { thread, trust, stack } = finished;
+            pacer.yield_if_due();
+            let cacheable = finished.thread.consistency == Consistency::Consistent
+                && finished.is_final()
+                && !finished.thread.shallow;
+            let UnwoundThread { thread, trust, stack } = finished;
             let (stack, addresses) = match stack {
-                Stack::Known(id, addresses) if self.names.get(id).is_some() => (id, addresses),
-                Stack::Known(_, addresses) => self.names.intern(&self.modules, (*addresses).clone()),
-                Stack::Walked(walk) => {
+                Stack::Cached(id, addresses) if self.names.get(id).is_some() => (id, addresses),
+                Stack::Cached(_, addresses) => self.names.intern(&self.modules, (*addresses).clone()),
+                Stack::Unwound(walk) => {
                     self.names.intern(&self.modules, (walk.addresses, thread.kernel.clone()))
                 }
             };
-            look.shallow += usize::from(thread.shallow);
-            if keep {
+            snapshot.shallow += usize::from(thread.shallow);
+            if cacheable {
                 let switches = thread.switches;
-                self.at_rest.insert(thread.tid, AtRest { switches, trust, stack, addresses });
+                self.cached_stacks.insert(thread.tid, CachedStack { switches, trust, stack, addresses });
             }
-            look.threads.push(Thread { raw: thread, trust, stack });
+            snapshot.threads.push(Thread { raw: thread, trust, stack });
         }
-        look.threads.sort_by_key(|thread| thread.raw.tid);
+        snapshot.threads.sort_by_key(|thread| thread.raw.tid);
     }
 
     /// Unwind the threads of one part of the copy that did not run meanwhile. The others are left for a
@@ -243,45 +244,45 @@ impl Process {
     fn walk_part(
         &mut self,
         part: Vec<RawThread>,
-        before: &mut FxHashMap<u32, AtRest>,
-        done: &mut Vec<Finished>,
+        previous: &mut FxHashMap<u32, CachedStack>,
+        done: &mut Vec<UnwoundThread>,
         moved: &mut Vec<RawThread>,
         refreshed: &mut bool,
     ) -> Result<()> {
-        let (mut late, mut elsewhere) = (Vec::new(), Vec::new());
-        let mut turn = Turn::begin();
+        let (mut late, mut outside) = (Vec::new(), Vec::new());
+        let mut pacer = Pacer::start();
         for thread in part {
-            turn.give_way();
-            match before.remove(&thread.tid) {
+            pacer.yield_if_due();
+            match previous.remove(&thread.tid) {
                 Some(known) if thread.unchanged && known.switches == thread.switches => {
-                    let AtRest { trust, stack, addresses, .. } = known;
+                    let CachedStack { trust, stack, addresses, .. } = known;
                     let thread = thread.without_stack();
-                    done.push(Finished { thread, trust, stack: Stack::Known(stack, addresses) });
+                    done.push(UnwoundThread { thread, trust, stack: Stack::Cached(stack, addresses) });
                 }
-                _ if thread.unchanged || thread.motion != Motion::Still => late.push(thread),
+                _ if thread.unchanged || thread.consistency != Consistency::Consistent => late.push(thread),
                 _ if *refreshed => self.finish_or_defer(thread, done, &mut late)?,
                 _ => {
                     let stack = thread.stack.clone();
                     self.finish_or_defer(thread, done, &mut late)?;
                     // The code may have been mapped since the maps were read, for instance a plugin.
-                    if let Some(last) = done.pop_if(|last| last.is_elsewhere()) {
-                        elsewhere.push(RawThread { stack, ..last.thread });
+                    if let Some(last) = done.pop_if(|last| last.left_modules()) {
+                        outside.push(RawThread { stack, ..last.thread });
                     }
                 }
             }
         }
-        if !elsewhere.is_empty() {
+        if !outside.is_empty() {
             *refreshed = true;
             if self.modules.refresh()? {
                 self.unwinder = self.unwinder.renewed(&self.modules);
-                self.names.forget();
+                self.names.clear();
             }
         }
-        for thread in elsewhere {
+        for thread in outside {
             self.finish_or_defer(thread, done, &mut late)?;
         }
         for thread in late {
-            if moved.len() < MEND_MOST {
+            if moved.len() < MAX_RETRIED {
                 moved.push(thread.without_stack());
             } else {
                 done.push(self.finish_as_copied(thread));
@@ -293,10 +294,10 @@ impl Process {
     fn finish_or_defer(
         &mut self,
         thread: RawThread,
-        done: &mut Vec<Finished>,
+        done: &mut Vec<UnwoundThread>,
         moved: &mut Vec<RawThread>,
     ) -> Result<()> {
-        match self.finish_still(thread)? {
+        match self.finish_consistent(thread)? {
             Ok(finished) => done.push(finished),
             Err(thread) => moved.push(thread),
         }

@@ -21,8 +21,8 @@ const MAP_DESCRIPTOR: u8 = 1;
 /// plus the offset in the second instruction.
 const MAP_VALUE: u8 = 2;
 /// Size of the buffer for the verifier's log, which gets the end of the log.
-const WORDS_BYTES: usize = 256 << 10;
-const WORDS_TOLD: usize = 5;
+const LOG_BYTES: usize = 256 << 10;
+const LOG_LINES: usize = 5;
 /// `BPF_OBJ_NAME_LEN` without the terminating NUL.
 const NAME_BYTES: usize = 15;
 
@@ -89,7 +89,7 @@ pub fn create_constants(shape: &Shape, value: &[u8]) -> Result<OwnedFd> {
 
 /// The kernel's type of a program.
 #[derive(Debug, Clone, Copy)]
-struct Sort {
+struct ProgramType {
     /// The program type: enum bpf_prog_type.
     kind: u32,
     /// The expected attach type: enum bpf_attach_type; 0 for perf events.
@@ -100,8 +100,9 @@ struct Sort {
 }
 
 /// Programs for uprobes, which have the type kprobe, attached by perf event and by link.
-const FOR_EVENTS: Sort = Sort { kind: libbpf_sys::BPF_PROG_TYPE_KPROBE, attach_type: 0, target: 0, flags: 0 };
-const FOR_LINKS: Sort = Sort { attach_type: libbpf_sys::BPF_TRACE_UPROBE_MULTI, ..FOR_EVENTS };
+const FOR_EVENTS: ProgramType =
+    ProgramType { kind: libbpf_sys::BPF_PROG_TYPE_KPROBE, attach_type: 0, target: 0, flags: 0 };
+const FOR_LINKS: ProgramType = ProgramType { attach_type: libbpf_sys::BPF_TRACE_UPROBE_MULTI, ..FOR_EVENTS };
 
 /// Load a program for [`crate::uprobe::attach`]. Where its code refers to a map, the constant is an index
 /// into `maps`.
@@ -109,7 +110,7 @@ const FOR_LINKS: Sort = Sort { attach_type: libbpf_sys::BPF_TRACE_UPROBE_MULTI, 
 /// Errors: `Rights`; `Bpf` with the verifier's last lines; `Internal` if the code refers to anything but maps
 /// and helpers.
 pub fn load_uprobe(name: &str, code: &[u8], maps: &[RawFd]) -> Result<OwnedFd> {
-    if multi::works() { load_for_links(name, code, maps) } else { load(name, code, maps, FOR_EVENTS) }
+    if multi::is_supported() { load_for_links(name, code, maps) } else { load(name, code, maps, FOR_EVENTS) }
 }
 
 /// Load a program like [`load_uprobe`], but for [`multi::attach`] only.
@@ -119,47 +120,47 @@ pub fn load_for_links(name: &str, code: &[u8], maps: &[RawFd]) -> Result<OwnedFd
 
 /// Load a sleepable iterator program; `target` is the BTF id of the iterator's function.
 pub fn load_iterator(name: &str, code: &[u8], maps: &[RawFd], target: u32) -> Result<OwnedFd> {
-    let sort = Sort {
+    let program_type = ProgramType {
         kind: libbpf_sys::BPF_PROG_TYPE_TRACING,
         attach_type: libbpf_sys::BPF_TRACE_ITER,
         target,
         flags: libbpf_sys::BPF_F_SLEEPABLE,
     };
-    load(name, code, maps, sort)
+    load(name, code, maps, program_type)
 }
 
-fn load(name: &str, code: &[u8], maps: &[RawFd], sort: Sort) -> Result<OwnedFd> {
+fn load(name: &str, code: &[u8], maps: &[RawFd], program_type: ProgramType) -> Result<OwnedFd> {
     let mut code = code.to_vec();
     link(&mut code, maps).ok_or_else(|| {
         Error::new(Kind::Internal, format!("the code of {name} asks for more than maps and helpers"))
     })?;
     let label = kernel_name(name)?;
-    ask(&label, &code, sort, &mut []).or_else(|_| {
-        let mut words = vec![0_u8; WORDS_BYTES]; // logging is expensive: only after a failure
-        ask(&label, &code, sort, &mut words)
-            .map_err(|error| failed(&error, &format!("loading the program {name}"), &last(&words)))
+    try_load(&label, &code, program_type, &mut []).or_else(|_| {
+        let mut log = vec![0_u8; LOG_BYTES]; // logging is expensive: only after a failure
+        try_load(&label, &code, program_type, &mut log)
+            .map_err(|error| failed(&error, &format!("loading the program {name}"), &last_lines(&log)))
     })
 }
 
-/// Load a program; if `words` is not empty the verifier writes its log there.
-fn ask(label: &CStr, code: &[u8], sort: Sort, words: &mut [u8]) -> io::Result<OwnedFd> {
+/// Load a program; if `log` is not empty the verifier writes its log there.
+fn try_load(label: &CStr, code: &[u8], program_type: ProgramType, log: &mut [u8]) -> io::Result<OwnedFd> {
     let mut options = libbpf_sys::bpf_prog_load_opts {
         sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as libbpf_sys::size_t,
-        expected_attach_type: sort.attach_type,
-        attach_btf_id: sort.target,
-        prog_flags: sort.flags,
+        expected_attach_type: program_type.attach_type,
+        attach_btf_id: program_type.target,
+        prog_flags: program_type.flags,
         ..Default::default()
     };
-    if !words.is_empty() {
-        options.log_buf = words.as_mut_ptr().cast();
-        options.log_size = words.len() as u32;
+    if !log.is_empty() {
+        options.log_buf = log.as_mut_ptr().cast();
+        options.log_size = log.len() as u32;
         options.log_level = 1;
     }
     // SAFETY: name, code and log buffer are passed with their sizes and outlive the call. The kernel copies
     // the instructions, so they need no alignment.
     owned(unsafe {
         libbpf_sys::bpf_prog_load(
-            sort.kind,
+            program_type.kind,
             label.as_ptr(),
             c"GPL".as_ptr(),
             code.as_ptr().cast(),
@@ -224,22 +225,22 @@ pub fn owned(result: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(result) })
 }
 
-fn failed(error: &io::Error, doing: &str, words: &str) -> Error {
+fn failed(error: &io::Error, doing: &str, log: &str) -> Error {
     // The verifier also refuses with EACCES, but writes a log. Without rights there is no log.
     let kind = match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) if words.is_empty() => Kind::Rights,
+        Some(libc::EPERM | libc::EACCES) if log.is_empty() => Kind::Rights,
         _ => Kind::Bpf,
     };
-    let words = if words.is_empty() { String::new() } else { format!("\n{words}") };
-    Error::new(kind, format!("{doing}: {error}{words}"))
+    let log = if log.is_empty() { String::new() } else { format!("\n{log}") };
+    Error::new(kind, format!("{doing}: {error}{log}"))
 }
 
 /// Return the last lines of the verifier's log.
-fn last(words: &[u8]) -> String {
-    let end = words.iter().position(|byte| *byte == 0).unwrap_or(words.len());
-    let text = String::from_utf8_lossy(&words[..end]);
+fn last_lines(log: &[u8]) -> String {
+    let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
+    let text = String::from_utf8_lossy(&log[..end]);
     let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(WORDS_TOLD)..].join("\n")
+    lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
 }
 
 #[cfg(test)]
@@ -291,7 +292,7 @@ mod tests {
 
     #[test]
     fn the_last_lines_of_the_log_are_returned() {
-        assert_eq!(last(b"1\n2\n3\n4\n5\n6\n\0\0"), "2\n3\n4\n5\n6");
-        assert_eq!(last(&[0; 4]), "");
+        assert_eq!(last_lines(b"1\n2\n3\n4\n5\n6\n\0\0"), "2\n3\n4\n5\n6");
+        assert_eq!(last_lines(&[0; 4]), "");
     }
 }

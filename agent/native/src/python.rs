@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use rustc_hash::FxHashMap;
 
-use crate::confined::{self, Start};
+use crate::confined::{self, ChildCommand};
 use crate::error::{Error, Kind};
 use crate::names::Frame;
 use crate::process::{self, Method};
@@ -110,15 +110,15 @@ impl Process {
     #[getter]
     fn fitted<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.fitted().map(|bytes| PyBytes::new(py, bytes))
+        inner.relocated_program().map(|bytes| PyBytes::new(py, bytes))
     }
 
     fn look(&mut self, py: Python<'_>) -> PyResult<Look> {
         let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let look = py.detach(|| inner.look())?;
+        let snapshot = py.detach(|| inner.snapshot())?;
         let stacks = PyDict::new(py);
         let mut present = FxHashMap::default();
-        for thread in &look.threads {
+        for thread in &snapshot.threads {
             if let Entry::Vacant(entry) = present.entry(thread.stack) {
                 let frames = self.stack(py, thread.stack)?;
                 stacks.set_item(thread.stack, &frames)?;
@@ -128,7 +128,7 @@ impl Process {
         if self.stacks.len() > 2 * present.len() + 64 {
             self.stacks = present;
         }
-        let threads = look.threads.iter().map(|thread| {
+        let threads = snapshot.threads.iter().map(|thread| {
             let raw = &thread.raw;
             (
                 raw.tid,
@@ -147,13 +147,13 @@ impl Process {
             threads: PyList::new(py, threads)?.unbind(),
             stacks: stacks.unbind(),
             method: self.method,
-            copy_ns: look.copy.as_nanos() as u64,
-            unwind_ns: look.unwind.as_nanos() as u64,
-            symbolise_ns: look.symbolise.as_nanos() as u64,
-            retried: look.retried,
-            sampled: look.sampled,
-            shallow: look.shallow,
-            notes: look.notes,
+            copy_ns: snapshot.copy.as_nanos() as u64,
+            unwind_ns: snapshot.unwind.as_nanos() as u64,
+            symbolise_ns: snapshot.symbolise.as_nanos() as u64,
+            retried: snapshot.retried,
+            sampled: snapshot.sampled,
+            shallow: snapshot.shallow,
+            notes: snapshot.notes,
         })
     }
 
@@ -200,7 +200,7 @@ struct ElfInfo {
 }
 
 /// Return the command that starts the child that reads debug information.
-pub(crate) fn reader(py: Python<'_>) -> PyResult<Start> {
+pub(crate) fn reader(py: Python<'_>) -> PyResult<ChildCommand> {
     let interpreter: OsString = py.import("sys")?.getattr("executable")?.extract()?;
     Ok([interpreter, "-P".into(), "-s".into(), "-m".into(), "innoscope.symbols.confined".into()].into())
 }

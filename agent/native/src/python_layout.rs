@@ -10,7 +10,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::confined::{self, Start};
+use crate::confined::{self, ChildCommand};
 use crate::error::{Error, Kind, Result};
 use crate::maps::{self, Mapping};
 use crate::python::reader;
@@ -84,7 +84,7 @@ fn members_in_file(py: Python<'_>, path: PathBuf, members: Vec<String>) -> PyRes
 
 type Answers = Vec<std::result::Result<layout::Member, String>>;
 
-fn read(reader: &Start, elf: &ElfFile, members: &[String]) -> Result<Answers> {
+fn read(reader: &ChildCommand, elf: &ElfFile, members: &[String]) -> Result<Answers> {
     confined::members(reader, elf, members).map_err(|reason| Error::new(Kind::Elf, reason))
 }
 

@@ -185,8 +185,8 @@ impl TracePrograms {
         timed: bool,
         ring_bytes: Option<u32>,
     ) -> PyResult<Self> {
-        let wanted = trace::Wanted { argument, bits, timed, ring_bytes };
-        let inner = py.detach(|| trace::Trace::new(wanted))?;
+        let options = trace::Options { argument, bits, timed, ring_bytes };
+        let inner = py.detach(|| trace::Trace::new(options))?;
         Ok(Self { inner: Mutex::new(Some(inner)) })
     }
 

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 
 use crate::error::{Error, Result};
 use crate::python::{ModuleInfo, PyFrame, module_info, py_frame, reader};
-use crate::samples::programs::{self, Watch};
+use crate::samples::programs::{self, Target};
 use crate::samples::{self, Naming, Place};
 use crate::snapshot::bpf::BpfSource;
 use crate::symbols::DebugSearch;
@@ -97,8 +97,8 @@ impl OnCpu {
     #[new]
     #[pyo3(signature = (pid, start_time, *, kernel = false, ring_bytes = 4 << 20))]
     fn new(py: Python<'_>, pid: u32, start_time: u64, kernel: bool, ring_bytes: u32) -> PyResult<Self> {
-        let watch = Watch { pid, start_time, kernel, ring_bytes };
-        let inner = py.detach(|| programs::OnCpu::new(watch))?;
+        let target = Target { pid, start_time, kernel, ring_bytes };
+        let inner = py.detach(|| programs::OnCpu::new(target))?;
         Ok(Self { inner: Mutex::new(inner) })
     }
 
@@ -147,9 +147,9 @@ impl OffCpu {
         ring_bytes: u32,
         most_threads: u32,
     ) -> PyResult<Self> {
-        let watch = Watch { pid, start_time, kernel, ring_bytes };
+        let target = Target { pid, start_time, kernel, ring_bytes };
         let (inner, source) = py.detach(|| -> Result<_> {
-            Ok((programs::OffCpu::new(watch, most_threads)?, BpfSource::new(pid, kernel, None)))
+            Ok((programs::OffCpu::new(target, most_threads)?, BpfSource::new(pid, kernel, None)))
         })?;
         let cannot_look = source.as_ref().err().map(|error: &Error| error.detail.clone());
         Ok(Self { inner: Mutex::new(inner), source: Mutex::new(source.ok()), cannot_look })
@@ -174,12 +174,12 @@ impl OffCpu {
     }
 
     fn set_most(&self, most: u64) -> PyResult<()> {
-        Ok(locked(&self.inner).set_most(most)?)
+        Ok(locked(&self.inner).set_max_stacks(most)?)
     }
 
     fn look(&self, py: Python<'_>, samples: &Samples) -> PyResult<()> {
         Ok(py.detach(|| match locked(&self.source).as_mut() {
-            Some(source) => locked(&samples.inner).look(source),
+            Some(source) => locked(&samples.inner).add_snapshot(source),
             None => Ok(()),
         })?)
     }
@@ -197,13 +197,13 @@ impl OffCpu {
         py.detach(|| {
             let accounts = locked(&self.inner).accounts()?;
             let mut source = locked(&self.source);
-            let mut taking = locked(&samples.inner);
-            let waits = taking.settle(source.as_mut(), &accounts, ended)?;
+            let mut aggregator = locked(&samples.inner);
+            let waits = aggregator.settle(source.as_mut(), &accounts, ended)?;
             let rows = waits.rows.iter().map(|((tid, place), share)| {
                 (*tid, place.as_ref().map(py_place), share.waits, share.ns.blocked, share.ns.runnable)
             });
             let times = waits.times.iter().map(|times| {
-                (times.tid, times.comm.clone(), times.running, times.spent.blocked, times.spent.runnable)
+                (times.tid, times.comm.clone(), times.running, times.waited.blocked, times.waited.runnable)
             });
             Ok((rows.collect(), times.collect(), waits.seen.blocked + waits.seen.runnable))
         })

@@ -12,11 +12,11 @@ static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.bpf.o"));
 /// `NO_ARGUMENT` of trace.bpf.c.
 const NO_ARGUMENT: u32 = u32::MAX;
 /// Size of a ring buffer that is not used. It must be a multiple of the page size, which is up to 64 KiB.
-const LEAST_RING: u32 = 64 << 10;
+const MIN_RING: u32 = 64 << 10;
 
 /// What to trace.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted {
+pub struct Options {
     /// The index of the argument whose values are counted, from 0.
     pub argument: Option<u32>,
     /// The argument's width in bits.
@@ -37,21 +37,21 @@ impl Trace {
     ///
     /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` if the kernel has no BTF or refuses
     /// them.
-    pub fn new(wanted: Wanted) -> Result<Self> {
+    pub fn new(options: Options) -> Result<Self> {
         // libbpf prints to stderr by default. The error that is returned has all that matters.
         libbpf_rs::set_print(None);
         let mut open = ObjectBuilder::default().open_memory(OBJECT).map_err(|error| failed(&error))?;
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             let set = match name.as_str() {
-                "samples" => map.set_max_entries(wanted.ring_bytes.unwrap_or(LEAST_RING)),
-                "values" if wanted.argument.is_none() => map.set_max_entries(1),
-                name if name.ends_with(".rodata") => map.set_initial_value(&constants(wanted)),
+                "samples" => map.set_max_entries(options.ring_bytes.unwrap_or(MIN_RING)),
+                "values" if options.argument.is_none() => map.set_max_entries(1),
+                name if name.ends_with(".rodata") => map.set_initial_value(&constants(options)),
                 _ => Ok(()),
             };
             set.map_err(|error| failed(&error))?;
         }
-        if multi::works() {
+        if multi::is_supported() {
             for mut program in open.progs_mut() {
                 program.set_attach_type(ProgramAttachType::TraceUprobeMulti);
             }
@@ -75,8 +75,8 @@ impl Trace {
 }
 
 /// Encode the variable `wanted` of trace.bpf.c.
-fn constants(wanted: Wanted) -> Vec<u8> {
-    let Wanted { argument, bits, timed, ring_bytes } = wanted;
+fn constants(options: Options) -> Vec<u8> {
+    let Options { argument, bits, timed, ring_bytes } = options;
     [argument.unwrap_or(NO_ARGUMENT), bits, timed.into(), ring_bytes.is_some().into()]
         .iter()
         .flat_map(|word| word.to_ne_bytes())

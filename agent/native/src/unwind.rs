@@ -19,7 +19,7 @@ pub enum End {
     /// The stack continues above the bytes that were copied.
     BeyondCopy,
     /// It reached an address outside all known modules: code that was mapped later, or not code at all.
-    Elsewhere,
+    OutsideModules,
     /// No caller could be found for an address inside a module.
     Lost,
     /// The snapshot's budget of steps was used up.
@@ -102,7 +102,7 @@ impl Unwinder {
         let end = loop {
             // Outside all modules only a guess by the frame pointer would be left: rather report the end.
             let Some(index) = modules.at(frame.lookup()) else {
-                break End::Elsewhere;
+                break End::OutsideModules;
             };
             if modules.all()[index].is_entry(frame.lookup()) {
                 break End::Root;

@@ -10,14 +10,14 @@ use _native::snapshot::Registers;
 use _native::symbols::ElfFile;
 use _native::unwind::{End, Unwinder};
 
-const PATIENCE: Duration = Duration::from_millis(50);
+const MAX_TIME: Duration = Duration::from_millis(50);
 const BIAS: u64 = 0x7f00_0000_0000;
 const STACK_BASE: u64 = 0x7ffd_0000_1000;
 
 /// A random number generator (xorshift64*) that gives the same numbers in each run.
-struct Lies(u64);
+struct Random(u64);
 
-impl Lies {
+impl Random {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -49,32 +49,32 @@ fn libc_path() -> String {
 }
 
 /// Return a word that looks like a code address, like a stack address, or is random.
-fn lie(lies: &mut Lies, code: &std::ops::Range<u64>) -> u64 {
-    match lies.below(4) {
-        0 => lies.next(),
-        1 => STACK_BASE + lies.below(8192),
-        _ => code.start + lies.below(code.end - code.start),
+fn random_word(random: &mut Random, code: &std::ops::Range<u64>) -> u64 {
+    match random.below(4) {
+        0 => random.next(),
+        1 => STACK_BASE + random.below(8192),
+        _ => code.start + random.below(code.end - code.start),
     }
 }
 
-fn walk_lies(modules: &Modules, rounds: usize, lies: &mut Lies) -> usize {
+fn walk_random(modules: &Modules, rounds: usize, random: &mut Random) -> usize {
     let mut unwinder = Unwinder::new(modules);
     let module = &modules.all()[0];
     let code = module.start..module.end;
     let mut roots = 0;
     for _ in 0..rounds {
         let registers = Registers {
-            ip: lie(lies, &code),
-            sp: if lies.below(8) == 0 { lies.next() } else { STACK_BASE },
-            bp: lie(lies, &code),
+            ip: random_word(random, &code),
+            sp: if random.below(8) == 0 { random.next() } else { STACK_BASE },
+            bp: random_word(random, &code),
         };
-        let words = lies.below(64) as usize;
-        let stack: Vec<u8> = (0..words).flat_map(|_| lie(lies, &code).to_le_bytes()).collect();
-        let returns = [(registers.sp.wrapping_add(lies.below(64) * 8), lie(lies, &code))];
+        let words = random.below(64) as usize;
+        let stack: Vec<u8> = (0..words).flat_map(|_| random_word(random, &code).to_le_bytes()).collect();
+        let returns = [(registers.sp.wrapping_add(random.below(64) * 8), random_word(random, &code))];
         let started = cpu_time();
         let walk = unwinder.walk(modules, registers, &stack, &returns);
         let took = cpu_time().saturating_sub(started);
-        assert!(took < PATIENCE, "{took:?} for {registers:x?} over {} bytes", stack.len());
+        assert!(took < MAX_TIME, "{took:?} for {registers:x?} over {} bytes", stack.len());
         roots += usize::from(walk.end == End::Root);
     }
     roots
@@ -84,27 +84,27 @@ fn walk_lies(modules: &Modules, rounds: usize, lies: &mut Lies) -> usize {
 fn a_million_random_registers_and_stacks() {
     let elf = ElfFile::open(Path::new(&libc_path())).expect("libc");
     let modules = Modules::fixed(vec![(elf, BIAS)]);
-    walk_lies(&modules, 1_000_000, &mut Lies(0x1234_5678_9abc_def1));
+    walk_random(&modules, 1_000_000, &mut Random(0x1234_5678_9abc_def1));
 }
 
 #[test]
 fn mutated_unwind_tables() {
     let image = std::fs::read(libc_path()).expect("libc");
     let whole = ElfFile::from_bytes(image.clone(), Path::new("libc")).expect("libc");
-    let mut lies = Lies(0xfeed_beef_1234_0001);
+    let mut random = Random(0xfeed_beef_1234_0001);
     for _ in 0..200 {
         let mut mutated = image.clone();
         for name in [".eh_frame", ".eh_frame_hdr"] {
             let section = whole.section(name).expect("libc has unwind tables");
             let at = offset_of(&image, &section.data);
-            for _ in 0..lies.below(400) {
-                let index = at + lies.below(section.data.len() as u64) as usize;
-                mutated[index] = lies.next() as u8;
+            for _ in 0..random.below(400) {
+                let index = at + random.below(section.data.len() as u64) as usize;
+                mutated[index] = random.next() as u8;
             }
         }
         let elf: Arc<ElfFile> = ElfFile::from_bytes(mutated, Path::new("libc")).expect("unchanged headers");
         let modules = Modules::fixed(vec![(elf, BIAS)]);
-        walk_lies(&modules, 1_000, &mut lies);
+        walk_random(&modules, 1_000, &mut random);
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::fd::FromRawFd as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{FILE, MAX_QUESTION, SHARED, answer_line, jail, name_line};
+use super::{FILE, MAX_REQUEST, SHARED, encode_names, encode_response, jail};
 use crate::layout;
 use crate::symbols::{ElfFile, Inlines};
 
@@ -21,9 +21,9 @@ use crate::symbols::{ElfFile, Inlines};
 pub fn serve() -> io::Result<()> {
     // SAFETY: the parent passes an open file at this descriptor, and nothing else in this process owns it.
     let file = unsafe { File::from_raw_fd(FILE) };
-    let mut questions = BufReader::new(io::stdin().lock().take(MAX_QUESTION));
+    let mut requests = BufReader::new(io::stdin().lock().take(MAX_REQUEST));
     let mut first = String::new();
-    questions.read_line(&mut first)?;
+    requests.read_line(&mut first)?;
     let (what, shared) = first.trim_end().split_once(' ').unwrap_or_default();
     // SAFETY: the request says that the parent passes this descriptor too, and nothing else owns it.
     let shared = (shared == "shared").then(|| unsafe { File::from_raw_fd(SHARED) });
@@ -31,27 +31,27 @@ pub fn serve() -> io::Result<()> {
     let elf = ElfFile::map(&file, Path::new("debug file")).map_err(io::Error::other)?;
     let shared = shared.and_then(|file| ElfFile::map(&file, Path::new("shared debug file")).ok());
     match what {
-        "members" => members(&elf, questions),
-        "inlines" => inlines(&elf, shared.as_deref(), questions),
+        "members" => members(&elf, requests),
+        "inlines" => inlines(&elf, shared.as_deref(), requests),
         _ => Err(io::Error::other("no such question")),
     }
 }
 
-fn members(elf: &Arc<ElfFile>, questions: impl io::BufRead) -> io::Result<()> {
-    let paths = questions.lines().collect::<io::Result<Vec<_>>>()?;
+fn members(elf: &Arc<ElfFile>, requests: impl io::BufRead) -> io::Result<()> {
+    let paths = requests.lines().collect::<io::Result<Vec<_>>>()?;
     let mut out = io::stdout().lock();
-    for answer in layout::members(elf, &paths) {
-        writeln!(out, "{}", answer_line(&answer))?;
+    for response in layout::members(elf, &paths) {
+        writeln!(out, "{}", encode_response(&response))?;
     }
     out.flush()
 }
 
-fn inlines(elf: &Arc<ElfFile>, shared: Option<&ElfFile>, questions: impl io::BufRead) -> io::Result<()> {
+fn inlines(elf: &Arc<ElfFile>, shared: Option<&ElfFile>, requests: impl io::BufRead) -> io::Result<()> {
     let inlines = Inlines::new(elf, shared).map_err(io::Error::other)?;
     let mut out = io::stdout().lock();
-    for line in questions.lines() {
+    for line in requests.lines() {
         let address = u64::from_str_radix(&line?, 16).map_err(io::Error::other)?;
-        writeln!(out, "{}", name_line(&inlines.frames(address)))?;
+        writeln!(out, "{}", encode_names(&inlines.frames(address)))?;
         out.flush()?;
     }
     Ok(())

@@ -8,7 +8,7 @@ use std::process::Command;
 /// Limit of CPU time in seconds: 300 MB of debug information take 3.
 pub const CPU_S: u64 = 60;
 /// Limit of private memory in bytes, into which compressed debug information is unpacked.
-pub const DATA: u64 = 1536 << 20;
+pub const DATA_BYTES: u64 = 1536 << 20;
 
 const BPF_LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
 const BPF_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
@@ -79,7 +79,7 @@ const DENIED: [libc::c_long; 22] = [
     libc::SYS_chroot,
 ];
 /// Limit of a debugger's address space in bytes: gdb takes 0.5 GB for 300 MB of debug information.
-const DEBUGGER: u64 = 4 << 30;
+const DEBUGGER_BYTES: u64 = 4 << 30;
 /// The ids of the user and group `nobody`, which own nothing.
 const NOBODY: u32 = 65534;
 
@@ -99,7 +99,7 @@ pub fn become_program(program: &OsStr, arguments: &[OsString]) -> Error {
 fn confine_program() -> Result<()> {
     prefer_to_be_killed();
     limit(libc::RLIMIT_CPU, 2 * CPU_S)?;
-    limit(libc::RLIMIT_AS, DEBUGGER)?;
+    limit(libc::RLIMIT_AS, DEBUGGER_BYTES)?;
     limit(libc::RLIMIT_FSIZE, 0)?;
     limit(libc::RLIMIT_CORE, 0)?;
     limit(libc::RLIMIT_NOFILE, 256)?;
@@ -119,7 +119,7 @@ fn confine_program() -> Result<()> {
 }
 
 fn deny_filter() -> Vec<libc::sock_filter> {
-    let mut program = beginning();
+    let mut program = filter_start();
     let denied = statement(BPF_RETURN, libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned());
     for number in DENIED {
         program.extend([skip_unless(BPF_EQUAL, number as u32), denied]);
@@ -134,16 +134,16 @@ fn deny_filter() -> Vec<libc::sock_filter> {
 /// If the kernel refuses any restriction. The caller must then not read the file.
 pub fn enter() -> Result<()> {
     prefer_to_be_killed();
-    for (resource, most) in [
+    for (resource, max) in [
         (libc::RLIMIT_CPU, CPU_S),
-        (libc::RLIMIT_DATA, DATA),
+        (libc::RLIMIT_DATA, DATA_BYTES),
         (libc::RLIMIT_FSIZE, 0),
         (libc::RLIMIT_NPROC, 0),
         (libc::RLIMIT_CORE, 0),
         (libc::RLIMIT_MEMLOCK, 0),
         (libc::RLIMIT_NOFILE, 0),
     ] {
-        limit(resource, most)?;
+        limit(resource, max)?;
     }
     // SAFETY: this prctl takes numbers only.
     checked(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
@@ -151,8 +151,8 @@ pub fn enter() -> Result<()> {
     load_filter(&allow_filter())
 }
 
-fn limit(resource: libc::__rlimit_resource_t, most: u64) -> Result<()> {
-    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+fn limit(resource: libc::__rlimit_resource_t, max: u64) -> Result<()> {
+    let limit = libc::rlimit { rlim_cur: max, rlim_max: max };
     // SAFETY: the pointer is to a local rlimit.
     checked(unsafe { libc::setrlimit(resource, &raw const limit) })
 }
@@ -195,7 +195,7 @@ fn skip_unless(code: u16, k: u32) -> libc::sock_filter {
 
 /// Start a filter: kill the process for a system call of another architecture, then load the number of the
 /// call.
-fn beginning() -> Vec<libc::sock_filter> {
+fn filter_start() -> Vec<libc::sock_filter> {
     vec![
         statement(BPF_LOAD, ARCHITECTURE),
         libc::sock_filter { code: BPF_EQUAL, jt: 1, jf: 0, k: NATIVE },
@@ -207,7 +207,7 @@ fn beginning() -> Vec<libc::sock_filter> {
 fn allow_filter() -> Vec<libc::sock_filter> {
     let allow = statement(BPF_RETURN, libc::SECCOMP_RET_ALLOW);
     let kill = statement(BPF_RETURN, libc::SECCOMP_RET_KILL_PROCESS);
-    let mut program = beginning();
+    let mut program = filter_start();
     for number in ALLOWED {
         program.extend([skip_unless(BPF_EQUAL, number as u32), allow]);
     }

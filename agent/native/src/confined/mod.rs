@@ -29,9 +29,9 @@ pub use jail::become_program;
 const FILE: RawFd = 3;
 const SHARED: RawFd = 4;
 /// Maximum bytes of all requests to one child.
-const MAX_QUESTION: u64 = 4 << 20;
+const MAX_REQUEST: u64 = 4 << 20;
 /// Maximum bytes of one response: 256 names of inlined calls.
-const MAX_ANSWER: usize = 1 << 20;
+const MAX_RESPONSE: usize = 1 << 20;
 /// Maximum names in one response, and maximum characters of each name or reason.
 const MAX_NAMES: usize = 256;
 const MAX_TEXT: usize = 4 << 10;
@@ -39,21 +39,21 @@ const MAX_TEXT: usize = 4 << 10;
 const MAX_OFFSETS: usize = 32;
 /// Timeouts of the first response, for which 300 MB may have to be read from disk on a busy host, and of
 /// later ones, which take some ms.
-const FIRST: Duration = Duration::from_secs(90);
-const LATER: Duration = Duration::from_secs(5);
+const FIRST_TIMEOUT: Duration = Duration::from_secs(90);
+const LATER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The command that starts the child: a program that calls [`serve`], and its arguments.
-pub type Start = Vec<OsString>;
+pub type ChildCommand = Vec<OsString>;
 
 /// A running child. It is killed when this is dropped.
 #[derive(Debug)]
 pub struct Reader {
     child: Child,
-    questions: Option<ChildStdin>,
-    answers: ChildStdout,
+    requests: Option<ChildStdin>,
+    responses: ChildStdout,
     /// Bytes received that are not processed yet.
     pending: Vec<u8>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Drop for Reader {
@@ -66,10 +66,10 @@ impl Drop for Reader {
 
 impl Reader {
     /// Start a child that reads this file.
-    fn start(start: &Start, elf: &ElfFile, shared: Option<&ElfFile>, what: &str) -> io::Result<Self> {
-        let gone = || io::Error::other("not a file that can be passed on");
-        let file = out_of_the_way(elf.file().ok_or_else(gone)?)?;
-        let shared = shared.and_then(ElfFile::file).map(out_of_the_way).transpose()?;
+    fn start(start: &ChildCommand, elf: &ElfFile, shared: Option<&ElfFile>, what: &str) -> io::Result<Self> {
+        let unusable = || io::Error::other("not a file that can be passed on");
+        let file = duplicate_above_child_files(elf.file().ok_or_else(unusable)?)?;
+        let shared = shared.and_then(ElfFile::file).map(duplicate_above_child_files).transpose()?;
         let (program, arguments) = start.split_first().ok_or_else(|| io::Error::other("no program given"))?;
         let mut command = Command::new(program);
         command.args(arguments).env_clear().current_dir("/");
@@ -77,55 +77,57 @@ impl Reader {
             command.env("PYTHONPATH", path); // so that the child runs the same Innoscope
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let (from, also) = (file.as_raw_fd(), shared.as_ref().map(AsRawFd::as_raw_fd));
+        let (file_fd, shared_fd) = (file.as_raw_fd(), shared.as_ref().map(AsRawFd::as_raw_fd));
         // SAFETY: the closure calls only dup2, which is async-signal-safe. The descriptors stay open until
         // spawn() returns.
         unsafe {
             command.pre_exec(move || {
-                if libc::dup2(from, FILE) < 0 || also.is_some_and(|also| libc::dup2(also, SHARED) < 0) {
+                if libc::dup2(file_fd, FILE) < 0
+                    || shared_fd.is_some_and(|shared_fd| libc::dup2(shared_fd, SHARED) < 0)
+                {
                     return Err(io::Error::last_os_error());
                 }
                 Ok(())
             });
         }
         let mut child = command.spawn()?;
-        let (questions, answers) = (child.stdin.take(), child.stdout.take().ok_or_else(gone)?);
-        let mut reader = Self { child, questions, answers, pending: Vec::new(), patience: FIRST };
-        reader.ask(&format!("{what} {}", if also.is_some() { "shared" } else { "alone" }))?;
+        let (requests, responses) = (child.stdin.take(), child.stdout.take().ok_or_else(unusable)?);
+        let mut reader = Self { child, requests, responses, pending: Vec::new(), timeout: FIRST_TIMEOUT };
+        reader.send(&format!("{what} {}", if shared_fd.is_some() { "shared" } else { "alone" }))?;
         Ok(reader)
     }
 
-    fn ask(&mut self, line: &str) -> io::Result<()> {
-        let questions = self.questions.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        writeln!(questions, "{line}")
+    fn send(&mut self, line: &str) -> io::Result<()> {
+        let requests = self.requests.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        writeln!(requests, "{line}")
     }
 
     /// Receive the next line before the timeout.
-    fn answer(&mut self) -> io::Result<String> {
-        let deadline = Instant::now() + self.patience;
+    fn receive(&mut self) -> io::Result<String> {
+        let deadline = Instant::now() + self.timeout;
         loop {
             if let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
                 let rest = self.pending.split_off(end + 1);
                 let mut line = std::mem::replace(&mut self.pending, rest);
                 line.pop();
-                self.patience = LATER;
+                self.timeout = LATER_TIMEOUT;
                 return String::from_utf8(line).map_err(io::Error::other);
             }
-            if self.pending.len() > MAX_ANSWER {
+            if self.pending.len() > MAX_RESPONSE {
                 return Err(io::Error::other("its answer is too long"));
             }
-            wait(self.answers.as_fd(), deadline)?;
+            wait_readable(self.responses.as_fd(), deadline)?;
             let mut buffer = [0; 16 << 10];
-            let read = self.answers.read(&mut buffer)?;
+            let read = self.responses.read(&mut buffer)?;
             if read == 0 {
-                return Err(io::Error::other(self.ended()));
+                return Err(io::Error::other(self.describe_end()));
             }
             self.pending.extend_from_slice(&buffer[..read]);
         }
     }
 
     /// Describe how the child ended.
-    fn ended(&mut self) -> String {
+    fn describe_end(&mut self) -> String {
         match self.child.wait() {
             Ok(status) => format!("the process that reads it ended early ({status})"),
             Err(error) => format!("the process that reads it ended early ({error})"),
@@ -134,17 +136,17 @@ impl Reader {
 }
 
 /// Duplicate a descriptor to a number that does not collide with those of the child.
-fn out_of_the_way(file: &File) -> io::Result<OwnedFd> {
+fn duplicate_above_child_files(file: &File) -> io::Result<OwnedFd> {
     use std::os::fd::FromRawFd as _;
     let copy = fcntl(file.as_fd(), FcntlArg::F_DUPFD_CLOEXEC(10))?;
     // SAFETY: the kernel just returned this descriptor; nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
-fn wait(answers: BorrowedFd<'_>, deadline: Instant) -> io::Result<()> {
+fn wait_readable(responses: BorrowedFd<'_>, deadline: Instant) -> io::Result<()> {
     let left = deadline.saturating_duration_since(Instant::now());
     let timeout = PollTimeout::try_from(left.as_millis().max(1)).unwrap_or(PollTimeout::MAX);
-    match poll(&mut [PollFd::new(answers, PollFlags::POLLIN)], timeout) {
+    match poll(&mut [PollFd::new(responses, PollFlags::POLLIN)], timeout) {
         Ok(0) if left.is_zero() => Err(io::Error::from(io::ErrorKind::TimedOut)),
         Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
         Err(error) => Err(error.into()),
@@ -156,25 +158,25 @@ fn wait(answers: BorrowedFd<'_>, deadline: Instant) -> io::Result<()> {
 /// # Errors
 /// The reason, with the file's name.
 pub fn members(
-    start: &Start,
+    start: &ChildCommand,
     elf: &ElfFile,
     paths: &[String],
 ) -> Result<Vec<Result<Member, String>>, String> {
     let failed = |error: io::Error| format!("{}: debug information: {error}", elf.path().display());
-    let asked = |mut reader: Reader| {
+    let send_all = |mut reader: Reader| {
         for path in paths {
-            reader.ask(&path.replace('\n', " "))?;
+            reader.send(&path.replace('\n', " "))?;
         }
-        reader.questions = None; // closing the pipe ends the request
-        let mut answers = Vec::with_capacity(paths.len());
+        reader.requests = None; // closing the pipe ends the request
+        let mut responses = Vec::with_capacity(paths.len());
         for _ in paths {
-            let line = reader.answer()?;
-            reader.patience = FIRST;
-            answers.push(parse_answer(&line).ok_or_else(|| io::Error::other("a malformed answer"))?);
+            let line = reader.receive()?;
+            reader.timeout = FIRST_TIMEOUT;
+            responses.push(parse_response(&line).ok_or_else(|| io::Error::other("a malformed answer"))?);
         }
-        Ok(answers)
+        Ok(responses)
     };
-    Reader::start(start, elf, None, "members").and_then(asked).map_err(failed)
+    Reader::start(start, elf, None, "members").and_then(send_all).map_err(failed)
 }
 
 /// Finds the inlined calls of one file by a child that runs until this is dropped.
@@ -188,7 +190,7 @@ impl InlinedCalls {
     ///
     /// # Errors
     /// The reason, with the file's name.
-    pub fn new(start: &Start, elf: &ElfFile) -> Result<Self, String> {
+    pub fn new(start: &ChildCommand, elf: &ElfFile) -> Result<Self, String> {
         let shared = elf.shared_debug_file();
         let reader = Reader::start(start, elf, shared.as_deref(), "inlines")
             .map_err(|error| format!("{}: debug information: {error}", elf.path().display()))?;
@@ -199,7 +201,8 @@ impl InlinedCalls {
     /// the list is always empty.
     pub fn frames(&mut self, svma: u64) -> Vec<String> {
         let Some(reader) = &mut self.reader else { return Vec::new() };
-        let names = reader.ask(&format!("{svma:x}")).and_then(|()| reader.answer()).map(|line| names(&line));
+        let names =
+            reader.send(&format!("{svma:x}")).and_then(|()| reader.receive()).map(|line| decode_names(&line));
         names.unwrap_or_else(|_| {
             self.reader = None;
             Vec::new()
@@ -207,8 +210,8 @@ impl InlinedCalls {
     }
 }
 
-fn answer_line(answer: &Result<Member, String>) -> String {
-    match answer {
+fn encode_response(response: &Result<Member, String>) -> String {
+    match response {
         Ok(Member { offsets, size, kind, stride, count }) => {
             let offsets: Vec<String> = offsets.iter().map(u64::to_string).collect();
             format!("found\t{}\t{size}\t{}\t{stride}\t{count}", offsets.join(","), kind.as_str())
@@ -217,13 +220,13 @@ fn answer_line(answer: &Result<Member, String>) -> String {
     }
 }
 
-fn parse_answer(line: &str) -> Option<Result<Member, String>> {
+fn parse_response(line: &str) -> Option<Result<Member, String>> {
     let fields: Vec<&str> = line.split('\t').collect();
     match fields[..] {
         ["missing", reason] => Some(Err(printable(reason))),
         ["found", offsets, size, kind, stride, count] => {
             let offsets: Vec<u64> = offsets.split(',').map(|one| one.parse().ok()).collect::<Option<_>>()?;
-            let kind = Kind::named(kind)?;
+            let kind = Kind::from_word(kind)?;
             let [size, stride, count] = [size, stride, count].map(|one| one.parse().ok());
             let member = Member { offsets, size: size?, kind, stride: stride?, count: count? };
             (member.offsets.len() <= MAX_OFFSETS).then_some(Ok(member))
@@ -232,11 +235,11 @@ fn parse_answer(line: &str) -> Option<Result<Member, String>> {
     }
 }
 
-fn name_line(names: &[String]) -> String {
+fn encode_names(names: &[String]) -> String {
     names.iter().map(|name| printable(name)).collect::<Vec<_>>().join("\t")
 }
 
-fn names(line: &str) -> Vec<String> {
+fn decode_names(line: &str) -> Vec<String> {
     line.split('\t').filter(|name| !name.is_empty()).take(MAX_NAMES).map(printable).collect()
 }
 
@@ -252,19 +255,19 @@ mod tests {
     #[test]
     fn responses_survive_the_round_trip() {
         let member = Member { offsets: vec![8, 0, 16], size: 8, kind: Kind::Pointer, stride: 64, count: 3 };
-        for answer in [Ok(member), Err("no such member".to_owned())] {
-            assert_eq!(parse_answer(&answer_line(&answer)), Some(answer));
+        for response in [Ok(member), Err("no such member".to_owned())] {
+            assert_eq!(parse_response(&encode_response(&response)), Some(response));
         }
-        assert_eq!(names(&name_line(&["a b".to_owned(), "c".to_owned()])), ["a b", "c"]);
-        assert!(names("").is_empty());
+        assert_eq!(decode_names(&encode_names(&["a b".to_owned(), "c".to_owned()])), ["a b", "c"]);
+        assert!(decode_names("").is_empty());
     }
 
     #[test]
     fn malformed_responses_are_refused() {
         let long = format!("found\t{}\t8\tsigned\t0\t1", vec!["1"; 40].join(","));
         for line in ["", "found", "found\t-1\t8\tsigned\t0\t1", "found\t1\t8\tpoem\t0\t1", &long] {
-            assert_eq!(parse_answer(line), None, "{line}");
+            assert_eq!(parse_response(line), None, "{line}");
         }
-        assert_eq!(parse_answer("missing\ta\u{1b}[2J"), Some(Err("a[2J".to_owned())));
+        assert_eq!(parse_response("missing\ta\u{1b}[2J"), Some(Err("a[2J".to_owned())));
     }
 }

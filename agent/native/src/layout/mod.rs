@@ -42,7 +42,7 @@ impl Kind {
     }
 
     /// Return the kind for this word.
-    pub fn named(word: &str) -> Option<Self> {
+    pub fn from_word(word: &str) -> Option<Self> {
         let all = [Self::Unsigned, Self::Signed, Self::Float, Self::Pointer, Self::Structure];
         all.into_iter().find(|kind| kind.as_str() == word)
     }
@@ -83,13 +83,13 @@ pub fn members(elf: &ElfFile, paths: &[String]) -> Vec<Result<Member, String>> {
     let sections = sections(elf);
     let units = Units::new(&sections);
     let mut query = Query::new(&units, paths);
-    for unit in units.mentioning(&query.roots()) {
+    for unit in units.units_mentioning(&query.roots()) {
         if query.open.is_empty() {
             break;
         }
-        query.ask(unit);
+        query.resolve_in(unit);
     }
-    query.answers
+    query.results
 }
 
 struct Query<'units, 'data> {
@@ -97,21 +97,21 @@ struct Query<'units, 'data> {
     paths: Vec<Option<Path>>,
     /// The indexes of paths without a result, by root name.
     open: FxHashMap<String, Vec<usize>>,
-    answers: Vec<Result<Member, String>>,
+    results: Vec<Result<Member, String>>,
 }
 
 impl<'units, 'data> Query<'units, 'data> {
     fn new(units: &'units Units<'data>, texts: &[String]) -> Self {
-        let mut query = Self { units, paths: Vec::new(), open: FxHashMap::default(), answers: Vec::new() };
+        let mut query = Self { units, paths: Vec::new(), open: FxHashMap::default(), results: Vec::new() };
         for (index, text) in texts.iter().enumerate() {
             match Path::parse(text) {
                 Ok(path) => {
                     query.open.entry(path.root.clone()).or_default().push(index);
-                    query.answers.push(Err(format!("no debug information of {}", path.root)));
+                    query.results.push(Err(format!("no debug information of {}", path.root)));
                     query.paths.push(Some(path));
                 }
                 Err(reason) => {
-                    query.answers.push(Err(reason));
+                    query.results.push(Err(reason));
                     query.paths.push(None);
                 }
             }
@@ -124,37 +124,37 @@ impl<'units, 'data> Query<'units, 'data> {
     }
 
     /// Resolve the paths whose roots this unit declares.
-    fn ask(&mut self, unit: usize) {
-        for (root, place) in self.units.declared(unit, &self.open) {
-            let Some(asked) = self.open.remove(&root) else { continue };
-            let mut left = Vec::new();
-            for index in asked {
+    fn resolve_in(&mut self, unit: usize) {
+        for (root, place) in self.units.declarations(unit, &self.open) {
+            let Some(indexes) = self.open.remove(&root) else { continue };
+            let mut unresolved = Vec::new();
+            for index in indexes {
                 let Some(path) = &self.paths[index] else { continue };
-                self.answers[index] = match follow(self.units, place, path) {
+                self.results[index] = match follow(self.units, place, path) {
                     Ok(member) => Ok(member),
                     Err(Stop::Missing(reason)) => Err(reason),
                     Err(Stop::Incomplete(reason)) => {
-                        left.push(index);
+                        unresolved.push(index);
                         Err(reason)
                     }
                 };
             }
-            if !left.is_empty() {
-                self.open.insert(root, left);
+            if !unresolved.is_empty() {
+                self.open.insert(root, unresolved);
             }
         }
     }
 }
 
 /// The state while one path is resolved.
-struct Walk {
+struct Resolver {
     at: Place,
     offsets: Vec<u64>,
     stride: u64,
     count: u64,
 }
 
-impl Walk {
+impl Resolver {
     fn add(&mut self, offset: u64) {
         if let Some(last) = self.offsets.last_mut() {
             *last = last.saturating_add(offset);
@@ -173,33 +173,33 @@ impl Walk {
 
 fn follow(units: &Units<'_>, root: Place, path: &Path) -> Result<Member, Stop> {
     let types = Types(units);
-    let mut walk = Walk { at: root, offsets: vec![0], stride: 0, count: 1 };
+    let mut resolver = Resolver { at: root, offsets: vec![0], stride: 0, count: 1 };
     for step in &path.steps {
         match step {
-            Step::Field(name) => field(&types, &mut walk, name, &path.text)?,
-            Step::Index(index) => index_into(&types, &mut walk, Some(*index), &path.text)?,
-            Step::All => index_into(&types, &mut walk, None, &path.text)?,
+            Step::Field(name) => field(&types, &mut resolver, name, &path.text)?,
+            Step::Index(index) => index_into(&types, &mut resolver, Some(*index), &path.text)?,
+            Step::All => index_into(&types, &mut resolver, None, &path.text)?,
         }
     }
-    if let Some(Shape::Structure { complete: false }) = types.shape(walk.at) {
+    if let Some(Shape::Structure { complete: false }) = types.shape(resolver.at) {
         return Err(Stop::Incomplete(format!("{}: the debug information has no such type whole", path.text)));
     }
-    let leaf = types.leaf(walk.at).map_err(|reason| Stop::Missing(format!("{}: {reason}", path.text)))?;
+    let leaf = types.leaf(resolver.at).map_err(|reason| Stop::Missing(format!("{}: {reason}", path.text)))?;
     if leaf.slots > 0 {
-        if walk.stride != 0 {
+        if resolver.stride != 0 {
             return Err(Stop::Missing(format!("{}: counters in slots behind [*]", path.text)));
         }
-        (walk.stride, walk.count) = (leaf.stride, leaf.slots);
+        (resolver.stride, resolver.count) = (leaf.stride, leaf.slots);
     }
-    walk.add(leaf.offset);
-    let Walk { offsets, stride, count, .. } = walk;
+    resolver.add(leaf.offset);
+    let Resolver { offsets, stride, count, .. } = resolver;
     Ok(Member { offsets, size: leaf.size, kind: leaf.kind, stride, count })
 }
 
-fn field(types: &Types<'_, '_>, walk: &mut Walk, name: &str, text: &str) -> Result<(), Stop> {
+fn field(types: &Types<'_, '_>, resolver: &mut Resolver, name: &str, text: &str) -> Result<(), Stop> {
     loop {
-        match types.shape(walk.at) {
-            Some(Shape::Pointer(target)) => walk.enter(target)?,
+        match types.shape(resolver.at) {
+            Some(Shape::Pointer(target)) => resolver.enter(target)?,
             Some(Shape::Structure { complete: false }) => {
                 return Err(Stop::Incomplete(format!(
                     "{text}: the debug information has no such type whole"
@@ -210,19 +210,24 @@ fn field(types: &Types<'_, '_>, walk: &mut Walk, name: &str, text: &str) -> Resu
         }
     }
     let (offset, at) = types
-        .member(walk.at, name)
+        .member(resolver.at, name)
         .ok_or_else(|| Stop::Missing(format!("{text}: this build has no member {name}")))?;
-    walk.add(offset);
-    walk.at = at;
+    resolver.add(offset);
+    resolver.at = at;
     Ok(())
 }
 
 /// Go to one element of an array, or to all of them.
-fn index_into(types: &Types<'_, '_>, walk: &mut Walk, index: Option<u64>, text: &str) -> Result<(), Stop> {
-    let (element, count) = match types.shape(walk.at) {
+fn index_into(
+    types: &Types<'_, '_>,
+    resolver: &mut Resolver,
+    index: Option<u64>,
+    text: &str,
+) -> Result<(), Stop> {
+    let (element, count) = match types.shape(resolver.at) {
         Some(Shape::Array { element, count }) => (element, count),
         Some(Shape::Pointer(target)) => {
-            walk.enter(target)?;
+            resolver.enter(target)?;
             (target, 0)
         }
         _ => return Err(Stop::Missing(format!("{text}: no array where an index is"))),
@@ -234,11 +239,11 @@ fn index_into(types: &Types<'_, '_>, walk: &mut Walk, index: Option<u64>, text: 
         Some(index) if count > 0 && index >= count => {
             return Err(Stop::Missing(format!("{text}: the array has {count} elements")));
         }
-        Some(index) => walk.add(index.saturating_mul(size)),
-        None if walk.stride != 0 => return Err(Stop::Missing(format!("{text}: more than one [*]"))),
-        None => (walk.stride, walk.count) = (size, count),
+        Some(index) => resolver.add(index.saturating_mul(size)),
+        None if resolver.stride != 0 => return Err(Stop::Missing(format!("{text}: more than one [*]"))),
+        None => (resolver.stride, resolver.count) = (size, count),
     }
-    walk.at = element;
+    resolver.at = element;
     Ok(())
 }
 

@@ -46,7 +46,7 @@ impl<'data> Types<'_, 'data> {
                 | constants::DW_TAG_const_type
                 | constants::DW_TAG_volatile_type
                 | constants::DW_TAG_atomic_type => {
-                    place = self.0.referred(place, &entry, constants::DW_AT_type)?;
+                    place = self.0.reference(place, &entry, constants::DW_AT_type)?;
                 }
                 _ => return Some((place, entry)),
             }
@@ -62,7 +62,7 @@ impl<'data> Types<'_, 'data> {
             constants::DW_TAG_base_type => Some(Shape::Scalar { size: size()?, kind: kind(&entry) }),
             constants::DW_TAG_enumeration_type => Some(Shape::Scalar { size: size()?, kind: Kind::Unsigned }),
             constants::DW_TAG_pointer_type | constants::DW_TAG_reference_type => {
-                Some(match self.0.referred(place, &entry, constants::DW_AT_type) {
+                Some(match self.0.reference(place, &entry, constants::DW_AT_type) {
                     Some(target) => Shape::Pointer(target),
                     None => Shape::Scalar { size: 8, kind: Kind::Pointer }, // void *
                 })
@@ -73,7 +73,7 @@ impl<'data> Types<'_, 'data> {
                 Some(Shape::Structure { complete: !entry.has_attr(constants::DW_AT_declaration) })
             }
             constants::DW_TAG_array_type => {
-                let element = self.0.referred(place, &entry, constants::DW_AT_type)?;
+                let element = self.0.reference(place, &entry, constants::DW_AT_type)?;
                 Some(Shape::Array { element, count: self.elements(place) })
             }
             _ => None,
@@ -138,7 +138,7 @@ impl<'data> Types<'_, 'data> {
                 && !entry.has_attr(constants::DW_AT_bit_size);
             if base || data {
                 let name = if base { None } else { self.0.name(place, entry) };
-                let of = self.0.referred(place, entry, constants::DW_AT_type);
+                let of = self.0.reference(place, entry, constants::DW_AT_type);
                 if let (Some(offset), Some(of)) = (member_offset(entry), of) {
                     found.push(DataMember { name, offset, of });
                 }

@@ -88,15 +88,15 @@ impl<'data> Units<'data> {
     /// This scans the raw bytes, which is ten times faster than parsing all entries. Bytes that only look
     /// like a reference cost an unnecessary parse of a unit. If strings are indexed (DWARF 5 of Clang) all
     /// units are returned.
-    pub fn mentioning(&self, names: &[&str]) -> Vec<usize> {
+    pub fn units_mentioning(&self, names: &[&str]) -> Vec<usize> {
         if !self.dwarf.debug_str_offsets.reader().is_empty() {
             return (0..self.headers.len()).collect();
         }
         let references = string_offsets(self.dwarf.debug_str.reader().slice(), names);
         self.sections.strings.release();
-        let mut quick = vec![false; 1 << 16];
+        let mut low_bits = vec![false; 1 << 16];
         for offset in references.keys() {
-            quick[(offset & 0xffff) as usize] = true;
+            low_bits[(offset & 0xffff) as usize] = true;
         }
         let mut found: Vec<(usize, usize)> = Vec::new();
         let mut scanned = 0;
@@ -109,7 +109,7 @@ impl<'data> Units<'data> {
             let mut seen = vec![false; names.len()];
             for window in self.bytes(unit).windows(4) {
                 let value = u32::from_le_bytes([window[0], window[1], window[2], window[3]]);
-                if quick[(value & 0xffff) as usize]
+                if low_bits[(value & 0xffff) as usize]
                     && let Some(name) = references.get(&value)
                 {
                     seen[*name] = true;
@@ -138,21 +138,26 @@ impl<'data> Units<'data> {
 
     /// List the variables and types with these names that are declared outside functions: the name, and the
     /// type.
-    pub fn declared<T>(&self, unit: usize, names: &FxHashMap<String, T>) -> Vec<(String, Place)> {
+    pub fn declarations<T>(&self, unit: usize, names: &FxHashMap<String, T>) -> Vec<(String, Place)> {
         let mut found = Vec::new();
         if let Some(root) = self.headers.get(unit).map(UnitHeader::root_offset) {
-            self.declared_in(Place { unit, offset: root }, names, &mut found);
+            self.collect_declarations(Place { unit, offset: root }, names, &mut found);
         }
         found
     }
 
-    fn declared_in<T>(&self, scope: Place, names: &FxHashMap<String, T>, found: &mut Vec<(String, Place)>) {
+    fn collect_declarations<T>(
+        &self,
+        scope: Place,
+        names: &FxHashMap<String, T>,
+        found: &mut Vec<(String, Place)>,
+    ) {
         self.children(scope, |place, entry| {
             match entry.tag() {
-                constants::DW_TAG_namespace => self.declared_in(place, names, found),
+                constants::DW_TAG_namespace => self.collect_declarations(place, names, found),
                 constants::DW_TAG_variable => {
                     if let Some(name) = self.wanted(place, entry, names)
-                        && let Some(of) = self.referred(place, entry, constants::DW_AT_type)
+                        && let Some(of) = self.reference(place, entry, constants::DW_AT_type)
                     {
                         found.push((name, of));
                     }
@@ -195,7 +200,7 @@ impl<'data> Units<'data> {
     }
 
     /// Return the entry, in any unit, that an attribute refers to.
-    pub fn referred(&self, place: Place, entry: &Entry<'data>, attribute: constants::DwAt) -> Option<Place> {
+    pub fn reference(&self, place: Place, entry: &Entry<'data>, attribute: constants::DwAt) -> Option<Place> {
         match entry.attr_value(attribute)? {
             AttributeValue::UnitRef(offset) => Some(Place { unit: place.unit, offset }),
             AttributeValue::DebugInfoRef(offset) => {

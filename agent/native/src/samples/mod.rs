@@ -17,13 +17,12 @@ use std::time::{Duration, Instant};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::error::{Error, Kind, Result};
-use crate::look::Trust;
 use crate::modules::Modules;
 use crate::names::Frame;
+use crate::pacing::Pacer;
 use crate::snapshot::bpf::BpfSource;
-use crate::snapshot::{Motion, RawThread, Registers, Source};
+use crate::snapshot::{Consistency, RawThread, Registers, Source, Trust};
 use crate::symbols::DebugSearch;
-use crate::turn::Turn;
 use crate::unwind::{End, Unwinder};
 use record::{Account, Capture, Record, parse};
 use ring::Ring;
@@ -31,12 +30,12 @@ use stacks::Stacks;
 use waits::Waits;
 
 /// Maximum records read at a time, so that reading ends even if a busy server fills the ring as fast.
-const MOST_RECORDS: usize = 50_000;
+const MAX_RECORDS: usize = 50_000;
 /// Minimum time between two reads of the process's maps, which are read again if a stack leads to unknown
 /// code.
-const MAPS_EVERY: Duration = Duration::from_secs(1);
+const MAPS_INTERVAL: Duration = Duration::from_secs(1);
 /// If there are this many distinct counts, new ones are attributed to thread 0.
-const MOST_COUNTS: usize = 200_000;
+const MAX_COUNTS: usize = 200_000;
 
 /// The place where a thread was sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -76,11 +75,11 @@ pub struct Naming {
 /// The captured stacks of one process, counted by kind, thread and place.
 pub struct Samples {
     ring: Ring,
-    taking: Taking,
+    aggregator: Aggregator,
 }
 
 /// The state that is updated by each record.
-struct Taking {
+struct Aggregator {
     modules: Modules,
     maps_read: Instant,
     unwinder: Unwinder,
@@ -108,7 +107,7 @@ impl Samples {
             let detail = format!("process {pid} has no code mapped: it is ending, or a kernel thread");
             return Err(Error::new(Kind::Gone, detail));
         }
-        let taking = Taking {
+        let aggregator = Aggregator {
             unwinder: Unwinder::new(&modules),
             modules,
             maps_read: Instant::now(),
@@ -120,50 +119,50 @@ impl Samples {
             records: 0,
             bytes: 0,
         };
-        Ok(Self { ring, taking })
+        Ok(Self { ring, aggregator })
     }
 
     /// Process the records in the ring and return their number.
     pub fn read(&mut self) -> io::Result<usize> {
-        let mut turn = Turn::begin();
-        let taking = &mut self.taking;
-        taking.unwinder.refill();
-        self.ring.read(MOST_RECORDS, &mut |bytes| {
-            taking.take(bytes);
-            turn.give_way();
+        let mut pacer = Pacer::start();
+        let aggregator = &mut self.aggregator;
+        aggregator.unwinder.refill();
+        self.ring.read(MAX_RECORDS, &mut |bytes| {
+            aggregator.add(bytes);
+            pacer.yield_if_due();
         })
     }
 
     /// Return the counts so far by (kind, thread id, place).
     pub fn counts(&self) -> &FxHashMap<(u32, u32, Place), Count> {
-        &self.taking.counts
+        &self.aggregator.counts
     }
 
     /// Return the frames of a stack, innermost first.
     pub fn frames(&self, stack: u32) -> impl Iterator<Item = &Frame> {
-        self.taking.stacks.frames(stack)
+        self.aggregator.stacks.frames(stack)
     }
 
     /// Return the modules as of the last read of the maps.
     pub fn modules(&self) -> &Modules {
-        &self.taking.modules
+        &self.aggregator.modules
     }
 
     /// Return the names of the sampled threads.
     pub fn comms(&self) -> &FxHashMap<u32, String> {
-        &self.taking.comms
+        &self.aggregator.comms
     }
 
     /// Return the number of records read from the ring, and the bytes of stack in them.
     pub fn taken(&self) -> (u64, u64) {
-        (self.taking.records, self.taking.bytes)
+        (self.aggregator.records, self.aggregator.bytes)
     }
 
     /// Take a snapshot and assign its stacks to the waits that are in progress; see `Waits`.
-    pub fn look(&mut self, source: &mut BpfSource) -> Result<()> {
+    pub fn add_snapshot(&mut self, source: &mut BpfSource) -> Result<()> {
         let threads = source.copy_all()?;
         self.read().map_err(|error| Error::from_os(&error, "reading the ring buffer", Kind::Internal))?;
-        self.taking.under_way(&threads);
+        self.aggregator.add_current_waits(&threads);
         Ok(())
     }
 
@@ -177,30 +176,30 @@ impl Samples {
     ) -> Result<&Waits> {
         let mut threads = source.and_then(|source| source.copy_all().ok()).unwrap_or_default();
         self.read().map_err(|error| Error::from_os(&error, "reading the ring buffer", Kind::Internal))?;
-        let taking = &mut self.taking;
+        let aggregator = &mut self.aggregator;
         for thread in &threads {
-            taking.comms.entry(thread.tid).or_insert_with(|| thread.comm.clone());
+            aggregator.comms.entry(thread.tid).or_insert_with(|| thread.comm.clone());
         }
         // A wait that began after the end would replace the one that the thread was in at the end.
         let at_end: FxHashMap<u32, u64> =
             accounts.iter().map(|(tid, account)| (*tid, account.switches)).collect();
         threads.retain(|thread| at_end.get(&thread.tid) == Some(&thread.switches));
-        taking.under_way(&threads);
+        aggregator.add_current_waits(&threads);
         for (tid, account) in accounts {
-            taking.settle(*tid, account, ended);
+            aggregator.settle(*tid, account, ended);
         }
-        Ok(&taking.waits)
+        Ok(&aggregator.waits)
     }
 }
 
-impl Taking {
-    fn take(&mut self, bytes: &[u8]) {
+impl Aggregator {
+    fn add(&mut self, bytes: &[u8]) {
         self.records += 1;
         match parse(bytes) {
             Some(Record::Sample(capture)) => {
                 self.bytes += capture.stack.len() as u64;
                 let place = self.place(&capture, Trust::OnCpu);
-                let tid = if self.counts.len() < MOST_COUNTS { capture.tid } else { 0 };
+                let tid = if self.counts.len() < MAX_COUNTS { capture.tid } else { 0 };
                 let count = self.counts.entry((capture.kind, tid, place)).or_default();
                 count.count += 1;
                 count.weight = count.weight.wrapping_add(capture.weight);
@@ -229,14 +228,14 @@ impl Taking {
     }
 
     /// Record the waits that these threads are in, unless they are known.
-    fn under_way(&mut self, threads: &[RawThread]) {
+    fn add_current_waits(&mut self, threads: &[RawThread]) {
         self.unwinder.refill();
-        let mut turn = Turn::begin();
-        for thread in threads.iter().filter(|thread| thread.motion == Motion::Still) {
-            if self.waits.knows(thread.tid, thread.switches) {
+        let mut pacer = Pacer::start();
+        for thread in threads.iter().filter(|thread| thread.consistency == Consistency::Consistent) {
+            if self.waits.is_known(thread.tid, thread.switches) {
                 continue;
             }
-            turn.give_way();
+            pacer.yield_if_due();
             let file = self.file(thread.syscall, thread.arg0);
             let (stack, trust) =
                 self.walk(thread.registers, &thread.stack, &thread.kernel, &thread.returns, Trust::Exact);
@@ -246,9 +245,9 @@ impl Taking {
         }
     }
 
-    fn place(&mut self, capture: &Capture<'_>, sound: Trust) -> Place {
+    fn place(&mut self, capture: &Capture<'_>, if_complete: Trust) -> Place {
         let Capture { registers, stack, kernel, returns, syscall, arg0, .. } = capture;
-        let (stack, trust) = self.walk(*registers, stack, kernel, returns, sound);
+        let (stack, trust) = self.walk(*registers, stack, kernel, returns, if_complete);
         Place { stack, trust, syscall: *syscall, file: self.file(*syscall, *arg0) }
     }
 
@@ -262,17 +261,17 @@ impl Taking {
         stack: &[u8],
         kernel: &[u64],
         returns: &[(u64, u64)],
-        sound: Trust,
+        if_complete: Trust,
     ) -> (u32, Trust) {
         let mut walk = self.unwinder.walk(&self.modules, registers, stack, returns);
         // The code may have been mapped since the maps were read, for instance a plugin.
-        if walk.end == End::Elsewhere && self.maps_changed() {
+        if walk.end == End::OutsideModules && self.maps_changed() {
             walk = self.unwinder.walk(&self.modules, registers, stack, returns);
         }
         let trust = match walk.end {
-            End::Root => sound,
+            End::Root => if_complete,
             End::BeyondCopy => Trust::Truncated,
-            End::Lost | End::Elsewhere | End::Budget => Trust::Incomplete,
+            End::Lost | End::OutsideModules | End::Budget => Trust::Incomplete,
         };
         (self.stacks.number(&self.modules, &walk.addresses, kernel), trust)
     }
@@ -280,7 +279,7 @@ impl Taking {
     /// Read the maps again and return true if they changed. Returns false if they were read just before or
     /// the process has ended; its modules then stay in use.
     fn maps_changed(&mut self) -> bool {
-        if self.maps_read.elapsed() < MAPS_EVERY {
+        if self.maps_read.elapsed() < MAPS_INTERVAL {
             return false;
         }
         self.maps_read = Instant::now();
@@ -288,7 +287,7 @@ impl Taking {
             return false;
         }
         self.unwinder = self.unwinder.renewed(&self.modules);
-        self.stacks.forget_addresses();
+        self.stacks.clear_addresses();
         true
     }
 }

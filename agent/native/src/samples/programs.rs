@@ -21,7 +21,7 @@ static OFF_CPU: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/offcpu.bpf.o")
 
 /// The process to profile, and the size of the ring buffer.
 #[derive(Debug, Clone, Copy)]
-pub struct Watch {
+pub struct Target {
     /// The process id in the initial pid namespace.
     pub pid: u32,
     /// The start time of the process: field 22 of /proc/PID/stat.
@@ -43,8 +43,8 @@ impl OnCpu {
     /// Load the program; sampling starts with `begin`.
     ///
     /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf`.
-    pub fn new(watch: Watch) -> Result<Self> {
-        Ok(Self { events: Vec::new(), object: load(ON_CPU, watch, None)? })
+    pub fn new(target: Target) -> Result<Self> {
+        Ok(Self { events: Vec::new(), object: load(ON_CPU, target, None)? })
     }
 
     /// Start to take one sample per `period_ns` on each CPU on which the process runs.
@@ -79,7 +79,7 @@ impl OnCpu {
 /// From linux/membarrier.h.
 const MEMBARRIER_CMD_GLOBAL: i32 = 1;
 /// A start time that never comes: the programs of offcpu.bpf.c follow the threads but do not count.
-const NOT_YET: u64 = u64::MAX;
+const NOT_STARTED: u64 = u64::MAX;
 /// How far in the future start and end are set, so that every CPU knows them in time.
 const AHEAD_NS: u64 = 2_000_000;
 
@@ -93,12 +93,12 @@ pub struct OffCpu {
 
 impl OffCpu {
     /// Load and attach the programs. Counting starts with `begin`, which needs `follow` before it. If more
-    /// than `most_threads` threads exist at a time, the rest is not counted.
+    /// than `max_threads` threads exist at a time, the rest is not counted.
     ///
     /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` if the kernel has no BTF or no such
     /// tracepoints.
-    pub fn new(watch: Watch, most_threads: u32) -> Result<Self> {
-        let object = load(OFF_CPU, watch, Some(most_threads))?;
+    pub fn new(target: Target, max_threads: u32) -> Result<Self> {
+        let object = load(OFF_CPU, target, Some(max_threads))?;
         let links = ["on_switch", "on_wakeup"]
             .into_iter()
             .map(|name| {
@@ -106,7 +106,7 @@ impl OffCpu {
                 attached.map_err(|error| bpf_error(&error, "attaching to the scheduler's events"))
             })
             .collect::<Result<Vec<_>>>()?;
-        Ok(Self { links, object, pid: watch.pid, config: [0; 3] })
+        Ok(Self { links, object, pid: target.pid, config: [0; 3] })
     }
 
     /// Return the descriptor of the ring buffer.
@@ -114,10 +114,10 @@ impl OffCpu {
         descriptor(&self.object, "samples")
     }
 
-    /// Register all threads and follow them, without counting yet. About `most` stacks per thread are sent in
-    /// 134 ms at most.
-    pub fn follow(&mut self, most: u64) -> Result<()> {
-        self.config = [NOT_YET, 0, most.max(1)];
+    /// Register all threads and follow them, without counting yet. About `max_stacks` stacks per thread are
+    /// sent in 134 ms at most.
+    pub fn follow(&mut self, max_stacks: u64) -> Result<()> {
+        self.config = [NOT_STARTED, 0, max_stacks.max(1)];
         self.configure()?;
         finish_running_programs();
         self.visit_threads()
@@ -129,8 +129,8 @@ impl OffCpu {
     }
 
     /// Change the maximum number of stacks per thread in 134 ms.
-    pub fn set_most(&mut self, most: u64) -> Result<()> {
-        self.config[2] = most.max(1);
+    pub fn set_max_stacks(&mut self, max_stacks: u64) -> Result<()> {
+        self.config[2] = max_stacks.max(1);
         self.configure()
     }
 
@@ -207,7 +207,7 @@ fn now() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-fn load(object: &[u8], watch: Watch, most_threads: Option<u32>) -> Result<libbpf_rs::Object> {
+fn load(object: &[u8], target: Target, max_threads: Option<u32>) -> Result<libbpf_rs::Object> {
     // libbpf prints to stderr by default. The error that is returned has all that matters.
     libbpf_rs::set_print(None);
     let failed = |error: libbpf_rs::Error| bpf_error(&error, "loading the profiling program");
@@ -215,9 +215,9 @@ fn load(object: &[u8], watch: Watch, most_threads: Option<u32>) -> Result<libbpf
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         match name.as_str() {
-            "samples" => map.set_max_entries(watch.ring_bytes).map_err(failed)?,
-            "threads" => map.set_max_entries(most_threads.unwrap_or(1)).map_err(failed)?,
-            name if name.ends_with(".rodata") => map.set_initial_value(&constants(watch)).map_err(failed)?,
+            "samples" => map.set_max_entries(target.ring_bytes).map_err(failed)?,
+            "threads" => map.set_max_entries(max_threads.unwrap_or(1)).map_err(failed)?,
+            name if name.ends_with(".rodata") => map.set_initial_value(&constants(target)).map_err(failed)?,
             _ => {}
         }
     }
@@ -225,10 +225,10 @@ fn load(object: &[u8], watch: Watch, most_threads: Option<u32>) -> Result<libbpf
 }
 
 /// Encode the variable `server` of server.h.
-fn constants(watch: Watch) -> Vec<u8> {
-    let mut bytes = watch.pid.to_ne_bytes().to_vec();
-    bytes.extend(u32::from(watch.kernel).to_ne_bytes());
-    bytes.extend(watch.start_time.to_ne_bytes());
+fn constants(target: Target) -> Vec<u8> {
+    let mut bytes = target.pid.to_ne_bytes().to_vec();
+    bytes.extend(u32::from(target.kernel).to_ne_bytes());
+    bytes.extend(target.start_time.to_ne_bytes());
     bytes
 }
 

@@ -44,14 +44,14 @@ pub struct WaitEnd {
     /// The thread's context switches when the wait began; identifies the wait.
     pub switches: u64,
     /// How long the thread was blocked and runnable.
-    pub ns: Spent,
+    pub ns: WaitTime,
     /// One stack in so many was captured; 0 if this wait's stack was not captured.
     pub every: u64,
 }
 
 /// Time off the CPU in ns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Spent {
+pub struct WaitTime {
     /// Blocked: waiting for something.
     pub blocked: u64,
     /// Runnable: waiting for a CPU.
@@ -79,9 +79,9 @@ pub struct Account {
     /// Time on a CPU.
     pub running: u64,
     /// Time off the CPU, including the current wait.
-    pub spent: Spent,
+    pub waited: WaitTime,
     /// Duration of the current wait so far.
-    pub wait: Spent,
+    pub wait: WaitTime,
     /// The thread's context switches when the current wait began; identifies the wait.
     pub switches: u64,
 }
@@ -102,9 +102,9 @@ impl Account {
             3 => Mode::Runnable,
             _ => return None,
         };
-        let spent = Spent { blocked, runnable };
-        let wait = Spent { blocked: wait_blocked, runnable: wait_runnable };
-        Some(Self { mode, since, running, spent, wait, switches })
+        let waited = WaitTime { blocked, runnable };
+        let wait = WaitTime { blocked: wait_blocked, runnable: wait_runnable };
+        Some(Self { mode, since, running, waited, wait, switches })
     }
 
     /// Return this account extended to `end`, assuming that the thread's state did not change.
@@ -114,11 +114,11 @@ impl Account {
         match self.mode {
             Mode::Running => self.running += rest,
             Mode::Blocked => {
-                self.spent.blocked += rest;
+                self.waited.blocked += rest;
                 self.wait.blocked += rest;
             }
             Mode::Runnable => {
-                self.spent.runnable += rest;
+                self.waited.runnable += rest;
                 self.wait.runnable += rest;
             }
         }
@@ -145,7 +145,7 @@ pub fn parse(bytes: &[u8]) -> Option<Record<'_>> {
     let tid = word(bytes, 0)?;
     match word(bytes, 4)? {
         WAIT_ENDS => {
-            let ns = Spent { blocked: long(bytes, 16)?, runnable: long(bytes, 24)? };
+            let ns = WaitTime { blocked: long(bytes, 16)?, runnable: long(bytes, 24)? };
             Some(Record::WaitEnds(tid, WaitEnd { switches: long(bytes, 8)?, ns, every: long(bytes, 32)? }))
         }
         THREAD_ENDS => {
@@ -240,12 +240,12 @@ mod tests {
     fn adds_the_time_since_the_last_event() {
         let words = [2, 100, 7, 5, 3, 5, 0, 41, 0, 1, 0, 0, 0, 0];
         let account = Account::of(&words).expect("a known mode");
-        let spent = |blocked, runnable| Spent { blocked, runnable };
+        let waited = |blocked, runnable| WaitTime { blocked, runnable };
         assert_eq!(account.until(90), account);
         let later = account.until(120);
-        assert_eq!((later.running, later.spent, later.wait), (7, spent(25, 3), spent(25, 0)));
+        assert_eq!((later.running, later.waited, later.wait), (7, waited(25, 3), waited(25, 0)));
         let running = Account { mode: Mode::Running, ..account }.until(120);
-        assert_eq!((running.running, running.spent), (27, spent(5, 3)));
+        assert_eq!((running.running, running.waited), (27, waited(5, 3)));
         assert_eq!(Account::of(&[4; Account::WORDS]), None);
     }
 
@@ -258,6 +258,6 @@ mod tests {
             bytes.extend(value.to_le_bytes());
         }
         let Some(Record::WaitEnds(7, end)) = parse(&bytes) else { panic!("no end") };
-        assert_eq!(end, WaitEnd { switches: 40, ns: Spent { blocked: 10, runnable: 20 }, every: 1 });
+        assert_eq!(end, WaitEnd { switches: 40, ns: WaitTime { blocked: 10, runnable: 20 }, every: 1 });
     }
 }

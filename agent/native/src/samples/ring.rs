@@ -5,13 +5,13 @@ use std::io;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 
-type Take = NonNull<dyn FnMut(&[u8])>;
+type Callback = NonNull<dyn FnMut(&[u8])>;
 
 /// The reader of a ring buffer. The map's descriptor may be closed after `open`.
 pub struct Ring {
     inner: NonNull<libbpf_sys::ring_buffer>,
     /// The context of `inner`: the callback for records while `read` runs. Owned, and freed after `inner`.
-    taker: *mut Option<Take>,
+    callback: *mut Option<Callback>,
 }
 
 // SAFETY: libbpf's reader is not bound to a thread, and it is used by one thread at a time because all
@@ -22,31 +22,31 @@ impl Ring {
     /// Map the ring buffer into memory. Errors: EINVAL if the descriptor is not a ring buffer; EACCES and
     /// others.
     pub fn open(descriptor: RawFd) -> io::Result<Self> {
-        let taker = Box::into_raw(Box::new(None));
+        let callback = Box::into_raw(Box::new(None));
         // SAFETY: the context is freed only after the reader, and null options are allowed.
         let ring = unsafe {
-            libbpf_sys::ring_buffer__new(descriptor, Some(on_record), taker.cast::<c_void>(), ptr::null())
+            libbpf_sys::ring_buffer__new(descriptor, Some(on_record), callback.cast::<c_void>(), ptr::null())
         };
         if let Some(inner) = NonNull::new(ring) {
-            return Ok(Self { inner, taker });
+            return Ok(Self { inner, callback });
         }
         let error = io::Error::last_os_error();
         // SAFETY: the pointer is from Box::into_raw above, and the reader that would use it does not exist.
-        drop(unsafe { Box::from_raw(taker) });
+        drop(unsafe { Box::from_raw(callback) });
         Err(error)
     }
 
-    /// Pass up to `most` of the available records to `take` and return their number.
-    pub fn read(&mut self, most: usize, take: &mut dyn FnMut(&[u8])) -> io::Result<usize> {
+    /// Pass up to `max` of the available records to `take` and return their number.
+    pub fn read(&mut self, max: usize, take: &mut dyn FnMut(&[u8])) -> io::Result<usize> {
         // SAFETY: only the lifetime is erased, and the pointer is cleared before `take` goes out of scope.
         let erased =
-            unsafe { std::mem::transmute::<NonNull<dyn FnMut(&[u8]) + '_>, Take>(NonNull::from(take)) };
-        // SAFETY: `taker` is valid until drop; the reader is open and calls it only on this thread, within
+            unsafe { std::mem::transmute::<NonNull<dyn FnMut(&[u8]) + '_>, Callback>(NonNull::from(take)) };
+        // SAFETY: `callback` is valid until drop; the reader is open and calls it only on this thread, within
         // the call.
         let count = unsafe {
-            *self.taker = Some(erased);
-            let count = libbpf_sys::ring_buffer__consume_n(self.inner.as_ptr(), most as libbpf_sys::size_t);
-            *self.taker = None;
+            *self.callback = Some(erased);
+            let count = libbpf_sys::ring_buffer__consume_n(self.inner.as_ptr(), max as libbpf_sys::size_t);
+            *self.callback = None;
             count
         };
         usize::try_from(count).map_err(|_| io::Error::from_raw_os_error(-count))
@@ -58,14 +58,14 @@ impl Drop for Ring {
         // SAFETY: both were allocated in `open` and are freed only here, the reader before its context.
         unsafe {
             libbpf_sys::ring_buffer__free(self.inner.as_ptr());
-            drop(Box::from_raw(self.taker));
+            drop(Box::from_raw(self.callback));
         }
     }
 }
 
 unsafe extern "C" fn on_record(context: *mut c_void, data: *mut c_void, size: libbpf_sys::size_t) -> i32 {
     // SAFETY: libbpf passes the context given in `open`, which is valid until the ring is dropped.
-    if let Some(mut take) = unsafe { *context.cast::<Option<Take>>() } {
+    if let Some(mut take) = unsafe { *context.cast::<Option<Callback>>() } {
         // SAFETY: `data` and `size` describe a record that stays in the ring until this returns, and `read`
         // keeps `take` borrowed.
         unsafe { take.as_mut()(std::slice::from_raw_parts(data.cast::<u8>(), size as usize)) };

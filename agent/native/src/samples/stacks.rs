@@ -8,7 +8,7 @@ use crate::modules::Modules;
 use crate::names::{AddressNames, Frame};
 
 /// Maximum cached addresses. The cache is cleared when it is full, to limit memory.
-const ADDRESSES_KEPT: usize = 100_000;
+const MAX_CACHED_ADDRESSES: usize = 100_000;
 
 /// Assigns a number to each distinct stack. Stacks are never dropped: as they are compared by functions, a
 /// profile has thousands of them, not millions.
@@ -37,8 +37,8 @@ impl Stacks {
     }
 
     /// Clear the cached addresses, because the modules changed and an address may have another function.
-    pub fn forget_addresses(&mut self) {
-        self.names.forget();
+    pub fn clear_addresses(&mut self) {
+        self.names.clear();
         self.at.clear();
     }
 
@@ -74,7 +74,7 @@ impl Stacks {
         let is_scheduler = |function: &str| {
             ["bpf_", "__bpf_", "__traceiter_", "__schedule", "schedule", "io_schedule", "preempt_schedule"]
                 .iter()
-                .any(|beginning| function.starts_with(beginning))
+                .any(|prefix| function.starts_with(prefix))
         };
         let numbers: Vec<u32> = kernel.iter().map(|address| self.kernel_frame(*address)).collect();
         let functions = numbers.iter().map(|number| self.frames[*number as usize].function.as_deref());
@@ -92,8 +92,8 @@ impl Stacks {
     }
 
     fn user_frames(&mut self, modules: &Modules, address: u64, innermost: bool) -> &[u32] {
-        if self.at.len() > ADDRESSES_KEPT {
-            self.forget_addresses();
+        if self.at.len() > MAX_CACHED_ADDRESSES {
+            self.clear_addresses();
         }
         let (numbers, frames, names) = (&mut self.numbers, &mut self.frames, &mut self.names);
         self.at.entry((address, innermost)).or_insert_with(|| {

@@ -8,25 +8,25 @@
 use rustc_hash::FxHashMap;
 
 use super::Place;
-use super::record::{Account, Mode, Spent, WaitEnd};
+use super::record::{Account, Mode, WaitEnd, WaitTime};
 
 /// `LONG_NS` of offcpu.bpf.c.
 const LONG_NS: u64 = 10_000_000;
 /// If there are this many rows, further threads that exited are combined as thread 0.
-const MOST_ROWS: usize = 50_000;
+const MAX_ROWS: usize = 50_000;
 
 /// The waits of one thread at one place.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Share {
+pub struct PlaceWaits {
     /// Their estimated number.
     pub waits: u64,
     /// Their total time.
-    pub ns: Spent,
+    pub ns: WaitTime,
 }
 
 /// The times of one thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Times {
+pub struct ThreadTimes {
     /// The thread id.
     pub tid: u32,
     /// The thread name.
@@ -34,7 +34,7 @@ pub struct Times {
     /// Time on a CPU, ns.
     pub running: u64,
     /// Time off the CPU.
-    pub spent: Spent,
+    pub waited: WaitTime,
 }
 
 /// The stack of a wait whose end has not been reported.
@@ -48,19 +48,19 @@ struct Pending {
 #[derive(Debug, Default)]
 struct Sums {
     waits: u64,
-    long: Spent,
+    long: WaitTime,
     /// Time of the sampled long waits, each multiplied by the number of waits that it stands for.
-    long_drawn: Spent,
-    short: Spent,
+    long_weighted: WaitTime,
+    short: WaitTime,
     /// Time of the sampled short waits, each multiplied by the number of waits that it stands for.
-    short_drawn: Spent,
+    short_weighted: WaitTime,
 }
 
 #[derive(Debug, Default)]
 struct Thread {
     places: FxHashMap<Place, Sums>,
     /// Time of long waits without a stack.
-    unseen: Spent,
+    without_stack: WaitTime,
 }
 
 /// Collects waits and distributes the time.
@@ -69,11 +69,11 @@ pub struct Waits {
     pending: FxHashMap<u32, Pending>,
     threads: FxHashMap<u32, Thread>,
     /// The result by thread and place; the place is None for time without a stack.
-    pub rows: FxHashMap<(u32, Option<Place>), Share>,
+    pub rows: FxHashMap<(u32, Option<Place>), PlaceWaits>,
     /// The times of the threads that are complete.
-    pub times: Vec<Times>,
+    pub times: Vec<ThreadTimes>,
     /// Total time of waits whose own stack was captured.
-    pub seen: Spent,
+    pub seen: WaitTime,
 }
 
 impl Waits {
@@ -83,14 +83,14 @@ impl Waits {
     }
 
     /// Return true if this wait of the thread, or a later one, is known.
-    pub fn knows(&self, tid: u32, switches: u64) -> bool {
+    pub fn is_known(&self, tid: u32, switches: u64) -> bool {
         self.pending.get(&tid).is_some_and(|known| known.switches >= switches)
     }
 
     /// Record the end of a wait.
     pub fn ends(&mut self, tid: u32, end: WaitEnd) {
         let known = self.pending.remove(&tid).filter(|known| known.switches == end.switches);
-        if end.ns == Spent::default() {
+        if end.ns == WaitTime::default() {
             return; // it ended before the profile began
         }
         let long = end.ns.blocked + end.ns.runnable >= LONG_NS;
@@ -101,7 +101,7 @@ impl Waits {
         let thread = self.threads.entry(tid).or_default();
         let Some(place) = place else {
             if long {
-                thread.unseen = thread.unseen.plus(end.ns);
+                thread.without_stack = thread.without_stack.plus(end.ns);
             }
             return;
         };
@@ -109,17 +109,17 @@ impl Waits {
         sums.waits += end.every.max(1);
         if long {
             sums.long = sums.long.plus(end.ns);
-            sums.long_drawn = sums.long_drawn.plus(end.ns.times(end.every));
+            sums.long_weighted = sums.long_weighted.plus(end.ns.times(end.every));
         } else {
             sums.short = sums.short.plus(end.ns);
-            sums.short_drawn = sums.short_drawn.plus(end.ns.times(end.every));
+            sums.short_weighted = sums.short_weighted.plus(end.ns.times(end.every));
         }
     }
 
     /// Complete a thread, at its exit or at the end of the profile: convert its waits to rows that add up to
     /// its times.
     pub fn settle(&mut self, tid: u32, comm: String, account: &Account, at: u64) {
-        let Account { mode, running, spent, wait, switches, .. } = account.until(at);
+        let Account { mode, running, waited, wait, switches, .. } = account.until(at);
         let known = self.pending.remove(&tid).filter(|known| known.switches == switches);
         if mode != Mode::Running {
             let end = WaitEnd { switches, ns: wait, every: 0 };
@@ -127,40 +127,40 @@ impl Waits {
             self.count(tid, known.map(|known| known.place), end, long);
         }
         let thread = self.threads.remove(&tid).unwrap_or_default();
-        let tid = if self.rows.len() < MOST_ROWS { tid } else { 0 };
-        self.share_out(tid, &thread, spent);
-        self.keep_times(Times { tid, comm, running, spent });
+        let tid = if self.rows.len() < MAX_ROWS { tid } else { 0 };
+        self.distribute(tid, &thread, waited);
+        self.add_times(ThreadTimes { tid, comm, running, waited });
     }
 
-    fn keep_times(&mut self, times: Times) {
+    fn add_times(&mut self, times: ThreadTimes) {
         match self.times.iter_mut().find(|known| times.tid == 0 && known.tid == 0) {
             Some(others) => {
                 others.running += times.running;
-                others.spent = others.spent.plus(times.spent);
+                others.waited = others.waited.plus(times.waited);
             }
             None => self.times.push(times),
         }
     }
 
-    fn share_out(&mut self, tid: u32, thread: &Thread, total: Spent) {
+    fn distribute(&mut self, tid: u32, thread: &Thread, total: WaitTime) {
         let blocked = Split::of(thread, total.blocked, |ns| ns.blocked);
         let runnable = Split::of(thread, total.runnable, |ns| ns.runnable);
         let mut left = total;
         for (place, sums) in &thread.places {
-            let ns = Spent {
+            let ns = WaitTime {
                 blocked: blocked.part(sums, |ns| ns.blocked).min(left.blocked),
                 runnable: runnable.part(sums, |ns| ns.runnable).min(left.runnable),
             };
-            left = Spent { blocked: left.blocked - ns.blocked, runnable: left.runnable - ns.runnable };
+            left = WaitTime { blocked: left.blocked - ns.blocked, runnable: left.runnable - ns.runnable };
             self.seen = self.seen.plus(sums.long).plus(sums.short);
-            self.add(tid, Some(*place), Share { waits: sums.waits, ns });
+            self.add(tid, Some(*place), PlaceWaits { waits: sums.waits, ns });
         }
-        if left != Spent::default() {
-            self.add(tid, None, Share { waits: 0, ns: left });
+        if left != WaitTime::default() {
+            self.add(tid, None, PlaceWaits { waits: 0, ns: left });
         }
     }
 
-    fn add(&mut self, tid: u32, place: Option<Place>, share: Share) {
+    fn add(&mut self, tid: u32, place: Option<Place>, share: PlaceWaits) {
         let row = self.rows.entry((tid, place)).or_default();
         row.waits += share.waits;
         row.ns = row.ns.plus(share.ns);
@@ -172,24 +172,24 @@ struct Split {
     /// Time of short waits per ns of sampled short waits.
     short: f64,
     /// Time of long waits without a stack per ns of sampled long waits.
-    unseen: f64,
+    without_stack: f64,
 }
 
 impl Split {
-    fn of(thread: &Thread, total: u64, which: fn(Spent) -> u64) -> Self {
+    fn of(thread: &Thread, total: u64, which: fn(WaitTime) -> u64) -> Self {
         let sum =
-            |part: fn(&Sums) -> Spent| thread.places.values().map(|sums| which(part(sums))).sum::<u64>();
-        let unseen = which(thread.unseen);
-        let short = total.saturating_sub(sum(|sums| sums.long)).saturating_sub(unseen);
+            |part: fn(&Sums) -> WaitTime| thread.places.values().map(|sums| which(part(sums))).sum::<u64>();
+        let without_stack = which(thread.without_stack);
+        let short = total.saturating_sub(sum(|sums| sums.long)).saturating_sub(without_stack);
         Self {
-            short: ratio(short, sum(|sums| sums.short_drawn)),
-            unseen: ratio(unseen, sum(|sums| sums.long_drawn)),
+            short: ratio(short, sum(|sums| sums.short_weighted)),
+            without_stack: ratio(without_stack, sum(|sums| sums.long_weighted)),
         }
     }
 
-    fn part(&self, sums: &Sums, which: fn(Spent) -> u64) -> u64 {
-        let shared =
-            self.short * float(which(sums.short_drawn)) + self.unseen * float(which(sums.long_drawn));
+    fn part(&self, sums: &Sums, which: fn(WaitTime) -> u64) -> u64 {
+        let shared = self.short * float(which(sums.short_weighted))
+            + self.without_stack * float(which(sums.long_weighted));
         which(sums.long) + shared.round() as u64
     }
 }
@@ -204,7 +204,7 @@ fn float(value: u64) -> f64 {
     value as f64
 }
 
-impl Spent {
+impl WaitTime {
     fn plus(self, other: Self) -> Self {
         Self { blocked: self.blocked + other.blocked, runnable: self.runnable + other.runnable }
     }
@@ -217,7 +217,7 @@ impl Spent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::look::Trust;
+    use crate::snapshot::Trust;
 
     const MS: u64 = 1_000_000;
 
@@ -226,12 +226,12 @@ mod tests {
     }
 
     fn end(switches: u64, blocked: u64, every: u64) -> WaitEnd {
-        WaitEnd { switches, ns: Spent { blocked, runnable: 0 }, every }
+        WaitEnd { switches, ns: WaitTime { blocked, runnable: 0 }, every }
     }
 
     fn account(mode: Mode, running: u64, blocked: u64) -> Account {
-        let spent = Spent { blocked, runnable: 0 };
-        Account { mode, since: 100 * MS, running, spent, wait: spent, switches: 9 }
+        let waited = WaitTime { blocked, runnable: 0 };
+        Account { mode, since: 100 * MS, running, waited, wait: waited, switches: 9 }
     }
 
     #[test]
@@ -244,7 +244,7 @@ mod tests {
         waits.settle(7, "t".into(), &account(Mode::Running, 20 * MS, 80 * MS), 100 * MS);
         assert_eq!(waits.rows[&(7, Some(place(1)))].ns.blocked, 60 * MS);
         assert_eq!(waits.rows[&(7, Some(place(2)))].ns.blocked, 20 * MS);
-        assert_eq!(waits.times[0].spent.blocked + waits.times[0].running, 100 * MS);
+        assert_eq!(waits.times[0].waited.blocked + waits.times[0].running, 100 * MS);
         assert_eq!(waits.seen.blocked, 4 * MS);
     }
 
@@ -263,7 +263,7 @@ mod tests {
     fn a_wait_in_progress_counts_until_the_end() {
         let mut waits = Waits::default();
         waits.begins(7, place(1), 9);
-        assert!(waits.knows(7, 9) && !waits.knows(7, 10));
+        assert!(waits.is_known(7, 9) && !waits.is_known(7, 10));
         waits.settle(7, "t".into(), &account(Mode::Blocked, 100 * MS, 0), 300 * MS);
         assert_eq!(waits.rows[&(7, Some(place(1)))].ns.blocked, 200 * MS);
     }

@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
-use super::fitted::{self, Loaded};
+use super::loader::{self, Loaded};
 use super::record::parse_all;
-use super::turns::Turns;
+use super::rotation::Rotation;
 use super::{RawThread, Source};
 use crate::bpfmap::Map;
 use crate::error::{Error, Kind, Result};
+use crate::pacing::Pacer;
 use crate::programs::owned;
-use crate::turn::Turn;
 
 /// Size of one read(). The kernel returns at most the seq_file's buffer, which has 8 pages.
 const READ_BYTES: usize = 64 * 1024;
@@ -27,8 +27,8 @@ const PART_BYTES: usize = 16 << 20;
 const PASSES: u32 = 3;
 /// Bounds of the number of threads that the program remembers between snapshots. Each takes about 100 bytes
 /// of kernel memory.
-const FEWEST_ENTRIES: u32 = 4 << 10;
-const MOST_ENTRIES: u32 = 256 << 10;
+const MIN_ENTRIES: u32 = 4 << 10;
+const MAX_ENTRIES: u32 = 256 << 10;
 
 /// `struct config` of snapshot.bpf.c.
 #[derive(Clone, Copy)]
@@ -36,14 +36,14 @@ struct Config {
     tid: u32,
     stacks: bool,
     changed_only: bool,
-    turns: u32,
-    turn: u32,
+    groups: u32,
+    group: u32,
     budget: u64,
 }
 
 /// The configuration for copying one thread without limits; `tid` is to be set.
 const ALONE: Config =
-    Config { tid: 0, stacks: true, changed_only: false, turns: 1, turn: 0, budget: u64::MAX };
+    Config { tid: 0, stacks: true, changed_only: false, groups: 1, group: 0, budget: u64::MAX };
 
 /// Copies the threads of one process by the task iterator.
 pub struct BpfSource {
@@ -51,17 +51,17 @@ pub struct BpfSource {
     pid: u32,
     kernel_stacks: bool,
     /// The relocated program, to load it again without searching the kernel's types.
-    kept: Option<Vec<u8>>,
+    cached_program: Option<Vec<u8>>,
     /// Number of entries of the map that remembers threads.
     entries: u32,
     link: OwnedFd,
     /// True if the kernel can limit a link to one process (>= 6.1). Otherwise the program filters.
-    narrow: bool,
+    single_process: bool,
     /// Reused for all snapshots, because getting 14 MB from the kernel costs more than the copy itself. It is
     /// never reallocated or freed, because the allocator would keep the old memory.
     buffer: Arc<Vec<u8>>,
-    snapshot: Option<Snapshot>,
-    turns: Turns,
+    progress: Option<Progress>,
+    rotation: Rotation,
     /// Number of threads in the last snapshot.
     visited: usize,
     /// Bytes of the largest part of the last snapshot.
@@ -70,7 +70,7 @@ pub struct BpfSource {
 }
 
 /// A snapshot in progress.
-struct Snapshot {
+struct Progress {
     iterator: File,
     config: Config,
     passes: u32,
@@ -84,22 +84,22 @@ struct Snapshot {
 }
 
 impl BpfSource {
-    /// Load the program for process `pid`; see [`fitted::load`].
-    pub fn new(pid: u32, kernel_stacks: bool, kept: Option<&[u8]>) -> Result<Self> {
+    /// Load the program for process `pid`; see [`loader::load`].
+    pub fn new(pid: u32, kernel_stacks: bool, cached_program: Option<&[u8]>) -> Result<Self> {
         let entries = entries_for(thread_count(pid));
-        let loaded = fitted::load(kernel_stacks, kept, entries)?;
-        let (link, narrow) = attach_to_process(&loaded, pid)?;
+        let loaded = loader::load(kernel_stacks, cached_program, entries)?;
+        let (link, single_process) = attach_to_process(&loaded, pid)?;
         Ok(Self {
-            kept: loaded.fitted.clone().or_else(|| kept.map(<[u8]>::to_vec)),
+            cached_program: loaded.relocated.clone().or_else(|| cached_program.map(<[u8]>::to_vec)),
             loaded,
             pid,
             kernel_stacks,
             entries,
             link,
-            narrow,
+            single_process,
             buffer: new_buffer(),
-            snapshot: None,
-            turns: Turns::default(),
+            progress: None,
+            rotation: Rotation::default(),
             visited: 0,
             largest: 0,
             notes: Vec::new(),
@@ -108,24 +108,24 @@ impl BpfSource {
 
     /// Load the program again with a map for so many threads, if the current one is too small. What the old
     /// program remembered is lost, so the next snapshot copies all threads.
-    fn make_room(&mut self, threads: usize) -> Result<()> {
+    fn grow_map(&mut self, threads: usize) -> Result<()> {
         let entries = entries_for(threads);
         if entries <= self.entries {
             return Ok(());
         }
-        let fitted = self.loaded.fitted.take();
-        let mut loaded = fitted::load(self.kernel_stacks, self.kept.as_deref(), entries)?;
-        (self.link, self.narrow) = attach_to_process(&loaded, self.pid)?;
-        loaded.fitted = fitted;
+        let relocated = self.loaded.relocated.take();
+        let mut loaded = loader::load(self.kernel_stacks, self.cached_program.as_deref(), entries)?;
+        (self.link, self.single_process) = attach_to_process(&loaded, self.pid)?;
+        loaded.relocated = relocated;
         (self.loaded, self.entries) = (loaded, entries);
         Ok(())
     }
 
     fn configure(&self, config: Config) -> Result<()> {
-        let tgid = if self.narrow { 0 } else { self.pid };
-        let Config { tid, stacks, changed_only, turns, turn, budget } = config;
+        let tgid = if self.single_process { 0 } else { self.pid };
+        let Config { tid, stacks, changed_only, groups, group, budget } = config;
         let mut value = Vec::with_capacity(32);
-        for word in [tgid, tid, stacks.into(), changed_only.into(), turns, turn] {
+        for word in [tgid, tid, stacks.into(), changed_only.into(), groups, group] {
             value.extend_from_slice(&word.to_ne_bytes());
         }
         value.extend_from_slice(&budget.to_ne_bytes());
@@ -144,7 +144,7 @@ impl BpfSource {
     /// ended.
     fn fill(iterator: &mut File, bytes: &mut Vec<u8>) -> Result<(usize, bool)> {
         let mut filled = 0;
-        let mut turn = Turn::begin();
+        let mut pacer = Pacer::start();
         while filled + READ_BYTES <= PART_BYTES {
             if bytes.len() < filled + READ_BYTES {
                 bytes.resize(filled + READ_BYTES, 0);
@@ -155,56 +155,56 @@ impl BpfSource {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(failed(&error)),
             }
-            turn.give_way();
+            pacer.yield_if_due();
         }
         Ok((filled, false))
     }
 
     /// Return the next part of the snapshot, which may be empty, and whether the pass has ended.
-    fn read_part(&mut self, snapshot: &mut Snapshot) -> Result<(Vec<RawThread>, bool)> {
-        self.configure(snapshot.config)?; // copies of single threads change it in between
+    fn read_part(&mut self, progress: &mut Progress) -> Result<(Vec<RawThread>, bool)> {
+        self.configure(progress.config)?; // copies of single threads change it in between
         if Arc::get_mut(&mut self.buffer).is_none() {
             self.buffer = new_buffer(); // the last part is still in use
         }
         let bytes = Arc::get_mut(&mut self.buffer).expect("just made or shown to be ours");
-        let (filled, ended) = Self::fill(&mut snapshot.iterator, bytes)?;
-        snapshot.largest = snapshot.largest.max(filled);
+        let (filled, ended) = Self::fill(&mut progress.iterator, bytes)?;
+        progress.largest = progress.largest.max(filled);
         let (mut threads, counted) = parse_all(&self.buffer, filled);
-        snapshot.visited += threads.len() + counted;
-        threads.retain(|thread| !snapshot.seen_before.contains(&thread.tid));
+        progress.visited += threads.len() + counted;
+        threads.retain(|thread| !progress.seen_before.contains(&thread.tid));
         for thread in &threads {
-            snapshot.config.budget = snapshot.config.budget.saturating_sub(self.turns.count(thread));
-            snapshot.seen.push(thread.tid);
+            progress.config.budget = progress.config.budget.saturating_sub(self.rotation.count(thread));
+            progress.seen.push(thread.tid);
         }
         Ok((threads, ended))
     }
 
     /// Start another pass if the kernel ended the iteration early and passes are left; return whether it did.
-    fn starts_again(&mut self, snapshot: &mut Snapshot) -> Result<bool> {
-        let there = thread_count(self.pid);
-        if snapshot.visited >= there || snapshot.seen.is_empty() {
+    fn start_next_pass(&mut self, progress: &mut Progress) -> Result<bool> {
+        let expected = thread_count(self.pid);
+        if progress.visited >= expected || progress.seen.is_empty() {
             return Ok(false);
         }
-        if snapshot.passes == PASSES {
+        if progress.passes == PASSES {
             self.notes.push("some threads are missing: others ended while they were copied".to_owned());
             return Ok(false);
         }
-        snapshot.iterator = Self::start(self.link.as_raw_fd())?;
-        snapshot.seen_before = snapshot.seen.iter().copied().collect();
-        snapshot.passes += 1;
-        snapshot.visited = 0;
+        progress.iterator = Self::start(self.link.as_raw_fd())?;
+        progress.seen_before = progress.seen.iter().copied().collect();
+        progress.passes += 1;
+        progress.visited = 0;
         Ok(true)
     }
 
-    fn finish(&mut self, snapshot: &Snapshot) {
-        self.visited = snapshot.seen.len();
-        self.turns.finish();
-        self.largest = snapshot.largest;
+    fn finish(&mut self, progress: &Progress) {
+        self.visited = progress.seen.len();
+        self.rotation.finish();
+        self.largest = progress.largest;
     }
 
     fn visit_one(&mut self, tid: u32, stacks: bool) -> Result<Option<RawThread>> {
         self.configure(Config { tid, stacks, ..ALONE })?;
-        let link = if self.narrow {
+        let link = if self.single_process {
             match attach(self.loaded.program.as_raw_fd(), Some(LinkTask { tid, pid: 0 })) {
                 Ok(link) => Some(link),
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
@@ -226,14 +226,14 @@ impl BpfSource {
 impl Source for BpfSource {
     fn begin(&mut self, stack_bytes: u64) -> Result<()> {
         self.notes.clear();
-        if let Err(error) = self.make_room(self.visited) {
+        if let Err(error) = self.grow_map(self.visited) {
             self.notes.push(format!("more threads are copied than necessary: {}", error.detail));
         }
-        let (turns, turn) = self.turns.begin(stack_bytes);
+        let (groups, group) = self.rotation.begin(stack_bytes);
         let budget = stack_bytes;
-        self.snapshot = Some(Snapshot {
+        self.progress = Some(Progress {
             iterator: Self::start(self.link.as_raw_fd())?,
-            config: Config { tid: 0, stacks: true, changed_only: true, turns, turn, budget },
+            config: Config { tid: 0, stacks: true, changed_only: true, groups, group, budget },
             passes: 1,
             seen: Vec::with_capacity(self.visited),
             seen_before: FxHashSet::default(),
@@ -244,12 +244,12 @@ impl Source for BpfSource {
     }
 
     fn next(&mut self) -> Result<Vec<RawThread>> {
-        while let Some(mut snapshot) = self.snapshot.take() {
-            let (threads, ended) = self.read_part(&mut snapshot)?;
-            if !ended || self.starts_again(&mut snapshot)? {
-                self.snapshot = Some(snapshot);
+        while let Some(mut progress) = self.progress.take() {
+            let (threads, ended) = self.read_part(&mut progress)?;
+            if !ended || self.start_next_pass(&mut progress)? {
+                self.progress = Some(progress);
             } else {
-                self.finish(&snapshot);
+                self.finish(&progress);
             }
             if !threads.is_empty() {
                 return Ok(threads);
@@ -260,7 +260,7 @@ impl Source for BpfSource {
         if let Some(bytes) = Arc::get_mut(&mut self.buffer)
             && bytes.len() > 4 * (self.largest + READ_BYTES)
         {
-            give_back(bytes, self.largest + READ_BYTES);
+            release_tail(bytes, self.largest + READ_BYTES);
         }
         Ok(Vec::new())
     }
@@ -273,7 +273,7 @@ impl Source for BpfSource {
         self.visit_one(tid, true)
     }
 
-    fn glance(&mut self, tid: u32) -> Result<Option<RawThread>> {
+    fn read_state(&mut self, tid: u32) -> Result<Option<RawThread>> {
         self.visit_one(tid, false)
     }
 
@@ -281,8 +281,8 @@ impl Source for BpfSource {
         "bpf"
     }
 
-    fn fitted(&self) -> Option<&[u8]> {
-        self.loaded.fitted.as_deref()
+    fn relocated_program(&self) -> Option<&[u8]> {
+        self.loaded.relocated.as_deref()
     }
 }
 
@@ -291,7 +291,7 @@ fn new_buffer() -> Arc<Vec<u8>> {
 }
 
 /// Truncate `bytes` to `length` and return the pages beyond it to the kernel. The capacity stays.
-fn give_back(bytes: &mut Vec<u8>, length: usize) {
+fn release_tail(bytes: &mut Vec<u8>, length: usize) {
     bytes.truncate(length);
     let free = bytes.spare_capacity_mut();
     let before_page = free.as_ptr().align_offset(PAGE);
@@ -306,8 +306,8 @@ fn give_back(bytes: &mut Vec<u8>, length: usize) {
 /// Return the size of the map: at least twice the threads, so that the ids of exited threads are evicted
 /// before those of live ones.
 fn entries_for(threads: usize) -> u32 {
-    let wanted = u32::try_from(2 * threads).unwrap_or(MOST_ENTRIES);
-    wanted.clamp(FEWEST_ENTRIES, MOST_ENTRIES).next_power_of_two()
+    let entries = u32::try_from(2 * threads).unwrap_or(MAX_ENTRIES);
+    entries.clamp(MIN_ENTRIES, MAX_ENTRIES).next_power_of_two()
 }
 
 /// Return the kernel's count of the process's threads, or 0 if the process has ended.

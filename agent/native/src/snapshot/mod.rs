@@ -2,14 +2,17 @@
 //! which stops nothing, and ptrace, which stops one thread at a time.
 
 pub mod bpf;
-pub mod fitted;
+pub mod loader;
 pub mod perf;
 pub mod ptrace;
 mod record;
-mod turns;
+mod result;
+mod rotation;
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
+
+pub use result::{Snapshot, Thread, Trust};
 
 use crate::error::Result;
 
@@ -57,13 +60,13 @@ impl Deref for Bytes {
 
 /// Whether the thread ran while it was copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Motion {
+pub enum Consistency {
     /// It did not run: registers and stack are consistent.
-    Still,
+    Consistent,
     /// It was on a CPU: the registers are those of its last kernel entry.
     Running,
     /// It ran during the copy: registers and stack may be inconsistent.
-    Moved,
+    Torn,
 }
 
 /// The copy of one thread.
@@ -78,7 +81,7 @@ pub struct RawThread {
     /// The thread name.
     pub comm: String,
     /// Whether the thread ran during the copy.
-    pub motion: Motion,
+    pub consistency: Consistency,
     /// The number of context switches, voluntary and involuntary. It changes when the thread runs.
     pub switches: u64,
     /// The user registers.
@@ -141,15 +144,15 @@ pub trait Source: Send {
     /// Copy one thread, always with its stack; None if it has exited.
     fn copy_one(&mut self, tid: u32) -> Result<Option<RawThread>>;
 
-    /// Read the current state of one thread without its stack, for `motion` and `switches`.
-    fn glance(&mut self, tid: u32) -> Result<Option<RawThread>>;
+    /// Read the current state of one thread without its stack, for `consistency` and `switches`.
+    fn read_state(&mut self, tid: u32) -> Result<Option<RawThread>>;
 
     /// Return "bpf" or "ptrace".
     fn name(&self) -> &'static str;
 
-    /// Return data that makes the next start on the same kernel cheaper ([`fitted::load`]), if there is
+    /// Return data that makes the next start on the same kernel cheaper ([`loader::load`]), if there is
     /// something new to cache.
-    fn fitted(&self) -> Option<&[u8]> {
+    fn relocated_program(&self) -> Option<&[u8]> {
         None
     }
 }

@@ -27,7 +27,7 @@ const PAGE: usize = 4096;
 /// with two per CPU a user stays within the memory that the kernel lets it lock (perf_event_mlock_kb, 516 KB
 /// per CPU).
 const RINGS_PER_CPU: usize = 2;
-const MOST_RINGS: usize = 64;
+const MAX_RINGS: usize = 64;
 /// The registers BP, SP and IP, as numbered in perf_regs.h of x86.
 const REGS_MASK: u64 = 1 << 6 | 1 << 7 | 1 << 8;
 
@@ -42,14 +42,14 @@ pub struct Sample {
     pub stack: Vec<u8>,
 }
 
-/// Sample the first `most_rings()` of `tids`, waiting at most `patience`. Threads that do not run in that
+/// Sample the first `max_rings()` of `tids`, waiting at most `timeout`. Threads that do not run in that
 /// time are missing from the result.
 ///
 /// Errors: those of perf_event_open (EACCES without CAP_PERFMON, EMFILE, …) if it refuses the first thread;
 /// threads that have exited are skipped.
-pub fn sample(tids: &[u32], patience: Duration) -> io::Result<Vec<Sample>> {
+pub fn sample(tids: &[u32], timeout: Duration) -> io::Result<Vec<Sample>> {
     let mut armed = Vec::new();
-    for tid in tids.iter().take(most_rings()) {
+    for tid in tids.iter().take(max_rings()) {
         match Armed::new(*tid) {
             Ok(event) => armed.push(event),
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
@@ -57,7 +57,7 @@ pub fn sample(tids: &[u32], patience: Duration) -> io::Result<Vec<Sample>> {
             Err(_) => break, // no descriptors or locked memory left
         }
     }
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     let mut samples = Vec::new();
     while !armed.is_empty() {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -76,10 +76,10 @@ pub fn sample(tids: &[u32], patience: Duration) -> io::Result<Vec<Sample>> {
 }
 
 /// Return the maximum number of threads that are sampled at once.
-pub fn most_rings() -> usize {
+pub fn max_rings() -> usize {
     // SAFETY: sysconf takes and returns a number.
     let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
-    (RINGS_PER_CPU * usize::try_from(cpus).unwrap_or(1)).clamp(RINGS_PER_CPU, MOST_RINGS)
+    (RINGS_PER_CPU * usize::try_from(cpus).unwrap_or(1)).clamp(RINGS_PER_CPU, MAX_RINGS)
 }
 
 /// Wait until one of the events has a sample; return false if the time is over.

@@ -17,7 +17,7 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use super::{Motion, RawThread, Registers, Source};
+use super::{Consistency, RawThread, Registers, Source};
 use crate::error::{Error, Kind, Result};
 use crate::memory;
 
@@ -37,13 +37,13 @@ const PART_BYTES: usize = 16 << 20;
 /// Copies the threads of one process, one after the other.
 pub struct PtraceSource {
     pid: u32,
-    left: vec::IntoIter<u32>,
+    remaining: vec::IntoIter<u32>,
 }
 
 impl PtraceSource {
     /// Create a source for process `pid`. It attaches to nothing before the first snapshot.
     pub fn new(pid: u32) -> Self {
-        Self { pid, left: Vec::new().into_iter() }
+        Self { pid, remaining: Vec::new().into_iter() }
     }
 
     fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
@@ -58,7 +58,7 @@ impl PtraceSource {
 
 impl Source for PtraceSource {
     fn begin(&mut self, _stack_bytes: u64) -> Result<()> {
-        self.left = thread_ids(self.pid)?.into_iter();
+        self.remaining = thread_ids(self.pid)?.into_iter();
         Ok(())
     }
 
@@ -67,10 +67,10 @@ impl Source for PtraceSource {
         let (mut threads, mut bytes) = (Vec::new(), 0);
         // A thread that does not stop in time is detached when the tracing thread ends, so another one does
         // the rest.
-        while self.left.len() > 0 && bytes < PART_BYTES {
+        while self.remaining.len() > 0 && bytes < PART_BYTES {
             Self::on_own_thread(|| {
-                for tid in self.left.by_ref() {
-                    let (thread, late) = hold_and_copy(pid, tid)?;
+                for tid in self.remaining.by_ref() {
+                    let (thread, late) = stop_and_copy(pid, tid)?;
                     bytes += thread.as_ref().map_or(0, |thread| thread.stack.len());
                     threads.extend(thread);
                     if late || bytes >= PART_BYTES {
@@ -85,11 +85,11 @@ impl Source for PtraceSource {
 
     fn copy_one(&mut self, tid: u32) -> Result<Option<RawThread>> {
         let pid = self.pid;
-        Self::on_own_thread(move || Ok(hold_and_copy(pid, tid)?.0))
+        Self::on_own_thread(move || Ok(stop_and_copy(pid, tid)?.0))
     }
 
-    fn glance(&mut self, tid: u32) -> Result<Option<RawThread>> {
-        Ok(describe(self.pid, tid))
+    fn read_state(&mut self, tid: u32) -> Result<Option<RawThread>> {
+        Ok(read_thread(self.pid, tid))
     }
 
     fn name(&self) -> &'static str {
@@ -106,8 +106,8 @@ fn thread_ids(pid: u32) -> Result<Vec<u32>> {
 
 /// Stop and copy a thread. Returns None if it exited meanwhile, and true if it did not stop in time and so is
 /// still seized.
-fn hold_and_copy(pid: u32, tid: u32) -> Result<(Option<RawThread>, bool)> {
-    let Some(mut thread) = describe(pid, tid) else {
+fn stop_and_copy(pid: u32, tid: u32) -> Result<(Option<RawThread>, bool)> {
+    let Some(mut thread) = read_thread(pid, tid) else {
         return Ok((None, false));
     };
     if matches!(thread.state, 'Z' | 'X') {
@@ -116,11 +116,11 @@ fn hold_and_copy(pid: u32, tid: u32) -> Result<(Option<RawThread>, bool)> {
     if thread.state == 'D' {
         // It would stop only when its system call ends, perhaps when nobody waits for it any more: leave it
         // alone.
-        thread.motion = Motion::Running;
+        thread.consistency = Consistency::Running;
         return Ok((Some(thread), false));
     }
-    let Some(_held) = Held::seize(pid, tid)? else {
-        let late = describe(pid, tid).is_some_and(|now| !matches!(now.state, 'Z' | 'X'));
+    let Some(_stopped) = StoppedThread::seize(pid, tid)? else {
+        let late = read_thread(pid, tid).is_some_and(|now| !matches!(now.state, 'Z' | 'X'));
         return Ok((Some(thread).filter(|_| late), late));
     };
     let Ok(registers) = ptrace::getregs(Pid::from_raw(tid as i32)) else {
@@ -130,18 +130,18 @@ fn hold_and_copy(pid: u32, tid: u32) -> Result<(Option<RawThread>, bool)> {
     thread.syscall = registers.orig_rax as i32;
     thread.arg0 = registers.rdi;
     thread.stack = memory::read_some(pid, registers.rsp, STACK_BYTES).unwrap_or_default().into();
-    thread.motion = Motion::Still;
+    thread.consistency = Consistency::Consistent;
     Ok((Some(thread), false))
 }
 
 /// A thread that this process has stopped; detached when dropped.
-struct Held {
+struct StoppedThread {
     tid: Pid,
     /// A signal that was about to be delivered when the thread stopped. It must be delivered at the detach.
     signal: Option<Signal>,
 }
 
-impl Held {
+impl StoppedThread {
     /// Seize and stop a thread. None if it exited or did not stop in time.
     fn seize(pid: u32, tid: u32) -> Result<Option<Self>> {
         let doing = || format!("attaching to thread {tid} of process {pid}");
@@ -149,7 +149,7 @@ impl Held {
         match ptrace::seize(tid, ptrace::Options::empty()) {
             Ok(()) => {}
             Err(Errno::ESRCH) => return Ok(None),
-            Err(Errno::EPERM) if ending(pid, tid) => return Ok(None), // also the error for exiting threads
+            Err(Errno::EPERM) if is_exiting(pid, tid) => return Ok(None), // also the error for exiting threads
             Err(Errno::EPERM) if tracer(pid).is_some_and(|tracer| tracer != std::process::id()) => {
                 let detail = format!("it is traced by process {}", tracer(pid).unwrap_or_default());
                 return Err(Error::new(Kind::Traced, detail));
@@ -174,15 +174,15 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for StoppedThread {
     fn drop(&mut self) {
         // Fails with ESRCH if the thread was killed meanwhile: there is nothing to detach then.
         let _ = ptrace::detach(self.tid, self.signal);
     }
 }
 
-fn ending(pid: u32, tid: Pid) -> bool {
-    describe(pid, tid.as_raw() as u32).is_none_or(|now| matches!(now.state, 'Z' | 'X'))
+fn is_exiting(pid: u32, tid: Pid) -> bool {
+    read_thread(pid, tid.as_raw() as u32).is_none_or(|now| matches!(now.state, 'Z' | 'X'))
 }
 
 /// Return the pid of the tracer of the process, if any.
@@ -193,7 +193,7 @@ fn tracer(pid: u32) -> Option<u32> {
 }
 
 /// Read the state of a thread from /proc; None if it does not exist or is an io_uring worker.
-fn describe(pid: u32, tid: u32) -> Option<RawThread> {
+fn read_thread(pid: u32, tid: u32) -> Option<RawThread> {
     let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
@@ -209,7 +209,7 @@ fn describe(pid: u32, tid: u32) -> Option<RawThread> {
         ns_tid,
         state,
         comm: field("Name:").unwrap_or_default().to_owned(),
-        motion: if state == 'R' { Motion::Running } else { Motion::Still },
+        consistency: if state == 'R' { Consistency::Running } else { Consistency::Consistent },
         switches: count("voluntary_ctxt_switches:") + count("nonvoluntary_ctxt_switches:"),
         registers: Registers::default(),
         syscall: -1,

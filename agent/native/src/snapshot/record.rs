@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Bytes, Motion, RawThread, Registers};
+use super::{Bytes, Consistency, RawThread, Registers};
 
 /// Size of `struct record_header`.
 const HEADER_BYTES: usize = 112;
@@ -42,19 +42,19 @@ fn parse(buffer: &Arc<Vec<u8>>, at: usize, filled: usize) -> Option<(Option<RawT
     let kernel_bytes = buffer.get(..filled)?.get(kernel.clone())?;
     let return_bytes = buffer.get(..filled)?.get(returns.clone())?;
     let switches = long(32);
-    let motion = if word(12) != 0 || word(16) != 0 {
-        Motion::Running
+    let consistency = if word(12) != 0 || word(16) != 0 {
+        Consistency::Running
     } else if switches != long(40) {
-        Motion::Moved
+        Consistency::Torn
     } else {
-        Motion::Still
+        Consistency::Consistent
     };
     let thread = RawThread {
         tid: word(0),
         ns_tid: word(4),
-        state: state_letter(word(8), motion),
+        state: state_letter(word(8), consistency),
         comm: comm(&header[88..104]),
-        motion,
+        consistency,
         switches,
         registers: Registers { ip: long(48), sp: long(56), bp: long(64) },
         syscall: long(72) as i32,
@@ -79,10 +79,10 @@ fn comm(bytes: &[u8]) -> String {
 
 /// Convert `task_struct::__state` (include/linux/sched.h) to the letter of /proc/PID/stat. The low bits have
 /// been the same since 2.6; TASK_IDLE is an uninterruptible sleep with TASK_NOLOAD.
-fn state_letter(state: u32, motion: Motion) -> char {
+fn state_letter(state: u32, consistency: Consistency) -> char {
     const NOLOAD: u32 = 0x400;
     match state {
-        _ if motion == Motion::Running => 'R',
+        _ if consistency == Consistency::Running => 'R',
         state if state & 0x4 != 0 => 'T',
         state if state & 0x8 != 0 => 't',
         state if state & 0x2 != 0 => {

@@ -101,7 +101,7 @@ pub(super) enum Content {
 #[derive(Debug, Default)]
 pub(super) struct Parts {
     known: HashMap<(u64, u64), Bytes>,
-    held: u64,
+    memory_bytes: u64,
 }
 
 impl Content {
@@ -123,9 +123,9 @@ impl Content {
     }
 
     /// Return the number of bytes in memory.
-    pub fn held(&self) -> u64 {
+    pub fn memory_bytes(&self) -> u64 {
         match self {
-            Self::File { parts, .. } => parts.lock().unwrap_or_else(PoisonError::into_inner).held,
+            Self::File { parts, .. } => parts.lock().unwrap_or_else(PoisonError::into_inner).memory_bytes,
             Self::Whole(all) => all.len() as u64,
         }
     }
@@ -133,22 +133,22 @@ impl Content {
     /// Return a part of the file, read once and cached. `None` if it is out of bounds or the cache would
     /// exceed its limit.
     pub fn part(&self, offset: u64, size: u64) -> Option<Bytes> {
-        let Self::File { parts, .. } = self else { return self.once(offset, size) };
+        let Self::File { parts, .. } = self else { return self.read_uncached(offset, size) };
         let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = parts.known.get(&(offset, size)) {
             return Some(known.clone());
         }
-        if parts.held.saturating_add(size) > limits::FILE_BYTES {
+        if parts.memory_bytes.saturating_add(size) > limits::FILE_BYTES {
             return None;
         }
-        let read = self.once(offset, size)?;
-        parts.held += size;
+        let read = self.read_uncached(offset, size)?;
+        parts.memory_bytes += size;
         parts.known.insert((offset, size), read.clone());
         Some(read)
     }
 
     /// Return a part of the file without caching it.
-    pub fn once(&self, offset: u64, size: u64) -> Option<Bytes> {
+    pub fn read_uncached(&self, offset: u64, size: u64) -> Option<Bytes> {
         match self {
             Self::Whole(all) => all.part(offset, size),
             Self::File { file, size: all, .. } => {
@@ -162,20 +162,20 @@ impl Content {
         }
     }
 
-    /// Read a part in pieces of `step` bytes. `see` gets each piece, extended by the `overlap` bytes that
+    /// Read a part in pieces of `step` bytes. `visit` gets each piece, extended by the `overlap` bytes that
     /// follow it, with its offset in the part. Ends early if the file was truncated.
     pub fn scan(
         &self,
         part: Range<u64>,
         step: u64,
         overlap: u64,
-        mut see: impl FnMut(u64, &[u8]),
+        mut visit: impl FnMut(u64, &[u8]),
     ) -> Option<()> {
         let mut at = part.start;
         while at < part.end {
             let end = part.end.min(at.saturating_add(step + overlap));
-            let piece = self.once(at, end - at)?;
-            see(at - part.start, &piece);
+            let piece = self.read_uncached(at, end - at)?;
+            visit(at - part.start, &piece);
             piece.release();
             at = at.saturating_add(step);
         }

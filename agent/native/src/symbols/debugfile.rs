@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::elf::ElfFile;
 use super::pack;
-use crate::confined::Start;
+use crate::confined::ChildCommand;
 
 /// Where to look for debug files.
 #[derive(Clone, Debug, Default)]
@@ -21,7 +21,7 @@ pub struct DebugSearch {
     /// The folder with symbol packs; empty to use none.
     pub packs: PathBuf,
     /// The command of the child that reads debug information; empty to use none.
-    pub reader: Start,
+    pub reader: ChildCommand,
 }
 
 impl DebugSearch {
@@ -29,7 +29,7 @@ impl DebugSearch {
     /// packs.
     pub fn of_process(pid: u32, dirs: Vec<PathBuf>, fetched: HashMap<String, PathBuf>) -> Self {
         let root = Some(format!("/proc/{pid}/root").into());
-        Self { dirs, fetched, root, packs: pack::folder(), reader: Start::new() }
+        Self { dirs, fetched, root, packs: pack::folder(), reader: ChildCommand::new() }
     }
 }
 
@@ -60,14 +60,14 @@ pub(super) fn find_open(
     let by_id = id.iter().flat_map(|id| by_build_id(id, search));
     let link = elf.debuglink().filter(|(name, _)| is_file_name(name));
     let by_link = link.iter().flat_map(|(name, _)| by_link(name, opened_as, search));
-    let wanted = Wanted { elf, id: id.as_deref(), crc: None };
-    let linked = Wanted { crc: link.as_ref().map(|(_, crc)| *crc), ..wanted };
-    let by_id = by_id.flat_map(|path| on_host_and_in_root(path, search)).map(|path| (path, wanted));
+    let criteria = Criteria { elf, id: id.as_deref(), crc: None };
+    let linked = Criteria { crc: link.as_ref().map(|(_, crc)| *crc), ..criteria };
+    let by_id = by_id.flat_map(|path| on_host_and_in_root(path, search)).map(|path| (path, criteria));
     let by_link = by_link.flat_map(|path| on_host_and_in_root(path, search)).map(|path| (path, linked));
-    let fetched = id.as_ref().and_then(|id| search.fetched.get(id)).map(|path| (path.clone(), wanted));
+    let fetched = id.as_ref().and_then(|id| search.fetched.get(id)).map(|path| (path.clone(), criteria));
     let before = problems.len();
-    for (path, wanted) in by_id.chain(by_link).chain(fetched) {
-        match wanted.open(&path) {
+    for (path, criteria) in by_id.chain(by_link).chain(fetched) {
+        match criteria.open(&path) {
             Ok(Some(file)) => {
                 problems.truncate(before); // a usable file was found: the others no longer matter
                 return Some(file);
@@ -108,13 +108,13 @@ fn on_host_and_in_root(path: PathBuf, search: &DebugSearch) -> impl Iterator<Ite
 
 /// The criteria for a debug file.
 #[derive(Clone, Copy)]
-struct Wanted<'elf> {
+struct Criteria<'elf> {
     elf: &'elf ElfFile,
     id: Option<&'elf str>,
     crc: Option<u32>,
 }
 
-impl Wanted<'_> {
+impl Criteria<'_> {
     /// Open a candidate. `None` if it does not exist or has no additional information.
     fn open(&self, path: &Path) -> Result<Option<Arc<ElfFile>>, String> {
         let file = match ElfFile::open(path) {

@@ -68,11 +68,11 @@ pub struct LoadedSection<'file> {
 }
 
 impl LoadedSection<'_> {
-    /// Read the section in pieces of `step` bytes. `see` gets each piece, extended by the `overlap` bytes
+    /// Read the section in pieces of `step` bytes. `visit` gets each piece, extended by the `overlap` bytes
     /// that follow it, with its offset.
-    pub fn scan(&self, step: u64, overlap: u64, see: impl FnMut(u64, &[u8])) {
+    pub fn scan(&self, step: u64, overlap: u64, visit: impl FnMut(u64, &[u8])) {
         // An error means that the file was truncated: the missing part has no references.
-        let _ = self.content.scan(self.part.clone(), step, overlap, see);
+        let _ = self.content.scan(self.part.clone(), step, overlap, visit);
     }
 }
 
@@ -164,12 +164,12 @@ impl ElfFile {
 
     /// Read up to `size` bytes at this offset, fewer at the end of the file.
     pub fn read(&self, offset: u64, size: u64) -> Option<Bytes> {
-        self.content.once(offset, size.min(self.content.size().checked_sub(offset)?))
+        self.content.read_uncached(offset, size.min(self.content.size().checked_sub(offset)?))
     }
 
     /// Return how many bytes of this file are kept in memory.
-    pub fn held(&self) -> u64 {
-        self.content.held()
+    pub fn memory_bytes(&self) -> u64 {
+        self.content.memory_bytes()
     }
 
     /// Compute the CRC32 of the whole file. `None` if it is larger than the limit or was truncated meanwhile.
@@ -313,7 +313,7 @@ impl ElfFile {
             // No server has more relocations than this limit allows.
             let Some(rest) = left.checked_sub(table.size) else { break };
             left = rest;
-            let Some(table) = self.content.once(table.offset, table.size) else { continue };
+            let Some(table) = self.content.read_uncached(table.offset, table.size) else { continue };
             let (entries, _) = table.as_chunks::<ENTRY>();
             let symbol = |entry: &[u8; ENTRY]| {
                 symbols.symbol(u32::from_le_bytes([entry[12], entry[13], entry[14], entry[15]]))

@@ -55,7 +55,7 @@ impl SectionRecord {
 
 /// A program header of another type that is used: its address, file offset and size.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Special {
+pub(super) struct SpecialSegment {
     pub vaddr: u64,
     pub offset: u64,
     pub size: u64,
@@ -67,10 +67,10 @@ pub(super) struct Headers {
     pub machine: &'static str,
     pub entry: u64,
     /// True for 64-bit little-endian, the only format whose symbols are read.
-    pub plain: bool,
+    pub is_elf64_le: bool,
     pub segments: Vec<Segment>,
-    pub notes: Vec<Special>,
-    pub eh_frame_hdr: Option<Special>,
+    pub notes: Vec<SpecialSegment>,
+    pub eh_frame_hdr: Option<SpecialSegment>,
     pub sections: Vec<SectionRecord>,
     pub names: Option<Bytes>,
     /// Why the program or section headers that the file claims to have could not be read.
@@ -80,7 +80,7 @@ pub(super) struct Headers {
 impl Headers {
     /// Read the headers, or return the reason why they cannot be read.
     pub fn read(content: &Content) -> Result<Self, String> {
-        let start = content.once(0, content.size().min(HEADER)).ok_or("cannot be read")?;
+        let start = content.read_uncached(0, content.size().min(HEADER)).ok_or("cannot be read")?;
         match FileKind::parse(&*start) {
             Ok(FileKind::Elf64) => read_class::<elf::FileHeader64<Endianness>>(&start, content),
             Ok(FileKind::Elf32) => read_class::<elf::FileHeader32<Endianness>>(&start, content),
@@ -121,7 +121,7 @@ fn read_class<E: FileHeader<Endian = Endianness>>(
     let mut headers = Headers {
         machine: machine_name(header.e_machine(endian)),
         entry: header.e_entry(endian).into(),
-        plain: header.is_type_64() && header.is_little_endian(),
+        is_elf64_le: header.is_type_64() && header.is_little_endian(),
         segments: Vec::new(),
         notes: Vec::new(),
         eh_frame_hdr: None,
@@ -144,17 +144,17 @@ fn table<T: pod::Pod>(
     offset: u64,
     entry_size: u16,
     count: usize,
-    most: usize,
+    max: usize,
     what: &str,
 ) -> Result<Bytes, String> {
     if usize::from(entry_size) != size_of::<T>() {
         return Err(format!("the {what} headers are damaged (size of an entry)"));
     }
-    if count > most {
-        return Err(format!("it has {count} {what} headers, of which at most {most} are read"));
+    if count > max {
+        return Err(format!("it has {count} {what} headers, of which at most {max} are read"));
     }
     let size = (count * size_of::<T>()) as u64;
-    content.once(offset, size).ok_or_else(|| format!("the {what} headers are cut off"))
+    content.read_uncached(offset, size).ok_or_else(|| format!("the {what} headers are cut off"))
 }
 
 fn entries<T: pod::Pod>(bytes: &[u8]) -> &[T] {
@@ -176,7 +176,7 @@ fn read_segments<E: FileHeader<Endian = Endianness>>(
     for raw in entries::<E::ProgramHeader>(&bytes) {
         let (vaddr, memsz) = (raw.p_vaddr(endian).into(), raw.p_memsz(endian).into());
         let (offset, size) = (raw.p_offset(endian).into(), raw.p_filesz(endian).into());
-        let special = Special { vaddr, offset, size };
+        let special = SpecialSegment { vaddr, offset, size };
         match raw.p_type(endian) {
             elf::PT_LOAD => headers.segments.push(Segment {
                 vaddr,
@@ -225,7 +225,7 @@ fn read_sections<E: FileHeader<Endian = Endianness>>(
     let names = headers.sections.get(usize::from(header.e_shstrndx(endian).0));
     headers.names = names
         .filter(|names| names.size <= limits::SECTION_NAMES)
-        .and_then(|names| content.once(names.offset, names.size));
+        .and_then(|names| content.read_uncached(names.offset, names.size));
     if headers.names.is_none() {
         return Err("the section names are damaged".to_owned());
     }

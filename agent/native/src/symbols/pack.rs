@@ -80,7 +80,7 @@ impl Sealed {
     pub fn open(path: &Path) -> Result<Self, PackError> {
         let failed = |reason: String| PackError { path: path.to_owned(), reason, remedy: None };
         let (data, meta) = read(path).map_err(|error| failed(error.to_string()))?;
-        if let Some((reason, remedy)) = distrust(&meta, path) {
+        if let Some((reason, remedy)) = untrusted_because(&meta, path) {
             return Err(PackError { remedy: Some(remedy), ..failed(reason) });
         }
         Self::parse(data, path).map_err(|reason| PackError {
@@ -304,7 +304,7 @@ fn read(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
 }
 
 /// Return why a file of this owner and mode is not to be trusted, and the remedy.
-fn distrust(meta: &Metadata, path: &Path) -> Option<(String, String)> {
+fn untrusted_because(meta: &Metadata, path: &Path) -> Option<(String, String)> {
     const OTHERS_WRITE: u32 = 0o022;
     // SAFETY: geteuid has no arguments and cannot fail.
     let ours = unsafe { libc::geteuid() };

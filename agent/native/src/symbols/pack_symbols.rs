@@ -13,7 +13,7 @@ use super::rawtable::{Binding, RawSymbol, RawTable};
 const ALIGNMENT: u64 = 16;
 /// Prefixes of data that the C++ compiler generates: virtual tables, type names, guards. These symbols are
 /// many and long, and nothing looks them up.
-const COMPILERS: [&str; 2] = ["_ZT", "_ZGV"];
+const GENERATED_PREFIXES: [&str; 2] = ["_ZT", "_ZGV"];
 /// The section numbers that the symbols of a pack get.
 const CODE: u16 = 1;
 const DATA: u16 = 2;
@@ -52,8 +52,8 @@ pub(super) fn encode(elf: &ElfFile) -> Result<(Vec<u8>, Vec<u8>), String> {
     let mut expected = 0_u64;
     for Packed { symbol, code, name } in &all {
         kinds.push(kind(*symbol, *code));
-        put(&mut starts, zigzag(symbol.address.wrapping_sub(expected).cast_signed()));
-        put(&mut sizes, symbol.size);
+        push_uleb128(&mut starts, zigzag(symbol.address.wrapping_sub(expected).cast_signed()));
+        push_uleb128(&mut sizes, symbol.size);
         names.extend_from_slice(name.as_bytes());
         names.push(0);
         expected = after(symbol.address, symbol.size);
@@ -71,7 +71,7 @@ fn wanted(table: &RawTable, symbol: RawSymbol) -> Option<Packed<'_>> {
         return None;
     }
     let name = table.full_name(symbol).filter(|name| !name.is_empty())?;
-    let used = code || !COMPILERS.iter().any(|beginning| name.starts_with(beginning));
+    let used = code || !GENERATED_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     used.then_some(Packed { symbol, code, name })
 }
 
@@ -85,11 +85,11 @@ pub(super) fn decode(columns: &Bytes, strings: &[u8]) -> Result<Decoded, String>
     }
     let kinds = columns.get(4..).and_then(|rest| rest.get(..count)).ok_or("its symbols are cut off")?;
     let starts = &columns[4 + count..];
-    let mut sizes = Numbers(starts);
+    let mut sizes = Uleb128Reader(starts);
     for _ in 0..count {
         sizes.next()?;
     }
-    let (mut starts, mut names) = (Numbers(starts), names(strings));
+    let (mut starts, mut names) = (Uleb128Reader(starts), names(strings));
     let mut decoded = Decoded { entries: Vec::with_capacity(24 * count), functions: 0, variables: 0 };
     let mut expected = 0_u64;
     for kind in kinds {
@@ -147,7 +147,7 @@ fn unzigzag(value: u64) -> i64 {
 }
 
 /// Append a number as ULEB128.
-fn put(to: &mut Vec<u8>, mut value: u64) {
+fn push_uleb128(to: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         to.push(value as u8 | 0x80);
         value >>= 7;
@@ -155,10 +155,10 @@ fn put(to: &mut Vec<u8>, mut value: u64) {
     to.push(value as u8);
 }
 
-/// Reads the numbers that [`put`] wrote.
-struct Numbers<'data>(&'data [u8]);
+/// Reads the numbers that [`push_uleb128`] wrote.
+struct Uleb128Reader<'data>(&'data [u8]);
 
-impl Numbers<'_> {
+impl Uleb128Reader<'_> {
     fn next(&mut self) -> Result<u64, String> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {

@@ -90,18 +90,18 @@ impl RawSymbol {
 }
 
 /// A filter for names: the first bytes of all wanted names or prefixes, cut to the length of the shortest.
-pub(super) struct Heads<'name> {
+pub(super) struct PrefixFilter<'name> {
     length: usize,
-    known: FxHashSet<&'name [u8]>,
+    prefixes: FxHashSet<&'name [u8]>,
 }
 
-impl<'name> Heads<'name> {
+impl<'name> PrefixFilter<'name> {
     /// Maximum bytes that are compared. More bytes would hardly distinguish more names.
-    const MOST: usize = 12;
+    const MAX_LENGTH: usize = 12;
 
     pub fn of(names: impl Iterator<Item = &'name str> + Clone) -> Self {
-        let length = names.clone().map(str::len).min().unwrap_or(0).min(Self::MOST);
-        Self { length, known: names.map(|name| &name.as_bytes()[..length]).collect() }
+        let length = names.clone().map(str::len).min().unwrap_or(0).min(Self::MAX_LENGTH);
+        Self { length, prefixes: names.map(|name| &name.as_bytes()[..length]).collect() }
     }
 }
 
@@ -122,7 +122,7 @@ impl RawTable {
         let Some(section) = headers.find_kind(kind) else {
             return Ok(None);
         };
-        if !headers.plain {
+        if !headers.is_elf64_le {
             return Err("its symbols are not 64 bit and little-endian".to_owned());
         }
         if section.entry_size != ENTRY as u64 {
@@ -169,7 +169,7 @@ impl RawTable {
     }
 
     /// Return the memory it takes in bytes.
-    pub fn held(&self) -> u64 {
+    pub fn memory_bytes(&self) -> u64 {
         (self.symbols.len() + self.strings.len()) as u64
     }
 
@@ -191,11 +191,11 @@ impl RawTable {
     }
 
     /// Return true if the name may be one of the wanted ones. Much faster than reading the name.
-    pub fn may_be(&self, symbol: RawSymbol, heads: &Heads) -> bool {
+    pub fn may_match(&self, symbol: RawSymbol, filter: &PrefixFilter) -> bool {
         let Some(tail) = self.strings.get(symbol.name as usize..) else {
             return false;
         };
-        tail.get(..heads.length).is_some_and(|head| heads.known.contains(head))
+        tail.get(..filter.length).is_some_and(|head| filter.prefixes.contains(head))
     }
 
     /// Return the name without its version (`@GLIBC_2.2.5`); `None` if it is empty, malformed or too long.
@@ -205,9 +205,9 @@ impl RawTable {
         (end > 0).then(|| &name[..end])
     }
 
-    /// Return the name without its version if it has at most `most` bytes. No further bytes are read.
-    pub fn short_name(&self, symbol: RawSymbol, most: usize) -> Option<&str> {
-        let window = self.window(symbol, most.saturating_add(1))?;
+    /// Return the name without its version if it has at most `max` bytes. No further bytes are read.
+    pub fn short_name(&self, symbol: RawSymbol, max: usize) -> Option<&str> {
+        let window = self.window(symbol, max.saturating_add(1))?;
         let end = window.iter().position(|byte| matches!(byte, 0 | b'@'))?;
         str::from_utf8(&window[..end]).ok().filter(|name| !name.is_empty())
     }
@@ -218,11 +218,11 @@ impl RawTable {
         CStr::from_bytes_until_nul(window).ok()?.to_str().ok()
     }
 
-    /// Return up to `most` bytes from the start of a name. The limit matters because names can overlap and
+    /// Return up to `max` bytes from the start of a name. The limit matters because names can overlap and
     /// many symbols can share one long name.
-    fn window(&self, symbol: RawSymbol, most: usize) -> Option<&[u8]> {
+    fn window(&self, symbol: RawSymbol, max: usize) -> Option<&[u8]> {
         let tail = self.strings.get(symbol.name as usize..)?;
-        Some(&tail[..tail.len().min(most)])
+        Some(&tail[..tail.len().min(max)])
     }
 
     /// Return true if the symbol has an old version (`@`, not `@@`), to which the linker does not bind new

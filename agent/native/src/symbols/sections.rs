@@ -7,7 +7,7 @@ use object::read::{CompressedData, CompressionFormat};
 
 use super::bytes::{Bytes, Content};
 use super::elf::Section;
-use super::headers::{Headers, SectionRecord, Special};
+use super::headers::{Headers, SectionRecord, SpecialSegment};
 use super::limits;
 
 /// `DW_EH_PE_pcrel | DW_EH_PE_sdata4`: the only encoding that linkers use for the pointer to `.eh_frame`.
@@ -54,9 +54,9 @@ fn decompress_zdebug(raw: &[u8], file: &Content) -> Option<Bytes> {
 
 /// Decompress into a buffer of the size that the section claims, if that size is plausible.
 fn inflate(format: CompressionFormat, data: &[u8], size: u64, file: &Content) -> Option<Bytes> {
-    let most = if file.is_confined() { limits::UNPACKED_CONFINED } else { limits::UNPACKED };
+    let max = if file.is_confined() { limits::UNPACKED_CONFINED } else { limits::UNPACKED };
     let believable = limits::RATIO_FREE.max((data.len() as u64).saturating_mul(limits::RATIO));
-    if size > most.min(believable) {
+    if size > max.min(believable) {
         return None;
     }
     let compressed = CompressedData { format, data, uncompressed_size: size };
@@ -83,7 +83,7 @@ pub(super) fn by_segment(headers: &Headers, file: &Content, name: &str) -> Optio
 }
 
 fn eh_frame_hdr(headers: &Headers, file: &Content) -> Option<Section> {
-    let Special { vaddr, offset, size } = headers.eh_frame_hdr?;
+    let SpecialSegment { vaddr, offset, size } = headers.eh_frame_hdr?;
     Some(Section { svma: vaddr..vaddr.checked_add(size)?, data: file.part(offset, size)? })
 }
 
@@ -118,7 +118,7 @@ pub(super) fn build_id(headers: &Headers, file: &Content) -> Option<Vec<u8>> {
         .chain(segments)
         .filter(|(_, size)| *size <= limits::NOTES)
         .take(limits::NOTE_COUNT)
-        .filter_map(|(offset, size)| file.once(offset, size))
+        .filter_map(|(offset, size)| file.read_uncached(offset, size))
         .find_map(|notes| build_id_in(&notes).map(<[u8]>::to_vec))
 }
 

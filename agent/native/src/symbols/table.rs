@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use rustc_hash::FxHashMap;
 
 use super::limits;
-use super::rawtable::{Binding, Heads, RawSymbol, RawTable};
+use super::rawtable::{Binding, PrefixFilter, RawSymbol, RawTable};
 
 /// The source of the names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,8 +130,8 @@ impl SymbolTable {
     }
 
     /// Return the memory that the names take in bytes.
-    pub fn held(&self) -> u64 {
-        self.tables.iter().map(RawTable::held).sum()
+    pub fn memory_bytes(&self) -> u64 {
+        self.tables.iter().map(RawTable::memory_bytes).sum()
     }
 
     fn by_address(&self) -> &ByAddress {
@@ -234,12 +234,12 @@ impl SymbolTable {
     /// missing from the result.
     pub fn find_many<'name>(&self, names: &[&'name str]) -> FxHashMap<&'name str, Found> {
         let wanted: FxHashMap<&str, &'name str> = names.iter().map(|n| (*n, *n)).collect();
-        let heads = Heads::of(names.iter().copied());
+        let filter = PrefixFilter::of(names.iter().copied());
         let longest = names.iter().map(|name| name.len()).max().unwrap_or(0);
         let mut best: FxHashMap<&'name str, (Reverse<Claim>, Found)> = FxHashMap::default();
         for table in &self.tables {
             for (index, symbol) in table.symbols() {
-                if !symbol.is_definition() || !table.may_be(symbol, &heads) {
+                if !symbol.is_definition() || !table.may_match(symbol, &filter) {
                     continue;
                 }
                 let name = table.short_name(symbol, longest).and_then(|n| wanted.get(n));
@@ -280,13 +280,13 @@ impl SymbolTable {
     /// List all functions and variables whose names begin with one of these prefixes, without duplicates and
     /// without IFUNC resolvers. Only the first [`limits::NAMED`] of them (or [`limits::NAMED_BYTES`]) are
     /// returned.
-    pub fn named(&self, beginnings: &[String]) -> Vec<Named> {
-        let heads = Heads::of(beginnings.iter().map(String::as_str));
-        let wanted = |name: &str| beginnings.iter().any(|beginning| name.starts_with(beginning.as_str()));
+    pub fn named(&self, prefixes: &[String]) -> Vec<Named> {
+        let filter = PrefixFilter::of(prefixes.iter().map(String::as_str));
+        let wanted = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()));
         let (mut found, mut bytes) = (Vec::new(), 0);
         for table in &self.tables {
             for (_, symbol) in table.symbols() {
-                if !symbol.is_definition() || symbol.is_resolver() || !table.may_be(symbol, &heads) {
+                if !symbol.is_definition() || symbol.is_resolver() || !table.may_match(symbol, &filter) {
                     continue;
                 }
                 if found.len() >= limits::NAMED || bytes >= limits::NAMED_BYTES {

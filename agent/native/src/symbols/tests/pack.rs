@@ -184,7 +184,7 @@ fn a_decompression_bomb_is_refused_before_unpacking() {
     let shop = Shop::new();
     let mut bomb = sealed(&shop.build_id, &shop.payload);
     bomb[20..24].copy_from_slice(&u32::MAX.to_le_bytes());
-    let problem = shop.refused(&mended(bomb));
+    let problem = shop.refused(&with_valid_header(bomb));
     assert!(problem.contains("it would take 4294967295 bytes"), "{problem}");
     let many =
         [&[0; 8][..], &4_u32.to_le_bytes(), &1_u32.to_le_bytes(), &u32::MAX.to_le_bytes(), &[0]].concat();
@@ -201,7 +201,7 @@ fn a_build_id_never_leads_out_of_the_folder() {
 }
 
 /// Correct size and checksum in the header of a modified pack.
-fn mended(mut data: Vec<u8>) -> Vec<u8> {
+fn with_valid_header(mut data: Vec<u8>) -> Vec<u8> {
     if data.len() >= 24 {
         let size = data.len() as u32;
         data[16..20].copy_from_slice(&size.to_le_bytes());
@@ -254,7 +254,7 @@ fn malformed_packs_do_not_panic() {
     for round in 0..15_000 {
         let data = match round % 3 {
             0 => damage(&whole, &mut random),
-            1 => mended(damage(&whole, &mut random)),
+            1 => with_valid_header(damage(&whole, &mut random)),
             _ => sealed(&shop.build_id, &damage(&shop.payload, &mut random)),
         };
         let is_ours = data == whole;

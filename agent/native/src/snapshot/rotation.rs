@@ -12,24 +12,24 @@ const USUAL_BYTES: u64 = 16 << 10;
 /// is with more groups also has its turn with fewer. So no thread waits longer than the largest number of
 /// groups. With other numbers some threads could wait for ever.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct Rotation {
     budget: u64,
-    parts: u64,
-    number: u64,
+    groups: u64,
+    snapshots: u64,
     /// Number of threads that this snapshot copied completely, their bytes, and the number of other threads.
-    whole: u64,
+    complete: u64,
     bytes: u64,
     shallow: u64,
 }
 
-impl Turns {
+impl Rotation {
     /// Start a snapshot; return the number of groups and the group whose turn it is.
     pub(super) fn begin(&mut self, budget: u64) -> (u32, u32) {
         self.budget = budget;
-        self.number += 1;
-        (self.whole, self.bytes, self.shallow) = (0, 0, 0);
-        let turns = self.parts.max(1);
-        (turns as u32, (self.number % turns) as u32)
+        self.snapshots += 1;
+        (self.complete, self.bytes, self.shallow) = (0, 0, 0);
+        let groups = self.groups.max(1);
+        (groups as u32, (self.snapshots % groups) as u32)
     }
 
     /// Count a thread and return how much of the budget it used.
@@ -37,7 +37,7 @@ impl Turns {
         if thread.shallow {
             self.shallow += 1;
         } else if !thread.unchanged {
-            self.whole += 1;
+            self.complete += 1;
             self.bytes += thread.stack.len() as u64;
             return thread.stack.len() as u64;
         }
@@ -47,12 +47,12 @@ impl Turns {
     /// End a snapshot: the next one uses as many groups as this one needed. The number decreases slowly,
     /// because many threads may run again after a quiet snapshot.
     pub(super) fn finish(&mut self) {
-        let each = self.bytes.checked_div(self.whole).unwrap_or(USUAL_BYTES);
+        let each = self.bytes.checked_div(self.complete).unwrap_or(USUAL_BYTES);
         let needed = self.bytes.saturating_add(self.shallow.saturating_mul(each));
         // Groups differ in size: with a margin none of them exceeds the budget permanently.
         let needed = needed.saturating_add(needed / 8);
-        let parts = needed.div_ceil(self.budget.max(1)).min(1 << 16);
-        self.parts = parts.next_power_of_two().max(self.parts / 2);
+        let groups = needed.div_ceil(self.budget.max(1)).min(1 << 16);
+        self.groups = groups.next_power_of_two().max(self.groups / 2);
     }
 }
 
@@ -61,7 +61,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::snapshot::{Motion, Registers};
+    use crate::snapshot::{Consistency, Registers};
 
     const STACK: u64 = 10_000;
 
@@ -71,7 +71,7 @@ mod tests {
             ns_tid: tid,
             state: 'S',
             comm: String::new(),
-            motion: Motion::Still,
+            consistency: Consistency::Consistent,
             switches: 0,
             registers: Registers::default(),
             syscall: -1,
@@ -85,58 +85,58 @@ mod tests {
     }
 
     /// Simulate the BPF program; return the ids of the threads that were copied completely.
-    fn snapshot(turns: &mut Turns, ids: impl Iterator<Item = u32>, budget: u64) -> HashSet<u32> {
-        let (count, turn) = turns.begin(budget);
+    fn snapshot(rotation: &mut Rotation, ids: impl Iterator<Item = u32>, budget: u64) -> HashSet<u32> {
+        let (count, turn) = rotation.begin(budget);
         let mut left = budget;
-        let mut whole = HashSet::new();
+        let mut complete = HashSet::new();
         for id in ids {
             let shallow = left < 2 * STACK || id % count != turn;
             let bytes = if shallow { 1_000 } else { STACK as usize };
-            left -= turns.count(&thread(id, bytes, shallow));
+            left -= rotation.count(&thread(id, bytes, shallow));
             if !shallow {
-                whole.insert(id);
+                complete.insert(id);
             }
         }
-        turns.finish();
-        assert!(whole.len() as u64 * STACK <= budget);
-        whole
+        rotation.finish();
+        assert!(complete.len() as u64 * STACK <= budget);
+        complete
     }
 
     #[test]
     fn threads_within_the_budget_are_copied_in_each_snapshot() {
-        let mut turns = Turns::default();
+        let mut rotation = Rotation::default();
         for _ in 0..5 {
-            assert_eq!(snapshot(&mut turns, 0..100, 200 * STACK).len(), 100);
+            assert_eq!(snapshot(&mut rotation, 0..100, 200 * STACK).len(), 100);
         }
     }
 
     #[test]
     fn each_thread_has_its_turn_in_any_order_of_visits() {
         let order = || (5_000..9_000).chain(100..1_100);
-        let mut turns = Turns::default();
-        snapshot(&mut turns, order(), 1_000 * STACK);
+        let mut rotation = Rotation::default();
+        snapshot(&mut rotation, order(), 1_000 * STACK);
         let mut copied = HashSet::new();
         for _ in 0..12 {
-            copied.extend(snapshot(&mut turns, order(), 1_000 * STACK));
+            copied.extend(snapshot(&mut rotation, order(), 1_000 * STACK));
         }
         assert_eq!(copied.len(), order().count());
     }
 
     #[test]
     fn each_thread_has_its_turn_while_the_number_of_running_threads_varies() {
-        let mut turns = Turns::default();
+        let mut rotation = Rotation::default();
         let mut copied = HashSet::new();
         for moving in [6_000, 4_000, 5_000, 3_000].into_iter().cycle().take(9) {
-            copied.extend(snapshot(&mut turns, 100..100 + moving, 1_000 * STACK));
+            copied.extend(snapshot(&mut rotation, 100..100 + moving, 1_000 * STACK));
         }
         assert!((100..3_100).all(|id| copied.contains(&id)));
     }
 
     #[test]
     fn a_budget_below_one_stack_copies_no_thread_completely() {
-        let mut turns = Turns::default();
+        let mut rotation = Rotation::default();
         for _ in 0..3 {
-            assert!(snapshot(&mut turns, 0..10, 1).is_empty());
+            assert!(snapshot(&mut rotation, 0..10, 1).is_empty());
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::snapshot::RawThread;
+use super::RawThread;
 
 /// How reliable a thread's stack is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -48,7 +48,7 @@ pub struct Thread {
 
 /// One snapshot: its threads and its cost.
 #[derive(Debug, Default)]
-pub struct Look {
+pub struct Snapshot {
     /// All threads.
     pub threads: Vec<Thread>,
     /// Time from the start of the first copy to the end of the last one, retries included.

@@ -31,12 +31,12 @@ pub struct Loaded {
     pub config: OwnedFd,
     /// The relocated program to pass to [`load`] the next time. None if this load used one already, or if the
     /// program cannot be cached.
-    pub fitted: Option<Vec<u8>>,
+    pub relocated: Option<Vec<u8>>,
 }
 
 /// The relocated program, to be cached for one kernel build.
 #[derive(Clone, PartialEq, Message)]
-struct Fitted {
+struct RelocatedProgram {
     /// Hash of the object file from which it was made.
     #[prost(fixed64, tag = "1")]
     object: u64,
@@ -49,11 +49,11 @@ struct Fitted {
     #[prost(bytes = "vec", tag = "4")]
     code: Vec<u8>,
     #[prost(message, repeated, tag = "5")]
-    maps: Vec<KeptMap>,
+    maps: Vec<CachedMap>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct KeptMap {
+struct CachedMap {
     #[prost(string, tag = "1")]
     name: String,
     #[prost(uint32, tag = "2")]
@@ -72,36 +72,37 @@ struct KeptMap {
 }
 
 /// Load the program, which remembers `threads` threads between snapshots. `kernel_stacks` also copies the
-/// kernel's part of each stack. `kept` is [`Loaded::fitted`] of an earlier load on the same kernel build.
+/// kernel's part of each stack. `cached` is [`Loaded::relocated`] of an earlier load on the same kernel
+/// build.
 ///
 /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root); `Bpf`, with the verifier's last lines, if the
 /// kernel lacks sleepable iterators or BTF.
-pub fn load(kernel_stacks: bool, kept: Option<&[u8]>, threads: u32) -> Result<Loaded> {
-    let known = kept
-        .and_then(|bytes| Fitted::decode(bytes).ok())
-        .filter(|known| known.object == object() && known.kernel_stacks == kernel_stacks);
-    match known.map(|known| put_in(&known, threads)) {
+pub fn load(kernel_stacks: bool, cached: Option<&[u8]>, threads: u32) -> Result<Loaded> {
+    let program = cached
+        .and_then(|bytes| RelocatedProgram::decode(bytes).ok())
+        .filter(|program| program.object == object_hash() && program.kernel_stacks == kernel_stacks);
+    match program.map(|program| load_cached(&program, threads)) {
         Some(Ok(loaded)) => Ok(loaded),
-        _ => fit(kernel_stacks, threads), // its error is the one to report
+        _ => relocate(kernel_stacks, threads), // its error is the one to report
     }
 }
 
-fn object() -> u64 {
+fn object_hash() -> u64 {
     let mut hasher = FxHasher::default();
     hasher.write(OBJECT);
     hasher.finish()
 }
 
-fn put_in(known: &Fitted, threads: u32) -> Result<Loaded> {
-    let maps = known.maps.iter().map(|map| map.make(threads)).collect::<Result<Vec<OwnedFd>>>()?;
+fn load_cached(cached: &RelocatedProgram, threads: u32) -> Result<Loaded> {
+    let maps = cached.maps.iter().map(|map| map.make(threads)).collect::<Result<Vec<OwnedFd>>>()?;
     let descriptors: Vec<RawFd> = maps.iter().map(AsRawFd::as_raw_fd).collect();
-    let program = programs::load_iterator(PROGRAM, &known.code, &descriptors, known.target)?;
-    let config = known.maps.iter().zip(maps).find(|(kept, _)| kept.name == CONFIG);
-    let (_, config) = config.ok_or_else(without_config)?;
-    Ok(Loaded { program, config, fitted: None })
+    let program = programs::load_iterator(PROGRAM, &cached.code, &descriptors, cached.target)?;
+    let config = cached.maps.iter().zip(maps).find(|(map, _)| map.name == CONFIG);
+    let (_, config) = config.ok_or_else(missing_config)?;
+    Ok(Loaded { program, config, relocated: None })
 }
 
-impl KeptMap {
+impl CachedMap {
     fn make(&self, threads: u32) -> Result<OwnedFd> {
         let shape = Shape {
             name: self.name.clone(),
@@ -118,30 +119,30 @@ impl KeptMap {
     }
 }
 
-fn fit(kernel_stacks: bool, threads: u32) -> Result<Loaded> {
-    let object = by_libbpf(kernel_stacks, threads)?;
+fn relocate(kernel_stacks: bool, threads: u32) -> Result<Loaded> {
+    let object = load_by_libbpf(kernel_stacks, threads)?;
     let program = object
         .progs()
         .find(|program| program.name() == PROGRAM)
         .ok_or_else(|| Error::new(Kind::Internal, "the object has no program named snapshot"))?;
-    let config = object.maps().find(|map| map.name() == CONFIG).ok_or_else(without_config)?;
-    let ours = |descriptor: BorrowedFd<'_>| {
+    let config = object.maps().find(|map| map.name() == CONFIG).ok_or_else(missing_config)?;
+    let owned = |descriptor: BorrowedFd<'_>| {
         descriptor.try_clone_to_owned().map_err(|error| {
             Error::new(Kind::Internal, format!("a descriptor of the snapshot program: {error}"))
         })
     };
     Ok(Loaded {
-        program: ours(program.as_fd())?,
-        config: ours(config.as_fd())?,
-        fitted: what_was_fitted(&object, &program, kernel_stacks).map(|fitted| fitted.encode_to_vec()),
+        program: owned(program.as_fd())?,
+        config: owned(config.as_fd())?,
+        relocated: extract(&object, &program, kernel_stacks).map(|program| program.encode_to_vec()),
     })
 }
 
-fn without_config() -> Error {
+fn missing_config() -> Error {
     Error::new(Kind::Internal, "the snapshot program has no map named config")
 }
 
-fn by_libbpf(kernel_stacks: bool, threads: u32) -> Result<libbpf_rs::Object> {
+fn load_by_libbpf(kernel_stacks: bool, threads: u32) -> Result<libbpf_rs::Object> {
     // libbpf prints to stderr by default. The error that is returned has all that matters.
     libbpf_rs::set_print(None);
     let failed = |error: libbpf_rs::Error| {
@@ -166,39 +167,39 @@ fn by_libbpf(kernel_stacks: bool, threads: u32) -> Result<libbpf_rs::Object> {
 }
 
 /// Extract the relocated program. None if it needs something that can only be linked by libbpf.
-fn what_was_fitted(
+fn extract(
     from: &libbpf_rs::Object,
     program: &libbpf_rs::Program<'_>,
     kernel_stacks: bool,
-) -> Option<Fitted> {
+) -> Option<RelocatedProgram> {
     // SAFETY: TARGET is a NUL-terminated string that outlives the call.
     let target =
         unsafe { libbpf_sys::libbpf_find_vmlinux_btf_id(TARGET.as_ptr(), libbpf_sys::BPF_TRACE_ITER) };
     let maps: Vec<_> = from.maps().collect();
     let descriptors: Vec<RawFd> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
-    Some(Fitted {
-        object: object(),
+    Some(RelocatedProgram {
+        object: object_hash(),
         kernel_stacks,
         target: u32::try_from(target).ok()?,
         code: programs::unlinked(program.insns(), &descriptors)?,
-        maps: maps.iter().map(|map| kept(map)).collect::<Option<_>>()?,
+        maps: maps.iter().map(|map| cached_map(map)).collect::<Option<_>>()?,
     })
 }
 
-fn kept(map: &libbpf_rs::Map<'_>) -> Option<KeptMap> {
-    let told = map.info().ok()?.info;
-    let constants = if told.map_flags & libbpf_sys::BPF_F_RDONLY_PROG == 0 {
+fn cached_map(map: &libbpf_rs::Map<'_>) -> Option<CachedMap> {
+    let info = map.info().ok()?.info;
+    let constants = if info.map_flags & libbpf_sys::BPF_F_RDONLY_PROG == 0 {
         None
     } else {
         Some(map.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).ok()??)
     };
-    Some(KeptMap {
+    Some(CachedMap {
         name: map.name().to_str()?.to_owned(),
-        kind: told.type_,
-        key_bytes: told.key_size,
-        value_bytes: told.value_size,
-        entries: told.max_entries,
-        flags: told.map_flags,
+        kind: info.type_,
+        key_bytes: info.key_size,
+        value_bytes: info.value_size,
+        entries: info.max_entries,
+        flags: info.map_flags,
         constants,
     })
 }
