@@ -88,6 +88,9 @@ class ElfInfo:
 def serve_confined() -> None:
     """Answer the parent of the child that reads debug information; does not return."""
 
+def print_only_location_of_panics() -> None:
+    """Print only where the core panicked; the message, which may quote foreign text, is in PanicException."""
+
 def become_confined(program: str, arguments: Sequence[str]) -> None:
     """Become this program: as nobody where we are root, without capabilities or network. Raises OSError."""
 

@@ -9,6 +9,7 @@ import shutil
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from pathlib import Path
+from typing import Any
 
 from distribution.metadata import ROOT, run
 
@@ -37,13 +38,12 @@ class Part:
 def collect(site: Path, doc: Path) -> None:
     """Write ``carried-licences.txt`` and ``crates-licences.txt``, and remove what the former has."""
     doc.mkdir(parents=True, exist_ok=True)
-    _write(doc / "carried-licences.txt", libraries(site))
+    _write(doc / "carried-licences.txt", [*libraries(site), *linked(site)])
     _write(doc / "crates-licences.txt", crates())
     for info in site.glob("*.dist-info"):
         for path in _of_library(info):
             path.unlink()
-        for folder in ("licenses", "sboms"):
-            shutil.rmtree(info / folder, ignore_errors=True)
+        shutil.rmtree(info / "licenses", ignore_errors=True)
 
 
 def libraries(site: Path) -> list[Part]:
@@ -59,6 +59,19 @@ def libraries(site: Path) -> list[Part]:
         licence = said["License-Expression"] or ", ".join(classified) or said["License"] or "see below"
         found.append(Part(said["Name"], said["Version"], licence.splitlines()[0], _of_library(info)))
     return found
+
+
+def components(site: Path) -> list[dict[str, Any]]:
+    """Return the CycloneDX components that the wheels in ``site`` list as compiled into them (PEP 770)."""
+    lists = sorted(site.glob("*.dist-info/sboms/*.json"))
+    return [component for path in lists for component in json.loads(path.read_text())["components"]]
+
+
+def linked(site: Path) -> list[Part]:
+    """Return the crates compiled into the libraries in ``site``, whose licence texts the wheels lack."""
+    return [
+        Part(one["name"], one["version"], one["licenses"][0]["expression"], ()) for one in components(site)
+    ]
 
 
 def crates() -> list[Part]:

@@ -36,7 +36,8 @@ def write(path: Path, metadata: Metadata, site: Path) -> None:
 
 def document(metadata: Metadata, site: Path) -> dict[str, Any]:
     """Return the whole document."""
-    parts = sorted([*_python(site), *_crates(), *_page(), *_programs(), *_needed(metadata)], key=_ref)
+    own_parts = [*_python(site), *_crates(), *_page(), *_programs(), *_needed(metadata)]
+    parts = sorted({_ref(part): part for part in [*_linked(site), *own_parts]}.values(), key=_ref)
     own = {
         "type": "application", "bom-ref": metadata.name, "name": metadata.name, "version": metadata.version,
         "licenses": [{"expression": metadata.licence}],
@@ -89,6 +90,15 @@ def _python(site: Path) -> Iterator[Part]:
         yield _part(
             "library", name, version, one.licence, "usr/lib/innoscope",
             purl=f"pkg:pypi/{name}@{version}", hashes=sums,
+        )  # fmt: skip
+
+
+def _linked(site: Path) -> Iterator[Part]:
+    """Yield the crates that are compiled into programs of the wheels, by the wheels' own lists."""
+    for one in licences.components(site):
+        yield _part(
+            "library", one["name"], one["version"], one["licenses"][0]["expression"], "usr/lib/innoscope/bin",
+            purl=one["purl"], hashes=one.get("hashes", []),
         )  # fmt: skip
 
 

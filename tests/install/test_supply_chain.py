@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import hashlib
+import importlib.metadata
 import io
 import json
 import os
@@ -20,7 +21,7 @@ import pytest
 from distribution import licences, sbom
 from distribution.metadata import Metadata
 from distribution.sign import sign
-from distribution.stage import SBOM, SITE
+from distribution.stage import DOC, SBOM, SITE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,6 +61,23 @@ def test_every_part_is_in_the_list(packages: Packages) -> None:
     for path in (ROOT / "probes").rglob("*.bpf.c"):
         assert any(ref.endswith(f":{path.name}") for ref in refs), path
     assert any(ref.startswith("pkg:github/libbpf/libbpf@v") for ref in refs)
+
+
+def test_crates_inside_py_spy_are_listed_with_their_licences(packages: Packages) -> None:
+    refs = {part["bom-ref"] for part in listed(packages)["components"]}
+    known = json.loads(Path(py_spy_list()).read_text())["components"]
+    licences_text = (packages.tree / DOC / "carried-licences.txt").read_text()
+
+    assert len(known) > 50
+    assert {component["purl"] for component in known} <= refs
+    for component in known:
+        assert f"{component['name']} {component['version']}: " in licences_text
+
+
+def py_spy_list() -> str:
+    """Return the path of the list of parts that py-spy's own wheel installed here."""
+    files = importlib.metadata.files("py-spy") or ()
+    return str(next(file.locate() for file in files if file.name == "py-spy.cyclonedx.json"))
 
 
 def test_a_build_elsewhere_has_the_same_bytes(packages: Packages, tmp_path: Path) -> None:

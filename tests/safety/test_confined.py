@@ -25,11 +25,14 @@ _READER = [sys.executable, "-I", "-m", "innoscope.symbols.confined"]
 _SOURCE = "int answer = 42; struct s { int a, b; } whole; int main(void) { return answer; }\n"
 #: What runs in the place of gdb, and tries.
 _TRIES = """
-import json, os, resource, socket, sys
+import ctypes, json, os, resource, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
 def attempt(act):
     try: act()
     except OSError as error: return type(error).__name__
     return "done"
+def call(number, *arguments):
+    if libc.syscall(number, *arguments) < 0: raise OSError(ctypes.get_errno(), "")
 wanted = ("CapEff", "CapPrm", "CapAmb")
 caps = [line.split()[1] for line in open("/proc/self/status") if line.startswith(wanted)]
 print(json.dumps({
@@ -37,7 +40,14 @@ print(json.dumps({
     "network": attempt(lambda: socket.socket(socket.AF_INET)),
     "local": attempt(lambda: socket.socket(socket.AF_UNIX)),
     "kill": attempt(lambda: os.kill(int(sys.argv[1]), 0)),
+    "kill own user's process": attempt(lambda: os.kill(int(sys.argv[2]), 0)),
     "shadow": attempt(lambda: open("/etc/shadow")),
+    "namespace": attempt(lambda: call(56, 0x10000000 | 0x40000000, 0, 0, 0, 0)),  # clone: user, network
+    "mount": attempt(lambda: call(430, b"tmpfs", 0)),  # fsopen
+    "keys": attempt(lambda: call(249, b"user", b"x", 0, 0)),  # request_key
+    "limits": attempt(lambda: resource.prlimit(int(sys.argv[2]), resource.RLIMIT_CPU)),
+    "memory of own user's process": attempt(lambda: open(f"/proc/{sys.argv[2]}/mem", "r+b")),
+    "new file": attempt(lambda: open("/tmp/innoscope-confined", "w")),
     "memory": resource.getrlimit(resource.RLIMIT_AS)[0],
 }))
 """
@@ -118,16 +128,26 @@ def children() -> set[str]:
     return {pid for path in lists for pid in path.read_text().split()}
 
 
-def test_gdb_has_no_rights() -> None:
+@pytest.fixture
+def process_of_nobody() -> Iterator[int]:
+    with subprocess.Popen(["sleep", "60"], user=65534, group=65534, extra_groups=[]) as process:
+        yield process.pid
+        process.kill()
+
+
+def test_gdb_has_no_rights(process_of_nobody: int) -> None:
     command = [sys.executable, "-P", "-m", "innoscope.toggles.confined_gdb", "/usr/bin/python3", "-c", _TRIES]
     done = subprocess.run(
-        [*command, str(os.getpid())], stdout=subprocess.PIPE, check=True, env=gdbfile.ENVIRONMENT
+        [*command, str(os.getpid()), str(process_of_nobody)],
+        stdout=subprocess.PIPE,
+        check=True,
+        env=gdbfile.ENVIRONMENT,
     )
     said = json.loads(done.stdout)
-    assert (said["uid"], said["groups"]) == (65534, [])
-    assert {int(one, 16) for one in said["caps"]} == {0}
-    assert {said[name] for name in ("network", "local", "kill", "shadow")} == {"PermissionError"}
-    assert said["memory"] == 4 << 30
+    assert (said.pop("uid"), said.pop("groups"), said.pop("memory")) == (65534, [], 4 << 30)
+    assert {int(one, 16) for one in said.pop("caps")} == {0}
+    assert said == dict.fromkeys(said, "PermissionError")
+    assert len(said) == 11
 
 
 @pytest.mark.skipif(not gdbfile.available(), reason="no gdb")

@@ -63,6 +63,15 @@ def test_killed_at_work_nothing_is_left(server: Server) -> None:
     assert_well(server)
 
 
+def test_suspending_from_a_terminal_ends_the_trace_and_detaches(server: Server) -> None:
+    with Tracing(server, FUNCTION, "--seconds", 60, *ANY) as tracing:
+        tracing.process.send_signal(signal.SIGTSTP)
+        tracing.finish()
+    assert "calls in" in tracing.out
+    _gone(server)
+    assert_well(server)
+
+
 def _gone(server: Server) -> None:
     deadline = time.monotonic() + 30
     while left := breakpoints(server.pid):

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import subprocess
+import sys
 from typing import TYPE_CHECKING
+
+import pytest
 
 from innoscope.metrics.logs import Structured
 from innoscope.metrics.notify import notify
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 def record(message: str, **extra: object) -> logging.LogRecord:
@@ -54,3 +56,27 @@ def test_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert not notify("READY=1")
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "none"))
     assert not notify("READY=1")
+
+
+_HOSTILE = r"'\x1b]0;owned\x07 \x9b \u202e \udcff'"
+
+
+@pytest.mark.parametrize(
+    "uncaught",
+    [
+        f"raise RuntimeError({_HOSTILE})",
+        f"threading.Thread(target=lambda: (_ for _ in ()).throw(RuntimeError({_HOSTILE}))).start()",
+        f"type('T', (), {{'__del__': lambda self: int({_HOSTILE})}})()",
+    ],
+    ids=["main thread", "another thread", "a destructor"],
+)
+def test_uncaught_exceptions_are_logged_escaped(uncaught: str) -> None:
+    setup = "from innoscope.metrics import logs; logs.set_up('logfmt', 'info'); logs.log_uncaught()"
+    command = [sys.executable, "-c", f"import threading\n{setup}\n{uncaught}"]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    (line,) = done.stderr.splitlines()
+    assert 'msg="uncaught exception"' in line
+    assert "\\\\x1b]0;owned" in line or "\\u001b]0;owned" in line
+    assert line.isprintable()

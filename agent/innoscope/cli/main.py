@@ -7,6 +7,7 @@ import errno
 import importlib
 import io
 import os
+import signal
 import sys
 import traceback
 from dataclasses import dataclass
@@ -103,7 +104,10 @@ def cli(settings: Settings, debug: bool) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
-    """The entry point of the console script: runs a command and exits with its code."""
+    """Run a command and exit with its code: the entry point of the console script."""
+    logs.log_uncaught()
+    # A suspended command could not detach its probes: Ctrl-Z ends it as Ctrl-C does.
+    signal.signal(signal.SIGTSTP, lambda *_: signal.raise_signal(signal.SIGINT))
     code = main(arguments)
     with contextlib.suppress(OSError, ValueError):  # closed by whoever read it
         emit.flush()

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import sys
+import threading
 import time
 from typing import Any, Final
 
-from innoscope import sanitize
+from innoscope import _native, sanitize
+
+_log = logging.getLogger(__name__)
 
 FORMATS: Final = ("logfmt", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
@@ -28,6 +32,27 @@ def set_up_for_command(*, debug: bool) -> None:
     handler = _handler("logfmt")
     handler.setLevel(logging.WARNING if debug else logging.CRITICAL)
     logging.basicConfig(handlers=[handler])
+
+
+def log_uncaught() -> None:
+    """Send exceptions that nobody catches to the log: Python and the core would print them unescaped."""
+    sys.excepthook = _log_exception
+    sys.unraisablehook = _log_unraisable
+    threading.excepthook = _log_thread_exception
+    _native.print_only_location_of_panics()
+
+
+def _log_exception(kind: type[BaseException], error: BaseException | None, _: object = None) -> None:
+    _log.critical("uncaught exception", extra={"type": kind.__name__}, exc_info=error)
+
+
+def _log_thread_exception(uncaught: threading.ExceptHookArgs) -> None:
+    if uncaught.exc_type is not SystemExit:
+        _log_exception(uncaught.exc_type, uncaught.exc_value)
+
+
+def _log_unraisable(uncaught: sys.UnraisableHookArgs) -> None:
+    _log_exception(uncaught.exc_type, uncaught.exc_value)
 
 
 def _handler(form: str) -> logging.Handler:

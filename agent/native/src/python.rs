@@ -209,9 +209,21 @@ pub(crate) fn reader(py: Python<'_>) -> PyResult<ChildCommand> {
 /// has dropped.
 #[pyfunction]
 fn serve_confined() {
+    print_only_location_of_panics();
     let code = i32::from(confined::serve().is_err());
     // SAFETY: _exit only ends this process. It is a child with no other task, and its output is flushed.
     unsafe { libc::_exit(code) }
+}
+
+/// Print only the location of a panic. Its message may quote foreign text; Python gets it as `PanicException` and
+/// logs it escaped.
+#[pyfunction]
+fn print_only_location_of_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        if let Some(location) = panic.location() {
+            eprintln!("innoscope: panic in the core at {location}");
+        }
+    }));
 }
 
 #[pyfunction]
@@ -367,6 +379,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ElfInfo>()?;
     module.add_function(wrap_pyfunction!(serve_confined, module)?)?;
     module.add_function(wrap_pyfunction!(become_confined, module)?)?;
+    module.add_function(wrap_pyfunction!(print_only_location_of_panics, module)?)?;
     module.add_function(wrap_pyfunction!(open_regular, module)?)?;
     module.add_function(wrap_pyfunction!(elf_info, module)?)?;
     module.add_function(wrap_pyfunction!(find_debug_file, module)?)?;

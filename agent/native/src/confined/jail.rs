@@ -13,11 +13,17 @@ pub const DATA_BYTES: u64 = 1536 << 20;
 const BPF_LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
 const BPF_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
 const BPF_ANY_BIT: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
+const BPF_AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
 const BPF_RETURN: u16 = 0x06;
 /// Offsets of fields in `struct seccomp_data`.
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
+const FIRST_ARGUMENT: u32 = 16;
+const SECOND_ARGUMENT: u32 = 24;
 const THIRD_ARGUMENT: u32 = 32;
+/// The lowest number of a system call of the x32 ABI, which has the same architecture as x86-64 and would
+/// bypass a list of denied numbers.
+const X32: u32 = 0x4000_0000;
 
 #[cfg(target_arch = "x86_64")]
 const NATIVE: u32 = 0xc000_003e; // AUDIT_ARCH_X86_64
@@ -53,8 +59,9 @@ const ALLOWED: [libc::c_long; 22] = [
 /// System calls whose third argument must not request executable memory.
 const NOT_EXECUTABLE: [libc::c_long; 2] = [libc::SYS_mmap, libc::SYS_mprotect];
 
-/// System calls that a debugger never needs to read a file: network, other processes, kernel interfaces.
-const DENIED: [libc::c_long; 22] = [
+/// System calls that a debugger never needs to read a file: network, other processes, namespaces, mounts, kernel
+/// interfaces.
+const DENIED: &[libc::c_long] = &[
     libc::SYS_socket,
     libc::SYS_connect,
     libc::SYS_bind,
@@ -62,10 +69,22 @@ const DENIED: [libc::c_long; 22] = [
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
     libc::SYS_pidfd_getfd,
+    libc::SYS_kill,
+    libc::SYS_tkill,
+    libc::SYS_tgkill,
+    libc::SYS_rt_sigqueueinfo,
+    libc::SYS_rt_tgsigqueueinfo,
+    libc::SYS_pidfd_send_signal,
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
     libc::SYS_mount,
     libc::SYS_umount2,
+    libc::SYS_fsopen,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_open_tree,
+    libc::SYS_move_mount,
+    libc::SYS_mount_setattr,
     libc::SYS_unshare,
     libc::SYS_setns,
     libc::SYS_init_module,
@@ -73,11 +92,35 @@ const DENIED: [libc::c_long; 22] = [
     libc::SYS_kexec_load,
     libc::SYS_keyctl,
     libc::SYS_add_key,
+    libc::SYS_request_key,
     libc::SYS_userfaultfd,
     libc::SYS_io_uring_setup,
     libc::SYS_open_by_handle_at,
     libc::SYS_chroot,
+    libc::SYS_truncate,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_creat,
 ];
+/// System calls with arguments that no filter can read: the C library falls back to older ones.
+const UNSUPPORTED: [libc::c_long; 2] = [libc::SYS_clone3, libc::SYS_openat2];
+/// Bits of an argument that a debugger must not pass, as (system call, offset of the argument, bits): new
+/// namespaces, in which it would have all capabilities; files opened for writing, such as another process's memory;
+/// limits of other processes.
+const DENIED_BITS: &[(libc::c_long, u32, libc::c_int)] = &[
+    (libc::SYS_clone, FIRST_ARGUMENT, NEW_NAMESPACE),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_open, SECOND_ARGUMENT, OPEN_TO_WRITE),
+    (libc::SYS_openat, THIRD_ARGUMENT, OPEN_TO_WRITE),
+    (libc::SYS_prlimit64, FIRST_ARGUMENT, -1),
+];
+const OPEN_TO_WRITE: libc::c_int = libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
+const NEW_NAMESPACE: libc::c_int = libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET;
 /// Limit of a debugger's address space in bytes: gdb takes 0.5 GB for 300 MB of debug information.
 const DEBUGGER_BYTES: u64 = 4 << 30;
 /// The ids of the user and group `nobody`, which own nothing.
@@ -115,14 +158,42 @@ fn confine_program() -> Result<()> {
     // SAFETY: this prctl takes numbers only.
     checked(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
     drop_capabilities()?;
+    make_files_read_only();
     load_filter(&deny_filter())
+}
+
+/// Forbid by Landlock (Linux 5.13) to create, remove or rename files, and to reach the memory of other processes
+/// through /proc. Errors are ignored: older kernels rely on the filter, which denies opening files for writing.
+fn make_files_read_only() {
+    #[repr(C)]
+    struct RulesetAttr {
+        handled_access_fs: u64,
+    }
+    /// `LANDLOCK_ACCESS_FS_` flags of the first version: WRITE_FILE, and REMOVE_DIR to MAKE_SYM.
+    const WRITES: u64 = 1 << 1 | 0x1ff0;
+    let attributes = RulesetAttr { handled_access_fs: WRITES };
+    // SAFETY: the pointer and size are those of a local structure that the kernel only reads.
+    let ruleset = unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, &raw const attributes, size_of::<RulesetAttr>(), 0)
+    };
+    if ruleset >= 0 {
+        // SAFETY: the system call takes numbers only.
+        unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset, 0) };
+        // SAFETY: the kernel just returned this descriptor, and nothing else owns it.
+        unsafe { libc::close(ruleset as i32) };
+    }
 }
 
 fn deny_filter() -> Vec<libc::sock_filter> {
     let mut program = filter_start();
-    let denied = statement(BPF_RETURN, libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned());
-    for number in DENIED {
-        program.extend([skip_unless(BPF_EQUAL, number as u32), denied]);
+    for &number in DENIED {
+        program.extend([skip_unless(BPF_EQUAL, number as u32), fail(libc::EPERM)]);
+    }
+    for number in UNSUPPORTED {
+        program.extend([skip_unless(BPF_EQUAL, number as u32), fail(libc::ENOSYS)]);
+    }
+    for &(number, argument, bits) in DENIED_BITS {
+        program.extend(without_bits(number, argument, bits, fail(libc::EPERM)));
     }
     program.push(statement(BPF_RETURN, libc::SECCOMP_RET_ALLOW));
     program
@@ -201,7 +272,30 @@ fn filter_start() -> Vec<libc::sock_filter> {
         libc::sock_filter { code: BPF_EQUAL, jt: 1, jf: 0, k: NATIVE },
         statement(BPF_RETURN, libc::SECCOMP_RET_KILL_PROCESS),
         statement(BPF_LOAD, NUMBER),
+        skip_unless(BPF_AT_LEAST, X32),
+        statement(BPF_RETURN, libc::SECCOMP_RET_KILL_PROCESS),
     ]
+}
+
+/// Allow a system call unless its argument has one of these bits. Other system calls go on to the next
+/// instruction.
+fn without_bits(
+    number: libc::c_long,
+    argument: u32,
+    bits: libc::c_int,
+    otherwise: libc::sock_filter,
+) -> [libc::sock_filter; 5] {
+    [
+        libc::sock_filter { code: BPF_EQUAL, jt: 0, jf: 4, k: number as u32 },
+        statement(BPF_LOAD, argument),
+        skip_unless(BPF_ANY_BIT, bits.cast_unsigned()),
+        otherwise,
+        statement(BPF_RETURN, libc::SECCOMP_RET_ALLOW),
+    ]
+}
+
+fn fail(error: libc::c_int) -> libc::sock_filter {
+    statement(BPF_RETURN, libc::SECCOMP_RET_ERRNO | error.cast_unsigned())
 }
 
 fn allow_filter() -> Vec<libc::sock_filter> {
@@ -212,13 +306,7 @@ fn allow_filter() -> Vec<libc::sock_filter> {
         program.extend([skip_unless(BPF_EQUAL, number as u32), allow]);
     }
     for number in NOT_EXECUTABLE {
-        program.extend([
-            libc::sock_filter { code: BPF_EQUAL, jt: 0, jf: 4, k: number as u32 },
-            statement(BPF_LOAD, THIRD_ARGUMENT),
-            skip_unless(BPF_ANY_BIT, libc::PROT_EXEC as u32),
-            kill,
-            allow,
-        ]);
+        program.extend(without_bits(number, THIRD_ARGUMENT, libc::PROT_EXEC, kill));
     }
     program.push(kill);
     program
