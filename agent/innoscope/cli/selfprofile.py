@@ -32,8 +32,7 @@ Examples:
 
 \b
 py-spy reads the process's memory from outside and does not pause it, unless --native asks for it. It is
-started for Innoscope's own processes only, never for a server. When the agent passes its own CPU budget it
-takes such a profile by itself, and `innoscope doctor` shows it: docs/self-profile.md.
+started for Innoscope's own processes only, never for a server: docs/self-profile.md.
 Exit codes: 4 no agent or sensor runs, or several do, 5 not a process of ours, 6 no rights, 13 no such sensor.
 """
 

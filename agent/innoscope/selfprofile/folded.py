@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import innoscope
 from innoscope.records import record
 
 if TYPE_CHECKING:
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 Stacks = dict[tuple[str, ...], int]
 
 _FRAME: Final = re.compile(r"(?P<name>.*) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)")
-_RARE: Final = ("[rare stacks]",)
 
 
 @record
@@ -50,35 +48,6 @@ def functions(stacks: Mapping[tuple[str, ...], int]) -> list[Function]:
     return sorted(found, key=lambda one: (-one.own, -one.total, one.name))
 
 
-def most(stacks: Stacks, limit: int) -> Stacks:
-    """At most ``limit`` stacks; the rarest become one of their own, so that the total stays true."""
-    ordered = sorted(stacks.items(), key=lambda item: (-item[1], item[0]))
-    if len(ordered) <= limit:
-        return dict(ordered)
-    kept = dict(ordered[: limit - 1])
-    kept[_RARE] = sum(count for _, count in ordered[limit - 1 :])
-    return kept
-
-
-def speedscope(stacks: Mapping[tuple[str, ...], int], name: str) -> dict[str, Any]:
-    """The file of speedscope.app as plain values; a weight is a number of samples."""
-    table: dict[str, int] = {}
-    samples = [[table.setdefault(frame, len(table)) for frame in frames] for frames in stacks]
-    return {
-        "$schema": "https://www.speedscope.app/file-format-schema.json",
-        "exporter": f"innoscope@{innoscope.__version__}",
-        "name": name,
-        "activeProfileIndex": 0,
-        "shared": {"frames": [_frame(text) for text in table]},
-        "profiles": [
-            {
-                "type": "sampled", "name": name, "unit": "none", "startValue": 0,
-                "endValue": sum(stacks.values()), "samples": samples, "weights": list(stacks.values()),
-            }
-        ],
-    }  # fmt: skip
-
-
 def table(stacks: Mapping[tuple[str, ...], int], limit: int) -> Iterator[str]:
     """Lines for a person: the functions that ran most themselves."""
     samples = sum(stacks.values())
@@ -90,11 +59,3 @@ def table(stacks: Mapping[tuple[str, ...], int], limit: int) -> Iterator[str]:
 def _without_line(frame: str) -> str:
     match = _FRAME.fullmatch(frame)
     return f"{match['name']} ({match['file']})" if match else frame
-
-
-def _frame(text: str) -> dict[str, Any]:
-    match = _FRAME.fullmatch(text)
-    if match is None:
-        return {"name": text}
-    place = {"line": int(match["line"])} if match["line"] else {}
-    return {"name": match["name"], "file": match["file"], **place}
