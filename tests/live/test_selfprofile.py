@@ -103,9 +103,7 @@ def processor_time(pid: int) -> float:
 
 def test_the_sensor_with_its_waiting_threads(scene: tuple[Running, Sensing]) -> None:
     _, sensing = scene
-    done = innoscope(
-        "self-profile", "--sensor", "--socket", sensing.path, "--seconds", 1, "--idle", "--format", "raw"
-    )
+    done = innoscope("self-profile", "--pid", sensing.pid, "--seconds", 1, "--idle", "--format", "raw")
 
     assert done.returncode == 0, done.stderr
     assert "innoscope/sensor/main.py" in done.stdout

@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).parents[2] / "agent" / "innoscope"
 #: Each may import itself and what stands behind it.
 ORDER = (
     "cli", "symbols", "profile", "toggles", "agent", "push", "sensor", "watch", "incident", "diagnose",
-    "exporter", "collectors", "top", "doctor", "selfprofile", "trace", "probes", "memory", "stacks",
-    "metrics", "target", "errors",
+    "exporter", "collectors", "top", "doctor", "trace", "probes", "memory", "stacks", "metrics",
+    "target", "errors",
 )  # fmt: skip
 
 
@@ -114,8 +114,8 @@ def test_no_long_lived_process_starts_py_spy() -> None:
         if '"py-spy"' in path.read_text()
     }
 
-    assert naming == {"selfprofile/pyspy.py"}
-    assert "innoscope.selfprofile.pyspy" not in reached
+    assert naming == {"cli/selfprofile.py"}
+    assert "innoscope.cli.selfprofile" not in reached
 
 
 def test_the_agent_uses_nothing_of_what_has_privileges() -> None:
