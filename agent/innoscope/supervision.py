@@ -97,12 +97,11 @@ class Supervisor:
             self._ready = True
             notify("READY=1")
 
-    def watch(self, ended: threading.Event, each: Callable[[], None] = lambda: None) -> None:
-        """Keep all threads running until ``ended``, and call ``each`` at every check. Raises GaveUp."""
+    def watch(self, ended: threading.Event) -> None:
+        """Keep all threads running until ``ended``. Raises GaveUp."""
         while not ended.wait(CHECK_S):
             if not self.check() and self._ready:
                 notify("WATCHDOG=1")
-            each()
         notify("STOPPING=1")
 
     def check(self) -> list[str]:

@@ -105,7 +105,7 @@ _COST: Final = (
         "percentunit",
         (Query(rate("own_cpu_seconds", by=["instance", "process"]), "{{instance}} {{process}}"),),
         "What agent and sensor take, as a share of one core.",
-        "More than 5 % for one of them: the agent then profiles itself.",
+        "More than 5 % for one of them: the agent then warns in its log.",
         (run("innoscope self-profile"), read("self-profile.md")),
     ),
     Panel(
@@ -240,19 +240,17 @@ _WORK: Final = (
         stacked=True, most=1,
     ),
     Panel(
-        "Restarts and own profiles", "timeseries", "short",
+        "Restarts", "timeseries", "short",
         (
             Query(increase("sensor_restarts", by=_EACH), "{{instance}} another sensor"),
-            Query(increase("own_profiles", by=["instance", "result"]), "{{instance}} profile {{result}}"),
             Query(increase("own_thread_restarts", by=["instance", "process"]), "{{instance}} {{process}}"),
             Query(increase("sensor_watch_failures", by=_EACH), "{{instance}} server not watched"),
             Query(series("own_threads_stuck"), "{{instance}} stuck in {{process}}"),
         ),
-        "Sensors and threads that were replaced, threads that hang, servers that could not be watched, and "
-        "profiles that an agent took of itself because it was over its budget.",
+        "Sensors and threads that were replaced, threads that hang, servers that could not be watched.",
         "A sensor that comes and goes: it is killed, or it fails. Threads that hang: the log names the "
         "server.",
-        (run("journalctl -u innoscope-sensor"), run("innoscope self-profile")),
+        (run("journalctl -u innoscope-sensor"), run("journalctl -u innoscope-agent")),
     ),
     Panel(
         "Memory minus SQL", "timeseries", "short",

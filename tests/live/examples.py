@@ -108,7 +108,7 @@ class There:
     executable: str
     packs: str = ""
     agent_pid: int | None = None
-    sensor_socket: str | None = None
+    sensor_pid: int | None = None
 
 
 def placed(command: str, there: There) -> str:
@@ -124,17 +124,15 @@ def placed(command: str, there: There) -> str:
         return shlex.join(words) + bar + rest  # an incident file, whatever server there is
     found = _resolve(words[1:])
     options = {name for option in found.params for name in option.opts}
-    of_agent = words[1:2] == ["self-profile"]
-    stands_for = {
-        "--pid": str(there.agent_pid if of_agent else there.pid),
-        "--socket": str(there.sensor_socket if of_agent else there.socket),
-        "--port": str(there.port),
-    }
+    pid: int | None = there.pid
+    if words[1:2] == ["self-profile"]:
+        pid = there.sensor_pid if "--sensor" in words else there.agent_pid
+        words = [word for word in words if word != "--sensor"]
+    stands_for = {"--pid": str(pid), "--socket": there.socket, "--port": str(there.port)}
     given = set(words)
     words = _replaced(words, stands_for)
     if "--pid" in options and not given & {*stands_for, "-p"}:
-        option = "--socket" if "--sensor" in words else "--pid"
-        words += [option, stands_for[option]]
+        words += ["--pid", stands_for["--pid"]]
     if (lasting := options & {*_LASTING}) and not given & {*_LASTING, "-s"}:
         words += [lasting.pop(), str(MOST_SECONDS)]
     return shlex.join(words) + bar + rest

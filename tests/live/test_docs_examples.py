@@ -65,7 +65,7 @@ class Stage:
             sensor,
         )
 
-    def _agent(self, server: Server) -> tuple[int, str]:
+    def _agent(self, server: Server) -> tuple[int, int]:
         sensing = self._stack.enter_context(Sensing("--no-probes"))
         agent = self._stack.enter_context(Running(server, sensor=sensing.path))
         ended = threading.Event()
@@ -78,7 +78,7 @@ class Stage:
         asking.start()
         self._stack.callback(asking.join)
         self._stack.callback(ended.set)
-        return agent.pid, str(sensing.path)
+        return agent.pid, sensing.pid
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
         """In a shell, without a terminal, with folders of its own for what Innoscope keeps."""

@@ -235,7 +235,7 @@ RUNS: dict[str, list[Run]] = {
     "toggle undo": [run(*_P), run(evil, *_P), run("read_ahead", *_P, "--json")],
     "toggle history": [run(), run("--json"), run(*_P)],
     "unstick": [run(*_P), run(*_P, "--json"), run("--socket", evil)],
-    "self-profile": [run(*_P), run("--sensor", "--socket", evil), run("--output", f"/nonexistent/{evil}")],
+    "self-profile": [run(*_P), run("--pid", evil), run("--output", f"/nonexistent/{evil}")],
     "agent": [
         run("--check", "--config.file", "{files}/agent.toml"),
         run("--check", "--config.file", "{files}/garbage"),

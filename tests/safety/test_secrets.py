@@ -18,7 +18,6 @@ from innoscope.agent import config
 from innoscope.collectors.toggles import TogglesFile
 from innoscope.errors import BadFile
 from innoscope.exporter import webconfig
-from innoscope.selfprofile import kept
 from innoscope.sensor.server import SocketServer
 from innoscope.supervision import Supervisor
 from innoscope.toggles import status
@@ -174,27 +173,21 @@ def test_an_option_file_with_a_password(tmp_path: Path) -> None:
     assert check()[0] == 9
 
 
-def test_who_may_change_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file of toggles in force, and the agent's own profile: all may read them, none may change them."""
+def test_who_may_change_the_toggles_in_force(tmp_path: Path) -> None:
+    """All may read that file, none may change it."""
     tmp_path.chmod(0o755)
     for folder in tmp_path.parents[:2]:
         folder.chmod(0o755)
-    monkeypatch.setenv("INNOSCOPE_RUN", str(tmp_path))
-    status.write(tmp_path / "toggles.json", {"version": 1, "written_at": 1, "servers": []})
-    profile = kept.write({("a",): 1}, kept.Why(1.0, 1, "0", 0.1, 0.05, 60.0, 10.0))
-    files = (tmp_path / "toggles.json", profile)
+    file = tmp_path / "toggles.json"
+    status.write(file, {"version": 1, "written_at": 1, "servers": []})
 
-    assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [0o644, 0o644]
-    may = stranger(os.getpid(), tmp_path, *files)
-    assert [one for one in may if str(tmp_path) in one] == list(map(str, files))
-    for name in ("toggles.json", "pipe"):
-        file = tmp_path / name
-        file.unlink(missing_ok=True)
-        os.mkfifo(file)
-        reader = TogglesFile(file)
-        reader.read()  # is not held up
-        with pytest.raises(BadFile):
-            kept.read(file)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o644
+    may = stranger(os.getpid(), tmp_path, file)
+    assert [one for one in may if str(tmp_path) in one] == [str(file)]
+    file.unlink()
+    os.mkfifo(file)
+    reader = TogglesFile(file)
+    reader.read()  # is not held up
 
 
 def test_links_in_a_folder_of_another_user(tmp_path: Path) -> None:

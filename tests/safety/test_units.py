@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope.probes import sys_admin
-from innoscope.selfprofile import kept
 from safety.agenting import Running
 from safety.command import INNOSCOPE
 from safety.leftovers import orphans
@@ -323,28 +322,6 @@ def test_the_agent_does_its_work_under_its_unit_beside_the_sensor(
     assert [int(seen[name], 16) for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb")] == [0] * 4
     assert (seen["Seccomp"], seen["NoNewPrivs"]) == (_SECCOMP_FILTER, "1")
     assert "Traceback" not in log, log
-
-
-def test_the_agent_profiles_itself_under_its_unit(
-    server: Callable[[str], Server], accounts: Accounts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its filter denies ptrace and process_vm_readv: py-spy reads /proc/PID/mem, as the same user may."""
-    unit, one = Unit.named("agent"), server("mysql-5.6.24")
-    with tempfile.TemporaryDirectory(prefix="innoscope-unit-") as folder:
-        place = Path(folder)
-        place.chmod(0o755)
-        os.chown(place, *accounts.user("innoscope"))
-        monkeypatch.setenv("INNOSCOPE_RUN", folder)
-        program = python(confined(unit, accounts, writable=place), "hogging_main.py")
-        own = "cpu_budget = 0.3\nwindow_seconds = 10\nprofile_seconds = 1"
-        with Running(one, own=own, program=program) as agent:
-            agent.until(lambda scrape: sum(scrape.named("own_profiles_total").values()) == 1)
-            log = agent.log
-        found = kept.read(kept.path())
-
-    assert found is not None, log
-    assert found.top[0][0].startswith("artificial_hog")
-    assert unit["RuntimeDirectory"] == kept.folder({}).name
 
 
 def test_the_agents_unit_reads_the_configuration_that_we_ship() -> None:

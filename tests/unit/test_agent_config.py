@@ -67,6 +67,7 @@ def test_the_commented_keys_are_good_too(tmp_path: Path) -> None:
         ("[server]\nname = 'a'", "server is a list of tables"),
         ("[push]\nurl = 'here'", "push.url is like"),
         ("[push]\nlabels = {a = 1}", "push.labels is a table of strings"),
+        ("[own]\nprofile_seconds = 10", "own.profile_seconds is no longer used: remove it"),
         ("[log]\nlevel = 'loud'", "log.level is one of"),
         ("[[server]]\nname = 'a'", "needs a socket or a port"),
         ("[[server]]\nname = 'a'\nport = 1\n[[server]]\nname = 'a'\nport = 2", "different from each other"),

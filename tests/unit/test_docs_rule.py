@@ -11,7 +11,7 @@ from live.examples import Scene, There, difference, examples, placed
 if TYPE_CHECKING:
     from pathlib import Path
 
-THERE = There(42, "/tmp/s.sock", 3307, "/opt/mysqld", "/tmp/packs", 43, "/tmp/sensor.sock")  # noqa: S108
+THERE = There(42, "/tmp/s.sock", 3307, "/opt/mysqld", "/tmp/packs", 43, 44)  # noqa: S108
 PAGE = """\
 # A page
 <!-- example: mysql-5.5.9 row_lock=30 exit=14 -->
@@ -69,10 +69,7 @@ def test_what_is_against_the_rule(block: str, tmp_path: Path) -> None:
         ("innoscope targets", "innoscope targets"),
         ("innoscope top --duration 60", "innoscope top --duration 2 --pid 42"),
         ("innoscope self-profile -s 1", "innoscope self-profile -s 1 --pid 43"),
-        (
-            "innoscope self-profile --sensor",
-            "innoscope self-profile --sensor --socket /tmp/sensor.sock --seconds 2",
-        ),
+        ("innoscope self-profile --sensor --idle", "innoscope self-profile --idle --pid 44 --seconds 2"),
         ("innoscope stacks --json | jq .waits", "innoscope stacks --json --pid 42 | jq .waits"),
         (
             "innoscope stacks -o /etc/innoscope/symbols.d/x /usr/sbin/mysqld",

@@ -15,7 +15,7 @@ from innoscope.agent.gather import Gatherer
 from innoscope.agent.profiles import Store, moment
 from innoscope.agent.routes import budget
 from innoscope.agent.servers import Servers
-from innoscope.collectors.own import OwnProfiles, SensorState, own
+from innoscope.collectors.own import SensorState, own
 from innoscope.exporter.web import Request
 from innoscope.metrics import registry
 from innoscope.metrics.model import Outcome, Sample
@@ -196,7 +196,7 @@ def test_prometheus_says_how_long_it_waits(header: str | None, seconds: float) -
 
 
 def test_what_we_cost_ourselves() -> None:
-    found = {(one.metric, one.labels): one.value for one in own(SensorState(), 3, OwnProfiles(1)).samples}
+    found = {(one.metric, one.labels): one.value for one in own(SensorState(), 3).samples}
 
     assert float(found["own_resident_memory_bytes", ("agent",)]) > 1 << 20  # type: ignore[arg-type]
     assert found["series_dropped", ()] == 3

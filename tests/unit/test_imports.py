@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).parents[2] / "agent" / "innoscope"
 #: Each may import itself and what stands behind it.
 ORDER = (
     "cli", "symbols", "profile", "toggles", "agent", "push", "sensor", "watch", "incident", "diagnose",
-    "exporter", "collectors", "top", "doctor", "selfprofile", "trace", "probes", "memory", "stacks",
-    "metrics", "target", "errors",
+    "exporter", "collectors", "top", "doctor", "trace", "probes", "memory", "stacks", "metrics",
+    "target", "errors",
 )  # fmt: skip
 
 
@@ -73,11 +73,8 @@ def starting(modules: set[str]) -> set[str]:
 
 
 #: A process that lives long: who in it starts what. It begins in cli.main, which imports its command only.
-DAEMONS: dict[str, dict[str, str | None]] = {
-    "agent": {
-        "innoscope.agent.child": "innoscope.cli.main",  # a sensor, by hand as root
-        "innoscope.selfprofile.pyspy": None,  # py-spy, which is not ours, on itself
-    },
+DAEMONS = {
+    "agent": {"innoscope.agent.child": "innoscope.cli.main"},  # a sensor, by hand as root
     "sensor": {"innoscope.probes.compiling": "innoscope.probes.compiler"},
 }
 
@@ -96,7 +93,7 @@ def test_nor_can_what_they_start(process: str) -> None:
     reached = modules_from("innoscope.cli.main", f"innoscope.cli.{process}")
 
     assert starting(reached) == set(DAEMONS[process]), "somebody else can start programs"
-    assert set(DAEMONS[process].values()) - {None} <= reached, "what is started is not followed"
+    assert set(DAEMONS[process].values()) <= reached, "what is started is not followed"
 
 
 def test_the_command_that_the_agent_starts_is_the_sensor() -> None:
@@ -109,15 +106,16 @@ def test_the_command_that_the_agent_starts_is_the_sensor() -> None:
     assert ["-P", "-m", "innoscope.cli.main", "sensor", "--socket"] in words
 
 
-def test_the_agent_has_itself_profiled_and_nobody_else() -> None:
-    calls = [
-        ast.unparse(node)
-        for node in ast.walk(ast.parse(file_of("innoscope.agent.ownprofile").read_text()))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pyspy.Order"
-    ]
+def test_no_long_lived_process_starts_py_spy() -> None:
+    reached = modules_from(*(f"innoscope.cli.{process}" for process in DAEMONS), "innoscope.cli.main")
+    naming = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if '"py-spy"' in path.read_text()
+    }
 
-    assert len(calls) == 1
-    assert calls[0].startswith("pyspy.Order(os.getpid(), ")
+    assert naming == {"cli/selfprofile.py"}
+    assert "innoscope.cli.selfprofile" not in reached
 
 
 def test_the_agent_uses_nothing_of_what_has_privileges() -> None:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 import pprofile
-from innoscope.collectors.own import OwnProfiles, Pushes, SensorState, own
+from innoscope.collectors.own import Pushes, SensorState, own
 from innoscope.metrics import registry
 from innoscope.push.client import Client
 from innoscope.push.errors import REASONS, PushFailed
@@ -297,11 +297,9 @@ def test_a_queue_counts_what_it_has() -> None:
 def test_every_series_is_declared() -> None:
     counts = Pushes(failures=dict.fromkeys(REASONS, 0))
     declared = registry.default()
-    for sample in own(SensorState(), 0, OwnProfiles(), counts).samples:
+    for sample in own(SensorState(), 0, counts).samples:
         if sample.metric.startswith("push_"):
             allowed = [label.values for label in declared[sample.metric].labels]
             assert all(value in (values or ()) for value, values in zip(sample.labels, allowed, strict=True))
     assert declared["push_failures"].labels[0].values == REASONS
-    assert not any(
-        sample.metric.startswith("push_") for sample in own(SensorState(), 0, OwnProfiles()).samples
-    )
+    assert not any(sample.metric.startswith("push_") for sample in own(SensorState(), 0).samples)

@@ -23,6 +23,8 @@ T = TypeVar("T")
 #: The sensor keeps three minutes of looks.
 MOST_BEFORE_S: Final = 60.0
 _EXPLAINED = "packaging/agent.toml explains all keys"
+#: Keys of earlier versions, for which there is nothing to suggest instead.
+_REMOVED: Final = ("own.profile_seconds",)
 
 
 @record
@@ -63,11 +65,10 @@ class Stacks:
 
 @record
 class Own:
-    """What the agent itself may cost, as a share of one core; beyond it, it profiles itself, once."""
+    """What the agent itself may cost, as a share of one core; beyond it, the log has a warning."""
 
     cpu_budget: float = 0.05
     window_seconds: float = 60
-    profile_seconds: float = 10
 
 
 @record
@@ -163,9 +164,9 @@ def problems(config: Config) -> list[str]:
     if not 60 <= config.stacks.keep_seconds <= 86_400 or not 1 <= config.stacks.poll_seconds <= 60:
         found.append("stacks.keep_seconds is between 60 and 86400, stacks.poll_seconds between 1 and 60")
     if not 0 <= config.own.cpu_budget <= 1:
-        found.append("own.cpu_budget is a share of one core between 0 (take no profile) and 1")
-    if not 10 <= config.own.window_seconds <= 600 or not 1 <= config.own.profile_seconds <= 60:
-        found.append("own.window_seconds is between 10 and 600, own.profile_seconds between 1 and 60")
+        found.append("own.cpu_budget is a share of one core between 0 (no warning) and 1")
+    if not 10 <= config.own.window_seconds <= 600:
+        found.append("own.window_seconds is between 10 and 600")
     found += push_problems(config.push)
     found += _watch_problems(config.watch)
     for server in config.server:
@@ -208,6 +209,9 @@ def _build(kind: type[T], table: dict[str, Any], path: str, found: list[str]) ->
     """An instance of the dataclass, its problems added to ``found``; None when it cannot be made."""
     hints = get_type_hints(kind)
     for key in table.keys() - hints.keys():
+        if f"{path}{key}" in _REMOVED:
+            found.append(f"{path}{key} is no longer used: remove it")
+            continue
         near = difflib.get_close_matches(key, hints, 1)
         found.append(f"unknown key {path}{key}" + (f", did you mean {path}{near[0]}?" if near else ""))
     values = {

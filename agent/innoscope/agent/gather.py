@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from innoscope.collectors import sql_catalog
 from innoscope.collectors.crosscheck import differences
 from innoscope.collectors.errors import CollectorFailed
-from innoscope.collectors.own import OwnProfiles, Pushes, SensorState, own
+from innoscope.collectors.own import Pushes, SensorState, own
 from innoscope.collectors.runner import Runner
 from innoscope.collectors.toggles import TogglesFile
 from innoscope.exporter.counters import Life
@@ -102,7 +102,6 @@ class Gatherer:
         self._lock = threading.Lock()
         self._checked = frozenset(entry.metric for entry in sql_catalog.default().entries)
         self.state = SensorState()
-        self.profiles = OwnProfiles()
         self.pushes: Pushes | None = None
         self.incidents: Callable[[str], list[Sample]] = lambda _server: []
         self.trouble: Callable[[], Trouble] = Trouble
@@ -151,7 +150,7 @@ class Gatherer:
             outcomes = self._outcomes(server)
             series += self._merger.merge(Reading(server.name, self._life(server), outcomes))
             views.append(_view(server, outcomes))
-        ours = own(self.state, self._merger.dropped, self.profiles, self.pushes, self.trouble())
+        ours = own(self.state, self._merger.dropped, self.pushes, self.trouble())
         series += self._merger.merge(Reading("", Life(None, self.state.life), (ours,)))
         return Picture(self._clock(), tuple(series), tuple(views))
 

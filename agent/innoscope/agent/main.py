@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope import __version__
 from innoscope.agent import child, privileges, watching
+from innoscope.agent.cpu_budget import CpuBudget
 from innoscope.agent.findings import Findings
 from innoscope.agent.gather import Gatherer
 from innoscope.agent.history import History
 from innoscope.agent.incidents import Incidents
-from innoscope.agent.ownprofile import OwnProfile
 from innoscope.agent.page import Page
 from innoscope.agent.profiles import Store
 from innoscope.agent.recording import Recorders
 from innoscope.agent.routes import Routes
 from innoscope.agent.servers import Servers
 from innoscope.agent.watching import Watching
-from innoscope.collectors.own import Pushes
+from innoscope.collectors.own import Pushes, cpu_seconds
 from innoscope.errors import InnoscopeError
 from innoscope.exporter import auth
 from innoscope.exporter.web import Address, WebServer
@@ -34,7 +34,6 @@ from innoscope.exporter.webconfig import Watched
 from innoscope.metrics import registry
 from innoscope.push.errors import REASONS
 from innoscope.push.pusher import Pusher
-from innoscope.selfprofile import kept
 from innoscope.sensor.client import SensorClient, SensorDown
 from innoscope.stacks.profiles import CHUNK_S
 from innoscope.supervision import Supervisor, Trouble
@@ -104,7 +103,7 @@ class Agent:
             "/api/findings": Findings(self._gatherer, self._recorders).answer,
             "/api/incidents": self.incidents.answer,
         }
-        self._own = OwnProfile(config.own, self._gatherer.profiles)
+        self._budget = CpuBudget(config.own)
         self.ended = threading.Event()
         self._supervisor = Supervisor()
         self._gatherer.trouble = self._trouble
@@ -139,7 +138,7 @@ class Agent:
             self._begin_watching()
         if self._pusher is not None:
             start("push", self._pusher.run, self._pusher.hangs_s)
-        self._supervisor.watch(self.ended, self._beat_own)
+        self._supervisor.watch(self.ended)
         self.web.stop()
         if self._pusher is not None:
             self._pusher.end()
@@ -148,12 +147,6 @@ class Agent:
     def _trouble(self) -> Trouble:
         stuck = self._supervisor.hung() + len(self._servers.workers.stuck())
         return Trouble(restarts=self._supervisor.restarts, stuck=stuck)
-
-    def _beat_own(self) -> None:
-        try:
-            self._own.beat()
-        except Exception:  # our own profile is not worth our life
-            _log.exception("no profile of our own")
 
     def _begin_watching(self) -> None:
         try:
@@ -172,7 +165,8 @@ class Agent:
             beat()
             self._take_over_profiles()
             self._note_numbers()
-            self._own.begin()  # not earlier: it may have been a whole hour, which is not what we cost
+            # Not before an hour of stacks was taken over: that is no steady cost.
+            self._budget.check(time.monotonic(), cpu_seconds())
             if self.ended.wait(self._config.stacks.poll_seconds):
                 return
             self._maintain()
@@ -249,19 +243,11 @@ def _as_root(config: Config) -> child.OwnSensor | None:
         except InnoscopeError as error:  # SQL and what /proc tells work without it
             _log.warning("no sensor", extra={"reason": error.what, "remedy": error.remedy})
             own = None
-    if config.own.cpu_budget:
-        _place_for_profile(account)
     if config.watch.triggers:
         _place_for_incidents(Path(config.watch.directory), account)
     privileges.drop(account)
     _log.info("rights given up", extra={"user": account.name if account else "root, without capabilities"})
     return own
-
-
-def _place_for_profile(account: privileges.Account | None) -> None:
-    """A folder that the agent will be able to write to; without it the log will say why there is none."""
-    with suppress(OSError):
-        kept.prepare(account.uid if account else 0, account.gid if account else 0)
 
 
 def _place_for_incidents(folder: Path, account: privileges.Account | None) -> None:

@@ -6,33 +6,24 @@ import ctypes
 import grp
 import os
 import pwd
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from innoscope.errors import NoRights
 from innoscope.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+    from pathlib import Path
 
 #: The package's own account, else the one that owns nothing.
 _USERS: Final = ("innoscope", "nobody")
 # linux/prctl.h, linux/capability.h
-_PR_GET_DUMPABLE: Final = 3
-_PR_SET_DUMPABLE: Final = 4
 _PR_CAPBSET_DROP: Final = 24
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _PR_CAP_AMBIENT: Final = 47
 _PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
 _CAPABILITY_VERSION_3: Final = 0x20080522
 _MOST_CAPABILITIES: Final = 64
-_PR_SET_PTRACER: Final = 0x59616D61
-#: security/yama/yama_lsm.c: from 2 on, who reads another process needs CAP_SYS_PTRACE; at 3 nobody may.
-_PTRACE_SCOPE: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
-_YAMA_ADMIN: Final = 2
-#: The user whom many daemons share.
-_NOBODY: Final = 65534
 
 
 @record
@@ -94,43 +85,3 @@ def _become(account: Account) -> None:
     os.setgroups([])
     os.setresgid(account.gid, account.gid, account.gid)
     os.setresuid(account.uid, account.uid, account.uid)
-
-
-@contextmanager
-def readable_by_children() -> Iterator[None]:
-    """While it lasts, programs that we started may read our memory: py-spy does, as our own user.
-
-    The kernel forbids it where Yama lets only ancestors read (ptrace_scope 1), and of who was root once
-    (not "dumpable", prctl(2)). Raises NoRights where it stays forbidden, or would be allowed to strangers.
-    """
-    scope = _yama()
-    if scope >= _YAMA_ADMIN:
-        raise NoRights(
-            f"kernel.yama.ptrace_scope is {scope}: without privileges no process may read another",
-            remedy="sudo innoscope self-profile"
-            if scope == _YAMA_ADMIN
-            else "no process may at all, until the next boot",
-        )
-    libc = ctypes.CDLL(None, use_errno=True)
-    dumpable = libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0)
-    if dumpable != 1 and scope < 1 and os.geteuid() == _NOBODY:
-        raise NoRights(
-            "the agent runs as nobody, whose other processes could read its memory too",
-            remedy="give it a user of its own: useradd --system innoscope; or: sudo innoscope self-profile",
-        )
-    libc.prctl(_PR_SET_PTRACER, os.getpid(), 0, 0, 0)  # us and our descendants; EINVAL without Yama
-    libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
-    try:
-        yield
-    finally:
-        if dumpable != 1:
-            libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-        libc.prctl(_PR_SET_PTRACER, 0, 0, 0, 0)
-
-
-def _yama() -> int:
-    """kernel.yama.ptrace_scope; 0 without Yama."""
-    try:
-        return int(_PTRACE_SCOPE.read_text())
-    except (OSError, ValueError):
-        return 0

@@ -1,26 +1,26 @@
-"""``innoscope self-profile``: what our own processes spend their CPU time on."""
+"""``innoscope self-profile``: run py-spy on the agent or the sensor, never on a server."""
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
 import sys
-import time
+import tempfile
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Final
 
 import click
 
-from innoscope import emit
-from innoscope.errors import NoSuchProcess
-from innoscope.selfprofile.pyspy import FORMATS
+from innoscope.errors import InnoscopeError, NoRights, NoSuchProcess
+from innoscope.stacks.render.sink import open_sink
+from innoscope.target.proc import ProcFs
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from innoscope.selfprofile.ours import Ours
-
-_TOP = 20
-_CPUCLOCK_SCHED = 2
-_PATIENCE_S = 2.0  # progress is shown when it takes longer
+#: Arguments, one a line: Python's own options, our module or script, our options, the command.
+_OURS: Final = re.compile(r"(-[^cm\n].*\n)*(-m\ninnoscope\.cli\.main|(.*/)?innoscope)\n(-.*\n)*(?P<name>.+)")
+_TOP: Final = 20
 
 _EPILOG = """\b
 Examples:
@@ -30,108 +30,121 @@ Examples:
   sudo innoscope self-profile --format raw | sort -rn -k2             folded stacks
   sudo innoscope self-profile --sensor --seconds 30 --idle            the sensor, waiting threads too
 
-\b
-py-spy reads the process's memory from outside and does not pause it, unless --native asks for it. It is
-started for Innoscope's own processes only, never for a server. When the agent passes its own CPU budget it
-takes such a profile by itself, and `innoscope doctor` shows it: docs/self-profile.md.
-Exit codes: 4 no agent or sensor runs, or several do, 5 not a process of ours, 6 no rights, 13 no such sensor.
+Exit codes: 4 no agent or sensor runs, or several do, 5 not a process of ours, 6 no rights.
 """
+
+
+class NotOurs(InnoscopeError):
+    """The process is there and is not one of Innoscope's."""
+
+    exit_code = 5
 
 
 @click.command("self-profile", epilog=_EPILOG)
 @click.option("--sensor", is_flag=True, help="The sensor instead of the agent.")
-@click.option("--socket", metavar="PATH", help="With --sensor: the one that answers there.")
+@click.option("-p", "--pid", type=click.IntRange(1), help="Another process of Innoscope's.")
 @click.option(
-    "-p", "--pid", type=click.IntRange(1), help="This process of Innoscope's, whatever its command."
+    "-s", "--seconds", type=click.IntRange(1, 3600), default=10, show_default=True, help="How long to sample."
 )
 @click.option(
-    "-s", "--seconds", type=click.IntRange(1, 3600), default=10, show_default=True, help="How long to look."
-)
-@click.option(
-    "-f", "--format", "form", type=click.Choice(("text", *FORMATS)), default="text", show_default=True,
-    help="Output format; all but text are py-spy's own.",
+    "-f", "--format", "form", type=click.Choice(("text", "flamegraph", "speedscope", "raw")),
+    default="text", show_default=True, help="Output format; all but text are py-spy's own.",
 )  # fmt: skip
 @click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="Write there instead; the file appears whole or not at all.",
-)
+)  # fmt: skip
 @click.option("--idle", is_flag=True, help="Threads that wait, too.")
-@click.option("--native", is_flag=True, help="C frames too; this pauses the process for each look.")
+@click.option("--native", is_flag=True, help="C frames too; this pauses the process for each sample.")
 def command(
-    sensor: bool, socket: str | None, pid: int | None, seconds: int, form: str, output: Path | None,
-    idle: bool, native: bool,
-) -> None:  # fmt: skip
+    sensor: bool, pid: int | None, seconds: int, form: str, output: Path | None, idle: bool, native: bool
+) -> None:
     """Profile the agent, or the sensor, with py-spy.
 
-    It answers where the CPU time of Innoscope's own Python processes goes. Servers are looked at with
-    `innoscope stacks`.
+    py-spy reads the process's memory from outside and does not pause it, unless --native asks for it. For
+    servers there is `innoscope stacks`.
     """
-    if socket is not None and not sensor:
-        raise click.UsageError("--socket is the sensor's: --sensor --socket PATH")
     if pid is not None and sensor:
         raise click.UsageError("--pid or --sensor, not both")
     if form == "flamegraph" and output is None and sys.stdout.isatty():
         raise click.UsageError("flamegraph is not for a terminal: --output FILE")
-    from innoscope.selfprofile import pyspy
-    from innoscope.stacks.render.sink import open_sink
-
-    who = _who(sensor, socket, pid)
-    raw = form == "text"
-    order = pyspy.Order(who.pid, seconds, "raw" if raw else form, native, idle)
+    proc = ProcFs()
+    pid = pid or find("sensor" if sensor else "agent", proc)
+    name = command_of(pid, proc)
+    options = ["--native"] if native else ["--nonblocking"]  # for C frames py-spy has to stop the process
+    options += ["--idle"] if idle else []
+    options += ["--format", "raw", "--nolineno"] if form == "text" else ["--format", form]
     with open_sink(output) as sink:
-        before, began = _cpu_seconds(who.pid), time.monotonic()
-        content = pyspy.record(order, _progress(who, seconds))
-        if raw:
-            share = (_cpu_seconds(who.pid) - before) / (time.monotonic() - began)
-            for line in _text(who, share, content):
-                sink.line(line)
-        else:
-            sink.raw(content)
+        lines = _record(pid, seconds, options)
+        for line in table(f"{name}, pid {pid}", lines) if form == "text" else lines:
+            sink.line(line)
 
 
-def _who(sensor: bool, socket: str | None, pid: int | None) -> Ours:
-    """A process of ours. Raises InnoscopeError."""
-    from innoscope.selfprofile import ours
+def find(command: str, proc: ProcFs) -> int:
+    """Return the pid of the only process that runs ``innoscope COMMAND``. Raises NoSuchProcess."""
+    found = []
+    for pid in proc.pids():
+        with suppress(InnoscopeError):
+            if command_of(pid, proc) == command:
+                found.append(pid)
+    if len(found) == 1:
+        return found[0]
+    raise NoSuchProcess(
+        f"cannot choose the {command} to profile: found {', '.join(map(str, found)) or 'none'}",
+        remedy=f"run it as root, start one (sudo innoscope {command}) or name one (--pid PID)",
+    )
 
-    if socket is not None:
-        from innoscope.sensor.client import SensorClient
 
-        pid = int(SensorClient(socket).hello()["pid"])
-    return ours.find("sensor" if sensor else "agent", pid)
-
-
-def _cpu_seconds(pid: int) -> float:
-    """Another process's clock (linux/posix-timers.h, MAKE_PROCESS_CPUCLOCK). Raises NoSuchProcess."""
+def command_of(pid: int, proc: ProcFs) -> str:
+    """Return the command that a process of ours runs. Raises NotOurs, NoRights or NoSuchProcess."""
     try:
-        return time.clock_gettime(~pid << 3 | _CPUCLOCK_SCHED)
-    except OSError as error:
-        raise NoSuchProcess(f"process {pid} has ended", remedy="innoscope self-profile") from error
+        program, arguments = proc.exe(pid)[0], proc.cmdline(pid)[1:]
+    except ProcessLookupError as error:
+        raise NoSuchProcess(f"there is no process {pid}", remedy="innoscope self-profile") from error
+    except PermissionError as error:
+        remedy = f"sudo innoscope self-profile --pid {pid}"
+        raise NoRights(f"no right to read process {pid}", remedy=remedy) from error
+    match = _OURS.match("\n".join(arguments))
+    if match is None or not Path(program).name.startswith("python"):
+        raise NotOurs(
+            f"process {pid} is not one of Innoscope's own, and only those are profiled",
+            remedy=f"the stacks of a server: innoscope stacks --pid {pid}",
+        )
+    return match["name"]
 
 
-def _text(who: Ours, share: float, content: bytes) -> list[str]:
-    from innoscope.selfprofile import folded
+def _record(pid: int, seconds: int, options: list[str]) -> list[str]:
+    """Return the lines that ``py-spy record`` writes. Raises InnoscopeError."""
+    py_spy = shutil.which("py-spy", path=Path(sys.executable).parent) or shutil.which("py-spy")
+    if py_spy is None:
+        raise InnoscopeError("py-spy is not installed", remedy=f"{sys.executable} -m pip install py-spy")
+    with tempfile.TemporaryFile() as file:
+        options = [*options, "--duration", str(seconds), "--output", f"/proc/self/fd/{file.fileno()}"]
+        command = [py_spy, "record", "--pid", str(pid), *options]
+        done = subprocess.run(command, capture_output=True, check=False, pass_fds=[file.fileno()])
+        if done.returncode:
+            words = done.stderr.decode(errors="replace").partition("Stack backtrace:")[0].split()
+            raise InnoscopeError(
+                f"py-spy failed on process {pid}: {' '.join(words)}",
+                remedy=f"sudo innoscope self-profile --pid {pid} --idle",
+            )
+        return file.read().decode(errors="replace").splitlines()
 
-    stacks = folded.parse(content)
-    samples = sum(stacks.values())
-    first = f"{who.command}, pid {who.pid}: {share:.1%} of one core, {samples:,} samples"
+
+def table(process: str, folded: list[str]) -> list[str]:
+    """Return lines for a person: the functions that ran most themselves."""
+    own: Counter[str] = Counter()
+    total: Counter[str] = Counter()
+    for line in folded:
+        stack, _, count = line.rpartition(" ")
+        functions = stack.split(";")
+        own[functions[-1]] += int(count)
+        total.update(dict.fromkeys(functions, int(count)))
+    samples = own.total()
     if not samples:
-        return [f"{first}: no thread ran", "  waiting threads too: --idle"]
-    return [first, "", *folded.table(stacks, _TOP)]
-
-
-def _progress(who: Ours, seconds: int) -> Callable[[float], None] | None:
-    """One line on stderr, from the third second on; nothing when nobody watches."""
-    if not emit.watched():
-        return None
-
-    def show(elapsed: float) -> None:
-        if elapsed >= seconds:
-            emit.wipe()
-        elif elapsed > _PATIENCE_S:
-            left = f"{elapsed:.0f} of {seconds} s"
-            emit.progress(f"{who.command}, pid {who.pid}: {left}; Ctrl-C drops it")
-
-    return show
+        return [f"{process}: no thread ran; waiting threads too: --idle"]
+    rows = [
+        f"{count / samples:6.1%}  {total[function] / samples:6.1%}  {function}"
+        for function, count in own.most_common(_TOP)
+    ]
+    return [f"{process}: {samples:,} samples", "", "   own   total  function", *rows]

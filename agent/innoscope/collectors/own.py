@@ -47,14 +47,6 @@ class SensorState:
 
 
 @dataclass(slots=True)
-class OwnProfiles:
-    """Profiles of the agent by itself: those that it took, and those that it could not."""
-
-    taken: int = 0
-    failed: int = 0
-
-
-@dataclass(slots=True)
 class Pushes:
     """What became of profiles that were to be pushed; ``last_success`` is Unix time, 0 before the first."""
 
@@ -91,11 +83,7 @@ def cpu_seconds() -> float:
 
 
 def own(
-    sensor: SensorState,
-    dropped: int,
-    profiles: OwnProfiles,
-    pushes: Pushes | None = None,
-    trouble: Trouble | None = None,
+    sensor: SensorState, dropped: int, pushes: Pushes | None = None, trouble: Trouble | None = None
 ) -> Outcome:
     """The samples about ourselves; of a sensor that is not there, its costs are left out.
 
@@ -109,8 +97,6 @@ def own(
         Sample("own_cpu_seconds", cpu_seconds(), ("agent",)),
         Sample("own_resident_memory_bytes", resident_bytes(), ("agent",)),
         Sample("series_dropped", dropped),
-        Sample("own_profiles", profiles.taken, ("taken",)),
-        Sample("own_profiles", profiles.failed, ("failed",)),
         Sample("own_thread_restarts", trouble.restarts, ("agent",)),
         Sample("own_threads_stuck", trouble.stuck, ("agent",)),
     ]

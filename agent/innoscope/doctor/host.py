@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from innoscope.doctor.model import Check, Status, fail, ok, warn
-from innoscope.doctor.own import own_profile
 from innoscope.errors import InnoscopeError
 from innoscope.probes import sys_admin
 from innoscope.target.native_errors import RUN_AS_ROOT, require_native
@@ -190,7 +189,6 @@ def _try(probe: str) -> tuple[bool, str]:
 #: In the order in which they are shown.
 CHECKS: tuple[Callable[[Host], Check], ...] = (
     rights, kernel, btf, lockdown, bpf, perf, uprobes, ptrace, map_files, debug_folder, debuginfod,
-    own_profile,
 )  # fmt: skip
 
 
