@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 60
 _READY = "innoscope-test-ready"
-_FAULT = Path(__file__).with_name("fault_in_gdb.py")
 
 
 class Gdb:
@@ -140,17 +139,3 @@ class Client:
             cursor.execute("SELECT 6 * 7")
             assert cursor.fetchone() == (42,)
         return time.monotonic()
-
-
-def faulty_gdb(folder: Path, moment: str, deed: str, *, child: bool = False) -> str:
-    """A gdb with a fault; as a ``child`` of a shell that is killed in its place."""
-    program = folder / "gdb"
-    run = f'gdb -iex \'python exec(open("{_FAULT}").read())\' "$@"'
-    lines = [
-        "#!/bin/sh",
-        f"FAULT='{moment} {deed}'; export FAULT",
-        f"{run}; exit 3" if child else f"exec {run}",
-    ]
-    program.write_text("\n".join(lines) + "\n")
-    program.chmod(0o755)
-    return str(program)

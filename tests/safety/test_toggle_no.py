@@ -1,7 +1,7 @@
 """Must show 4: what must not be done to real servers is refused, with its reason, and nothing is written.
 
 What goes wrong around a change (restarts, crash recovery, disks) is in test_toggle_faults, what must not be
-written to memory in test_toggle_refusals, what must not be called in test_toggle_gdb.
+written to memory in test_toggle_refusals.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def test_nothing_is_called_inside_a_server(each: Server) -> None:
 
 def tampered(target: Target, toggle: Toggle, setting: Setting) -> Means:
     """A catalog that takes a toggle's variable for something else."""
-    values = SWITCH if toggle.domain is not None and toggle.domain.words else None
+    values = SWITCH if toggle.domain.words else None
     way = Way("memory", (Assignment(setting, values),))
     generation = Generation(target.flavour, (0,), None, (way,))
     return Means(toggles=lambda: {toggle.name: replace(toggle, generations=(generation,))})

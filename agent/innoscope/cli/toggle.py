@@ -37,7 +37,7 @@ def way_option(function: F) -> F:
     """``--way``: None for all, in the catalog's order."""
     return click.option(
         "--way",
-        type=click.Choice(["sql", "memory", "gdb"]),
+        type=click.Choice(["sql", "memory"]),
         help="Only this way  [default: the first that works].",
     )(function)
 
@@ -160,7 +160,6 @@ def set_toggle(
     \b
     Harmless and careful toggles ask y/N; --yes answers it. Dangerous ones ask for the toggle's name;
     --confirm NAME answers that. Without a terminal and an answer nothing is done.
-    An action (release_memory) has no VALUE and cannot be undone.
     """
     from innoscope.cli import toggle_words as words
     from innoscope.target import people
@@ -238,7 +237,7 @@ def _confirm(plan: Plan, *, yes: bool, confirmed: bool) -> None:
     dangerous = plan.toggle.risk is Risk.DANGEROUS
     if confirmed or (yes and not dangerous):
         return
-    call = f"innoscope toggle set {name} {plan.value}".rstrip()
+    call = f"innoscope toggle set {name} {plan.value}"
     if yes or not _on_terminal():
         answer = f"--confirm {name}" if dangerous else "--yes"
         what = (
@@ -250,7 +249,7 @@ def _confirm(plan: Plan, *, yes: bool, confirmed: bool) -> None:
     if dangerous:
         agreed = emit.answer(f"This is dangerous. Type {name} to do it") == name
     else:
-        agreed = emit.confirmed(f"Set {name} to {plan.value}?" if plan.value else f"Do {name}?")
+        agreed = emit.confirmed(f"Set {name} to {plan.value}?")
     if not agreed:
         raise Refused("not confirmed: nothing was changed", remedy=call)
 
