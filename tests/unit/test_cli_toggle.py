@@ -130,7 +130,8 @@ def _typing(
 ) -> tuple[str, BaseException | None]:
     """As on a terminal where a person types the answer; what was said, and what it ended with."""
     runner = CliRunner()
-    monkeypatch.setattr("innoscope.cli.toggle._on_terminal", lambda: True)
+    for module in ("common", "toggle"):
+        monkeypatch.setattr(f"innoscope.cli.{module}.on_terminal", lambda: True)
     result = runner.invoke(cli, ["toggle", *arguments], input=answer + "\n", obj=Settings())
     return result.output, result.exception
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -11,6 +10,8 @@ from innoscope import emit
 from innoscope.cli.common import (
     duration_option,
     json_option,
+    on_terminal,
+    require_yes,
     sql_options,
     table,
     target_options,
@@ -238,24 +239,14 @@ def _confirm(plan: Plan, *, yes: bool, confirmed: bool) -> None:
     if confirmed or (yes and not dangerous):
         return
     call = f"innoscope toggle set {name} {plan.value}"
-    if yes or not _on_terminal():
-        answer = f"--confirm {name}" if dangerous else "--yes"
-        what = (
-            f"{name} is dangerous, --yes is not enough"
-            if yes
-            else "there is no terminal to ask for confirmation"
-        )
-        raise Refused(f"{what}: nothing was changed", remedy=f"{call} {answer}")
-    if dangerous:
-        agreed = emit.answer(f"This is dangerous. Type {name} to do it") == name
-    else:
-        agreed = emit.confirmed(f"Set {name} to {plan.value}?")
-    if not agreed:
+    if not dangerous:
+        require_yes(f"Set {name} to {plan.value}?", call)
+        return
+    if yes or not on_terminal():
+        what = "--yes is not enough" if yes else "there is no terminal to ask for confirmation"
+        raise Refused(f"{name} is dangerous, {what}: nothing was changed", remedy=f"{call} --confirm {name}")
+    if emit.answer(f"This is dangerous. Type {name} to do it") != name:
         raise Refused("not confirmed: nothing was changed", remedy=call)
-
-
-def _on_terminal() -> bool:
-    return sys.stdin.isatty()
 
 
 def _here(target: Target, toggle: Toggle, now: Mapping[str, str]) -> Here:
