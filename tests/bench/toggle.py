@@ -1,7 +1,7 @@
 """What a change of one setting costs a client that asks without pause: ``python -m bench toggle``.
 
 The arms: nothing (control), a change and its undo by SQL and by memory, all that a change by memory does but
-the write, the one-liner for gdb that people use, and memory released by gdb under our watchdog.
+the write, and the one-liner for gdb that people use.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from bench.alternating import CONTROL, Trial, Window, alternate, judge
 from bench.children import Child, ChildError
@@ -23,13 +23,6 @@ from bench.command import measured
 from bench.scene import busy, crowded, say
 from bench.stats import histogram_quantile, median_interval
 from bench.tables import interval, percent, table
-from innoscope.doctor.server import Account
-from innoscope.errors import InnoscopeError
-from innoscope.target.discover import find_one
-from innoscope.toggles import engine
-from innoscope.toggles.journal import Journal
-from innoscope.toggles.means import Means, open_writer
-from innoscope.toggles.model import Refused
 from servers import ensure_packages
 from workloads import LatencyProbe
 
@@ -38,19 +31,14 @@ if TYPE_CHECKING:
 
     from bench.command import Run
     from bench.settings import Settings
-    from innoscope.target.model import Target
-    from innoscope.toggles.gdbway import GdbWriter
-    from innoscope.toggles.model import Writer
     from servers import Server
 
 SQL, MEMORY, PLAN = "sql", "memory", "memory, planned only"
-ONE_LINER, RELEASE = "gdb one-liner", "release_memory (gdb)"
-_ARMS = (CONTROL, SQL, MEMORY, PLAN, ONE_LINER, RELEASE)
+ONE_LINER = "gdb one-liner"
+_ARMS = (CONTROL, SQL, MEMORY, PLAN, ONE_LINER)
 #: What is changed: the toggle, the server's variable, and its symbol.
 _TOGGLE, _VARIABLE, _SYMBOL = "spin_rounds", "innodb_sync_spin_loops", "srv_n_spin_wait_rounds"
 _INNOSCOPE = str(Path(sys.executable).with_name("innoscope"))
-#: A busy server is inside its allocator now and then: so often it is tried again.
-_ATTEMPTS = 10
 #: Seconds for an answer that is still due at the end of a window.
 _DUE = 0.1
 
@@ -70,7 +58,6 @@ class _Stage:
             MEMORY: lambda: self._set_and_undo(MEMORY),
             PLAN: lambda: {"set_s": self._innoscope("plan", *self._new, "--way", MEMORY).wall_s},
             ONE_LINER: self._one_liner,
-            RELEASE: self._release,
         }
 
     def window(self, arm: str, seconds: float) -> Window:
@@ -125,24 +112,6 @@ class _Stage:
         self._ask(f"SET GLOBAL {_VARIABLE} = {self._before}")
         return {"set_s": run.wall_s}
 
-    def _release(self) -> Window:
-        """Through the engine in this process, which tells what gdb itself saw."""
-        writers: list[GdbWriter] = []
-        target, began = find_one(self._server.pid), time.monotonic()
-        for refusals in range(_ATTEMPTS):
-            try:
-                told = _released(target, self._folder, writers)
-            except Refused as refused:
-                say(f"release_memory, refused: {refused.what}")
-                continue
-            except InnoscopeError as error:
-                raise ChildError(f"release_memory failed: {error.what}") from error
-            last = writers[-1].last
-            held = last.held_s if last is not None else None
-            kept = {"set_s": time.monotonic() - began, "refusals": refusals, **told}
-            return kept if held is None else {**kept, "held_ms": held * 1000}
-        return {"refusals": _ATTEMPTS}
-
     def _must_be(self, value: int) -> None:
         found = self._now()
         if found != value:
@@ -155,21 +124,6 @@ class _Stage:
         with closing(self._server.connect()) as connection, connection.cursor() as cursor:
             cursor.execute(statement)
             return cursor.fetchone()
-
-
-def _released(target: Target, folder: Path, writers: list[GdbWriter]) -> Window:
-    """What was told before: for how long the server would stop at most, and as expected. Raises Refused."""
-
-    def opened(kind: str, target: Target, account: Account) -> Writer:
-        writer = open_writer(kind, target, account)
-        writers.append(cast("GdbWriter", writer))
-        return writer
-
-    means = Means(journal=Journal(folder), writer=opened, publish=lambda _: None)
-    plan = engine.plan(target, "release_memory", "", account=Account(), ways=["gdb"], means=means)
-    expected = writers[-1].stall_s
-    engine.apply(target, plan, who="bench", means=means)
-    return {"told_ms": plan.stall_s * 1000, "expected_ms": expected * 1000}
 
 
 def run(name: str, settings: Settings) -> dict[str, Any]:
@@ -211,8 +165,7 @@ def report(results: dict[str, Any]) -> str:
 
 _FELT = ("server", "arm", "windows", "longest gap ms, without", "with (95 % interval)", "the largest",
          "beyond the control (95 % interval)", "verdict", "p99 ms, without", "with")  # fmt: skip
-_DONE = ("server", "arm", "command s", "undo s", "main thread stopped ms", "longest gap ms",
-         "told before: at most ms", "expected ms", "held by gdb ms", "refused, tried again")  # fmt: skip
+_DONE = ("server", "arm", "command s", "undo s", "main thread stopped ms", "longest gap ms")
 
 
 def _felt(name: str, trials: list[Trial], arm: str) -> list[str]:
@@ -235,9 +188,7 @@ def _done(name: str, trials: list[Trial], arm: str) -> list[str]:
         values = [window[key] for window in windows if key in window]
         return f"{form.format(median(values))} ({form.format(max(values))})" if values else "–"
 
-    refused = [window["refusals"] for window in windows if "refusals" in window]
     return [
         name, arm, middle("set_s", "{:.2f}"), middle("undo_s", "{:.2f}"), middle("stopped_ms", "{:.0f}"),
-        middle("longest_ms", "{:.1f}"), middle("told_ms", "{:.0f}"), middle("expected_ms", "{:.0f}"),
-        middle("held_ms", "{:.0f}"), f"{sum(refused):.0f}" if refused else "–",
+        middle("longest_ms", "{:.1f}"),
     ]  # fmt: skip

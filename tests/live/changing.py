@@ -9,7 +9,6 @@ import pymysql
 
 from innoscope.doctor.server import Account
 from innoscope.target.discover import find_one
-from innoscope.target.proc import ProcFs
 from innoscope.toggles import engine, status
 from innoscope.toggles.journal import Journal
 from innoscope.toggles.means import Means
@@ -42,7 +41,7 @@ class Changer:
             publish=lambda journal: status.publish(journal, folder / "toggles.json"),
         )
 
-    def set(self, toggle: str, value: str = "", *, way: str | None = None) -> Entry:
+    def set(self, toggle: str, value: str, *, way: str | None = None) -> Entry:
         ways = None if way is None else [way]
         plan = engine.plan(self.target, toggle, value, account=ROOT, ways=ways, means=self.means)
         return engine.apply(self.target, plan, who="a test", account=ROOT, means=self.means)
@@ -64,9 +63,7 @@ class Changer:
 
 
 def other_value(toggle: Toggle, now: str) -> str:
-    """One that the toggle does not have now; "" for an action."""
-    if toggle.domain is None:
-        return ""
+    """Return one that the toggle does not have now."""
     if toggle.name in NUMBERS:
         return NUMBERS[toggle.name]
     return next(word for word in toggle.domain.words if not now.startswith(word))
@@ -93,8 +90,3 @@ def fill(stack: ExitStack, server: Server, most: int = 100) -> None:
             assert error.args[0] == TOO_MANY_CONNECTIONS  # noqa: PT017
             return
     raise AssertionError(f"{server.name} is not full with {most} connections")
-
-
-def resident(server: Server) -> int:
-    """Its resident memory in bytes."""
-    return int(ProcFs().status(server.pid)["VmRSS"].split()[0]) * 1024

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from innoscope import _native
 from innoscope.toggles import catalog
 from innoscope.toggles.model import NotOnThisServer, same
-from live.changing import Changer, other_value, resident, shown
-from workloads import Crowd
+from live.changing import Changer, other_value, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,10 +16,6 @@ if TYPE_CHECKING:
 
     from innoscope.toggles.model import Generation, Raw, Toggle, Way
     from servers import Server
-
-#: Session variables of 50 KB each, which are freed when their session ends.
-_VARIABLES = ", ".join(f"@v{number} = REPEAT('x', 50000)" for number in range(20))
-_SESSIONS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +52,7 @@ def run(server: Server, folder: Path) -> Iterator[Run | Absent]:
             yield Absent(toggle.name, "none", error.what.split(": ", 2)[-1])
             continue
         for way in generation.ways:
-            if toggle.domain is None:
-                yield _action(changer, server, toggle, way)
-            else:
-                yield _flip(changer, toggle, way, Witness(server, generation, way))
+            yield _flip(changer, toggle, way, Witness(server, generation, way))
         for kind, why in generation.never.items():
             yield Absent(toggle.name, "never", f"{kind}: {why}")
 
@@ -125,17 +117,3 @@ def _changes(way: Way, *read: Sequence[Raw]) -> tuple[str, ...]:
         f"`{one.setting.name}`: {' → '.join(map(str, raws))}"
         for one, *raws in zip(way.assignments, *read, strict=True)
     )
-
-
-def _action(changer: Changer, server: Server, toggle: Toggle, way: Way) -> Run:
-    """Release memory, after a crowd that has left some."""
-    with Crowd(server, _SESSIONS, "mysql", (f"SET {_VARIABLES}",)):
-        pass
-    before = resident(server)
-    entry = changer.set(toggle.name, way=way.kind)
-    after = resident(server)
-    server.connect().close()
-    if after >= before:
-        raise Broken(f"{toggle.name}: {before} bytes resident before, {after} after")
-    values = f"{before / 1e6:.0f} → {after / 1e6:.0f} MB resident"
-    return Run(toggle.name, way.kind, values, (f"`{entry.steps[0].setting}`",), "VmRSS")

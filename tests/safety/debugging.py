@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 60
 _READY = "innoscope-test-ready"
-_FAULT = Path(__file__).with_name("fault_in_gdb.py")
 
 
 class Gdb:
@@ -70,7 +70,7 @@ class Gdb:
 
     def until_it_traces(self) -> Gdb:
         """Return when the main thread is its; the others follow."""
-        until(lambda: standing.threads(ProcFs(), self.of, (self.of,))[self.of].tracer)
+        until(lambda: ProcFs().status(self.of)["TracerPid"] != "0")
         return self
 
     def until_it_holds_all(self) -> Gdb:
@@ -86,15 +86,28 @@ class Gdb:
     def suspend(self) -> None:
         """Ctrl-Z."""
         self.process.send_signal(signal.SIGSTOP)
-        until(lambda: ProcFs().stat(self.pid).state == standing.STOPPED)
+        until(lambda: ProcFs().stat(self.pid).state == "T")
 
     @property
     def ended(self) -> bool:
         return self.process.poll() is not None
 
 
-def threads(pid: int) -> tuple[standing.Thread, ...]:
-    return tuple(standing.threads(ProcFs(), pid).values())
+@dataclass(frozen=True)
+class Thread:
+    """One thread: whether it is stopped, and the id of its tracer, 0 for none."""
+
+    still: bool
+    tracer: int
+
+
+def threads(pid: int) -> tuple[Thread, ...]:
+    found = []
+    for name in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+        with suppress(ProcessLookupError):
+            status = ProcFs().status(int(name))
+            found.append(Thread(status["State"][0] in "Tt", int(status["TracerPid"])))
+    return tuple(found)
 
 
 def stand(pid: int) -> bool:
@@ -140,17 +153,3 @@ class Client:
             cursor.execute("SELECT 6 * 7")
             assert cursor.fetchone() == (42,)
         return time.monotonic()
-
-
-def faulty_gdb(folder: Path, moment: str, deed: str, *, child: bool = False) -> str:
-    """A gdb with a fault; as a ``child`` of a shell that is killed in its place."""
-    program = folder / "gdb"
-    run = f'gdb -iex \'python exec(open("{_FAULT}").read())\' "$@"'
-    lines = [
-        "#!/bin/sh",
-        f"FAULT='{moment} {deed}'; export FAULT",
-        f"{run}; exit 3" if child else f"exec {run}",
-    ]
-    program.write_text("\n".join(lines) + "\n")
-    program.chmod(0o755)
-    return str(program)

@@ -19,7 +19,7 @@ import pytest
 from innoscope.toggles import engine
 from innoscope.toggles.model import Refused
 from innoscope.toggles.undoing import UNDO_FAULTS
-from safety.toggling import ACCOUNT, CONNECTIONS, KILLS, READ_AHEAD, RELEASE, Subject, assert_true
+from safety.toggling import ACCOUNT, CONNECTIONS, KILLS, READ_AHEAD, Subject, assert_true
 from servers import Server
 from workloads import Idle
 
@@ -106,24 +106,6 @@ def test_killed_at_every_boundary_of_an_undo(subject: Subject, change: Change) -
         last = subject.last()
         assert last is not None
         assert last.outcome == "undone", point
-
-
-@pytest.mark.timeout(900)
-def test_killed_at_every_boundary_of_an_action(subject: Subject) -> None:
-    """A call by gdb: what was begun stands in nobody's way, and there is nothing to undo."""
-    told = len(engine.FAULTS[: engine.FAULTS.index("concluded")])
-    for number, name in enumerate(engine.FAULTS):
-        before = len(subject.journal.entries())
-        assert died(subject.set(RELEASE, name.replace("-N", "-0"))), name
-        subject.assert_well()
-        new = [entry.outcome for entry in subject.journal.entries()[before:]]
-        assert new == ([] if name in EARLY else ["intended"] if number < told else ["done"]), name
-    assert not died(subject.set(RELEASE))
-    last = subject.last()
-    assert last is not None
-    assert last.outcome == "done"
-    with pytest.raises(Refused, match="was an action"):
-        engine.undo(subject.target, last.id, account=ACCOUNT, who="test")
 
 
 def begun(process: subprocess.Popen[bytes]) -> bool:

@@ -17,6 +17,7 @@ from innoscope.errors import BadFile, InnoscopeError
 from innoscope.toggles import engine
 from innoscope.toggles.model import ChangeFailed, Refused
 from innoscope.toggles.undoing import Overtaken
+from safety.command import innoscope
 from safety.recovering import DOUBLINGS, ROOMY, TIGHT, make_redo
 from safety.toggling import ACCOUNT, CONNECTIONS, READ_AHEAD, Subject
 from servers import Server
@@ -173,6 +174,19 @@ def test_a_stopped_server_is_left_alone(subject: Subject) -> None:
 
     assert "unstick" in str(caught.value.remedy)
     assert subject.last() is None
+
+
+def test_without_gdb_memory_is_written(
+    subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    server = ("--yes", "--pid", subject.server.pid)
+    before = subject.values(CONNECTIONS)
+    result = innoscope("toggle", "set", CONNECTIONS.toggle, CONNECTIONS.value, "--way", "memory", *server)
+    assert result.returncode == 0, result.stderr
+    assert subject.values(CONNECTIONS) == CONNECTIONS.after
+    assert innoscope("toggle", "undo").returncode == 0
+    assert subject.values(CONNECTIONS) == before
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Must show 4: what must not be done to real servers is refused, with its reason, and nothing is written.
 
 What goes wrong around a change (restarts, crash recovery, disks) is in test_toggle_faults, what must not be
-written to memory in test_toggle_refusals, what must not be called in test_toggle_gdb.
+written to memory in test_toggle_refusals.
 """
 
 from __future__ import annotations
@@ -114,16 +114,19 @@ def test_what_must_never_be_written_to_memory(each: Server, toggle: str, value: 
         ("adaptive_flushing", "2", "it takes on, off"),
         ("max_connections", "0", "it takes"),
         ("spn_rounds", "7", "no toggle"),
-        ("release_memory", "now", "takes no value"),
     ],
 )
 def test_values_out_of_range(old: Server, toggle: str, value: str, said: str) -> None:
     assert_refused(old, Refused.exit_code, said, toggle, value)
 
 
+def test_nothing_is_called_inside_a_server(each: Server) -> None:
+    assert_refused(each, NotOnThisServer.exit_code, "a call inside a live server", "release_memory")
+
+
 def tampered(target: Target, toggle: Toggle, setting: Setting) -> Means:
     """A catalog that takes a toggle's variable for something else."""
-    values = SWITCH if toggle.domain is not None and toggle.domain.words else None
+    values = SWITCH if toggle.domain.words else None
     way = Way("memory", (Assignment(setting, values),))
     generation = Generation(target.flavour, (0,), None, (way,))
     return Means(toggles=lambda: {toggle.name: replace(toggle, generations=(generation,))})
@@ -243,11 +246,10 @@ def test_somebody_else_changes_it_right_now(old: Server, way: str) -> None:
                        "max_connections", "2600", "--way", way)  # fmt: skip
 
 
-@pytest.mark.parametrize("way", ["sql", "memory", "gdb"])
+@pytest.mark.parametrize("way", WAYS)
 def test_an_unprivileged_user(old: Server, journal: Journal, way: str) -> None:
     before = variables(old)
-    change = ("release_memory",) if way == "gdb" else ("max_connections", "2600")
-    result = run(nobody("toggle", "set", *change, "--way", way, "--yes", "--pid", old.pid))
+    result = run(nobody("toggle", "set", "max_connections", "2600", "--way", way, "--yes", "--pid", old.pid))
 
     assert result.returncode in (Refused.exit_code, NoRights.exit_code), result.stderr
     assert_one_clear_error(result, result.returncode)

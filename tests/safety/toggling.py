@@ -44,7 +44,6 @@ READ_AHEAD = Change(
     "read_ahead", "off", "sql", ("innodb_read_ahead_threshold", "innodb_random_read_ahead"), (0, 0)
 )
 CONNECTIONS = Change("max_connections", "2600", "memory", ("max_connections",), (2600,))
-RELEASE = Change("release_memory", "", "gdb", (), ())
 
 
 @dataclass(frozen=True)

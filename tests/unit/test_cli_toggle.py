@@ -49,11 +49,8 @@ READ_AHEAD = Toggle(
     Domain(("on", "off")), (GENERATION,), also="nothing else", undo="pages that were read",
 )  # fmt: skip
 DURABILITY = replace(READ_AHEAD, name="durability", title="Redo at commit", risk=Risk.DANGEROUS)
-RELEASE = replace(
-    READ_AHEAD, name="release_memory", title="Give memory back", risk=Risk.HARMLESS, domain=None, undo=None
-)
 DEADLOCK = replace(READ_AHEAD, name="deadlock_detect", title="Deadlock search", generations=())
-TOGGLES = {toggle.name: toggle for toggle in (READ_AHEAD, DURABILITY, RELEASE, DEADLOCK)}
+TOGGLES = {toggle.name: toggle for toggle in (READ_AHEAD, DURABILITY, DEADLOCK)}
 
 TARGET = Target(
     pid=4242, start_time=1, flavour="mysql", version=(5, 6, 24), version_text="5.6.24", version_from="memory",
@@ -83,10 +80,8 @@ class Engine:
         toggle = TOGGLES[toggle_name]
         if not toggle.generations:
             raise NotOnThisServer("deadlock_detect: not before 5.7", remedy="thread_concurrency")
-        steps = (Step("malloc_trim(0)", None, None),) if toggle.domain is None else (STEP,)
-        return replace(
-            Plan(toggle, value, WAY, steps, self.verdicts, warnings=("heed this",)), **self.changes
-        )
+        made = Plan(toggle, value, WAY, (STEP,), self.verdicts, warnings=("heed this",))
+        return replace(made, **self.changes)
 
     def apply(self, target: Target, plan: Plan, **how: Any) -> Entry:
         self.calls.append(("apply", {"name": plan.toggle.name, **how}))
@@ -135,7 +130,8 @@ def _typing(
 ) -> tuple[str, BaseException | None]:
     """As on a terminal where a person types the answer; what was said, and what it ended with."""
     runner = CliRunner()
-    monkeypatch.setattr("innoscope.cli.toggle._on_terminal", lambda: True)
+    for module in ("common", "toggle"):
+        monkeypatch.setattr(f"innoscope.cli.{module}.on_terminal", lambda: True)
     result = runner.invoke(cli, ["toggle", *arguments], input=answer + "\n", obj=Settings())
     return result.output, result.exception
 
@@ -147,9 +143,8 @@ def test_list(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[1].split()[:2] == ["TOGGLE", "NOW"]
     assert lines[2].split()[:6] == ["read_ahead", "on", "on,", "off", "sql", "careful"]
     assert lines[3].split()[1] == "?", "no way could tell it"
-    assert "(action)" in lines[4]
-    assert lines[5].split()[:2] == ["deadlock_detect", "–"]
-    assert "not before 5.7" in lines[5]
+    assert lines[4].split()[:2] == ["deadlock_detect", "–"]
+    assert "not before 5.7" in lines[4]
 
 
 def test_list_for_programs(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,19 +176,10 @@ def test_a_plan_says_all_of_it(fake: Engine, capsys: pytest.CaptureFixture[str])
     assert "srv_flag: 0 → 1, 8 bytes unsigned at 0x1f6b2a8 (from debug information)" in said
     for words in ("sql: no login", "nothing else", "applies at once", "heed this", "2 of 2 passed"):
         assert words in said
-    assert "stall     none" in said
     assert "innoscope toggle undo read_ahead; pages that were read" in said
     [(_, how)] = fake.calls
     assert how["ways"] == ["memory"]
     assert how["account"].user == "dba"
-
-
-def test_a_stall_is_told_before(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
-    fake.changes = {"way": Way("gdb", calls={"glibc": "malloc_trim(0)"}), "stall_s": 5.0}
-    assert main(["toggle", "plan", "release_memory"]) == 0
-    said = capsys.readouterr().out
-    assert "at most 5 s" in said
-    assert "cannot be undone" in said
 
 
 def test_a_plan_that_checks_refuse(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,13 +222,6 @@ def test_set_for_programs(fake: Engine, capsys: pytest.CaptureFixture[str]) -> N
     assert "read_ahead → off" in err
 
 
-def test_an_action_has_no_way_back(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["toggle", "set", "release_memory", "-y"]) == 0
-    said = capsys.readouterr().out
-    assert "release_memory done" in said
-    assert "toggle undo" not in said
-
-
 def test_a_change_that_failed(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     fake.raises = ChangeFailed("read back 56", remedy="innoscope toggle history")
     assert main(["toggle", "set", "read_ahead", "off", "-y"]) == ChangeFailed.exit_code
@@ -255,7 +234,6 @@ def test_a_change_that_failed(fake: Engine, capsys: pytest.CaptureFixture[str]) 
         (["read_ahead", "off"], "innoscope toggle set read_ahead off --yes"),
         (["durability", "off"], "innoscope toggle set durability off --confirm durability"),
         (["durability", "off", "--yes"], "innoscope toggle set durability off --confirm durability"),
-        (["release_memory"], "innoscope toggle set release_memory --yes"),
     ],
 )
 def test_without_a_terminal_nothing_is_taken_for_granted(

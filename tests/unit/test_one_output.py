@@ -30,7 +30,6 @@ HARMLESS = frozenset({"isatty", "fileno", "encoding"})
 ALLOWED = {
     "emit.py": "the one module",
     "probes/compiler.py": "a child; its standard error is JSON, which the parent parses",
-    "toggles/in_gdb.py": "runs inside gdb, without this package; its output is JSON, which the parent parses",
     "cli/main.py": "turns the streams to /dev/null after a broken pipe",
 }
 

@@ -1,4 +1,4 @@
-"""A thread stands still when it has not left the CPU in between, whatever its state says at two moments."""
+"""A thread is stopped when it has not left the CPU in between, whatever its state says at two moments."""
 
 from __future__ import annotations
 
@@ -7,43 +7,62 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope.target.proc import ProcFs
-from innoscope.toggles.standing import Thread, standing_still, threads
+from innoscope.toggles import standing
+from innoscope.toggles.standing import Standing, Tracer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def _thread(state: str, switches: int, tracer: int = 0) -> dict[int, Thread]:
-    return {7: Thread(7, state, tracer, switches)}
+def _thread(state: str, switches: int, tracer: int = 0) -> dict[int, dict[str, str]]:
+    counts = {"voluntary_ctxt_switches": str(switches), "nonvoluntary_ctxt_switches": "4"}
+    return {7: {"State": state, "TracerPid": str(tracer), **counts}}
 
 
 @pytest.mark.parametrize(
     ("before", "now", "still"),
     [
-        (_thread("T", 5), _thread("T", 5), True),
-        (_thread("t", 5, 99), _thread("t", 5, 99), True),
-        (_thread("t", 5, 99), _thread("t", 6, 99), False),  # strace held it twice
-        (_thread("S", 5), _thread("T", 5), False),
-        (_thread("T", 5), _thread("S", 5), False),
-        ({}, _thread("T", 5), False),
+        (_thread("T (stopped)", 5), _thread("T (stopped)", 5), True),
+        (_thread("t (tracing stop)", 5, 99), _thread("t (tracing stop)", 5, 99), True),
+        (_thread("t (tracing stop)", 5, 99), _thread("t (tracing stop)", 6, 99), False),  # strace, twice
+        (_thread("S (sleeping)", 5), _thread("T (stopped)", 5), False),
+        (_thread("T (stopped)", 5), _thread("S (sleeping)", 5), False),
+        ({}, _thread("T (stopped)", 5), False),
     ],
 )
-def test_still(before: dict[int, Thread], now: dict[int, Thread], still: bool) -> None:
-    assert bool(standing_still(before, now)) is still
+def test_unmoved(before: dict[int, dict[str, str]], now: dict[int, dict[str, str]], still: bool) -> None:
+    assert bool(standing.unmoved(before, now)) is still
 
 
 def test_from_proc(tmp_path: Path) -> None:
-    for tid, state, tracer in ((41, "S (sleeping)", 0), (42, "t (tracing stop)", 9), (43, "Z (zombie)", 0)):
-        task = tmp_path / "41" / "task" / str(tid)
-        task.mkdir(parents=True)
-        (task / "status").write_text(
-            f"Name:\tx\nState:\t{state}\nTracerPid:\t{tracer}\n"
+    for tid, state in (
+        (41, "S (sleeping)"),
+        (42, "T (stopped)"),
+        (43, "t (tracing stop)"),
+        (44, "Z (zombie)"),
+    ):
+        (tmp_path / "41" / "task" / str(tid)).mkdir(parents=True)
+        folder = tmp_path / str(tid)
+        folder.mkdir(exist_ok=True)
+        (folder / "status").write_text(
+            f"Name:\tx\nState:\t{state}\nTracerPid:\t0\n"
             "voluntary_ctxt_switches:\t3\nnonvoluntary_ctxt_switches:\t4\n"
         )
 
-    found = threads(ProcFs(tmp_path), 41)
+    found = standing.look(ProcFs(tmp_path), 41)
 
-    assert found == {41: Thread(41, "S", 0, 7), 42: Thread(42, "t", 9, 7)}
-    assert found[42].still
+    assert found == Standing(threads=3, stopped=1, traced=1, tracers=(), hidden=True)
+    assert found.still == 2
     with pytest.raises(ProcessLookupError):
-        threads(ProcFs(tmp_path), 40)
+        standing.look(ProcFs(tmp_path), 40)
+
+
+def test_in_words() -> None:
+    gdb = Tracer(12, 99, "gdb", "gdb -p 7", "root (ann)", 1000.0, stopped=False, started_server=False)
+
+    assert str(Standing(125, 3, 122, (gdb,), hidden=False)) == (
+        "of 125 threads 3 stopped by a signal, 122 held by gdb (pid 12) of root (ann)"
+    )
+    assert str(Standing(125, 0, 125, (), hidden=True)) == (
+        "of 125 threads 125 held by a debugger outside of this pid namespace"
+    )

@@ -40,7 +40,7 @@ WAYS = {
     "max_connections": dict.fromkeys(SERVERS, "sql memory"),
     "semaphore_kill_time": {"5.1": "-", "5.5": "memory", "9.7": "memory", "m10.11": "memory"},
     "monitor_output": {"5.1": "-", "5.5": "memory", "5.6": "sql memory", "m10.3": "sql"},
-    "release_memory": dict.fromkeys(SERVERS, "gdb"),
+    "release_memory": dict.fromkeys(SERVERS, "-"),
     "relaxed_durability": {"5.0": "memory", "5.1": "sql", "9.7": "sql"},
 }  # fmt: skip
 
@@ -59,7 +59,6 @@ def test_the_installed_catalog_has_what_it_should(toggles: dict[str, Toggle]) ->
     assert {one.name for one in toggles.values() if one.risk is Risk.DANGEROUS} == {
         "relaxed_durability", "doublewrite",
     }  # fmt: skip
-    assert [one.name for one in toggles.values() if one.domain is None] == ["release_memory"]
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -220,12 +219,10 @@ def test_values_out_of_range_are_refused(
     assert len(caught.value.what) < 200
 
 
-def test_an_action_takes_no_value(toggles: dict[str, Toggle]) -> None:
-    action = toggles["release_memory"]
-    way = way_of(action, "m10.11", "gdb")
-
-    assert catalog.raws(way, action, "") == ()
-    assert catalog.spoken(way, action, ()) == ""
-    assert way.calls.keys() == {"glibc", "tcmalloc", "jemalloc"}
-    with pytest.raises(Refused, match="takes no value"):
-        catalog.raws(way, action, "now")
+@pytest.mark.parametrize("server", SERVERS)
+def test_release_memory_is_refused_with_what_else_there_is(toggles: dict[str, Toggle], server: str) -> None:
+    with pytest.raises(NotOnThisServer, match="a call inside a live server cannot be made safe") as caught:
+        catalog.generation(toggles["release_memory"], *SERVERS[server])
+    assert "MALLOC_TRIM_THRESHOLD_" in caught.value.what
+    online = server not in ("5.0", "5.1", "5.5", "5.6")
+    assert ("innodb_buffer_pool_size" in caught.value.what) == online

@@ -98,7 +98,7 @@ def only(flavour: str, since: str, below: str) -> dict[str, Any]:
         (_set("spin_rounds", "servers", 1, "refused", "x"), "either ways or refused"),
         (_set("spin_rounds", "servers", 1, "never", {"memory": "x"}), "forbids a way that ways has"),
         (_set("spin_rounds", "servers", 1, "ways", []), "ways needs one or more"),
-        (_set("spin_rounds", "servers", 1, "ways", 1, {"gdb": {"glibc": "abort()"}}), "gdb is for actions"),
+        (_set("spin_rounds", "servers", 1, "ways", 1, {"gdb": {"glibc": "abort()"}}), "unknown key 'gdb'"),
         (_set("spin_rounds", "servers", 1, "ways", 1, {"sql": {"a": {}}}), "each kind once"),
         (_set("spin_rounds", "servers", 1, "ways", 1, {"sql": {"a b": {}}}), "'a b' is not a name"),
         (_set("spin_rounds", "servers", 1, "ways", 0, {"sql": {"a": {"bound": "lower"}}}), "of its own"),

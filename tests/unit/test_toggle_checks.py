@@ -100,7 +100,6 @@ def test_what_was_found_must_be_the_variable(step: Step, check: str, words: str)
 @pytest.mark.parametrize(
     ("domain", "value", "fits"),
     [
-        (None, "", True),
         (Domain(words=("off", "on")), "OFF", True),
         (Domain(words=("off", "on")), "maybe", False),
         (Domain(words=("off", "on")), "1", False),
@@ -115,7 +114,7 @@ def test_what_was_found_must_be_the_variable(step: Step, check: str, words: str)
         (Domain(words=("off",), low=1, high=64), "0", False),
     ],
 )
-def test_the_value_is_one_of_the_toggle_s(domain: Domain | None, value: str, fits: bool) -> None:
+def test_the_value_is_one_of_the_toggle_s(domain: Domain, value: str, fits: bool) -> None:
     verdict = checks.in_range(domain, value)
 
     assert verdict.ok is fits

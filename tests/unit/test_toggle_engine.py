@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from innoscope.cli.toggle_words import history_row
 from innoscope.errors import SqlFailed
 from innoscope.toggles import engine, lock
 from innoscope.toggles.entries import ServerId
 from innoscope.toggles.model import ChangeFailed, NotOnThisServer, Refused, Step
 from innoscope.toggles.places import boot_id
 from innoscope.toggles.undoing import UNDO_FAULTS, Overtaken
-from unit.toggling import ACCOUNT, CALL, MEMORY, expanded, made_up, toggle
+from unit.toggling import ACCOUNT, MEMORY, expanded, made_up, toggle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +52,7 @@ def test_a_plan_says_exactly_what_would_be_done(world: World) -> None:
     plan = world.plan()
 
     assert (plan.way.kind, plan.steps) == ("sql", (Step("spin", 30, 7), Step("delay", 6, 7)))
-    assert (plan.refusals, plan.passed, plan.stall_s) == ((), (), 0)
+    assert (plan.refusals, plan.passed) == ((), ())
     assert plan.warnings == ("CPU",)
     assert world.values == BEFORE
 
@@ -242,17 +243,36 @@ def test_no_journal_no_change(world: World, broken: str) -> None:
     assert world.values == BEFORE
 
 
-def test_an_action_is_journalled_and_cannot_be_undone(world: World) -> None:
-    world.toggles["release"] = toggle("release", CALL, domain=None)
-    plan = world.plan("", name="release")
-    assert (plan.way.kind, plan.stall_s > 0) == ("gdb", True)
-    entry = engine.apply(world.target, plan, who="ann", means=world.means)
+def test_a_call_by_an_earlier_version_is_shown_and_cannot_be_undone(world: World) -> None:
+    server = {
+        "pid": world.target.pid, "start_time": world.target.start_time, "boot_id": boot_id(),
+        "build_id": world.target.build_id, "flavour": "mysql", "version": [5, 6, 24], "socket": None,
+    }  # fmt: skip
+    step = {
+        "setting": "malloc_trim(0)", "old": None, "new": None, "address": 94, "size": None, "type": None,
+        "origin": "glibc: malloc_trim",
+    }  # fmt: skip
+    intent = {
+        "v": 1, "event": "intent", "at": 5, "who": "ann", "why": None, "toggle": "release_memory",
+        "value": "", "way": "gdb", "server": server, "steps": [step], "until": None, "undoes": None,
+    }  # fmt: skip
+    result = {
+        "v": 1, "event": "result", "id": "a", "at": 6, "outcome": "done", "reason": None, "put_back": False,
+    }  # fmt: skip
+    world.journal.folder.mkdir(mode=0o700)
+    world.journal.path.write_text(
+        "".join(json.dumps(line) + "\n" for line in (intent | {"id": "a"}, result, intent | {"id": "b"}))
+    )
+    apply(world)
 
-    assert (entry.outcome, entry.action) == ("done", True)
-    with pytest.raises(Refused, match="action"):
-        undo(world, entry.id)
-    with pytest.raises(Refused, match="no change in force"):
-        undo(world)
+    done, begun, _ = engine.history(world.target, means=world.means)
+    assert history_row(done)[4:8] == ("release_memory", "malloc_trim(0)", "gdb", "done")
+    assert (begun.outcome, begun.may_be_in_force) == ("intended", False)
+    for which in ("a", "b"):
+        with pytest.raises(Refused, match="was an action"):
+            undo(world, which)
+    [told] = json.loads((world.folder / "toggles.json").read_text())["servers"]
+    assert [one["toggle"] for one in told["toggles"]] == ["spin"]
 
 
 def test_undo_leaves_alone_what_somebody_else_changed(world: World) -> None:

@@ -10,7 +10,7 @@ import pytest
 from innoscope.toggles import engine
 from innoscope.toggles.model import Assignment, NotOnThisServer, Refused, Setting, Way
 from innoscope.toggles.sqlway import NoLogin
-from unit.toggling import ACCOUNT, CALL, DELAY, SPIN, FileWriter, made_up, toggle
+from unit.toggling import ACCOUNT, DELAY, SPIN, FileWriter, made_up, toggle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -92,9 +92,8 @@ def test_without_a_login_sql_is_asked_once(world: World) -> None:
 
 def test_what_has_no_value_is_left_out(world: World) -> None:
     world.broken = {"sql": NoLogin("no"), "memory": NotOnThisServer("no")}
-    release = toggle("release", CALL, domain=None)
     elsewhere = toggle("elsewhere", generations=())
 
-    assert values(world, toggle(), release, elsewhere)[0] == {}
+    assert values(world, toggle(), elsewhere)[0] == {}
     never = replace(toggle().generations[0], ways=(HIDDEN,), never={"memory": "stale entries"})
     assert values(world, toggle("never", generations=(never,)))[0] == {}

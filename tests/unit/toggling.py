@@ -49,7 +49,6 @@ SPIN = Setting("spin", "unsigned", 8, (0, 1000))
 DELAY = Setting("delay", "unsigned", 8, (0, 1000))
 MEMORY = Way("memory", (Assignment(SPIN), Assignment(DELAY)), note="both at once")
 SQL = Way("sql", (Assignment(SPIN), Assignment(DELAY)))
-CALL = Way("gdb", calls={"glibc": "malloc_trim(0)"})
 
 
 def toggle(name: str = "spin", *ways: Way, **changes: Any) -> Toggle:
@@ -121,14 +120,11 @@ class FileWriter:
 
     def __init__(self, kind: str, world: World) -> None:
         self.kind = kind
-        self.held_s = 1.5 if kind == "gdb" else 0.0
         self._world = world
 
     def prepare(self, way: Way, new: Sequence[Raw | None]) -> tuple[Step, ...]:
         if self.kind in self._world.broken:
             raise self._world.broken[self.kind]
-        if way.calls:
-            return (Step("malloc_trim(0)", None, None),)
         values = self._world.values
         found = ((one.setting.name, raw) for one, raw in zip(way.assignments, new, strict=True))
         return tuple(Step(name, values[name], raw) for name, raw in found)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from innoscope import sanitize
+from innoscope import emit, sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +33,23 @@ def target_options(function: F) -> F:
     ):
         function = option(function)
     return function
+
+
+def on_terminal() -> bool:
+    """Return whether somebody can be asked."""
+    return sys.stdin.isatty()
+
+
+def require_yes(question: str, command: str) -> None:
+    """Ask. Raises Refused unless the answer is yes; ``command`` with --yes is what needs no answer."""
+    from innoscope.toggles.model import Refused
+
+    if not on_terminal():
+        raise Refused(
+            "there is no terminal to ask for confirmation: nothing was changed", remedy=f"{command} --yes"
+        )
+    if not emit.confirmed(question):
+        raise Refused("not confirmed: nothing was changed", remedy=command)
 
 
 def json_option(function: F) -> F:

@@ -44,7 +44,7 @@ COMMANDS = {
     "top": "Watch a server's waits live, once a second.",
     "replay": "Look again at what `top --record` wrote.",
     "toggle": "Change a live server's settings: planned, checked, journalled, verified, undone.",
-    "unstick": "Make a server go on that a debugger or a signal left standing.",
+    "unstick": "Resume a server that a debugger or signal left stopped.",
     "self-profile": "Show what Innoscope's own processes spend CPU time on, with py-spy.",
     "agent": "Serve metrics to Prometheus: what the sensor sees, and what servers say over SQL.",
     "sensor": "The privileged half of the agent: probes, looks, memory; a Unix socket only.",

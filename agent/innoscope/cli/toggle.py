@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -11,6 +10,8 @@ from innoscope import emit
 from innoscope.cli.common import (
     duration_option,
     json_option,
+    on_terminal,
+    require_yes,
     sql_options,
     table,
     target_options,
@@ -37,7 +38,7 @@ def way_option(function: F) -> F:
     """``--way``: None for all, in the catalog's order."""
     return click.option(
         "--way",
-        type=click.Choice(["sql", "memory", "gdb"]),
+        type=click.Choice(["sql", "memory"]),
         help="Only this way  [default: the first that works].",
     )(function)
 
@@ -160,7 +161,6 @@ def set_toggle(
     \b
     Harmless and careful toggles ask y/N; --yes answers it. Dangerous ones ask for the toggle's name;
     --confirm NAME answers that. Without a terminal and an answer nothing is done.
-    An action (release_memory) has no VALUE and cannot be undone.
     """
     from innoscope.cli import toggle_words as words
     from innoscope.target import people
@@ -238,25 +238,15 @@ def _confirm(plan: Plan, *, yes: bool, confirmed: bool) -> None:
     dangerous = plan.toggle.risk is Risk.DANGEROUS
     if confirmed or (yes and not dangerous):
         return
-    call = f"innoscope toggle set {name} {plan.value}".rstrip()
-    if yes or not _on_terminal():
-        answer = f"--confirm {name}" if dangerous else "--yes"
-        what = (
-            f"{name} is dangerous, --yes is not enough"
-            if yes
-            else "there is no terminal to ask for confirmation"
-        )
-        raise Refused(f"{what}: nothing was changed", remedy=f"{call} {answer}")
-    if dangerous:
-        agreed = emit.answer(f"This is dangerous. Type {name} to do it") == name
-    else:
-        agreed = emit.confirmed(f"Set {name} to {plan.value}?" if plan.value else f"Do {name}?")
-    if not agreed:
+    call = f"innoscope toggle set {name} {plan.value}"
+    if not dangerous:
+        require_yes(f"Set {name} to {plan.value}?", call)
+        return
+    if yes or not on_terminal():
+        what = "--yes is not enough" if yes else "there is no terminal to ask for confirmation"
+        raise Refused(f"{name} is dangerous, {what}: nothing was changed", remedy=f"{call} --confirm {name}")
+    if emit.answer(f"This is dangerous. Type {name} to do it") != name:
         raise Refused("not confirmed: nothing was changed", remedy=call)
-
-
-def _on_terminal() -> bool:
-    return sys.stdin.isatty()
 
 
 def _here(target: Target, toggle: Toggle, now: Mapping[str, str]) -> Here:

@@ -23,7 +23,6 @@ HISTORY = ("ID", "WHEN", "WHO", "SERVER", "TOGGLE", "CHANGE", "WAY", "OUTCOME", 
 _WAYS = {
     "sql": "SET GLOBAL; nothing stops",
     "memory": "one write into its memory; nothing stops",
-    "gdb": "a call by gdb; the server stops for a moment",
 }
 _DAY_S = 86_400
 _READABLE = 100  # columns of a paragraph
@@ -56,9 +55,8 @@ class Here:
                 toggle.risk.value,
                 self.why_not.removeprefix(f"{toggle.name}: "),
             )
-        now = "(action)" if toggle.domain is None else self.now or "?"
         kinds = ", ".join(dict.fromkeys(way.kind for way in self.ways))
-        return (toggle.name, now, self.allowed, kinds, toggle.risk.value, toggle.title)
+        return (toggle.name, self.now or "?", self.allowed, kinds, toggle.risk.value, toggle.title)
 
     def document(self) -> Mapping[str, object]:
         """The same for programs."""
@@ -67,7 +65,6 @@ class Here:
             "title": self.toggle.title,
             "what": self.toggle.what,
             "risk": self.toggle.risk.value,
-            "action": self.toggle.domain is None,
             "now": self.now,
             "allowed": self.allowed,
             "ways": [{"kind": way.kind, "settings": _settings(way), "note": way.note} for way in self.ways],
@@ -97,11 +94,10 @@ def show_lines(here: Here, target: Target) -> Iterator[str]:
     if here.why_not is not None:
         yield from _labelled("not here", here.why_not)
         return
-    if toggle.domain is not None:
-        yield from _labelled("now", here.now or "cannot be told: innoscope toggle plan says why")
-        yield from _labelled("values", here.allowed)
+    yield from _labelled("now", here.now or "cannot be told: innoscope toggle plan says why")
+    yield from _labelled("values", here.allowed)
     for way in here.ways:
-        yield from _labelled(way.kind, f"{_settings_text(way)} ({_WAYS[way.kind]})")
+        yield from _labelled(way.kind, f"{', '.join(_settings(way))} ({_WAYS[way.kind]})")
         yield from _labelled("", way.note)
     for kind, reason in (here.generation.never if here.generation else {}).items():
         yield from _labelled(f"{kind}: no", reason)
@@ -110,24 +106,19 @@ def show_lines(here: Here, target: Target) -> Iterator[str]:
 def plan_lines(target: Target, plan: Plan) -> Iterator[str]:
     """Exactly what would be done."""
     toggle = plan.toggle
-    yield f"{title(target)}: {_aim(plan)}, by {plan.way.kind} ({_WAYS[plan.way.kind]})"
+    yield f"{title(target)}: {toggle.name} → {plan.value}, by {plan.way.kind} ({_WAYS[plan.way.kind]})"
     for kind, reason in plan.passed:
         yield from _labelled("not by", f"{kind}: {reason}")
     for step in plan.steps:
         yield from _labelled("step", _step_text(step))
     for text in dict.fromkeys(filter(None, (toggle.also, plan.way.note, *plan.warnings))):
         yield from _labelled("note", text)
-    stall = f"at most {plan.stall_s:g} s" if plan.stall_s else "none"
-    yield from _labelled("stall", stall)
     passed = sum(verdict.ok for verdict in plan.verdicts)
     yield from _labelled("checks", f"{passed} of {len(plan.verdicts)} passed")
     for verdict in plan.refusals:
         yield from _labelled("not ok", f"{verdict.check}: {verdict.reason}")
-    if toggle.domain is None:
-        yield from _labelled("undo", "cannot be undone")
-    else:
-        kept = f"; {toggle.undo}" if toggle.undo else ""
-        yield from _labelled("undo", f"innoscope toggle undo {toggle.name}{kept}")
+    kept = f"; {toggle.undo}" if toggle.undo else ""
+    yield from _labelled("undo", f"innoscope toggle undo {toggle.name}{kept}")
 
 
 def plan_document(target: Target, plan: Plan) -> Mapping[str, object]:
@@ -141,7 +132,6 @@ def plan_document(target: Target, plan: Plan) -> Mapping[str, object]:
         "steps": [asdict(step) for step in plan.steps],
         "checks": [asdict(verdict) for verdict in plan.verdicts],
         "possible": not plan.refusals,
-        "stall_seconds": plan.stall_s,
         "warnings": list(plan.warnings),
         "passed": [{"way": kind, "reason": reason} for kind, reason in plan.passed],
     }
@@ -156,13 +146,12 @@ def refusal(plan: Plan) -> Refused:
 
 def done_lines(entry: Entry) -> Iterator[str]:
     """What was changed, and how it is undone."""
-    yield f"{entry.toggle}{f' is {entry.value}' if entry.value else ' done'} (by {entry.way}, {entry.id})"
+    yield f"{entry.toggle} is {entry.value} (by {entry.way}, {entry.id})"
     for step in entry.steps:
-        if step.old is not None:
-            yield f"  {step.setting}: {_change(step)}"
+        yield f"  {step.setting}: {_change(step)}"
     if entry.until is not None:
         yield f"  undone by itself at {clock(entry.until)}; before: innoscope toggle undo {entry.id}"
-    elif any(step.old is not None for step in entry.steps):
+    else:
         yield f"  undo: innoscope toggle undo {entry.id}"
 
 
@@ -208,14 +197,8 @@ def dotted(version: Sequence[int]) -> str:
     return ".".join(map(str, version)) or "of unknown version"
 
 
-def _aim(plan: Plan) -> str:
-    return f"{plan.toggle.name} → {plan.value}" if plan.value else plan.toggle.name
-
-
 def _step_text(step: Step) -> str:
     """``innodb_x: 56 → 0``; for memory what is written where, and who says so."""
-    if step.old is None:
-        return step.setting
     text = f"{step.setting}: {_change(step)}"
     if step.address is None:
         return text
@@ -236,13 +219,7 @@ def _switch(raw: Raw) -> str:
 
 
 def _settings(way: Way) -> list[str]:
-    return [assignment.setting.name for assignment in way.assignments] or sorted(set(way.calls.values()))
-
-
-def _settings_text(way: Way) -> str:
-    if way.calls:
-        return ", ".join(f"{call} under {allocator}" for allocator, call in way.calls.items())
-    return ", ".join(_settings(way))
+    return [assignment.setting.name for assignment in way.assignments]
 
 
 def _labelled(label: str, text: str | None) -> Iterator[str]:

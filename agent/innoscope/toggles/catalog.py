@@ -58,25 +58,19 @@ def generation(toggle: Toggle, flavour: str, version: tuple[int, ...]) -> Genera
 
 
 def raws(way: Way, toggle: Toggle, value: str) -> tuple[Raw, ...]:
-    """What is written for each assignment of the way; () for an action.
+    """What is written for each assignment of the way.
 
     ``value`` is a word of the toggle or its number. Raises Refused with what is allowed.
     """
     text = value.strip().lower()
-    if toggle.domain is None:
-        if text:
-            raise Refused(f"{toggle.name} is done, not set: it takes no value", remedy=_usage(toggle, ""))
-        return ()
     if not text:
         raise Refused(f"{toggle.name} needs a value: {allowed(way, toggle)}", remedy=_usage(toggle, "VALUE"))
     return tuple(_raw(one, way, toggle, toggle.domain, text) for one in way.assignments)
 
 
 def allowed(way: Way, toggle: Toggle) -> str:
-    """The values that this way takes: ``on, off`` or ``0 to 1000 threads``; empty for an action."""
+    """The values that this way takes: ``on, off`` or ``0 to 1000 threads``."""
     domain = toggle.domain
-    if domain is None:
-        return ""
     own = [one for one in way.assignments if one.bound is None]
     if domain.words:
         return ", ".join(word for word in domain.words if all(word in (one.values or {}) for one in own))
@@ -85,13 +79,11 @@ def allowed(way: Way, toggle: Toggle) -> str:
 
 
 def spoken(way: Way, toggle: Toggle, raws: Sequence[Raw | None]) -> str:
-    """What the settings of the way mean: ``off``, ``on (40)``, ``200``, ``mixed (1, 0)``; "" for an action.
+    """What the settings of the way mean: ``off``, ``on (40)``, ``200``, ``mixed (1, 0)``.
 
     ``raws`` has one for each assignment. What was not read (None) is ``unknown``.
     """
     pairs = [pair for pair in zip(way.assignments, raws, strict=True) if pair[0].bound is None]
-    if toggle.domain is None:
-        return ""
     if any(raw is None for _, raw in pairs):
         return "unknown"
     if not toggle.domain.words:

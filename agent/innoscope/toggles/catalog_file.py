@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _FLAVOURS: Final = ("mysql", "mariadb")
-_WAYS: Final = ("sql", "memory", "gdb")
-_ALLOCATORS: Final = ("glibc", "tcmalloc", "jemalloc")
+_WAYS: Final = ("sql", "memory")
 _BOUNDS: Final = ("raise", "lower")
 _SIZES: Final = {"unsigned": (1, 4, 8), "signed": (1, 4, 8), "float": (4, 8)}
 _TOGGLE_KEYS: Final = {"title", "what", "risk", "values", "servers", "also", "undo"}
@@ -76,10 +75,8 @@ def _toggle(name: Any, entry: Any) -> Toggle:
     )
 
 
-def _domain(name: str, values: Any) -> Domain | None:
+def _domain(name: str, values: Any) -> Domain:
     where = f"{name}: values"
-    if values == "action":
-        return None
     if values == "switch":
         return Domain(words=_SWITCH)
     if isinstance(values, list):
@@ -94,7 +91,7 @@ def _domain(name: str, values: Any) -> Domain | None:
     return Domain(low=low, high=high, unit=_text(f"{where}: unit", values["unit"]))
 
 
-def _generation(where: str, entry: Any, domain: Domain | None) -> Generation:
+def _generation(where: str, entry: Any, domain: Domain) -> Generation:
     _keys(where, entry, _GENERATION_KEYS, {"flavour", "from", "below"})
     if entry["flavour"] not in _FLAVOURS:
         raise Wrong(f"{where}: flavour is not mysql or mariadb")
@@ -139,19 +136,13 @@ def _not_raw(where: str, generation: Generation) -> None:
                 raise Wrong(f"{where}: {name} must not be written to memory on these servers")
 
 
-def _way(where: str, entry: Any, domain: Domain | None) -> Way:
+def _way(where: str, entry: Any, domain: Domain) -> Way:
     _keys(where, entry, {*_WAYS, "note"}, set())
     kinds = [kind for kind in _WAYS if kind in entry]
     if len(kinds) != 1:
-        raise Wrong(f"{where}: needs one of sql, memory, gdb")
+        raise Wrong(f"{where}: needs one of sql, memory")
     kind, where = kinds[0], f"{where}: {kinds[0]}"
-    if (kind == "gdb") != (domain is None):
-        raise Wrong(f"{where}: gdb is for actions, and an action has no other way")
     note = _maybe_text(f"{where}: note", entry.get("note"))
-    if domain is None:
-        _keys(where, entry[kind], set(_ALLOCATORS), set(), least=1)
-        calls = {name: _text(f"{where}: {name}", call) for name, call in entry[kind].items()}
-        return Way(kind, calls=calls, note=note)
     settings = entry[kind]
     if not isinstance(settings, dict) or not settings:
         raise Wrong(f"{where}: is not a mapping of what is set")
@@ -282,15 +273,15 @@ def _no_overlap(name: str, generations: tuple[Generation, ...]) -> None:
             end = one.below or end
 
 
-def _keys(where: str, entry: Any, allowed: set[str], needed: set[str], least: int = 0) -> None:
+def _keys(where: str, entry: Any, allowed: set[str], needed: set[str]) -> None:
     if not isinstance(entry, dict):
         raise Wrong(f"{where} is not a mapping")
     unknown = [key for key in entry if not isinstance(key, str) or key not in allowed]
     if unknown:
         raise Wrong(f"{where}: unknown key {unknown[0]!r:.80}")
     missing = sorted(needed - entry.keys())
-    if missing or len(entry) < least:
-        raise Wrong(f"{where}: {' and '.join(missing) or 'everything'} is missing")
+    if missing:
+        raise Wrong(f"{where}: {' and '.join(missing)} is missing")
 
 
 def _items(where: str, entry: Any, least: int = 1) -> Iterable[tuple[str, Any]]:

@@ -21,7 +21,7 @@ class Change:
     """The parts of a plan that checks look at."""
 
     toggle: str
-    domain: Domain | None
+    domain: Domain
     value: str
     way: Way
     steps: tuple[Step, ...]
@@ -192,9 +192,9 @@ def plausible(way: Way, steps: Sequence[Step]) -> Verdict:
     return _yes("plausible")
 
 
-def in_range(domain: Domain | None, value: str) -> Verdict:
+def in_range(domain: Domain, value: str) -> Verdict:
     """The value is one of the toggle's. What is not a plain number has been understood by the catalog."""
-    if domain is None or value.lower() in domain.words:
+    if value.lower() in domain.words:
         return _yes("in_range")
     if domain.low is None and domain.high is None:
         return _no("in_range", f"{value!r} is not a value of it", f"one of: {', '.join(domain.words)}")

@@ -59,8 +59,6 @@ def apply(
         change = checks.Change(plan.toggle.name, plan.toggle.domain, plan.value, plan.way, plan.steps)
         facts, entries = means.facts(target, means.journal), means.journal.entries_if_readable()
         checks.refuse(checks.verdicts(target, facts, change, entries))
-        if seconds is not None and all(step.old is None for step in plan.steps):
-            raise Refused(f"{plan.toggle.name} cannot be undone, so not after a time either")
         fault("checked")
         now = time.time()
         entry = Entry(
@@ -116,8 +114,6 @@ def _do(writer: Writer, entry: Entry, means: Means, fault: Callable[[str], None]
 def _reread(writer: Writer, entry: Entry) -> None:
     """What is there must still be what the plan saw. Raises Refused."""
     for step in entry.steps:
-        if step.old is None:
-            continue
         now = writer.read(step)
         if not same(now, step.old):
             raise Refused(
@@ -134,8 +130,6 @@ def _failed(writer: Writer, entry: Entry, attempted: list[Step], error: BaseExce
         return
     left = put_back(writer, attempted)
     _say(means, entry, "failed", "; ".join((what, *left)), not left)
-    if entry.action:
-        raise ChangeFailed(f"{entry.toggle} failed: {what}", remedy=getattr(error, "remedy", None)) from error
     if left:
         raise ChangeFailed(
             f"{entry.toggle} could not be set ({what}), nor all put back: {'; '.join(left)}",

@@ -85,7 +85,7 @@ class Entry:
 
     @property
     def action(self) -> bool:
-        """Whether it called something and so has nothing to be set back."""
+        """Return whether it has nothing to set back: a rescue, or a call by an earlier version."""
         return all(step.old is None for step in self.steps)
 
     @property

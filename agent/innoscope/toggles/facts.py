@@ -12,6 +12,7 @@ from innoscope.target import executable
 from innoscope.target.native_errors import translating
 from innoscope.target.proc import ProcFs
 from innoscope.toggles.places import boot_id
+from innoscope.toggles.standing import look
 
 if TYPE_CHECKING:
     from innoscope.target.model import Target
@@ -69,15 +70,16 @@ def gather(target: Target, journal: Journal, proc: ProcFs | None = None) -> Fact
 def _gather(target: Target, journal: Journal, proc: ProcFs) -> Facts:
     pid = target.pid
     stat = proc.stat(pid)
-    stopped, tracer = _threads(proc, pid)
+    standing = look(proc, pid)
+    tracer = standing.tracers[0] if standing.tracers else None
     listening = _listens(proc, pid)
     return Facts(
         start_time=None if stat.state in "ZX" else stat.start_time,
         build_id=executable.describe(proc, pid, executable.locate(proc, pid)).build_id,
         boot_id=boot_id(),
-        stopped=stopped,
-        tracer=tracer,
-        tracer_name=None if tracer is None else _name(proc, tracer),
+        stopped=standing.still,
+        tracer=None if tracer is None else tracer.pid,
+        tracer_name=None if tracer is None else tracer.name,
         listens=listening,
         phase=None if listening else _phase(pid),
         memory_error=_memory_error(proc, pid),
@@ -86,30 +88,6 @@ def _gather(target: Target, journal: Journal, proc: ProcFs) -> Facts:
         seccomp=_own_status(proc).get("Seccomp", "0") != "0",
         journal_problem=journal.problem(),
     )
-
-
-def _threads(proc: ProcFs, pid: int) -> tuple[int, int | None]:
-    """How many are stopped, and who traces one of them: a debugger may hold but a few."""
-    stopped, tracer = 0, None
-    try:
-        tids = os.listdir(proc.path(pid, "task"))  # noqa: PTH208, a thousand of them
-    except FileNotFoundError as error:
-        raise ProcessLookupError(pid) from error
-    for tid in tids:
-        try:
-            status = proc.status(int(tid))
-        except ProcessLookupError:
-            continue
-        stopped += status.get("State", "").startswith(("T", "t"))
-        tracer = int(status.get("TracerPid", "0")) or tracer
-    return stopped, tracer
-
-
-def _name(proc: ProcFs, pid: int) -> str:
-    try:
-        return proc.stat(pid).comm
-    except (ProcessLookupError, PermissionError):
-        return "?"
 
 
 def _listens(proc: ProcFs, pid: int) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
@@ -62,11 +61,6 @@ def without_gdb(member: RawMember, address: int) -> Described:
     whole = len(offsets) == 1 and offsets[0] == 0 and count == 1
     kind = ("char" if (kind, size) == ("signed", 1) else kind) if whole else "other"
     return Described(address, size, kind, kind)
-
-
-def available(gdb: str = "gdb") -> bool:
-    """Whether there is a gdb on this host."""
-    return shutil.which(gdb) is not None
 
 
 def describe(file: str, names: Sequence[str], gdb: str = "gdb") -> dict[str, Described] | None:

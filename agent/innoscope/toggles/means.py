@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from innoscope.records import record
 from innoscope.toggles import catalog, facts
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
     from innoscope.toggles.model import Toggle, Writer
 
-#: Seconds after which a call through gdb is given up and the server goes on.
-GDB_DEADLINE_S: Final = 10.0
-
 
 def open_writer(kind: str, target: Target, account: Account) -> Writer:
     """The writer for one way; close it after use. Raises what making it raises."""
@@ -30,10 +27,6 @@ def open_writer(kind: str, target: Target, account: Account) -> Writer:
         from innoscope.toggles.memoryway import MemoryWriter
 
         return MemoryWriter(target)
-    if kind == "gdb":
-        from innoscope.toggles.gdbway import GdbWriter
-
-        return GdbWriter(target, deadline_s=GDB_DEADLINE_S)
     raise ValueError(f"no such way: {kind}")
 
 

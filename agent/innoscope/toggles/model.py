@@ -78,14 +78,10 @@ class Assignment:
 
 @record
 class Way:
-    """One way on one generation of servers. ``kind`` is sql, memory or gdb.
-
-    ``calls`` (gdb only) maps an allocator (glibc, tcmalloc, jemalloc) to the C expression to be called.
-    """
+    """One way on one generation of servers. ``kind`` is sql or memory."""
 
     kind: str
     assignments: tuple[Assignment, ...] = ()
-    calls: Mapping[str, str] = field(default_factory=dict)
     note: str | None = None  # what else this way changes, on these servers
 
 
@@ -117,13 +113,13 @@ class Domain:
 
 @record
 class Toggle:
-    """One entry of the catalog. ``domain`` is None for an action (release memory), which cannot be undone."""
+    """One entry of the catalog."""
 
     name: str
     title: str
     what: str  # for a DBA: what it does and when one wants it
     risk: Risk
-    domain: Domain | None
+    domain: Domain
     generations: tuple[Generation, ...]
     also: str | None = None  # what else changes
     undo: str | None = None  # what undoing cannot bring back
@@ -157,12 +153,10 @@ class Plan:
     """Exactly what would be done."""
 
     toggle: Toggle
-    value: str  # as the person gave it; "" for an action
+    value: str  # as the person gave it
     way: Way
     steps: tuple[Step, ...]
     verdicts: tuple[Verdict, ...]
-    #: Seconds for which the server will be stopped at most; 0 for sql and memory.
-    stall_s: float = 0.0
     warnings: tuple[str, ...] = ()
     #: Ways that were tried before this one, and why they do not work here.
     passed: tuple[tuple[str, str], ...] = ()

@@ -57,7 +57,6 @@ def plan(
                 raise Refused(str(held_up.reason), remedy=held_up.remedy)
             with closing(means.writer(way.kind, target, account)) as writer:
                 steps = tuple(writer.prepare(way, new))
-                stall_s = float(getattr(writer, "held_s", 0.0))  # gdb's
         except InnoscopeError as error:
             passed.append((way.kind, error.what))
             failures.append(error)
@@ -69,7 +68,6 @@ def plan(
             way=way,
             steps=steps,
             verdicts=checks.verdicts(target, facts, change, entries),
-            stall_s=stall_s,
             warnings=tuple(_warnings(toggle, way, steps)),
             passed=tuple(passed),
         )
@@ -106,7 +104,7 @@ def _warnings(toggle: Toggle, way: Way, steps: Sequence[Step]) -> Iterator[str]:
         yield toggle.also
     if way.note:
         yield way.note
-    if toggle.domain is not None and all(same(step.old, step.new) for step in steps):
+    if all(same(step.old, step.new) for step in steps):
         yield "it is that already: nothing would change"
 
 

@@ -34,7 +34,7 @@ def values(
 ) -> dict[str, str]:
     """The values now, as a person says them, by the toggles' names; memory is read where SQL does not answer.
 
-    An action, a toggle that is not on this server, and one that no way can tell have no value.
+    A toggle that is not on this server and one that no way can tell have no value.
     """
     means = means or Means()
     questions = [question for toggle in toggles for question in _questions(toggle, target)]
@@ -56,9 +56,9 @@ def _questions(toggle: Toggle, target: Target) -> Iterator[_Question]:
 
 
 def _readable(generation: Generation) -> Iterator[Way]:
-    """The ways with settings to read, and SQL's variables that show what only memory can change."""
+    """Yield the ways to read by, and SQL's variables that show what only memory can change."""
     for way in generation.ways:
-        if way.kind in generation.never or not way.assignments:
+        if way.kind in generation.never:
             continue
         yield way
         shown = [one.setting.variable for one in way.assignments]

@@ -1,171 +1,188 @@
-"""The rescue: a server that a signal or a debugger left standing is let go, continued and seen to answer."""
+"""Resume a server that a debugger or a signal left stopped, and see that it answers."""
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import time
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from select import select
+from typing import TYPE_CHECKING, Final
 
+from innoscope.errors import InnoscopeError, KernelUnable, NoRights, SqlFailed
 from innoscope.records import record
-from innoscope.target.greeting import answers
+from innoscope.target import people
 from innoscope.target.native_errors import gone
 from innoscope.target.proc import ProcFs
+from innoscope.target.unix_socket import socket_from_here
 from innoscope.toggles import standing
-from innoscope.toggles.handle import Handle
-from innoscope.toggles.model import ChangeFailed, Refused
+from innoscope.toggles.entries import RESCUE, Entry, ServerId, fresh_id, printable
+from innoscope.toggles.journal import Journal
+from innoscope.toggles.model import ChangeFailed, Refused, Step
+from innoscope.toggles.places import boot_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from innoscope.target.model import Target
     from innoscope.toggles.standing import Standing, Tracer
 
-#: Takes what was meant and what came of it. It must not raise: a rescue does not wait for a full disk.
-Record: TypeAlias = "Callable[[dict[str, Any]], None]"
-
-#: How long a tracer may take for an orderly end. gdb at its prompt needs 0.02 s for 100 threads; while
-#: it reads symbols it does not listen, for seconds.
-GENTLE_S: Final = 0.25
-_KILLED_S: Final = 2.0
-_CONTINUED_S: Final = 2.0
-_ANSWER_S: Final = 5.0
+#: gdb ends 0.02 s after SIGTERM; while it reads symbols it does not listen, for seconds.
+_TERM_S, _KILL_S = 0.25, 2.0
+_RESUME_S, _ANSWER_S = 2.0, 5.0
+_POLL_S: Final = 0.1
 
 
 @record
 class Rescue:
-    """What was found and done. ``steps`` are words; ``answered`` is None where it does not listen yet.
+    """What was done. ``answered`` is None where nobody listens yet, ``journal`` why the journal lacks it."""
 
-    ``seconds`` is from the first step until every thread ran untraced and the server greeted.
-    """
-
-    found: Standing
     steps: tuple[str, ...]
     seconds: float
     answered: bool | None
-
-
-def nothing(_: dict[str, Any]) -> None:
-    """Keep no record."""
-
-
-def require_rights(target: Target) -> None:
-    """Raise NoRights unless we may send the server a signal, KernelUnable where there are no pidfds."""
-    with _server(target) as server:
-        server.send(0)
+    journal: str | None
 
 
 def find(target: Target) -> Standing:
-    """How the server stands. Raises NoSuchProcess."""
-    proc = ProcFs()
+    """Return how the server stands. Raises NoSuchProcess."""
     try:
-        if proc.stat(target.pid).start_time == target.start_time:
-            return standing.look(proc, target.pid)
+        if ProcFs().stat(target.pid).start_time == target.start_time:
+            return standing.look(ProcFs(), target.pid)
     except ProcessLookupError:
         pass
     raise gone(target.pid)
 
 
-def require_possible(target: Target, found: Standing, *, end_tracer: bool) -> None:
-    """Raise Refused where continuing it takes more than was asked for, or would end it."""
-    if found.hidden:
-        raise Refused(
-            f"process {target.pid} is held by a debugger outside of this pid namespace",
-            remedy="innoscope unstick on the host, where the server has another pid",
-        )
+def stopped_for(target: Target, seconds: float) -> Iterator[Standing]:
+    """Yield how the server stands whenever it has been stopped for so long; uses 5 % of a CPU at most."""
+    since = None
+    while True:
+        now, spent = time.monotonic(), time.thread_time()
+        found = find(target)
+        if not found.still:
+            since = None
+        elif since is None:
+            since = now
+        elif now - since > seconds:
+            yield found
+            since = None
+        time.sleep(_POLL_S + 20 * (time.thread_time() - spent))
+
+
+def check(target: Target, found: Standing, *, end_tracer: bool) -> None:
+    """Raise Refused where resuming the server takes more than was asked for, or would end it."""
     for tracer in found.tracers:
+        held = f"process {target.pid} is held by {tracer.name} (pid {tracer.pid}) of {tracer.owner}"
+        remedy = f"in {tracer.name}: detach, then quit"
         if tracer.started_server:
-            raise Refused(
-                f"{tracer.name} (pid {tracer.pid}) holds process {target.pid} and has started it: ended, it "
-                "would take the server along",
-                remedy=f"in {tracer.name}: continue, or detach",
-            )
-    if found.tracers and not end_tracer:
-        tracer = found.tracers[0]
-        raise Refused(
-            f"process {target.pid} is held by {tracer.name} (pid {tracer.pid}) of {tracer.owner}",
-            remedy="let its owner end it (in gdb: detach, then quit), or end it from here:\n"
-            f"innoscope unstick --pid {target.pid} --end-tracer",
-        )
+            raise Refused(f"{held}, which has started it: both would end", remedy=remedy)
+        if not end_tracer:
+            command = f"innoscope unstick --pid {target.pid} --end-tracer"
+            raise Refused(held, remedy=f"{remedy}; or end it from here:\n{command}")
 
 
-def rescue(target: Target, found: Standing, *, end_tracer: bool = False, record: Record = nothing) -> Rescue:
-    """End the tracers if told to, continue the server, and see that it runs untraced and answers.
+def rescue(target: Target, found: Standing, *, end_tracer: bool) -> Rescue:
+    """End the tracers if told to, continue the server, verify that it runs and answers, and journal that.
 
-    A gdb that is killed while it attaches leaves SIGSTOPs behind, and so may one that is ended in good order:
-    hence a SIGCONT in any case, which also takes back those that no thread has taken yet. Raises Refused,
-    NoRights, NoSuchProcess, KernelUnable (no pidfds), and ChangeFailed when it still stands or is silent.
+    Raises what ``check`` and ``send`` raise, and ChangeFailed when the server is still stopped or silent.
     """
-    require_possible(target, found, end_tracer=end_tracer)
-    entry: dict[str, Any] = {"action": "unstick", "pid": target.pid, "start_time": target.start_time}
-    entry |= {"at": time.time(), "end_tracer": end_tracer, "found": asdict(found)}
-    record({**entry, "outcome": "intended"})
-    steps: list[str] = []
-    began = time.monotonic()
+    at, began, steps = time.time(), time.monotonic(), list[str]()
     try:
-        with _server(target) as server:
-            _until_well(target, server, found, end_tracer, steps)
-        answered = _require_answer(target)
-    except Exception as error:
-        record({**entry, "outcome": "failed", "steps": steps, "error": str(error)})
+        answered = _resume(target, found, end_tracer, steps)
+    except InnoscopeError as error:
+        journal_rescue(target, at, found, "failed", f"{', '.join(steps) or 'nothing sent'}: {error.what}")
         raise
-    done = Rescue(found, tuple(steps), time.monotonic() - began, answered)
-    record({**entry, "outcome": "done", "steps": steps, "seconds": done.seconds, "answered": answered})
-    return done
+    seconds = time.monotonic() - began
+    problem = journal_rescue(target, at, found, "done", f"{', '.join(steps)}: well after {seconds:.2f} s")
+    return Rescue(tuple(steps), seconds, answered, problem)
 
 
-def _until_well(
-    target: Target, server: Handle, now: Standing, end_tracer: bool, steps: list[str]
-) -> None:
-    """Return when nothing stands still and nobody traces; a gdb that a script starts anew is ended too."""
-    deadline = time.monotonic() + _CONTINUED_S
-    while not now.well:
-        require_possible(target, now, end_tracer=end_tracer)
-        steps += [_end(tracer) for tracer in now.tracers]
+def _resume(target: Target, found: Standing, end_tracer: bool, steps: list[str]) -> bool | None:
+    """Add what is done to ``steps``. SIGCONT also takes back SIGSTOPs that a killed gdb has left behind."""
+    deadline = time.monotonic() + _RESUME_S
+    while found.still or found.tracers:
+        check(target, found, end_tracer=end_tracer)
+        steps += [_end(tracer) for tracer in found.tracers]
         if time.monotonic() > deadline:
             raise ChangeFailed(
-                f"process {target.pid} does not run again: {now.still} of {now.threads} threads stand still",
-                remedy="something stops it again and again: find and end that (ps -ef), and repeat this",
+                f"process {target.pid} is stopped again and again: {found}",
+                remedy="find and end what stops it (ps -ef), and repeat this",
             )
-        server.send(signal.SIGCONT)
+        send(target.pid, target.start_time, signal.SIGCONT)
         steps.append("SIGCONT to the server")
-        now = find(target)
-
-
-def _require_answer(target: Target) -> bool | None:
+        found = find(target)
     answered = answers(target, _ANSWER_S)
     if answered is False:
         raise ChangeFailed(
             f"process {target.pid} runs again, untraced, and did not answer within {_ANSWER_S:.0f} s",
-            remedy=f"where it is: innoscope stacks --pid {target.pid}",
+            remedy=f"innoscope stacks --pid {target.pid}",
         )
     return answered
-
-
-def _server(target: Target) -> Handle:
-    handle = Handle.open(target.pid, target.start_time, f"the server (pid {target.pid})")
-    if handle is None:
-        raise gone(target.pid)
-    return handle
 
 
 def _end(tracer: Tracer) -> str:
     """Send SIGTERM, and SIGKILL if that is not enough; return what was done."""
     who = f"{tracer.name} (pid {tracer.pid})"
-    handle = Handle.open(tracer.pid, tracer.start_time, who)
-    if handle is None:
+    if send(tracer.pid, tracer.start_time, signal.SIGTERM):
         return f"{who} has ended by itself"
-    with handle:
-        if handle.ended():
-            return f"{who} has ended by itself"
-        handle.send(signal.SIGTERM)
-        handle.send(signal.SIGCONT)  # suspended by Ctrl-Z it would not take the first
-        if handle.ended(GENTLE_S):
-            return f"SIGTERM to {who}"
-        handle.send(signal.SIGKILL)
-        if handle.ended(_KILLED_S):
-            return f"SIGTERM, then SIGKILL to {who}"
-    raise ChangeFailed(
-        f"{who} does not end, not even by SIGKILL",
-        remedy=f"it waits in the kernel: cat /proc/{tracer.pid}/stack",
-    )
+    if send(tracer.pid, tracer.start_time, signal.SIGCONT, _TERM_S):  # a suspended one takes SIGTERM only now
+        return f"SIGTERM to {who}"
+    send(tracer.pid, tracer.start_time, signal.SIGKILL, _KILL_S)
+    return f"SIGTERM, then SIGKILL to {who}"
+
+
+def send(pid: int, start_time: int, number: int, wait_s: float = 0.0) -> bool:
+    """Signal the process that began then, and no other; return whether it has ended within ``wait_s``.
+
+    Raises NoRights, and KernelUnable where there are no pidfds (Linux before 5.3).
+    """
+    try:
+        pidfd = os.pidfd_open(pid)
+        try:
+            if ProcFs().stat(pid).start_time != start_time:
+                return True
+            signal.pidfd_send_signal(pidfd, number)
+            return bool(select([pidfd], [], [], wait_s)[0])
+        finally:
+            os.close(pidfd)
+    except ProcessLookupError:
+        return True
+    except PermissionError as error:
+        raise NoRights(f"cannot signal process {pid}: {error.strerror}", remedy="sudo innoscope …") from error
+    except OSError as error:
+        raise KernelUnable(f"no pidfds: {error.strerror}", remedy=f"kill -CONT {pid}") from error
+
+
+def answers(target: Target, timeout_s: float) -> bool | None:
+    """Return whether the server greets a client without an account; None if nobody listens on its socket."""
+    if target.socket is None:
+        return None
+    try:
+        with (
+            socket_from_here(ProcFs(), target, target.socket) as path,
+            socket.socket(socket.AF_UNIX) as connection,
+        ):
+            connection.settimeout(timeout_s)
+            connection.connect(path)
+            first = connection.makefile("rb").read(5)
+    except (SqlFailed, ConnectionRefusedError, FileNotFoundError):
+        return None
+    except OSError:
+        return False
+    return first[4:] in (b"\n", b"\xff")  # protocol version 10, or an error as "Too many connections"
+
+
+def journal_rescue(target: Target, at: float, found: Standing, outcome: str, reason: str) -> str | None:
+    """Add a rescue that is over to the journal; return why that was not possible."""
+    book = Journal()
+    try:
+        entry = Entry(
+            id=fresh_id(book.entries()), at=at, who=printable(people.ourselves(ProcFs())), why=None,
+            toggle=RESCUE, value="", way="signal", server=ServerId.of(target, boot_id()),
+            steps=(Step(printable(str(found)), None, None),),
+        )  # fmt: skip
+        book.intend(entry)
+        book.conclude(entry.id, outcome, reason)
+    except InnoscopeError as error:
+        return error.what.removeprefix("nothing was changed: ")
+    return None

@@ -1,0 +1,174 @@
+"""Resuming a server: signals reach the process that was meant only, and the journal has each rescue."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import subprocess
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope.cli import toggle_words
+from innoscope.errors import KernelUnable
+from innoscope.target.discover import identify
+from innoscope.target.proc import ProcFs
+from innoscope.toggles import status, unstick
+from innoscope.toggles.journal import Journal
+from innoscope.toggles.model import Refused
+from innoscope.toggles.places import boot_id
+from innoscope.toggles.standing import Standing, Tracer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from innoscope.target.model import Target
+
+GREETING = b"\x4a\x00\x00\x00\x0a5.6.24\x00"
+TOO_MANY = b"\x17\x00\x00\x00\xff\x10\x04Too many connections"
+GDB = Tracer(12, 99, "gdb", "gdb -p 7", "root (ann)", 1000.0, stopped=False, started_server=False)
+FOUND = Standing(threads=125, stopped=3, traced=122, tracers=(GDB,), hidden=False)
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Target:
+    """Return ourselves as a server, with a journal of our own."""
+    monkeypatch.setenv("INNOSCOPE_STATE", str(tmp_path / "state"))
+    return identify(ProcFs(), os.getpid())
+
+
+def start_time(process: subprocess.Popen[bytes]) -> int:
+    return ProcFs().stat(process.pid).start_time
+
+
+def test_a_signal_and_the_end(sleeper: subprocess.Popen[bytes]) -> None:
+    began = start_time(sleeper)
+    assert not unstick.send(sleeper.pid, began, 0)
+    assert unstick.send(sleeper.pid, began, signal.SIGTERM, 10)
+    assert unstick.send(sleeper.pid, began, signal.SIGTERM), "a zombie"
+    assert sleeper.wait() == -signal.SIGTERM
+    assert unstick.send(sleeper.pid, began, signal.SIGTERM), "no process"
+
+
+def test_another_process_with_that_id_gets_no_signal(sleeper: subprocess.Popen[bytes]) -> None:
+    assert unstick.send(sleeper.pid, start_time(sleeper) + 1, signal.SIGKILL, 0.1)
+    assert sleeper.poll() is None
+
+
+def test_a_kernel_without_pidfds(sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: int) -> int:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    began = start_time(sleeper)
+    monkeypatch.setattr(os, "pidfd_open", missing)
+    with pytest.raises(KernelUnable, match="pidfd") as refused:
+        unstick.send(sleeper.pid, began, signal.SIGCONT)
+    assert f"kill -CONT {sleeper.pid}" in str(refused.value.remedy)
+
+
+def test_a_stopped_server_is_resumed(target: Target, sleeper: subprocess.Popen[bytes]) -> None:
+    server = replace(target, pid=sleeper.pid, start_time=start_time(sleeper), socket=None)
+    sleeper.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED | os.WNOWAIT)
+    found = next(unstick.stopped_for(server, 0.2))
+    assert (found.stopped, found.traced, found.tracers) == (1, 0, ())
+
+    done = unstick.rescue(server, found, end_tracer=False)
+
+    assert (done.steps, done.answered, done.journal) == (("SIGCONT to the server",), None, None)
+    assert not unstick.find(server).still
+    assert [entry.outcome for entry in Journal().entries()] == ["done"]
+
+
+def test_a_debugger_is_ended_on_request_only(target: Target) -> None:
+    with pytest.raises(Refused, match=r"held by gdb \(pid 12\) of root \(ann\)") as refused:
+        unstick.check(target, FOUND, end_tracer=False)
+    assert "--end-tracer" in str(refused.value.remedy)
+    unstick.check(target, FOUND, end_tracer=True)
+    parent = replace(FOUND, tracers=(replace(GDB, started_server=True),))
+    with pytest.raises(Refused, match="has started it"):
+        unstick.check(target, parent, end_tracer=True)
+
+
+def test_the_journal_has_it(target: Target) -> None:
+    steps = "SIGTERM to gdb (pid 12), SIGCONT to the server: well after 0.06 s"
+    for outcome in ("done", "failed"):
+        assert unstick.journal_rescue(target, 5.0, FOUND, outcome, steps) is None
+
+    entry, failed = Journal().entries()
+    assert (entry.toggle, entry.way, entry.outcome, failed.outcome) == ("unstick", "signal", "done", "failed")
+    assert (entry.may_be_in_force, failed.may_be_in_force) == (False, False)
+    assert entry.server.life == (target.pid, target.start_time, boot_id())
+    row = dict(zip(toggle_words.HISTORY, toggle_words.history_row(entry), strict=True))
+    assert row["CHANGE"] == str(FOUND)
+    assert row["OUTCOME"] == f"done: {steps}"
+    assert status.document([entry])["servers"] == []
+
+
+def test_a_damaged_journal_is_left_alone(target: Target) -> None:
+    journal = Journal()
+    journal.folder.mkdir(mode=0o700)
+    journal.path.write_bytes(b"?\n?\n")
+    journal.path.chmod(0o600)
+
+    assert "line 1 is damaged" in str(unstick.journal_rescue(target, 5.0, FOUND, "done", ""))
+    assert journal.path.read_bytes() == b"?\n?\n"
+
+
+@pytest.mark.parametrize("name", ["folder is a file", "folder is a device"])
+def test_a_journal_that_cannot_be_written(target: Target, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "state"
+    if name == "folder is a file":
+        folder.write_text("")
+    else:
+        folder.symlink_to("/dev/full")
+
+    assert str(folder) in str(unstick.journal_rescue(target, 5.0, FOUND, "done", ""))
+
+
+@pytest.mark.parametrize(
+    ("says", "lives"),
+    [(GREETING, True), (TOO_MANY, True), (b"", False), (b"\x01", False), (b"HTTP/1.1 200 OK", False)],
+)
+def test_what_it_says_first(target: Target, tmp_path: Path, says: bytes, lives: bool) -> None:
+    path = tmp_path / "s.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(says)
+
+        server = threading.Thread(target=serve)
+        server.start()
+        assert unstick.answers(replace(target, socket=str(path)), 5) is lives
+        server.join()
+
+
+def test_a_server_that_is_silent(target: Target, tmp_path: Path) -> None:
+    """The kernel takes the connection for it; nobody speaks."""
+    path = tmp_path / "s.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        assert unstick.answers(replace(target, socket=str(path)), 0.05) is False
+
+
+def test_nobody_listens(target: Target, tmp_path: Path) -> None:
+    assert unstick.answers(replace(target, socket=str(tmp_path / "none.sock")), 1) is None
+    assert unstick.answers(replace(target, socket=str(tmp_path / "no folder" / "none.sock")), 1) is None
+    assert unstick.answers(replace(target, socket=None), 1) is None
