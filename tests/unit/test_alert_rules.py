@@ -224,8 +224,8 @@ def test_commands_in_runbooks_can_be_typed(page: str, words: list[str]) -> None:
     if words and words != ["--help"]:
         command.make_context("innoscope", [*words], resilient_parsing=False)
     if command.name in ("set", "plan") and words:
-        toggle = catalog.load()[words[0]]
-        assert toggle.domain is None or words[1], page
+        assert words[0] in catalog.load(), page
+        assert words[1], page
 
 
 def test_alertmanager_takes_the_sample_and_routes_by_severity() -> None:
