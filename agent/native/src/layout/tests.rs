@@ -167,9 +167,9 @@ fn errors_say_what_is_missing() {
             ("no_such_thing.a", "no debug information of no_such_thing"),
             ("pool.name", "it is an array"),
             ("pool.lists[3].count", "the array has 3 elements"),
-            ("plain.a", "no structure"),
-            ("plain[0]", "no array"),
-            ("pools[*].next.first", "behind [*]"),
+            ("plain.a", "not a structure"),
+            ("plain[0]", "not an array"),
+            ("pools[*].next.first", "after [*]"),
             ("a b", "not a path"),
         ] {
             let said = program.members(&[path]).remove(0).unwrap_err();

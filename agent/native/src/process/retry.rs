@@ -138,7 +138,7 @@ impl Process {
             Ok(samples) => samples,
             Err(error) => {
                 let note = format!(
-                    "threads on a CPU could not be sampled (perf_event_open: {error}); their stacks are stale"
+                    "cannot sample threads on a CPU (perf_event_open: {error}); their stacks are stale"
                 );
                 if !snapshot.notes.contains(&note) {
                     snapshot.notes.push(note);

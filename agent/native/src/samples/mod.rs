@@ -104,7 +104,7 @@ impl Samples {
             .map_err(|error| Error::new(Kind::Internal, format!("opening the ring buffer: {error}")))?;
         let modules = Modules::new(pid, search)?;
         if modules.all().is_empty() {
-            let detail = format!("process {pid} has no code mapped: it is ending, or a kernel thread");
+            let detail = format!("process {pid} has no code mapped: it is exiting, or it is a kernel thread");
             return Err(Error::new(Kind::Gone, detail));
         }
         let aggregator = Aggregator {

@@ -185,7 +185,7 @@ fn a_decompression_bomb_is_refused_before_unpacking() {
     let mut bomb = sealed(&shop.build_id, &shop.payload);
     bomb[20..24].copy_from_slice(&u32::MAX.to_le_bytes());
     let problem = shop.refused(&with_valid_header(bomb));
-    assert!(problem.contains("it would take 4294967295 bytes"), "{problem}");
+    assert!(problem.contains("it would unpack to 4294967295 bytes"), "{problem}");
     let many =
         [&[0; 8][..], &4_u32.to_le_bytes(), &1_u32.to_le_bytes(), &u32::MAX.to_le_bytes(), &[0]].concat();
     assert_eq!(opened(sealed("aa", &many)).unwrap_err(), "is damaged: it would have 4294967295 symbols");
