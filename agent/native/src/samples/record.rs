@@ -63,9 +63,9 @@ pub struct WaitTime {
 pub enum Mode {
     /// Running on a CPU.
     Running,
-    /// Waiting for something.
+    /// Blocked: waiting for something.
     Blocked,
-    /// Waiting for a CPU.
+    /// Runnable: waiting for a CPU.
     Runnable,
 }
 
@@ -127,7 +127,7 @@ impl Account {
     }
 }
 
-/// One record.
+/// A record of the ring buffer.
 #[derive(Debug)]
 pub enum Record<'ring> {
     /// A stack that is counted at once.
