@@ -20,7 +20,7 @@ const MAP_DESCRIPTOR: u8 = 1;
 /// `BPF_PSEUDO_MAP_VALUE`: the constant is a map's descriptor and stands for the address of its only value,
 /// plus the offset in the second instruction.
 const MAP_VALUE: u8 = 2;
-/// Size of the buffer for the verifier's log, which gets the end of the log.
+/// Size of the buffer for the verifier's log. If the log is longer the buffer gets its end.
 const LOG_BYTES: usize = 256 << 10;
 const LOG_LINES: usize = 5;
 /// `BPF_OBJ_NAME_LEN` without the terminating NUL.

@@ -130,7 +130,7 @@ impl Account {
 /// A record of the ring buffer.
 #[derive(Debug)]
 pub enum Record<'ring> {
-    /// A stack that is counted at once.
+    /// A stack that is counted immediately.
     Sample(Capture<'ring>),
     /// The stack of a wait that begins; `weight` identifies the wait.
     WaitBegins(Capture<'ring>),
