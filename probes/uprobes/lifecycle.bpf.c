@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* Crash recovery and shutdown: how far a server is to which nobody can log in. */
+/* Crash recovery and shutdown: the progress of a server while nobody can log in to it. */
 
 #ifdef HAVE_RECOVERY_SCAN
 int recovery_scan_enter(struct pt_regs *ctx)

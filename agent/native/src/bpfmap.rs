@@ -92,7 +92,7 @@ impl Map {
         }
         Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            format!("a key of {} bytes for a map with keys of {}", key.len(), self.key_bytes),
+            format!("got a key of {} bytes for a map with keys of {} bytes", key.len(), self.key_bytes),
         ))
     }
 

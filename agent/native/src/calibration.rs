@@ -31,7 +31,7 @@ pub extern "C" fn innoscope_calibration_stepped(value: u64) -> u64 {
     std::arch::naked_asm!("lea rax, [rdi + 1]", "push rbp", "pop rbp", "ret")
 }
 
-/// Does next to nothing.
+/// Do next to nothing, so that the duration of a probed call is the cost of the probe.
 #[cfg(not(target_arch = "x86_64"))]
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -39,7 +39,7 @@ pub extern "C" fn innoscope_calibration(value: u64) -> u64 {
     black_box(value).wrapping_add(1)
 }
 
-/// Does next to nothing.
+/// Do next to nothing, so that the duration of a probed call is the cost of the probe.
 #[cfg(not(target_arch = "x86_64"))]
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -51,7 +51,6 @@ pub extern "C" fn innoscope_calibration_stepped(value: u64) -> u64 {
 ///
 /// Before each call the caches are filled with other data, as a server does between two calls of a function:
 /// a hit then costs twice as much. The median leaves out calls in which another thread got the CPU.
-/// costs twice as much then. The median leaves out the calls in which somebody else got the CPU.
 pub fn run(calls: u32, stepped: bool) -> Duration {
     let function = if stepped { innoscope_calibration_stepped } else { innoscope_calibration };
     let mut cold = vec![0_u8; COLD_BYTES];

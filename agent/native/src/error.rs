@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-/// Kind of a failure; `as_str` is what Python sees in `NativeError.args[0]`.
+/// The kind of a failure; Python gets its `as_str` as `NativeError.args[0]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The process has ended or never existed.

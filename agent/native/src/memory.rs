@@ -35,7 +35,7 @@ pub fn read(pid: u32, address: u64, size: usize) -> Result<Vec<u8>> {
 /// Read up to `size` bytes from `address`, fewer if the mapping ends before.
 pub fn read_some(pid: u32, address: u64, size: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; size];
-    let pieces = page_wise(address, size);
+    let pieces = split_pages(address, size);
     let mut filled = 0;
     for batch in pieces.chunks(IOV_MAX) {
         let wanted: usize = batch.iter().map(|piece| piece.len).sum();
@@ -98,7 +98,7 @@ fn read_batch(pid: u32, batch: &[(u64, usize)], found: &mut Vec<Option<Vec<u8>>>
 
 /// Split a range at page boundaries. The kernel then returns all pages before the end of the mapping, and not
 /// just an error.
-fn page_wise(address: u64, bytes: usize) -> Vec<RemoteIoVec> {
+fn split_pages(address: u64, bytes: usize) -> Vec<RemoteIoVec> {
     let mut pieces = Vec::with_capacity(bytes / PAGE + 2);
     let mut base = address as usize;
     let end = base.saturating_add(bytes);

@@ -186,7 +186,7 @@ impl Modules {
                     module.elf = Some(elf);
                 }
                 None => {
-                    module.problem = Some(format!("{}: no segment of the file is mapped here", first.path));
+                    module.problem = Some(format!("{}: no segment of the file is mapped", first.path));
                 }
             },
             Err(problem) => module.problem = Some(problem.to_string()),

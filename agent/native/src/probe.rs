@@ -42,7 +42,7 @@ pub fn perf() -> (bool, String) {
             Ok([sample]) => {
                 (true, format!("sampled a running thread with {} bytes of stack", sample.stack.len()))
             }
-            Ok(_) => (false, "the event was opened, but no sample came in 500 ms".to_owned()),
+            Ok(_) => (false, "the event was opened, but no sample arrived within 500 ms".to_owned()),
             Err(error) => (false, format!("perf_event_open: {error}")),
         }
     })
@@ -61,7 +61,7 @@ pub fn ptrace() -> (bool, String) {
     let child = Command::new("sleep").arg("10").stdin(Stdio::null()).stdout(Stdio::null()).spawn();
     let mut child = match child {
         Ok(child) => child,
-        Err(error) => return (false, format!("cannot start a child to try it on: {error}")),
+        Err(error) => return (false, format!("cannot start a child process to test with: {error}")),
     };
     let tried = PtraceSource::new(child.id()).copy_all();
     // Best effort: the child has no other purpose.
@@ -69,7 +69,7 @@ pub fn ptrace() -> (bool, String) {
     let _ = child.wait();
     describe(tried.map(|threads| {
         let held = threads.iter().filter(|thread| thread.consistency == Consistency::Consistent).count();
-        (held > 0, "held a child process and let it go".to_owned())
+        (held > 0, "stopped a child process and detached from it".to_owned())
     }))
 }
 

@@ -106,7 +106,7 @@ impl Process {
         if modules.all().is_empty() {
             return Err(Error::new(
                 Kind::Gone,
-                format!("process {pid} has no code mapped: it is ending, or a kernel thread"),
+                format!("process {pid} has no code mapped: it is exiting, or it is a kernel thread"),
             ));
         }
         refuse_other_architecture(pid, &modules)?;
@@ -202,8 +202,8 @@ impl Process {
             // The text must not change from snapshot to snapshot, because readers list each distinct note
             // once.
             snapshot.notes.push(format!(
-                "some stacks are cut and marked truncated: a snapshot copies at most {} MB; other threads have \
-                 their turn at the next",
+                "some stacks are cut and marked truncated: a snapshot copies at most {} MB of stacks; \
+                 other threads are copied completely in the next one",
                 self.max_bytes / 1_000_000,
             ));
         }
@@ -312,7 +312,7 @@ fn refuse_other_architecture(pid: u32, modules: &Modules) -> Result<()> {
     match machine {
         Some(machine) if machine != std::env::consts::ARCH => {
             let detail = format!(
-                "process {pid} runs {machine} code, this build looks into {}",
+                "process {pid} runs {machine} code, but this build supports only {}",
                 std::env::consts::ARCH
             );
             Err(Error::new(Kind::Arch, detail))

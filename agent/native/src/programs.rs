@@ -20,7 +20,7 @@ const MAP_DESCRIPTOR: u8 = 1;
 /// `BPF_PSEUDO_MAP_VALUE`: the constant is a map's descriptor and stands for the address of its only value,
 /// plus the offset in the second instruction.
 const MAP_VALUE: u8 = 2;
-/// Size of the buffer for the verifier's log, which gets the end of the log.
+/// Size of the buffer for the verifier's log. If the log is longer the buffer gets its end.
 const LOG_BYTES: usize = 256 << 10;
 const LOG_LINES: usize = 5;
 /// `BPF_OBJ_NAME_LEN` without the terminating NUL.
@@ -62,7 +62,7 @@ pub fn create_map(shape: &Shape) -> Result<OwnedFd> {
             &raw const options,
         )
     };
-    owned(descriptor).map_err(|error| failed(&error, &format!("making the map {}", shape.name), ""))
+    owned(descriptor).map_err(|error| failed(&error, &format!("creating the map {}", shape.name), ""))
 }
 
 /// Create an array with one value and freeze it, so that the value can never change.
@@ -71,7 +71,7 @@ pub fn create_map(shape: &Shape) -> Result<OwnedFd> {
 pub fn create_constants(shape: &Shape, value: &[u8]) -> Result<OwnedFd> {
     let doing = format!("filling the map {}", shape.name);
     if value.len() != shape.value_bytes as usize || shape.key_bytes as usize != size_of::<u32>() {
-        return Err(Error::new(Kind::Internal, format!("{doing} with a value of another size")));
+        return Err(Error::new(Kind::Internal, format!("{doing}: the value does not have the map's size")));
     }
     let map = create_map(shape)?;
     let key = 0_u32;
@@ -132,7 +132,7 @@ pub fn load_iterator(name: &str, code: &[u8], maps: &[RawFd], target: u32) -> Re
 fn load(name: &str, code: &[u8], maps: &[RawFd], program_type: ProgramType) -> Result<OwnedFd> {
     let mut code = code.to_vec();
     link(&mut code, maps).ok_or_else(|| {
-        Error::new(Kind::Internal, format!("the code of {name} asks for more than maps and helpers"))
+        Error::new(Kind::Internal, format!("the code of {name} refers to more than maps and helpers"))
     })?;
     let label = kernel_name(name)?;
     try_load(&label, &code, program_type, &mut []).or_else(|_| {
@@ -213,7 +213,7 @@ pub fn unlinked(code: &[libbpf_sys::bpf_insn], maps: &[RawFd]) -> Option<Vec<u8>
 fn kernel_name(name: &str) -> Result<CString> {
     let bytes = name.as_bytes();
     CString::new(&bytes[..bytes.len().min(NAME_BYTES)])
-        .map_err(|_| Error::new(Kind::Internal, format!("{name:?} is no name for a program or map")))
+        .map_err(|_| Error::new(Kind::Internal, format!("{name:?} is not a valid name for a program or map")))
 }
 
 /// Convert the result of a libbpf function to a descriptor or an error.

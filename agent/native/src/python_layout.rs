@@ -63,36 +63,39 @@ fn members_in_process(
     debug_files: HashMap<String, PathBuf>,
 ) -> PyResult<Option<PyMembers>> {
     let reader = reader(py)?;
-    let answers = py.detach(|| {
+    let results = py.detach(|| {
         let (elf, mapping) = executable(pid)?;
         let search = DebugSearch::of_process(pid, debug_dirs, debug_files);
         let dwarf = symbols::find_dwarf(&elf, Path::new(&mapping.path), &search);
         dwarf.map(|dwarf| read(&reader, &dwarf, &members)).transpose()
     })?;
-    Ok(answers.map(|answers| sorted(members, answers)))
+    Ok(results.map(|results| split_results(members, results)))
 }
 
 #[pyfunction]
 fn members_in_file(py: Python<'_>, path: PathBuf, members: Vec<String>) -> PyResult<Option<PyMembers>> {
     let reader = reader(py)?;
-    let answers = py.detach(|| {
+    let results = py.detach(|| {
         let elf = ElfFile::open(&path).map_err(|error| Error::new(Kind::Elf, error.to_string()))?;
         elf.has_debug_info().then(|| read(&reader, &elf, &members)).transpose()
     })?;
-    Ok(answers.map(|answers| sorted(members, answers)))
+    Ok(results.map(|results| split_results(members, results)))
 }
 
-type Answers = Vec<std::result::Result<layout::Member, String>>;
+type Results = Vec<std::result::Result<layout::Member, String>>;
 
-fn read(reader: &ChildCommand, elf: &ElfFile, members: &[String]) -> Result<Answers> {
+fn read(reader: &ChildCommand, elf: &ElfFile, members: &[String]) -> Result<Results> {
     confined::members(reader, elf, members).map_err(|reason| Error::new(Kind::Elf, reason))
 }
 
 /// Split the answers into found members and reasons, both by path.
-fn sorted(members: Vec<String>, answers: Vec<std::result::Result<layout::Member, String>>) -> PyMembers {
+fn split_results(
+    members: Vec<String>,
+    results: Vec<std::result::Result<layout::Member, String>>,
+) -> PyMembers {
     let (mut found, mut missing) = (HashMap::new(), HashMap::new());
-    for (path, answer) in members.into_iter().zip(answers) {
-        match answer {
+    for (path, result) in members.into_iter().zip(results) {
+        match result {
             Ok(member) => {
                 let kind = member.kind.as_str();
                 found.insert(path, (member.offsets, member.size, kind, member.stride, member.count));

@@ -145,24 +145,24 @@ impl BpfMap {
     }
 
     fn array(&self, entries: u32) -> PyResult<Vec<Vec<u64>>> {
-        self.inner.array(entries).map_err(numbered)
+        self.inner.array(entries).map_err(with_errno)
     }
 
     fn items(&self) -> PyResult<Vec<(Vec<u8>, Vec<u64>)>> {
-        self.inner.items().map_err(numbered)
+        self.inner.items().map_err(with_errno)
     }
 
     fn update(&self, key: Vec<u8>, value: Vec<u8>) -> PyResult<()> {
-        self.inner.update(&key, &value).map_err(numbered)
+        self.inner.update(&key, &value).map_err(with_errno)
     }
 
     fn delete(&self, key: Vec<u8>) -> PyResult<()> {
-        self.inner.delete(&key).map_err(numbered)
+        self.inner.delete(&key).map_err(with_errno)
     }
 }
 
 /// Convert an error with its `errno`, which PyO3's own conversion leaves out.
-fn numbered(error: io::Error) -> PyErr {
+fn with_errno(error: io::Error) -> PyErr {
     match error.raw_os_error() {
         Some(number) => PyOSError::new_err((number, error.to_string())),
         None => error.into(),

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use crate::error::{Error, Result};
 use crate::python::{ModuleInfo, PyFrame, module_info, py_frame, reader};
 use crate::samples::programs::{self, Target};
-use crate::samples::{self, Naming, Place};
+use crate::samples::{self, Place, SymbolOptions};
 use crate::snapshot::bpf::BpfSource;
 use crate::symbols::DebugSearch;
 
@@ -52,8 +52,8 @@ impl Samples {
         let mut search = DebugSearch::of_process(pid, dirs, debug_files.unwrap_or_default());
         search.reader = reader(py)?;
         let file_calls = file_calls.unwrap_or_default().into_iter().collect();
-        let naming = Naming { search, inlines, kernel, file_calls };
-        let inner = py.detach(|| samples::Samples::new(pid, ring, naming))?;
+        let symbol_options = SymbolOptions { search, inlines, kernel, file_calls };
+        let inner = py.detach(|| samples::Samples::new(pid, ring, symbol_options))?;
         Ok(Self { inner: Mutex::new(inner) })
     }
 

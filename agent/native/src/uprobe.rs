@@ -107,7 +107,7 @@ fn attributes(path: &CString, place: Place<'_>) -> Result<perf_event_attr> {
 
 fn pmu_type() -> Result<u32> {
     let text = pmu_file("type")?;
-    text.trim().parse().map_err(|_| odd("type", &text))
+    text.trim().parse().map_err(|_| unexpected("type", &text))
 }
 
 /// Return the bit of `config` that requests a return probe; the file has the form "config:0".
@@ -116,7 +116,7 @@ fn retprobe_bit() -> Result<u32> {
     text.trim()
         .strip_prefix("config:")
         .and_then(|bit| bit.parse().ok())
-        .ok_or_else(|| odd("format/retprobe", &text))
+        .ok_or_else(|| unexpected("format/retprobe", &text))
 }
 
 fn pmu_file(name: &str) -> Result<String> {
@@ -126,6 +126,6 @@ fn pmu_file(name: &str) -> Result<String> {
     })
 }
 
-fn odd(name: &str, text: &str) -> Error {
+fn unexpected(name: &str, text: &str) -> Error {
     Error::new(Kind::Bpf, format!("{PMU}/{name} reads {text:?}"))
 }

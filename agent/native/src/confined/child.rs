@@ -33,7 +33,7 @@ pub fn serve() -> io::Result<()> {
     match what {
         "members" => members(&elf, requests),
         "inlines" => inlines(&elf, shared.as_deref(), requests),
-        _ => Err(io::Error::other("no such question")),
+        _ => Err(io::Error::other("unknown request")),
     }
 }
 

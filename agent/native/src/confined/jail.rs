@@ -140,7 +140,7 @@ pub fn become_program(program: &OsStr, arguments: &[OsString]) -> Error {
 }
 
 fn confine_program() -> Result<()> {
-    prefer_to_be_killed();
+    become_first_oom_victim();
     limit(libc::RLIMIT_CPU, 2 * CPU_S)?;
     limit(libc::RLIMIT_AS, DEBUGGER_BYTES)?;
     limit(libc::RLIMIT_FSIZE, 0)?;
@@ -204,7 +204,7 @@ fn deny_filter() -> Vec<libc::sock_filter> {
 /// # Errors
 /// If the kernel refuses any restriction. The caller must then not read the file.
 pub fn enter() -> Result<()> {
-    prefer_to_be_killed();
+    become_first_oom_victim();
     for (resource, max) in [
         (libc::RLIMIT_CPU, CPU_S),
         (libc::RLIMIT_DATA, DATA_BYTES),
@@ -230,7 +230,7 @@ fn limit(resource: libc::__rlimit_resource_t, max: u64) -> Result<()> {
 
 /// Become the first victim of the OOM killer and run at low priority. Errors are ignored: safety does not
 /// depend on it.
-fn prefer_to_be_killed() {
+fn become_first_oom_victim() {
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     // SAFETY: setpriority takes numbers only.
     let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };

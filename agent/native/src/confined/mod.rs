@@ -67,7 +67,7 @@ impl Drop for Reader {
 impl Reader {
     /// Start a child that reads this file.
     fn start(start: &ChildCommand, elf: &ElfFile, shared: Option<&ElfFile>, what: &str) -> io::Result<Self> {
-        let unusable = || io::Error::other("not a file that can be passed on");
+        let unusable = || io::Error::other("not an open file, so it cannot be passed to a child process");
         let file = duplicate_above_child_files(elf.file().ok_or_else(unusable)?)?;
         let shared = shared.and_then(ElfFile::file).map(duplicate_above_child_files).transpose()?;
         let (program, arguments) = start.split_first().ok_or_else(|| io::Error::other("no program given"))?;
@@ -114,7 +114,7 @@ impl Reader {
                 return String::from_utf8(line).map_err(io::Error::other);
             }
             if self.pending.len() > MAX_RESPONSE {
-                return Err(io::Error::other("its answer is too long"));
+                return Err(io::Error::other("the response is too long"));
             }
             wait_readable(self.responses.as_fd(), deadline)?;
             let mut buffer = [0; 16 << 10];
@@ -172,7 +172,7 @@ pub fn members(
         for _ in paths {
             let line = reader.receive()?;
             reader.timeout = FIRST_TIMEOUT;
-            responses.push(parse_response(&line).ok_or_else(|| io::Error::other("a malformed answer"))?);
+            responses.push(parse_response(&line).ok_or_else(|| io::Error::other("malformed response"))?);
         }
         Ok(responses)
     };

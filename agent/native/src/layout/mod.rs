@@ -163,7 +163,7 @@ impl Resolver {
 
     fn enter(&mut self, target: Place) -> Result<(), Stop> {
         if self.stride != 0 {
-            return Err(Stop::Missing("a pointer behind [*] is not followed".to_owned()));
+            return Err(Stop::Missing("a pointer after [*] is not supported".to_owned()));
         }
         self.offsets.push(0);
         self.at = target;
@@ -182,12 +182,15 @@ fn follow(units: &Units<'_>, root: Place, path: &Path) -> Result<Member, Stop> {
         }
     }
     if let Some(Shape::Structure { complete: false }) = types.shape(resolver.at) {
-        return Err(Stop::Incomplete(format!("{}: the debug information has no such type whole", path.text)));
+        return Err(Stop::Incomplete(format!("{}: the debug information only declares the type", path.text)));
     }
     let leaf = types.leaf(resolver.at).map_err(|reason| Stop::Missing(format!("{}: {reason}", path.text)))?;
     if leaf.slots > 0 {
         if resolver.stride != 0 {
-            return Err(Stop::Missing(format!("{}: counters in slots behind [*]", path.text)));
+            return Err(Stop::Missing(format!(
+                "{}: counters in slots after [*] are not supported",
+                path.text
+            )));
         }
         (resolver.stride, resolver.count) = (leaf.stride, leaf.slots);
     }
@@ -202,11 +205,11 @@ fn field(types: &Types<'_, '_>, resolver: &mut Resolver, name: &str, text: &str)
             Some(Shape::Pointer(target)) => resolver.enter(target)?,
             Some(Shape::Structure { complete: false }) => {
                 return Err(Stop::Incomplete(format!(
-                    "{text}: the debug information has no such type whole"
+                    "{text}: the debug information only declares the type"
                 )));
             }
             Some(Shape::Structure { complete: true }) => break,
-            _ => return Err(Stop::Missing(format!("{text}: what holds {name} is no structure"))),
+            _ => return Err(Stop::Missing(format!("{text}: the parent of {name} is not a structure"))),
         }
     }
     let (offset, at) = types
@@ -230,7 +233,7 @@ fn index_into(
             resolver.enter(target)?;
             (target, 0)
         }
-        _ => return Err(Stop::Missing(format!("{text}: no array where an index is"))),
+        _ => return Err(Stop::Missing(format!("{text}: an index on a type that is not an array"))),
     };
     let Some(size) = types.size(element) else {
         return Err(Stop::Incomplete(format!("{text}: the size of an element is not known")));

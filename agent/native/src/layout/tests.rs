@@ -45,7 +45,7 @@ const FORWARD: &str = "struct Pool; extern Pool *pools, *forward, pool; extern u
 struct Program {
     folder: PathBuf,
     /// The program's output: `(path, offset, size)`.
-    said: Vec<(String, u64, u64)>,
+    printed: Vec<(String, u64, u64)>,
 }
 
 impl Program {
@@ -59,13 +59,13 @@ impl Program {
         compiler.args(options).args(["-g", "-o", "prog", "forward.cc", "main.cc"]).current_dir(&folder);
         assert!(compiler.status().unwrap().success());
         let output = Command::new(folder.join("prog")).output().unwrap().stdout;
-        let said = String::from_utf8(output).unwrap();
-        let said = said.lines().map(|line| {
+        let printed = String::from_utf8(output).unwrap();
+        let printed = printed.lines().map(|line| {
             let mut fields = line.split(' ');
             let mut number = |name: &str| fields.next().expect(name).to_owned();
             (number("path"), number("offset").parse().unwrap(), number("size").parse().unwrap())
         });
-        Self { said: said.collect(), folder }
+        Self { printed: printed.collect(), folder }
     }
 
     fn members(&self, paths: &[&str]) -> Vec<Result<Member, String>> {
@@ -77,8 +77,8 @@ impl Program {
         self.members(&[path]).remove(0).unwrap()
     }
 
-    fn truth(&self, path: &str) -> (u64, u64) {
-        let found = self.said.iter().find(|said| said.0 == path).unwrap();
+    fn expected_place(&self, path: &str) -> (u64, u64) {
+        let found = self.printed.iter().find(|printed| printed.0 == path).unwrap();
         (found.1, found.2)
     }
 }
@@ -99,12 +99,18 @@ fn each_format(test: impl Fn(&Program)) {
 #[test]
 fn offsets_and_sizes_match_the_compiler() {
     each_format(|program| {
-        let asked: Vec<_> = program.said.iter().filter(|said| said.0.starts_with("pool.")).collect();
-        let paths: Vec<_> = asked.iter().map(|said| said.0.as_str()).collect();
+        let members: Vec<_> =
+            program.printed.iter().filter(|printed| printed.0.starts_with("pool.")).collect();
+        let paths: Vec<_> = members.iter().map(|printed| printed.0.as_str()).collect();
         assert_eq!(paths.len(), 9);
-        for (said, found) in asked.iter().zip(program.members(&paths)) {
+        for (printed, found) in members.iter().zip(program.members(&paths)) {
             let found = found.unwrap();
-            assert_eq!((found.offsets, found.size, found.count), (vec![said.1], said.2, 1), "{}", said.0);
+            assert_eq!(
+                (found.offsets, found.size, found.count),
+                (vec![printed.1], printed.2, 1),
+                "{}",
+                printed.0
+            );
         }
     });
 }
@@ -127,19 +133,22 @@ fn kinds_are_distinguished() {
         for ((path, kind), found) in expected.into_iter().zip(found) {
             assert_eq!(found.unwrap().kind, kind, "{path}");
         }
-        assert_eq!(program.one("pool").size, program.truth("whole").1);
+        assert_eq!(program.one("pool").size, program.expected_place("whole").1);
     });
 }
 
 #[test]
 fn pointers_are_followed_and_a_star_selects_all_elements() {
     each_format(|program| {
-        let (count, _) = program.truth("pool.lists[2].count");
+        let (count, _) = program.expected_place("pool.lists[2].count");
         assert_eq!(program.one("forward.lists[2].count").offsets, [0, count]);
-        let (next, _) = program.truth("pool.next");
+        let (next, _) = program.expected_place("pool.next");
         assert_eq!(program.one("pools.next.lists[2].count").offsets, [0, next, count]);
         let all = program.one("pools[*].lists[2].count");
-        assert_eq!((all.offsets, all.stride, all.count), (vec![0, count], program.truth("whole").1, 0));
+        assert_eq!(
+            (all.offsets, all.stride, all.count),
+            (vec![0, count], program.expected_place("whole").1, 0)
+        );
         let lists = program.one("pool.lists[*].count");
         assert_eq!((lists.offsets, lists.stride, lists.count), (vec![count - 32], 16, 3));
     });
@@ -149,11 +158,11 @@ fn pointers_are_followed_and_a_star_selects_all_elements() {
 fn counters_in_slots_are_summed() {
     each_format(|program| {
         let slots = program.one("pool.slots");
-        let (begin, _) = program.truth("slots");
+        let (begin, _) = program.expected_place("slots");
         assert_eq!((slots.offsets, slots.size, slots.stride, slots.count), (vec![begin + 64], 8, 64, 4));
         assert_eq!(slots.kind, Kind::Signed);
         let newer = program.one("pool.newer");
-        let (begin, _) = program.truth("newer");
+        let (begin, _) = program.expected_place("newer");
         assert_eq!((newer.offsets, newer.size, newer.stride, newer.count), (vec![begin], 8, 64, 3));
     });
 }
@@ -167,13 +176,13 @@ fn errors_say_what_is_missing() {
             ("no_such_thing.a", "no debug information of no_such_thing"),
             ("pool.name", "it is an array"),
             ("pool.lists[3].count", "the array has 3 elements"),
-            ("plain.a", "no structure"),
-            ("plain[0]", "no array"),
-            ("pools[*].next.first", "behind [*]"),
+            ("plain.a", "not a structure"),
+            ("plain[0]", "not an array"),
+            ("pools[*].next.first", "after [*]"),
             ("a b", "not a path"),
         ] {
-            let said = program.members(&[path]).remove(0).unwrap_err();
-            assert!(said.contains(reason), "{path}: {said}");
+            let error = program.members(&[path]).remove(0).unwrap_err();
+            assert!(error.contains(reason), "{path}: {error}");
         }
     });
 }

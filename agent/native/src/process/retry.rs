@@ -9,7 +9,7 @@ use crate::memory;
 use crate::snapshot::{Consistency, RawThread, Registers, Snapshot, Trust, perf};
 use crate::unwind::{End, Walk};
 
-/// How many rounds of sampling and copying a thread gets that ran or was on a CPU.
+/// Number of rounds in which a thread that ran or was on a CPU is sampled or copied again.
 const ROUNDS: usize = 5;
 /// How long to wait for the samples of one round. A running thread is sampled after about 20 µs of its CPU
 /// time. One that went to sleep meanwhile gives no sample and is copied again.
@@ -138,7 +138,7 @@ impl Process {
             Ok(samples) => samples,
             Err(error) => {
                 let note = format!(
-                    "threads on a CPU could not be sampled (perf_event_open: {error}); their stacks are stale"
+                    "cannot sample threads on a CPU (perf_event_open: {error}); their stacks are stale"
                 );
                 if !snapshot.notes.contains(&note) {
                     snapshot.notes.push(note);

@@ -61,7 +61,7 @@ pub struct Count {
 
 /// Options for resolving symbols.
 #[derive(Debug, Clone, Default)]
-pub struct Naming {
+pub struct SymbolOptions {
     /// Where to search for debug files.
     pub search: DebugSearch,
     /// Include inlined calls.
@@ -97,14 +97,14 @@ impl Samples {
     /// Read the samples of process `pid` from the ring with this descriptor, which may be closed afterwards.
     ///
     /// Errors: `Gone`, `Rights`, or `Internal` if the descriptor is not a ring buffer.
-    pub fn new(pid: u32, ring: RawFd, naming: Naming) -> Result<Self> {
-        let Naming { search, inlines, kernel, file_calls } = naming;
+    pub fn new(pid: u32, ring: RawFd, symbol_options: SymbolOptions) -> Result<Self> {
+        let SymbolOptions { search, inlines, kernel, file_calls } = symbol_options;
         let opened = Ring::open(ring);
         let ring = opened
             .map_err(|error| Error::new(Kind::Internal, format!("opening the ring buffer: {error}")))?;
         let modules = Modules::new(pid, search)?;
         if modules.all().is_empty() {
-            let detail = format!("process {pid} has no code mapped: it is ending, or a kernel thread");
+            let detail = format!("process {pid} has no code mapped: it is exiting, or it is a kernel thread");
             return Err(Error::new(Kind::Gone, detail));
         }
         let aggregator = Aggregator {

@@ -63,9 +63,9 @@ pub struct WaitTime {
 pub enum Mode {
     /// Running on a CPU.
     Running,
-    /// Waiting for something.
+    /// Blocked: waiting for something.
     Blocked,
-    /// Waiting for a CPU.
+    /// Runnable: waiting for a CPU.
     Runnable,
 }
 
@@ -127,10 +127,10 @@ impl Account {
     }
 }
 
-/// One record.
+/// A record of the ring buffer.
 #[derive(Debug)]
 pub enum Record<'ring> {
-    /// A stack that is counted at once.
+    /// A stack that is counted immediately.
     Sample(Capture<'ring>),
     /// The stack of a wait that begins; `weight` identifies the wait.
     WaitBegins(Capture<'ring>),

@@ -166,7 +166,7 @@ impl BpfSource {
         if Arc::get_mut(&mut self.buffer).is_none() {
             self.buffer = new_buffer(); // the last part is still in use
         }
-        let bytes = Arc::get_mut(&mut self.buffer).expect("just made or shown to be ours");
+        let bytes = Arc::get_mut(&mut self.buffer).expect("the buffer has no other owner");
         let (filled, ended) = Self::fill(&mut progress.iterator, bytes)?;
         progress.largest = progress.largest.max(filled);
         let (mut threads, counted) = parse_all(&self.buffer, filled);
@@ -186,7 +186,7 @@ impl BpfSource {
             return Ok(false);
         }
         if progress.passes == PASSES {
-            self.notes.push("some threads are missing: others ended while they were copied".to_owned());
+            self.notes.push("some threads are missing: others exited during the snapshot".to_owned());
             return Ok(false);
         }
         progress.iterator = Self::start(self.link.as_raw_fd())?;
@@ -227,7 +227,10 @@ impl Source for BpfSource {
     fn begin(&mut self, stack_bytes: u64) -> Result<()> {
         self.notes.clear();
         if let Err(error) = self.grow_map(self.visited) {
-            self.notes.push(format!("more threads are copied than necessary: {}", error.detail));
+            self.notes.push(format!(
+                "cannot enlarge the map of copied threads, so more threads are copied than necessary: {}",
+                error.detail
+            ));
         }
         let (groups, group) = self.rotation.begin(stack_bytes);
         let budget = stack_bytes;

@@ -40,7 +40,7 @@ impl Bytes {
         (end <= self.range.end).then(|| Self { backing: Arc::clone(&self.backing), range: start..end })
     }
 
-    /// Return the pages of a mapped file to the kernel, which reads them again when needed. Otherwise a scan
+    /// Release the pages of a mapped file to the kernel, which reads them again when needed. Otherwise a scan
     /// would charge the whole file to this process. Does nothing for a buffer.
     pub fn release(&self) {
         if let Backing::Map(map) = &*self.backing {

@@ -19,9 +19,9 @@ pub(super) fn inner(elf: &ElfFile) -> Option<Result<Arc<ElfFile>, String>> {
 }
 
 fn unpack(xz: &[u8]) -> Result<Vec<u8>, String> {
-    let size = unpacked_size(xz).ok_or("not a whole xz stream")?;
+    let size = unpacked_size(xz).ok_or("not a complete xz stream")?;
     if size > MAX_UNPACKED {
-        return Err(format!("it would take {size} bytes"));
+        return Err(format!("it would unpack to {size} bytes"));
     }
     let mut data = Vec::with_capacity(size as usize);
     let mut input = xz;
@@ -111,13 +111,13 @@ mod tests {
     fn refuses_a_second_filter() {
         let mut packed = xz(&[7; 100]);
         packed[STREAM_HEADER + 1] |= 1;
-        assert_eq!(unpack(&packed).unwrap_err(), "not a whole xz stream");
+        assert_eq!(unpack(&packed).unwrap_err(), "not a complete xz stream");
     }
 
     #[test]
     fn refuses_a_decompression_bomb() {
         let packed = xz(&vec![0; (MAX_UNPACKED + 1) as usize]);
         let reason = unpack(&packed).unwrap_err();
-        assert_eq!(reason, "it would take 20971521 bytes");
+        assert_eq!(reason, "it would unpack to 20971521 bytes");
     }
 }

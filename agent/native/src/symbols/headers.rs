@@ -148,13 +148,13 @@ fn table<T: pod::Pod>(
     what: &str,
 ) -> Result<Bytes, String> {
     if usize::from(entry_size) != size_of::<T>() {
-        return Err(format!("the {what} headers are damaged (size of an entry)"));
+        return Err(format!("the {what} headers are malformed (size of an entry)"));
     }
     if count > max {
         return Err(format!("it has {count} {what} headers, of which at most {max} are read"));
     }
     let size = (count * size_of::<T>()) as u64;
-    content.read_uncached(offset, size).ok_or_else(|| format!("the {what} headers are cut off"))
+    content.read_uncached(offset, size).ok_or_else(|| format!("the {what} headers are truncated"))
 }
 
 fn entries<T: pod::Pod>(bytes: &[u8]) -> &[T] {
@@ -227,7 +227,7 @@ fn read_sections<E: FileHeader<Endian = Endianness>>(
         .filter(|names| names.size <= limits::SECTION_NAMES)
         .and_then(|names| content.read_uncached(names.offset, names.size));
     if headers.names.is_none() {
-        return Err("the section names are damaged".to_owned());
+        return Err("the section names are malformed".to_owned());
     }
     Ok(())
 }

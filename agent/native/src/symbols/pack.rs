@@ -84,7 +84,7 @@ impl Sealed {
             return Err(PackError { remedy: Some(remedy), ..failed(reason) });
         }
         Self::parse(data, path).map_err(|reason| PackError {
-            remedy: Some("export it anew: innoscope symbols export --help".to_owned()),
+            remedy: Some("export it again: innoscope symbols export --help".to_owned()),
             ..failed(reason)
         })
     }
@@ -137,7 +137,7 @@ impl Sealed {
         }
         let (unpacked, id_size) = (u64::from(word(20)), word(24) as usize);
         if unpacked > MAX_UNPACKED {
-            return Err(format!("is damaged: it would take {unpacked} bytes"));
+            return Err(format!("is damaged: it would unpack to {unpacked} bytes"));
         }
         let id = header[28..].get(..id_size).filter(|id| (1..=MAX_ID).contains(&id.len()));
         let build_id = hex(id.ok_or("is damaged: it has no build-id")?);
@@ -162,7 +162,7 @@ impl Sealed {
         self.contents().map_err(|reason| PackError {
             path: self.path.clone(),
             reason: format!("is damaged: {reason}"),
-            remedy: Some("export it anew: innoscope symbols export --help".to_owned()),
+            remedy: Some("export it again: innoscope symbols export --help".to_owned()),
         })
     }
 
@@ -277,13 +277,13 @@ fn parts(payload: &Bytes) -> Result<[Bytes; 4], String> {
     let mut at = 16_u64;
     let mut next = |index: usize| {
         let size = u64::from(u32::from_le_bytes([0, 1, 2, 3].map(|i| sizes[4 * index + i])));
-        let part = payload.part(at, size).ok_or_else(|| format!("part {index} is cut off"));
+        let part = payload.part(at, size).ok_or_else(|| format!("part {index} is truncated"));
         at += size;
         part
     };
     let parts = [next(0)?, next(1)?, next(2)?, next(3)?];
     if at != payload.len() as u64 {
-        return Err("something follows its parts".to_owned());
+        return Err("there is extra data after its parts".to_owned());
     }
     if parts[..2].iter().any(|text| text.len() as u64 > MAX_TEXT) {
         return Err("its descriptions are too long".to_owned());

@@ -83,7 +83,7 @@ pub(super) fn decode(columns: &Bytes, strings: &[u8]) -> Result<Decoded, String>
     if count > MAX_SYMBOLS {
         return Err(format!("it would have {count} symbols"));
     }
-    let kinds = columns.get(4..).and_then(|rest| rest.get(..count)).ok_or("its symbols are cut off")?;
+    let kinds = columns.get(4..).and_then(|rest| rest.get(..count)).ok_or("its symbols are truncated")?;
     let starts = &columns[4 + count..];
     let mut sizes = Uleb128Reader(starts);
     for _ in 0..count {
@@ -94,7 +94,7 @@ pub(super) fn decode(columns: &Bytes, strings: &[u8]) -> Result<Decoded, String>
     let mut expected = 0_u64;
     for kind in kinds {
         let address = expected.wrapping_add_signed(unzigzag(starts.next()?));
-        let (size, name) = (sizes.next()?, names.next().ok_or("its names are cut off")?);
+        let (size, name) = (sizes.next()?, names.next().ok_or("its names are truncated")?);
         let code = kind & 1 != 0;
         let section = if code { CODE } else { DATA };
         let symbol = RawSymbol { name, info: info(*kind), section, address, size };
@@ -107,7 +107,7 @@ pub(super) fn decode(columns: &Bytes, strings: &[u8]) -> Result<Decoded, String>
         expected = after(address, size);
     }
     if names.next().is_some() || !sizes.0.is_empty() {
-        return Err("something follows its symbols".to_owned());
+        return Err("there is extra data after its symbols".to_owned());
     }
     Ok(decoded)
 }
@@ -162,7 +162,7 @@ impl Uleb128Reader<'_> {
     fn next(&mut self) -> Result<u64, String> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
-            let (byte, rest) = self.0.split_first().ok_or("its numbers are cut off")?;
+            let (byte, rest) = self.0.split_first().ok_or("its numbers are truncated")?;
             self.0 = rest;
             value |= u64::from(byte & 0x7f) << shift;
             if byte & 0x80 == 0 {

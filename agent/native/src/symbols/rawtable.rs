@@ -126,7 +126,7 @@ impl RawTable {
             return Err("its symbols are not 64 bit and little-endian".to_owned());
         }
         if section.entry_size != ENTRY as u64 {
-            return Err("its symbol table is damaged (size of an entry)".to_owned());
+            return Err("its symbol table is malformed (size of an entry)".to_owned());
         }
         let strings = headers.sections.get(section.link as usize);
         let strings = strings.filter(|s| s.kind == elf::SHT_STRTAB.0);
@@ -138,10 +138,10 @@ impl RawTable {
         }
         let code = headers.sections.iter();
         Ok(Some(Self {
-            symbols: elf.raw(section).ok_or("its symbol table is cut off")?,
+            symbols: elf.raw(section).ok_or("its symbol table is truncated")?,
             strings: strings
                 .and_then(|s| elf.raw(s))
-                .ok_or("the strings of its symbol table are damaged or cut off")?,
+                .ok_or("the strings of its symbol table are malformed or truncated")?,
             versions: (kind == elf::SHT_DYNSYM)
                 .then(|| headers.find_kind(elf::SHT_GNU_VERSYM))
                 .flatten()

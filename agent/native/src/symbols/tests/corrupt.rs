@@ -47,7 +47,7 @@ fn use_everything(data: Vec<u8>, random: &mut Random) {
     }
 }
 
-fn damage(original: &[u8], round: usize, random: &mut Random) -> Vec<u8> {
+fn corrupted(original: &[u8], round: usize, random: &mut Random) -> Vec<u8> {
     let mut data = original.to_vec();
     let headers = 64 + 13 * 56;
     match round % 4 {
@@ -60,10 +60,10 @@ fn damage(original: &[u8], round: usize, random: &mut Random) -> Vec<u8> {
     data
 }
 
-fn survive(original: &[u8], rounds: usize) {
+fn assert_no_panic(original: &[u8], rounds: usize) {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     for round in 0..rounds {
-        let data = damage(original, round, &mut random);
+        let data = corrupted(original, round, &mut random);
         let start = cpu_ns();
         use_everything(data, &mut random);
         let took = cpu_ns() - start;
@@ -74,14 +74,14 @@ fn survive(original: &[u8], rounds: usize) {
 #[test]
 fn malformed_files_with_symtab_do_not_panic() {
     let fixture = Fixture::new(&["-gz=zlib"]);
-    survive(&std::fs::read(fixture.at("prog")).unwrap(), 15_000);
+    assert_no_panic(&std::fs::read(fixture.at("prog")).unwrap(), 15_000);
 }
 
 #[test]
 fn malformed_files_with_debugdata_do_not_panic() {
     let fixture = Fixture::new(&[]);
     add_debugdata(&fixture);
-    survive(&std::fs::read(fixture.at("with-mini")).unwrap(), 5_000);
+    assert_no_panic(&std::fs::read(fixture.at("with-mini")).unwrap(), 5_000);
 }
 
 #[test]

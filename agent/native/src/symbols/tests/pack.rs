@@ -58,7 +58,7 @@ impl Shop {
         pack::path_of(&self.fixture.at("packs"), &self.build_id)
     }
 
-    /// Write a pack to the place where it is searched.
+    /// Write a pack to the place where it is searched for.
     fn put(&self, data: &[u8]) -> PathBuf {
         fs::write(self.place(), data).unwrap();
         self.place()
@@ -140,15 +140,15 @@ fn malformed_packs_are_refused_with_a_reason() {
     let whole = sealed(&shop.build_id, &shop.payload);
     let mut newer = whole.clone();
     newer[8] = 2;
-    let mut turned = whole.clone();
-    turned[whole.len() / 2] ^= 1;
+    let mut flipped = whole.clone();
+    flipped[whole.len() / 2] ^= 1;
     let cases: [(&[u8], &str); 6] = [
         (b"", "is no symbol pack, or was cut off"),
         (&[7; 4096], "is no symbol pack"),
         (&newer, "has format 2, and this Innoscope reads format 1"),
         (&whole[..whole.len() - 1], "was cut off or added to"),
         (&[&whole[..], b"x"].concat(), "was cut off or added to"),
-        (&turned, "its checksum is wrong"),
+        (&flipped, "its checksum is wrong"),
     ];
     for (data, words) in cases {
         let problem = shop.refused(data);
@@ -185,7 +185,7 @@ fn a_decompression_bomb_is_refused_before_unpacking() {
     let mut bomb = sealed(&shop.build_id, &shop.payload);
     bomb[20..24].copy_from_slice(&u32::MAX.to_le_bytes());
     let problem = shop.refused(&with_valid_header(bomb));
-    assert!(problem.contains("it would take 4294967295 bytes"), "{problem}");
+    assert!(problem.contains("it would unpack to 4294967295 bytes"), "{problem}");
     let many =
         [&[0; 8][..], &4_u32.to_le_bytes(), &1_u32.to_le_bytes(), &u32::MAX.to_le_bytes(), &[0]].concat();
     assert_eq!(opened(sealed("aa", &many)).unwrap_err(), "is damaged: it would have 4294967295 symbols");
@@ -228,7 +228,7 @@ fn use_everything(data: Vec<u8>, random: &mut Random) -> bool {
 }
 
 /// Truncate the data, repeat parts of it, or set bytes to random or extreme values.
-fn damage(original: &[u8], random: &mut Random) -> Vec<u8> {
+fn corrupted(original: &[u8], random: &mut Random) -> Vec<u8> {
     let mut data = original.to_vec();
     match random.below(5) {
         0 => data.truncate(random.below(original.len())),
@@ -253,9 +253,9 @@ fn malformed_packs_do_not_panic() {
     let mut taken = 0;
     for round in 0..15_000 {
         let data = match round % 3 {
-            0 => damage(&whole, &mut random),
-            1 => with_valid_header(damage(&whole, &mut random)),
-            _ => sealed(&shop.build_id, &damage(&shop.payload, &mut random)),
+            0 => corrupted(&whole, &mut random),
+            1 => with_valid_header(corrupted(&whole, &mut random)),
+            _ => sealed(&shop.build_id, &corrupted(&shop.payload, &mut random)),
         };
         let is_ours = data == whole;
         let is_taken = use_everything(data, &mut random);

@@ -138,7 +138,7 @@ fn malformed_debugdata_is_reported_and_skipped() {
     assert_eq!(table.source, Source::Dynsym);
     assert!(table.find(COUNT).is_some());
     let problem = table.problem.unwrap();
-    assert!(problem.ends_with("broken: .gnu_debugdata: not a whole xz stream"), "{problem}");
+    assert!(problem.ends_with("broken: .gnu_debugdata: not a complete xz stream"), "{problem}");
 }
 
 #[test]

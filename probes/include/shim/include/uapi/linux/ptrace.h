@@ -1,6 +1,6 @@
 #pragma once
 #include <linux/types.h>
-/* What a uprobe program gets: the user registers as the kernel keeps them (asm/ptrace.h of each
+/* The context of a uprobe program: the user registers as the kernel saves them (asm/ptrace.h of each
  * architecture). */
 #if defined(__TARGET_ARCH_arm64)
 struct user_pt_regs {
