@@ -21,7 +21,7 @@ from servers.debian import MYSQL_UID
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_UNIT = Path(__file__).parent / "unit"
+_UNIT = Path(__file__).resolve().parent / "unit"
 
 #: What all tests but those in tests/unit need, and the remedy. A test that is skipped for lack of rights
 #: proves nothing.
@@ -51,23 +51,25 @@ def servers_config() -> Iterator[Path]:
         del os.environ[ownership.VARIABLE]
 
 
-def pytest_sessionstart() -> None:
-    """Restore SIGINT, by which tests end commands: a shell's background jobs and their children ignore it."""
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Stop with a remedy if this machine cannot run the selected tests.
+
+    Restore SIGINT, by which tests end commands: a shell's background jobs and their children ignore it.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Stop with a remedy if this machine cannot run the selected tests."""
-    beyond_unit = [item for item in session.items if _UNIT not in item.path.parents]
     missing = [remedy for met, remedy in _CONDITIONS if not met()]
-    if beyond_unit and missing and not session.config.option.collectonly:
-        folders = sorted({item.nodeid.partition("::")[0].rpartition("/")[0] for item in beyond_unit})
+    if missing and not session.config.option.collectonly and not _only_unit_tests(session.config):
         remedies = "\n".join(f"- {remedy}" for remedy in missing)
         pytest.exit(
-            f"cannot run the tests in {', '.join(folders)}:\n{remedies}\n"
-            "The tests in tests/unit need none of this: make unit",
+            f"cannot run these tests:\n{remedies}\nThose in tests/unit need none of this: make unit",
             returncode=pytest.ExitCode.USAGE_ERROR,
         )
+
+
+def _only_unit_tests(config: pytest.Config) -> bool:
+    """Return whether each path that pytest was given is in tests/unit."""
+    paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
+    return all(path.resolve().is_relative_to(_UNIT) for path in paths)
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ import pytest
 
 from innoscope import data, kept
 from innoscope.kept import Shelf, cache_folder
+from unit.rewriting import rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,9 +51,9 @@ def test_damage_anywhere_shows(folder: Path) -> None:
     file = folder / "one"
     whole = file.read_bytes()
     for index in range(len(whole)):
-        file.write_bytes(whole[:index] + bytes([whole[index] ^ 1]) + whole[index + 1 :])
+        rewrite(file, whole[:index] + bytes([whole[index] ^ 1]) + whole[index + 1 :])
         assert shelf.read("one") is None
-        file.write_bytes(whole[:index])
+        rewrite(file, whole[:index])
         assert shelf.read("one") is None
 
 

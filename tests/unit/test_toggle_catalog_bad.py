@@ -13,6 +13,7 @@ import yaml
 from innoscope.data import catalog_path
 from innoscope.errors import BadFile
 from innoscope.toggles import catalog, catalog_file
+from unit.rewriting import rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -237,7 +238,7 @@ def test_mutated_bytes_are_refused_or_good(text: bytes, tmp_path: Path) -> None:
                     b"9" * 40,
                 )
             )
-        file.write_bytes(content)
+        rewrite(file, content)
         with contextlib.suppress(BadFile):
             check_safe(catalog.load(file))
 

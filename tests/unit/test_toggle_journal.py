@@ -15,6 +15,7 @@ from innoscope.errors import BadFile
 from innoscope.toggles import entries, lock
 from innoscope.toggles.journal import Journal
 from innoscope.toggles.model import Refused, Step
+from unit.rewriting import rewrite
 from unit.toggling import entry
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ def test_mutated_files_give_entries_or_bad_file(journal: Journal) -> None:
     draw = random.Random(SEED)  # noqa: S311
     read = bad = 0
     for _ in range(MUTATIONS):
-        journal.path.write_bytes(_mutated(whole, draw))
+        rewrite(journal.path, _mutated(whole, draw))
         try:
             journal.read()
         except BadFile as error:
