@@ -26,8 +26,8 @@ MUTATIONS = 4000
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    return Journal(tmp_path / "state")
+def journal(memory_folder: Path) -> Journal:
+    return Journal(memory_folder / "state")
 
 
 def lines(journal: Journal) -> list[bytes]:
@@ -121,7 +121,7 @@ def test_a_line_that_was_cut_off_is_told_and_left_out(journal: Journal) -> None:
     journal.intend(entry("one"))
     whole = journal.path.read_bytes()
     for length in range(1, len(whole)):
-        journal.path.write_bytes(whole + whole[:length])
+        rewrite(journal.path, whole + whole[:length])
         reading = journal.read()
         assert [one.id for one in reading.entries] == ["one"]
         assert "cut off" in reading.notes[0]

@@ -44,8 +44,8 @@ class Hanging(Journal):
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    return Journal(tmp_path / "state")
+def journal(memory_folder: Path) -> Journal:
+    return Journal(memory_folder / "state")
 
 
 @pytest.fixture(scope="module")
