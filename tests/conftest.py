@@ -1,4 +1,7 @@
-"""Servers for the tests, each started once per session, and what the machine must have for them."""
+"""Servers for the tests, each started once per session, and what the machine must have for them.
+
+The tests in tests/unit need neither: they run as any user, without BPF and without a server.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,12 @@ from servers.debian import MYSQL_UID
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: What must be, and what to do if it is not. A test that is skipped for want of rights proves nothing.
+_UNIT = Path(__file__).resolve().parent / "unit"
+
+#: What all tests but those in tests/unit need, and the remedy. A test that is skipped for lack of rights
+#: proves nothing.
 _CONDITIONS: tuple[tuple[Callable[[], bool], str], ...] = (
-    (lambda: os.geteuid() == 0, "the tests need root (BPF, chroot): run them as root, or with sudo -E"),
+    (lambda: os.geteuid() == 0, "root is required (BPF, chroot): run them as root, or with sudo -E"),
     (
         Path("/sys/kernel/btf/vmlinux").exists,
         "this kernel has no BTF: boot one with CONFIG_DEBUG_INFO_BTF=y (every distribution's since 2021)",
@@ -46,14 +52,24 @@ def servers_config() -> Iterator[Path]:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Stop with a remedy where the machine cannot run the tests.
+    """Stop with a remedy if this machine cannot run the selected tests.
 
-    In the background of a shell SIGINT is ignored, also by what we start: tests end commands with it.
+    Restore SIGINT, by which tests end commands: a shell's background jobs and their children ignore it.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     missing = [remedy for met, remedy in _CONDITIONS if not met()]
-    if missing and not session.config.option.collectonly:
-        pytest.exit("\n".join(missing), returncode=pytest.ExitCode.USAGE_ERROR)
+    if missing and not session.config.option.collectonly and not _only_unit_tests(session.config):
+        remedies = "\n".join(f"- {remedy}" for remedy in missing)
+        pytest.exit(
+            f"cannot run these tests:\n{remedies}\nThose in tests/unit need none of this: make unit",
+            returncode=pytest.ExitCode.USAGE_ERROR,
+        )
+
+
+def _only_unit_tests(config: pytest.Config) -> bool:
+    """Return whether each path that pytest was given is in tests/unit."""
+    paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
+    return all(path.resolve().is_relative_to(_UNIT) for path in paths)
 
 
 @pytest.fixture(autouse=True)

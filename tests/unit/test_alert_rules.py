@@ -1,11 +1,13 @@
-"""The alert rules: promtool's own tests of each, and that rules, tests, runbooks, metrics and docs agree."""
+"""The alert rules agree with promtool's tests of them, runbooks, metrics and docs.
+
+tests/live/test_rule_tools.py runs promtool itself.
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
 import shlex
-import subprocess
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ import click
 import pytest
 import yaml
 
-from alerting import ALERTS, scaled, tool
+from alerting import ALERTS, scaled
 from innoscope.cli.main import cli as program
 from innoscope.metrics import registry
 from innoscope.stacks.classify import default_classifier
@@ -21,7 +23,6 @@ from innoscope.toggles import catalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 ROOT = ALERTS.parents[1]
 RUNBOOKS = ALERTS.parent / "runbooks"
@@ -53,24 +54,6 @@ def entries() -> list[dict[str, Any]]:
 
 
 ALERT_NAMES = sorted(rules("alerts.yaml"))
-
-
-def run(*command: object) -> str:
-    """A tool that has to succeed; what it said."""
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def test_promtool_has_nothing_to_say_of_the_rules() -> None:
-    files = ALERTS / "alerts.yaml", ALERTS / "recording.yaml"
-    run("promtool", "check", "rules", "--lint=all", "--lint-fatal", *files)
-    run("promtool", "check", "config", ALERTS / "prometheus.yaml")
-
-
-@pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)
-def test_promtool_runs_the_tests_of_the_rules(path: Path) -> None:
-    run("promtool", "test", "rules", path)
 
 
 def checks(alert: str) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
@@ -226,19 +209,6 @@ def test_commands_in_runbooks_can_be_typed(page: str, words: list[str]) -> None:
     if command.name in ("set", "plan") and words:
         assert words[0] in catalog.load(), page
         assert words[1], page
-
-
-def test_alertmanager_takes_the_sample_and_routes_by_severity() -> None:
-    config = ALERTS / "alertmanager.yaml"
-    run(tool("amtool"), "check-config", config)
-    for labels, receiver in (
-        (["alertname=InnoscopeFlushingStorm", "severity=critical"], "pager"),
-        (["alertname=InnoscopeRowLockConvoy", "severity=warning"], "mail"),
-        (["alertname=InnoscopeSeriesDropped", "severity=info"], "nobody"),
-        (["alertname=SomebodyElses", "severity=critical"], "mail"),
-    ):
-        route = "config", "routes", "test", f"--config.file={config}", f"--verify.receivers={receiver}"
-        run(tool("amtool"), *route, *labels)
 
 
 def test_inhibitions_name_alerts_that_exist() -> None:

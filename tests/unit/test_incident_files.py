@@ -21,6 +21,7 @@ from innoscope.errors import BadFile, CannotWrite
 from innoscope.incident import codec, files, sides, words
 from innoscope.incident.model import Capture
 from unit.capturing import capture, drawn
+from unit.rewriting import rewrite
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,6 +121,7 @@ def test_what_a_terminal_obeys_does_not_get_in(tmp_path: Path) -> None:
         (packed(codec.encode(capture()) | {"variables": {"a": 1}}), "a value: a int is not expected"),
         (packed(codec.encode(capture()) | {"evidence": {}}), r"Evidence\.server is missing"),
     ],
+    ids=lambda value: value if isinstance(value, str) else f"{len(value)} bytes",
 )
 def test_what_is_no_incident_is_refused(data: bytes, said: str, tmp_path: Path) -> None:
     path = tmp_path / "a.innoscope"
@@ -207,18 +209,18 @@ def test_mutants_are_read_or_refused(tmp_path: Path) -> None:
     files.save(tmp_path / "good", capture(before=capture().evidence))
     original = (tmp_path / "good").read_bytes()
     text = gzip.decompress(original)
+    path.touch()
     for number in range(MUTANTS):
         if number % 4 == 0:
-            path.write_bytes(_damaged(original, draw, bytes(range(256))))
+            rewrite(path, _damaged(original, draw, bytes(range(256))))
         elif number % 4 == 1:
-            path.write_bytes(
-                gzip.compress(_damaged(text, draw, b'0123456789[]{},:"-.eEnulltrue\\\x00\xff'), 1)
-            )
+            signs = b'0123456789[]{},:"-.eEnulltrue\\\x00\xff'
+            rewrite(path, gzip.compress(_damaged(text, draw, signs), 1))
         else:
             value = json.loads(text)
             for _ in range(draw.choice((1, 1, 3))):
                 _twist(value["capture"], draw)
-            path.write_bytes(gzip.compress(json.dumps(value).encode(), 1))
+            rewrite(path, gzip.compress(json.dumps(value).encode(), 1))
         began = time.monotonic()
         try:
             _read_all_of(path)

@@ -1,4 +1,7 @@
-"""What is kept comes back whole, from files that only we can have written, or not at all."""
+"""The cache returns whole what was written, from files that only we can have written, or nothing.
+
+tests/safety/test_cache_owner.py gives a file to another user, for which it needs root.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import pytest
 
 from innoscope import data, kept
 from innoscope.kept import Shelf, cache_folder
+from unit.rewriting import rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,18 +51,14 @@ def test_damage_anywhere_shows(folder: Path) -> None:
     file = folder / "one"
     whole = file.read_bytes()
     for index in range(len(whole)):
-        file.write_bytes(whole[:index] + bytes([whole[index] ^ 1]) + whole[index + 1 :])
+        rewrite(file, whole[:index] + bytes([whole[index] ^ 1]) + whole[index + 1 :])
         assert shelf.read("one") is None
-        file.write_bytes(whole[:index])
+        rewrite(file, whole[:index])
         assert shelf.read("one") is None
 
 
 def _group_may_write(file: Path) -> None:
     file.chmod(0o620)
-
-
-def _of_another(file: Path) -> None:
-    os.chown(file, 65534, 65534)
 
 
 def _folder_open_to_all(file: Path) -> None:
@@ -70,7 +70,7 @@ def _a_folder(file: Path) -> None:
     file.mkdir()
 
 
-@pytest.mark.parametrize("spoil", [_group_may_write, _of_another, _folder_open_to_all, _a_folder])
+@pytest.mark.parametrize("spoil", [_group_may_write, _folder_open_to_all, _a_folder])
 def test_what_others_could_have_written_is_not_read(folder: Path, spoil: Callable[[Path], None]) -> None:
     shelf = Shelf("things", 4)
     shelf.write("one", b"content")
@@ -97,6 +97,7 @@ def test_without_a_place_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(cache_folder({"XDG_CACHE_HOME": "/c"})) == "/c/innoscope"
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert str(cache_folder({})) == "/var/cache/innoscope"
     monkeypatch.setattr(os, "geteuid", lambda: 4242)
     monkeypatch.setenv("HOME", "/h")

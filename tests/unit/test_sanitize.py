@@ -27,12 +27,14 @@ def test_what_is_printable_stays(text: str) -> None:
     assert sanitize.line(text) == sanitize.block(text) == text
 
 
-def test_no_character_that_acts_is_left() -> None:
-    for number in range(sys.maxunicode + 1):
-        character = chr(number)
-        if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
-            assert sanitize.line(character).isascii(), hex(number)
-            assert number == 0x0A or sanitize.block(character).isascii(), hex(number)
+def test_every_character_that_acts_is_escaped() -> None:
+    categories = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+    for first in range(0, sys.maxunicode + 1, 0x100):
+        block = map(chr, range(first, first + 0x100))
+        acting = "".join(one for one in block if unicodedata.category(one) in categories)
+        for escaped in (sanitize.line(acting), sanitize.block(acting.replace("\n", ""))):
+            assert escaped.isascii(), hex(first)
+            assert escaped.isprintable(), hex(first)
 
 
 def test_twice_is_the_same_as_once() -> None:

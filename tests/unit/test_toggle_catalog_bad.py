@@ -13,6 +13,7 @@ import yaml
 from innoscope.data import catalog_path
 from innoscope.errors import BadFile
 from innoscope.toggles import catalog, catalog_file
+from unit.rewriting import rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,14 +27,21 @@ def text() -> bytes:
     return catalog_path("toggles.yaml").read_bytes()
 
 
+@pytest.fixture(scope="module")
+def without_aliases(text: bytes) -> str:
+    """Write the file out without shared parts, so that a change of one entry changes only that one."""
+    return yaml.dump(yaml.load(text, Loader=yaml.CSafeLoader), Dumper=Plain)
+
+
+@pytest.fixture(scope="module")
+def parsed(without_aliases: str) -> Any:
+    return yaml.load(without_aliases, Loader=yaml.CSafeLoader)
+
+
 @pytest.fixture
-def data(text: bytes) -> Any:
-    return fresh(text)
-
-
-def fresh(text: bytes) -> Any:
-    """The parsed file without shared parts, so that a change of one entry is a change of one entry."""
-    return yaml.load(yaml.dump(yaml.safe_load(text), Dumper=Plain), Loader=yaml.CSafeLoader)
+def data(parsed: Any) -> Any:
+    """Return a copy of the parsed file that the test may change."""
+    return copy.deepcopy(parsed)
 
 
 class Plain(yaml.CSafeDumper):
@@ -120,7 +128,7 @@ def test_a_tampered_entry_is_refused(
 ) -> None:
     change(data)
     file = tmp_path / "toggles.yaml"
-    file.write_text(yaml.safe_dump(data))
+    file.write_text(yaml.dump(data, Dumper=Plain))
     if said is None:
         assert catalog.load(file)
         return
@@ -230,7 +238,7 @@ def test_mutated_bytes_are_refused_or_good(text: bytes, tmp_path: Path) -> None:
                     b"9" * 40,
                 )
             )
-        file.write_bytes(content)
+        rewrite(file, content)
         with contextlib.suppress(BadFile):
             check_safe(catalog.load(file))
 

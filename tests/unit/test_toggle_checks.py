@@ -1,17 +1,17 @@
-"""Each check says no for one reason, with its remedy; and the facts are those of real processes."""
+"""Each check refuses for one reason and names its remedy.
+
+tests/safety/test_toggle_facts.py gathers the facts of other processes, for which it needs root.
+"""
 
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import subprocess
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.target.proc import ProcFs
 from innoscope.toggles import checks, facts
 from innoscope.toggles.facts import Facts
 from innoscope.toggles.journal import Journal
@@ -20,7 +20,6 @@ from unit.test_target_sql import target
 from unit.toggling import entry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 TARGET = target(pid=7, start_time=99, build_id="ab")
@@ -155,28 +154,6 @@ def test_the_first_no_is_the_error() -> None:
     assert caught.value.remedy
 
 
-@pytest.fixture
-def process() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that listens on nothing."""
-    with subprocess.Popen(["sleep", "600"]) as child:
-        yield child
-        child.kill()
-
-
-@pytest.fixture
-def look(process: subprocess.Popen[bytes], tmp_path: Path) -> Callable[[], Facts]:
-    start = ProcFs().stat(process.pid).start_time
-    return lambda: facts.gather(target(pid=process.pid, start_time=start), Journal(tmp_path / "state"))
-
-
-def test_facts_of_a_process_that_listens_on_nothing(look: Callable[[], Facts]) -> None:
-    seen = look()
-
-    assert (seen.stopped, seen.tracer, seen.listens, seen.phase) == (0, None, False, None)
-    assert (seen.memory_error, seen.ptrace_capable, seen.journal_problem) == (None, True, None)
-    assert seen.build_id
-
-
 def test_facts_of_ourselves_listening(tmp_path: Path) -> None:
     me = target(pid=os.getpid())
     with socket.socket(socket.AF_UNIX) as listener:
@@ -187,58 +164,3 @@ def test_facts_of_ourselves_listening(tmp_path: Path) -> None:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         assert facts.gather(me, Journal(tmp_path / "state")).listens
-
-
-def test_facts_of_a_stopped_process(process: subprocess.Popen[bytes], look: Callable[[], Facts]) -> None:
-    process.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-
-    assert look().stopped == 1
-
-
-def test_facts_of_a_traced_process(process: subprocess.Popen[bytes], look: Callable[[], Facts]) -> None:
-    with subprocess.Popen(
-        ["gdb", "-nx", "-q", "-p", str(process.pid), "-ex", "echo HELD\\n"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    ) as gdb:
-        assert gdb.stdout is not None
-        while b"HELD" not in gdb.stdout.readline():
-            assert gdb.poll() is None
-        seen = look()
-        gdb.communicate(b"detach\nquit\n")
-
-    assert (seen.tracer, seen.tracer_name, seen.stopped) == (gdb.pid, "gdb", 1)
-    assert look().tracer is None
-
-
-def test_facts_of_a_process_that_has_ended(
-    process: subprocess.Popen[bytes], look: Callable[[], Facts]
-) -> None:
-    process.kill()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert look().start_time is None, "a zombie"
-    process.wait()
-    assert look().start_time is None
-
-
-def test_an_unprivileged_user_is_told_so(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    start = ProcFs().stat(process.pid).start_time
-    one = target(pid=process.pid, start_time=start)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.setresgid(65534, 65534, 65534)
-        os.setresuid(65534, 65534, 65534)
-        seen = facts.gather(one, Journal(tmp_path / "state"))
-        verdicts = checks.server_verdicts(one, seen, "memory")
-        os.write(writing, ",".join(one.check for one in verdicts if not one.ok).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    os.close(writing)
-    with os.fdopen(reading) as told:
-        said = told.read().split(",")
-
-    assert {"rights", "journal"} <= set(said)
-    assert "ptrace_policy" not in said

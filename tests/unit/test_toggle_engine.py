@@ -30,8 +30,8 @@ AFTER = {"spin": 7, "delay": 7}
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    with made_up(tmp_path, monkeypatch) as world:
+def world(memory_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    with made_up(memory_folder, monkeypatch) as world:
         yield world
 
 

@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 import random
 import stat
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.errors import BadFile, CannotWrite
+from innoscope.errors import BadFile
 from innoscope.toggles import entries, lock
 from innoscope.toggles.journal import Journal
 from innoscope.toggles.model import Refused, Step
+from unit.rewriting import rewrite
 from unit.toggling import entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 SEED = 20261121
@@ -27,8 +26,8 @@ MUTATIONS = 4000
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    return Journal(tmp_path / "state")
+def journal(memory_folder: Path) -> Journal:
+    return Journal(memory_folder / "state")
 
 
 def lines(journal: Journal) -> list[bytes]:
@@ -122,7 +121,7 @@ def test_a_line_that_was_cut_off_is_told_and_left_out(journal: Journal) -> None:
     journal.intend(entry("one"))
     whole = journal.path.read_bytes()
     for length in range(1, len(whole)):
-        journal.path.write_bytes(whole + whole[:length])
+        rewrite(journal.path, whole + whole[:length])
         reading = journal.read()
         assert [one.id for one in reading.entries] == ["one"]
         assert "cut off" in reading.notes[0]
@@ -213,7 +212,7 @@ def test_mutated_files_give_entries_or_bad_file(journal: Journal) -> None:
     draw = random.Random(SEED)  # noqa: S311
     read = bad = 0
     for _ in range(MUTATIONS):
-        journal.path.write_bytes(_mutated(whole, draw))
+        rewrite(journal.path, _mutated(whole, draw))
         try:
             journal.read()
         except BadFile as error:
@@ -255,55 +254,6 @@ def test_several_writers_do_not_mix(journal: Journal) -> None:
         list(pool.map(lambda number: journal.intend(entry(f"n{number}")), range(200)))
 
     assert {one.id for one in journal.entries()} == {f"n{number}" for number in range(200)}
-
-
-@pytest.fixture
-def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, with room for nothing."""
-    folder = tmp_path / "full"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", folder], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", folder], check=True)
-
-
-def test_a_full_disk_refuses_the_intent(full_disk: Path) -> None:
-    journal = Journal(full_disk)
-    journal.intend(entry("one"))
-    _fill(full_disk)
-    with pytest.raises(Refused, match="No space left") as caught:
-        _intend_many(journal)
-    assert "df" in str(caught.value.remedy)
-    kept = [one.id for one in journal.entries()]
-    assert kept == ["one", *(f"n{number}" for number in range(len(kept) - 1))]
-    with pytest.raises(CannotWrite):
-        journal.conclude("one", "done")
-    (full_disk / "filler").unlink()
-    journal.conclude("one", "done")
-    assert journal.entries()[0].outcome == "done"
-
-
-def _intend_many(journal: Journal) -> None:
-    for number in range(20):  # the page that the file ends in has room for some
-        journal.intend(entry(f"n{number}"))
-
-
-def _fill(folder: Path) -> None:
-    with (folder / "filler").open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(b"\0" * 512)
-        except OSError:
-            return
-
-
-def test_little_room_is_a_problem_before_anything_is_written(full_disk: Path) -> None:
-    problem = Journal(full_disk).problem()
-
-    assert problem is not None
-    assert "KiB left" in problem[0]
 
 
 def test_what_others_may_write_is_not_trusted(journal: Journal) -> None:

@@ -22,8 +22,8 @@ BEFORE = {"spin": 30, "delay": 6}
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    with made_up(tmp_path, monkeypatch) as world:
+def world(memory_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    with made_up(memory_folder, monkeypatch) as world:
         yield world
 
 

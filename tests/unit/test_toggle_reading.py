@@ -48,8 +48,8 @@ class Noted(FileWriter):
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    with made_up(tmp_path, monkeypatch) as world:
+def world(memory_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    with made_up(memory_folder, monkeypatch) as world:
         world.set(shown=30)
         yield world
 

@@ -23,6 +23,7 @@ from innoscope.toggles import status
 from innoscope.toggles.journal import Journal
 from innoscope.toggles.model import Step
 from innoscope.toggles.places import boot_id
+from unit.rewriting import rewrite
 from unit.test_target_sql import target
 from unit.toggling import entry
 
@@ -167,7 +168,7 @@ def test_mutated_files_never_raise(path: Path) -> None:
         for _ in range(draw.randint(1, 3)):
             place = draw.randrange(len(data))
             data[place : place + draw.randrange(3)] = bytes([draw.randrange(256)])
-        path.write_bytes(data)
+        rewrite(path, data)
         succeeded += told(path).success
 
     assert 0 < succeeded < MUTATIONS

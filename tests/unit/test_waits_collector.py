@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 PATIENCE_S = 10
+INTERVAL_S = 0.01
 
 
 class Eyes:
@@ -85,11 +86,13 @@ def test_counts_sums_trust_and_profiles(workers: Workers) -> None:
     clock, profiles = Clock(), Profiles()
     look = dump(thread(1), thread(2), thread(3, ROW_LOCK, "row_lock", Trust.TORN))
     eyes = Eyes(look, stepped=True)
-    waits = WaitsCollector(target(), profiles, workers=workers, eyes=eyes, clock=clock)
+    waits = WaitsCollector(
+        target(), profiles, workers=workers, eyes=eyes, clock=clock, interval_s=INTERVAL_S
+    )
     try:
         with pytest.raises(CollectorFailed, match="first look"):
             waits.collect()
-        for number, seconds in enumerate((0.0, 1.0, 1.0), 1):
+        for number, seconds in enumerate((0.0, INTERVAL_S, INTERVAL_S), 1):
             clock.now += seconds
             eyes.step.release()
             until(lambda: profiles.between(0, 1e12).looks == number)  # noqa: B023
@@ -99,8 +102,8 @@ def test_counts_sums_trust_and_profiles(workers: Workers) -> None:
 
     assert seen["threads", ("idle",)] == 2
     assert seen["threads", ("row_lock",)] == 1
-    assert seen["thread_seconds", ("idle",)] == pytest.approx(4.0)
-    assert seen["thread_seconds", ("row_lock",)] == pytest.approx(2.0)
+    assert seen["thread_seconds", ("idle",)] == pytest.approx(4 * INTERVAL_S)
+    assert seen["thread_seconds", ("row_lock",)] == pytest.approx(2 * INTERVAL_S)
     assert seen["thread_samples", ("exact",)] == 6
     assert seen["thread_samples", ("torn",)] == 3
     classes = default_classifier().catalog.classes
@@ -116,7 +119,9 @@ def test_a_long_gap_counts_for_no_more_than_five_intervals(workers: Workers) -> 
     clock = Clock()
     eyes = Eyes(dump(thread(1)), stepped=True)
     profiles = Profiles()
-    waits = WaitsCollector(target(), profiles, workers=workers, eyes=eyes, clock=clock)
+    waits = WaitsCollector(
+        target(), profiles, workers=workers, eyes=eyes, clock=clock, interval_s=INTERVAL_S
+    )
     try:
         eyes.step.release()
         until(lambda: profiles.between(0, 1e12).looks == 1)
@@ -127,7 +132,7 @@ def test_a_long_gap_counts_for_no_more_than_five_intervals(workers: Workers) -> 
     finally:
         waits.close()
 
-    assert seen["thread_seconds", ("idle",)] == pytest.approx(5.0)
+    assert seen["thread_seconds", ("idle",)] == pytest.approx(5 * INTERVAL_S)
 
 
 def test_looks_keep_their_rate_and_leave_out_what_was_missed(workers: Workers) -> None:

@@ -11,7 +11,7 @@ from innoscope.errors import InnoscopeError
 from innoscope.target import sql
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from innoscope.target.login import Connection
     from innoscope.target.model import Query, Target
@@ -53,9 +53,12 @@ class SqlAsk:
 class QueryFeed:
     """Runs ``ask`` on a daemon thread, at most one at a time; a server that hangs leaves the caller free."""
 
-    def __init__(self, ask: Ask, *, retry_s: float = RETRY_S) -> None:
+    def __init__(
+        self, ask: Ask, *, retry_s: float = RETRY_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._ask = ask
         self._retry_s = retry_s
+        self._clock = clock
         self._wanted = threading.Event()
         self._done = threading.Event()
         self._answer: Mapping[int, Query] | None = None
@@ -66,7 +69,7 @@ class QueryFeed:
     def ask(self) -> None:
         """Start a question, unless one is still under way."""
         if self._asked_at is None:
-            self._asked_at = time.monotonic()
+            self._asked_at = self._clock()
             self._done.clear()
             self._wanted.set()
 
@@ -78,8 +81,8 @@ class QueryFeed:
     def problem(self) -> str | None:
         """Why there are no statements, if so."""
         asked_at = self._asked_at
-        if self._failure is None and asked_at is not None and time.monotonic() - asked_at > 1:
-            return f"the server has not answered SQL for {time.monotonic() - asked_at:.0f} s"
+        if self._failure is None and asked_at is not None and (waited_s := self._clock() - asked_at) > 1:
+            return f"the server has not answered SQL for {waited_s:.0f} s"
         return self._failure
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""The dashboards' JSON against what Grafana publishes: the types of @grafana/schema, by TypeScript."""
+"""TypeScript checks the dashboards' JSON against Grafana's types; jsonnet finds all of it in the mixin."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 
 import grafana
+from generate import dashboards
 from npm import package
+from servers import ensure_commands
 
-TYPES = Path(__file__).parents[1] / "schema" / "dashboard.ts"
+ROOT = Path(__file__).parents[2]
+TYPES = ROOT / "tests" / "schema" / "dashboard.ts"
 #: Packages of npm, each with its integrity.
 PACKAGES = {
     ("@grafana/schema", "13.2.3"): (
@@ -32,7 +35,7 @@ OPTIONS = (
 
 @pytest.fixture(scope="module")
 def compiler(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with both packages in node_modules."""
+    """Return a folder with both packages in node_modules."""
     home = tmp_path_factory.mktemp("schema")
     for (name, version), integrity in PACKAGES.items():
         place = home / "node_modules" / name
@@ -42,7 +45,7 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def complaints(compiler: Path, folder: Path, boards: list[Any]) -> tuple[str, set[int]]:
-    """What TypeScript has to say about them, and which of them it is about."""
+    """Return TypeScript's messages, and the indices of the dashboards that they are about."""
     text, ends = TYPES.read_text(), []
     for index, board in enumerate(boards):
         text += f"export const d{index}: Ours = {json.dumps(board, indent=1)};\n"
@@ -55,7 +58,7 @@ def complaints(compiler: Path, folder: Path, boards: list[Any]) -> tuple[str, se
     return done.stdout + done.stderr, {bisect_left(ends, line) for line in lines}
 
 
-def test_grafana_knows_everything_that_is_in_them(compiler: Path, tmp_path: Path) -> None:
+def test_grafanas_types_accept_all_dashboards(compiler: Path, tmp_path: Path) -> None:
     assert complaints(compiler, tmp_path, list(grafana.dashboards().values())) == ("", set())
 
 
@@ -73,8 +76,17 @@ def _spoilt(how: str) -> dict[str, Any]:
     return board
 
 
-def test_the_check_finds_what_is_wrong(compiler: Path, tmp_path: Path) -> None:
+def test_grafanas_types_reject_spoilt_dashboards(compiler: Path, tmp_path: Path) -> None:
     ways = ("unknown option", "unknown value", "wrong type", "unknown key of a variable")
     text, found = complaints(compiler, tmp_path, [_spoilt(how) for how in ways])
 
     assert found == set(range(len(ways))), text
+
+
+def test_the_mixin_contains_all_dashboards() -> None:
+    ensure_commands("jsonnet")
+    command = ["jsonnet", "--exec", "(import 'dashboards/mixin.libsonnet').grafanaDashboards"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == dashboards()

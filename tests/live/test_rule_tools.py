@@ -1,0 +1,46 @@
+"""The alert rules and samples pass Prometheus' and Alertmanager's own tools: promtool and amtool."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from alerting import ALERTS, tool
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TESTS = sorted((ALERTS / "tests").glob("*.yaml"))
+
+
+def run(*command: object) -> str:
+    """Run a tool that has to succeed; return what it printed."""
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_promtool_has_nothing_to_say_of_the_rules() -> None:
+    files = ALERTS / "alerts.yaml", ALERTS / "recording.yaml"
+    run("promtool", "check", "rules", "--lint=all", "--lint-fatal", *files)
+    run("promtool", "check", "config", ALERTS / "prometheus.yaml")
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)
+def test_promtool_runs_the_tests_of_the_rules(path: Path) -> None:
+    run("promtool", "test", "rules", path)
+
+
+def test_alertmanager_takes_the_sample_and_routes_by_severity() -> None:
+    config = ALERTS / "alertmanager.yaml"
+    run(tool("amtool"), "check-config", config)
+    for labels, receiver in (
+        (["alertname=InnoscopeFlushingStorm", "severity=critical"], "pager"),
+        (["alertname=InnoscopeRowLockConvoy", "severity=warning"], "mail"),
+        (["alertname=InnoscopeSeriesDropped", "severity=info"], "nobody"),
+        (["alertname=SomebodyElses", "severity=critical"], "mail"),
+    ):
+        route = "config", "routes", "test", f"--config.file={config}", f"--verify.receivers={receiver}"
+        run(tool("amtool"), *route, *labels)
