@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from innoscope.errors import InnoscopeError
 from innoscope.metrics.notify import notify
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ STEADY_S: Final = 60.0
 MOST_FAILURES: Final = 7
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Trouble:
     """What went wrong in a process so far, and what hangs in it now."""
 

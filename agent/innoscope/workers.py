@@ -11,8 +11,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from innoscope.records import record
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -44,7 +42,7 @@ class Job:
     told: bool = False  # the log has it that it is stuck
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Stuck:
     """A job that does not end."""
 

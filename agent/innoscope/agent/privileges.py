@@ -7,11 +7,11 @@ import grp
 import os
 import pwd
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from innoscope.errors import NoRights
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ _YAMA_ADMIN: Final = 2
 _NOBODY: Final = 65534
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Account:
     """Whom to become."""
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from innoscope import emit
 from innoscope.metrics.model import Histogram
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Measured:
     """What was counted in ``seconds``, and how long attaching took."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,7 +12,6 @@ import click
 
 from innoscope import emit
 from innoscope.errors import KernelUnable, NoRights
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class How:
     """How to look. ``debug_dirs`` are searched before the usual folders; ``fetch`` allows debuginfod.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.data import catalog_path, read_catalog, reading
 from innoscope.errors import BadFile
-from innoscope.records import record
 from innoscope.stacks.classify import plain_name
 from innoscope.stacks.globs import Globs
 
@@ -27,7 +27,7 @@ KINDS: Final = (
 _MOST_KNOWN: Final = 65_536
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Kind:
     """A kind, and whether it is sure: one that is not gives way to what the thread was seen to be before."""
 

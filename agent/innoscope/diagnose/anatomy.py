@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,7 +10,6 @@ from innoscope.data import catalog_path, read_catalog
 from innoscope.errors import BadFile
 from innoscope.kept import cache_folder
 from innoscope.memory import layout as layouts
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ _PARTS: Final = ("sessions", "metadata", "latches")
 TICKETS: Final = "_ZTV10MDL_ticket"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Part:
     """``words`` as in the catalog, ``members`` by name; ``roots`` are the addresses of their variables."""
 
@@ -42,7 +41,7 @@ class Part:
         return self.members[name].size
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Anatomy:
     """The parts that this build has; a part is None where one of its paths is not known, ``why`` says it."""
 

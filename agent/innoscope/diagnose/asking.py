@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,7 +11,6 @@ from innoscope.collectors.sql_failures import explain
 from innoscope.data import catalog_path, read_catalog, reading
 from innoscope.diagnose.evidence import Missing, Statement
 from innoscope.errors import BadFile, InnoscopeError, SqlFailed
-from innoscope.records import record
 from innoscope.target import sql
 from innoscope.target.fingerprint import fingerprint
 
@@ -29,7 +29,7 @@ _PROCESSES: Final = "processes"
 _SESSION: Final = ("lock_wait_timeout = 1", "max_execution_time = 500", "max_statement_time = 0.5")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Question:
     """One question: the statement for each generation, and what its columns are called.
 

@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose import anatomy as anatomies
@@ -19,7 +19,6 @@ from innoscope.diagnose.anatomy import Memory
 from innoscope.diagnose.evidence import Held
 from innoscope.diagnose.sections import own_functions
 from innoscope.errors import InnoscopeError
-from innoscope.records import structure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,7 +40,7 @@ _LATCHES: Final = frozenset({"mutex_wait", "spin", "read_ahead", "page_read", "o
 _METADATA: Final = frozenset({"metadata_lock", "opening_tables", "user_lock"})
 
 
-@structure
+@dataclass(slots=True)
 class _Lock:
     """One lock over all looks: the owners, and the look at which most threads waited for a known one."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 from fnmatch import translate
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from innoscope.data import catalog_path, read_catalog, reading
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +30,7 @@ _OF_LOCKS: Final = re.compile(
 _OF_RW_LOCKS: Final = re.compile(r"rw_lock|rwlock|ssux_|srw_lock|sux_lock")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Latch:
     """One entry: its name in words, ``rw_lock``, ``mutex`` or None for either, and who asks for it."""
 

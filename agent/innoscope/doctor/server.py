@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from innoscope.doctor import packages
 from innoscope.doctor.model import Check, fail, ok, warn
 from innoscope.errors import BadFile, InnoscopeError, SqlFailed
-from innoscope.records import record
 from innoscope.target.container import differing
 from innoscope.target.executable import debug_dirs
 from innoscope.target.native_errors import translating
@@ -35,7 +35,7 @@ _MEANING = {
 _COMPLETE = {"symtab", "debug-file", "symbol-pack", "debugdata", "vdso"}
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Account:
     """How to connect over SQL; None means the defaults of ``target.credentials``."""
 

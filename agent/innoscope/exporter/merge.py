@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from innoscope.exporter.counters import LASTING, Counters
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +25,7 @@ REASONS: Final = frozenset(
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Reading:
     """What was learnt of one server in one gathering. ``server`` is "" for what is about ourselves."""
 

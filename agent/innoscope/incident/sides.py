@@ -19,7 +19,6 @@ from innoscope.diagnose.judging import judge
 from innoscope.errors import BadFile
 from innoscope.incident.files import load
 from innoscope.metrics.model import Histogram
-from innoscope.records import record
 from innoscope.stacks.model import Frame
 from innoscope.stacks.recording import Recording
 
@@ -45,7 +44,7 @@ Wait = tuple[bool, str]
 Stack = tuple[bool, str, tuple[str, ...]]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Mean:
     """Threads in a look, and how sure that is: the standard error."""
 
@@ -53,7 +52,7 @@ class Mean:
     error: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Series:
     """A metric over time: rates of each interval or values of each reading, by ``kind``.
 
@@ -72,7 +71,7 @@ class Series:
         return sum(self.values) / len(self.values)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Side:
     """What is compared. What the file does not tell is None."""
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.errors import BadFile
-from innoscope.records import record
 from innoscope.target import packs
 from innoscope.target.native_errors import translating
 from innoscope.target.reading import ONE_AT_A_TIME
@@ -30,7 +30,7 @@ _FORMAT: Final = 1
 _NOT_ASKED: Final = "the symbol pack does not say: the Innoscope that made it did not ask for it"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Member:
     """Where a member is, seen from its global variable.
 
@@ -46,7 +46,7 @@ class Member:
     count: int = 1
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Layout:
     """``symbols`` is ``{name: (address in the process, size)}``, from ``symbols_from``.
 
@@ -65,7 +65,7 @@ class Layout:
     problem: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Debug:
     """Where debug files may be: folders like /usr/lib/debug, and files fetched before, by build-id."""
 

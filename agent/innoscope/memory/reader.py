@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from innoscope.kept import cache_folder
@@ -15,7 +16,6 @@ from innoscope.memory import layout as layouts
 from innoscope.memory import numbers, plan, tables
 from innoscope.memory.layout import Debug
 from innoscope.memory.regions import Image
-from innoscope.records import record
 from innoscope.target.discover import still_same
 from innoscope.target.native_errors import gone
 from innoscope.target.proc import ProcFs
@@ -34,7 +34,7 @@ _YOUNG_S: Final = 10.0
 _STRING_BYTES: Final = 512
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Where a value comes from (``source``), or why it does not (``reason``) and what helps (``remedy``)."""
 
@@ -44,7 +44,7 @@ class Explanation:
     remedy: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StatusValue:
     """A status variable's value. ``live`` is false for one that is only as new as the last SHOW STATUS."""
 

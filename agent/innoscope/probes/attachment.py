@@ -7,7 +7,7 @@ import logging
 import struct
 import time
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from innoscope.errors import InnoscopeError, NoSuchProcess
@@ -16,7 +16,6 @@ from innoscope.probes.loading import Loaded, compile_and_load
 from innoscope.probes.placing import Missing, Placed, place
 from innoscope.probes.slots import default_slots
 from innoscope.probes.source import CALIBRATION, THREADS, program_text
-from innoscope.records import record, structure
 from innoscope.target.native_errors import translating
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ _OPTIONAL = {
 }
 
 
-@structure
+@dataclass(slots=True)
 class Point:
     """One probe at its place. ``probes`` are those attached now, ``problem`` why there are none."""
 
@@ -65,7 +64,7 @@ class Point:
         return bool(self.probes)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Reading:
     """All that the maps hold: raw, since they were made."""
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from innoscope import kept
 from innoscope.errors import KernelUnable
 from innoscope.probes.catalog import ENTER, LEAVE
-from innoscope.records import record
 from innoscope.target.native_errors import translating
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class Programs(Protocol):
         """Count in this process and no other."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class HitCost:
     """Nanoseconds that a busy server loses by one hit, with our programs.
 

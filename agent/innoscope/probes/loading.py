@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from innoscope.errors import InnoscopeError, KernelUnable, NoRights
 from innoscope.probes import compiling
-from innoscope.records import structure
 from innoscope.target.native_errors import require_native
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from innoscope.probes.compiled import Compiled
 
 
-@structure
+@dataclass(slots=True)
 class Loaded:
     """Descriptors by name; ours to close."""
 

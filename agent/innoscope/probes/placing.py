@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope import kept
 from innoscope.probes.mangled import beginnings, is_copy, is_of, is_partial
-from innoscope.records import record
 from innoscope.target.native_errors import translating
 from innoscope.target.reading import ONE_AT_A_TIME
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SEARCHED: Final = kept.Shelf("places", 128)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Place:
     """One function of one mapped file. ``offset`` is in the file, in bytes."""
 
@@ -34,7 +34,7 @@ class Place:
     stepped: bool  # the kernel cannot emulate its first instruction: a hit costs several times as much
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Placed:
     """A probe and all copies of the function that it goes to. ``note`` says what its numbers leave out."""
 
@@ -50,7 +50,7 @@ class Placed:
         return (*self.probe.feeds, *self.site.feeds)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Missing:
     """A probe that cannot be there: why, what to do about it, what tells it instead."""
 
@@ -60,7 +60,7 @@ class Missing:
     instead: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Placement:
     """The probes of one server. ``build_id`` is that of the mapped executable.
 

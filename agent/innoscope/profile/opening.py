@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from innoscope.records import record
 from innoscope.stacks import descriptors
 from innoscope.target.native_errors import translating
 
@@ -26,7 +26,7 @@ _RECORD_BYTES: Final = 22 << 10
 _ROOM_S: Final = 0.25
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Naming:
     """How stacks get their names. ``fetch`` gives debug files by build-id for what is mapped, and notes."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import innoscope
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ _FRAME: Final = re.compile(r"(?P<name>.*) \((?P<file>[^()]*?)(?::(?P<line>\d+))?
 _RARE: Final = ("[rare stacks]",)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Function:
     """Samples in which it ran itself, and in which it was anywhere on the stack."""
 

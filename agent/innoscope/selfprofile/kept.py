@@ -11,13 +11,12 @@ import os
 import secrets
 import stat
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope import sanitize
 from innoscope.errors import BadFile, CannotWrite
-from innoscope.records import record
 from innoscope.selfprofile import folded
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ _LATEST: Final = 1e11
 _LONGEST_NAME: Final = 120
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Why:
     """``taken_at`` is Unix time. ``used`` and ``budget`` are shares of one core, over ``window_s``."""
 
@@ -50,7 +49,7 @@ class Why:
     seconds: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Kept:
     """What the file says: when and why, all samples, and the functions that ran most, ``(name, share)``."""
 

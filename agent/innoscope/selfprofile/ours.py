@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
 from innoscope.errors import InnoscopeError, NoRights, NoSuchProcess
-from innoscope.records import record
 from innoscope.target.proc import ProcFs
 
 _PYTHON: Final = re.compile(r"python[\w.]*")
@@ -22,7 +22,7 @@ class NotOurs(InnoscopeError):
     exit_code = 5
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Ours:
     """A process that runs ``innoscope COMMAND``."""
 

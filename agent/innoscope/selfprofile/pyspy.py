@@ -8,10 +8,10 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from innoscope import records
 from innoscope.errors import InnoscopeError, NoRights, NoSuchProcess
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _REFUSED: Final = ("permission denied", "operation not permitted")
 _NOTHING_RAN: Final = "no stack counts found"
 
 
-@records.record
+@dataclass(frozen=True, slots=True)
 class Order:
     """What to record. ``idle`` adds threads that wait; ``native`` adds C frames and pauses the process."""
 

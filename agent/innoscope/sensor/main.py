@@ -18,7 +18,6 @@ from innoscope.collectors.runner import explain
 from innoscope.errors import InnoscopeError
 from innoscope.metrics import registry
 from innoscope.metrics.model import Outcome
-from innoscope.records import record
 from innoscope.sensor import protocol
 from innoscope.sensor.admission import Admission
 from innoscope.sensor.naming import Names
@@ -59,7 +58,7 @@ _PATIENCE: Final = {ATTACHING: 120.0}
 _HANGS_S: Final = 60.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Settings:
     """``names`` maps a pid or a socket's path, as text, to a server's name; ``only`` are those to watch, none
     for all. No ``probes``, no uprobes. ``rule`` says who may own a server.

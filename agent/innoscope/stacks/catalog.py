@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.data import catalog_path, read_catalog, reading
 from innoscope.errors import BadFile
-from innoscope.records import record
 from innoscope.stacks.descriptors import KINDS, SYSCALLS
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _TOP_KEYS: Final = frozenset({"version", "libraries", "classes", "lists", "rules
 _REQUIRED: Final = frozenset({"on_cpu", "other"})
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class WaitClass:
     """One wait class. ``state`` (sleeping or running) limits all its rules."""
 
@@ -32,7 +32,7 @@ class WaitClass:
     state: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Rule:
     """One rule: every condition that is not empty must hold. ``line`` counts rules from 1."""
 
@@ -44,7 +44,7 @@ class Rule:
     files: frozenset[str]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Catalog:
     """The whole file, checked."""
 

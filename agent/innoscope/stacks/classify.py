@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from innoscope.records import record
 from innoscope.stacks.catalog import Catalog, load, to_regex
 from innoscope.stacks.globs import Globs
 
@@ -27,7 +27,7 @@ _MOST_NAMES: Final = 65_536
 _NAME_KEYS: Final = ("frames", "also", "leaf", "not")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Compiled:
     """A rule ready to run. Sets hold the numbers of pattern lists; an absent condition is None."""
 

@@ -10,13 +10,13 @@ import contextlib
 import os
 import re
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import innoscope
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -38,7 +38,7 @@ class Progress(Protocol):
         """Show it."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What the environment says. No URLs: nothing is ever asked."""
 
@@ -70,7 +70,7 @@ def _number(text: str | None) -> float | None:
     return value if value > 0 else None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Fetched:
     """``files``: build-id → path of a debug file. ``notes``: what could not be had, in words."""
 

@@ -6,10 +6,9 @@ import threading
 import time
 from array import array
 from collections import Counter, deque
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from innoscope.records import record, structure
 from innoscope.stacks.model import Frame, Trust
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ _LEFT: Final = 3 / 4
 _RARE: Final = (Frame("[rare stacks]", "", 0),)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Stack:
     """A wait class and functions, innermost first. Stacks are the same if all but the ``frames`` are."""
 
@@ -43,7 +42,7 @@ class Stack:
         return cls(wait, trust, tuple([frame.label for frame in frames]), frames)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """Looks added up: ``counts`` are threads by stack, over all looks.
 
@@ -59,7 +58,7 @@ class Chunk:
     dropped: int = 0
 
 
-@structure
+@dataclass(slots=True)
 class _Sealed:
     """A chunk in 8 bytes a stack. ``number`` grows from chunk to chunk, over restarts too."""
 

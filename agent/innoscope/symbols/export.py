@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import time
 import zlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import innoscope
 from innoscope.errors import BadFile
 from innoscope.memory import catalog as memory_catalog
 from innoscope.memory.layout import root
-from innoscope.records import record
 from innoscope.target.native_errors import require_native
 from innoscope.toggles import catalog as toggle_catalog
 from innoscope.toggles import gdbfile
@@ -31,7 +31,7 @@ Step: TypeAlias = "Callable[[str], AbstractContextManager[object]]"
 _LONGEST: Final = 200  # characters of a type in C that are kept
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Made:
     """A pack that is not written yet."""
 
@@ -39,7 +39,7 @@ class Made:
     data: bytes
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Origin:
     """The file with symbols, its name for people, and of which server it is, None where that is not known."""
 

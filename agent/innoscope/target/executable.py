@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from innoscope.errors import BadFile, InnoscopeError
-from innoscope.records import record
 from innoscope.target import packs
 from innoscope.target.endpoints import strip_root
 from innoscope.target.native_errors import translating
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DEBUG_DIR = "/usr/lib/debug"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Location:
     """``path`` as the server sees it, ``deleted`` when the file was replaced, ``root`` as we see it."""
 
@@ -27,7 +27,7 @@ class Location:
     root: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Description:
     """``symbols`` is symtab, debug-file, symbol-pack, debugdata, dynsym or none."""
 

@@ -7,10 +7,10 @@ believed because it is there: the core checks its owner and its checksum, and ea
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.errors import BadFile
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +25,7 @@ VARIABLE_KINDS: Final = frozenset({"unsigned", "signed", "float", "char", "other
 _LONGEST: Final = 1000  # characters of a text
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Layout:
     """``members`` is as ``_native.members_in_process`` has it, ``missing`` says why others are not there.
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
 from innoscope.errors import InnoscopeError
-from innoscope.records import record
 from innoscope.target import foreign
 from innoscope.target.native_errors import translating
 from innoscope.target.proc import ProcFs
@@ -40,7 +40,7 @@ _MARKS: tuple[tuple[bytes, re.Pattern[bytes]], ...] = (
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Version:
     """``number`` is a tuple of int, so (10, 11) > (10, 5); () with ``source`` "unknown" when not learnt."""
 

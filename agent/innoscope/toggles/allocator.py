@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from innoscope.records import record
 from innoscope.target.native_errors import gone, no_rights, translating
 from innoscope.target.reading import ONE_AT_A_TIME
 from innoscope.toggles.model import NotOnThisServer, Refused
@@ -29,7 +29,7 @@ _ARGUMENT: Final = re.compile(
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Allocator:
     """``name`` is glibc, tcmalloc or jemalloc; ``module`` how its file's name begins, None: the server."""
 
@@ -37,7 +37,7 @@ class Allocator:
     module: str | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Call:
     """A function of the process, its arguments, and the code to which it returns (``restorer``)."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from innoscope.errors import InnoscopeError
-from innoscope.records import record
 from innoscope.target import executable
 from innoscope.target.native_errors import translating
 from innoscope.target.proc import ProcFs
@@ -24,7 +24,7 @@ _SCOPE: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
 _SHUTDOWN, _RECOVERY = "srv_shutdown_state", "recv_recovery_on"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Facts:
     """Of the process that now has the target's pid, and of ourselves.
 

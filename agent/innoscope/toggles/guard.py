@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from innoscope.records import record
 from innoscope.target.native_errors import gone
 from innoscope.target.proc import ProcFs
 from innoscope.toggles import standing, unstick
@@ -24,7 +23,7 @@ _POLL_S: Final = 0.1
 _ALL_S: Final = 1.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Watched:
     """One look: for how many seconds the server has stood still, 0 when it runs."""
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.records import record
 from innoscope.toggles import catalog, facts
 from innoscope.toggles.journal import Journal
 
@@ -37,7 +36,7 @@ def open_writer(kind: str, target: Target, account: Account) -> Writer:
     raise ValueError(f"no such way: {kind}")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Means:
     """The real ones by default; a test that injects faults hands in others.
 

@@ -6,13 +6,13 @@ information, where it has any; from the catalog where it has none. All that are 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from innoscope.errors import BadFile, InnoscopeError
 from innoscope.memory import catalog as memory_catalog
 from innoscope.memory import tables
 from innoscope.memory.regions import Image
-from innoscope.records import record
 from innoscope.target import packs
 from innoscope.target.executable import DEBUG_DIR, Location, openable
 from innoscope.target.native_errors import translating
@@ -42,7 +42,7 @@ _TABLE_TYPES: Final[Mapping[str, tuple[str, int]]] = {
 _NOT_SAFE: Final = "nothing was written: use another way, or report this build to Innoscope"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Resolved:
     """A scalar in the process. ``type`` is unsigned, signed or float; ``origin`` where this is known from."""
 
@@ -52,7 +52,7 @@ class Resolved:
     origin: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Symbols:
     """What the mapped file says: ``{name: {(address in the process, bytes)}}``.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from innoscope.records import record
 from innoscope.target import people
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _BETWEEN_S: Final = 0.05
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Thread:
     """One thread now. ``tracer`` is a thread id, 0 for none; ``switches`` counts how often it left a CPU."""
 
@@ -38,7 +38,7 @@ class Thread:
         return self.state in (STOPPED, TRACED)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Tracer:
     """A process that traces the server. ``started`` is Unix time; since when it traces is not to be had."""
 
@@ -52,7 +52,7 @@ class Tracer:
     started_server: bool  # the server runs under it: both would end together
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Standing:
     """How a server stands: of all ``threads``, those stopped by a signal and those held by a tracer."""
 

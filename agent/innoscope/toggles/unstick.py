@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import signal
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from innoscope.records import record
 from innoscope.target.greeting import answers
 from innoscope.target.native_errors import gone
 from innoscope.target.proc import ProcFs
@@ -32,7 +31,7 @@ _CONTINUED_S: Final = 2.0
 _ANSWER_S: Final = 5.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Rescue:
     """What was found and done. ``steps`` are words; ``answered`` is None where it does not listen yet.
 

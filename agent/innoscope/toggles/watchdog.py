@@ -6,10 +6,10 @@ import contextlib
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
-from innoscope.records import record
 from innoscope.target.native_errors import gone
 from innoscope.toggles import watchdog_main
 from innoscope.toggles.handle import Handle
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SCRIPT: Final = Path(watchdog_main.__file__)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of one gdb.
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from innoscope.probes.calibrating import BUSY, calibrate, per_call, probe_own
 from innoscope.probes.catalog import ENTER, LEAVE
 from innoscope.probes.governor import usable_cpus
-from innoscope.records import record
 from innoscope.target.native_errors import translating
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ _STACKS_PART: Final = 0.5
 _S: Final = 1e9
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Cost:
     """Seconds that a busy server loses by one call, by its return, and by taking its stack besides.
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from innoscope.data import catalog_path, read_catalog
 from innoscope.errors import BadFile
 from innoscope.probes.mangled import is_of
-from innoscope.records import record
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Hot:
     """Some functions that are alike: why they are hot, the way around, what a hit counts in the budget."""
 

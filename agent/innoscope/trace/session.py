@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import struct
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from innoscope.metrics.model import Histogram
-from innoscope.records import record
 from innoscope.target.native_errors import translating
 from innoscope.trace.model import Values
 
@@ -33,7 +32,7 @@ _SLACK: Final = 2
 REAL, REHEARSED = 0, 1
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Control:
     """``struct control`` of trace.bpf.c."""
 
@@ -50,7 +49,7 @@ class _Control:
         return struct.pack("=7Q", *words)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Reading:
     """What the maps hold, since they were made."""
 
