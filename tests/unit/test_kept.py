@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope import data, kept
+from innoscope import kept
 from innoscope.kept import Shelf, cache_folder
 
 if TYPE_CHECKING:
@@ -111,38 +111,3 @@ def test_another_version_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     before = kept.key("ab")
     monkeypatch.setattr(kept, "__version__", "99.0")
     assert kept.key("ab") != before
-
-
-def test_a_catalog_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "one.yaml"
-    file.write_text("a: [1, 1.0, null, text]\n")
-    parsed = data.read_catalog(file)
-    monkeypatch.setattr(data, "_parsed", None)
-
-    assert data.read_catalog(file) == parsed == {"a": [1, 1.0, None, "text"]}
-    file.write_text("a: 2\n")
-    with pytest.raises(TypeError):
-        data.read_catalog(file)
-
-
-def test_keys_that_are_numbers_are_kept_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "one.yaml"
-    file.write_text("1: one\nfalse: two\n")
-    data.read_catalog(file)
-    monkeypatch.setattr(data, "_parsed", None)
-
-    assert data.read_catalog(file) == {1: "one", False: "two"}
-
-
-def test_what_cannot_be_kept_is_parsed_each_time(tmp_path: Path) -> None:
-    file = tmp_path / "one.yaml"
-    file.write_text("a: 2026-01-02\n")
-    assert data.read_catalog(file) == data.read_catalog(file) == data.read_yaml(file)
-    assert not (tmp_path / "innoscope" / "catalogs").exists()
-
-
-@pytest.mark.parametrize("path", sorted(data.folder("catalog").glob("**/*.yaml")), ids=lambda path: path.stem)
-def test_every_catalog_of_ours_is_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed = data.read_catalog(path)
-    monkeypatch.setattr(data, "_parsed", None)
-    assert data.read_catalog(path) == parsed

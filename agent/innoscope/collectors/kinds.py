@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_catalog, reading
+from innoscope.data import catalog_path, read_yaml, reading
 from innoscope.errors import BadFile
 from innoscope.stacks.classify import plain_name
 from innoscope.stacks.globs import Globs
@@ -45,7 +45,7 @@ class Kinds:
     def __init__(self, path: Path | None = None) -> None:
         """Raises BadFile, which names the first problem."""
         path = path or catalog_path("threads.yaml")
-        data = read_catalog(path)
+        data = read_yaml(path)
         with reading(path):
             if found := problems(data):
                 raise BadFile(f"{path}: {found[0]}")

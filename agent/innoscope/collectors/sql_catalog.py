@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_catalog, reading
+from innoscope.data import catalog_path, read_yaml, reading
 from innoscope.errors import BadFile
 from innoscope.metrics import registry
 
@@ -64,7 +64,7 @@ def default() -> Catalog:
 def load(path: Path | None = None) -> Catalog:
     """Read and check the file; BadFile names the first problem."""
     path = path or catalog_path("sql.yaml")
-    data = read_catalog(path)
+    data = read_yaml(path)
     with reading(path):
         found = problems(data, registry.default())
         if found:

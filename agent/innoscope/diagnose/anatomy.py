@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_catalog
+from innoscope.data import catalog_path, read_yaml
 from innoscope.errors import BadFile
 from innoscope.kept import cache_folder
 from innoscope.memory import layout as layouts
@@ -133,7 +133,7 @@ def _number(text: str) -> tuple[int, ...]:
 @cache
 def _servers() -> tuple[Mapping[str, Any], ...]:
     path = catalog_path("owners.yaml")
-    data = read_catalog(path)
+    data = read_yaml(path)
     try:
         return tuple(data["servers"])
     except (KeyError, TypeError) as error:

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.collectors.sql_failures import explain
-from innoscope.data import catalog_path, read_catalog, reading
+from innoscope.data import catalog_path, read_yaml, reading
 from innoscope.diagnose.evidence import Missing, Statement
 from innoscope.errors import BadFile, InnoscopeError, SqlFailed
 from innoscope.target import sql
@@ -63,7 +63,7 @@ def default_questions() -> tuple[Question, ...]:
 def load(path: Path | None = None) -> tuple[Question, ...]:
     """Read the file. Raises BadFile."""
     path = path or catalog_path("questions.yaml")
-    data = read_catalog(path)
+    data = read_yaml(path)
     with reading(path):
         return tuple(
             Question(name, tuple(body["columns"]), tuple(body["servers"]), body.get("crowd"))

@@ -9,7 +9,7 @@ from fnmatch import translate
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from innoscope.data import catalog_path, read_catalog, reading
+from innoscope.data import catalog_path, read_yaml, reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,7 +48,7 @@ def default_latches() -> tuple[Latch, ...]:
 def load(path: Path | None = None) -> tuple[Latch, ...]:
     """Read the file. Raises BadFile."""
     path = path or catalog_path("latches.yaml")
-    data = read_catalog(path)
+    data = read_yaml(path)
     with reading(path):
         return tuple(
             Latch(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_catalog, reading
+from innoscope.data import catalog_path, read_yaml, reading
 from innoscope.diagnose import facts
 from innoscope.diagnose.blocking import BLOCKERS
 from innoscope.diagnose.signals import OF_METRICS, is_signal
@@ -75,7 +75,7 @@ def default_rules() -> tuple[Rule, ...]:
 def load(path: Path | None = None) -> tuple[Rule, ...]:
     """All rules in the order of the file. Raises BadFile, which names the first problem."""
     path = path or catalog_path("findings.yaml")
-    data = read_catalog(path)
+    data = read_yaml(path)
     with reading(path):
         if found := list(problems(data)):
             raise BadFile(f"{path}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""))

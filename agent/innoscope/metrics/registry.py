@@ -8,7 +8,7 @@ from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_catalog, reading
+from innoscope.data import catalog_path, read_yaml, reading
 from innoscope.errors import BadFile
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def default() -> Registry:
 def load(path: Path | None = None) -> Registry:
     """Read and check the file; BadFile names the first problem."""
     path = path or catalog_path("metrics.yaml")
-    data = read_catalog(path)
+    data = read_yaml(path)
     with reading(path):
         found = problems(data)
         if found:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_catalog, reading
+from innoscope.data import catalog_path, read_yaml, reading
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,7 +130,7 @@ def default_catalog() -> Catalog:
 def load(path: Path) -> Catalog:
     """Read and check. Raises BadFile with what is wrong and where."""
     with reading(path):
-        return _catalog(read_catalog(path))
+        return _catalog(read_yaml(path))
 
 
 def _catalog(document: dict[str, Any]) -> Catalog:

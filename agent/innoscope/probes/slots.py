@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from innoscope.data import catalog_path, read_catalog
+from innoscope.data import catalog_path, read_yaml
 
 #: Counted by key in maps of their own, or not counted in the kernel at all.
 _ELSEWHERE = frozenset({"latch_spin_waits", "fsync_seconds", "read_seconds"})
@@ -50,7 +50,7 @@ class Slots:
 @cache
 def default_slots() -> Slots:
     """The places for the metrics that come with the program."""
-    metrics = read_catalog(catalog_path("metrics.yaml"))["metrics"]
+    metrics = read_yaml(catalog_path("metrics.yaml"))["metrics"]
     return Slots(_lay_out(metrics, "counter"), _lay_out(metrics, "histogram"))
 
 
