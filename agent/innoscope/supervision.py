@@ -124,6 +124,12 @@ class Supervisor:
         if thread is not None:
             thread.join(timeout_s)
 
+    def join_all(self, timeout_s: float) -> None:
+        """Wait for all threads, which were told to end, but for no longer than that together."""
+        deadline = time.monotonic() + timeout_s
+        for name in self._tasks:
+            self.join(name, max(0.0, deadline - time.monotonic()))
+
     def hung(self) -> int:
         """Return how many threads hang."""
         return sum(task.hung for task in self._tasks.values())

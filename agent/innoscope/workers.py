@@ -143,14 +143,21 @@ class Workers:
         with self._lock:
             return sum(len(lane.threads) for lane in self._lanes.values())
 
-    def close(self) -> None:
-        """End the threads that rest; one that is stuck ends with its job or with the process."""
+    def close(self, wait_s: float = 0.0) -> None:
+        """End the threads that rest, and wait for the others, but for no longer than ``wait_s`` together.
+
+        One that is stuck ends with its job or with the process.
+        """
         with self._lock:
             self._closed = True
             for lane in self._lanes.values():
                 lane.waiting.clear()
                 lane.wake.notify_all()
             self._sooner.notify_all()
+            threads = [thread for lane in self._lanes.values() for thread in lane.threads]
+        deadline = time.monotonic() + wait_s
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _lane(self, kind: str) -> _Lane:
         lane = self._lanes.get(kind)

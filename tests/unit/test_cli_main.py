@@ -123,6 +123,18 @@ def test_start_up_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
+def test_a_thread_inside_the_core_survives_the_end_of_python() -> None:
+    """Python ends before it; PyO3 then lets the thread hang, where Python would unwind it through Rust."""
+    done = _python(
+        "import threading, time; from innoscope import _native\n"
+        "def work():\n"
+        "    while True: _native.demangle(['_ZN1aC1Ev'] * 1000)\n"
+        "for _ in range(2): threading.Thread(target=work, daemon=True).start()\n"
+        "time.sleep(0.2)"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_closed_pipe_is_quiet() -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -57,7 +57,11 @@ def unprivileged() -> Account:
 
 
 def readable_by(account: Account, files: Sequence[Path]) -> bool:
-    """Whether that account can read them all: tried by a child that becomes it."""
+    """Return whether that account can read all files, by trying it in a forked child that becomes it.
+
+    The child ends with ``os._exit``: the cleanups that Python runs at its end are the parent's. No program
+    is run, because the agent starts none but a sensor and py-spy.
+    """
     child = os.fork()
     if child == 0:
         try:

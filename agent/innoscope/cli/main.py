@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import importlib
 import io
@@ -105,10 +104,11 @@ def cli(settings: Settings, debug: bool) -> None:
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
     """The entry point of the console script: runs a command and exits with its code."""
     code = main(arguments)
-    with contextlib.suppress(OSError, ValueError):  # closed by whoever read it
+    try:
         emit.flush()
-    # Python would free all that it made, one by one: CPU time that a busy server would rather have.
-    os._exit(code)
+    except (OSError, ValueError):  # closed by whoever read it
+        _drop_output()
+    sys.exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

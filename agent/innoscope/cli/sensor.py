@@ -6,11 +6,9 @@ import logging
 import os
 import signal
 import threading
-from typing import NoReturn
 
 import click
 
-from innoscope import emit
 from innoscope.metrics import logs
 from innoscope.sensor.client import DEFAULT_SOCKET
 
@@ -112,7 +110,7 @@ def command(
     budget: float,
     log_format: str,
     log_level: str,
-) -> None:
+) -> int:
     """Watch all servers of this host and answer the agent, over a Unix socket only.
 
     It finds servers that start, follows restarts, and never stops, traces or changes one.
@@ -143,13 +141,8 @@ def command(
         log.critical("sensor gives up", extra={"reason": error.what})
         code = error.exit_code
     finally:
+        ended.set()
         socket.close()
         sensor.close()
     log.info("sensor ends")
-    _end(code)
-
-
-def _end(code: int) -> NoReturn:
-    """Exit at once: a thread that is inside the Rust core cannot be ended, nor survive Python's own end."""
-    emit.flush()
-    os._exit(code)
+    return code

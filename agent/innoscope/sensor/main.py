@@ -253,7 +253,10 @@ class Sensor:
         }
 
     def close(self) -> None:
-        """End all watches, side by side; one that takes longer than half a second ends with the process."""
+        """End all watches, side by side, and wait for all threads.
+
+        What takes longer than half a second ends with the process: the kernel detaches what it had attached.
+        """
         with self._lock:
             slots = list(self._slots.items())
         done = threading.Semaphore(0)
@@ -262,7 +265,8 @@ class Sensor:
         deadline = time.monotonic() + _END_S
         for _ in slots:
             done.acquire(timeout=max(0.0, deadline - time.monotonic()))
-        self._workers.close()
+        self._workers.close(max(0.0, deadline - time.monotonic()))
+        self._supervisor.join_all(max(0.0, deadline - time.monotonic()))
 
     def _run_collectors(self) -> list[tuple[str, Target, list[Outcome]]]:
         """A run that ended after we were asked is as good as one of our own."""
