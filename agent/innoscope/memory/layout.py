@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.errors import BadFile
 from innoscope.target import packs
-from innoscope.target.native_errors import translating
-from innoscope.target.reading import ONE_AT_A_TIME
+from innoscope.target.native_errors import reading_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,7 +86,7 @@ def learn(
     information, unless all of them are in the cache (a folder).
     """
     files = dict(debug.files)
-    with ONE_AT_A_TIME, translating(target.pid):
+    with reading_files(target.pid):
         from innoscope import _native
 
         symbols, source = _native.globals_in_process(target.pid, list(names), list(debug.dirs), files)
@@ -110,8 +109,7 @@ def _of_pack(
 ) -> Layout:
     """The layout of a server without debug information."""
     try:
-        with ONE_AT_A_TIME:
-            known = packs.layout(target.build_id)
+        known = packs.layout(target.build_id)
     except BadFile as error:
         return Layout(symbols, source, {}, {}, described=False, problem=packs.in_words(error))
     if known is None:

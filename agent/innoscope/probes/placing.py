@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from innoscope import kept
 from innoscope.probes.mangled import beginnings, is_copy, is_of, is_partial
-from innoscope.target.native_errors import translating
-from innoscope.target.reading import ONE_AT_A_TIME
+from innoscope.target.native_errors import reading_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -80,7 +79,7 @@ def place(target: Target, probes: Iterable[Probe]) -> Placement:
     Raises NoSuchProcess, NoRights or BadFile for the executable itself; for a library that is not mapped the
     probe is missing.
     """
-    with ONE_AT_A_TIME, translating(target.pid):
+    with reading_files(target.pid):
         sites = [(probe, probe.site(target.flavour, target.version)) for probe in probes]
         files = _Files(target.pid, [site for _, site in sites if site is not None])
         found = [_place_one(target, probe, site, files) for probe, site in sites]

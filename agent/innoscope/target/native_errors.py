@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from innoscope.errors import BadFile, InnoscopeError, KernelUnable, NoRights, NoSuchProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+#: Held while the symbols or the debug information of a server are read: that takes up to 30 MB for a moment,
+#: and a host may have many servers.
+ONE_AT_A_TIME: Final = threading.Lock()
 RUN_AS_ROOT = (
     "run it as root: sudo innoscope …; or with CAP_BPF, CAP_PERFMON, "
     "CAP_SYS_PTRACE and CAP_CHECKPOINT_RESTORE (--method ptrace needs CAP_SYS_PTRACE only)"
@@ -88,3 +92,10 @@ def translating(pid: int) -> Iterator[None]:
     except native_error as error:
         kind, detail = (*error.args, "internal", "")[:2] if len(error.args) >= 2 else ("internal", str(error))
         raise explain(pid, str(kind), str(detail)) from error
+
+
+@contextmanager
+def reading_files(pid: int) -> Iterator[None]:
+    """Translate errors likewise around calls that read symbols or debug information, one at a time."""
+    with ONE_AT_A_TIME, translating(pid):
+        yield

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.errors import BadFile
+from innoscope.target.native_errors import ONE_AT_A_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -43,11 +44,12 @@ def layout(build_id: str | None) -> Layout | None:
         return None
     from innoscope import _native
 
-    try:
-        pack = _native.Pack.of_build(build_id)
-    except _native.NativeError as error:
-        raise refused(error) from error
-    return None if pack is None else read_layout(pack)
+    with ONE_AT_A_TIME:
+        try:
+            pack = _native.Pack.of_build(build_id)
+        except _native.NativeError as error:
+            raise refused(error) from error
+        return None if pack is None else read_layout(pack)
 
 
 def open_pack(path: str) -> Pack:

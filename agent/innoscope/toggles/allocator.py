@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from innoscope.target.native_errors import gone, no_rights, translating
-from innoscope.target.reading import ONE_AT_A_TIME
+from innoscope.target.native_errors import gone, no_rights, reading_files, translating
 from innoscope.toggles.model import NotOnThisServer, Refused
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ def parse(expression: str) -> tuple[str, tuple[int | str, ...]]:
 
 def _functions(target: Target, library: str | None, name: str) -> set[int]:
     """Addresses in the process of the functions with this very name."""
-    with ONE_AT_A_TIME, translating(target.pid):
+    with reading_files(target.pid):
         from innoscope import _native
 
         file = _native.CodeFile(target.pid, library)

@@ -15,9 +15,8 @@ from innoscope.memory import tables
 from innoscope.memory.regions import Image
 from innoscope.target import packs
 from innoscope.target.executable import DEBUG_DIR, Location, openable
-from innoscope.target.native_errors import translating
+from innoscope.target.native_errors import reading_files
 from innoscope.target.proc import ProcFs
-from innoscope.target.reading import ONE_AT_A_TIME
 from innoscope.toggles import gdbfile
 from innoscope.toggles.gdbfile import Described
 from innoscope.toggles.model import NotOnThisServer, Refused
@@ -111,7 +110,7 @@ def find_all(
 
 def learn(target: Target, names: Sequence[str]) -> Symbols:
     """The symbols with these names in the mapped executable. Refused if it is not the target's build."""
-    with ONE_AT_A_TIME, translating(target.pid):
+    with reading_files(target.pid):
         from innoscope import _native
 
         debug_dirs = (DEBUG_DIR, target.inside(DEBUG_DIR))
@@ -144,7 +143,7 @@ def _describe(
     said = gdbfile.describe(symbols.described_in, names, gdb)
     if said is not None:
         return said, "debug information, read by gdb"
-    with ONE_AT_A_TIME, translating(target.pid):
+    with reading_files(target.pid):
         from innoscope import _native
 
         found = _native.members_in_process(target.pid, list(names), [DEBUG_DIR, target.inside(DEBUG_DIR)], {})
@@ -158,8 +157,7 @@ def _describe(
 def _by_pack(target: Target) -> Mapping[str, Described]:
     """What the symbol pack says, if this host has one that can be believed."""
     try:
-        with ONE_AT_A_TIME:
-            known = packs.layout(target.build_id)
+        known = packs.layout(target.build_id)
     except BadFile:
         return {}  # as if there were none; `innoscope toggle list` tells why
     return {name: Described(*variable) for name, variable in known.variables.items()} if known else {}

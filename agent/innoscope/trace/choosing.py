@@ -8,8 +8,7 @@ from innoscope.errors import NoSuchProcess
 from innoscope.probes.catalog import Catalog, default_catalog
 from innoscope.probes.mangled import beginnings, is_copy, is_of, is_partial
 from innoscope.probes.placing import Missing, Place, Placed, place
-from innoscope.target.native_errors import translating
-from innoscope.target.reading import ONE_AT_A_TIME
+from innoscope.target.native_errors import reading_files
 from innoscope.trace import hot, nearest
 from innoscope.trace.model import Ambiguous, Chosen, NotHere
 
@@ -36,7 +35,7 @@ def choose(target: Target, function: str, catalog: Catalog | None = None) -> Cho
         return _of_catalog(target, catalog.probes[function], catalog)
     from innoscope._native import CodeFile
 
-    with ONE_AT_A_TIME, translating(target.pid):
+    with reading_files(target.pid):
         file = CodeFile(target.pid)
         if file.build_id != target.build_id:
             raise NoSuchProcess(
