@@ -11,6 +11,7 @@ from innoscope.errors import BadFile
 from innoscope.stacks.descriptors import KINDS, SYSCALLS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 _CONDITIONS: Final = ("frames", "also", "leaf", "not", "syscall", "file", "comm")
@@ -128,16 +129,16 @@ def _value_problems(key: str, values: list[str]) -> list[str]:
     return found
 
 
-def is_plain(pattern: str) -> bool:
-    """True for a pattern that is just a name."""
-    return not pattern.startswith("/") and not set("*?") & set(pattern)
-
-
 def to_regex(pattern: str) -> str:
     """The regular expression, for ``fullmatch``, of a glob or of ``/a regular expression/``."""
     if len(pattern) > 1 and pattern.startswith("/") and pattern.endswith("/"):
         return pattern[1:-1]
     return ".*".join(re.escape(part).replace(r"\?", ".") for part in pattern.split("*"))
+
+
+def any_of(patterns: Iterable[str]) -> re.Pattern[str]:
+    """Compile a list of patterns to one expression, for ``fullmatch``. An empty list matches nothing."""
+    return re.compile("|".join(f"(?:{to_regex(pattern)})" for pattern in patterns) or r"(?!)")
 
 
 def _build(data: dict[str, Any]) -> Catalog:
