@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from innoscope.cache import Cache
 from innoscope.data import catalog_path, read_yaml
 from innoscope.errors import BadFile
-from innoscope.kept import cache_folder
 from innoscope.memory import layout as layouts
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from innoscope.memory.layout import Member
     from innoscope.target.model import Target
 
+#: Layouts of some builds.
+_CACHE: Final = Cache("owners", 64)
 #: Words of a part that are no paths.
 _WORDS: Final = frozenset({"walk", "tickets", "namespaces", "cells"})
 _PARTS: Final = ("sessions", "metadata", "latches")
@@ -82,9 +84,8 @@ def learn(target: Target) -> Anatomy:
     if generation is None:
         return Anatomy()
     paths = sorted(set(_paths(generation)))
-    folder = cache_folder() / "owners"
     names = sorted({layouts.root(path) for path in paths} | {TICKETS})
-    known = layouts.learn(target, names, (), layouts.Debug(), folder, types=paths)
+    known = layouts.learn(target, names, (), layouts.Debug(), _CACHE, types=paths)
     parts: dict[str, Part] = {}
     why: dict[str, str] = {}
     for name in _PARTS:

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from innoscope.kept import cache_folder
+from innoscope.cache import Cache
 from innoscope.memory import catalog as catalogs
 from innoscope.memory import layout as layouts
 from innoscope.memory import numbers, plan, tables
@@ -55,8 +55,8 @@ class StatusValue:
 class MemoryReader:
     """Reads one server. Where things are is learnt at the first use, within seconds; a reading costs 0.1 ms.
 
-    ``cache`` is the folder for the offsets (by default ``kept.cache_folder()``), ``debug`` says where debug
-    files may be. All methods raise NoSuchProcess, NoRights, or BadFile for an executable that is none. Not
+    ``cache`` is the folder of the cache (by default ``cache_folder()``), ``debug`` says where debug files may
+    be. All methods raise NoSuchProcess, NoRights, or BadFile for an executable that is none. Not
     thread-safe.
     """
 
@@ -70,7 +70,7 @@ class MemoryReader:
     ) -> None:
         self._target = target
         self._catalog = catalog or catalogs.load()
-        self._cache = cache or cache_folder()
+        self._cache = Cache("layouts", 64, cache)
         self._debug = debug or Debug()
         self._plan: plan.Plan | None = None
         self._last: Mapping[str, Number] | None = None

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from innoscope import kept
+from innoscope.cache import Cache, cache_key
 from innoscope.errors import KernelUnable
 from innoscope.probes.catalog import ENTER, LEAVE
 from innoscope.target.native_errors import translating
@@ -31,7 +31,7 @@ BUSY = 4.0
 
 #: Seconds after which a host may have become another: a virtual machine moves while it runs.
 _VALID_S: Final = 86_400
-_MEASURED: Final = kept.Shelf("hit-costs", 8)
+_CACHE: Final = Cache("hit-costs", 8)
 
 
 class Programs(Protocol):
@@ -70,11 +70,11 @@ class HitCost:
 def known_cost(attachment: Programs) -> HitCost:
     """As measured on this host today, by whichever process was the first; raises what ``calibrate`` does."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-    key = kept.key(boot, str(int(time.time()) // _VALID_S))
-    if (known := _MEASURED.read(key)) is not None:
+    key = cache_key(boot, str(int(time.time()) // _VALID_S))
+    if (known := _CACHE.read(key)) is not None:
         return HitCost(**json.loads(known))
     cost = calibrate(attachment)
-    _MEASURED.write(key, json.dumps(asdict(cost)).encode())
+    _CACHE.write(key, json.dumps(asdict(cost)).encode())
     return cost
 
 

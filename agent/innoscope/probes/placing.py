@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope import kept
+from innoscope.cache import Cache, cache_key
 from innoscope.probes.mangled import beginnings, is_copy, is_of, is_partial
 from innoscope.target.native_errors import reading_files
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 #: Two searches of each file.
-_SEARCHED: Final = kept.Shelf("places", 128)
+_CACHE: Final = Cache("places", 128)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +140,11 @@ def _kept_of(file: CodeFile, asked: Any, search: Callable[[], Any]) -> Any:
     except OSError:  # the server has just ended, or its files are not ours to see
         return search()
     identity = (file.build_id, told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns)
-    key = kept.key(json.dumps((identity, file.symbols_from, asked)))
-    if (known := _SEARCHED.read(key)) is not None:
+    key = cache_key(json.dumps((identity, file.symbols_from, asked)))
+    if (known := _CACHE.read(key)) is not None:
         return json.loads(known)
     found = search()
-    _SEARCHED.write(key, json.dumps(found).encode())
+    _CACHE.write(key, json.dumps(found).encode())
     return found
 
 

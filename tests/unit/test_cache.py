@@ -1,4 +1,4 @@
-"""What is kept comes back whole, from files that only we can have written, or not at all."""
+"""What is cached comes back whole, from files that only we can have written, or not at all."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope import kept
-from innoscope.kept import Shelf, cache_folder
+from innoscope import cache
+from innoscope.cache import Cache, cache_folder, cache_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,40 +17,40 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where things are kept."""
+    """The folder of the cache that the tests use."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "innoscope" / "things"
 
 
 def test_what_was_written_comes_back(folder: Path) -> None:
-    shelf = Shelf("things", 4)
-    assert shelf.read("one") is None
-    shelf.write("one", b"content")
-    shelf.write("none", b"")
+    things = Cache("things", 4)
+    assert things.read("one") is None
+    things.write("one", b"content")
+    things.write("none", b"")
 
-    assert (shelf.read("one"), shelf.read("none")) == (b"content", b"")
+    assert (things.read("one"), things.read("none")) == (b"content", b"")
     assert ((folder / "one").stat().st_mode & 0o777, folder.stat().st_mode & 0o777) == (0o600, 0o700)
     assert sorted(file.name for file in folder.iterdir()) == ["none", "one"]
 
 
 def test_it_can_be_removed() -> None:
-    shelf = Shelf("things", 4)
-    shelf.write("one", b"content")
-    assert shelf.remove("one")
-    assert not shelf.remove("one")
-    assert shelf.read("one") is None
+    things = Cache("things", 4)
+    things.write("one", b"content")
+    assert things.remove("one")
+    assert not things.remove("one")
+    assert things.read("one") is None
 
 
 def test_damage_anywhere_shows(folder: Path) -> None:
-    shelf = Shelf("things", 4)
-    shelf.write("one", b"content")
+    things = Cache("things", 4)
+    things.write("one", b"content")
     file = folder / "one"
     whole = file.read_bytes()
     for index in range(len(whole)):
         file.write_bytes(whole[:index] + bytes([whole[index] ^ 1]) + whole[index + 1 :])
-        assert shelf.read("one") is None
+        assert things.read("one") is None
         file.write_bytes(whole[:index])
-        assert shelf.read("one") is None
+        assert things.read("one") is None
 
 
 def _group_may_write(file: Path) -> None:
@@ -72,27 +72,27 @@ def _a_folder(file: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [_group_may_write, _of_another, _folder_open_to_all, _a_folder])
 def test_what_others_could_have_written_is_not_read(folder: Path, spoil: Callable[[Path], None]) -> None:
-    shelf = Shelf("things", 4)
-    shelf.write("one", b"content")
+    things = Cache("things", 4)
+    things.write("one", b"content")
     spoil(folder / "one")
-    assert shelf.read("one") is None
+    assert things.read("one") is None
 
 
 def test_the_oldest_make_room(folder: Path) -> None:
-    shelf = Shelf("things", 2)
+    things = Cache("things", 2)
     for number in range(4):
-        shelf.write(str(number), b"content")
+        things.write(str(number), b"content")
         os.utime(folder / str(number), (number, number))
     assert sorted(file.name for file in folder.iterdir()) == ["2", "3"]
 
 
-def test_without_a_place_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_place_nothing_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    shelf = Shelf("things", 4)
-    shelf.write("one", b"content")
-    assert shelf.read("one") is None
-    assert not shelf.remove("one")
+    things = Cache("things", 4)
+    things.write("one", b"content")
+    assert things.read("one") is None
+    assert not things.remove("one")
 
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,10 +104,10 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_keys_differ_with_what_they_are_made_of() -> None:
-    assert len({kept.key("ab", "c"), kept.key("a", "bc"), kept.key("abc"), kept.key()}) == 4
+    assert len({cache_key("ab", "c"), cache_key("a", "bc"), cache_key("abc"), cache_key()}) == 4
 
 
-def test_another_version_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = kept.key("ab")
-    monkeypatch.setattr(kept, "__version__", "99.0")
-    assert kept.key("ab") != before
+def test_another_version_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = cache_key("ab")
+    monkeypatch.setattr(cache, "__version__", "99.0")
+    assert cache_key("ab") != before
