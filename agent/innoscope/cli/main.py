@@ -77,7 +77,12 @@ class LazyGroup(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(f"innoscope.cli.{cmd_name.replace('-', '')}").command
+        try:
+            command = importlib.import_module(f"innoscope.cli.{cmd_name.replace('-', '')}").command
+        except ImportError as error:
+            if "_native" not in str(error):
+                raise
+            raise InnoscopeError(f"the native core cannot be loaded: {error}", remedy="make setup") from error
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from innoscope import _native
 from innoscope.cache import cache_key
 from innoscope.errors import BadFile
 from innoscope.target import packs
@@ -86,8 +87,6 @@ def learn(
     """
     files = dict(debug.files)
     with reading_files(target.pid):
-        from innoscope import _native
-
         symbols, source = _native.globals_in_process(target.pid, list(names), list(debug.dirs), files)
         paths = [*(path for path in paths if root(path) in symbols), *types]
         key = cache_key(_build(target), *paths)

@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from innoscope import _native
 from innoscope.errors import InnoscopeError, KernelUnable, NoRights
 from innoscope.probes import compiling
-from innoscope.target.native_errors import require_native
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,9 +46,6 @@ def compile_and_load(text: str, programs: Sequence[str], maps: Sequence[str]) ->
 
 def load(compiled: Compiled) -> Loaded:
     """All of it. Raises NoRights or KernelUnable."""
-    native_error = require_native()
-    from innoscope import _native
-
     loaded = Loaded()
     try:
         for one in compiled.maps:
@@ -58,7 +55,7 @@ def load(compiled: Compiled) -> Loaded:
         maps = list(loaded.maps.values())
         for name, code in compiled.programs.items():
             loaded.programs[name] = _native.load_uprobe_program(name, code, maps)
-    except native_error as error:
+    except _native.NativeError as error:
         loaded.close()
         raise _explained(*error.args) from error
     except BaseException:

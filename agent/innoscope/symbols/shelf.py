@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from innoscope import _native
 from innoscope.errors import BadFile, NoRights
 from innoscope.target import packs
 
@@ -76,8 +77,6 @@ def _text(pack: Pack, value: Any) -> str | None:
 
 def folder() -> Path:
     """Where the packs of this host are."""
-    from innoscope import _native
-
     return Path(_native.pack_folder())
 
 

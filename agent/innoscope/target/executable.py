@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from innoscope import _native
 from innoscope.errors import BadFile, InnoscopeError
 from innoscope.target import packs
 from innoscope.target.endpoints import strip_root
@@ -71,8 +72,6 @@ def describe(proc: ProcFs, pid: int, where: Location) -> Description:
     path = openable(proc, pid, where)
     try:
         with translating(pid):
-            from innoscope import _native
-
             info = _native.elf_info(path)
             if info.has_symtab:
                 return Description(info.build_id, "symtab")

@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from innoscope import _native
 from innoscope.errors import BadFile
 from innoscope.target.native_errors import ONE_AT_A_TIME
 
@@ -42,7 +43,6 @@ def layout(build_id: str | None) -> Layout | None:
     """What the pack of this build knows; None where this host has none. Raises BadFile if it is refused."""
     if build_id is None:
         return None
-    from innoscope import _native
 
     with ONE_AT_A_TIME:
         try:
@@ -54,8 +54,6 @@ def layout(build_id: str | None) -> Layout | None:
 
 def open_pack(path: str) -> Pack:
     """A pack by its path. Raises BadFile."""
-    from innoscope import _native
-
     try:
         return _native.Pack(path)
     except _native.NativeError as error:
@@ -66,7 +64,6 @@ def path_for(build_id: str | None) -> str | None:
     """The pack of this build whose owner and checksum are right; None without one. Raises BadFile."""
     if build_id is None:
         return None
-    from innoscope import _native
 
     try:
         return _native.find_pack(build_id)

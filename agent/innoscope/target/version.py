@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
+from innoscope import _native
 from innoscope.errors import InnoscopeError
 from innoscope.target import foreign
 from innoscope.target.native_errors import translating
@@ -77,8 +78,6 @@ def from_memory(proc: ProcFs, pid: int) -> str | None:
         return None
     try:
         with translating(pid):
-            from innoscope import _native
-
             found = _native.symbol_in_process(pid, [_SYMBOL])
             if _SYMBOL not in found:
                 return None
