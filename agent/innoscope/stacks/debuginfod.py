@@ -17,6 +17,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import innoscope
+from innoscope import _native
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -187,8 +188,6 @@ def _check_size(size: int, settings: Settings) -> None:
 
 def _check(path: Path, build_id: str) -> None:
     """The file must be what was asked for; a wrong one would give wrong names."""
-    from innoscope import _native
-
     try:
         found = _native.elf_info(str(path)).build_id
     except _native.NativeError as error:

@@ -9,12 +9,12 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from innoscope.stacks.fold import Report
 from innoscope.stacks.model import Frame, Trust
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from innoscope.stacks.fold import Report
     from innoscope.target.model import Target
 
 SPAN_S: Final = 3600.0
@@ -251,8 +251,6 @@ def merged(chunks: list[Chunk]) -> Chunk:
 
 def report(target: Target, chunk: Chunk) -> Report:
     """What the renderers of ``innoscope stacks`` take. Threads are not told apart: no ``by="thread"``."""
-    from innoscope.stacks.fold import Report
-
     made = Report(target)
     made.looks, made.method = chunk.looks, "bpf"
     made.started_at, made.ended_at = chunk.start, chunk.end
