@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from innoscope import _native
 from innoscope.cache import Cache, cache_key
 from innoscope.errors import KernelUnable
 from innoscope.probes.catalog import ENTER, LEAVE
@@ -17,7 +18,6 @@ from innoscope.target.native_errors import translating
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from innoscope._native import Uprobe
     from innoscope.probes.placing import Place
     from innoscope.target.model import Target
 
@@ -84,22 +84,20 @@ def calibrate(attachment: Programs) -> HitCost:
     Raises NoRights (without uprobe links: CAP_SYS_ADMIN), or KernelUnable where our own code cannot be
     probed.
     """
-    from innoscope._native import CALIBRATION_FUNCTION, CALIBRATION_FUNCTION_STEPPED, detach_all
-
     enter, leave = attachment.calibration_programs
-    probes: list[Uprobe] = []
+    probes: list[_native.Uprobe] = []
     attachment.count_in(os.getpid())
     try:
         with translating(os.getpid()):
             plain, plain_stepped = per_call(stepped=False), per_call(stepped=True)
-            probes.append(probe_own(enter, CALIBRATION_FUNCTION_STEPPED, on_return=False))
+            probes.append(probe_own(enter, _native.CALIBRATION_FUNCTION_STEPPED, on_return=False))
             stepped = per_call(stepped=True)
-            probes.append(probe_own(enter, CALIBRATION_FUNCTION, on_return=False))
+            probes.append(probe_own(enter, _native.CALIBRATION_FUNCTION, on_return=False))
             entry = per_call(stepped=False)
-            probes.append(probe_own(leave, CALIBRATION_FUNCTION, on_return=True))
+            probes.append(probe_own(leave, _native.CALIBRATION_FUNCTION, on_return=True))
             both = per_call(stepped=False)
     finally:
-        detach_all(probes)
+        _native.detach_all(probes)
         attachment.count_in(attachment.target.pid)
     return HitCost(
         entry_ns=BUSY * max(0.0, entry - plain),
@@ -110,17 +108,13 @@ def calibrate(attachment: Programs) -> HitCost:
 
 def per_call(*, stepped: bool) -> float:
     """Nanoseconds that one call of our own function takes now."""
-    from innoscope._native import calibration_run
-
-    return float(calibration_run(_CALLS, stepped=stepped))
+    return float(_native.calibration_run(_CALLS, stepped=stepped))
 
 
-def probe_own(program: int, function: str, *, on_return: bool) -> Uprobe:
+def probe_own(program: int, function: str, *, on_return: bool) -> _native.Uprobe:
     """The program at a function of ours. Raises KernelUnable or NativeError."""
-    from innoscope._native import CodeFile, Uprobe
-
-    file = CodeFile(os.getpid(), "_native.")
+    file = _native.CodeFile(os.getpid(), "_native.")
     offset = next((offset for name, _, _, offset, _ in file.functions([function]) if name == function), None)
     if offset is None:
         raise KernelUnable(f"{file.shown_path} has no {function}", remedy="make setup")
-    return Uprobe(program, file.path, offset, os.getpid(), on_return=on_return)
+    return _native.Uprobe(program, file.path, offset, os.getpid(), on_return=on_return)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
@@ -60,8 +61,6 @@ def forget(text: str, programs: Sequence[str], maps: Sequence[str]) -> bool:
 
 
 def _compile(text: str, programs: Sequence[str], maps: Sequence[str]) -> bytes:
-    import subprocess
-
     order = {"text": text, "programs": list(programs), "maps": list(maps)}
     try:
         done = subprocess.run(

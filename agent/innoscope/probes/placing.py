@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from innoscope import _native
 from innoscope.cache import Cache, cache_key
 from innoscope.probes.mangled import beginnings, is_copy, is_of, is_partial
+from innoscope.stacks.advice import remedy
 from innoscope.target.native_errors import reading_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from innoscope._native import CodeFile
     from innoscope.probes.catalog import Probe, Site
     from innoscope.target.model import Target
 
@@ -98,21 +99,17 @@ class _Files:
     """The mapped files that are asked for, each opened once, and searched once for all that goes there."""
 
     def __init__(self, pid: int, sites: Sequence[Site]) -> None:
-        from innoscope._native import CodeFile
-
         self._pid, self._sites = pid, sites
-        self.main = CodeFile(pid)
-        self._libraries: dict[str, CodeFile] = {}
+        self.main = _native.CodeFile(pid)
+        self._libraries: dict[str, _native.CodeFile] = {}
         self._found: dict[str | None, list[Place]] = {}
 
-    def of(self, site: Site) -> CodeFile:
+    def of(self, site: Site) -> _native.CodeFile:
         """The file of a site. NativeError (elf) if it is not mapped."""
         if site.shared_object is None:
             return self.main
         if site.shared_object not in self._libraries:
-            from innoscope._native import CodeFile
-
-            self._libraries[site.shared_object] = CodeFile(self._pid, site.shared_object)
+            self._libraries[site.shared_object] = _native.CodeFile(self._pid, site.shared_object)
         return self._libraries[site.shared_object]
 
     def places(self, site: Site) -> tuple[Place, ...]:
@@ -131,7 +128,7 @@ class _Files:
         return tuple({place.address: place for place in reversed(own)}.values())[::-1]
 
 
-def _kept_of(file: CodeFile, asked: Any, search: Callable[[], Any]) -> Any:
+def _kept_of(file: _native.CodeFile, asked: Any, search: Callable[[], Any]) -> Any:
     """What a search finds in a file. A symbol pack may be replaced, so what it tells is not kept."""
     if file.symbols_from == "symbol-pack":
         return search()
@@ -156,15 +153,13 @@ def _wanted(site: Site) -> Iterable[str]:
 
 
 def _place_one(target: Target, probe: Probe, site: Site | None, files: _Files) -> Placed | Missing:
-    from innoscope._native import NativeError
-
     if site is None:
         return Missing(probe, f"no such function is known for {target.flavour} {target.version_text}")
     if site.absent:
         return Missing(probe, site.absent, instead=site.instead)
     try:
         file = files.of(site)
-    except NativeError as error:
+    except _native.NativeError as error:
         if error.args[0] != "elf":
             raise
         return Missing(probe, str(error.args[1]))
@@ -179,13 +174,12 @@ def _only_parts(places: Sequence[Place]) -> bool:
     return all(is_partial(place.symbol) for place in places)
 
 
-def _not_found(target: Target, probe: Probe, site: Site, file: CodeFile) -> Missing:
+def _not_found(target: Target, probe: Probe, site: Site, file: _native.CodeFile) -> Missing:
     names = ", ".join((*site.functions, *site.symbols))
     if site.without:
         return Missing(probe, site.without, instead=site.instead)
     if file.symbols_from in {"symtab", "debug-file", "symbol-pack"}:
         return Missing(probe, f"{names}: not in this build (inlined or removed)", instead=site.instead)
-    from innoscope.stacks.advice import remedy
 
     return Missing(
         probe,
