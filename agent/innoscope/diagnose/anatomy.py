@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from innoscope import _native
 from innoscope.cache import Cache
 from innoscope.data import catalog_path, read_yaml
 from innoscope.errors import BadFile
@@ -62,8 +63,6 @@ class Memory:
 
     def many(self, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
         """The bytes at each ``(address, size)``."""
-        from innoscope import _native
-
         return _native.read_many(self._pid, places)
 
     def numbers(self, addresses: Sequence[int], size: int = 8) -> list[int]:

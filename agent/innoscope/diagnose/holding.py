@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from innoscope import _native
 from innoscope.diagnose import anatomy as anatomies
 from innoscope.diagnose import futexes, metadata, srw, sync_array
 from innoscope.diagnose import sessions as sessions_of
@@ -69,8 +70,6 @@ class Holding:
 
     def note(self, dump: Dump) -> None:
         """Remember who waits for whom at this look."""
-        from innoscope import _native
-
         by_tid = {thread.ns_tid: thread for thread in dump.threads}
         found: dict[int, list[Wait]] = {}
         try:
@@ -178,8 +177,6 @@ def _held(address: int, lock: _Lock, name: str) -> Iterable[Held]:
 
 def _names(pid: int, addresses: list[int]) -> dict[int, str]:
     """``LOCK_open``, ``log_sys+0x40`` inside a structure, by address; none where no variable covers it."""
-    from innoscope import _native
-
     try:
         found = _native.CodeFile(pid).variables_at(addresses)
     except (OSError, _native.NativeError):  # it has just ended: locks go without a name

@@ -19,6 +19,7 @@ from innoscope.diagnose.judging import judge
 from innoscope.errors import BadFile
 from innoscope.incident.files import load
 from innoscope.metrics.model import Histogram
+from innoscope.metrics.registry import default
 from innoscope.stacks.model import Frame
 from innoscope.stacks.recording import Recording
 
@@ -271,8 +272,6 @@ def _stacks(stacks: Mapping[Stack, int], looks: int) -> dict[Stack, Mean]:
 
 def _series(evidence: Evidence) -> dict[str, Series]:
     """By key of the metric; a histogram makes two, its rate and its mean."""
-    from innoscope.metrics.registry import default
-
     found = {}
     for key in {key for snapshot in evidence.snapshots for key in snapshot.values}:
         name = key.partition(".")[0]
