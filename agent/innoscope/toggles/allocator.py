@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from innoscope import _native
 from innoscope.target.native_errors import gone, no_rights, reading_files, translating
 from innoscope.toggles.model import NotOnThisServer, Refused
 
@@ -110,8 +111,6 @@ def parse(expression: str) -> tuple[str, tuple[int | str, ...]]:
 def _functions(target: Target, library: str | None, name: str) -> set[int]:
     """Addresses in the process of the functions with this very name."""
     with reading_files(target.pid):
-        from innoscope import _native
-
         file = _native.CodeFile(target.pid, library)
         return {file.bias + address for found, address, *_ in file.functions([name]) if found == name}
 
@@ -120,8 +119,6 @@ def _restorer(target: Target) -> int:
     for path, start, end in _code(target):
         if path.rpartition("/")[2].startswith(_C_LIBRARY):
             with translating(target.pid):
-                from innoscope import _native
-
                 at = _native.read_memory(target.pid, start, end - start).find(_RESTORER)
             if at >= 0:
                 return start + at

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from innoscope import _native
 from innoscope.errors import InnoscopeError
 from innoscope.target import executable
 from innoscope.target.native_errors import translating
@@ -128,8 +129,6 @@ def _phase(pid: int) -> str | None:
     """What memory says of a server that does not listen."""
     try:
         with translating(pid):
-            from innoscope import _native
-
             found = _native.symbol_in_process(pid, [_SHUTDOWN, _RECOVERY])
             holds = {
                 name: any(_native.read_memory(pid, address, min(size or 1, 8)))

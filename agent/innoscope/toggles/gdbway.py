@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from innoscope.errors import KernelUnable, NoRights
+from innoscope.stacks.engine import Engine
 from innoscope.target.discover import still_same
 from innoscope.target.native_errors import gone, no_rights
 from innoscope.target.proc import ProcFs
@@ -172,8 +173,6 @@ class GdbWriter:
 
     def _look(self) -> None:
         """Raise Refused when at every one of several looks some thread is inside the allocator."""
-        from innoscope.stacks.engine import Engine
-
         try:
             engine = Engine(self._target)
         except (KernelUnable, NoRights) as error:  # whose remedy offers to stop threads

@@ -184,7 +184,7 @@ def _start_time(pid: int) -> int:
 
 def main() -> None:
     """Attach, have the call made, let go."""
-    import gdb  # type: ignore[import-untyped]
+    import gdb  # type: ignore[import-untyped]  # here, since only gdb has it and tests import this module
 
     order = json.loads(os.environ["INNOSCOPE_CALL"])
     began = time.monotonic()

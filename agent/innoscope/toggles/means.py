@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.toggles import catalog, facts
+from innoscope.toggles.gdbway import GdbWriter
 from innoscope.toggles.journal import Journal
+from innoscope.toggles.memoryway import MemoryWriter
+from innoscope.toggles.sqlway import SqlWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,16 +25,10 @@ GDB_DEADLINE_S: Final = 10.0
 def open_writer(kind: str, target: Target, account: Account) -> Writer:
     """The writer for one way; close it after use. Raises what making it raises."""
     if kind == "sql":
-        from innoscope.toggles.sqlway import SqlWriter
-
         return SqlWriter(target, account)
     if kind == "memory":
-        from innoscope.toggles.memoryway import MemoryWriter
-
         return MemoryWriter(target)
     if kind == "gdb":
-        from innoscope.toggles.gdbway import GdbWriter
-
         return GdbWriter(target, deadline_s=GDB_DEADLINE_S)
     raise ValueError(f"no such way: {kind}")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from innoscope import _native
 from innoscope.errors import BadFile, InnoscopeError
 from innoscope.memory import catalog as memory_catalog
 from innoscope.memory import tables
@@ -111,8 +112,6 @@ def find_all(
 def learn(target: Target, names: Sequence[str]) -> Symbols:
     """The symbols with these names in the mapped executable. Refused if it is not the target's build."""
     with reading_files(target.pid):
-        from innoscope import _native
-
         debug_dirs = (DEBUG_DIR, target.inside(DEBUG_DIR))
         file = _native.CodeFile(target.pid, debug_dirs=debug_dirs)
         if file.build_id != target.build_id:
@@ -144,8 +143,6 @@ def _describe(
     if said is not None:
         return said, "debug information, read by gdb"
     with reading_files(target.pid):
-        from innoscope import _native
-
         found = _native.members_in_process(target.pid, list(names), [DEBUG_DIR, target.inside(DEBUG_DIR)], {})
     own = {}
     for name, member in (found[0] if found else {}).items():
