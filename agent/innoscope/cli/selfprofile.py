@@ -11,7 +11,10 @@ import click
 
 from innoscope import emit
 from innoscope.errors import NoSuchProcess
+from innoscope.selfprofile import folded, ours, pyspy
 from innoscope.selfprofile.pyspy import FORMATS
+from innoscope.sensor.client import SensorClient
+from innoscope.stacks.render.sink import open_sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,8 +78,6 @@ def command(
         raise click.UsageError("--pid or --sensor, not both")
     if form == "flamegraph" and output is None and sys.stdout.isatty():
         raise click.UsageError("flamegraph is not for a terminal: --output FILE")
-    from innoscope.selfprofile import pyspy
-    from innoscope.stacks.render.sink import open_sink
 
     who = _who(sensor, socket, pid)
     raw = form == "text"
@@ -94,11 +95,7 @@ def command(
 
 def _who(sensor: bool, socket: str | None, pid: int | None) -> Ours:
     """A process of ours. Raises InnoscopeError."""
-    from innoscope.selfprofile import ours
-
     if socket is not None:
-        from innoscope.sensor.client import SensorClient
-
         pid = int(SensorClient(socket).hello()["pid"])
     return ours.find("sensor" if sensor else "agent", pid)
 
@@ -112,8 +109,6 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def _text(who: Ours, share: float, content: bytes) -> list[str]:
-    from innoscope.selfprofile import folded
-
     stacks = folded.parse(content)
     samples = sum(stacks.values())
     first = f"{who.command}, pid {who.pid}: {share:.1%} of one core, {samples:,} samples"

@@ -11,6 +11,11 @@ import click
 
 from innoscope.metrics import logs
 from innoscope.sensor.client import DEFAULT_SOCKET
+from innoscope.sensor.main import Sensor, Settings, default_factories
+from innoscope.sensor.server import SocketServer
+from innoscope.sensor.watch import ProbeSettings
+from innoscope.supervision import GaveUp, Supervisor
+from innoscope.target import ownership
 
 _EPILOG = """\b
 Examples:
@@ -115,12 +120,6 @@ def command(
 
     It finds servers that start, follows restarts, and never stops, traces or changes one.
     """
-    from innoscope.sensor.main import Sensor, Settings, default_factories
-    from innoscope.sensor.server import SocketServer
-    from innoscope.sensor.watch import ProbeSettings
-    from innoscope.supervision import GaveUp, Supervisor
-    from innoscope.target import ownership
-
     logs.set_up(log_format, log_level)
     log = logging.getLogger("innoscope.sensor")
     ended = threading.Event()

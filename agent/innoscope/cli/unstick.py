@@ -14,15 +14,22 @@ import click
 
 from innoscope import emit
 from innoscope.cli.common import json_option, target_options
+from innoscope.errors import InnoscopeError
+from innoscope.target import people
+from innoscope.target.discover import find_one
+from innoscope.target.proc import ProcFs
+from innoscope.toggles import unstick
+from innoscope.toggles.guard import Watched, watch
+from innoscope.toggles.model import Refused
+from innoscope.toggles.rescuelog import RescueLog
+from innoscope.toggles.unstick import Rescue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from innoscope.target.model import Target
     from innoscope.toggles.guard import Event
-    from innoscope.toggles.rescuelog import RescueLog
     from innoscope.toggles.standing import Standing, Tracer
-    from innoscope.toggles.unstick import Rescue
 
 _NICE = -15
 _RISK = """\
@@ -61,12 +68,6 @@ def command(
     It works without SQL and without symbols, and for a server that stands nothing else is needed. A debugger
     that still holds the server is ended only when you say so.
     """
-    from innoscope.target import people
-    from innoscope.target.discover import find_one
-    from innoscope.target.proc import ProcFs
-    from innoscope.toggles import unstick
-    from innoscope.toggles.rescuelog import RescueLog
-
     _be_quick()
     target = find_one(pid, socket, port)
     unstick.require_rights(target)
@@ -102,8 +103,6 @@ def _be_quick() -> None:
 
 def _confirm(target: Target, found: Standing) -> None:
     """Say what can go wrong, and ask; where nobody can be asked, refuse."""
-    from innoscope.toggles.model import Refused
-
     emit.block(_RISK, err=True)
     if found.still < found.threads:
         running = f"{found.threads - found.still} of its {found.threads} threads run"
@@ -129,8 +128,6 @@ def _complain(log: RescueLog) -> None:
 
 def _watch(target: Target, patience: float, as_json: bool, log: RescueLog) -> None:
     """Tell of each rescue, and on a terminal that all is well in between."""
-    from innoscope.toggles.guard import Watched, watch
-
     began = time.monotonic()
     if not as_json:
         emit.line(f"{_title(target)}: guarded; standing for more than {patience:g} s, it is continued")
@@ -144,9 +141,6 @@ def _watch(target: Target, patience: float, as_json: bool, log: RescueLog) -> No
 
 
 def _tell(target: Target, event: Event, as_json: bool, log: RescueLog) -> None:
-    from innoscope.errors import InnoscopeError
-    from innoscope.toggles.unstick import Rescue
-
     emit.wipe()
     if isinstance(event, InnoscopeError):
         failed = {"at": time.time(), "error": event.what, "remedy": event.remedy}
