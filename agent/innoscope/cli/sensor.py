@@ -9,9 +9,10 @@ import threading
 
 import click
 
+from innoscope.collectors.memory import MemoryCollector
 from innoscope.metrics import logs
 from innoscope.sensor.client import DEFAULT_SOCKET
-from innoscope.sensor.main import Sensor, Settings, default_factories
+from innoscope.sensor.main import Sensor, Settings
 from innoscope.sensor.server import SocketServer
 from innoscope.sensor.watch import ProbeSettings
 from innoscope.supervision import GaveUp, Supervisor
@@ -128,7 +129,7 @@ def command(
     rule = ownership.load()
     supervisor = Supervisor()
     settings = Settings(interval, names, wanted, only, rule)
-    sensor = Sensor(settings, default_factories(), supervisor=supervisor)
+    sensor = Sensor(settings, [MemoryCollector], supervisor=supervisor)
     socket = SocketServer(path, sensor.handle, supervisor, group=group)
     log.info("sensor listens", extra={"socket": path, "pid": os.getpid()})
     code = 0

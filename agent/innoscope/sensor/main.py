@@ -9,7 +9,6 @@ import threading
 import time
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -353,15 +352,6 @@ class Sensor:
         _log.info("server renamed", extra={"server": new, "before": old})
         with self._lock:
             self._slots[new] = self._slots.pop(old)
-
-
-def default_factories() -> list[Factory]:
-    """Those collectors beyond waits and process that are installed."""
-    try:
-        memory = import_module("innoscope.collectors.memory")
-    except ModuleNotFoundError:
-        return []
-    return [memory.MemoryCollector]
 
 
 def _outcomes(slot: Slot, watch: Watch | None, target: Target) -> list[Outcome]:
