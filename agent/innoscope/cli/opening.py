@@ -12,7 +12,6 @@ import click
 
 from innoscope import emit
 from innoscope.errors import KernelUnable, NoRights
-from innoscope.stacks import debuginfod
 from innoscope.stacks.engine import MOST_BYTES, Engine
 
 if TYPE_CHECKING:
@@ -112,6 +111,7 @@ def fetched(modules: Callable[[], list[ModuleInfo]], how: How) -> tuple[Mapping[
     """Debug files from debuginfod for what is mapped, by build-id, where the user wants them, and notes."""
     if not how.fetch or not os.environ.get("DEBUGINFOD_URLS"):
         return {}, ()
+    from innoscope.stacks import debuginfod  # here, since urllib takes 30 ms and 7 MB, and few need it
 
     found = debuginfod.fetch(modules(), debuginfod.Settings.of(os.environ), download_progress())
     return found.files, found.notes

@@ -15,7 +15,6 @@ from innoscope.stacks.fold import Filter, Report
 from innoscope.stacks.gather import gather
 from innoscope.stacks.render.json import line
 from innoscope.stacks.render.sink import open_sink
-from innoscope.target import sql
 from innoscope.target.discover import find_one
 
 if TYPE_CHECKING:
@@ -101,7 +100,9 @@ def command(
 
 
 def _asker(target: Target, defaults_file: str | None, user: str | None) -> Callable[[], Mapping[int, Query]]:
-    """Connects at the first question, after the first look, and keeps the connection."""
+    """Connect at the first question, after the first look, and keep the connection."""
+    from innoscope.target import sql  # here, since PyMySQL takes 40 ms and 8 MB, and only --queries needs it
+
     connection: list[Any] = []
 
     def ask() -> Mapping[int, Query]:

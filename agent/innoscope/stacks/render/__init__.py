@@ -1,4 +1,4 @@
-"""The output formats: one module each, loaded when it is wanted."""
+"""The output formats: one module each."""
 
 from __future__ import annotations
 
