@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import marshal
 import re
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope import kept
+import yaml
+
 from innoscope.errors import BadFile
 
 if TYPE_CHECKING:
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
 
 #: Folders of the source tree that are not in probes/.
 _ELSEWHERE: Final = {"runbooks": "dashboards/runbooks"}
-#: By file; of some versions of Innoscope.
-_PARSED: Final = kept.Shelf("catalogs", 64)
+#: libyaml's loader is five times as fast, but PyYAML can be built without it.
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def folder(name: str) -> Path:
@@ -39,19 +38,15 @@ def catalog_path(name: str) -> Path:
 
 
 def read_yaml(path: Path) -> Any:
-    """The parsed file. Raises BadFile."""
-    return _parsed(path, _content(path))
-
-
-def read_catalog(path: Path) -> Any:
-    """The same of a file without secrets: what was parsed is kept, since YAML takes long and all need it."""
-    key = kept.key(str(sys.implementation.cache_tag), *_identity(path))
-    if (known := _PARSED.read(key)) is not None:
-        return marshal.loads(known)  # noqa: S302 - it is ours, as compiled Python is
-    data = _parsed(path, _content(path))
-    with contextlib.suppress(ValueError):  # a date, or what has itself in it
-        _PARSED.write(key, marshal.dumps(data))
-    return data
+    """Return the parsed file. Raises BadFile."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BadFile(f"cannot read {path}: {error.strerror}", remedy=f"ls -l {path}") from error
+    try:
+        return yaml.load(content, Loader=_LOADER)  # noqa: S506 - it is one of the two safe loaders
+    except (yaml.YAMLError, ValueError) as error:
+        raise BadFile(f"{path} is not YAML: {_where(error)}") from error
 
 
 @contextlib.contextmanager
@@ -63,36 +58,8 @@ def reading(path: Path) -> Iterator[None]:
         raise BadFile(f"{path}: {type(error).__name__}: {error}") from error
 
 
-def _identity(path: Path) -> tuple[str, ...]:
-    """Another one whenever the file was written or replaced, without reading it."""
-    try:
-        told = path.stat()
-    except OSError:  # whoever reads it says why
-        return (str(path),)
-    numbers = (told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns, told.st_ctime_ns)
-    return (str(path), *map(str, numbers))
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise BadFile(f"cannot read {path}: {error.strerror}", remedy=f"ls -l {path}") from error
-
-
-def _parsed(path: Path, content: bytes) -> Any:
-    import yaml
-
-    try:
-        return yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
-    except (yaml.YAMLError, ValueError) as error:
-        raise BadFile(f"{path} is not YAML: {_where(error)}") from error
-
-
 def _where(error: Exception) -> str:
-    """What is wrong and where. What stands there is not repeated: the file may have a password in it."""
-    import yaml
-
+    """Return what is wrong and where, without quoting the file: it may have a password in it."""
     mark = getattr(error, "problem_mark", None)
     grammar = isinstance(error, (yaml.scanner.ScannerError, yaml.parser.ParserError))
     words = re.split("['\"]", getattr(error, "problem", None) or "")[0].strip() if grammar else ""

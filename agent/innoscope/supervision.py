@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from innoscope.errors import InnoscopeError
 from innoscope.metrics.notify import notify
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ STEADY_S: Final = 60.0
 MOST_FAILURES: Final = 7
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Trouble:
     """What went wrong in a process so far, and what hangs in it now."""
 
@@ -122,6 +122,12 @@ class Supervisor:
         thread = self._tasks[name].thread
         if thread is not None:
             thread.join(timeout_s)
+
+    def join_all(self, timeout_s: float) -> None:
+        """Wait for all threads, which were told to end, but for no longer than that together."""
+        deadline = time.monotonic() + timeout_s
+        for name in self._tasks:
+            self.join(name, max(0.0, deadline - time.monotonic()))
 
     def hung(self) -> int:
         """Return how many threads hang."""

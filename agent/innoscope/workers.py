@@ -11,8 +11,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from innoscope.records import record
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -44,7 +42,7 @@ class Job:
     told: bool = False  # the log has it that it is stuck
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Stuck:
     """A job that does not end."""
 
@@ -145,14 +143,21 @@ class Workers:
         with self._lock:
             return sum(len(lane.threads) for lane in self._lanes.values())
 
-    def close(self) -> None:
-        """End the threads that rest; one that is stuck ends with its job or with the process."""
+    def close(self, wait_s: float = 0.0) -> None:
+        """End the threads that rest, and wait for the others, but for no longer than ``wait_s`` together.
+
+        One that is stuck ends with its job or with the process.
+        """
         with self._lock:
             self._closed = True
             for lane in self._lanes.values():
                 lane.waiting.clear()
                 lane.wake.notify_all()
             self._sooner.notify_all()
+            threads = [thread for lane in self._lanes.values() for thread in lane.threads]
+        deadline = time.monotonic() + wait_s
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _lane(self, kind: str) -> _Lane:
         lane = self._lanes.get(kind)

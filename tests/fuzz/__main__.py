@@ -14,7 +14,7 @@ from typing import Final
 
 from fuzz import seeds
 from fuzz.targets import PYTHON, RUST
-from innoscope.kept import cache_folder
+from innoscope.cache import cache_folder
 
 _HERE: Final = Path(__file__).resolve().parent
 _CRATE: Final = _HERE / "rust"

@@ -7,13 +7,13 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from innoscope.metrics.model import Sample
-from innoscope.records import record
 from innoscope.sensor.main import MOST_ENDED, Sensor, Settings
 from innoscope.sensor.protocol import BadMessage, decode_reply
 from innoscope.target.proc import ProcFs
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Only(ProcFs):
     """A /proc with none but our own process: other tests have servers too."""
 

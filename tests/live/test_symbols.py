@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from innoscope import _native
+from innoscope.cache import Cache
 from innoscope.errors import BadFile
 from innoscope.memory import catalog as memory_catalog
 from innoscope.memory.layout import Debug, Layout, learn, root
@@ -171,15 +172,15 @@ def test_the_same_probes_attach(scene: Scene) -> None:
     assert sum(state == "attached" for state in ours.values()) > 20
 
 
-def _learnt(scene: Scene, debug: Debug) -> Layout:
+def _learnt(scene: Scene, debug: Debug, folder: Path) -> Layout:
     known = memory_catalog.load()
     names = sorted({root(path) for path in known.paths})
-    return learn(scene.target, names, known.paths, debug, None)
+    return learn(scene.target, names, known.paths, debug, Cache("layouts", 4, folder))
 
 
 def test_the_same_numbers_from_memory(scene: Scene, tmp_path: Path) -> None:
     whole = Debug(dirs=(str(scene.debug),))
-    ours, theirs = _learnt(scene, Debug()), _learnt(scene, whole)
+    ours, theirs = _learnt(scene, Debug(), tmp_path / "ours"), _learnt(scene, whole, tmp_path / "theirs")
     assert (ours.symbols_from, ours.from_pack) == ("symbol-pack", True)
     assert replace(ours, symbols_from=theirs.symbols_from, from_pack=False) == theirs
 

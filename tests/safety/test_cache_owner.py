@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from innoscope.kept import Shelf
+from innoscope.cache import Cache
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def test_a_file_of_another_user_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    shelf = Shelf("things", 4)
-    shelf.write("one", b"content")
+    things = Cache("things", 4)
+    things.write("one", b"content")
     os.chown(tmp_path / "innoscope" / "things" / "one", 65534, 65534)
-    assert shelf.read("one") is None
+    assert things.read("one") is None

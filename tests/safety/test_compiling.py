@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope import kept
+from innoscope.cache import Cache
 from innoscope.errors import KernelUnable
 from innoscope.probes import compiling
 from innoscope.probes.compiled import Compiled, Shape
@@ -108,7 +108,7 @@ def _cut(file: Path) -> None:
 def _refused_by_the_kernel(file: Path) -> None:
     """As another compiler may have made it: a program without an end."""
     code = Compiled({"probe": bytes(16)}, (Shape("seen", 2, 4, 8, 1, 0),))
-    kept.Shelf("programs", 64).write(file.name, code.pack())
+    Cache("programs", 64).write(file.name, code.pack())
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_without_a_place_to_keep_it_it_is_compiled_each_time(
 
 
 def test_old_ones_make_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "_KEPT", kept.Shelf("programs", 2))
+    monkeypatch.setattr(compiling, "_CACHE", Cache("programs", 2))
     for number in range(4):
         compiling.compiled(f"{_TEXT}// {number}", ["probe"], ["seen"])
     assert len(list(folder.iterdir())) == 2

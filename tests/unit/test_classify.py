@@ -47,6 +47,25 @@ def test_a_frame_pattern_is_a_whole_name() -> None:
 
 
 @pytest.mark.parametrize(
+    ("patterns", "names", "others"),
+    [
+        ([], [], ["", "a"]),
+        (["ab"], ["ab"], ["", "a", "abc", "xab"]),
+        (["a*b", "c"], ["ab", "axxb", "c"], ["abc", "xab", "cc"]),
+        (["*ab*ab*"], ["abab", "xabyabz"], ["ab", "aba"]),
+        (["a?c"], ["abc"], ["ac", "abbc"]),
+        (["a.c", "*(*"], ["a.c", "f(int)"], ["abc"]),
+        (["/a(b|c)+/", "/d|e/"], ["abcb", "d", "e"], ["a", "de"]),
+    ],
+)
+def test_a_list_matches_what_one_of_its_patterns_does(
+    patterns: list[str], names: list[str], others: list[str]
+) -> None:
+    expression = catalog.any_of(patterns)
+    assert [name for name in names + others if expression.fullmatch(name)] == names
+
+
+@pytest.mark.parametrize(
     "suffix",
     [".isra.3", ".part.0.constprop.12", ".lto_priv.0", ".clone.3", " [clone .cold]", "@@GLIBC_2.3.2"],
 )

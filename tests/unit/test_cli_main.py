@@ -14,10 +14,9 @@ import click
 import pytest
 
 from innoscope.cli import main as cli_main
+from innoscope.cli import targets
 from innoscope.cli.common import table
-from innoscope.cli.targets import notes
 from innoscope.errors import InnoscopeError, NoRights
-from innoscope.target import discover
 from innoscope.target.model import Target
 
 if TYPE_CHECKING:
@@ -123,6 +122,28 @@ def test_start_up_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
+def test_a_thread_inside_the_core_survives_the_end_of_python() -> None:
+    """Python ends before it; PyO3 then lets the thread hang, where Python would unwind it through Rust."""
+    done = _python(
+        "import threading, time; from innoscope import _native\n"
+        "def work():\n"
+        "    while True: _native.demangle(['_ZN1aC1Ev'] * 1000)\n"
+        "for _ in range(2): threading.Thread(target=work, daemon=True).start()\n"
+        "time.sleep(0.2)"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_core_that_is_not_built_is_said() -> None:
+    done = _python(
+        "import sys; sys.modules['innoscope._native'] = None; from innoscope.cli import main;"
+        "sys.exit(main.main(['stacks']))"
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("innoscope: the native core cannot be loaded: ")
+    assert done.stderr.endswith("\n  make setup\n")
+
+
 def test_a_closed_pipe_is_quiet() -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -136,7 +157,7 @@ def test_a_closed_pipe_is_quiet() -> None:
 
 
 def test_targets_as_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(discover, "survey", lambda: ([target(), target(pid=7, version=(), deleted=True)], ()))
+    monkeypatch.setattr(targets, "survey", lambda: ([target(), target(pid=7, version=(), deleted=True)], ()))
     assert cli_main.main(["targets"]) == 0
     heading, first, second = capsys.readouterr().out.splitlines()
     assert heading.split() == ["PID", "SERVER", "THREADS", "SOCKET", "PORT", "DATADIR", "SYMBOLS", "NOTES"]
@@ -146,7 +167,7 @@ def test_targets_as_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def test_targets_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(discover, "survey", lambda: ([target()], ()))
+    monkeypatch.setattr(targets, "survey", lambda: ([target()], ()))
     assert cli_main.main(["targets", "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert set(found) == {field.name for field in fields(Target)}
@@ -156,7 +177,7 @@ def test_targets_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 def test_no_targets_is_exit_code_3(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(discover, "survey", lambda: ([], ()))
+    monkeypatch.setattr(targets, "survey", lambda: ([], ()))
     assert cli_main.main(["targets", "--json"]) == 3
     captured = capsys.readouterr()
     assert json.loads(captured.out) == []
@@ -164,10 +185,10 @@ def test_no_targets_is_exit_code_3(
 
 
 def test_notes_name_containers_namespaces_and_chroots() -> None:
-    assert notes(target(container="0123456789ab")) == ["container 0123456789ab"]
-    assert notes(target(container="mnt,pid,user")) == ["own namespaces: mnt,pid,user"]
-    assert notes(target(root="/srv/sid")) == ["chroot /srv/sid"]
-    assert notes(target()) == []
+    assert targets.notes(target(container="0123456789ab")) == ["container 0123456789ab"]
+    assert targets.notes(target(container="mnt,pid,user")) == ["own namespaces: mnt,pid,user"]
+    assert targets.notes(target(root="/srv/sid")) == ["chroot /srv/sid"]
+    assert targets.notes(target()) == []
 
 
 def test_tables_are_cut_to_the_terminal_and_drop_empty_columns() -> None:

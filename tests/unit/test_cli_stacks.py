@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from innoscope.cli import opening, stacks
 from innoscope.cli.main import main
 from innoscope.errors import NoSuchProcess
-from innoscope.stacks import engine as engine_module
-from innoscope.target import discover
 from unit.dumps import mixed, target
 
 if TYPE_CHECKING:
@@ -36,10 +35,10 @@ class FakeEngine:
 
 @pytest.fixture(autouse=True)
 def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "Engine", FakeEngine)
+    monkeypatch.setattr(opening, "Engine", FakeEngine)
     monkeypatch.setattr(FakeEngine, "made", [])
     monkeypatch.setattr(FakeEngine, "ends_after", 99)
-    monkeypatch.setattr(discover, "find_one", lambda pid, socket, port: target())
+    monkeypatch.setattr(stacks, "find_one", lambda pid, socket, port: target())
     monkeypatch.delenv("DEBUGINFOD_URLS", raising=False)
 
 

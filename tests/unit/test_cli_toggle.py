@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from innoscope.cli.common import duration_option
 from innoscope.cli.main import Settings, cli, main
 from innoscope.cli.toggle_words import _change
-from innoscope.target import discover, people
+from innoscope.target import people
 from innoscope.target.model import Target
 from innoscope.toggles import catalog, engine
 from innoscope.toggles.entries import Entry, ServerId
@@ -120,7 +120,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setattr(catalog, "load", lambda path=None: TOGGLES)
     monkeypatch.setattr(catalog, "generation", generation)
     monkeypatch.setattr(catalog, "allowed", lambda way, toggle: "on, off" if toggle.domain else "")
-    monkeypatch.setattr(discover, "find_one", lambda *_, **__: TARGET)
+    monkeypatch.setattr("innoscope.cli.toggle.find_one", lambda *_, **__: TARGET)
     monkeypatch.setattr(people, "ourselves", lambda _: "root (alice)")
     return fake
 

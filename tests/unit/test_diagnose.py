@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from innoscope.data import catalog_path, read_catalog
+from innoscope.data import catalog_path, read_yaml
 from innoscope.diagnose import facts
 from innoscope.diagnose.evidence import CLIENT, Evidence, Look, Missing, Seen, Snapshot, Statement
 from innoscope.diagnose.judging import Verdict, judge
@@ -42,9 +42,9 @@ def names(verdict: Verdict) -> list[str]:
 
 
 def test_the_catalog_is_sound() -> None:
-    data = read_catalog(catalog_path("findings.yaml"))
+    data = read_yaml(catalog_path("findings.yaml"))
     assert list(problems(data)) == []
-    toggles = read_catalog(catalog_path("toggles.yaml"))["toggles"]
+    toggles = read_yaml(catalog_path("toggles.yaml"))["toggles"]
     classes = default_classifier().catalog.classes
     for rule in default_rules():
         assert set(rule.toggles) <= toggles.keys(), rule.name

@@ -11,7 +11,7 @@ from innoscope.doctor import host, packages, report, server
 from innoscope.doctor.model import Check, Status, Verdict, fail, ok, warn
 from innoscope.errors import NoRights, SqlFailed
 from innoscope.probes import sys_admin
-from innoscope.target import discover, sql
+from innoscope.target import sql
 from innoscope.target.model import Target
 from innoscope.target.proc import ProcFs
 
@@ -217,7 +217,7 @@ def test_each_line_that_is_not_ok_is_followed_by_its_remedy() -> None:
 def test_the_command_prints_the_host_when_no_server_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(discover, "survey", lambda: ([], ()))
+    monkeypatch.setattr("innoscope.cli.doctor.survey", lambda: ([], ()))
     monkeypatch.setattr(host, "_try", lambda _probe: (True, "works"))
     assert cli_main.main(["doctor"]) == 3
     assert capsys.readouterr().out.startswith("Host\n")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.data import catalog_path, read_catalog
+from innoscope.data import catalog_path, read_yaml
 from innoscope.diagnose.evidence import CLIENT, Evidence, Seen
 from innoscope.diagnose.latches import load, named, wanted
 from innoscope.diagnose.rules import default_rules
@@ -96,7 +96,7 @@ def test_what_has_no_names_is_not_guessed() -> None:
 
 
 def test_each_pattern_is_a_function_name() -> None:
-    for body in read_catalog(catalog_path("latches.yaml"))["latches"]:
+    for body in read_yaml(catalog_path("latches.yaml"))["latches"]:
         assert body.keys() <= {"latch", "kind", "callers"}
         assert body.get("kind") in (None, "rw_lock", "mutex")
         for pattern in body["callers"]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from innoscope.data import catalog_path, read_catalog
+from innoscope.data import catalog_path, read_yaml
 from innoscope.diagnose import metadata, sessions, srw, states, sync_array
 from innoscope.diagnose.anatomy import Anatomy, Memory, Part
 from innoscope.diagnose.evidence import CLIENT, Statement
@@ -200,7 +200,7 @@ def test_the_process_list_as_wait_classes() -> None:
 def test_the_catalogs_name_classes_and_parts_that_there_are() -> None:
     assert states.told_classes() <= set(default_classifier().catalog.classes)
     parts = {"sessions", "metadata", "latches"}
-    for one in read_catalog(catalog_path("owners.yaml"))["servers"]:
+    for one in read_yaml(catalog_path("owners.yaml"))["servers"]:
         assert one.keys() <= parts | {"flavour", "from", "below"}
         assert one["sessions"]["walk"] in sessions._WALKS
         assert one["metadata"]["tickets"] in metadata._WALKS

@@ -161,3 +161,19 @@ def test_before_it_is_ready_the_watchdog_hears_nothing(systemd: socket.socket) -
     Supervisor().watch(ended)
 
     assert systemd.recv(100) == b"STOPPING=1"
+
+
+def test_all_threads_are_waited_for_together() -> None:
+    supervisor, gate = Supervisor(), threading.Event()
+    for name in ("one", "other"):
+        supervisor.start(name, lambda _: _wait(gate), PATIENCE_S)
+    began = time.monotonic()
+    supervisor.join_all(0.1)
+    assert 0.1 <= time.monotonic() - began < PATIENCE_S / 2
+    gate.set()
+    supervisor.join_all(PATIENCE_S)
+    assert time.monotonic() - began < PATIENCE_S
+
+
+def _wait(gate: threading.Event) -> None:
+    gate.wait(PATIENCE_S)

@@ -124,3 +124,20 @@ def test_delayed_jobs_run_in_their_order_and_on_time(workers: Workers) -> None:
 
     assert done == ["a", "b"]
     assert 0.2 <= time.monotonic() - now < 1
+
+
+def test_closing_waits_for_a_job_but_not_for_one_that_does_not_end() -> None:
+    workers, begun, gate = Workers(size=1), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        wait(gate)
+
+    workers.submit(Job("memory", "a", work))
+    assert begun.wait(PATIENCE_S)
+    began = time.monotonic()
+    workers.close(0.1)
+    assert 0.1 <= time.monotonic() - began < PATIENCE_S / 2
+    gate.set()
+    workers.close(PATIENCE_S)
+    assert workers.threads() == 0

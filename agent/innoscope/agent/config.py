@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from dataclasses import MISSING, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
@@ -12,7 +12,6 @@ from innoscope.errors import BadFile
 from innoscope.metrics.logs import FORMATS, LEVELS
 from innoscope.push.settings import Push
 from innoscope.push.settings import problems as push_problems
-from innoscope.records import record
 from innoscope.watch.triggers import BadTrigger, parse
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ _EXPLAINED = "packaging/agent.toml explains all keys"
 _REMOVED: Final = ("own.profile_seconds",)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Web:
     """The HTTP server."""
 
@@ -36,7 +35,7 @@ class Web:
     config_file: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Sensor:
     """The privileged process."""
 
@@ -45,7 +44,7 @@ class Sensor:
     start: bool = True
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Sql:
     """How to ask servers over SQL."""
 
@@ -55,7 +54,7 @@ class Sql:
     timeout_seconds: float = 0.5
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Stacks:
     """The ring of folded stacks."""
 
@@ -63,7 +62,7 @@ class Stacks:
     poll_seconds: float = 10
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Own:
     """What the agent itself may cost, as a share of one core; beyond it, the log has a warning."""
 
@@ -71,7 +70,7 @@ class Own:
     window_seconds: float = 60
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Watch:
     """Rules for which a stall is captured, and where; without rules there are no captures."""
 
@@ -85,7 +84,7 @@ class Watch:
     max_bytes: int = 200 << 20
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Log:
     """What is written to standard error."""
 
@@ -93,7 +92,7 @@ class Log:
     format: str = "logfmt"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Server:
     """One server, named; found by its socket or its port."""
 
@@ -105,7 +104,7 @@ class Server:
     user: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Config:
     """All of it, with its defaults."""
 

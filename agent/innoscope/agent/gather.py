@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from innoscope.collectors import sql_catalog
@@ -15,7 +16,6 @@ from innoscope.collectors.toggles import TogglesFile
 from innoscope.exporter.counters import Life
 from innoscope.exporter.merge import Merger, Reading, about, failure
 from innoscope.metrics.model import Outcome, Sample
-from innoscope.records import record
 from innoscope.sensor.client import SensorDown
 from innoscope.supervision import Trouble
 from innoscope.target.discover import find_all
@@ -44,7 +44,7 @@ class Sensor(Protocol):
         """One run of all its collectors."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServerView:
     """One server for the landing page: what works, and why the rest does not."""
 
@@ -54,7 +54,7 @@ class ServerView:
     collectors: tuple[tuple[str, str | None], ...]  # (collector, None or why it failed)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Picture:
     """What one gathering gave. ``at`` is monotonic."""
 

@@ -61,8 +61,9 @@ _POLL_HANGS_S: Final = 90.0
 #: malloc.h. A thread a connection would each get a heap of its own, and keep what its answer took.
 _M_ARENA_MAX: Final = -8
 _HEAPS: Final = 2
-#: Seconds that what is still to be pushed may hold up our end.
+#: Seconds that what is still to be pushed may hold up our end, and then all threads that are at work.
 _LAST_PUSH: Final = 3.0
+_END_S: Final = 0.5
 
 
 class Agent:
@@ -143,6 +144,7 @@ class Agent:
         if self._pusher is not None:
             self._pusher.end()
             self._supervisor.join("push", _LAST_PUSH)
+        self._supervisor.join_all(_END_S)
 
     def _trouble(self) -> Trouble:
         stuck = self._supervisor.hung() + len(self._servers.workers.stuck())

@@ -6,10 +6,10 @@ import ctypes
 import grp
 import os
 import pwd
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from innoscope.errors import NoRights
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ _CAPABILITY_VERSION_3: Final = 0x20080522
 _MOST_CAPABILITIES: Final = 64
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Account:
     """Whom to become."""
 
@@ -48,7 +48,11 @@ def unprivileged() -> Account:
 
 
 def readable_by(account: Account, files: Sequence[Path]) -> bool:
-    """Whether that account can read them all: tried by a child that becomes it."""
+    """Return whether that account can read all files, by trying it in a forked child that becomes it.
+
+    The child ends with ``os._exit``: the cleanups that Python runs at its end are the parent's. No program
+    is run, because the agent starts none but a sensor.
+    """
     child = os.fork()
     if child == 0:
         try:

@@ -6,12 +6,12 @@ import datetime
 import math
 import threading
 import time
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Protocol
 
 from innoscope.exporter.answers import REPORT_HEADERS, as_json, packed
 from innoscope.exporter.web import HTML, TEXT, Request, Response, plain
-from innoscope.records import record
 from innoscope.stacks.profiles import Profiles, report
 from innoscope.stacks.render import FORMATS, encode
 from innoscope.stacks.render.compact import compact
@@ -43,7 +43,7 @@ class Sensor(Protocol):
         """What is new since the cursor."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Kept:
     """One server's ring, and the Unix time of its newest look."""
 

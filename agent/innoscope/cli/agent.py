@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from innoscope import emit
+from innoscope.agent import config as configuration
+from innoscope.agent import trypush
+from innoscope.agent.main import run
+from innoscope.exporter import auth, web, webconfig
 from innoscope.metrics import logs
+from innoscope.push import client
+from innoscope.target import credentials
 
 if TYPE_CHECKING:
     from innoscope.agent.config import Config
@@ -64,8 +70,6 @@ def command(
 
     It speaks SQL, asks the sensor for what needs privileges, and keeps the last hour of stacks.
     """
-    from innoscope.agent import config as configuration
-
     found = configuration.load(config_file) if config_file else configuration.Config()
     found = replace(
         found,
@@ -82,7 +86,6 @@ def command(
         _push_once(found)
         return
     logs.set_up(found.log.format, found.log.level)
-    from innoscope.agent.main import run
 
     run(found)
 
@@ -93,17 +96,11 @@ def _with(part: T, **given: str | None) -> T:
 
 
 def _push_once(found: Config) -> None:
-    from innoscope.agent.trypush import push_once
-
-    emit.lines(push_once(found))
+    emit.lines(trypush.push_once(found))
 
 
 def _check(found: Config) -> None:
     """Everything that can be checked without a server: the files, and what they name."""
-    from innoscope.exporter import auth, web, webconfig
-    from innoscope.push import client
-    from innoscope.target import credentials
-
     web.Address.parse(found.web.listen_address)
     if found.web.config_file:
         read = webconfig.load(Path(found.web.config_file))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -98,7 +99,6 @@ def terminal_width() -> int | None:
     """Columns of the terminal that stdout is; None when it is a file or a pipe, where nothing is cut."""
     if not sys.stdout.isatty():
         return None
-    import shutil
 
     return shutil.get_terminal_size().columns
 

@@ -12,12 +12,18 @@ from click.core import ParameterSource
 
 from innoscope import emit
 from innoscope.cli.common import json_option, source_options, sql_options, target_options
+from innoscope.diagnose.gathering import Gathering, Sources
+from innoscope.diagnose.judging import judge
+from innoscope.diagnose.words import record, text
+from innoscope.incident import files, taking, words
+from innoscope.incident.fetching import Fetcher
+from innoscope.incident.files import check_free
+from innoscope.target.discover import find_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from innoscope.diagnose.evidence import Evidence
-    from innoscope.diagnose.gathering import Sources
     from innoscope.diagnose.judging import Verdict
     from innoscope.incident.model import Capture
     from innoscope.target.model import Target
@@ -94,9 +100,6 @@ def command(
     elif show is not None:
         raise click.UsageError("--show is for an incident file: innoscope diagnose FILE --show …")
     else:
-        from innoscope.diagnose.gathering import Sources
-        from innoscope.target.discover import find_one
-
         target = find_one(pid, socket, port)
         sources = Sources(not no_sql, not no_probes, defaults_file, user, all_probes=save is not None)
         found = _look(target, sources, seconds, save, as_json)
@@ -115,27 +118,22 @@ def _only_for_a_server(context: click.Context, file: Path) -> None:
 
 def _read(file: Path, show: str, as_json: bool) -> bool:
     """Print a part of a file; whether something is wrong."""
-    from innoscope.incident import files, words
-
     if as_json and show != "findings":
         raise click.UsageError(f"--json prints findings; of the rest: zcat {file} | jq .capture")
     capture = files.load(file)
     if show != "findings":
         emit.lines(words.part(capture, show))
         return False
-    lines, record = words.findings(file, capture)
+    lines, document = words.findings(file, capture)
     if as_json:
-        emit.document(record)
+        emit.document(document)
     else:
         emit.lines(lines)
-    return bool(record["findings"])
+    return bool(document["findings"])
 
 
 def _look(target: Target, sources: Sources, seconds: float, save: Path | None, as_json: bool) -> bool:
     """Print what is wrong with a server; whether something is."""
-    from innoscope.diagnose.gathering import Gathering
-    from innoscope.diagnose.judging import judge
-
     keeping = _Keeping(target, save, as_json) if save else None
     if keeping:
         sources = dataclasses.replace(sources, also=keeping.fetcher)
@@ -153,8 +151,6 @@ def _look(target: Target, sources: Sources, seconds: float, save: Path | None, a
 
 
 def _print(evidence: Evidence, verdict: Verdict, as_json: bool) -> None:
-    from innoscope.diagnose.words import record, text
-
     if as_json:
         emit.document(record(evidence, verdict))
     else:
@@ -165,29 +161,22 @@ class _Keeping:
     """``--save``: what more is asked for, and the file."""
 
     def __init__(self, target: Target, path: Path, as_json: bool) -> None:
-        from innoscope.incident.fetching import Fetcher
-        from innoscope.incident.files import check_free
-
         self._path, self._as_json = path, as_json
         self.fetcher = Fetcher(target)
         check_free(path)  # said before the look, not after it
 
     def take(self, evidence: Evidence) -> Verdict:
         """Print the findings, write the file, and say where it is. Raises CannotWrite."""
-        from innoscope.incident import taking
-
         capture, verdict = taking.captured(evidence, self.fetcher.fetched)
         _print(capture.evidence, verdict, self._as_json)
         path = self._write(capture)
         if not self._as_json:
             emit.line()
-        words = f"saved to {path} ({path.stat().st_size:,} bytes); anywhere: innoscope diagnose {path}"
-        emit.line(words, err=self._as_json)
+        message = f"saved to {path} ({path.stat().st_size:,} bytes); anywhere: innoscope diagnose {path}"
+        emit.line(message, err=self._as_json)
         return verdict
 
     def _write(self, capture: Capture) -> Path:
-        from innoscope.incident import files
-
         path = self._path / files.name_for(capture) if self._path.is_dir() else self._path
         files.save(path, capture)
         return path

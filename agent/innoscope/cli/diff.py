@@ -9,6 +9,8 @@ import click
 from innoscope import emit
 from innoscope.cli.common import json_option
 from innoscope.cli.replay import counting
+from innoscope.incident import differing, sides, telling
+from innoscope.incident.files import load
 
 _EPILOG = """\b
 Examples:
@@ -56,9 +58,6 @@ def command(a: Path, b: Path | None, limit: int, as_json: bool) -> None:
     JSON of the agent's /api/stacks. Without B, A is an incident file that holds the time before the stall.
     Numbers of threads are means of all looks, so one look and twenty can be compared.
     """
-    from innoscope.incident import differing, sides, telling
-    from innoscope.incident.files import load
-
     if b is None:
         capture = load(a)
         before, after = sides.before_of(a, capture), sides.of_capture(a, capture)

@@ -6,6 +6,8 @@ import click
 
 from innoscope import emit
 from innoscope.cli.common import json_option, sql_options, target_options
+from innoscope.doctor import host, report, server
+from innoscope.target.discover import find_one, survey
 
 
 @click.command("doctor")
@@ -33,9 +35,6 @@ def command(
       10  stacks work only with --method ptrace
       11  stacks will not work
     """
-    from innoscope.doctor import host, report, server
-    from innoscope.target.discover import find_one, survey
-
     chosen = pid is not None or socket is not None or port is not None
     targets, ignored = ([find_one(pid, socket, port, readable=False)], ()) if chosen else survey()
     account = server.Account(defaults_file, user)

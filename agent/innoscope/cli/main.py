@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import importlib
 import io
@@ -79,7 +78,12 @@ class LazyGroup(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(f"innoscope.cli.{cmd_name.replace('-', '')}").command
+        try:
+            command = importlib.import_module(f"innoscope.cli.{cmd_name.replace('-', '')}").command
+        except ImportError as error:
+            if "_native" not in str(error):
+                raise
+            raise InnoscopeError(f"the native core cannot be loaded: {error}", remedy="make setup") from error
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -109,10 +113,11 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
     # A suspended command could not detach its probes: Ctrl-Z ends it as Ctrl-C does.
     signal.signal(signal.SIGTSTP, lambda *_: signal.raise_signal(signal.SIGINT))
     code = main(arguments)
-    with contextlib.suppress(OSError, ValueError):  # closed by whoever read it
+    try:
         emit.flush()
-    # Python would free all that it made, one by one: CPU time that a busy server would rather have.
-    os._exit(code)
+    except (OSError, ValueError):  # closed by whoever read it
+        _drop_output()
+    sys.exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

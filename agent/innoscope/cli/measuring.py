@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from innoscope import emit
+from innoscope.collectors.kinds import default_kinds
+from innoscope.collectors.probes import ProbesCollector
 from innoscope.metrics.model import Histogram
-from innoscope.records import record
+from innoscope.stacks.engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Measured:
     """What was counted in ``seconds``, and how long attaching took."""
 
@@ -62,8 +64,6 @@ class Measured:
 
 def measured(target: Target, families: frozenset[str] | None, *, seconds: float, budget: float) -> Measured:
     """Attach, wait, read, take off. Raises InnoscopeError."""
-    from innoscope.collectors.probes import ProbesCollector
-
     groups = _thread_groups(target)
     collector = ProbesCollector(target, families=families, budget=budget, kinds=lambda: groups)
     before = time.monotonic()
@@ -89,9 +89,6 @@ def measured(target: Target, families: frozenset[str] | None, *, seconds: float,
 
 def _thread_groups(target: Target) -> dict[int, str]:
     """What each thread is for, from one look at the stacks."""
-    from innoscope.collectors.kinds import default_kinds
-    from innoscope.stacks.engine import Engine
-
     kinds = default_kinds()
     dump = Engine(target).look()
     return {thread.tid: kinds.of(thread.frames, thread.comm).name for thread in dump.threads}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,20 +12,19 @@ import click
 
 from innoscope import emit
 from innoscope.errors import KernelUnable, NoRights
-from innoscope.records import record
+from innoscope.stacks.engine import MOST_BYTES, Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from innoscope._native import ModuleInfo
     from innoscope.errors import InnoscopeError
-    from innoscope.stacks.engine import Engine
     from innoscope.target.model import Target
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class How:
     """How to look. ``debug_dirs`` are searched before the usual folders; ``fetch`` allows debuginfod.
 
@@ -77,7 +77,6 @@ def open_engine(target: Target, how: How) -> tuple[Engine, tuple[str, ...]]:
     Where BPF is unavailable, ask on a terminal whether threads may be stopped instead; without one, raise
     NoRights or KernelUnable.
     """
-    from innoscope.stacks.engine import MOST_BYTES, Engine
 
     def build(method: str, debug_files: Mapping[str, str] | None = None) -> Engine:
         return Engine(
@@ -112,7 +111,7 @@ def fetched(modules: Callable[[], list[ModuleInfo]], how: How) -> tuple[Mapping[
     """Debug files from debuginfod for what is mapped, by build-id, where the user wants them, and notes."""
     if not how.fetch or not os.environ.get("DEBUGINFOD_URLS"):
         return {}, ()
-    from innoscope.stacks import debuginfod
+    from innoscope.stacks import debuginfod  # here, since urllib takes 30 ms and 7 MB, and few need it
 
     found = debuginfod.fetch(modules(), debuginfod.Settings.of(os.environ), download_progress())
     return found.files, found.notes

@@ -9,7 +9,13 @@ import click
 
 from innoscope import emit
 from innoscope.cli.common import json_option, table, target_options, terminal_width
+from innoscope.cli.measuring import measured, row
 from innoscope.errors import NoTarget
+from innoscope.probes.catalog import default_catalog
+from innoscope.probes.placing import place
+from innoscope.probes.report import ProbeReport
+from innoscope.sensor.client import DEFAULT_SOCKET, SensorClient
+from innoscope.target.discover import find_all, find_one
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -46,8 +52,6 @@ def list_probes(
     pid: int | None, socket: str | None, port: int | None, families: tuple[str, ...], as_json: bool
 ) -> None:
     """Where each probe would go on each server, or why it cannot; nothing is attached."""
-    from innoscope.probes.placing import place
-
     found = [(target, place(target, _probes(families))) for target in _targets(pid, socket, port)]
     if as_json:
         emit.document([_placement_json(*each) for each in found], indent=2)
@@ -84,9 +88,6 @@ def measure(
     as_json: bool,
 ) -> None:
     """Attach to one server for a while, show what each probe counted and cost, and take them off."""
-    from innoscope.cli.measuring import measured
-    from innoscope.target.discover import find_one
-
     target = find_one(pid, socket, port)
     chosen = frozenset(probe.family for probe in _probes(families)) if families else None
     result = measured(target, chosen, seconds=seconds, budget=budget)
@@ -107,10 +108,6 @@ def status(path: str | None, as_json: bool) -> None:
     \b
     Exit codes: 13 when no sensor answers (docs/cli.md has the others).
     """
-    from innoscope.cli.measuring import row
-    from innoscope.probes.report import ProbeReport
-    from innoscope.sensor.client import DEFAULT_SOCKET, SensorClient
-
     servers = SensorClient(path or DEFAULT_SOCKET).probes()
     if as_json:
         emit.document(servers, indent=2)
@@ -125,8 +122,6 @@ def status(path: str | None, as_json: bool) -> None:
 
 
 def _targets(pid: int | None, socket: str | None, port: int | None) -> Sequence[Target]:
-    from innoscope.target.discover import find_all, find_one
-
     if pid is not None or socket is not None or port is not None:
         return [find_one(pid, socket, port)]
     found = find_all()
@@ -136,8 +131,6 @@ def _targets(pid: int | None, socket: str | None, port: int | None) -> Sequence[
 
 
 def _probes(families: tuple[str, ...]) -> Sequence[Probe]:
-    from innoscope.probes.catalog import default_catalog
-
     catalog = default_catalog()
     unknown = set(families) - set(catalog.families)
     if unknown:

@@ -11,12 +11,20 @@ from innoscope import emit
 from innoscope.cli.common import target_options
 from innoscope.cli.opening import How, debug_options, fetched
 from innoscope.cli.reporting import chosen_format, filter_options, format_options, frame_options, write
+from innoscope.profile.offcpu import OffCpuProfiler
+from innoscope.profile.oncpu import OnCpuProfiler
+from innoscope.profile.opening import Naming
+from innoscope.profile.report import line, report
+from innoscope.profile.sampling import run
+from innoscope.stacks.fold import Filter
+from innoscope.stacks.render.sink import open_sink
+from innoscope.target.discover import find_one
+from innoscope.target.native_errors import gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from innoscope.profile.opening import Naming
     from innoscope.profile.sampling import Profiler
     from innoscope.target.model import Target
 
@@ -73,13 +81,6 @@ def command(
     form = chosen_format(form, as_json, by, output)
     if off_cpu and frequency is not None:
         raise click.UsageError("--frequency is for CPU time; --off-cpu has exact times")
-    from innoscope.profile.opening import Naming
-    from innoscope.profile.report import line, report
-    from innoscope.profile.sampling import run
-    from innoscope.stacks.fold import Filter
-    from innoscope.stacks.render.sink import open_sink
-    from innoscope.target.discover import find_one
-    from innoscope.target.native_errors import gone
 
     target = find_one(pid, socket, port)
     how = How(inlines=inlines, kernel=kernel, debug_dirs=debug_dirs, fetch=not no_debuginfod)
@@ -100,10 +101,7 @@ def command(
 
 def _profiler(target: Target, naming: Naming, frequency: int, off_cpu: bool) -> Profiler:
     if off_cpu:
-        from innoscope.profile.offcpu import OffCpuProfiler
-
         return OffCpuProfiler(target, naming)
-    from innoscope.profile.oncpu import OnCpuProfiler
 
     return OnCpuProfiler(target, frequency, naming)
 

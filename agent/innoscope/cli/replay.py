@@ -12,11 +12,13 @@ import click
 
 from innoscope import emit
 from innoscope.errors import BadFile
+from innoscope.stacks.classify import label
+from innoscope.stacks.recording import Recording
+from innoscope.top.player import Player, parse_moment
+from innoscope.top.summary import look, summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from innoscope.stacks.recording import Recording
 
 
 @click.command("replay")
@@ -39,7 +41,6 @@ def command(file: Path, at: str | None, summary: bool) -> int:
     recording = _open(file)
     if not len(recording):
         raise BadFile(f"{file} holds no look", remedy="the recorder ended before its first one: record again")
-    from innoscope.top.player import parse_moment
 
     moment = parse_moment(at, recording.times[0], recording.times[-1]) if at else None
     return _play(recording, moment) if screen else _print(recording, moment)
@@ -47,8 +48,6 @@ def command(file: Path, at: str | None, summary: bool) -> int:
 
 def _open(file: Path) -> Recording:
     """Read the file."""
-    from innoscope.stacks.recording import Recording
-
     with counting(f"reading {file}") as progress:
         return Recording(file, progress=progress)
 
@@ -68,9 +67,7 @@ def counting(what: str) -> Iterator[Callable[[int], None]]:
 
 
 def _play(recording: Recording, moment: float | None) -> int:
-    from innoscope.stacks.classify import label
-    from innoscope.top.player import Player
-    from innoscope.top.replaying import ReplayApp
+    from innoscope.top.replaying import ReplayApp  # here, since only a screen needs textual
 
     label("idle")  # a damaged catalog or look is said before the screen is taken
     recording.dump(0)
@@ -78,8 +75,6 @@ def _play(recording: Recording, moment: float | None) -> int:
 
 
 def _print(recording: Recording, moment: float | None) -> int:
-    from innoscope.top.summary import look, summary
-
     columns = shutil.get_terminal_size((110, 24)).columns
     if moment is not None:
         lines = list(look(recording, moment, columns))

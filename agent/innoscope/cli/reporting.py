@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from innoscope.stacks.render import BINARY, FORMATS, render
+from innoscope.stacks.classify import default_classifier
+from innoscope.stacks.render import BINARY, FORMATS, pprof, render
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +33,6 @@ def _classes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> 
     """Wait classes by id, with - or _, or by label."""
     if not values:
         return ()
-    from innoscope.stacks.classify import default_classifier
 
     classes = default_classifier().catalog.classes
     known = {known.label: name for name, known in classes.items()} | {name: name for name in classes}
@@ -125,8 +125,6 @@ def chosen_format(form: str | None, as_json: bool, by: str | None, output: Path 
 def write(report: Report, sink: Stdout | File, form: str, by: str, limit: int | None) -> None:
     """The report in any format but JSON, of which each command has its own."""
     if form == "pprof":
-        from innoscope.stacks.render import pprof
-
         sink.raw(pprof.encode(report))
     elif form != "json":
         for line in render(report, form, by=by, limit=limit):

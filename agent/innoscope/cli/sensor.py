@@ -6,13 +6,17 @@ import logging
 import os
 import signal
 import threading
-from typing import NoReturn
 
 import click
 
-from innoscope import emit
+from innoscope.collectors.memory import MemoryCollector
 from innoscope.metrics import logs
 from innoscope.sensor.client import DEFAULT_SOCKET
+from innoscope.sensor.main import Sensor, Settings
+from innoscope.sensor.server import SocketServer
+from innoscope.sensor.watch import ProbeSettings
+from innoscope.supervision import GaveUp, Supervisor
+from innoscope.target import ownership
 
 _EPILOG = """\b
 Examples:
@@ -112,17 +116,11 @@ def command(
     budget: float,
     log_format: str,
     log_level: str,
-) -> None:
+) -> int:
     """Watch all servers of this host and answer the agent, over a Unix socket only.
 
     It finds servers that start, follows restarts, and never stops, traces or changes one.
     """
-    from innoscope.sensor.main import Sensor, Settings, default_factories
-    from innoscope.sensor.server import SocketServer
-    from innoscope.sensor.watch import ProbeSettings
-    from innoscope.supervision import GaveUp, Supervisor
-    from innoscope.target import ownership
-
     logs.set_up(log_format, log_level)
     log = logging.getLogger("innoscope.sensor")
     ended = threading.Event()
@@ -131,7 +129,7 @@ def command(
     rule = ownership.load()
     supervisor = Supervisor()
     settings = Settings(interval, names, wanted, only, rule)
-    sensor = Sensor(settings, default_factories(), supervisor=supervisor)
+    sensor = Sensor(settings, [MemoryCollector], supervisor=supervisor)
     socket = SocketServer(path, sensor.handle, supervisor, group=group)
     log.info("sensor listens", extra={"socket": path, "pid": os.getpid()})
     code = 0
@@ -143,13 +141,8 @@ def command(
         log.critical("sensor gives up", extra={"reason": error.what})
         code = error.exit_code
     finally:
+        ended.set()
         socket.close()
         sensor.close()
     log.info("sensor ends")
-    _end(code)
-
-
-def _end(code: int) -> NoReturn:
-    """Exit at once: a thread that is inside the Rust core cannot be ended, nor survive Python's own end."""
-    emit.flush()
-    os._exit(code)
+    return code

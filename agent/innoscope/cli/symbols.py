@@ -15,7 +15,12 @@ import click
 
 from innoscope import emit
 from innoscope.cli.common import json_option, table, target_options, terminal_width
+from innoscope.cli.opening import download_progress
 from innoscope.errors import BadFile, CannotWrite
+from innoscope.symbols import shelf, source
+from innoscope.symbols.export import make
+from innoscope.target import packs
+from innoscope.target.discover import find_all, find_one
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,8 +79,6 @@ def export(
       innoscope symbols export --file /usr/lib/debug/.build-id/4f/9e….debug
       DEBUGINFOD_URLS=https://debuginfod.debian.net innoscope symbols export --pid 4242 -o packs/
     """
-    from innoscope.symbols.export import make
-
     began = time.monotonic()
     origin = _origin(pid, socket, port, file, debug_dirs)
     if server is not None:
@@ -110,9 +113,6 @@ def show(file: Path, as_json: bool) -> None:
 @json_option
 def list_packs(as_json: bool) -> None:
     """The packs of this host, and which running servers they fit."""
-    from innoscope.symbols import shelf
-    from innoscope.target.discover import find_all
-
     found = shelf.entries(find_all())
     if as_json:
         emit.document([asdict(entry) for entry in found], indent=2)
@@ -134,8 +134,6 @@ def check(file: Path, pid: int | None, socket: str | None, port: int | None, as_
 
     Without --pid, --socket or --port it says which of the running servers it fits.
     """
-    from innoscope.target.discover import find_all, find_one
-
     about = _about(file)
     if pid is None and socket is None and port is None:
         fits = [target.pid for target in find_all() if target.build_id == about.build_id]
@@ -158,10 +156,6 @@ def check(file: Path, pid: int | None, socket: str | None, port: int | None, as_
 def _origin(
     pid: int | None, socket: str | None, port: int | None, file: Path | None, debug_dirs: tuple[Path, ...]
 ) -> Origin:
-    from innoscope.cli.opening import download_progress
-    from innoscope.symbols import source
-    from innoscope.target.discover import find_one
-
     if file is None:
         target = find_one(pid, socket, port)
         with _step("looking for the debug file"):
@@ -200,15 +194,10 @@ def _write(made: Made, output: str) -> Path:
 
 
 def _about(file: Path) -> About:
-    from innoscope.symbols import shelf
-    from innoscope.target import packs
-
     return shelf.about(packs.open_pack(str(file)))
 
 
 def _folder() -> Path:
-    from innoscope.symbols import shelf
-
     return shelf.folder()
 
 

@@ -10,6 +10,9 @@ import click
 from innoscope import emit
 from innoscope.cli.common import json_option, table, terminal_width
 from innoscope.target import packs
+from innoscope.target.discover import describe_ignored, none_found, survey
+from innoscope.target.home import duplicates
+from innoscope.target.proc import ProcFs
 
 if TYPE_CHECKING:
     from innoscope.target.model import Target
@@ -27,10 +30,6 @@ def command(as_json: bool) -> None:
     debugdata, dynsym (exported names only) or none. Processes named like a server whose user is not allowed
     are listed as ignored, with what to put into /etc/innoscope/servers.toml.
     """
-    from innoscope.target.discover import describe_ignored, none_found, survey
-    from innoscope.target.home import duplicates
-    from innoscope.target.proc import ProcFs
-
     targets, ignored = survey()
     if as_json:
         told = [asdict(target) for target in targets]

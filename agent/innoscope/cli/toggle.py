@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from innoscope import emit
+from innoscope.cli import toggle_words as words
 from innoscope.cli.common import (
     duration_option,
     json_option,
@@ -17,12 +18,17 @@ from innoscope.cli.common import (
     target_options,
     terminal_width,
 )
+from innoscope.cli.toggle_words import Here
+from innoscope.doctor.server import Account
+from innoscope.target import packs, people
+from innoscope.target.discover import find_one
+from innoscope.target.proc import ProcFs
+from innoscope.toggles import catalog, engine
+from innoscope.toggles.model import NotOnThisServer, Refused, Risk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from innoscope.cli.toggle_words import Here
-    from innoscope.doctor.server import Account
     from innoscope.target.model import Target
     from innoscope.toggles.model import Plan, Toggle
 
@@ -69,11 +75,6 @@ def list_toggles(
     as_json: bool,
 ) -> None:  # fmt: skip
     """What can be changed on this server: the value now, its range, the ways, the risk; or why not."""
-    from innoscope.cli import toggle_words as words
-    from innoscope.target import packs
-    from innoscope.target.discover import find_one
-    from innoscope.toggles import catalog, engine
-
     target = find_one(pid, socket, port)
     toggles = catalog.load().values()
     now = engine.values(target, toggles, _account(defaults_file, user))
@@ -95,10 +96,6 @@ def show(
     user: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """What a toggle does and when one wants it; its value and its ways here, and what is never used."""
-    from innoscope.cli import toggle_words as words
-    from innoscope.target.discover import find_one
-    from innoscope.toggles import catalog, engine
-
     toggle = _toggle(catalog.load(), name)
     target = find_one(pid, socket, port)
     here = _here(target, toggle, engine.values(target, [toggle], _account(defaults_file, user)))
@@ -121,9 +118,6 @@ def plan(
 
     Nothing is written. Exit code 14 when a check says no, 15 when this server has no way.
     """
-    from innoscope.cli import toggle_words as words
-    from innoscope.target.discover import find_one
-
     target = find_one(pid, socket, port)
     planned = _planned(target, name, value, way, _account(defaults_file, user))
     if as_json:
@@ -162,12 +156,6 @@ def set_toggle(
     Harmless and careful toggles ask y/N; --yes answers it. Dangerous ones ask for the toggle's name;
     --confirm NAME answers that. Without a terminal and an answer nothing is done.
     """
-    from innoscope.cli import toggle_words as words
-    from innoscope.target import people
-    from innoscope.target.discover import find_one
-    from innoscope.target.proc import ProcFs
-    from innoscope.toggles import engine
-
     if confirm is not None and confirm != name:
         raise click.UsageError(f"--confirm {confirm} is not the toggle's name, {name}")
     target = find_one(pid, socket, port)
@@ -198,11 +186,6 @@ def undo(
     The journal knows which server it was on. It is refused when that process has ended, or when somebody has
     changed the same setting since.
     """
-    from innoscope.cli import toggle_words as words
-    from innoscope.target import people
-    from innoscope.target.proc import ProcFs
-    from innoscope.toggles import engine
-
     target = _named(pid, socket, port)
     who = people.ourselves(ProcFs())
     entry = engine.undo(target, which, account=_account(defaults_file, user), who=who, why=why)
@@ -217,9 +200,6 @@ def undo(
 @json_option
 def history(pid: int | None, socket: str | None, port: int | None, as_json: bool) -> None:
     """Who changed what, when and why, and what came of it; the newest first, of all servers or one."""
-    from innoscope.cli import toggle_words as words
-    from innoscope.toggles import engine
-
     entries = list(reversed(engine.history(_named(pid, socket, port))))
     if as_json:
         emit.document([words.entry_document(entry) for entry in entries], indent=2)
@@ -232,8 +212,6 @@ def history(pid: int | None, socket: str | None, port: int | None, as_json: bool
 
 def _confirm(plan: Plan, *, yes: bool, confirmed: bool) -> None:
     """Return when the person said yes. Raises Refused when not, or when nobody can be asked."""
-    from innoscope.toggles.model import Refused, Risk
-
     name = plan.toggle.name
     dangerous = plan.toggle.risk is Risk.DANGEROUS
     if confirmed or (yes and not dangerous):
@@ -251,10 +229,6 @@ def _confirm(plan: Plan, *, yes: bool, confirmed: bool) -> None:
 
 def _here(target: Target, toggle: Toggle, now: Mapping[str, str]) -> Here:
     """The toggle on this server; ``now`` are the values that could be told."""
-    from innoscope.cli.toggle_words import Here
-    from innoscope.toggles import catalog
-    from innoscope.toggles.model import NotOnThisServer
-
     try:
         generation = catalog.generation(toggle, target.flavour, target.version)
     except NotOnThisServer as error:
@@ -263,8 +237,6 @@ def _here(target: Target, toggle: Toggle, now: Mapping[str, str]) -> Here:
 
 
 def _planned(target: Target, name: str, value: str, way: str | None, account: Account) -> Plan:
-    from innoscope.toggles import engine
-
     return engine.plan(target, name, value, account=account, ways=None if way is None else [way])
 
 
@@ -276,14 +248,10 @@ def _toggle(toggles: dict[str, Toggle], name: str) -> Toggle:
 
 def _named(pid: int | None, socket: str | None, port: int | None) -> Target | None:
     """The server that was named; None when none was: the journal knows them."""
-    from innoscope.target.discover import find_one
-
     return find_one(pid, socket, port) if (pid, socket, port) != (None, None, None) else None
 
 
 def _account(defaults_file: str | None, user: str | None) -> Account:
-    from innoscope.doctor.server import Account
-
     return Account(defaults_file, user)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from innoscope.records import record
 from innoscope.toggles.model import Refused, Risk, same
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ _DAY_S = 86_400
 _READABLE = 100  # columns of a paragraph
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Here:
     """A toggle on one server: its value now, the values it takes and its ways; or why it has none."""
 

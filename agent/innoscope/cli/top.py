@@ -12,12 +12,15 @@ import click
 from innoscope import emit
 from innoscope.cli.common import sql_options, target_options
 from innoscope.cli.opening import How, method_options, open_engine
+from innoscope.stacks.recording import Recorder
+from innoscope.target.discover import find_one
+from innoscope.top import headless
+from innoscope.top.feed import QueryFeed, SqlAsk
+from innoscope.top.looker import Looker
 
 if TYPE_CHECKING:
     from innoscope.stacks.engine import Engine
-    from innoscope.stacks.recording import Recorder
     from innoscope.target.model import Target
-    from innoscope.top.looker import Looker
 
 
 @click.command("top")
@@ -67,9 +70,6 @@ def command(
     screen = sys.stdin.isatty() and sys.stdout.isatty()
     if not screen and record is None:
         raise click.UsageError("top needs a terminal. Without one: innoscope stacks, or top --record FILE.")
-    from innoscope.target.discover import find_one
-    from innoscope.top.feed import QueryFeed, SqlAsk
-    from innoscope.top.looker import Looker
 
     target = find_one(pid, socket, port)
     eyes = _engine(target, How(method, debug_dirs=debug_dirs, fetch=not no_debuginfod, repeated=True))
@@ -94,21 +94,18 @@ def _engine(target: Target, how: How) -> Engine:
 def _recorder(path: Path | None, interval: float, stack: ExitStack) -> Recorder | None:
     if path is None:
         return None
-    from innoscope.stacks.recording import Recorder
 
     return stack.enter_context(Recorder(path, interval_s=interval))
 
 
 def _show(looker: Looker, interval: float, duration: float | None) -> int:
-    from innoscope.top.live import TopApp
+    from innoscope.top.live import TopApp  # here, since only a screen needs textual
 
     return TopApp(looker, interval_s=interval, duration_s=duration).run_to_end()
 
 
 def _record(looker: Looker, interval: float, duration: float | None) -> int:
-    from innoscope.top.headless import record
-
-    record(looker, interval_s=interval, duration_s=duration, say=_tell)
+    headless.record(looker, interval_s=interval, duration_s=duration, say=_tell)
     return 0
 
 

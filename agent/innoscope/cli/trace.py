@@ -11,7 +11,13 @@ import click
 
 from innoscope import emit
 from innoscope.cli.common import sql_options, target_options
-from innoscope.stacks.render import BINARY, FORMATS
+from innoscope.stacks.render import BINARY, FORMATS, encode
+from innoscope.stacks.render.sink import open_sink
+from innoscope.target.discover import find_one
+from innoscope.trace import document, words
+from innoscope.trace.model import FORCED_SECONDS, MOST_FORCED_SECONDS, SECONDS, Wanted
+from innoscope.trace.pace import Pace
+from innoscope.trace.running import run
 
 if TYPE_CHECKING:
     from innoscope.stacks.render.sink import File, Stdout
@@ -84,11 +90,6 @@ def command(
     stays behind.
     """
     form = _format(form, as_json, callers, output)
-    from innoscope.stacks.render.sink import open_sink
-    from innoscope.target.discover import find_one
-    from innoscope.trace.model import Wanted
-    from innoscope.trace.pace import Pace
-    from innoscope.trace.running import run
 
     wanted = Wanted(
         seconds=_seconds(seconds, force), callers=callers, argument=argument, bits=int(bits),
@@ -122,24 +123,18 @@ def _format(form: str | None, as_json: bool, callers: bool, output: Path | None)
 
 
 def _seconds(seconds: float | None, force: bool) -> float:
-    from innoscope.trace.model import FORCED_SECONDS, MOST_FORCED_SECONDS, SECONDS
-
     if force and seconds and seconds > MOST_FORCED_SECONDS:
         raise click.UsageError(f"with --force at most {MOST_FORCED_SECONDS:g} seconds")
     return seconds or (FORCED_SECONDS if force else SECONDS)
 
 
 def _write(seen: Seen, target: Target, sink: Stdout | File, form: str, limit: int | None) -> None:
-    from innoscope.trace import document, words
-
     if form == "json":
         sink.line(document.line(seen, target))
     elif form == "text":
         for line in words.lines(seen, target, limit):
             sink.line(line)
     elif seen.report is not None:
-        from innoscope.stacks.render import encode
-
         sink.raw(encode(seen.report, form, limit=limit))
 
 

@@ -12,6 +12,10 @@ import click
 
 from innoscope import emit
 from innoscope.cli.common import json_option, require_yes, target_options
+from innoscope.cli.toggle_words import clock, title
+from innoscope.target.discover import find_one
+from innoscope.toggles import unstick
+from innoscope.toggles.model import ChangeFailed
 
 if TYPE_CHECKING:
     from innoscope.target.model import Target
@@ -52,9 +56,6 @@ def command(
 
     It needs neither SQL nor symbols. A debugger is ended only when you say so.
     """
-    from innoscope.target.discover import find_one
-    from innoscope.toggles import unstick
-
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)
     target = find_one(pid, socket, port)
@@ -74,9 +75,6 @@ def command(
 
 
 def _watch(target: Target, patience: float, as_json: bool) -> None:
-    from innoscope.toggles import unstick
-    from innoscope.toggles.model import ChangeFailed
-
     if not as_json:
         emit.line(f"process {target.pid} is guarded: stopped for more than {patience:g} s, it is resumed")
     for found in unstick.stopped_for(target, patience):
@@ -94,8 +92,6 @@ def _watch(target: Target, patience: float, as_json: bool) -> None:
 
 def _show_found(target: Target, found: Standing, as_json: bool) -> None:
     """Say how many threads are stopped, and who traces the server."""
-    from innoscope.cli.toggle_words import clock, title
-
     if as_json:
         return
     runs = "nothing to do; it is traced, and runs" if found.tracers else "nothing to do, all threads run"

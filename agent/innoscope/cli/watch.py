@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import signal
 import threading
@@ -21,11 +22,17 @@ from innoscope.cli.common import (
     target_options,
     terminal_width,
 )
+from innoscope.diagnose.gathering import Gathering, Sources
+from innoscope.target.discover import find_one
+from innoscope.watch.events import Teller
+from innoscope.watch.live import Live
+from innoscope.watch.loop import Settings
+from innoscope.watch.shelf import Bounds, Shelf
+from innoscope.watch.triggers import current, known, names, parse, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from innoscope.diagnose.gathering import Sources
     from innoscope.target.model import Target
 
 #: Seconds of looking before --list tells values.
@@ -136,13 +143,6 @@ def command(
     """
     if not rules and not listing:
         raise click.UsageError("what to wait for? --trigger RULE, for example --trigger 'threads_running>50'")
-    from innoscope.diagnose.gathering import Sources
-    from innoscope.target.discover import find_one
-    from innoscope.watch.events import Teller
-    from innoscope.watch.live import Live
-    from innoscope.watch.loop import Settings
-    from innoscope.watch.shelf import Bounds, Shelf
-    from innoscope.watch.triggers import parse
 
     triggers = tuple(parse(rule) for rule in rules)
     sources = Sources(not no_sql, not no_probes, defaults_file, user)
@@ -176,11 +176,6 @@ def _ended_by_signals() -> Iterator[threading.Event]:
 
 def _list(target: Target, sources: Sources, as_json: bool) -> None:
     """All names, with their values after some seconds of looking."""
-    import math
-
-    from innoscope.diagnose.gathering import Gathering
-    from innoscope.watch.triggers import current, known, names
-
     with contextlib.closing(Gathering(target, sources, interval_s=1.0)) as gathering:
         emit.progress(f"looking for {_LIST_S:g} s …")
         try:
@@ -200,6 +195,4 @@ def _list(target: Target, sources: Sources, as_json: bool) -> None:
 
 
 def _shown(number: float) -> str:
-    from innoscope.watch.triggers import shown
-
     return shown(number)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_catalog, reading
+from innoscope.data import catalog_path, read_yaml, reading
 from innoscope.errors import BadFile
-from innoscope.records import record
+from innoscope.stacks.catalog import any_of
 from innoscope.stacks.classify import plain_name
-from innoscope.stacks.globs import Globs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    import re
     from pathlib import Path
 
     from innoscope.stacks.model import Frame
@@ -27,7 +27,7 @@ KINDS: Final = (
 _MOST_KNOWN: Final = 65_536
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Kind:
     """A kind, and whether it is sure: one that is not gives way to what the thread was seen to be before."""
 
@@ -45,13 +45,15 @@ class Kinds:
     def __init__(self, path: Path | None = None) -> None:
         """Raises BadFile, which names the first problem."""
         path = path or catalog_path("threads.yaml")
-        data = read_catalog(path)
+        data = read_yaml(path)
         with reading(path):
             if found := problems(data):
                 raise BadFile(f"{path}: {found[0]}")
-            self._kinds = (*(Kind(name, True) for name in data["kinds"]), _POOL)
-            self._frames = _globs([*(body["frames"] for body in data["kinds"].values()), data["pool"]])
-            self._comms = _globs([body["comm"] for body in data["kinds"].values()])
+            kinds = {Kind(name, True): body for name, body in data["kinds"].items()}
+            #: In the order of threads.yaml, the pool last: the first that matches is meant.
+            self._frames = [(kind, any_of(body["frames"])) for kind, body in kinds.items()]
+            self._frames.append((_POOL, any_of(data["pool"])))
+            self._comms = [(kind, any_of(body["comm"])) for kind, body in kinds.items()]
         self._known: dict[str, Kind | None] = {}
 
     def of(self, frames: tuple[Frame, ...], comm: str) -> Kind:
@@ -62,18 +64,14 @@ class Kinds:
             if kind is not None and kind.sure:
                 return kind
             of_pool |= kind is not None
-        return self._first(self._comms.matches(comm)) or (_POOL if of_pool else _OTHER)
+        return _first(self._comms, comm) or (_POOL if of_pool else _OTHER)
 
     def _of_function(self, function: str) -> Kind | None:
         if function not in self._known:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            self._known[function] = self._first(self._frames.matches(plain_name(function)))
+            self._known[function] = _first(self._frames, plain_name(function))
         return self._known[function]
-
-    def _first(self, lists: frozenset[int]) -> Kind | None:
-        """As threads.yaml orders them, the pool's list last."""
-        return self._kinds[min(lists)] if lists else None
 
 
 @cache
@@ -105,10 +103,5 @@ def _is_names(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-def _globs(lists: Iterable[Iterable[str]]) -> Globs:
-    """Each list has its place as its number."""
-    globs = Globs()
-    for number, patterns in enumerate(lists):
-        for pattern in patterns:
-            globs.add(pattern, number)
-    return globs
+def _first(kinds: list[tuple[Kind, re.Pattern[str]]], name: str) -> Kind | None:
+    return next((kind for kind, pattern in kinds if pattern.fullmatch(name)), None)

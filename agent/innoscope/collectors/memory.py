@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from innoscope.collectors import derived
 from innoscope.collectors.errors import CollectorFailed, explaining
@@ -24,7 +24,7 @@ class MemoryCollector:
     what came of it.
     """
 
-    name: Final = "memory"
+    name = "memory"
 
     def __init__(
         self,

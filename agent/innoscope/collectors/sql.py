@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.collectors import sql_plan
 from innoscope.collectors.derived import derive
+from innoscope.collectors.monitor import sections
 from innoscope.collectors.sql_failures import denied_words, explain
 from innoscope.collectors.sql_plan import Answers
 from innoscope.errors import SqlFailed
@@ -200,8 +201,6 @@ class _Session:
         return {}
 
     def _monitor(self) -> dict[str, str]:
-        from innoscope.collectors.monitor import sections
-
         rows = self._rows("SHOW ENGINE INNODB STATUS")
         return sections(_text(rows[0][2])) if rows else {}
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_catalog, reading
+from innoscope.data import catalog_path, read_yaml, reading
 from innoscope.errors import BadFile
 from innoscope.metrics import registry
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ _ENTRY_KEYS: Final = frozenset({"metric", "labels", "any"})
 _SOURCE_KEYS: Final = frozenset({*KINDS, "line", "scale", "only"})
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Source:
     """One way to learn a number: ``name`` of that ``kind``. A monitor's is the section, with ``line``."""
 
@@ -38,7 +38,7 @@ class Source:
         return not self.only or any(flavour == name and version >= least for name, least in self.only)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One series and its sources, the best first."""
 
@@ -47,7 +47,7 @@ class Entry:
     sources: tuple[Source, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Catalog:
     """The whole file, checked. ``session`` are assignments for ``SET SESSION``."""
 
@@ -64,7 +64,7 @@ def default() -> Catalog:
 def load(path: Path | None = None) -> Catalog:
     """Read and check the file; BadFile names the first problem."""
     path = path or catalog_path("sql.yaml")
-    data = read_catalog(path)
+    data = read_yaml(path)
     with reading(path):
         found = problems(data, registry.default())
         if found:

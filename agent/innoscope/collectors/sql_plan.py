@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from innoscope.collectors import monitor
 from innoscope.metrics.model import Sample
-from innoscope.records import record, structure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 Number = int | float
 
 
-@structure
+@dataclass(slots=True)
 class Answers:
     """What a server said, by name; ``monitor`` by section. Empty where it was not asked."""
 
@@ -54,7 +53,7 @@ def _number(text: str | None) -> Number | None:
         return None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Formula:
     """A number that follows from system variables, and which ones."""
 
@@ -89,7 +88,7 @@ def _classic_redo_limit(variables: Mapping[str, str]) -> Number | None:
 FORMULAS: Final[Mapping[str, Formula]] = {"classic_redo_limit": Formula(_REDO_VARIABLES, _classic_redo_limit)}
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The chosen source of each series, and what must be asked for them."""
 

@@ -14,6 +14,7 @@ from innoscope.collectors.runner import explain
 from innoscope.errors import KernelUnable, NoRights
 from innoscope.metrics.model import Sample
 from innoscope.stacks.classify import default_classifier
+from innoscope.stacks.engine import MOST_BYTES, Engine
 from innoscope.stacks.model import Trust
 from innoscope.stacks.profiles import Profiles, Stack
 from innoscope.workers import Job
@@ -61,8 +62,6 @@ class _Seen(NamedTuple):
 
 def open_eyes(target: Target) -> Eyes:
     """Return the engine. It copies by BPF; a daemon never stops threads."""
-    from innoscope.stacks.engine import MOST_BYTES, Engine
-
     try:
         return Engine(target, most_bytes=MOST_BYTES)
     except (NoRights, KernelUnable) as error:  # whose remedy would offer ptrace

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_catalog
+from innoscope import _native
+from innoscope.cache import Cache
+from innoscope.data import catalog_path, read_yaml
 from innoscope.errors import BadFile
-from innoscope.kept import cache_folder
 from innoscope.memory import layout as layouts
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from innoscope.memory.layout import Member
     from innoscope.target.model import Target
 
+#: Layouts of some builds.
+_CACHE: Final = Cache("owners", 64)
 #: Words of a part that are no paths.
 _WORDS: Final = frozenset({"walk", "tickets", "namespaces", "cells"})
 _PARTS: Final = ("sessions", "metadata", "latches")
@@ -25,7 +27,7 @@ _PARTS: Final = ("sessions", "metadata", "latches")
 TICKETS: Final = "_ZTV10MDL_ticket"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Part:
     """``words`` as in the catalog, ``members`` by name; ``roots`` are the addresses of their variables."""
 
@@ -42,7 +44,7 @@ class Part:
         return self.members[name].size
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Anatomy:
     """The parts that this build has; a part is None where one of its paths is not known, ``why`` says it."""
 
@@ -61,8 +63,6 @@ class Memory:
 
     def many(self, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
         """The bytes at each ``(address, size)``."""
-        from innoscope import _native
-
         return _native.read_many(self._pid, places)
 
     def numbers(self, addresses: Sequence[int], size: int = 8) -> list[int]:
@@ -83,9 +83,8 @@ def learn(target: Target) -> Anatomy:
     if generation is None:
         return Anatomy()
     paths = sorted(set(_paths(generation)))
-    folder = cache_folder() / "owners"
     names = sorted({layouts.root(path) for path in paths} | {TICKETS})
-    known = layouts.learn(target, names, (), layouts.Debug(), folder, types=paths)
+    known = layouts.learn(target, names, (), layouts.Debug(), _CACHE, types=paths)
     parts: dict[str, Part] = {}
     why: dict[str, str] = {}
     for name in _PARTS:
@@ -134,7 +133,7 @@ def _number(text: str) -> tuple[int, ...]:
 @cache
 def _servers() -> tuple[Mapping[str, Any], ...]:
     path = catalog_path("owners.yaml")
-    data = read_catalog(path)
+    data = read_yaml(path)
     try:
         return tuple(data["servers"])
     except (KeyError, TypeError) as error:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.collectors.sql_failures import explain
-from innoscope.data import catalog_path, read_catalog, reading
+from innoscope.data import catalog_path, read_yaml, reading
 from innoscope.diagnose.evidence import Missing, Statement
 from innoscope.errors import BadFile, InnoscopeError, SqlFailed
-from innoscope.records import record
 from innoscope.target import sql
 from innoscope.target.fingerprint import fingerprint
 
@@ -29,7 +29,7 @@ _PROCESSES: Final = "processes"
 _SESSION: Final = ("lock_wait_timeout = 1", "max_execution_time = 500", "max_statement_time = 0.5")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Question:
     """One question: the statement for each generation, and what its columns are called.
 
@@ -63,7 +63,7 @@ def default_questions() -> tuple[Question, ...]:
 def load(path: Path | None = None) -> tuple[Question, ...]:
     """Read the file. Raises BadFile."""
     path = path or catalog_path("questions.yaml")
-    data = read_catalog(path)
+    data = read_yaml(path)
     with reading(path):
         return tuple(
             Question(name, tuple(body["columns"]), tuple(body["servers"]), body.get("crowd"))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose.graph import Graph
 from innoscope.diagnose.sections import inside, own_functions
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from innoscope.diagnose.evidence import Evidence, Held
@@ -18,7 +18,7 @@ _SHOWN: Final = 2
 _SHARE: Final = 0.2
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Blocker:
     """One who holds it: who and what, in words; its stack if it was seen, innermost first.
 

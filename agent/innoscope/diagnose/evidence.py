@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from innoscope.metrics.model import Histogram
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,7 +21,7 @@ CLIENT: Final = "connection"
 APPLIER: Final = "replication"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """All numbers at Unix time ``at``; keys are ``metric`` or ``metric.label`` of metrics.yaml."""
 
@@ -30,7 +29,7 @@ class Snapshot:
     values: Mapping[str, Value]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Seen:
     """Threads with one stack: their kind (threads.yaml), wait class and functions, innermost first.
 
@@ -44,7 +43,7 @@ class Seen:
     tids: tuple[int, ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Look:
     """One look at all threads: how many of each ``(kind, wait class)``, at Unix time ``at``.
 
@@ -56,7 +55,7 @@ class Look:
     running: tuple[int, ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class OnFile:
     """Threads of all looks that were reading, writing or syncing one file, by wait class.
 
@@ -68,7 +67,7 @@ class OnFile:
     count: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Statement:
     """What one connection does, as the server says; ``text`` has no literals."""
 
@@ -82,7 +81,7 @@ class Statement:
     tid: int | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Held:
     """A lock that threads waited for and one that held it, at the look at which most waited.
 
@@ -105,7 +104,7 @@ class Held:
     stack: tuple[str, ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Missing:
     """Why a source told nothing. ``reason`` is one of metrics.yaml's, ``words`` are for a person."""
 
@@ -114,7 +113,7 @@ class Missing:
     remedy: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """All of it.
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import struct
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from innoscope.records import record
 from innoscope.stacks.descriptors import syscall_names
 from innoscope.stacks.model import Trust
 
@@ -38,7 +38,7 @@ _PHASE, _WRITERS, _READERS = 8, 12, 0
 _PHASE_MOST: Final = 3
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Wait:
     """A thread (by the id that the server knows) and the lock it waits for; ``owners`` hold it now.
 

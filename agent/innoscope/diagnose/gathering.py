@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
 from innoscope.collectors import sql_catalog
@@ -23,7 +23,6 @@ from innoscope.diagnose.looks import Looks
 from innoscope.diagnose.numbers import Readings
 from innoscope.diagnose.rules import default_rules, metrics_read
 from innoscope.errors import InnoscopeError
-from innoscope.records import record
 from innoscope.target import sql
 from innoscope.target.discover import still_same
 
@@ -57,7 +56,7 @@ _BUDGET_OF_ALL: Final = 0.004
 _BUDGET_OF_READ: Final = 0.0024
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Sources:
     """What may be used."""
 

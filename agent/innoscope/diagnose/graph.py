@@ -6,10 +6,9 @@ A node is a thread: its id, or minus the connection's id where the thread is not
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
-
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from innoscope.diagnose.evidence import Evidence, Held, Statement
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Edge:
     """``waiter`` waits for a lock that ``owner`` holds.
 
@@ -31,7 +30,7 @@ class Edge:
     held: Held | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Root:
     """The one at the end of a chain, who waits for nobody that is known (or for one of the chain: ``cycle``).
 

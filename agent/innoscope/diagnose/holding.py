@@ -9,9 +9,10 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from innoscope import _native
 from innoscope.diagnose import anatomy as anatomies
 from innoscope.diagnose import futexes, metadata, srw, sync_array
 from innoscope.diagnose import sessions as sessions_of
@@ -19,7 +20,6 @@ from innoscope.diagnose.anatomy import Memory
 from innoscope.diagnose.evidence import Held
 from innoscope.diagnose.sections import own_functions
 from innoscope.errors import InnoscopeError
-from innoscope.records import structure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,7 +41,7 @@ _LATCHES: Final = frozenset({"mutex_wait", "spin", "read_ahead", "page_read", "o
 _METADATA: Final = frozenset({"metadata_lock", "opening_tables", "user_lock"})
 
 
-@structure
+@dataclass(slots=True)
 class _Lock:
     """One lock over all looks: the owners, and the look at which most threads waited for a known one."""
 
@@ -70,8 +70,6 @@ class Holding:
 
     def note(self, dump: Dump) -> None:
         """Remember who waits for whom at this look."""
-        from innoscope import _native
-
         by_tid = {thread.ns_tid: thread for thread in dump.threads}
         found: dict[int, list[Wait]] = {}
         try:
@@ -179,8 +177,6 @@ def _held(address: int, lock: _Lock, name: str) -> Iterable[Held]:
 
 def _names(pid: int, addresses: list[int]) -> dict[int, str]:
     """``LOCK_open``, ``log_sys+0x40`` inside a structure, by address; none where no variable covers it."""
-    from innoscope import _native
-
     try:
         found = _native.CodeFile(pid).variables_at(addresses)
     except (OSError, _native.NativeError):  # it has just ended: locks go without a name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose import latches
@@ -12,7 +12,6 @@ from innoscope.diagnose.rules import PLACE, default_rules
 from innoscope.diagnose.signals import Signals
 from innoscope.diagnose.speaking import UNITS
 from innoscope.diagnose.unknown import Unknown
-from innoscope.records import record
 
 if TYPE_CHECKING:
     import re
@@ -26,7 +25,7 @@ _STACKS: Final = 2
 _FILES: Final = 3
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Finding:
     """Something that is wrong. ``score`` is 0 to 100; ``follows_from`` names the finding that explains it."""
 
@@ -43,7 +42,7 @@ class Finding:
     follows_from: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CannotTell:
     """Findings that nothing can be said of, because one source told nothing."""
 
@@ -53,7 +52,7 @@ class CannotTell:
     remedy: str | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """All that is said. ``checked`` is how many rules could be answered."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 from fnmatch import translate
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from innoscope.data import catalog_path, read_catalog, reading
-from innoscope.records import record
+from innoscope.data import catalog_path, read_yaml, reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +30,7 @@ _OF_LOCKS: Final = re.compile(
 _OF_RW_LOCKS: Final = re.compile(r"rw_lock|rwlock|ssux_|srw_lock|sux_lock")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Latch:
     """One entry: its name in words, ``rw_lock``, ``mutex`` or None for either, and who asks for it."""
 
@@ -48,7 +48,7 @@ def default_latches() -> tuple[Latch, ...]:
 def load(path: Path | None = None) -> tuple[Latch, ...]:
     """Read the file. Raises BadFile."""
     path = path or catalog_path("latches.yaml")
-    data = read_catalog(path)
+    data = read_yaml(path)
     with reading(path):
         return tuple(
             Latch(

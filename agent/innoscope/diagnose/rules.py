@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_catalog, reading
+from innoscope.data import catalog_path, read_yaml, reading
 from innoscope.diagnose import facts
 from innoscope.diagnose.blocking import BLOCKERS
 from innoscope.diagnose.signals import OF_METRICS, is_signal
 from innoscope.diagnose.speaking import UNITS
 from innoscope.errors import BadFile
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -26,7 +26,7 @@ _NEEDED: Final = ("title", "when", "score", "why", "do")
 _BOUNDS: Final = frozenset({"at_least", "below"})
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Condition:
     """One signal within bounds."""
 
@@ -35,7 +35,7 @@ class Condition:
     below: float | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Score:
     """From ``base`` to ``most`` as the signal goes from 0 to ``full``; without a signal it is ``base``."""
 
@@ -45,7 +45,7 @@ class Score:
     most: float = 0.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Rule:
     """One finding. ``when``: of each inner tuple one condition must hold."""
 
@@ -75,7 +75,7 @@ def default_rules() -> tuple[Rule, ...]:
 def load(path: Path | None = None) -> tuple[Rule, ...]:
     """All rules in the order of the file. Raises BadFile, which names the first problem."""
     path = path or catalog_path("findings.yaml")
-    data = read_catalog(path)
+    data = read_yaml(path)
     with reading(path):
         if found := list(problems(data)):
             raise BadFile(f"{path}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from innoscope.records import record
 from innoscope.target.fingerprint import fingerprint
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _TID: Final = 0x2D0
 _ROOT, _LEFT, _RIGHT, _VALUE = 16, 16, 24, 32
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Session:
     """A connection: ``address`` of its THD, the thread that serves it, and its statement without literals."""
 

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_catalog
+from innoscope.data import catalog_path, read_yaml
 from innoscope.diagnose.evidence import CLIENT, Look
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _OTHER: Final = "other"
 
 @cache
 def _catalog() -> dict[str, Any]:
-    data: dict[str, Any] = read_catalog(catalog_path("states.yaml"))
+    data: dict[str, Any] = read_yaml(catalog_path("states.yaml"))
     return data
 
 

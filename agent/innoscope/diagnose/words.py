@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_catalog
+from innoscope.data import catalog_path, read_yaml
 from innoscope.diagnose.evidence import CLIENT
 from innoscope.diagnose.facts import AT_REST
 from innoscope.diagnose.signals import blind
@@ -95,7 +95,7 @@ def _short(functions: tuple[str, ...]) -> str:
 
 def _toggles() -> dict[str, tuple[str, str]]:
     """Title and risk of each toggle, read as text: nothing that diagnoses may import what changes."""
-    data = read_catalog(catalog_path("toggles.yaml"))
+    data = read_yaml(catalog_path("toggles.yaml"))
     return {name: (body["title"], body["risk"]) for name, body in data["toggles"].items()}
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from innoscope import _native
 from innoscope.doctor.model import Check, Status, fail, ok, warn
-from innoscope.errors import InnoscopeError
 from innoscope.probes import sys_admin
-from innoscope.target.native_errors import RUN_AS_ROOT, require_native
+from innoscope.target.native_errors import RUN_AS_ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -167,23 +167,17 @@ def ptrace(host: Host) -> Check:
 
 
 def _try(probe: str) -> tuple[bool, str]:
-    """Call a probe of the Rust core; a core that cannot be loaded is a probe that failed."""
+    """Call a probe of the Rust core."""
+    probes = {
+        "probe_bpf": _native.probe_bpf,
+        "probe_perf": _native.probe_perf,
+        "probe_ptrace": _native.probe_ptrace,
+        "probe_uprobe_links": _native.probe_uprobe_links,
+    }
     try:
-        native_error = require_native()
-        from innoscope import _native
-
-        probes = {
-            "probe_bpf": _native.probe_bpf,
-            "probe_perf": _native.probe_perf,
-            "probe_ptrace": _native.probe_ptrace,
-            "probe_uprobe_links": _native.probe_uprobe_links,
-        }
-        try:
-            return probes[probe]()
-        except (OSError, native_error) as error:
-            return False, str(error)
-    except InnoscopeError as error:
-        return False, f"{error.what}; {error.remedy}"
+        return probes[probe]()
+    except (OSError, _native.NativeError) as error:
+        return False, str(error)
 
 
 #: In the order in which they are shown.

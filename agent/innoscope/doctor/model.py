@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-
-from innoscope.records import record
 
 
 class Status(StrEnum):
@@ -24,7 +23,7 @@ class Verdict(IntEnum):
     NOTHING = 11  # no method works, or not for every server
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Check:
     """One thing that was looked at. ``remedy`` is the next command to type, if there is any."""
 

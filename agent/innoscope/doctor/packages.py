@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from innoscope.records import record
 from innoscope.target import foreign
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ _PACK = "copy a symbol pack of it here, made where its debug file is (innoscope 
 _DEBUGINFOD = "set DEBUGINFOD_URLS to your distribution's or your own debuginfod server"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Stripped:
     """A file without names: ``path`` as its process sees it, ``root`` the folder through which we see it."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from innoscope.doctor.model import Check, Status, Verdict
 from innoscope.doctor.server import ACCESS
-from innoscope.records import record
 from innoscope.target.discover import describe_ignored
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ _SAYS = {
 }
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Report:
     """``servers`` holds one list of checks per target, in the same order. ``ignored`` are no servers."""
 

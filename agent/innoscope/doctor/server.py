@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from innoscope import _native
 from innoscope.doctor import packages
 from innoscope.doctor.model import Check, fail, ok, warn
 from innoscope.errors import BadFile, InnoscopeError, SqlFailed
-from innoscope.records import record
+from innoscope.target import sql
 from innoscope.target.container import differing
 from innoscope.target.executable import debug_dirs
 from innoscope.target.native_errors import translating
@@ -35,7 +37,7 @@ _MEANING = {
 _COMPLETE = {"symtab", "debug-file", "symbol-pack", "debugdata", "vdso"}
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Account:
     """How to connect over SQL; None means the defaults of ``target.credentials``."""
 
@@ -99,8 +101,6 @@ def _executable(target: Target) -> Check:
 def _modules(proc: ProcFs, target: Target) -> list[ModuleInfo]:
     """The mapped files with their symbols. Raises InnoscopeError when the process may not be read."""
     with translating(target.pid):
-        from innoscope import _native
-
         dirs = debug_dirs(proc, target.pid, target.root, target.container)
         return _native.Process(target.pid, debug_dirs=dirs).modules()
 
@@ -148,8 +148,6 @@ def _debug_info(proc: ProcFs, target: Target, module: ModuleInfo) -> str:
         return ""
     try:
         with translating(target.pid):
-            from innoscope import _native
-
             return (
                 ", with debug info"
                 if _native.elf_info(path).has_debug_info
@@ -161,8 +159,6 @@ def _debug_info(proc: ProcFs, target: Target, module: ModuleInfo) -> str:
 
 def _sql(proc: ProcFs, target: Target, account: Account) -> Check:
     """Whether ``--queries`` would work. Stacks never need it, so nothing here is a failure."""
-    from innoscope.target import sql
-
     try:
         connection = sql.connect(target, account.defaults_file, account.user, proc=proc)
         try:

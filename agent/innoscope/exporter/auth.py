@@ -113,8 +113,8 @@ def parse(header: str | None) -> tuple[str, bytes] | None:
 
 
 def require_bcrypt() -> None:
-    """Raises BadFile where the package is missing: at start, not at the first scrape."""
-    try:
+    """Raise BadFile where the package is missing: at start, not at the first scrape."""
+    try:  # here, since an agent without users works without it
         import bcrypt  # noqa: F401
     except ImportError as error:
         raise BadFile(
@@ -123,7 +123,7 @@ def require_bcrypt() -> None:
 
 
 def _matches(password: bytes, hashed: bytes) -> bool:
-    import bcrypt
+    import bcrypt  # as above
 
     if len(password) > _LONGEST or b"\0" in password:
         return False

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from innoscope.metrics.model import Histogram
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -23,7 +22,7 @@ SINCE_WE_BEGAN: Final = frozenset({"probes", "waits"})
 LASTING: Final = frozenset({"redo_written_bytes", "redo_flushed_bytes", "redo_checkpoint_bytes"})
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Life:
     """Since when the numbers count: the server's process, and the sensor's."""
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from innoscope.exporter.counters import LASTING, Counters
-from innoscope.records import record
+from innoscope.metrics.model import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from innoscope.exporter.counters import Life
-    from innoscope.metrics.model import Outcome, Sample, Value
+    from innoscope.metrics.model import Outcome, Value
     from innoscope.metrics.registry import Metric, Registry
 
 _log = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ REASONS: Final = frozenset(
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Reading:
     """What was learnt of one server in one gathering. ``server`` is "" for what is about ourselves."""
 
@@ -121,8 +122,6 @@ class Merger:
 
 def about(outcomes: Iterable[Outcome]) -> list[Sample]:
     """The metrics on the collectors themselves: did they succeed, how long did it take, and why not."""
-    from innoscope.metrics.model import Sample
-
     found = []
     for outcome in outcomes:
         name = (outcome.collector,)

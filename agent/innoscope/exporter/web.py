@@ -9,7 +9,7 @@ import logging
 import socket
 import threading
 import time
-from dataclasses import field
+from dataclasses import dataclass, field
 from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -21,7 +21,6 @@ from innoscope.exporter import head
 from innoscope.exporter.auth import TooManyGuesses, Verifier
 from innoscope.exporter.connections import Connections, counted_as
 from innoscope.exporter.load import Load, TooMuch
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -52,7 +51,7 @@ TEXT: Final = "text/plain; charset=utf-8"
 HTML: Final = "text/html; charset=utf-8"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Request:
     """What was asked. ``trusted``: the client proved who it is, or is on this host, where we listen only."""
 
@@ -62,7 +61,7 @@ class Request:
     trusted: bool
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Response:
     """What is answered."""
 
@@ -83,7 +82,7 @@ def _later(text: str, status: HTTPStatus) -> Response:
     return plain(text, status, {"Retry-After": _AGAIN_S})
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Address:
     """Where to listen: ``127.0.0.1:9977``, ``[::1]:9977``, ``:9977`` (everywhere)."""
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 import logging
 import ssl
 import threading
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.data import read_yaml
 from innoscope.errors import BadFile
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,7 +43,7 @@ _HEADERS: Final = frozenset(
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Tls:
     """How to speak TLS; paths are absolute or relative to the configuration file."""
 
@@ -72,7 +71,7 @@ class Tls:
         return context
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class WebConfig:
     """What the file says; the default is plain HTTP for everybody who can connect."""
 

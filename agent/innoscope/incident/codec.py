@@ -11,14 +11,13 @@ import math
 import re
 import types
 import typing
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from innoscope import sanitize
 from innoscope.diagnose import evidence
 from innoscope.metrics import model
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +38,7 @@ class Damaged(ValueError):
     """A value that the type does not have; the message says where."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Codec:
     """``encode`` trusts what it gets, ``decode`` does not. ``takes`` is the type of the JSON value."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose.facts import AT_REST
 from innoscope.incident.sides import Mean, every
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -43,7 +43,7 @@ _MOVING: Final = frozenset(
 )  # fmt: skip
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Threads:
     """A wait class, or one stack of it if it has functions (innermost first): threads in a look."""
 
@@ -54,7 +54,7 @@ class Threads:
     functions: tuple[str, ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Metric:
     """A series: ``rate`` a second, ``level``, or ``mean`` seconds."""
 
@@ -64,7 +64,7 @@ class Metric:
     b: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Variable:
     """A server variable; None where there is none of that name."""
 
@@ -73,7 +73,7 @@ class Variable:
     b: str | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Found:
     """A finding that is ``new`` in b or ``gone`` from a; ``new?``, ``gone?`` if the other could not tell."""
 
@@ -82,7 +82,7 @@ class Found:
     change: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Differences:
     """All of them. ``notes`` say what could not be compared."""
 

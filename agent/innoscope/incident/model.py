@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,7 +11,7 @@ if TYPE_CHECKING:
     from innoscope.diagnose.evidence import Evidence, Missing
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Taken:
     """Who took it, where and when.
 
@@ -28,7 +26,7 @@ class Taken:
     at: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Capture:
     """All of one incident.
 

@@ -19,7 +19,7 @@ from innoscope.diagnose.judging import judge
 from innoscope.errors import BadFile
 from innoscope.incident.files import load
 from innoscope.metrics.model import Histogram
-from innoscope.records import record
+from innoscope.metrics.registry import default
 from innoscope.stacks.model import Frame
 from innoscope.stacks.recording import Recording
 
@@ -45,7 +45,7 @@ Wait = tuple[bool, str]
 Stack = tuple[bool, str, tuple[str, ...]]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Mean:
     """Threads in a look, and how sure that is: the standard error."""
 
@@ -53,7 +53,7 @@ class Mean:
     error: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Series:
     """A metric over time: rates of each interval or values of each reading, by ``kind``.
 
@@ -72,7 +72,7 @@ class Series:
         return sum(self.values) / len(self.values)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Side:
     """What is compared. What the file does not tell is None."""
 
@@ -272,8 +272,6 @@ def _stacks(stacks: Mapping[Stack, int], looks: int) -> dict[Stack, Mean]:
 
 def _series(evidence: Evidence) -> dict[str, Series]:
     """By key of the metric; a histogram makes two, its rate and its mean."""
-    from innoscope.metrics.registry import default
-
     found = {}
     for key in {key for snapshot in evidence.snapshots for key in snapshot.values}:
         name = key.partition(".")[0]

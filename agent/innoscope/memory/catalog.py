@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_catalog, reading
+from innoscope.data import catalog_path, read_yaml, reading
 from innoscope.errors import BadFile
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +25,7 @@ _NUMBER: Final = re.compile(r"\d+(?:\.\d+)*")
 _VALUE: Final = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z_]+)?")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Source:
     """One place where a value may be: exactly one of ``paths``, ``symbol``, ``status``, ``variable``."""
 
@@ -52,7 +51,7 @@ class Source:
         )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StatusTable:
     """The table of status variables. ``types`` is ``{flavour: {number: type}}``."""
 
@@ -63,7 +62,7 @@ class StatusTable:
     copies: frozenset[str]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class VariableTable:
     """The table of system variables."""
 
@@ -71,7 +70,7 @@ class VariableTable:
     anchors: tuple[str, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Catalog:
     """The whole file, checked. ``lengths`` is ``{pointer: variable with the number of elements}``."""
 
@@ -86,7 +85,7 @@ class Catalog:
 def load(path: Path | None = None) -> Catalog:
     """Read and check the catalog; BadFile names the first problem."""
     path = path or catalog_path("memory.yaml")
-    data = read_catalog(path)
+    data = read_yaml(path)
     with reading(path):
         found = problems(data)
         if found:

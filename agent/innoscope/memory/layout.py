@@ -2,35 +2,34 @@
 
 Where there is none, a symbol pack tells both (``target.packs``).
 
-Reading 300 MB of debug information takes a second or two, so what was found is kept in a file per build-id.
-Addresses are not kept: a symbol table is read in milliseconds, and they differ from process to process.
+Reading 300 MB of debug information takes a second or two, so what was found is cached for each build-id.
+Addresses are not cached: a symbol table is read in milliseconds, and they differ from process to process.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from innoscope import _native
+from innoscope.cache import cache_key
 from innoscope.errors import BadFile
-from innoscope.records import record
 from innoscope.target import packs
-from innoscope.target.native_errors import translating
-from innoscope.target.reading import ONE_AT_A_TIME
+from innoscope.target.native_errors import reading_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from innoscope._native import RawMember
+    from innoscope.cache import Cache
     from innoscope.target.model import Target
 
-#: Of the file; another number is a file of another Innoscope and is made anew.
-_FORMAT: Final = 1
 _NOT_ASKED: Final = "the symbol pack does not say: the Innoscope that made it did not ask for it"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Member:
     """Where a member is, seen from its global variable.
 
@@ -46,12 +45,12 @@ class Member:
     count: int = 1
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Layout:
     """``symbols`` is ``{name: (address in the process, size)}``, from ``symbols_from``.
 
     ``missing`` says of members why they are not there. ``described`` is whether there is debug information or
-    a symbol pack (``from_pack``), ``cached`` whether its contents came from the file. ``problem`` is why a
+    a symbol pack (``from_pack``), ``cached`` whether they came from the cache. ``problem`` is why a
     pack that is there was not taken, in words.
     """
 
@@ -65,7 +64,7 @@ class Layout:
     problem: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Debug:
     """Where debug files may be: folders like /usr/lib/debug, and files fetched before, by build-id."""
 
@@ -78,31 +77,27 @@ def learn(
     names: Sequence[str],
     paths: Sequence[str],
     debug: Debug,
-    cache: Path | None,
+    cache: Cache,
     types: Sequence[str] = (),
 ) -> Layout:
     """The layout of a running server. Raises NoSuchProcess, NoRights or BadFile.
 
     ``paths`` of variables that it has, and ``types``, paths that begin with a type, are asked of the debug
-    information, unless all of them are in the cache (a folder).
+    information, unless the cache has the answer.
     """
     files = dict(debug.files)
-    with ONE_AT_A_TIME, translating(target.pid):
-        from innoscope import _native
-
+    with reading_files(target.pid):
         symbols, source = _native.globals_in_process(target.pid, list(names), list(debug.dirs), files)
         paths = [*(path for path in paths if root(path) in symbols), *types]
-        file = cache / f"{_build(target)}.json" if cache is not None else None
-        known = _read(file, paths)
-        if known is not None:
-            return Layout(symbols, source, *known, described=True, cached=True)
+        key = cache_key(_build(target), *paths)
+        if (known := cache.read(key)) is not None:
+            members, missing = json.loads(known)
+            return Layout(symbols, source, _members(members), missing, described=True, cached=True)
         found = _native.members_in_process(target.pid, list(paths), list(debug.dirs), files)
     if found is None:
         return _of_pack(target, symbols, source, paths)
-    members = {path: _as_member(raw) for path, raw in found[0].items()}
-    if file is not None:
-        _write(file, members, found[1])
-    return Layout(symbols, source, members, found[1], described=True)
+    cache.write(key, json.dumps(found).encode())
+    return Layout(symbols, source, _members(found[0]), found[1], described=True)
 
 
 def _of_pack(
@@ -110,13 +105,12 @@ def _of_pack(
 ) -> Layout:
     """The layout of a server without debug information."""
     try:
-        with ONE_AT_A_TIME:
-            known = packs.layout(target.build_id)
+        known = packs.layout(target.build_id)
     except BadFile as error:
         return Layout(symbols, source, {}, {}, described=False, problem=packs.in_words(error))
     if known is None:
         return Layout(symbols, source, {}, {}, described=False)
-    members = {path: _as_member(known.members[path]) for path in paths if path in known.members}
+    members = _members({path: known.members[path] for path in paths if path in known.members})
     missing = {path: known.missing.get(path, _NOT_ASKED) for path in paths if path not in members}
     return Layout(symbols, source, members, missing, described=True, from_pack=True)
 
@@ -134,39 +128,8 @@ def _build(target: Target) -> str:
     return f"file-{file.st_dev:x}-{file.st_ino:x}-{file.st_size:x}-{file.st_mtime_ns:x}"
 
 
-def _read(file: Path | None, paths: Sequence[str]) -> tuple[dict[str, Member], dict[str, str]] | None:
-    """What the file knows, if it is whole and has an answer for every path."""
-    if file is None:
-        return None
-    try:
-        data = json.loads(file.read_bytes())
-        if data["format"] != _FORMAT:
-            return None
-        members = {path: _member(raw) for path, raw in data["members"].items()}
-        missing = {str(path): str(reason) for path, reason in data["missing"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return (members, missing) if set(paths) <= members.keys() | missing.keys() else None
-
-
-def _member(raw: Any) -> Member:
-    """One member out of the file; ValueError or TypeError when it is none."""
-    return _as_member(packs.member(raw))
-
-
-def _as_member(raw: RawMember) -> Member:
-    offsets, size, kind, stride, count = raw
-    return Member(tuple(offsets), size, kind, stride, count)
-
-
-def _write(file: Path, members: Mapping[str, Member], missing: Mapping[str, str]) -> None:
-    """Whole or not at all; without a writable folder the next start takes a second longer."""
-    import tempfile
-
-    raw = {path: [list(m.offsets), m.size, m.kind, m.stride, m.count] for path, m in members.items()}
-    text = json.dumps({"format": _FORMAT, "members": raw, "missing": dict(missing)}, indent=1)
-    with contextlib.suppress(OSError):
-        file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=".new-", delete=False) as new:
-            new.write(text)
-        Path(new.name).replace(file)
+def _members(found: Mapping[str, RawMember]) -> dict[str, Member]:
+    return {
+        path: Member(tuple(offsets), size, kind, stride, count)
+        for path, (offsets, size, kind, stride, count) in found.items()
+    }

@@ -6,6 +6,7 @@ import struct
 from array import array
 from typing import TYPE_CHECKING, Final
 
+from innoscope import _native
 from innoscope.target.native_errors import translating
 
 if TYPE_CHECKING:
@@ -85,6 +86,4 @@ def read_many(pid: int, places: list[tuple[int, int]]) -> list[bytes | None]:
     if not places:
         return []
     with translating(pid):
-        from innoscope import _native
-
         return _native.read_many(pid, places)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.memory import layout as layouts
 from innoscope.memory.layout import Layout, Member
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,7 +38,7 @@ class Term:
     length: Term | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Reading:
     """How one value is read: the sum of ``terms``, of which ``bits`` count, times ``scale``."""
 
@@ -53,7 +52,7 @@ class Reading:
     settled: bool
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Absent:
     """Why a value cannot be read here, and what would help."""
 
@@ -62,7 +61,7 @@ class Absent:
     remedy: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What can be read of one server, and what cannot."""
 
@@ -74,7 +73,7 @@ class _No(Exception):
     """This place is not in this server; the words say why."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Maker:
     target: Target
     catalog: Catalog

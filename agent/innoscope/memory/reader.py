@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from innoscope.kept import cache_folder
+from innoscope.cache import Cache
 from innoscope.memory import catalog as catalogs
 from innoscope.memory import layout as layouts
 from innoscope.memory import numbers, plan, tables
 from innoscope.memory.layout import Debug
 from innoscope.memory.regions import Image
-from innoscope.records import record
 from innoscope.target.discover import still_same
 from innoscope.target.native_errors import gone
 from innoscope.target.proc import ProcFs
@@ -34,7 +34,7 @@ _YOUNG_S: Final = 10.0
 _STRING_BYTES: Final = 512
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Where a value comes from (``source``), or why it does not (``reason``) and what helps (``remedy``)."""
 
@@ -44,7 +44,7 @@ class Explanation:
     remedy: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StatusValue:
     """A status variable's value. ``live`` is false for one that is only as new as the last SHOW STATUS."""
 
@@ -55,8 +55,8 @@ class StatusValue:
 class MemoryReader:
     """Reads one server. Where things are is learnt at the first use, within seconds; a reading costs 0.1 ms.
 
-    ``cache`` is the folder for the offsets (by default ``kept.cache_folder()``), ``debug`` says where debug
-    files may be. All methods raise NoSuchProcess, NoRights, or BadFile for an executable that is none. Not
+    ``cache`` is the folder of the cache (by default ``cache_folder()``), ``debug`` says where debug files may
+    be. All methods raise NoSuchProcess, NoRights, or BadFile for an executable that is none. Not
     thread-safe.
     """
 
@@ -70,7 +70,7 @@ class MemoryReader:
     ) -> None:
         self._target = target
         self._catalog = catalog or catalogs.load()
-        self._cache = cache or cache_folder()
+        self._cache = Cache("layouts", 64, cache)
         self._debug = debug or Debug()
         self._plan: plan.Plan | None = None
         self._last: Mapping[str, Number] | None = None

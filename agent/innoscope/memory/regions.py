@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from innoscope.memory.numbers import read_many
-from innoscope.records import record
 from innoscope.target.native_errors import gone, no_rights
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _PIECE: Final = 4 << 20
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Region:
     """One mapping. ``data`` is what may be written to, ``.bss`` (which follows it) included."""
 

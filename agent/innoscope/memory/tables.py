@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 import struct
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -45,7 +44,7 @@ _VARIABLE_TYPES: Final[Mapping[int, tuple[str, str]]] = {
 }
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Status:
     """A status variable. ``live`` is false for a copy that is only as new as the last SHOW STATUS."""
 
@@ -55,7 +54,7 @@ class Status:
     live: bool
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Variable:
     """A system variable. ``type`` is bool, int32, uint32, int64, uint64, float64 or string (a char pointer).
 

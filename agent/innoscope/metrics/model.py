@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Histogram:
     """Counts by power of two of nanoseconds: ``buckets[i]`` observations lie in [2**i, 2**(i+1)).
 
@@ -37,7 +36,7 @@ class Histogram:
 Value = float | int | Histogram
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One series' value now.
 
@@ -50,7 +49,7 @@ class Sample:
     labels: tuple[str, ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """One run of one collector. ``reason`` says why it failed, for a person; it may have samples even so.
 

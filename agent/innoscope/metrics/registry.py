@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_catalog, reading
+from innoscope.data import catalog_path, read_yaml, reading
 from innoscope.errors import BadFile
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,7 +39,7 @@ _TAKEN_LABELS: Final = frozenset({"server", "job", "instance", "le", "quantile",
 _FROM: Final = re.compile(r"\([^()]+(?:\([^()]*\)[^()]*)*\)\.$")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Label:
     """A label and its bound: the values it may have, else how many there may be."""
 
@@ -48,7 +48,7 @@ class Label:
     most: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Metric:
     """One metric as declared. ``own`` ones are about Innoscope, the others carry a ``server`` label too."""
 
@@ -99,7 +99,7 @@ def default() -> Registry:
 def load(path: Path | None = None) -> Registry:
     """Read and check the file; BadFile names the first problem."""
     path = path or catalog_path("metrics.yaml")
-    data = read_catalog(path)
+    data = read_yaml(path)
     with reading(path):
         found = problems(data)
         if found:

@@ -7,22 +7,21 @@ import logging
 import struct
 import time
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from innoscope import _native
 from innoscope.errors import InnoscopeError, NoSuchProcess
 from innoscope.probes.catalog import ENTER, LEAVE, Catalog, default_catalog
 from innoscope.probes.loading import Loaded, compile_and_load
 from innoscope.probes.placing import Missing, Placed, place
 from innoscope.probes.slots import default_slots
 from innoscope.probes.source import CALIBRATION, THREADS, program_text
-from innoscope.records import record, structure
 from innoscope.target.native_errors import translating
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from innoscope._native import BpfMap, Uprobe
     from innoscope.target.model import Target
 
 _LOG = logging.getLogger(__name__)
@@ -45,13 +44,13 @@ _OPTIONAL = {
 }
 
 
-@structure
+@dataclass(slots=True)
 class Point:
     """One probe at its place. ``probes`` are those attached now, ``problem`` why there are none."""
 
     index: int
     placed: Placed
-    probes: list[Uprobe] = field(default_factory=list)
+    probes: list[_native.Uprobe] = field(default_factory=list)
     problem: str | None = None
 
     @property
@@ -65,7 +64,7 @@ class Point:
         return bool(self.probes)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Reading:
     """All that the maps hold: raw, since they were made."""
 
@@ -140,9 +139,7 @@ class Attachment:
         names = {point.name for point in self.points}
         return [name for name, (needed_by, _, _) in _OPTIONAL.items() if names & needed_by]
 
-    def _open_maps(self) -> dict[str, BpfMap]:
-        from innoscope._native import BpfMap
-
+    def _open_maps(self) -> dict[str, _native.BpfMap]:
         shapes = {
             "counters": {"per_cpu": True},
             "histograms": {"per_cpu": True, "words": HISTOGRAM_WORDS},
@@ -150,13 +147,13 @@ class Attachment:
             "dropped": {"per_cpu": True},
         }
         maps = {
-            name: BpfMap(fd, **shapes.get(name, {}))  # type: ignore[arg-type]
+            name: _native.BpfMap(fd, **shapes.get(name, {}))  # type: ignore[arg-type]
             for name, fd in self._loaded.maps.items()
             if name not in _OPTIONAL
         }
         for name in self._optional_maps():
             _, key_bytes, words = _OPTIONAL[name]
-            maps[name] = BpfMap(self._loaded.maps[name], key_bytes=key_bytes, words=words)
+            maps[name] = _native.BpfMap(self._loaded.maps[name], key_bytes=key_bytes, words=words)
         return maps
 
     def _make_room_for_others(self) -> None:
@@ -165,10 +162,10 @@ class Attachment:
                 for key in keys:
                     table.update(key, bytes(8 * _OPTIONAL[name][2]))
 
-    def _map(self, name: str) -> BpfMap:
+    def _map(self, name: str) -> _native.BpfMap:
         return self._maps[name]
 
-    def optional_map(self, name: str) -> BpfMap | None:
+    def optional_map(self, name: str) -> _native.BpfMap | None:
         """``files``, ``sites`` or ``mutexes``, if a probe that fills it is there."""
         return self._maps.get(name)
 
@@ -199,13 +196,13 @@ class Attachment:
             point.problem = None
 
     def _attach_at(self, point: Point, at: str) -> None:
-        from innoscope._native import Uprobe
-
         if at == LEAVE and point.placed.site.returns not in self.catalog.safe:
             raise InnoscopeError(f"{point.name}: an exception may cross it, no return probe goes there")
         program = self._loaded.programs[f"{point.name}_{at}"]
         for spot in point.placed.places:
-            probe = Uprobe(program, point.placed.path, spot.offset, self.target.pid, on_return=at == LEAVE)
+            probe = _native.Uprobe(
+                program, point.placed.path, spot.offset, self.target.pid, on_return=at == LEAVE
+            )
             point.probes.append(probe)
             if self._barred:  # only now: who barred it may have missed this one
                 raise Barred(f"{point.name}: no probe may be attached")
@@ -224,12 +221,10 @@ class Attachment:
 
         If that raises, those that may still be on are still in their points.
         """
-        from innoscope._native import detach_all
-
         chosen = list(self.points if points is None else points)
         probes = [(point, probe) for point in chosen for probe in reversed(point.probes)]  # returns first
         try:
-            detach_all([probe for _, probe in probes])
+            _native.detach_all([probe for _, probe in probes])
         except BaseException as error:
             _LOG.warning("cannot detach probes together: pid=%d error=%r", self.target.pid, error)
             for _, probe in probes:

@@ -8,9 +8,8 @@ touched.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +20,7 @@ LEAST_DUTY = 0.001
 _SLACK = 1.25
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Load:
     """One probe: hits a second while attached, seconds that each costs the server, the most it may have."""
 

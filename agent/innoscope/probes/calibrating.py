@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from innoscope import kept
+from innoscope import _native
+from innoscope.cache import Cache, cache_key
 from innoscope.errors import KernelUnable
 from innoscope.probes.catalog import ENTER, LEAVE
-from innoscope.records import record
 from innoscope.target.native_errors import translating
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from innoscope._native import Uprobe
     from innoscope.probes.placing import Place
     from innoscope.target.model import Target
 
@@ -32,7 +31,7 @@ BUSY = 4.0
 
 #: Seconds after which a host may have become another: a virtual machine moves while it runs.
 _VALID_S: Final = 86_400
-_MEASURED: Final = kept.Shelf("hit-costs", 8)
+_CACHE: Final = Cache("hit-costs", 8)
 
 
 class Programs(Protocol):
@@ -48,7 +47,7 @@ class Programs(Protocol):
         """Count in this process and no other."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class HitCost:
     """Nanoseconds that a busy server loses by one hit, with our programs.
 
@@ -71,11 +70,11 @@ class HitCost:
 def known_cost(attachment: Programs) -> HitCost:
     """As measured on this host today, by whichever process was the first; raises what ``calibrate`` does."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-    key = kept.key(boot, str(int(time.time()) // _VALID_S))
-    if (known := _MEASURED.read(key)) is not None:
+    key = cache_key(boot, str(int(time.time()) // _VALID_S))
+    if (known := _CACHE.read(key)) is not None:
         return HitCost(**json.loads(known))
     cost = calibrate(attachment)
-    _MEASURED.write(key, json.dumps(asdict(cost)).encode())
+    _CACHE.write(key, json.dumps(asdict(cost)).encode())
     return cost
 
 
@@ -85,22 +84,20 @@ def calibrate(attachment: Programs) -> HitCost:
     Raises NoRights (without uprobe links: CAP_SYS_ADMIN), or KernelUnable where our own code cannot be
     probed.
     """
-    from innoscope._native import CALIBRATION_FUNCTION, CALIBRATION_FUNCTION_STEPPED, detach_all
-
     enter, leave = attachment.calibration_programs
-    probes: list[Uprobe] = []
+    probes: list[_native.Uprobe] = []
     attachment.count_in(os.getpid())
     try:
         with translating(os.getpid()):
             plain, plain_stepped = per_call(stepped=False), per_call(stepped=True)
-            probes.append(probe_own(enter, CALIBRATION_FUNCTION_STEPPED, on_return=False))
+            probes.append(probe_own(enter, _native.CALIBRATION_FUNCTION_STEPPED, on_return=False))
             stepped = per_call(stepped=True)
-            probes.append(probe_own(enter, CALIBRATION_FUNCTION, on_return=False))
+            probes.append(probe_own(enter, _native.CALIBRATION_FUNCTION, on_return=False))
             entry = per_call(stepped=False)
-            probes.append(probe_own(leave, CALIBRATION_FUNCTION, on_return=True))
+            probes.append(probe_own(leave, _native.CALIBRATION_FUNCTION, on_return=True))
             both = per_call(stepped=False)
     finally:
-        detach_all(probes)
+        _native.detach_all(probes)
         attachment.count_in(attachment.target.pid)
     return HitCost(
         entry_ns=BUSY * max(0.0, entry - plain),
@@ -111,17 +108,13 @@ def calibrate(attachment: Programs) -> HitCost:
 
 def per_call(*, stepped: bool) -> float:
     """Nanoseconds that one call of our own function takes now."""
-    from innoscope._native import calibration_run
-
-    return float(calibration_run(_CALLS, stepped=stepped))
+    return float(_native.calibration_run(_CALLS, stepped=stepped))
 
 
-def probe_own(program: int, function: str, *, on_return: bool) -> Uprobe:
+def probe_own(program: int, function: str, *, on_return: bool) -> _native.Uprobe:
     """The program at a function of ours. Raises KernelUnable or NativeError."""
-    from innoscope._native import CodeFile, Uprobe
-
-    file = CodeFile(os.getpid(), "_native.")
+    file = _native.CodeFile(os.getpid(), "_native.")
     offset = next((offset for name, _, _, offset, _ in file.functions([function]) if name == function), None)
     if offset is None:
         raise KernelUnable(f"{file.shown_path} has no {function}", remedy="make setup")
-    return Uprobe(program, file.path, offset, os.getpid(), on_return=on_return)
+    return _native.Uprobe(program, file.path, offset, os.getpid(), on_return=on_return)

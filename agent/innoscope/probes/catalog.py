@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_catalog, reading
-from innoscope.records import record
+from innoscope.data import catalog_path, read_yaml, reading
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +21,7 @@ _SITE_KEYS: Final = frozenset(
 _RANGE = re.compile(r"(\d+(?:\.\d+)*)(?:(\+)|-(\d+(?:\.\d+)*))?")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Versions:
     """The versions of one flavour from ``first`` on, up to all that begin with ``last`` (None: no end)."""
 
@@ -37,7 +36,7 @@ class Versions:
         return self.last is None or version[: len(self.last)] <= self.last
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Value:
     """Where a program finds one value: ``arg`` N or the ``result``, of so many bits; or a ``constant``.
 
@@ -50,7 +49,7 @@ class Value:
     labels: dict[int, str] = field(default_factory=dict)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Site:
     """What a probe attaches to on some servers."""
 
@@ -67,7 +66,7 @@ class Site:
     instead: str | None = None  # what tells it then
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Probe:
     """One probe, everywhere."""
 
@@ -91,7 +90,7 @@ class Probe:
         return frozenset((*self.feeds, *(site.feeds if site is not None else ())))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Family:
     """Probes that are switched together."""
 
@@ -101,7 +100,7 @@ class Family:
     answers: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Catalog:
     """The whole file, checked. ``safe`` says why no exception can cross a function, by key."""
 
@@ -131,7 +130,7 @@ def default_catalog() -> Catalog:
 def load(path: Path) -> Catalog:
     """Read and check. Raises BadFile with what is wrong and where."""
     with reading(path):
-        return _catalog(read_catalog(path))
+        return _catalog(read_yaml(path))
 
 
 def _catalog(document: dict[str, Any]) -> Catalog:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
-
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +17,7 @@ _FORMAT: Final = 1
 _MOST_BYTES: Final = 32 << 20
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Shape:
     """A map as /proc/self/fdinfo tells it: ``kind`` is of enum bpf_map_type, sizes are in bytes."""
 
@@ -31,7 +29,7 @@ class Shape:
     flags: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Compiled:
     """``programs`` has struct bpf_insn after struct bpf_insn; a map is an index in ``maps`` there."""
 

@@ -30,7 +30,7 @@ def main() -> int:
     os.dup2(2, 1)  # LLVM may print
     order = json.load(sys.stdin)
     try:
-        import bcc
+        import bcc  # here, since it comes from the distribution and may be missing
     except ImportError as error:
         return _failed(str(error), "missing")
     try:

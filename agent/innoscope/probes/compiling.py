@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope import kept
+from innoscope.cache import Cache, cache_key
 from innoscope.data import folder
 from innoscope.errors import InnoscopeError, KernelUnable, NoRights
 from innoscope.probes.compiled import Compiled
@@ -27,7 +28,7 @@ _PATIENCE_S: Final = 60.0
 #: A host with many servers is there for them: compilers queue up.
 _ONE_AT_A_TIME: Final = threading.Lock()
 #: Some texts for each build of a server.
-_KEPT: Final = kept.Shelf("programs", 64)
+_CACHE: Final = Cache("programs", 64)
 
 
 class BccMissing(InnoscopeError):
@@ -44,24 +45,22 @@ def compiled(text: str, programs: Sequence[str], maps: Sequence[str]) -> Compile
     """
     key = _key(text, programs, maps)
     with _ONE_AT_A_TIME:
-        known = _KEPT.read(key)
+        known = _CACHE.read(key)
         with contextlib.suppress(ValueError):  # of another version
             if known is not None:
                 return Compiled.unpack(known)
         data = _compile(text, programs, maps)
         made = Compiled.unpack(data)
-        _KEPT.write(key, data)
+        _CACHE.write(key, data)
     return made
 
 
 def forget(text: str, programs: Sequence[str], maps: Sequence[str]) -> bool:
     """Remove what is kept of it; whether there was something."""
-    return _KEPT.remove(_key(text, programs, maps))
+    return _CACHE.remove(_key(text, programs, maps))
 
 
 def _compile(text: str, programs: Sequence[str], maps: Sequence[str]) -> bytes:
-    import subprocess
-
     order = {"text": text, "programs": list(programs), "maps": list(maps)}
     try:
         done = subprocess.run(
@@ -105,4 +104,4 @@ def _key(text: str, programs: Sequence[str], maps: Sequence[str]) -> str:
     """Told apart by what it is made of, and the kernel that bcc asks for features."""
     shim = [path.read_text() for path in sorted(_headers().rglob("*.h"))]
     kernel = os.uname()
-    return kept.key(text, *programs, *maps, *shim, kernel.release, kernel.machine)
+    return cache_key(text, *programs, *maps, *shim, kernel.release, kernel.machine)

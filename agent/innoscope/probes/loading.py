@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from innoscope import _native
 from innoscope.errors import InnoscopeError, KernelUnable, NoRights
 from innoscope.probes import compiling
-from innoscope.records import structure
-from innoscope.target.native_errors import require_native
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from innoscope.probes.compiled import Compiled
 
 
-@structure
+@dataclass(slots=True)
 class Loaded:
     """Descriptors by name; ours to close."""
 
@@ -47,9 +46,6 @@ def compile_and_load(text: str, programs: Sequence[str], maps: Sequence[str]) ->
 
 def load(compiled: Compiled) -> Loaded:
     """All of it. Raises NoRights or KernelUnable."""
-    native_error = require_native()
-    from innoscope import _native
-
     loaded = Loaded()
     try:
         for one in compiled.maps:
@@ -59,7 +55,7 @@ def load(compiled: Compiled) -> Loaded:
         maps = list(loaded.maps.values())
         for name, code in compiled.programs.items():
             loaded.programs[name] = _native.load_uprobe_program(name, code, maps)
-    except native_error as error:
+    except _native.NativeError as error:
         loaded.close()
         raise _explained(*error.args) from error
     except BaseException:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from innoscope import _native
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -14,11 +16,9 @@ _LONGEST_PATH = 256
 
 def exported_mutexes(pid: int, most: int) -> list[tuple[str, int]]:
     """``(name, address in the process)`` of the server's LOCK_* variables that can hold a pthread mutex."""
-    from innoscope._native import CodeFile
-
     found = [
         (name, address)
-        for name, address, size in CodeFile(pid).variables(["LOCK_", "_ZL5LOCK_"])
+        for name, address, size in _native.CodeFile(pid).variables(["LOCK_", "_ZL5LOCK_"])
         if size >= _MUTEX_BYTES
     ]
     return sorted(found)[:most]
@@ -36,11 +36,9 @@ def site_names(pid: int, sites: Iterable[tuple[int, int]]) -> dict[tuple[int, in
 
 
 def _string(pid: int, address: int) -> str:
-    from innoscope._native import NativeError, read_memory
-
     for size in (_LONGEST_PATH, 32):  # a short one may stand at the end of what is mapped
         try:
-            return read_memory(pid, address, size).split(b"\0", 1)[0].decode(errors="replace")
-        except (NativeError, OSError):
+            return _native.read_memory(pid, address, size).split(b"\0", 1)[0].decode(errors="replace")
+        except (_native.NativeError, OSError):
             continue
     return f"{address:#x}"

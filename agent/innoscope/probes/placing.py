@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope import kept
+from innoscope import _native
+from innoscope.cache import Cache, cache_key
 from innoscope.probes.mangled import beginnings, is_copy, is_of, is_partial
-from innoscope.records import record
-from innoscope.target.native_errors import translating
-from innoscope.target.reading import ONE_AT_A_TIME
+from innoscope.stacks.advice import remedy
+from innoscope.target.native_errors import reading_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from innoscope._native import CodeFile
     from innoscope.probes.catalog import Probe, Site
     from innoscope.target.model import Target
 
 #: Two searches of each file.
-_SEARCHED: Final = kept.Shelf("places", 128)
+_CACHE: Final = Cache("places", 128)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Place:
     """One function of one mapped file. ``offset`` is in the file, in bytes."""
 
@@ -34,7 +34,7 @@ class Place:
     stepped: bool  # the kernel cannot emulate its first instruction: a hit costs several times as much
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Placed:
     """A probe and all copies of the function that it goes to. ``note`` says what its numbers leave out."""
 
@@ -50,7 +50,7 @@ class Placed:
         return (*self.probe.feeds, *self.site.feeds)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Missing:
     """A probe that cannot be there: why, what to do about it, what tells it instead."""
 
@@ -60,7 +60,7 @@ class Missing:
     instead: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Placement:
     """The probes of one server. ``build_id`` is that of the mapped executable.
 
@@ -80,7 +80,7 @@ def place(target: Target, probes: Iterable[Probe]) -> Placement:
     Raises NoSuchProcess, NoRights or BadFile for the executable itself; for a library that is not mapped the
     probe is missing.
     """
-    with ONE_AT_A_TIME, translating(target.pid):
+    with reading_files(target.pid):
         sites = [(probe, probe.site(target.flavour, target.version)) for probe in probes]
         files = _Files(target.pid, [site for _, site in sites if site is not None])
         found = [_place_one(target, probe, site, files) for probe, site in sites]
@@ -99,21 +99,17 @@ class _Files:
     """The mapped files that are asked for, each opened once, and searched once for all that goes there."""
 
     def __init__(self, pid: int, sites: Sequence[Site]) -> None:
-        from innoscope._native import CodeFile
-
         self._pid, self._sites = pid, sites
-        self.main = CodeFile(pid)
-        self._libraries: dict[str, CodeFile] = {}
+        self.main = _native.CodeFile(pid)
+        self._libraries: dict[str, _native.CodeFile] = {}
         self._found: dict[str | None, list[Place]] = {}
 
-    def of(self, site: Site) -> CodeFile:
+    def of(self, site: Site) -> _native.CodeFile:
         """The file of a site. NativeError (elf) if it is not mapped."""
         if site.shared_object is None:
             return self.main
         if site.shared_object not in self._libraries:
-            from innoscope._native import CodeFile
-
-            self._libraries[site.shared_object] = CodeFile(self._pid, site.shared_object)
+            self._libraries[site.shared_object] = _native.CodeFile(self._pid, site.shared_object)
         return self._libraries[site.shared_object]
 
     def places(self, site: Site) -> tuple[Place, ...]:
@@ -132,7 +128,7 @@ class _Files:
         return tuple({place.address: place for place in reversed(own)}.values())[::-1]
 
 
-def _kept_of(file: CodeFile, asked: Any, search: Callable[[], Any]) -> Any:
+def _kept_of(file: _native.CodeFile, asked: Any, search: Callable[[], Any]) -> Any:
     """What a search finds in a file. A symbol pack may be replaced, so what it tells is not kept."""
     if file.symbols_from == "symbol-pack":
         return search()
@@ -141,11 +137,11 @@ def _kept_of(file: CodeFile, asked: Any, search: Callable[[], Any]) -> Any:
     except OSError:  # the server has just ended, or its files are not ours to see
         return search()
     identity = (file.build_id, told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns)
-    key = kept.key(json.dumps((identity, file.symbols_from, asked)))
-    if (known := _SEARCHED.read(key)) is not None:
+    key = cache_key(json.dumps((identity, file.symbols_from, asked)))
+    if (known := _CACHE.read(key)) is not None:
         return json.loads(known)
     found = search()
-    _SEARCHED.write(key, json.dumps(found).encode())
+    _CACHE.write(key, json.dumps(found).encode())
     return found
 
 
@@ -157,15 +153,13 @@ def _wanted(site: Site) -> Iterable[str]:
 
 
 def _place_one(target: Target, probe: Probe, site: Site | None, files: _Files) -> Placed | Missing:
-    from innoscope._native import NativeError
-
     if site is None:
         return Missing(probe, f"no such function is known for {target.flavour} {target.version_text}")
     if site.absent:
         return Missing(probe, site.absent, instead=site.instead)
     try:
         file = files.of(site)
-    except NativeError as error:
+    except _native.NativeError as error:
         if error.args[0] != "elf":
             raise
         return Missing(probe, str(error.args[1]))
@@ -180,13 +174,12 @@ def _only_parts(places: Sequence[Place]) -> bool:
     return all(is_partial(place.symbol) for place in places)
 
 
-def _not_found(target: Target, probe: Probe, site: Site, file: CodeFile) -> Missing:
+def _not_found(target: Target, probe: Probe, site: Site, file: _native.CodeFile) -> Missing:
     names = ", ".join((*site.functions, *site.symbols))
     if site.without:
         return Missing(probe, site.without, instead=site.instead)
     if file.symbols_from in {"symtab", "debug-file", "symbol-pack"}:
         return Missing(probe, f"{names}: not in this build (inlined or removed)", instead=site.instead)
-    from innoscope.stacks.advice import remedy
 
     return Missing(
         probe,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from innoscope.probes.failures import Failures
     from innoscope.probes.state import State
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ProbeReport:
     """One probe for a person: ``reason`` says why it is not attached, ``note`` what its numbers leave out."""
 

@@ -6,9 +6,8 @@ number of references cannot tell; the server's own counter of the same thing can
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-
-from innoscope.records import structure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,7 +20,7 @@ ENOUGH: Final = 200
 FLOOR: Final = 0.9
 
 
-@structure
+@dataclass(slots=True)
 class _Since:
     """Both counts when the comparison began."""
 

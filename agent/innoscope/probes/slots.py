@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from innoscope.data import catalog_path, read_catalog
-from innoscope.records import record
+from innoscope.data import catalog_path, read_yaml
 
 #: Counted by key in maps of their own, or not counted in the kernel at all.
 _ELSEWHERE = frozenset({"latch_spin_waits", "fsync_seconds", "read_seconds"})
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Slot:
     """One metric's place: ``count`` entries from ``first``, one for each value of its only label.
 
@@ -29,7 +29,7 @@ class Slot:
         return (self.labels or ()).index(label)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Slots:
     """All places in ``counters`` and in ``histograms``."""
 
@@ -50,7 +50,7 @@ class Slots:
 @cache
 def default_slots() -> Slots:
     """The places for the metrics that come with the program."""
-    metrics = read_catalog(catalog_path("metrics.yaml"))["metrics"]
+    metrics = read_yaml(catalog_path("metrics.yaml"))["metrics"]
     return Slots(_lay_out(metrics, "counter"), _lay_out(metrics, "histogram"))
 
 

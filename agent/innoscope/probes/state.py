@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from innoscope.records import structure
 
 if TYPE_CHECKING:
     from innoscope.probes.attachment import Point
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 _OFF_S = 0.2
 
 
-@structure
+@dataclass(slots=True)
 class State:
     """One probe: what it did since the last tick, what it may do."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from innoscope import _native
 from innoscope.errors import NoRights
 
 #: The drop-in as the packages bring it, and where it takes effect.
@@ -18,9 +19,7 @@ REMEDY: Final = (
 
 def explained(error: NoRights) -> NoRights:
     """Return why attaching failed: by the lack of uprobe links, where this kernel has none."""
-    from innoscope._native import probe_uprobe_links
-
-    works, why = probe_uprobe_links()
+    works, why = _native.probe_uprobe_links()
     if works:
         return error
     return NoRights(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from innoscope.records import record
 from innoscope.stacks.fold import Unit
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ MICROSECONDS: Final = Unit("microseconds", ("off-cpu", "microseconds"), "microse
 RUNNABLE: Final = "runnable"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Row:
     """One thread at one stack. ``number`` is in the profile's unit, ``times`` how often it waited there."""
 
@@ -28,7 +27,7 @@ class Row:
     times: int = 0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ThreadTimes:
     """What became of one thread's time, in ns; tid 0 stands for many that ended."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from innoscope import _native
 from innoscope.errors import InnoscopeError
 from innoscope.profile.model import MICROSECONDS, Profile, Row, ThreadTimes
 from innoscope.profile.naming import Places
@@ -39,9 +40,7 @@ class OffCpuProfiler:
         naming = naming or Naming()
         self.target = target
         with translating(target.pid):
-            from innoscope._native import OffCpu
-
-            self._program = OffCpu(
+            self._program = _native.OffCpu(
                 target.pid,
                 target.start_time,
                 kernel=naming.kernel,

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from innoscope import _native
 from innoscope.profile.model import SAMPLES, Profile, Row
 from innoscope.profile.naming import Places
 from innoscope.profile.opening import Naming, missing_names, open_samples, ring_bytes
@@ -30,9 +31,7 @@ class OnCpuProfiler:
         self.target = target
         self._period_ns = int(1e9 / frequency)
         with translating(target.pid):
-            from innoscope._native import OnCpu
-
-            self._program = OnCpu(
+            self._program = _native.OnCpu(
                 target.pid, target.start_time, kernel=naming.kernel, ring_bytes=ring_bytes(frequency)
             )
             ring = self._program.ring

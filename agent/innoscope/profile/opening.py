@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from innoscope.records import record
-from innoscope.stacks import descriptors
+from innoscope import _native
+from innoscope.stacks import advice, descriptors
 from innoscope.target.native_errors import translating
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import TypeAlias
 
-    from innoscope._native import ModuleInfo, Samples
+    from innoscope._native import ModuleInfo
     from innoscope.stacks.model import Frame
     from innoscope.target.model import Target
 
@@ -26,7 +27,7 @@ _RECORD_BYTES: Final = 22 << 10
 _ROOM_S: Final = 0.25
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Naming:
     """How stacks get their names. ``fetch`` gives debug files by build-id for what is mapped, and notes."""
 
@@ -45,13 +46,11 @@ def ring_bytes(frequency: float) -> int:
     return size
 
 
-def open_samples(target: Target, ring: int, naming: Naming) -> tuple[Samples, tuple[str, ...]]:
+def open_samples(target: Target, ring: int, naming: Naming) -> tuple[_native.Samples, tuple[str, ...]]:
     """The reader of that ring, and notes on debug files that were fetched."""
 
-    def build(files: Mapping[str, str]) -> Samples:
-        from innoscope._native import Samples
-
-        return Samples(
+    def build(files: Mapping[str, str]) -> _native.Samples:
+        return _native.Samples(
             target.pid,
             ring,
             debug_dirs=(*naming.debug_dirs, "/usr/lib/debug"),
@@ -67,8 +66,8 @@ def open_samples(target: Target, ring: int, naming: Naming) -> tuple[Samples, tu
         return (build(files) if files else samples), notes
 
 
-def missing_names(target: Target, samples: Samples, stacks: Iterable[tuple[Frame, ...]]) -> tuple[str, ...]:
+def missing_names(
+    target: Target, samples: _native.Samples, stacks: Iterable[tuple[Frame, ...]]
+) -> tuple[str, ...]:
     """Notes on functions without names, with the remedy."""
-    from innoscope.stacks import advice
-
     return advice.missing_names(target, samples.modules, stacks)

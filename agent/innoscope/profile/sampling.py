@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from innoscope.errors import KernelUnable
 from innoscope.target.container import FIRST_PID_NAMESPACE
+from innoscope.target.discover import still_same
 from innoscope.target.native_errors import gone
 
 if TYPE_CHECKING:
@@ -88,8 +89,6 @@ def _until(
 
 def _open(target: Target) -> int:
     """A descriptor of that very process, which is ready once it ends."""
-    from innoscope.target.discover import still_same
-
     try:
         process = os.pidfd_open(target.pid)
     except ProcessLookupError as error:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import base64
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from innoscope import sanitize
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _ENDS_A_VALUE: Final = str.maketrans(",{}", "___")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Posted:
     """What is put into an HTTP request."""
 

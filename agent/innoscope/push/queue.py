@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import Final
-
-from innoscope.records import record
 
 #: What an entry takes besides its bytes: itself, its strings, its place.
 _OVERHEAD: Final = 512
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One profile of one server. ``start`` and ``end`` are Unix times of its first and last look."""
 

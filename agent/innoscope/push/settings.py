@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
-
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
@@ -33,7 +31,7 @@ _HEADERS_ELSEWHERE: Final = {
 _LEAST_BYTES: Final = 65_536
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Push:
     """Nothing is sent while ``url`` is None. Times are seconds."""
 

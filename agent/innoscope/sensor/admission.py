@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from innoscope.records import record
 from innoscope.target import discover
 from innoscope.target.home import home_of
 
@@ -30,7 +30,7 @@ _DUPLICATE_S: Final = 10.0
 _LOGGED: Final = 64
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Admitted:
     """A server's name, and whether what was counted under it before is its own."""
 

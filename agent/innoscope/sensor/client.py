@@ -8,10 +8,10 @@ import socket
 import struct
 import time
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.errors import InnoscopeError
-from innoscope.records import record
 from innoscope.sensor import protocol
 from innoscope.sensor.profiles import decode_chunks, decode_looks
 
@@ -35,7 +35,7 @@ class SensorDown(InnoscopeError):
     exit_code = 13
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServerProfiles:
     """Chunks that are new since the cursor, the oldest first."""
 

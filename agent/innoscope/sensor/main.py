@@ -9,7 +9,6 @@ import threading
 import time
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +17,6 @@ from innoscope.collectors.runner import explain
 from innoscope.errors import InnoscopeError
 from innoscope.metrics import registry
 from innoscope.metrics.model import Outcome
-from innoscope.records import record
 from innoscope.sensor import protocol
 from innoscope.sensor.admission import Admission
 from innoscope.sensor.naming import Names
@@ -59,7 +57,7 @@ _PATIENCE: Final = {ATTACHING: 120.0}
 _HANGS_S: Final = 60.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Settings:
     """``names`` maps a pid or a socket's path, as text, to a server's name; ``only`` are those to watch, none
     for all. No ``probes``, no uprobes. ``rule`` says who may own a server.
@@ -254,7 +252,10 @@ class Sensor:
         }
 
     def close(self) -> None:
-        """End all watches, side by side; one that takes longer than half a second ends with the process."""
+        """End all watches, side by side, and wait for all threads.
+
+        What takes longer than half a second ends with the process: the kernel detaches what it had attached.
+        """
         with self._lock:
             slots = list(self._slots.items())
         done = threading.Semaphore(0)
@@ -263,7 +264,8 @@ class Sensor:
         deadline = time.monotonic() + _END_S
         for _ in slots:
             done.acquire(timeout=max(0.0, deadline - time.monotonic()))
-        self._workers.close()
+        self._workers.close(max(0.0, deadline - time.monotonic()))
+        self._supervisor.join_all(max(0.0, deadline - time.monotonic()))
 
     def _run_collectors(self) -> list[tuple[str, Target, list[Outcome]]]:
         """A run that ended after we were asked is as good as one of our own."""
@@ -350,15 +352,6 @@ class Sensor:
         _log.info("server renamed", extra={"server": new, "before": old})
         with self._lock:
             self._slots[new] = self._slots.pop(old)
-
-
-def default_factories() -> list[Factory]:
-    """Those collectors beyond waits and process that are installed."""
-    try:
-        memory = import_module("innoscope.collectors.memory")
-    except ModuleNotFoundError:
-        return []
-    return [memory.MemoryCollector]
 
 
 def _outcomes(slot: Slot, watch: Watch | None, target: Target) -> list[Outcome]:

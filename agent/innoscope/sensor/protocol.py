@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 import struct
 import time
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.errors import BadFile
 from innoscope.metrics.model import Histogram, Outcome, Sample
-from innoscope.records import record
 from innoscope.supervision import Trouble
 from innoscope.target.model import Target
 
@@ -41,7 +40,7 @@ class TooSlow(Exception):
     """The other side did not send or take a whole frame in time."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServerReply:
     """One server as the sensor sees it. A server that ended stays for a while, with mysqld_up 0."""
 
@@ -50,7 +49,7 @@ class ServerReply:
     outcomes: tuple[Outcome, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Reply:
     """The answer to ``collect``. ``boot_id`` and ``pid`` tell one sensor from the next."""
 
@@ -61,7 +60,7 @@ class Reply:
     version: str
     servers: tuple[ServerReply, ...]
     sent_at: float
-    trouble: Trouble = Trouble()
+    trouble: Trouble = field(default_factory=Trouble)
 
 
 def send(wire: socket.socket, message: Any, limit: int, deadline: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from innoscope.collectors.errors import CollectorFailed
@@ -16,7 +16,6 @@ from innoscope.collectors.waits import WaitsCollector
 from innoscope.diagnose.looks import Looks
 from innoscope.metrics.model import Outcome, Sample
 from innoscope.probes.governor import DEFAULT_BUDGET
-from innoscope.records import record
 from innoscope.sensor.accumulate import Accumulator, added
 from innoscope.stacks.profiles import Profiles
 from innoscope.target.discover import still_same
@@ -47,7 +46,7 @@ LOOKS_S: Final = 180.0
 LASTING: Final = ("redo_written_bytes", "redo_flushed_bytes", "redo_checkpoint_bytes")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ProbeSettings:
     """Which probes (None: those on by default), and what they may cost as a share of the server's CPUs."""
 

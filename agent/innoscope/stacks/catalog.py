@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_catalog, reading
+from innoscope.data import catalog_path, read_yaml, reading
 from innoscope.errors import BadFile
-from innoscope.records import record
 from innoscope.stacks.descriptors import KINDS, SYSCALLS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 _CONDITIONS: Final = ("frames", "also", "leaf", "not", "syscall", "file", "comm")
@@ -22,7 +23,7 @@ _TOP_KEYS: Final = frozenset({"version", "libraries", "classes", "lists", "rules
 _REQUIRED: Final = frozenset({"on_cpu", "other"})
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class WaitClass:
     """One wait class. ``state`` (sleeping or running) limits all its rules."""
 
@@ -32,7 +33,7 @@ class WaitClass:
     state: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Rule:
     """One rule: every condition that is not empty must hold. ``line`` counts rules from 1."""
 
@@ -44,7 +45,7 @@ class Rule:
     files: frozenset[str]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Catalog:
     """The whole file, checked."""
 
@@ -56,7 +57,7 @@ class Catalog:
 def load(path: Path | None = None) -> Catalog:
     """Read and check the catalog; BadFile names the first problem."""
     path = path or catalog_path("waits.yaml")
-    data = read_catalog(path)
+    data = read_yaml(path)
     with reading(path):
         found = problems(data)
         if found:
@@ -128,16 +129,16 @@ def _value_problems(key: str, values: list[str]) -> list[str]:
     return found
 
 
-def is_plain(pattern: str) -> bool:
-    """True for a pattern that is just a name."""
-    return not pattern.startswith("/") and not set("*?") & set(pattern)
-
-
 def to_regex(pattern: str) -> str:
     """The regular expression, for ``fullmatch``, of a glob or of ``/a regular expression/``."""
     if len(pattern) > 1 and pattern.startswith("/") and pattern.endswith("/"):
         return pattern[1:-1]
     return ".*".join(re.escape(part).replace(r"\?", ".") for part in pattern.split("*"))
+
+
+def any_of(patterns: Iterable[str]) -> re.Pattern[str]:
+    """Compile a list of patterns to one expression, for ``fullmatch``. An empty list matches nothing."""
+    return re.compile("|".join(f"(?:{to_regex(pattern)})" for pattern in patterns) or r"(?!)")
 
 
 def _build(data: dict[str, Any]) -> Catalog:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from innoscope.records import record
-from innoscope.stacks.catalog import Catalog, load, to_regex
-from innoscope.stacks.globs import Globs
+from innoscope.stacks.catalog import Catalog, any_of, load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from innoscope.stacks.catalog import Rule
     from innoscope.stacks.model import Frame
 
@@ -27,7 +24,7 @@ _MOST_NAMES: Final = 65_536
 _NAME_KEYS: Final = ("frames", "also", "leaf", "not")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Compiled:
     """A rule ready to run. Sets hold the numbers of pattern lists; an absent condition is None."""
 
@@ -46,19 +43,15 @@ def plain_name(function: str) -> str:
     return _SUFFIX.sub("", function)
 
 
-def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
-    return re.compile("|".join(f"(?:{to_regex(pattern)})" for pattern in patterns))
-
-
 class Classifier:
     """Applies the rules of a catalog. Remembers, for each function name, which pattern lists it matches."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
         self._lists: dict[tuple[str, ...], int] = {}
-        self._globs = Globs()
+        self._patterns: list[re.Pattern[str]] = []  # by the number of their list
         self._names: dict[str, frozenset[int]] = {}
-        self._library = _any_of(catalog.libraries) if catalog.libraries else re.compile(r"(?!)")
+        self._library = any_of(catalog.libraries)
         self._libraries: dict[str, bool] = {}
         self._rules = [self._compile(rule) for rule in catalog.rules]
 
@@ -72,26 +65,27 @@ class Classifier:
             never=lists.get("not"),
             syscalls=rule.syscalls or None,
             files=rule.files or None,
-            comm=_any_of(rule.patterns["comm"]) if "comm" in rule.patterns else None,
+            comm=any_of(rule.patterns["comm"]) if "comm" in rule.patterns else None,
         )
 
     def _list(self, patterns: tuple[str, ...]) -> int:
-        """The number of a pattern list, the same for equal lists."""
-        if patterns in self._lists:
-            return self._lists[patterns]
-        number = self._lists[patterns] = len(self._lists)
-        for pattern in patterns:
-            self._globs.add(pattern, number)
-        return number
+        """Return the number of a pattern list, the same for equal lists."""
+        if patterns not in self._lists:
+            self._lists[patterns] = len(self._patterns)
+            self._patterns.append(any_of(patterns))
+        return self._lists[patterns]
 
     def _matches(self, function: str) -> frozenset[int]:
-        """The pattern lists that a function name matches."""
+        """Return the numbers of the pattern lists that a function name matches."""
         known = self._names.get(function)
         if known is not None:
             return known
         if len(self._names) >= _MOST_NAMES:
             self._names.clear()
-        result = self._names[function] = self._globs.matches(plain_name(function))
+        name = plain_name(function)
+        result = self._names[function] = frozenset(
+            number for number, pattern in enumerate(self._patterns) if pattern.fullmatch(name)
+        )
         return result
 
     def _in_library(self, module: str) -> bool:

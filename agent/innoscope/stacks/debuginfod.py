@@ -10,13 +10,14 @@ import contextlib
 import os
 import re
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import innoscope
-from innoscope.records import record
+from innoscope import _native
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -38,7 +39,7 @@ class Progress(Protocol):
         """Show it."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What the environment says. No URLs: nothing is ever asked."""
 
@@ -70,7 +71,7 @@ def _number(text: str | None) -> float | None:
     return value if value > 0 else None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Fetched:
     """``files``: build-id → path of a debug file. ``notes``: what could not be had, in words."""
 
@@ -187,8 +188,6 @@ def _check_size(size: int, settings: Settings) -> None:
 
 def _check(path: Path, build_id: str) -> None:
     """The file must be what was asked for; a wrong one would give wrong names."""
-    from innoscope import _native
-
     try:
         found = _native.elf_info(str(path)).build_id
     except _native.NativeError as error:

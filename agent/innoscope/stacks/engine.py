@@ -6,9 +6,13 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from innoscope import _native
 from innoscope.stacks import descriptors, fitted
+from innoscope.stacks.advice import missing_names
 from innoscope.stacks.classify import Classifier, default_classifier
 from innoscope.stacks.model import Dump, Frame, Thread, Trust
+from innoscope.target.discover import still_same
+from innoscope.target.native_errors import gone, translating
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,13 +61,9 @@ class Engine:
         debug_dirs: Sequence[str] = (),
         most_bytes: int | None = None,
     ) -> None:
-        from innoscope.target.native_errors import translating
-
         with translating(target.pid):
-            from innoscope._native import Process
-
             process = fitted.open_process(
-                lambda kept: Process(
+                lambda kept: _native.Process(
                     target.pid,
                     method=method,
                     debug_dirs=(*debug_dirs, "/usr/lib/debug"),
@@ -103,15 +103,11 @@ class Engine:
 
     def modules(self) -> list[ModuleInfo]:
         """The ELF files mapped executable into the server, and where their symbols come from."""
-        from innoscope.target.native_errors import translating
-
         with translating(self.target.pid):
             return self._process.modules()
 
     def look(self) -> Dump:
         """Copy, unwind, name and classify every thread. NoSuchProcess once the server is gone."""
-        from innoscope.target.native_errors import gone, translating
-
         taken_at = time.time()
         with translating(self.target.pid):
             look = self._process.look()
@@ -129,8 +125,6 @@ class Engine:
         )
 
     def _same_process(self) -> bool:
-        from innoscope.target.discover import still_same
-
         return still_same(self.target)
 
     def _intern(self, look: Look) -> None:
@@ -201,8 +195,6 @@ class Engine:
                 f"the server is stopped, perhaps by a debugger that was killed: kill -CONT {self.target.pid}"
             )
         if self._advice is None:
-            from innoscope.stacks.advice import missing_names
-
             self._advice = missing_names(self.target, self._process.modules, self._stacks.values())
         return (*notes, *self._advice)
 

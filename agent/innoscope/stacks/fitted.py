@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from innoscope import kept
+from innoscope.cache import Cache, cache_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from innoscope._native import Process
 
 #: With and without the kernel's part of stacks, for some kernels.
-_SHELF: Final = kept.Shelf("fitted", 8)
+_CACHE: Final = Cache("fitted", 8)
 #: ELF notes: bytes of name and contents, type. That of a build-id, with its name (elf.h).
 _HEAD: Final = struct.Struct("=III")
 _BUILD_ID: Final = (3, b"GNU\0")
@@ -25,10 +25,10 @@ def open_process(opened: Callable[[bytes | None], Process], *, kernel: bool) -> 
     build = kernel_build()
     if build is None:
         return opened(None)
-    key = kept.key(build, f"kernel={kernel}")
-    process = opened(_SHELF.read(key))
+    key = cache_key(build, f"kernel={kernel}")
+    process = opened(_CACHE.read(key))
     if process.fitted is not None:
-        _SHELF.write(key, process.fitted)
+        _CACHE.write(key, process.fitted)
     return process
 
 

@@ -7,7 +7,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from innoscope.records import record
 from innoscope.stacks.model import Dump, Trust
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ MAX_QUERIES: Final = 1_000
 MAX_TIDS: Final = 10_000
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Unit:
     """What is counted. ``pprof`` is the type and unit of a sample, ``speedscope`` the unit of a weight."""
 

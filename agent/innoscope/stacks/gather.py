@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from innoscope.errors import InnoscopeError, SqlFailed
@@ -66,8 +67,6 @@ def _with_queries(
     dump: Dump, ask: Callable[[], Mapping[int, Query]]
 ) -> tuple[Dump, Callable[[], Mapping[int, Query]] | None]:
     """The dump with its statements. A server that does not answer is not asked again, and a note says why."""
-    from dataclasses import replace
-
     try:
         return attach_queries(dump, ask()), ask
     except SqlFailed as error:

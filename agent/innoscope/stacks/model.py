@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
-
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from innoscope.target.model import Query, Target
@@ -24,7 +22,7 @@ class Trust(StrEnum):
     INCOMPLETE = "incomplete"  # the outermost frame is not the start of a thread
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Frame:
     """One function on a stack. ``offset`` is the ELF virtual address within ``module``."""
 
@@ -40,7 +38,7 @@ class Frame:
         return self.function or f"{self.module}+0x{self.offset:x}"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Thread:
     """One thread at one look. Frames are innermost first.
 
@@ -59,7 +57,7 @@ class Thread:
     argument: int | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Dump:
     """All threads of one server at one look. ``taken_at`` is Unix time in seconds.
 

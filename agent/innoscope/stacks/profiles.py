@@ -6,16 +6,15 @@ import threading
 import time
 from array import array
 from collections import Counter, deque
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from innoscope.records import record, structure
+from innoscope.stacks.fold import Report
 from innoscope.stacks.model import Frame, Trust
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from innoscope.stacks.fold import Report
     from innoscope.target.model import Target
 
 SPAN_S: Final = 3600.0
@@ -28,7 +27,7 @@ _LEFT: Final = 3 / 4
 _RARE: Final = (Frame("[rare stacks]", "", 0),)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Stack:
     """A wait class and functions, innermost first. Stacks are the same if all but the ``frames`` are."""
 
@@ -43,7 +42,7 @@ class Stack:
         return cls(wait, trust, tuple([frame.label for frame in frames]), frames)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """Looks added up: ``counts`` are threads by stack, over all looks.
 
@@ -59,7 +58,7 @@ class Chunk:
     dropped: int = 0
 
 
-@structure
+@dataclass(slots=True)
 class _Sealed:
     """A chunk in 8 bytes a stack. ``number`` grows from chunk to chunk, over restarts too."""
 
@@ -252,8 +251,6 @@ def merged(chunks: list[Chunk]) -> Chunk:
 
 def report(target: Target, chunk: Chunk) -> Report:
     """What the renderers of ``innoscope stacks`` take. Threads are not told apart: no ``by="thread"``."""
-    from innoscope.stacks.fold import Report
-
     made = Report(target)
     made.looks, made.method = chunk.looks, "bpf"
     made.started_at, made.ended_at = chunk.start, chunk.end

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import time
 import zlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import innoscope
+from innoscope import _native
 from innoscope.errors import BadFile
 from innoscope.memory import catalog as memory_catalog
 from innoscope.memory.layout import root
-from innoscope.records import record
-from innoscope.target.native_errors import require_native
 from innoscope.toggles import catalog as toggle_catalog
 from innoscope.toggles import gdbfile
 
@@ -31,7 +31,7 @@ Step: TypeAlias = "Callable[[str], AbstractContextManager[object]]"
 _LONGEST: Final = 200  # characters of a type in C that are kept
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Made:
     """A pack that is not written yet."""
 
@@ -39,7 +39,7 @@ class Made:
     data: bytes
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Origin:
     """The file with symbols, its name for people, and of which server it is, None where that is not known."""
 
@@ -54,10 +54,9 @@ def make(origin: Origin, step: Step, *, gdb: str = "gdb") -> Made:
     Raises BadFile for a file that is not
     there, is none, or has no build-id or no symbols.
     """
-    native_error = require_native()
     try:
         return _make(origin, step, gdb)
-    except native_error as error:
+    except _native.NativeError as error:
         raise BadFile(f"no pack can be made of this file: {error.args[1]}", remedy=_REMEDY) from error
 
 
@@ -65,8 +64,6 @@ _REMEDY: Final = "give the server's debug file, or the server before it was stri
 
 
 def _make(origin: Origin, step: Step, gdb: str) -> Made:
-    from innoscope import _native
-
     file = origin.file
     info = _native.elf_info(str(file))
     if info.build_id is None:
@@ -92,8 +89,6 @@ def _about(origin: Origin) -> dict[str, Any]:
 
 def _layout(origin: Origin, step: Step, gdb: str) -> dict[str, Any]:
     """What the catalogs ask of debug information, for the variables that this build has."""
-    from innoscope import _native
-
     file = origin.file
     paths, names = memory_catalog.load().paths, [setting.name for setting in memory_settings()]
     with step(f"reading the debug information of {origin.name}"):

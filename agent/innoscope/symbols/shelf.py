@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from innoscope import _native
 from innoscope.errors import BadFile, NoRights
-from innoscope.records import record
 from innoscope.target import packs
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _SUFFIX: Final = ".pack"
 _TEXTS: Final = ("server", "made_by", "made_at", "made_of")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class About:
     """What a pack says of itself. ``server``, ``made_…`` are None where it does not; sizes are in bytes."""
 
@@ -36,7 +37,7 @@ class About:
     made_of: str | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One file of the folder. ``fits``: pids of servers of its build; ``problem``: why it is not used."""
 
@@ -76,8 +77,6 @@ def _text(pack: Pack, value: Any) -> str | None:
 
 def folder() -> Path:
     """Where the packs of this host are."""
-    from innoscope import _native
-
     return Path(_native.pack_folder())
 
 

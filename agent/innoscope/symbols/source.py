@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from innoscope import _native
 from innoscope.errors import BadFile
 from innoscope.stacks import debuginfod
 from innoscope.stacks.advice import remedy
@@ -46,8 +47,6 @@ def _best(target: Target, debug_dirs: Sequence[str], progress: Progress | None) 
     proc = ProcFs()
     own = proc.path(target.pid, "exe")
     with translating(target.pid):
-        from innoscope import _native
-
         info = _native.elf_info(own)
         if info.has_symtab and info.has_debug_info:
             return Path(own)
@@ -81,8 +80,6 @@ def _fetched(target: Target, progress: Progress | None) -> Path | None:
 def _server_of(file: Path) -> str | None:
     """``mariadb 11.4.5-MariaDB``"""
     with translating(os.getpid()):
-        from innoscope import _native
-
         build_id = _native.elf_info(str(file)).build_id
     for target in find_all():
         if target.build_id == build_id and target.version:

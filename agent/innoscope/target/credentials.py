@@ -8,12 +8,11 @@ from __future__ import annotations
 import getpass
 import os
 import stat
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from innoscope.errors import BadFile
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -26,7 +25,7 @@ _MODES = ("REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 _OFF = ("0", "off", "false")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Credentials:
     """An account. The password never appears in ``repr``."""
 
@@ -35,7 +34,7 @@ class Credentials:
     tls: Tls | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Tls:
     """How to speak TLS over TCP: the options ``ssl-*`` of mysql and mariadb. No ``ca``, no verification."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from innoscope.errors import NoSuchProcess, NoTarget, NotAServer
-from innoscope.records import record
 from innoscope.target import endpoints, executable, ownership, version
 from innoscope.target.container import container_of
 from innoscope.target.model import Target
@@ -36,7 +36,7 @@ def is_server(proc: ProcFs, pid: int) -> bool:
     return _SERVER.fullmatch(name) is not None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Scan:
     """The pids of servers, ascending, those in containers included; and who only bears a server's name."""
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +17,7 @@ _PORT_DIGITS: Final = 5
 _OTHER_PORTS = {33060, 33062, 4567, 4568}  # X protocol, admin_port, Galera
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Endpoints:
     """The Unix socket (its path as the server sees it) and the TCP port; None when it has none."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from innoscope import _native
 from innoscope.errors import BadFile, InnoscopeError
-from innoscope.records import record
 from innoscope.target import packs
 from innoscope.target.endpoints import strip_root
 from innoscope.target.native_errors import translating
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 DEBUG_DIR = "/usr/lib/debug"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Location:
     """``path`` as the server sees it, ``deleted`` when the file was replaced, ``root`` as we see it."""
 
@@ -27,7 +28,7 @@ class Location:
     root: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Description:
     """``symbols`` is symtab, debug-file, symbol-pack, debugdata, dynsym or none."""
 
@@ -71,8 +72,6 @@ def describe(proc: ProcFs, pid: int, where: Location) -> Description:
     path = openable(proc, pid, where)
     try:
         with translating(pid):
-            from innoscope import _native
-
             info = _native.elf_info(path)
             if info.has_symtab:
                 return Description(info.build_id, "symtab")

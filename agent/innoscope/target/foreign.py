@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from innoscope import _native
+
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
@@ -12,8 +14,6 @@ if TYPE_CHECKING:
 
 def open_binary(path: str | Path) -> BinaryIO:
     """Open a regular file. A path below ``/proc/PID/root`` never leads out of that root. Raises OSError."""
-    from innoscope import _native  # built later than what needs none of it
-
     return os.fdopen(_native.open_regular(str(path)), "rb")
 
 

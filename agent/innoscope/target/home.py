@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from innoscope.target.proc import ProcFs
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Home:
     """A directory, whatever its name in which file system, and the user that has it as data directory."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from innoscope.records import record
+from dataclasses import dataclass
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Target:
     """One running mysqld or mariadbd.
 
@@ -35,7 +35,7 @@ class Target:
         return f"/proc/{self.pid}/root{path}"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Query:
     """What the server says of a thread over SQL. ``digest_text`` has no literals in it."""
 

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import errno
+import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from innoscope import _native
 from innoscope.errors import BadFile, InnoscopeError, KernelUnable, NoRights, NoSuchProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+#: Held while the symbols or the debug information of a server are read: that takes up to 30 MB for a moment,
+#: and a host may have many servers.
+ONE_AT_A_TIME: Final = threading.Lock()
 RUN_AS_ROOT = (
     "run it as root: sudo innoscope …; or with CAP_BPF, CAP_PERFMON, "
     "CAP_SYS_PTRACE and CAP_CHECKPOINT_RESTORE (--method ptrace needs CAP_SYS_PTRACE only)"
 )
-
-
-class NativeMissing(InnoscopeError):
-    """The Rust core is not built or is built for another Python or CPU."""
-
-
-def require_native() -> type[Exception]:
-    """Import ``innoscope._native`` and return its NativeError; raises NativeMissing."""
-    try:
-        from innoscope import _native
-    except ImportError as error:
-        raise NativeMissing(f"the native core cannot be loaded: {error}", remedy="make setup") from error
-    return _native.NativeError
 
 
 def no_rights(pid: int, detail: str) -> NoRights:
@@ -80,11 +72,17 @@ def explain_os_error(pid: int, error: OSError) -> InnoscopeError:
 @contextmanager
 def translating(pid: int) -> Iterator[None]:
     """Around calls of the Rust core on process ``pid``: what goes wrong there becomes an InnoscopeError."""
-    native_error = require_native()
     try:
         yield
     except OSError as error:
         raise explain_os_error(pid, error) from error
-    except native_error as error:
+    except _native.NativeError as error:
         kind, detail = (*error.args, "internal", "")[:2] if len(error.args) >= 2 else ("internal", str(error))
         raise explain(pid, str(kind), str(detail)) from error
+
+
+@contextmanager
+def reading_files(pid: int) -> Iterator[None]:
+    """Translate errors likewise around calls that read symbols or debug information, one at a time."""
+    with ONE_AT_A_TIME, translating(pid):
+        yield

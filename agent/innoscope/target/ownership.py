@@ -14,11 +14,11 @@ import os
 import pwd
 import stat
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from innoscope.errors import BadFile
-from innoscope.records import record
 from innoscope.target.container import in_foreign_container
 from innoscope.target.people import name_of
 
@@ -45,7 +45,7 @@ _OVERFLOW: Final = 65534
 _LISTS: Final = ("users", "container_uids", "remapped_uids")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Rule:
     """Who may own a server. ``max_servers`` is how many the sensor watches at most."""
 
@@ -55,7 +55,7 @@ class Rule:
     max_servers: int = _MAX_SERVERS
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Ignored:
     """A process that is named like a server and is none by the rule. Nothing else of it was read."""
 

@@ -7,10 +7,12 @@ believed because it is there: the core checks its owner and its checksum, and ea
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from innoscope import _native
 from innoscope.errors import BadFile
-from innoscope.records import record
+from innoscope.target.native_errors import ONE_AT_A_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +27,7 @@ VARIABLE_KINDS: Final = frozenset({"unsigned", "signed", "float", "char", "other
 _LONGEST: Final = 1000  # characters of a text
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Layout:
     """``members`` is as ``_native.members_in_process`` has it, ``missing`` says why others are not there.
 
@@ -41,19 +43,17 @@ def layout(build_id: str | None) -> Layout | None:
     """What the pack of this build knows; None where this host has none. Raises BadFile if it is refused."""
     if build_id is None:
         return None
-    from innoscope import _native
 
-    try:
-        pack = _native.Pack.of_build(build_id)
-    except _native.NativeError as error:
-        raise refused(error) from error
-    return None if pack is None else read_layout(pack)
+    with ONE_AT_A_TIME:
+        try:
+            pack = _native.Pack.of_build(build_id)
+        except _native.NativeError as error:
+            raise refused(error) from error
+        return None if pack is None else read_layout(pack)
 
 
 def open_pack(path: str) -> Pack:
     """A pack by its path. Raises BadFile."""
-    from innoscope import _native
-
     try:
         return _native.Pack(path)
     except _native.NativeError as error:
@@ -64,7 +64,6 @@ def path_for(build_id: str | None) -> str | None:
     """The pack of this build whose owner and checksum are right; None without one. Raises BadFile."""
     if build_id is None:
         return None
-    from innoscope import _native
 
     try:
         return _native.find_pack(build_id)

@@ -12,11 +12,10 @@ import os
 import re
 import struct
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
-
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +43,7 @@ _UNIX_LINE = re.compile(
 _TCP_BEFORE_ESTABLISHED = {_TCP_LISTEN, "03"}  # before Linux 4.4 half-open ones stand between the listeners
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Stat:
     """The fields of /proc/PID/stat that we use; ``start_time`` is clock ticks since boot."""
 
@@ -54,7 +53,7 @@ class Stat:
     start_time: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Owner:
     """``uids`` are real, effective, saved and file system; ``nested``: it is in another pid namespace."""
 
@@ -100,7 +99,7 @@ def _of_table(text: str) -> tuple[bytes, int]:
     return (b"\0" * 10 + b"\xff\xff" + packed if len(packed) == 4 else packed), int(port, 16)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ProcFs:
     """A /proc file system, by default our own."""
 

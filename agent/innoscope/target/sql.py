@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import socket
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pymysql.constants import CR, ER
 from pymysql.err import OperationalError
 
 from innoscope.errors import SqlFailed
-from innoscope.records import record
 from innoscope.target import credentials, login, peer, version
 from innoscope.target.container import differing
 from innoscope.target.fingerprint import fingerprint
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 _HERE = ("127.0.0.1", "::1", "localhost")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Source:
     """How one generation of servers tells which OS thread runs what."""
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
+from innoscope import _native
 from innoscope.errors import InnoscopeError
-from innoscope.records import record
 from innoscope.target import foreign
 from innoscope.target.native_errors import translating
 from innoscope.target.proc import ProcFs
@@ -40,7 +41,7 @@ _MARKS: tuple[tuple[bytes, re.Pattern[bytes]], ...] = (
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Version:
     """``number`` is a tuple of int, so (10, 11) > (10, 5); () with ``source`` "unknown" when not learnt."""
 
@@ -77,8 +78,6 @@ def from_memory(proc: ProcFs, pid: int) -> str | None:
         return None
     try:
         with translating(pid):
-            from innoscope import _native
-
             found = _native.symbol_in_process(pid, [_SYMBOL])
             if _SYMBOL not in found:
                 return None

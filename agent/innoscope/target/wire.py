@@ -11,10 +11,10 @@ import socket
 import ssl
 import struct
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.errors import SqlFailed
-from innoscope.records import record, structure
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -32,7 +32,7 @@ _MOST_GREETING: Final = 4096
 _ERROR: Final = 0xFF
 
 
-@structure
+@dataclass(slots=True)
 class Budget:
     """What one answer may still take. ``login_until`` is set while we log in, over all its answers."""
 
@@ -186,7 +186,7 @@ class Wire(_Bounded):
         return bytes(data)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Greeting:
     """What matters of a server's greeting: whether it speaks TLS, and the account's probable plugin."""
 

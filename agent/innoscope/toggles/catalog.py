@@ -9,7 +9,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Final
 
-from innoscope.data import catalog_path, read_catalog
+from innoscope.data import catalog_path, read_yaml
 from innoscope.errors import BadFile
 from innoscope.toggles import catalog_file
 from innoscope.toggles.model import NotOnThisServer, Refused, same
@@ -28,7 +28,7 @@ def load(path: Path | None = None) -> dict[str, Toggle]:
     """All toggles by name, in file order. Raises BadFile, which names entry and key."""
     path = path or catalog_path("toggles.yaml")
     try:
-        return catalog_file.toggles(read_catalog(path))
+        return catalog_file.toggles(read_yaml(path))
     except catalog_file.Wrong as error:
         raise BadFile(
             f"{path}: {error}", remedy="install innoscope again: nothing is changed by it"

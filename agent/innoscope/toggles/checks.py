@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from innoscope.records import record
 from innoscope.toggles.model import Refused, Step, Verdict
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from innoscope.toggles.model import Domain, Setting, Way
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Change:
     """The parts of a plan that checks look at."""
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope import sanitize
-from innoscope.records import record
 from innoscope.toggles.model import Step
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ _U64: Final = 1 << 64
 _JSON: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServerId:
     """Which process was changed. With ``boot_id``, ``pid`` and ``start_time`` name it for good."""
 
@@ -56,7 +55,7 @@ class ServerId:
         return self.pid, self.start_time, self.boot_id
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One change, or one undo of a change (``undoes``). Times are Unix seconds.
 

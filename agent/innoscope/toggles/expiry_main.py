@@ -116,7 +116,7 @@ def _now() -> float:
 def _detach() -> None:
     """Go on as a process of our own: init's child, without a terminal. The parent ends here."""
     if os.fork():
-        os._exit(0)
+        sys.exit(0)
     os.write(1, f"waiting {os.getpid()}\n".encode())
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):

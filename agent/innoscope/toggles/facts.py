@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from innoscope import _native
 from innoscope.errors import InnoscopeError
-from innoscope.records import record
 from innoscope.target import executable
 from innoscope.target.native_errors import translating
 from innoscope.target.proc import ProcFs
@@ -25,7 +26,7 @@ _SCOPE: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
 _SHUTDOWN, _RECOVERY = "srv_shutdown_state", "recv_recovery_on"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Facts:
     """Of the process that now has the target's pid, and of ourselves.
 
@@ -106,8 +107,6 @@ def _phase(pid: int) -> str | None:
     """What memory says of a server that does not listen."""
     try:
         with translating(pid):
-            from innoscope import _native
-
             found = _native.symbol_in_process(pid, [_SHUTDOWN, _RECOVERY])
             holds = {
                 name: any(_native.read_memory(pid, address, min(size or 1, 8)))

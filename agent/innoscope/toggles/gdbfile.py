@@ -6,10 +6,10 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from innoscope import _native
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +42,7 @@ _KINDS: Final = {
 }
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Described:
     """A variable: ELF virtual address, bytes, and kind.
 

@@ -11,10 +11,10 @@ import fcntl
 import os
 import stat
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from innoscope.errors import BadFile, CannotWrite
-from innoscope.records import record
 from innoscope.toggles import entries as lines
 from innoscope.toggles.model import Refused
 from innoscope.toggles.places import make_private, state_folder, sync
@@ -33,7 +33,7 @@ _PATIENCE_S: Final = 5.0
 NEEDED_BYTES: Final = 1 << 20
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Reading:
     """What the journal tells; ``notes`` say which lines were cut off."""
 

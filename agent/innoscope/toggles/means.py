@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from innoscope.records import record
 from innoscope.toggles import catalog, facts
 from innoscope.toggles.journal import Journal
+from innoscope.toggles.memoryway import MemoryWriter
+from innoscope.toggles.sqlway import SqlWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,17 +21,13 @@ if TYPE_CHECKING:
 def open_writer(kind: str, target: Target, account: Account) -> Writer:
     """The writer for one way; close it after use. Raises what making it raises."""
     if kind == "sql":
-        from innoscope.toggles.sqlway import SqlWriter
-
         return SqlWriter(target, account)
     if kind == "memory":
-        from innoscope.toggles.memoryway import MemoryWriter
-
         return MemoryWriter(target)
     raise ValueError(f"no such way: {kind}")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Means:
     """The real ones by default; a test that injects faults hands in others.
 

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from innoscope import _native
 from innoscope.errors import InnoscopeError, NoRights
 from innoscope.memory.regions import Image
 from innoscope.target.discover import still_same
@@ -77,8 +78,6 @@ class MemoryWriter:
         """The number that is in memory now."""
         address, size, kind = _place(step)
         with translating(self._target.pid):
-            from innoscope import _native
-
             raw = _native.read_memory(self._target.pid, address, size)
         self._must_be_the_same()
         return scalar.decode(raw, kind)
@@ -145,8 +144,6 @@ class MemoryWriter:
         self._must_be_the_same()
         address, size, kind = _place(step)
         with translating(self._target.pid):
-            from innoscope import _native
-
             build_id = _native.elf_info(f"/proc/{self._target.pid}/exe").build_id
         if build_id != self._target.build_id:
             raise Refused(

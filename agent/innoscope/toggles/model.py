@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from innoscope.errors import InnoscopeError
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,7 +41,7 @@ class ChangeFailed(InnoscopeError):
     exit_code = 16
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Setting:
     """A place in the server: ``name`` is a system variable (sql) or a global symbol (memory).
 
@@ -58,7 +57,7 @@ class Setting:
     variable: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Assignment:
     """What a value of the toggle means for one setting.
 
@@ -76,7 +75,7 @@ class Assignment:
     bound: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Way:
     """One way on one generation of servers. ``kind`` is sql or memory."""
 
@@ -85,7 +84,7 @@ class Way:
     note: str | None = None  # what else this way changes, on these servers
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Generation:
     """Servers of a flavour from a version up to (not with) another. No ``ways``: ``refused`` says why not.
 
@@ -100,7 +99,7 @@ class Generation:
     never: Mapping[str, str] = field(default_factory=dict)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Domain:
     """The values of a toggle: ``words`` (on and off, or choices), or a number from ``low`` to ``high``."""
 
@@ -111,7 +110,7 @@ class Domain:
     whole: bool = True
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Toggle:
     """One entry of the catalog."""
 
@@ -125,7 +124,7 @@ class Toggle:
     undo: str | None = None  # what undoing cannot bring back
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Step:
     """One write: from what to what. ``address``, ``size`` and ``type`` only for memory."""
 
@@ -138,7 +137,7 @@ class Step:
     origin: str | None = None  # where address and size come from ("debug information", ".dynsym", ...)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What one check says. ``reason`` and ``remedy`` when it says no."""
 
@@ -148,7 +147,7 @@ class Verdict:
     remedy: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Exactly what would be done."""
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from innoscope.errors import InnoscopeError
-from innoscope.records import record
 from innoscope.toggles import catalog
 from innoscope.toggles.means import Means
 from innoscope.toggles.model import Learner, NotOnThisServer, Setting, Way
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from innoscope.toggles.model import Generation, Toggle, Writer
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Question:
     """Where a toggle's value can be read."""
 

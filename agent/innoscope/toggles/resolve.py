@@ -6,18 +6,18 @@ information, where it has any; from the catalog where it has none. All that are 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from innoscope import _native
 from innoscope.errors import BadFile, InnoscopeError
 from innoscope.memory import catalog as memory_catalog
 from innoscope.memory import tables
 from innoscope.memory.regions import Image
-from innoscope.records import record
 from innoscope.target import packs
 from innoscope.target.executable import DEBUG_DIR, Location, openable
-from innoscope.target.native_errors import translating
+from innoscope.target.native_errors import reading_files
 from innoscope.target.proc import ProcFs
-from innoscope.target.reading import ONE_AT_A_TIME
 from innoscope.toggles import gdbfile
 from innoscope.toggles.gdbfile import Described
 from innoscope.toggles.model import NotOnThisServer, Refused
@@ -42,7 +42,7 @@ _TABLE_TYPES: Final[Mapping[str, tuple[str, int]]] = {
 _NOT_SAFE: Final = "nothing was written: use another way, or report this build to Innoscope"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Resolved:
     """A scalar in the process. ``type`` is unsigned, signed or float; ``origin`` where this is known from."""
 
@@ -52,7 +52,7 @@ class Resolved:
     origin: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Symbols:
     """What the mapped file says: ``{name: {(address in the process, bytes)}}``.
 
@@ -111,9 +111,7 @@ def find_all(
 
 def learn(target: Target, names: Sequence[str]) -> Symbols:
     """The symbols with these names in the mapped executable. Refused if it is not the target's build."""
-    with ONE_AT_A_TIME, translating(target.pid):
-        from innoscope import _native
-
+    with reading_files(target.pid):
         debug_dirs = (DEBUG_DIR, target.inside(DEBUG_DIR))
         file = _native.CodeFile(target.pid, debug_dirs=debug_dirs)
         if file.build_id != target.build_id:
@@ -144,9 +142,7 @@ def _describe(
     said = gdbfile.describe(symbols.described_in, names, gdb)
     if said is not None:
         return said, "debug information, read by gdb"
-    with ONE_AT_A_TIME, translating(target.pid):
-        from innoscope import _native
-
+    with reading_files(target.pid):
         found = _native.members_in_process(target.pid, list(names), [DEBUG_DIR, target.inside(DEBUG_DIR)], {})
     own = {}
     for name, member in (found[0] if found else {}).items():
@@ -158,8 +154,7 @@ def _describe(
 def _by_pack(target: Target) -> Mapping[str, Described]:
     """What the symbol pack says, if this host has one that can be believed."""
     try:
-        with ONE_AT_A_TIME:
-            known = packs.layout(target.build_id)
+        known = packs.layout(target.build_id)
     except BadFile:
         return {}  # as if there were none; `innoscope toggle list` tells why
     return {name: Described(*variable) for name, variable in known.variables.items()} if known else {}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from innoscope.records import record
 from innoscope.target import people
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _UNMOVED: Final = ("State", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switch
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Tracer:
     """A process that traces the server. ``started`` is Unix time."""
 
@@ -39,7 +39,7 @@ class Tracer:
     started_server: bool  # the server is its child: both would end together
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Standing:
     """How many of a server's threads are stopped by a signal or held by a tracer; the tracers of all."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from innoscope.errors import BadFile, CannotWrite, InnoscopeError
-from innoscope.records import record
 from innoscope.target.discover import identify
 from innoscope.target.proc import ProcFs
 from innoscope.toggles import checks, expiry, lock, status
@@ -72,7 +72,7 @@ def undo(
     return means.journal.find(entry.id) or entry
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Undoing:
     """One undo, under the lock."""
 

@@ -6,11 +6,11 @@ import os
 import signal
 import socket
 import time
+from dataclasses import dataclass
 from select import select
 from typing import TYPE_CHECKING, Final
 
 from innoscope.errors import InnoscopeError, KernelUnable, NoRights, SqlFailed
-from innoscope.records import record
 from innoscope.target import people
 from innoscope.target.native_errors import gone
 from innoscope.target.proc import ProcFs
@@ -33,7 +33,7 @@ _RESUME_S, _ANSWER_S = 2.0, 5.0
 _POLL_S: Final = 0.1
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Rescue:
     """What was done. ``answered`` is None where nobody listens yet, ``journal`` why the journal lacks it."""
 

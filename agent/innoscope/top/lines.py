@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 
-from innoscope.records import record
 from innoscope.stacks.render.words import clean, milliseconds
 from innoscope.top.history import bar, sparkline
 
@@ -78,7 +78,7 @@ def headline(dump: Dump, columns: int) -> str:
     return f"{fit(f'{server(dump)} · {took} · {dump.method}, {touched}', columns - len(right) - 1)} {right}"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Widths:
     """The columns of a line and of its parts; one for all lines, so that they stand under each other."""
 

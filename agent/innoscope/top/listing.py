@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.segment import Segment
@@ -12,7 +13,6 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from innoscope import sanitize
-from innoscope.records import record
 from innoscope.top.lines import fit
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Item:
     """Some lines that belong together. Without a ``key`` they cannot be chosen."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from innoscope.errors import InnoscopeError
-from innoscope.records import record
 from innoscope.stacks.engine import attach_queries
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Eyes(Protocol):
         ...
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Sight:
     """One look, and what went wrong beside it."""
 

@@ -8,7 +8,6 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from innoscope.records import record
 from innoscope.stacks.fold import Group
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class Order(StrEnum):
         return orders[(orders.index(self) + 1) % len(orders)]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Choice:
     """Which stacks are shown, and in which order."""
 

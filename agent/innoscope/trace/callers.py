@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from innoscope import _native
 from innoscope.stacks import advice
 from innoscope.stacks.fold import Report, Unit
 from innoscope.stacks.model import Frame, Trust
@@ -13,7 +14,6 @@ from innoscope.target.native_errors import translating
 from innoscope.trace.session import REAL
 
 if TYPE_CHECKING:
-    from innoscope._native import Samples
     from innoscope.target.model import Target
 
 CALLS: Final = Unit("calls", ("calls", "count"))
@@ -28,9 +28,7 @@ class Callers:
         self._target = target
         self._began = time.time()
         with translating(target.pid):
-            from innoscope._native import Samples
-
-            self._samples: Samples = Samples(target.pid, ring)
+            self._samples: _native.Samples = _native.Samples(target.pid, ring)
 
     def drain(self) -> None:
         """Take what is there."""

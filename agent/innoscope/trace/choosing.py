@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from innoscope import _native
 from innoscope.errors import NoSuchProcess
 from innoscope.probes.catalog import Catalog, default_catalog
 from innoscope.probes.mangled import beginnings, is_copy, is_of, is_partial
 from innoscope.probes.placing import Missing, Place, Placed, place
-from innoscope.target.native_errors import translating
-from innoscope.target.reading import ONE_AT_A_TIME
+from innoscope.stacks.advice import remedy
+from innoscope.target.native_errors import reading_files
 from innoscope.trace import hot, nearest
 from innoscope.trace.model import Ambiguous, Chosen, NotHere
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from innoscope._native import CodeFile
     from innoscope.probes.catalog import Probe, Site
     from innoscope.target.model import Target
 
@@ -34,10 +34,9 @@ def choose(target: Target, function: str, catalog: Catalog | None = None) -> Cho
     catalog = catalog or default_catalog()
     if function in catalog.probes:
         return _of_catalog(target, catalog.probes[function], catalog)
-    from innoscope._native import CodeFile
 
-    with ONE_AT_A_TIME, translating(target.pid):
-        file = CodeFile(target.pid)
+    with reading_files(target.pid):
+        file = _native.CodeFile(target.pid)
         if file.build_id != target.build_id:
             raise NoSuchProcess(
                 f"process {target.pid} runs another executable than before", remedy="innoscope targets"
@@ -80,7 +79,7 @@ def _missing(missing: Missing) -> NotHere:
     return NotHere(f"{missing.probe.name}: {missing.reason}", remedy=remedy)
 
 
-def _named(file: CodeFile, function: str) -> list[Place]:
+def _named(file: _native.CodeFile, function: str) -> list[Place]:
     """An exact symbol or a qualified name, copies included."""
     matching = (
         Place(*found)
@@ -90,7 +89,7 @@ def _named(file: CodeFile, function: str) -> list[Place]:
     return _distinct(matching)
 
 
-def _globbed(file: CodeFile, function: str) -> list[Place]:
+def _globbed(file: _native.CodeFile, function: str) -> list[Place]:
     wanted = nearest.glob(function)
     return _distinct(
         Place(*found)
@@ -124,7 +123,7 @@ def _one(function: str, places: Sequence[Place]) -> list[Place]:
     )
 
 
-def _alive(file: CodeFile, places: list[Place]) -> tuple[Place, ...]:
+def _alive(file: _native.CodeFile, places: list[Place]) -> tuple[Place, ...]:
     """Without copies that nothing calls. Raises NotHere if none is left."""
     counts = file.references([(each.address, each.size) for each in places])
     if counts is None:
@@ -139,7 +138,7 @@ def _alive(file: CodeFile, places: list[Place]) -> tuple[Place, ...]:
     return alive
 
 
-def _not_found(target: Target, file: CodeFile, function: str) -> NotHere:
+def _not_found(target: Target, file: _native.CodeFile, function: str) -> NotHere:
     names = nearest.names(file, function)
     near = [f"near it: {', '.join(names)}"] if names else []
     if file.symbols_from in {"symtab", "debug-file"}:
@@ -147,7 +146,6 @@ def _not_found(target: Target, file: CodeFile, function: str) -> NotHere:
             f"{function}: no such function in this build (misspelt, inlined or of another version)",
             remedy="\n".join([*near, "innoscope probes list has the functions of the catalog"]),
         )
-    from innoscope.stacks.advice import remedy
 
     return NotHere(
         f"{function}: the name is not exported, and this build is stripped",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from innoscope import _native
 from innoscope.probes.calibrating import BUSY, calibrate, per_call, probe_own
 from innoscope.probes.catalog import ENTER, LEAVE
 from innoscope.probes.governor import usable_cpus
-from innoscope.records import record
 from innoscope.target.native_errors import translating
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _STACKS_PART: Final = 0.5
 _S: Final = 1e9
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Cost:
     """Seconds that a busy server loses by one call, by its return, and by taking its stack besides.
 
@@ -71,10 +72,6 @@ def measure(session: Session, chosen: Chosen, *, timed: bool) -> Cost:
 
 def _stack_cost(session: Session, entry_ns: float) -> float:
     """Nanoseconds that copying a stack takes beside the hit."""
-    import os
-
-    from innoscope._native import CALIBRATION_FUNCTION, detach_all
-
     enter, _ = session.calibration_programs
     session.count_in(os.getpid())
     session.rehearse()
@@ -82,10 +79,10 @@ def _stack_cost(session: Session, entry_ns: float) -> float:
     try:
         with translating(os.getpid()):
             plain = per_call(stepped=False)
-            probes.append(probe_own(enter, CALIBRATION_FUNCTION, on_return=False))
+            probes.append(probe_own(enter, _native.CALIBRATION_FUNCTION, on_return=False))
             both = per_call(stepped=False)
     finally:
-        detach_all(probes)
+        _native.detach_all(probes)
         session.sample(0)
         session.count_in(session.target.pid)
     return max(0.0, BUSY * (both - plain) - entry_ns)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from innoscope.data import catalog_path, read_catalog
+from innoscope.data import catalog_path, read_yaml
 from innoscope.errors import BadFile
 from innoscope.probes.mangled import is_of
-from innoscope.records import record
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Hot:
     """Some functions that are alike: why they are hot, the way around, what a hit counts in the budget."""
 
@@ -30,7 +30,7 @@ def default_hot() -> tuple[Hot, ...]:
     """The list that comes with the program."""
     path = catalog_path("hot.yaml")
     try:
-        return tuple(_hot(entry) for entry in read_catalog(path)["hot"])
+        return tuple(_hot(entry) for entry in read_yaml(path)["hot"])
     except (KeyError, TypeError, ValueError) as error:
         raise BadFile(f"{path}: {error}") from error
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.errors import InnoscopeError
 from innoscope.probes.governor import DEFAULT_BUDGET
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from innoscope.metrics.model import Histogram
@@ -44,7 +43,7 @@ class Ambiguous(InnoscopeError):
     exit_code = 2
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """What to find out, and at which price.
 
@@ -60,7 +59,7 @@ class Wanted:
     budget: float = DEFAULT_BUDGET
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Chosen:
     """One function of one mapped file, all copies of it, and what the catalog knows of it."""
 
@@ -75,7 +74,7 @@ class Chosen:
     notes: tuple[str, ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Trial:
     """The first moments of a trace: so many hits in ``seconds``; ``began`` is of time.monotonic()."""
 
@@ -89,7 +88,7 @@ class Trial:
         return self.hits / self.seconds if self.seconds > 0 else 0.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Values:
     """The values of one argument: the most frequent ones, and all by powers of two.
 

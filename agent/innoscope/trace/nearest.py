@@ -7,6 +7,8 @@ import re
 from fnmatch import translate
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from innoscope import _native
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -21,17 +23,13 @@ _LETTERS: Final = 4
 
 def readable(symbol: str) -> str:
     """The demangled name, without parameters."""
-    from innoscope._native import demangle
-
-    return demangle([symbol])[0]
+    return _native.demangle([symbol])[0]
 
 
 def demangled(file: CodeFile) -> Iterator[tuple[Function, str]]:
     """All functions of a file with their demangled names; takes some tenths of a second for a server."""
-    from innoscope._native import demangle
-
     functions = file.functions([""])
-    return zip(functions, demangle([found[0] for found in functions]), strict=True)
+    return zip(functions, _native.demangle([found[0] for found in functions]), strict=True)
 
 
 def glob(text: str) -> Callable[[str], object]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from innoscope.errors import BadFile, SqlFailed
-from innoscope.records import record
 from innoscope.target import sql
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ SWITCHES: Final = "voluntary context switches"
 BEFORE_S: Final = 1.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Loss:
     """What a forced trace cost: ``spent`` seconds of CPU in ``seconds``, by hits times their calibrated cost.
 
@@ -39,7 +39,7 @@ class Loss:
     why_no_sql: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Counts:
     at: float  # time.monotonic()
     counts: Mapping[str, float]

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import struct
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from innoscope import _native
 from innoscope.metrics.model import Histogram
-from innoscope.records import record
 from innoscope.target.native_errors import translating
 from innoscope.trace.model import Values
 
 if TYPE_CHECKING:
-    from innoscope._native import BpfMap, Uprobe
     from innoscope.target.model import Target
     from innoscope.trace.model import Chosen, Wanted
 
@@ -33,7 +32,7 @@ _SLACK: Final = 2
 REAL, REHEARSED = 0, 1
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Control:
     """``struct control`` of trace.bpf.c."""
 
@@ -50,7 +49,7 @@ class _Control:
         return struct.pack("=7Q", *words)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Reading:
     """What the maps hold, since they were made."""
 
@@ -82,33 +81,29 @@ class Session:
     """
 
     def __init__(self, target: Target, chosen: Chosen, wanted: Wanted, *, timed: bool) -> None:
-        from innoscope._native import TracePrograms
-
         self.target = target
         self.has_stacks = wanted.callers
         self._chosen, self._wanted, self._timed = chosen, wanted, timed
         with translating(target.pid):
-            self._programs = TracePrograms(
+            self._programs = _native.TracePrograms(
                 argument=wanted.argument,
                 bits=wanted.bits,
                 timed=timed,
                 ring_bytes=_RING_BYTES if wanted.callers else None,
             )
-        self._probes: list[Uprobe] = []
+        self._probes: list[_native.Uprobe] = []
         self._maps = self._open_maps()
         self._control = _Control(target.pid)
         self._zero: Reading | None = None
 
-    def _open_maps(self) -> dict[str, BpfMap]:
-        from innoscope._native import BpfMap
-
+    def _open_maps(self) -> dict[str, _native.BpfMap]:
         made = self._programs.map
         return {
-            "control": BpfMap(made("control"), words=7),
-            "counters": BpfMap(made("counters"), per_cpu=True),
-            "latencies": BpfMap(made("latencies"), words=_LATENCY_WORDS, per_cpu=True),
-            "values": BpfMap(made("values"), key_bytes=8, per_cpu=True),
-            "value_octaves": BpfMap(made("value_octaves"), per_cpu=True),
+            "control": _native.BpfMap(made("control"), words=7),
+            "counters": _native.BpfMap(made("counters"), per_cpu=True),
+            "latencies": _native.BpfMap(made("latencies"), words=_LATENCY_WORDS, per_cpu=True),
+            "values": _native.BpfMap(made("values"), key_bytes=8, per_cpu=True),
+            "value_octaves": _native.BpfMap(made("value_octaves"), per_cpu=True),
         }
 
     @property
@@ -147,12 +142,12 @@ class Session:
 
     def attach(self, *, on_return: bool = False) -> None:
         """Put the probes on all copies: on their entries first, a return without its entry is not counted."""
-        from innoscope._native import Uprobe
-
         program = self.calibration_programs[on_return]
         with translating(self.target.pid):
             for place in self._chosen.places:
-                probe = Uprobe(program, self._chosen.path, place.offset, self.target.pid, on_return=on_return)
+                probe = _native.Uprobe(
+                    program, self._chosen.path, place.offset, self.target.pid, on_return=on_return
+                )
                 self._probes.append(probe)
 
     def open(self) -> None:
@@ -165,10 +160,8 @@ class Session:
 
     def detach(self) -> None:
         """Take all probes off, returns first."""
-        from innoscope._native import detach_all
-
         probes, self._probes = self._probes[::-1], []
-        detach_all(probes)
+        _native.detach_all(probes)
 
     def close(self) -> None:
         """Take everything off and give up programs and maps."""

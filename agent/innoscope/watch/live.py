@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose.asking import Asked
@@ -12,7 +12,6 @@ from innoscope.diagnose.gathering import Gathering
 from innoscope.diagnose.host import Host
 from innoscope.errors import CannotWrite, InnoscopeError, NoTarget
 from innoscope.incident.fetching import Fetcher
-from innoscope.records import record
 from innoscope.target.discover import find_one, still_same
 from innoscope.watch.events import first_finding
 from innoscope.watch.loop import Blind, Stalled, Triggered, Watcher
@@ -68,7 +67,7 @@ class _Recorder(Gathering):
         return self._fetcher.fetched
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Live:
     """Watches until it is told to end. ``once``: until the first capture is written."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from innoscope.diagnose.signals import Signals
 from innoscope.diagnose.unknown import Unknown
 from innoscope.incident.taking import captured
-from innoscope.records import record
 from innoscope.watch.triggers import shown, value
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Source(Protocol):
         """What is gathered of the stall is complete; what more the server told when it was asked."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Settings:
     """``for_s``: how long a rule must hold; ``seconds``: how long to go on gathering then.
 
@@ -68,7 +68,7 @@ class Settings:
         return self.before_s + most + self.for_s + self.seconds + 5.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Triggered:
     """A rule has held for as long as it should, since that Unix time; ``number`` is what it saw."""
 
@@ -77,7 +77,7 @@ class Triggered:
     since: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Blind:
     """A rule cannot be judged at present."""
 
@@ -85,7 +85,7 @@ class Blind:
     words: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Stalled:
     """A capture is complete: what was seen from the beginning of the stall on, and before it."""
 

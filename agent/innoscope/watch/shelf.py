@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import stat
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from innoscope.errors import CannotWrite
 from innoscope.incident import files
-from innoscope.records import record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ _OURS: Final = re.compile(r"stall-[a-z]+-[0-9]+-[0-9]{8}T[0-9]{6}Z\.innoscope")
 _PARTIAL: Final = re.compile(r"\.stall-[a-z]+-[0-9]+-[0-9]{8}T[0-9]{6}Z\.innoscope\.[0-9a-f]{8}\.part")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Bounds:
     """What there may be in the folder; beyond it the oldest go first."""
 
@@ -30,7 +30,7 @@ class Bounds:
     bytes: int = 200 << 20
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Kept:
     """One file: its name, size, and Unix time of writing."""
 

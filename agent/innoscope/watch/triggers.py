@@ -17,6 +17,7 @@ import difflib
 import math
 import operator
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose.facts import FACTS
@@ -26,7 +27,6 @@ from innoscope.diagnose.signals import OF_CLASSES, OF_METRICS, Signals
 from innoscope.diagnose.unknown import Unknown
 from innoscope.errors import InnoscopeError
 from innoscope.metrics.registry import default
-from innoscope.records import record
 from innoscope.stacks.classify import default_classifier
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class BadTrigger(InnoscopeError):
     exit_code = 2
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Trigger:
     """One rule. ``text`` is as it was given; a finding has no number to compare with."""
 

@@ -1,10 +1,11 @@
-"""The output formats: one module each, loaded when it is wanted."""
+"""The output formats: one module each."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from innoscope import sanitize
+from innoscope.stacks.render import folded, html, json, pprof, speedscope, text, tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,24 +27,14 @@ def render(report: Report, form: str, *, by: str = "stack", limit: int | None = 
 
 def _lines(report: Report, form: str, by: str, limit: int | None) -> Iterator[str]:
     if form == "text":
-        from innoscope.stacks.render import text
-
         return text.lines(report, by=by, limit=limit)
     if form == "tree":
-        from innoscope.stacks.render import tree
-
         return tree.lines(report)
     if form == "folded":
-        from innoscope.stacks.render import folded
-
         return folded.lines(report, limit=limit)
     if form == "speedscope":
-        from innoscope.stacks.render import speedscope
-
         return speedscope.lines(report, limit=limit)
     if form == "html":
-        from innoscope.stacks.render import html
-
         return html.lines(report)
     raise ValueError(f"no such text format: {form}")
 
@@ -51,12 +42,8 @@ def _lines(report: Report, form: str, by: str, limit: int | None) -> Iterator[st
 def encode(report: Report, form: str, *, by: str = "stack", limit: int | None = None) -> bytes:
     """A whole report in any of FORMATS, for what is served and not printed; JSON is that of a profile."""
     if form == "pprof":
-        from innoscope.stacks.render import pprof
-
         return pprof.encode(report)
     if form == "json":
-        from innoscope.stacks.render import json
-
         return json.profile_line(report).encode() + b"\n"
     lines = render(report, form, by=by, limit=limit)
     return "".join(f"{line}\n" for line in lines).encode()

@@ -6,6 +6,7 @@ import time
 from html import escape
 from typing import TYPE_CHECKING
 
+from innoscope import _native
 from innoscope.stacks.classify import default_classifier
 from innoscope.stacks.render import folded, words
 
@@ -82,7 +83,6 @@ def _flame(report: Report) -> str:
     stacks = list(folded.lines(report))
     if not stacks:
         return f"<p>No {report.unit.name}.</p>"
-    from innoscope import _native
 
     svg = _native.flamegraph(
         stacks,

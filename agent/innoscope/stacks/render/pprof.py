@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 from typing import TYPE_CHECKING
 
-from innoscope import sanitize
+from innoscope import _native, sanitize
 from innoscope.stacks.render import words
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ def _name(function: str | None) -> str | None:
 
 def encode(report: Report) -> bytes:
     """The whole profile; its sample type is threads/count, or that of the report's unit."""
-    from innoscope import _native
-
     span_s = (
         report.ended_at - report.started_at + (report.durations_ms[-1] / 1e3 if report.durations_ms else 0)
     )

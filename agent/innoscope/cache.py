@@ -1,6 +1,6 @@
-"""What was worked out once, kept in files that only we can write: CPU time is the server's.
+"""Results of earlier work, cached in files that only we can write: CPU time is the server's.
 
-Where there is no place for such files all of it is worked out each time.
+Where no such file can be written, the work is done each time.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _DIGEST_BYTES: Final = hashlib.sha256().digest_size
-#: Where only root could write, who has another place.
+#: For a user without a home: only root could make this folder, and root has /var/cache.
 _NOWHERE: Final = Path("/nonexistent")
 
 
 def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
-    """``$XDG_CACHE_HOME/innoscope``; without it, root has /var/cache/innoscope, others ~/.cache/innoscope."""
+    """Return ``$XDG_CACHE_HOME/innoscope``, else root's /var/cache/innoscope, else ~/.cache/innoscope."""
     environment = os.environ if environment is None else environment
     home = environment.get("XDG_CACHE_HOME")
     if home:
@@ -36,20 +37,23 @@ def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
         return _NOWHERE
 
 
-def key(*made_of: str) -> str:
-    """A name for what this version of Innoscope makes of these: another one where any of them differs."""
-    return hashlib.sha256(json.dumps((__version__, *made_of)).encode()).hexdigest()
+def cache_key(*inputs: str) -> str:
+    """Return a file name for the result of these inputs, and of this version of Innoscope."""
+    return hashlib.sha256(json.dumps((__version__, *inputs)).encode()).hexdigest()
 
 
-class Shelf:
-    """The files of one kind, in a folder of the cache; the oldest ones beyond ``most`` are removed."""
+class Cache:
+    """The results of one kind: files in the folder ``name`` of ``root``, by default of the cache folder.
 
-    def __init__(self, name: str, most: int) -> None:
-        self._name, self._most = name, most
+    Beyond ``most`` files the oldest are removed.
+    """
 
-    def read(self, name: str) -> bytes | None:
-        """What was written; None where it is not there, was damaged, or others could have written it."""
-        file = self._folder / name
+    def __init__(self, name: str, most: int, root: Path | None = None) -> None:
+        self._name, self._most, self._root = name, most, root
+
+    def read(self, key: str) -> bytes | None:
+        """Return what was written; None if it is missing or damaged, or others could have written it."""
+        file = self._folder / key
         try:
             with file.open("rb") as opened:
                 if not all(map(_is_ours, (os.fstat(opened.fileno()), file.parent.stat()))):
@@ -60,34 +64,32 @@ class Shelf:
         digest, content = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
         return content if hashlib.sha256(content).digest() == digest else None
 
-    def write(self, name: str, content: bytes) -> None:
-        """Whole or not at all; nothing where nothing can be written."""
-        import tempfile
-
+    def write(self, key: str, content: bytes) -> None:
+        """Write the whole file or none; do nothing where nothing can be written."""
         folder = self._folder
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("wb", dir=folder, prefix=".new-", delete=False) as new:
                 new.write(hashlib.sha256(content).digest() + content)
-            Path(new.name).replace(folder / name)
-            self._make_room()
+            Path(new.name).replace(folder / key)
+            self._remove_oldest()
 
-    def remove(self, name: str) -> bool:
-        """Whether there was something."""
+    def remove(self, key: str) -> bool:
+        """Remove one result, and return whether there was one."""
         with contextlib.suppress(OSError):
-            (self._folder / name).unlink()
+            (self._folder / key).unlink()
             return True
         return False
 
     @property
     def _folder(self) -> Path:
-        return cache_folder() / self._name
+        return (self._root or cache_folder()) / self._name
 
-    def _make_room(self) -> None:
+    def _remove_oldest(self) -> None:
         oldest_first = sorted(self._folder.iterdir(), key=lambda each: each.stat().st_mtime)
         for each in oldest_first[: -self._most]:
             each.unlink(missing_ok=True)
 
 
-def _is_ours(told: os.stat_result) -> bool:
-    return told.st_uid == os.geteuid() and not told.st_mode & 0o022
+def _is_ours(about: os.stat_result) -> bool:
+    return about.st_uid == os.geteuid() and not about.st_mode & 0o022

@@ -1,0 +1,114 @@
+"""The cache returns whole what was written, from files that only we can have written, or nothing.
+
+tests/safety/test_cache_owner.py gives a file to another user, for which it needs root.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope import cache
+from innoscope.cache import Cache, cache_folder, cache_key
+from unit.rewriting import rewrite
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the cache that the tests use."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "innoscope" / "things"
+
+
+def test_what_was_written_comes_back(folder: Path) -> None:
+    things = Cache("things", 4)
+    assert things.read("one") is None
+    things.write("one", b"content")
+    things.write("none", b"")
+
+    assert (things.read("one"), things.read("none")) == (b"content", b"")
+    assert ((folder / "one").stat().st_mode & 0o777, folder.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert sorted(file.name for file in folder.iterdir()) == ["none", "one"]
+
+
+def test_it_can_be_removed() -> None:
+    things = Cache("things", 4)
+    things.write("one", b"content")
+    assert things.remove("one")
+    assert not things.remove("one")
+    assert things.read("one") is None
+
+
+def test_damage_anywhere_shows(folder: Path) -> None:
+    things = Cache("things", 4)
+    things.write("one", b"content")
+    file = folder / "one"
+    whole = file.read_bytes()
+    for index in range(len(whole)):
+        rewrite(file, whole[:index] + bytes([whole[index] ^ 1]) + whole[index + 1 :])
+        assert things.read("one") is None
+        rewrite(file, whole[:index])
+        assert things.read("one") is None
+
+
+def _group_may_write(file: Path) -> None:
+    file.chmod(0o620)
+
+
+def _folder_open_to_all(file: Path) -> None:
+    file.parent.chmod(0o777)
+
+
+def _a_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+@pytest.mark.parametrize("spoil", [_group_may_write, _folder_open_to_all, _a_folder])
+def test_what_others_could_have_written_is_not_read(folder: Path, spoil: Callable[[Path], None]) -> None:
+    things = Cache("things", 4)
+    things.write("one", b"content")
+    spoil(folder / "one")
+    assert things.read("one") is None
+
+
+def test_the_oldest_make_room(folder: Path) -> None:
+    things = Cache("things", 2)
+    for number in range(4):
+        things.write(str(number), b"content")
+        os.utime(folder / str(number), (number, number))
+    assert sorted(file.name for file in folder.iterdir()) == ["2", "3"]
+
+
+def test_without_a_place_nothing_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    things = Cache("things", 4)
+    things.write("one", b"content")
+    assert things.read("one") is None
+    assert not things.remove("one")
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert str(cache_folder({"XDG_CACHE_HOME": "/c"})) == "/c/innoscope"
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert str(cache_folder({})) == "/var/cache/innoscope"
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    monkeypatch.setenv("HOME", "/h")
+    assert str(cache_folder({})) == "/h/.cache/innoscope"
+
+
+def test_keys_differ_with_what_they_are_made_of() -> None:
+    assert len({cache_key("ab", "c"), cache_key("a", "bc"), cache_key("abc"), cache_key()}) == 4
+
+
+def test_another_version_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = cache_key("ab")
+    monkeypatch.setattr(cache, "__version__", "99.0")
+    assert cache_key("ab") != before
