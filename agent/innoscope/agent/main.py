@@ -144,6 +144,7 @@ class Agent:
         if self._pusher is not None:
             self._pusher.end()
             self._supervisor.join("push", _LAST_PUSH)
+        self._servers.workers.close()
         self._supervisor.join_all(_END_S)
 
     def _trouble(self) -> Trouble:
