@@ -52,7 +52,7 @@ def _main() -> Iterator[str]:
 
 def _command(name: str) -> Iterator[str]:
     command = importlib.import_module(f"innoscope.cli.{name.replace('-', '')}").command
-    context = click.Context(command, info_name=f"innoscope {name}", parent=None)
+    context = _context(command, f"innoscope {name}")
     yield from _named(f"innoscope-{name}", COMMANDS[name])
     yield ".SH SYNOPSIS"
     yield from _usage(command, context)
@@ -64,8 +64,13 @@ def _command(name: str) -> Iterator[str]:
     yield from _see_also("innoscope (1)", "innoscope\\-agent.toml (5)")
 
 
+def _context(command: click.Command, name: str) -> click.Context:
+    """Return a context with the help options that the command has when a person calls it."""
+    return click.Context(command, info_name=name, help_option_names=cli.context_settings["help_option_names"])
+
+
 def _sub(command: click.Command, name: str) -> Iterator[str]:
-    context = click.Context(command, info_name=name)
+    context = _context(command, name)
     yield f".SS {_text(name)}"
     yield from _usage(command, context)
     for _, lines in _paragraphs(command.help):

@@ -16,7 +16,11 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
 @pytest.fixture
 def memory_folder() -> Iterator[Path]:
-    """Make a folder in memory for code that forces its writes to disk: a busy disk takes up to a second."""
+    """Make a folder in memory, for tests that write to disk (fsync) or write a file thousands of times.
+
+    On a busy disk each of these writes can take a second: ext4 also forces a file to disk that was emptied
+    and written again.
+    """
     place = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="innoscope-unit-", dir=place) as name:
         yield Path(name)

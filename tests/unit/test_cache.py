@@ -12,7 +12,6 @@ import pytest
 
 from innoscope import cache
 from innoscope.cache import Cache, cache_folder, cache_key
-from unit.rewriting import rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,10 +19,10 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the cache that the tests use."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path / "innoscope" / "things"
+def folder(memory_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder that the cache uses for things."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(memory_folder))
+    return memory_folder / "innoscope" / "things"
 
 
 def test_what_was_written_comes_back(folder: Path) -> None:
@@ -51,9 +50,9 @@ def test_damage_anywhere_shows(folder: Path) -> None:
     file = folder / "one"
     whole = file.read_bytes()
     for index in range(len(whole)):
-        rewrite(file, whole[:index] + bytes([whole[index] ^ 1]) + whole[index + 1 :])
+        file.write_bytes(whole[:index] + bytes([whole[index] ^ 1]) + whole[index + 1 :])
         assert things.read("one") is None
-        rewrite(file, whole[:index])
+        file.write_bytes(whole[:index])
         assert things.read("one") is None
 
 

@@ -147,7 +147,8 @@ def test_a_helper_of_its_own_session_ends_when_it_is_undone_by_hand(world: World
     stat = Path(f"/proc/{helper}/stat").read_text().rpartition(")")[2].split()
     assert int(stat[3]) != os.getsid(0), "it would end with our terminal"
     assert int(stat[1]) != os.getpid(), "it would become a zombie of ours"
-    assert {str(Path(f"/proc/{helper}/fd/{number}").readlink()) for number in range(3)} == {os.devnull}
+    files = [Path(f"/proc/{helper}/fd/{number}") for number in range(3)]
+    until(lambda: {str(file.readlink()) for file in files} == {os.devnull})
     engine.undo(None, change.id, account=ACCOUNT, who="bob", means=means)
 
     until(lambda: not _helpers(change.id))

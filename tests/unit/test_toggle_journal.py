@@ -15,7 +15,6 @@ from innoscope.errors import BadFile
 from innoscope.toggles import entries, lock
 from innoscope.toggles.journal import Journal
 from innoscope.toggles.model import Refused, Step
-from unit.rewriting import rewrite
 from unit.toggling import entry
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def test_a_line_that_was_cut_off_is_told_and_left_out(journal: Journal) -> None:
     journal.intend(entry("one"))
     whole = journal.path.read_bytes()
     for length in range(1, len(whole)):
-        rewrite(journal.path, whole + whole[:length])
+        journal.path.write_bytes(whole + whole[:length])
         reading = journal.read()
         assert [one.id for one in reading.entries] == ["one"]
         assert "cut off" in reading.notes[0]
@@ -212,7 +211,7 @@ def test_mutated_files_give_entries_or_bad_file(journal: Journal) -> None:
     draw = random.Random(SEED)  # noqa: S311
     read = bad = 0
     for _ in range(MUTATIONS):
-        rewrite(journal.path, _mutated(whole, draw))
+        journal.path.write_bytes(_mutated(whole, draw))
         try:
             journal.read()
         except BadFile as error:

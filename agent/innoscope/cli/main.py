@@ -103,8 +103,11 @@ class LazyGroup(click.Group):
 @click.pass_obj
 def cli(settings: Settings, debug: bool) -> None:
     """See inside a live MySQL or MariaDB server without stopping it."""
+    from innoscope import _native  # here, because get_command has reported a core that is not built
+
     settings.debug = debug
     logs.set_up_for_command(debug=debug)
+    _native.print_only_location_of_panics()
 
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:

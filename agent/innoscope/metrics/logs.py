@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any, Final
 
-from innoscope import _native, sanitize
+from innoscope import sanitize
 
 _log = logging.getLogger(__name__)
 
@@ -35,11 +35,10 @@ def set_up_for_command(*, debug: bool) -> None:
 
 
 def log_uncaught() -> None:
-    """Send exceptions that nobody catches to the log: Python and the core would print them unescaped."""
+    """Send exceptions that nobody catches to the log: Python would print them unescaped."""
     sys.excepthook = _log_exception
     sys.unraisablehook = _log_unraisable
     threading.excepthook = _log_thread_exception
-    _native.print_only_location_of_panics()
 
 
 def _log_exception(kind: type[BaseException], error: BaseException | None, _: object = None) -> None:
