@@ -23,6 +23,7 @@ from safety.command import innoscope
 from safety.fake_server import PLUGINS
 from safety.sensing import Sensing
 from safety.strangers import Strangers
+from safety.tenant import Tenant
 from servers import Keeper, Server
 
 if TYPE_CHECKING:
@@ -136,6 +137,61 @@ def test_the_agent_tells_a_stranger_nothing(named: Target, folder: Path, account
             scrape = agent.until(lambda found: found.why("sql") is not None)
             assert scrape.value("sql_up") == 0
         assert told(process) == b""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("doctor",),
+        ("stacks", "--queries"),
+        ("diagnose", "--seconds", "1", "--no-probes"),
+        ("watch", "--list", "--no-probes"),
+        ("toggle", "list"),
+    ],
+    ids=lambda command: str(command[0]),
+)
+def test_a_container_s_server_that_is_only_found_is_told_nothing(
+    folder: Path, account: str, command: tuple[str, ...]
+) -> None:
+    with Tenant(folder, "caching_sha2_password") as tenant:
+        result = innoscope(*command, "--defaults-file", account, under=tenant.under)
+        assert tenant.told() == []
+    if command[0] in ("doctor", "stacks", "diagnose"):
+        assert "SQL is used only when you name it" in result.stdout + result.stderr, result.stderr
+
+
+@pytest.mark.parametrize("asked", PLUGINS)
+def test_a_container_s_server_that_was_chosen_is_not_told_the_password(
+    folder: Path, account: str, asked: str
+) -> None:
+    with Tenant(folder, asked) as tenant:
+        result = innoscope("doctor", "--pid", tenant.pid, "--defaults-file", account, under=tenant.under)
+        got = b"".join(tenant.told())
+    assert "SQL is used only when you name it" not in result.stdout
+    assert got or asked == "sha256_password", "it was let in as far as the login"
+    assert_no_secret(got)
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+def test_the_agent_asks_a_container_s_server_that_its_configuration_leads_to(
+    folder: Path, account: str, *, hidden: bool
+) -> None:
+    """A tenant may give its socket the path of another server's; outside that leads elsewhere."""
+    with Tenant(folder, "caching_sha2_password", hidden=hidden) as tenant:
+        server = Server.__new__(Server)
+        server._folder = type("Place", (), {"inside": tenant.socket.parent})()
+        options = ("[sql]", f"defaults_file = '{account}'")
+        with (
+            Sensing("--no-probes", under=tenant.under) as sensor,
+            Running(server, sensor=sensor.path, under=tenant.under, options=options) as agent,
+        ):
+            scrape = agent.until(lambda found: found.why("sql") is not None)
+            assert scrape.value("sql_up") == 0
+            page = agent.get("/api/status")[1].decode()
+        got = tenant.told()
+    assert ("SQL is used only when you name it" in page) is hidden
+    assert (got == []) is hidden
+    assert_no_secret(b"".join(got))
 
 
 @pytest.mark.parametrize("what", ["rows", "nulls", "long", "columns", "slow"])

@@ -209,7 +209,7 @@ def _document(
     if done is not None:
         problem = log.problem[0] if log is not None and log.problem else None
         rescue = {"steps": done.steps, "seconds": done.seconds, "answered": done.answered, "journal": problem}
-    return {"target": asdict(target), "found": asdict(found), "rescue": rescue}
+    return {"target": target.document(), "found": asdict(found), "rescue": rescue}
 
 
 def _title(target: Target) -> str:

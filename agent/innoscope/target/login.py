@@ -105,7 +105,10 @@ class _Never:
         raise _refused("the server wants the password in clear text", _OTHER_WAY)
 
 
-_OTHER_WAY: Final = "an account with mysql_native_password, caching_sha2_password or ed25519"
+_OTHER_WAY: Final = (
+    "an account with mysql_native_password or ed25519, or one with caching_sha2_password that the server "
+    "remembers: log in with another client first"
+)
 
 
 def budget(timeout: float) -> Budget:
@@ -132,7 +135,7 @@ def _context(tls: Tls) -> ssl.SSLContext:
 def _unverified() -> SqlFailed:
     return _refused(
         "the server wants the password itself, and nothing shows that it is the right server",
-        "ssl-ca in the option file: who signed the server's certificate",
+        f"ssl-ca in the option file, for TLS over TCP; or {_OTHER_WAY}",
     )
 
 
