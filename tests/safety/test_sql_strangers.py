@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from certificates import self_signed
 from innoscope.errors import SqlFailed
 from innoscope.target import sql
 from innoscope.target.discover import find_one
 from innoscope.target.proc import ProcFs
 from safety.agenting import Running
 from safety.command import innoscope
-from safety.fake_server import PLUGINS
+from safety.fake_server import FORMS, PLUGINS
 from safety.sensing import Sensing
 from safety.strangers import Strangers
 from safety.tenant import Tenant
@@ -137,6 +138,26 @@ def test_the_agent_tells_a_stranger_nothing(named: Target, folder: Path, account
             scrape = agent.until(lambda found: found.why("sql") is not None)
             assert scrape.value("sql_up") == 0
         assert told(process) == b""
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("first", ["sha256_password", "caching_sha2_password"])
+def test_no_form_of_a_greeting_gets_the_password_of_a_server_that_is_not_verified(
+    folder: Path, account: str, first: str, form: str
+) -> None:
+    """Over TLS PyMySQL puts the password into its first packet if the greeting names sha256_password."""
+    self_signed(folder)
+    both = folder / "both.pem"
+    both.write_text((folder / "cert.pem").read_text() + (folder / "key.pem").read_text())
+    with fake("--port", 0, "--first", first, "--form", form, "--certificate", both) as (process, port):
+        with pytest.raises(SqlFailed) as caught:
+            sql.connect_tcp("127.0.0.2", port, account)  # as if it were another host
+        assert process.stdout is not None
+        got = bytes.fromhex(json.loads(process.stdout.readline()))
+    assert_no_secret(got)
+    if first == "sha256_password" and form != "without the rest of the nonce":  # where no plugin can be read
+        assert "was not told" in caught.value.what or "no MySQL server" in caught.value.what
+        assert got == b""
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from pymysql.connections import Connection as Driver
+from pymysql.constants import CLIENT
 
 from innoscope.errors import BadFile, SqlFailed
 from innoscope.target.wire import Budget, tls_context
@@ -33,9 +34,13 @@ class Connection(Driver):
     Only a verified server is told the password itself (full authentication of sha256 and caching_sha2).
     """
 
+    server_capabilities: int
+    _auth_plugin_name: str
+
     def __init__(self, account: Credentials, budget: Budget, *, verified: bool, host: str, tls: Tls | None):
         self._budget = budget
         self._verified = verified
+        self._tls = tls is not None
         super().__init__(
             host=host,
             user=account.user,
@@ -49,19 +54,23 @@ class Connection(Driver):
             defer_connect=True,
         )
 
-    def log_in(self, wire: Wire, *, tls: bool) -> None:
+    def log_in(self, wire: Wire) -> None:
         """Log in over a connected socket. Raises what PyMySQL does, or SqlFailed before anything is sent."""
-        greeting = wire.greeting()
-        if greeting is not None and tls and not greeting.tls:
-            raise _refused("the server does not speak TLS", "enable TLS on the server")
-        if greeting is not None and greeting.plugin == _PLAIN and not self._verified:
-            raise _unverified()
+        wire.check_greeting()
         self.connect(wire)
         self._budget.login_until = float("inf")
+
+    def _get_server_information(self) -> None:
+        """Let PyMySQL read the greeting, and judge by what it has read: by that it is going to log in."""
+        super()._get_server_information()  # type: ignore[misc]
+        if self._tls and not self.server_capabilities & CLIENT.SSL:
+            raise _refused("the server does not speak TLS", "enable TLS on the server")
+        self._check_plugin()
 
     def write_packet(self, payload: bytes) -> None:
         """Send one packet of the login; PyMySQL has no other use for it."""
         if self._budget.logging_in:
+            self._check_plugin()
             self._check(payload)
         super().write_packet(payload)
 
@@ -77,6 +86,11 @@ class Connection(Driver):
     def abandon(self) -> None:
         """Close it without a farewell, which a stalled server may not read."""
         self._force_close()  # type: ignore[attr-defined]
+
+    def _check_plugin(self) -> None:
+        """Refuse the plugin with which PyMySQL puts the password itself into its first packet over TLS."""
+        if self._auth_plugin_name == _PLAIN and not self._verified:
+            raise _unverified()
 
     def _check(self, payload: bytes) -> None:
         password = self.password

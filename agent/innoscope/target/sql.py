@@ -127,9 +127,9 @@ def _to_this_host(
     with explaining(account.user, where):
         connection = _to_target(proc, target, account, made, host, account.tls)
         with _connected(host, port, made) as wire:
-            wire.greeting()  # it has accepted us then, so the kernel knows who it is
+            wire.check_greeting()  # it has accepted us then, so the kernel knows who it is
             peer.require_tcp(proc, target, wire, where)
-            connection.log_in(wire, tls=account.tls is not None)
+            connection.log_in(wire)
     return connection
 
 
@@ -154,7 +154,7 @@ def _to_another_host(host: str, port: int, account: Credentials, timeout: float)
         known = account.tls is not None and account.tls.ca is not None
         connection = Connection(account, made, verified=known, host=host, tls=account.tls)
         with _connected(host, port, made) as wire:
-            connection.log_in(wire, tls=True)
+            connection.log_in(wire)
     return connection
 
 
@@ -165,7 +165,7 @@ def _over_socket(proc: ProcFs, target: Target, path: str, account: Credentials, 
         connection = _to_target(proc, target, account, made, "localhost", None)
         with _closing_on_error(_wire(socket.AF_UNIX, reachable, made)) as wire:
             peer.require_unix(proc, target, wire, path)
-            connection.log_in(wire, tls=False)
+            connection.log_in(wire)
     return connection
 
 
