@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Seconds for which a server that ended is still told of, with mysqld_up 0.
 _REMEMBERED: Final = 3600.0
+#: And no more than so many of them: the sensor tells of fewer.
+_MOST_ENDED: Final = 64
 #: Threads that wait for answers over SQL, however many servers there are. One that does not answer takes its
 #: thread for ``sql.timeout_seconds``.
 _SQL_THREADS: Final = 32
@@ -160,13 +162,15 @@ class Servers:
         return next((its for its, ours in list(self._sensor_s.items()) if ours == name), None)
 
     def forget_the_gone(self) -> None:
-        """Drop those that ended long ago."""
-        for server in list(self._known.values()):
-            if server.up is not False:
-                continue
-            if self._clock() - server.seen_at > _REMEMBERED:
+        """Drop those that ended long ago, and the first to end if there are many."""
+        ended = [server for server in self if server.up is False]
+        ended.sort(key=lambda server: server.seen_at, reverse=True)
+        for number, server in enumerate(ended):
+            if number >= _MOST_ENDED or self._clock() - server.seen_at > _REMEMBERED:
                 self.close(server)
                 del self._known[server.name]
+        known = self._known
+        self._sensor_s = {its: ours for its, ours in self._sensor_s.items() if ours in known}
 
     def close(self, server: Server) -> None:
         """Let go of its connection."""
