@@ -20,6 +20,8 @@ from innoscope.sensor import protocol
 from innoscope.sensor.main import Sensor, Settings
 from innoscope.target import discover
 from innoscope.target.proc import ProcFs
+from safety.fake_server import FORMS, PLUGINS
+from safety.fake_server import greeting as fake_greeting
 from servers import NAMES, Server, fetch
 
 if TYPE_CHECKING:
@@ -64,6 +66,9 @@ def _all() -> Iterator[tuple[str, bytes]]:
     yield "catalogs", bytes([_loader("web.yaml")]) + b"basic_auth_users:\n  a: $2y$10$" + b"x" * 53 + b"\n"
     for request in _requests():
         yield "http", request
+    for plugin in PLUGINS:
+        for form in FORMS:
+            yield "greeting", fake_greeting(plugin, form, tls=True)
 
 
 def _loader(name: str) -> int:

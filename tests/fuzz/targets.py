@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pymysql.constants import CR
+from pymysql.err import OperationalError
+from pymysql.protocol import MysqlPacket
+
 from innoscope.agent import config
 from innoscope.collectors import sql_catalog
 from innoscope.collectors.kinds import Kinds
@@ -24,6 +28,10 @@ from innoscope.metrics import registry
 from innoscope.probes import catalog as probes_catalog
 from innoscope.sensor import protocol
 from innoscope.stacks import catalog as waits_catalog
+from innoscope.target.credentials import Credentials
+from innoscope.target.login import Connection, budget
+from innoscope.target.sql_errors import explaining
+from innoscope.target.wire import require_greeting
 from innoscope.toggles import catalog as toggles_catalog
 
 if TYPE_CHECKING:
@@ -49,6 +57,8 @@ LOADERS: Final[tuple[tuple[str, Callable[[Path], object]], ...]] = (
     ("web.yaml", webconfig.load),
 )
 _FRAME_S: Final = 0.5
+#: No greeting has it by chance.
+PASSWORD: Final = "correct horse battery staple"  # noqa: S105
 
 
 @dataclass(frozen=True)
@@ -126,10 +136,59 @@ def catalogs(data: bytes) -> None:
         _in_file(data[1:], LOADERS[data[0] % len(LOADERS)][1])
 
 
+class _Replayed(Connection):
+    """A login over TLS to a server that is not verified, and that says no more than its greeting."""
+
+    def __init__(self, greeting: bytes) -> None:
+        super().__init__(Credentials("fuzz", PASSWORD), budget(1.0), verified=False, host="fuzz", tls=None)
+        self._greeting: bytes | None = greeting
+        self.sent = b""
+        self.ssl, self.ctx, self._next_seq_id = True, self, 0
+
+    def wrap_socket(self, *_: object, **__: object) -> _Replayed:
+        """Stand for the encrypted socket."""
+        return self
+
+    def makefile(self, _mode: str) -> io.BytesIO:
+        """Return what it says: nothing more."""
+        return io.BytesIO()
+
+    def _read_packet(self, *_: object) -> MysqlPacket:
+        if self._greeting is None:
+            raise OperationalError(CR.CR_SERVER_LOST, "it says no more")
+        packet, self._greeting = MysqlPacket(self._greeting, "utf8"), None
+        return packet
+
+    def _write_bytes(self, data: bytes) -> None:
+        self.sent += data
+
+    def _force_close(self) -> None:
+        """Close nothing: there is no socket."""
+
+    def begin(self) -> None:
+        """Read the greeting and answer it."""
+        self._get_server_information()
+        self._request_authentication()  # type: ignore[attr-defined]
+
+
+def greeting(data: bytes) -> None:
+    """Log in to a server with this greeting: the password itself is not sent."""
+    login = _Replayed(data)
+    try:
+        with explaining("fuzz", "here"):
+            require_greeting(data)
+            login.begin()
+    except InnoscopeError:
+        pass
+    if PASSWORD.encode() in login.sent:
+        raise AssertionError("an unverified server was told the password")
+
+
 PYTHON: Final = {
     "incident": Target(incident, ("innoscope.incident", "innoscope.diagnose"), 64 << 10),
     "sensor": Target(sensor, ("innoscope.sensor.protocol",), 60 << 10),
     "http": Target(http, ("innoscope.exporter.head",), 40 << 10),
+    "greeting": Target(greeting, ("innoscope.target.wire", "innoscope.target.login"), 4 << 10),
     "catalogs": Target(catalogs, ("innoscope",), 64 << 10),
 }
 

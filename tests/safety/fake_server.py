@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import socket
+import ssl
 import struct
 from pathlib import Path
 
@@ -16,6 +17,20 @@ _NONCE = b"ABCDEFGHIJKLMNOPQRST"
 #: CLIENT_PROTOCOL_41, SECURE_CONNECTION, PLUGIN_AUTH, CONNECT_WITH_DB and others; SSL is 1 << 11.
 _CAPABILITIES = 0x000F_F7FF | 1 << 19
 _LONGEST_S = 3
+#: Forms of a greeting: the length of the nonce that it announces, the rest of the nonce, and the end.
+FORMS = {
+    "as it should be": (21, _NONCE[8:], b"\0"),
+    "without an end": (21, _NONCE[8:], b""),
+    "with a long nonce": (255, b"x" * 246, b"\0"),
+    "with an old server's length": (0, _NONCE[8:], b"\0"),
+    # In these PyMySQL and whoever believes the length find different plugins.
+    "with a nonce much shorter than announced": (255, b"", b"\0"),
+    "with a nonce shorter than announced": (40, _NONCE[8:], b"\0"),
+    "without the rest of the nonce": (21, b"", b"\0"),
+    "with bytes after the plugin": (255, b"", b"\0" + b"x" * 100),
+    "with a plugin that is not ASCII": (21, _NONCE[8:], b"\xff\0"),
+    "without a version": (21, _NONCE[8:], b"\0"),
+}
 
 
 def packet(number: int, body: bytes) -> bytes:
@@ -23,17 +38,35 @@ def packet(number: int, body: bytes) -> bytes:
     return struct.pack("<I", len(body))[:3] + bytes([number & 255]) + body
 
 
-def greeting(plugin: str) -> bytes:
-    """Protocol::HandshakeV10."""
-    low, high = _CAPABILITIES & 0xFFFF, _CAPABILITIES >> 16
-    begin = b"\x0a8.0.30\0" + struct.pack("<I", 7) + _NONCE[:8] + b"\0" + struct.pack("<H", low)
-    middle = b"\x21" + struct.pack("<HH", 2, high) + bytes([21]) + b"\0" * 10
-    return begin + middle + _NONCE[8:] + b"\0" + plugin.encode() + b"\0"
+def greeting(plugin: str, form: str = "as it should be", *, tls: bool = False) -> bytes:
+    """Protocol::HandshakeV10, or what passes for it, in one of ``FORMS``."""
+    length, nonce, end = FORMS[form]
+    low, high = (_CAPABILITIES | tls << 11) & 0xFFFF, _CAPABILITIES >> 16
+    version = b"" if form == "without a version" else b"8.0.30"
+    begin = b"\x0a" + version + b"\0" + struct.pack("<I", 7) + _NONCE[:8] + b"\0" + struct.pack("<H", low)
+    middle = b"\x21" + struct.pack("<HH", 2, high) + bytes([length]) + b"\0" * 10
+    return begin + middle + nonce + b"\0" + plugin.encode() + end
 
 
 def public_key() -> bytes:
     """A key of our own, for whoever would encrypt a password with it."""
     return Path(__file__).with_name("fake_server.pem").read_bytes()
+
+
+def encrypted(connection: socket.socket, form: str, first: str, certificate: str) -> bytes:
+    """Greet in this form, speak TLS if the client does, and return what came."""
+    connection.settimeout(_LONGEST_S)
+    got = b""
+    try:
+        connection.sendall(packet(0, greeting(first, form, tls=True)))
+        got += connection.recv(36)
+        if got:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            got += context.wrap_socket(connection, server_side=True).recv(4096)
+    except OSError:
+        pass
+    return got
 
 
 def serve(connection: socket.socket, first: str, asked: str) -> bytes:
@@ -110,6 +143,8 @@ def main() -> None:
     options.add_argument("--first", default=PLUGINS[0])
     options.add_argument("--asked", default=PLUGINS[0])
     options.add_argument("--stream")
+    options.add_argument("--form", default="as it should be", choices=FORMS)
+    options.add_argument("--certificate", help="Speak TLS with this, and read one packet.")
     chosen = options.parse_args()
     listener = socket.socket(socket.AF_UNIX if chosen.socket else socket.AF_INET)
     listener.bind(chosen.socket or ("0.0.0.0", chosen.port))  # noqa: S104
@@ -126,7 +161,11 @@ def main() -> None:
                 except OSError:
                     continue
             else:
-                got = serve(connection, chosen.first, chosen.asked)
+                got = (
+                    encrypted(connection, chosen.form, chosen.first, chosen.certificate)
+                    if chosen.certificate
+                    else serve(connection, chosen.first, chosen.asked)
+                )
                 print(json.dumps(got.hex()), flush=True)
 
 

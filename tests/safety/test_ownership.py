@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -22,12 +23,16 @@ from safety.strangers import UID, Strangers
 from servers import Server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 STRANGERS = 300
 SCRAPES = 100
 SENSOR_BYTES = 90 << 20
+#: Of another owner than the crowd.
+OTHER_UID = UID + 1
+PLACES = 4
+PATIENCE_S = 20
 _COLLECTORS = ("process", "waits", "memory", "probes")
 
 
@@ -83,6 +88,43 @@ def test_a_crowd_of_strangers_disturbs_nobody(strangers: Strangers) -> None:
     assert "Traceback" not in log
     assert log.count(f'owner="uid {UID}"') == 1, "said once, not for each"
     assert "is on its data directory" in log
+
+
+def test_a_crowd_of_one_owner_leaves_places_to_others(strangers: Strangers, folder: Path) -> None:
+    """All of them are servers by the rule; the crowd was there first."""
+    rule = folder / "places.toml"
+    rule.write_text(f"users = ['{UID}', '{OTHER_UID}']\nmax_servers = {PLACES}\n")
+    rule.chmod(0o644)
+
+    def home(name: str, uid: int) -> Path:
+        place = folder / name
+        place.mkdir()
+        os.chown(place, uid, uid)
+        return place
+
+    def watched(sensor: Sensing) -> set[int]:
+        return {one.target.pid for one in sensor.client.collect().servers if one.target.pid in running}
+
+    def until(holds: Callable[[set[int]], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not holds(found := watched(sensor)):
+            assert time.monotonic() < deadline, (found, sensor.log)
+            time.sleep(0.5)
+
+    running = {strangers.start(cwd=home(str(number), UID)) for number in range(3 * PLACES)}
+    crowd = frozenset(running)
+    environment = {ownership.VARIABLE: str(rule)}
+    with Sensing("--no-probes", environment=environment) as sensor:
+        until(lambda found: len(found & crowd) >= 2)
+        data = home("data", OTHER_UID)
+        for _ in range(3):
+            pid = strangers.start(uid=OTHER_UID, cwd=data)
+            running.add(pid)
+            until(lambda found, pid=pid: pid in found)  # type: ignore[misc]
+            strangers.end(pid)
+        log = sensor.log
+    assert "Traceback" not in log
+    assert "raise max_servers" in log
 
 
 def test_strangers_are_listed_with_a_remedy(strangers: Strangers) -> None:

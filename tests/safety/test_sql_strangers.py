@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from certificates import self_signed
 from innoscope.errors import SqlFailed
 from innoscope.target import sql
 from innoscope.target.discover import find_one
 from innoscope.target.proc import ProcFs
 from safety.agenting import Running
 from safety.command import innoscope
-from safety.fake_server import PLUGINS
+from safety.fake_server import FORMS, PLUGINS
 from safety.sensing import Sensing
 from safety.strangers import Strangers
+from safety.tenant import Tenant
 from servers import Keeper, Server
 
 if TYPE_CHECKING:
@@ -136,6 +138,81 @@ def test_the_agent_tells_a_stranger_nothing(named: Target, folder: Path, account
             scrape = agent.until(lambda found: found.why("sql") is not None)
             assert scrape.value("sql_up") == 0
         assert told(process) == b""
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("first", ["sha256_password", "caching_sha2_password"])
+def test_no_form_of_a_greeting_gets_the_password_of_a_server_that_is_not_verified(
+    folder: Path, account: str, first: str, form: str
+) -> None:
+    """Over TLS PyMySQL puts the password into its first packet if the greeting names sha256_password."""
+    self_signed(folder)
+    both = folder / "both.pem"
+    both.write_text((folder / "cert.pem").read_text() + (folder / "key.pem").read_text())
+    with fake("--port", 0, "--first", first, "--form", form, "--certificate", both) as (process, port):
+        with pytest.raises(SqlFailed) as caught:
+            sql.connect_tcp("127.0.0.2", port, account)  # as if it were another host
+        assert process.stdout is not None
+        got = bytes.fromhex(json.loads(process.stdout.readline()))
+    assert_no_secret(got)
+    if first == "sha256_password" and form != "without the rest of the nonce":  # where no plugin can be read
+        assert "was not told" in caught.value.what or "no MySQL server" in caught.value.what
+        assert got == b""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("doctor",),
+        ("stacks", "--queries"),
+        ("diagnose", "--seconds", "1", "--no-probes"),
+        ("watch", "--list", "--no-probes"),
+        ("toggle", "list"),
+    ],
+    ids=lambda command: str(command[0]),
+)
+def test_a_container_s_server_that_is_only_found_is_told_nothing(
+    folder: Path, account: str, command: tuple[str, ...]
+) -> None:
+    with Tenant(folder, "caching_sha2_password") as tenant:
+        result = innoscope(*command, "--defaults-file", account, under=tenant.under)
+        assert tenant.told() == []
+    if command[0] in ("doctor", "stacks", "diagnose"):
+        assert "SQL is used only when you name it" in result.stdout + result.stderr, result.stderr
+
+
+@pytest.mark.parametrize("asked", PLUGINS)
+def test_a_container_s_server_that_was_chosen_is_not_told_the_password(
+    folder: Path, account: str, asked: str
+) -> None:
+    with Tenant(folder, asked) as tenant:
+        result = innoscope("doctor", "--pid", tenant.pid, "--defaults-file", account, under=tenant.under)
+        got = b"".join(tenant.told())
+    assert "SQL is used only when you name it" not in result.stdout
+    assert got or asked == "sha256_password", "it was let in as far as the login"
+    assert_no_secret(got)
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+def test_the_agent_asks_a_container_s_server_that_its_configuration_leads_to(
+    folder: Path, account: str, *, hidden: bool
+) -> None:
+    """A tenant may give its socket the path of another server's; outside that leads elsewhere."""
+    with Tenant(folder, "caching_sha2_password", hidden=hidden) as tenant:
+        server = Server.__new__(Server)
+        server._folder = type("Place", (), {"inside": tenant.socket.parent})()
+        options = ("[sql]", f"defaults_file = '{account}'")
+        with (
+            Sensing("--no-probes", under=tenant.under) as sensor,
+            Running(server, sensor=sensor.path, under=tenant.under, options=options) as agent,
+        ):
+            scrape = agent.until(lambda found: found.why("sql") is not None)
+            assert scrape.value("sql_up") == 0
+            page = agent.get("/api/status")[1].decode()
+        got = tenant.told()
+    assert ("SQL is used only when you name it" in page) is hidden
+    assert (got == []) is hidden
+    assert_no_secret(b"".join(got))
 
 
 @pytest.mark.parametrize("what", ["rows", "nulls", "long", "columns", "slow"])

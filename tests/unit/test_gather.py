@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +17,8 @@ from innoscope.agent.profiles import Store, moment
 from innoscope.agent.routes import budget
 from innoscope.agent.servers import Servers
 from innoscope.collectors.own import SensorState, own
+from innoscope.exporter.counters import Life
+from innoscope.exporter.merge import Reading
 from innoscope.exporter.web import Request
 from innoscope.metrics import registry
 from innoscope.metrics.model import Outcome, Sample
@@ -23,6 +26,7 @@ from innoscope.sensor.client import SensorDown, ServerProfiles
 from innoscope.sensor.protocol import Reply, ServerReply
 from innoscope.stacks.model import Frame, Trust
 from innoscope.stacks.profiles import Chunk, Stack
+from innoscope.supervision import Trouble
 from innoscope.target.proc import ProcFs
 from unit.test_target_sql import target
 
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
     from innoscope.agent.gather import Picture
 
 QUIET = config.Config(sql=config.Sql(enabled=False), sensor=config.Sensor(timeout_seconds=0.2))
+#: Beyond the kernel's most (4 Mi).
+NO_PID = 1 << 23
 #: Ourselves, as a process that is there.
 ALIVE = target(start_time=ProcFs().stat(os.getpid()).start_time, socket="/run/a.sock")
 
@@ -267,3 +273,38 @@ def test_each_chunk_is_told_on_once_by_our_name() -> None:
     store.poll()
 
     assert told == [("orders", 1)]
+
+
+def test_ten_thousand_names_in_turn_leave_memory_flat() -> None:
+    """Each is another process, which has ended by the next second."""
+    counted = tuple(
+        Sample(metric.name, 1, tuple(label.values[0] if label.values else "one" for label in metric.labels))
+        for metric in registry.default()
+        if metric.sources[0] == "probes" and metric.kind == "counter"
+    )
+    clock = Clock()
+    servers = Servers(QUIET, clock)
+    gatherer = Gatherer(Sensor(), servers, registry.default(), clock)
+    gatherer.state.answered(("boot", 7), "0.1.0", 1.5, 4096, Trouble())
+    sizes = []
+    tracemalloc.start()
+    for number in range(10_000):
+        ended = target(pid=NO_PID, start_time=number, socket=f"/{number:05}")
+        assert servers.met(f"pid {number:05}", ended) is not None
+        outcome = Outcome("probes", True, 0.1, counted, None)
+        gatherer._merger.merge(Reading(f"pid {number:05}", Life(number, "boot"), (outcome,)))
+        clock.now += 1
+        if number % 20 == 19:
+            gatherer.maintain()
+        if number % 1000 == 999:
+            ours = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/innoscope/*")])
+            sizes.append(sum(one.size for one in ours.statistics("filename")))
+    tracemalloc.stop()
+    assert len(list(servers)) == len(servers._sensor_s) == len(gatherer._merger._kept) <= 64
+    assert sizes[-1] < sizes[0] * 1.05, sizes
+
+    clock.now += 2 * 3600
+    gatherer.maintain()
+    assert not list(servers)
+    assert not servers._sensor_s
+    assert not gatherer._merger._kept

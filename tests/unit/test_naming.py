@@ -53,7 +53,68 @@ def test_two_living_servers_never_share_a_name(proc: ProcFs) -> None:
     second = names.give(target(pid=2, container="b", socket="/b.sock"), {first})
     third = names.give(target(pid=1, container="c", socket="/b.sock", datadir="/b.sock"), {first, second})
 
-    assert (first, second, third) == ("3306", "/b.sock", "pid 1")
+    assert (first, second, third) == ("3306", "3306 in b", "3306 in c")
+
+
+def pods(proc: ProcFs, count: int, **changes: object) -> tuple[Names, dict[str, Home]]:
+    """Servers of one image in containers of their own, each with a volume; their names."""
+    names, given = Names({}, proc), dict[str, Home]()
+    for number in range(count):
+        home, pid = Home(number, 2, 999), 1000 + number
+        container = f"{number:012x}"
+        given[names.give(target(pid=pid, container=container, **changes), given.keys(), home)] = home
+    return names, given
+
+
+@pytest.mark.parametrize("port", [3306, None])
+def test_a_server_in_a_container_keeps_its_name_over_restarts(proc: ProcFs, port: int | None) -> None:
+    names, given = pods(proc, 8, port=port)
+    assert len(given) == 8
+    assert not [name for name in given if name.startswith("pid ")]
+    for restart in range(5):
+        alive = set(given)
+        for name, home in given.items():
+            alive.discard(name)
+            again = target(pid=5000 + restart, container=f"{restart:06x}{home.device:06x}", port=port)
+            assert names.give(again, alive, home) == name
+            alive.add(name)
+
+
+def test_all_restart_at_once_in_another_order(proc: ProcFs) -> None:
+    names, given = pods(proc, 5, port=None)
+    alive = set[str]()
+    for name, home in reversed(given.items()):
+        assert names.give(silent(9000, container=f"{home.device:012x}"), alive, home) == name
+        alive.add(name)
+
+
+def test_servers_of_one_container_have_names_of_their_own(proc: ProcFs) -> None:
+    names, taken = Names({}, proc), set[str]()
+    for number in range(5):
+        name = names.give(target(pid=1000 + number, container="abc"), taken, Home(number, 2, 999))
+        again = names.give(target(pid=2000 + number, container="abc"), taken, Home(number, 2, 999))
+        assert name == again
+        assert not name.startswith("pid ")
+        taken.add(name)
+    assert len(taken) == 5
+
+
+def test_namespaces_are_no_container_s_id(proc: ProcFs) -> None:
+    names = Names({}, proc)
+    assert names.give(target(pid=7, container="mnt,pid"), {"3306"}) == "pid 7"
+    name = names.give(target(pid=7, container="mnt,pid"), {"3306"}, HOME)
+    assert name == names.give(target(pid=8, container="mnt,pid"), {"3306"}, HOME)
+    assert name.startswith("3306 in ")
+
+
+def test_the_names_that_are_remembered_are_bounded(proc: ProcFs) -> None:
+    names = Names({}, proc)
+    for number in range(1500):
+        for port in (None, 3306):
+            one = target(pid=1, port=port, container=f"{number:012x}")
+            names.give(one, {"3306"}, Home(1, number, 27))
+    assert len(names._owners) <= 1024
+    assert len(names._makeshift) <= 1024
 
 
 def test_the_successor_on_a_data_directory_takes_the_name(proc: ProcFs) -> None:

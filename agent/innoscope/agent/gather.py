@@ -129,11 +129,12 @@ class Gatherer:
         return self._clock() - self.picture.at if self.picture else 0.0
 
     def maintain(self) -> None:
-        """What is to be done now and then: look for servers while the sensor does not tell of them."""
+        """Look for servers while the sensor does not tell of them, and forget those that ended long ago."""
         targets = () if self.state.up else find_all(ProcFs())
         with self._lock:
             self._servers.found(targets)
             self._servers.forget_the_gone()
+            self._merger.keep_only(server.name for server in self._servers)
 
     def _gather(self, budget: float) -> Picture:
         deadline = self._clock() + budget

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +12,7 @@ from innoscope.collectors.runner import Runner, slow_kind
 from innoscope.collectors.sql import SqlCollector
 from innoscope.metrics.model import Outcome
 from innoscope.sensor.naming import Names
-from innoscope.target import sql
+from innoscope.target import choice, sql
 from innoscope.target.discover import still_same
 from innoscope.target.proc import ProcFs
 from innoscope.workers import Workers
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Seconds for which a server that ended is still told of, with mysqld_up 0.
 _REMEMBERED: Final = 3600.0
+#: And no more than so many of them: the sensor tells of fewer.
+_MOST_ENDED: Final = 64
 #: Threads that wait for answers over SQL, however many servers there are. One that does not answer takes its
 #: thread for ``sql.timeout_seconds``.
 _SQL_THREADS: Final = 32
@@ -160,13 +162,15 @@ class Servers:
         return next((its for its, ours in list(self._sensor_s.items()) if ours == name), None)
 
     def forget_the_gone(self) -> None:
-        """Drop those that ended long ago."""
-        for server in list(self._known.values()):
-            if server.up is not False:
-                continue
-            if self._clock() - server.seen_at > _REMEMBERED:
+        """Drop those that ended long ago, and the first to end if there are many."""
+        ended = [server for server in self if server.up is False]
+        ended.sort(key=lambda server: server.seen_at, reverse=True)
+        for number, server in enumerate(ended):
+            if number >= _MOST_ENDED or self._clock() - server.seen_at > _REMEMBERED:
                 self.close(server)
                 del self._known[server.name]
+        known = self._known
+        self._sensor_s = {its: ours for its, ours in self._sensor_s.items() if ours in known}
 
     def close(self, server: Server) -> None:
         """Let go of its connection."""
@@ -190,15 +194,25 @@ class Servers:
         user = (named and named.user) or settings.user
         connect: Callable[[float], Connection]
         if named is not None and named.host is not None and named.port is not None:
-            connect = partial(sql.connect_tcp, named.host, named.port, file, user, target=target)
+            chosen = replace(target, chosen=True) if target else None  # over TCP it is asked as configured
+            connect = partial(sql.connect_tcp, named.host, named.port, file, user, target=chosen)
         elif target is not None:
-            connect = partial(sql.connect, target, file, user)
+            connect = partial(_connect, target, named, file, user)
         else:
             return None
         flavour, version = (target.flavour, target.version) if target else ("", ())
         within = partial(connect, settings.timeout_seconds)
         asking = SqlCollector(within, sql_catalog.default(), flavour, version, settings.timeout_seconds)
         return Lane(asking, connect, self.workers, str(target.pid) if target else named.name if named else "")
+
+
+def _connect(
+    target: Target, named: Named | None, file: str | None, user: str | None, timeout: float
+) -> Connection:
+    """Connect to a server that was found. In a container it has to be one that a ``[[server]]`` leads to."""
+    proc = ProcFs()
+    chosen = named is not None and choice.chosen_by(proc, target, named.socket, named.port)
+    return sql.connect(replace(target, chosen=chosen), file, user, timeout, proc=proc)
 
 
 def same(before: Target, now: Target) -> bool:

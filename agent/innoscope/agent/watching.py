@@ -79,6 +79,9 @@ class Watching:
             if there_are.get(name) is not recorder:
                 self._tell(name, watcher.cut_short(time.time()))
                 del self._watchers[name]
+                if name not in there_are:
+                    self.taken.pop(name, None)
+                    self.taken_at.pop(name, None)
         for name, recorder in there_are.items():
             now = time.time()
             if name not in self._watchers:

@@ -32,7 +32,7 @@ def command(as_json: bool) -> None:
     """
     targets, ignored = survey()
     if as_json:
-        told = [asdict(target) for target in targets]
+        told = [target.document() for target in targets]
         told += [asdict(one) | {"ignored": str(one)} for one in ignored]
         emit.document(told, indent=2)
     else:

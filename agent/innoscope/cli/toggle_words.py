@@ -123,7 +123,7 @@ def plan_lines(target: Target, plan: Plan) -> Iterator[str]:
 def plan_document(target: Target, plan: Plan) -> Mapping[str, object]:
     """The same for programs."""
     return {
-        "target": asdict(target),
+        "target": target.document(),
         "toggle": plan.toggle.name,
         "risk": plan.toggle.risk.value,
         "value": plan.value,

@@ -105,7 +105,8 @@ def _show_done(target: Target, found: Standing, done: Rescue | None, as_json: bo
     """Say what was done, and why the journal does not have it, if so."""
     if as_json:
         rescue = None if done is None else asdict(done)
-        emit.document({"at": time.time(), "target": asdict(target), "found": asdict(found), "rescue": rescue})
+        told = {"target": target.document(), "found": asdict(found), "rescue": rescue}
+        emit.document({"at": time.time(), **told})
     elif done is not None:
         answer = "answers" if done.answered else "does not listen yet, as a server that starts or recovers"
         steps = ", ".join(done.steps)

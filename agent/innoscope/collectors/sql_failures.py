@@ -7,6 +7,7 @@ from typing import Final
 
 from innoscope.collectors.errors import CollectorFailed
 from innoscope.errors import BadFile, InnoscopeError, SqlFailed
+from innoscope.target.choice import NotChosen
 
 #: Error numbers of servers and clients (mysqld_error.h, errmsg.h) → reason.
 _REASONS: Final = {
@@ -41,7 +42,7 @@ def explain(error: BaseException) -> CollectorFailed:
         return CollectorFailed("error", f"{type(error).__name__}: {error}")
     reason = _reason(error)
     words = error.what.removeprefix(_PREFIX)
-    if reason == "denied" and error.remedy:
+    if (reason == "denied" or isinstance(error, NotChosen)) and error.remedy:
         words += f" ({error.remedy})"
     return CollectorFailed(reason, words)
 

@@ -69,7 +69,7 @@ def document(report: Report) -> dict[str, Any]:
         "exit_code": int(report.verdict),
         "host": [asdict(check) for check in report.host],
         "targets": [
-            {"target": asdict(target), "checks": [asdict(check) for check in checks]}
+            {"target": target.document(), "checks": [asdict(check) for check in checks]}
             for target, checks in servers
         ],
         "ignored": [asdict(one) for one in report.ignored],

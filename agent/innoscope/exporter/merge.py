@@ -51,13 +51,20 @@ def failure(outcome: Outcome) -> tuple[str, str]:
     return (reason, words) if colon and reason in REASONS else ("error", text)
 
 
+class _Kept:
+    """What must outlive a scrape of one server: how counters went on, and which label values were let in."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self.let_in: dict[tuple[str, int], set[str]] = {}
+
+
 class Merger:
-    """Keeps what must outlive a scrape: how counters went on, and which label values were let in."""
+    """Merges the readings of all servers. What it keeps of one is for ``keep_only`` to drop."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._counters = Counters()
-        self._let_in: dict[tuple[str, str, int], set[str]] = {}
+        self._kept: dict[str, _Kept] = {}
         self._dropped: set[tuple[str, str, tuple[str, ...]]] = set()
         self._unknown: set[tuple[str, str]] = set()
 
@@ -66,8 +73,14 @@ class Merger:
         """Series left out so far because a label had too many values."""
         return len(self._dropped)
 
+    def keep_only(self, servers: Iterable[str]) -> None:
+        """Drop what is kept of all servers but these, and of ourselves."""
+        names = {"", *servers}
+        self._kept = {name: kept for name, kept in self._kept.items() if name in names}
+
     def merge(self, reading: Reading) -> list[Series]:
         """One value a series: from its best source, bounded, and going on from the last scrape."""
+        kept = self._kept.setdefault(reading.server, _Kept())
         best: dict[tuple[str, tuple[str, ...]], tuple[int, Value]] = {}
         for outcome in reading.outcomes:
             ranks: dict[str, int | None] = {}
@@ -81,10 +94,9 @@ class Merger:
         found = []
         for (name, labels), (rank, value) in best.items():
             metric = self._registry[name]
-            if self._bounded(reading.server, metric, labels):
+            if self._bounded(reading.server, kept, metric, labels):
                 if metric.kind in ("counter", "histogram") and name not in LASTING:
-                    series = (reading.server, name, labels)
-                    value = self._counters.settle(series, metric.sources[rank], reading.life, value)
+                    value = kept.counters.settle((name, labels), metric.sources[rank], reading.life, value)
                 found.append(Series(metric, reading.server, labels, value))
         return found
 
@@ -101,7 +113,7 @@ class Merger:
             )
         return None
 
-    def _bounded(self, server: str, metric: Metric, labels: tuple[str, ...]) -> bool:
+    def _bounded(self, server: str, kept: _Kept, metric: Metric, labels: tuple[str, ...]) -> bool:
         """Whether all label values are within their bounds. A value that was let in once stays."""
         for place, (label, value) in enumerate(zip(metric.labels, labels, strict=True)):
             if label.values is not None:
@@ -109,7 +121,7 @@ class Merger:
             elif metric.kind == "info":
                 within = True  # one series: the collector tells one at a time
             else:
-                let_in = self._let_in.setdefault((server, metric.name, place), set())
+                let_in = kept.let_in.setdefault((metric.name, place), set())
                 within = value in let_in or len(let_in) < label.most
                 if within:
                     let_in.add(value)

@@ -139,7 +139,8 @@ class Sensor:
     def tick(self, beat: Beat = lambda: None) -> None:
         """Begin to watch servers that are new, and end with those that are gone. Skip one that fails."""
         now = time.monotonic()
-        pids = self._admission.pids(self._known.keys(), self._passed_by)
+        resting = {pid for pid, failing in self._failing.items() if now < failing.again_at}
+        pids = self._admission.pids(self._known.keys(), self._passed_by, resting)
         self._end_gone(set(pids), now)
         self._passed_by.intersection_update(pids)
         for pid in self._failing.keys() - set(pids):
@@ -295,9 +296,18 @@ class Sensor:
         """End watches whose process is gone, and forget servers that have been down for long."""
         for pid, known in list(self._known.items()):
             slot = self._slots[known.name]
-            if pid not in pids or slot.watch is None or not _alive(slot.watch):
-                _log.info("server ended", extra={"server": known.name, "pid": pid})
-                del self._known[pid]
+            alive = slot.watch is not None and _alive(slot.watch)
+            if pid in pids and alive:
+                continue
+            del self._known[pid]
+            extra = {"server": known.name, "pid": pid}
+            if alive:  # it is not down, but nothing more is known of it
+                _log.warning("server gave up its place", extra=extra)
+                self._workers.submit(Job(ENDING, known.name, slot.end))
+                with self._lock:
+                    del self._slots[known.name]
+            else:
+                _log.info("server ended", extra=extra)
                 slot.ended()
         ended = [(slot.ended_at, name) for name, slot in self._slots.items() if slot.watch is None]
         with self._lock:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import struct
 import time
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.errors import BadFile
@@ -166,7 +166,7 @@ def _value(data: Any) -> Value:
 
 def encode_target(target: Target) -> dict[str, Any]:
     """A target as plain values."""
-    return asdict(target) | {"version": list(target.version)}
+    return target.document() | {"version": list(target.version)}
 
 
 #: The types that a field of a target may have.
@@ -178,8 +178,9 @@ _TARGET: Final[dict[str, tuple[type, ...]]] = {
 
 
 def decode_target(data: Any) -> Target:
-    """The reverse; raises BadMessage. Keys that we do not know are passed over."""
-    values = {field.name: expect(data, dict).get(field.name) for field in fields(Target)}
+    """The reverse; raises BadMessage. Keys that we do not know are passed over, and nothing is ``chosen``."""
+    names = [field.name for field in fields(Target) if field.name != "chosen"]
+    values = {name: expect(data, dict).get(name) for name in names}
     for name, value in values.items():
         if type(value) not in _TARGET.get(name, (str,)):
             raise BadMessage(f"a target's {name} is not what it should be: {value!r:.60}")

@@ -40,6 +40,17 @@ def in_foreign_container(proc: ProcFs, pid: int) -> bool:
     return bool(_ids(proc, pid))
 
 
+def tenant_of(proc: ProcFs, pid: int) -> str | None:
+    """Return which container it is in: the outermost one's id, else its pid namespace; None on this host."""
+    ids = _ids(proc, pid)
+    if ids:
+        return ids[0]
+    try:
+        return proc.namespace(pid, "pid") if proc.owner(pid).nested else None
+    except (PermissionError, ProcessLookupError):
+        return None
+
+
 def _ids(proc: ProcFs, pid: int) -> list[str]:
     """Container ids in the process's cgroup path, outermost first; none that we are in ourselves."""
     try:

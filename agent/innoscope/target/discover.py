@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from innoscope.errors import NoSuchProcess, NoTarget, NotAServer
-from innoscope.target import endpoints, executable, ownership, version
+from innoscope.target import choice, endpoints, executable, ownership, version
 from innoscope.target.container import container_of
 from innoscope.target.model import Target
 from innoscope.target.native_errors import gone, no_rights
@@ -118,12 +118,15 @@ def find_one(
     Root may name any user's server by ``pid``. Raises NoTarget (none matches, or several do), NoSuchProcess,
     NotAServer (also for one whose owner is not allowed), BadFile (the rule of owners), and NoRights where the
     kernel does not let us look into it; ``readable=False`` returns that one with what could be learnt.
+
+    It is ``chosen`` if ``pid`` names it, or if ``socket`` or ``port`` leads to it from here.
     """
     proc = proc or ProcFs()
     target = _choose(proc, pid, socket, port)
     if readable:
         _must_be_readable(proc, target.pid)
-    return target
+    named = (socket, port) != (None, None) and choice.chosen_by(proc, target, socket, port)
+    return replace(target, chosen=pid is not None or named)
 
 
 def _choose(proc: ProcFs, pid: int | None, socket: str | None, port: int | None) -> Target:

@@ -27,16 +27,24 @@ def home_of(proc: ProcFs, target: Target) -> Home | None:
 
     A process may repeat the options of another one, but it cannot enter a directory that it has no right to.
     """
-    pid = target.pid
+    found = directory_of(proc, target.pid)
+    if found is None or not target.datadir:
+        return found
+    try:
+        named = os.stat(proc.inside(target.pid, target.datadir))  # noqa: PTH116
+    except OSError:
+        return None
+    return found if (named.st_dev, named.st_ino) == (found.device, found.inode) else None
+
+
+def directory_of(proc: ProcFs, pid: int) -> Home | None:
+    """Return the same without the server's options: any directory of its own that it has changed to."""
     try:
         here, root = os.stat(proc.path(pid, "cwd")), os.stat(proc.path(pid, "root"))  # noqa: PTH116
-        named = os.stat(proc.inside(pid, target.datadir)) if target.datadir else here  # noqa: PTH116
         uids = proc.owner(pid).uids
     except OSError:
         return None
-    if os.path.samestat(here, root) or not os.path.samestat(here, named):
-        return None
-    if here.st_uid not in uids and set(uids) != {0}:
+    if os.path.samestat(here, root) or (here.st_uid not in uids and set(uids) != {0}):
         return None
     return Home(here.st_dev, here.st_ino, uids[1])
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from pymysql.connections import Connection as Driver
+from pymysql.constants import CLIENT
 
 from innoscope.errors import BadFile, SqlFailed
 from innoscope.target.wire import Budget, tls_context
@@ -33,9 +34,13 @@ class Connection(Driver):
     Only a verified server is told the password itself (full authentication of sha256 and caching_sha2).
     """
 
+    server_capabilities: int
+    _auth_plugin_name: str
+
     def __init__(self, account: Credentials, budget: Budget, *, verified: bool, host: str, tls: Tls | None):
         self._budget = budget
         self._verified = verified
+        self._tls = tls is not None
         super().__init__(
             host=host,
             user=account.user,
@@ -49,19 +54,23 @@ class Connection(Driver):
             defer_connect=True,
         )
 
-    def log_in(self, wire: Wire, *, tls: bool) -> None:
+    def log_in(self, wire: Wire) -> None:
         """Log in over a connected socket. Raises what PyMySQL does, or SqlFailed before anything is sent."""
-        greeting = wire.greeting()
-        if greeting is not None and tls and not greeting.tls:
-            raise _refused("the server does not speak TLS", "enable TLS on the server")
-        if greeting is not None and greeting.plugin == _PLAIN and not self._verified:
-            raise _unverified()
+        wire.check_greeting()
         self.connect(wire)
         self._budget.login_until = float("inf")
+
+    def _get_server_information(self) -> None:
+        """Let PyMySQL read the greeting, and judge by what it has read: by that it is going to log in."""
+        super()._get_server_information()  # type: ignore[misc]
+        if self._tls and not self.server_capabilities & CLIENT.SSL:
+            raise _refused("the server does not speak TLS", "enable TLS on the server")
+        self._check_plugin()
 
     def write_packet(self, payload: bytes) -> None:
         """Send one packet of the login; PyMySQL has no other use for it."""
         if self._budget.logging_in:
+            self._check_plugin()
             self._check(payload)
         super().write_packet(payload)
 
@@ -77,6 +86,11 @@ class Connection(Driver):
     def abandon(self) -> None:
         """Close it without a farewell, which a stalled server may not read."""
         self._force_close()  # type: ignore[attr-defined]
+
+    def _check_plugin(self) -> None:
+        """Refuse the plugin with which PyMySQL puts the password itself into its first packet over TLS."""
+        if self._auth_plugin_name == _PLAIN and not self._verified:
+            raise _unverified()
 
     def _check(self, payload: bytes) -> None:
         password = self.password
@@ -105,7 +119,10 @@ class _Never:
         raise _refused("the server wants the password in clear text", _OTHER_WAY)
 
 
-_OTHER_WAY: Final = "an account with mysql_native_password, caching_sha2_password or ed25519"
+_OTHER_WAY: Final = (
+    "an account with mysql_native_password or ed25519, or one with caching_sha2_password that the server "
+    "remembers: log in with another client first"
+)
 
 
 def budget(timeout: float) -> Budget:
@@ -132,7 +149,7 @@ def _context(tls: Tls) -> ssl.SSLContext:
 def _unverified() -> SqlFailed:
     return _refused(
         "the server wants the password itself, and nothing shows that it is the right server",
-        "ssl-ca in the option file: who signed the server's certificate",
+        f"ssl-ca in the option file, for TLS over TCP; or {_OTHER_WAY}",
     )
 
 

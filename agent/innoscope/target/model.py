@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,14 @@ class Target:
     root: str  # "/" or the chroot as seen from here
     container: str | None  # short container id or the namespaces that differ from ours ("mnt,pid,user")
     symbols: str  # symtab, debug-file, symbol-pack, debugdata, dynsym or none: where names will come from
+    #: A person named this very process: only then is SQL used if it runs in a container (choice.py).
+    chosen: bool = field(default=False, compare=False)
+
+    def document(self) -> dict[str, Any]:
+        """Return what programs are told of it: how it was found is no part of its identity."""
+        told = asdict(self)
+        del told["chosen"]
+        return told
 
     def inside(self, path: str) -> str:
         """A path of the server's own file system, as we can open it from here."""

@@ -21,6 +21,10 @@ _INIT: Final = (1, 0)
 _UNKNOWN_UID: Final = 65534
 
 
+#: Seconds to connect to a socket of this host, of which we want to know who listens.
+_CONNECT_S: Final = 0.2
+
+
 class Stranger(SqlFailed):
     """Another process than the server that is meant is at the other end."""
 
@@ -32,6 +36,18 @@ def require_unix(proc: ProcFs, target: Target, wire: socket.socket, path: str) -
         return
     who = f"process {pid}" if pid else "a process of another pid namespace"
     raise _stranger(f"{who} answers on {path} as {name_of(uid)}, not process {target.pid}")
+
+
+def listener(path: str) -> int | None:
+    """Return the pid of who listens on the Unix socket at this path; None if nobody does, or not here."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as wire:
+        wire.settimeout(_CONNECT_S)
+        try:
+            wire.connect(path)
+        except OSError:
+            return None
+        pid: int = _UCRED.unpack(wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[0]
+    return pid or None
 
 
 def require_tcp(proc: ProcFs, target: Target, wire: socket.socket, where: str) -> None:
@@ -60,8 +76,13 @@ def _uids(proc: ProcFs, target: Target) -> tuple[int, ...]:
         if proc.stat(target.pid).start_time != target.start_time:
             raise ProcessLookupError(errno.ESRCH, "another process has its pid")
     except (ProcessLookupError, PermissionError) as error:
-        raise Stranger(f"no SQL: process {target.pid} has ended", remedy="innoscope targets") from error
+        raise ended(target) from error
     return uids
+
+
+def ended(target: Target) -> Stranger:
+    """Return the error for a server that is gone."""
+    return Stranger(f"no SQL: process {target.pid} has ended", remedy="innoscope targets")
 
 
 def _stranger(what: str) -> Stranger:

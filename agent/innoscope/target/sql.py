@@ -14,7 +14,7 @@ from pymysql.constants import CR, ER
 from pymysql.err import OperationalError
 
 from innoscope.errors import SqlFailed
-from innoscope.target import credentials, login, peer, version
+from innoscope.target import choice, credentials, login, peer, version
 from innoscope.target.container import differing
 from innoscope.target.fingerprint import fingerprint
 from innoscope.target.login import Connection, LocalConnection
@@ -27,7 +27,7 @@ from innoscope.target.wire import Wire
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from innoscope.target.credentials import Credentials
+    from innoscope.target.credentials import Credentials, Tls
     from innoscope.target.model import Target
     from innoscope.target.wire import Budget
 
@@ -79,9 +79,10 @@ def connect(
     """Connect over the target's Unix socket, else over TCP on 127.0.0.1 in our own network namespace.
 
     Nothing is told to another process that listens there. ``timeout`` is seconds, for connecting and for each
-    answer as a whole. Raises SqlFailed or BadFile (option file).
+    answer as a whole. Raises SqlFailed (NotChosen for a server in a container) or BadFile (option file).
     """
     proc = proc or ProcFs()
+    choice.require_chosen(proc, target)
     account = credentials.find(options_file, user)
     if target.socket is not None:
         return _over_socket(proc, target, target.socket, account, timeout)
@@ -102,15 +103,17 @@ def connect_tcp(
 ) -> Connection:
     """Connect over TCP: on this host to the ``target`` only, to another host always with TLS.
 
-    Raises SqlFailed or BadFile.
+    Raises SqlFailed (NotChosen for a server in a container) or BadFile.
     """
-    account = credentials.find(options_file, user)
+    proc = proc or ProcFs()
     if host not in _HERE:
+        account = credentials.find(options_file, user)
         account = replace(account, tls=account.tls or credentials.Tls())
         return _to_another_host(host, port, account, timeout)
     if target is None:
         raise SqlFailed(f"no SQL: no server of this host listens on port {port}", remedy="innoscope targets")
-    return _to_this_host(proc or ProcFs(), target, host, port, account, timeout)
+    choice.require_chosen(proc, target)
+    return _to_this_host(proc, target, host, port, credentials.find(options_file, user), timeout)
 
 
 def _to_this_host(
@@ -121,12 +124,27 @@ def _to_this_host(
     where = f"{host}:{port}"
     made = login.budget(timeout)
     with explaining(account.user, where):
-        connection = LocalConnection(account, made, verified=True, host=host, tls=account.tls)
+        connection = _to_target(proc, target, account, made, host, account.tls)
         with _connected(host, port, made) as wire:
-            wire.greeting()  # it has accepted us then, so the kernel knows who it is
+            wire.check_greeting()  # it has accepted us then, so the kernel knows who it is
             peer.require_tcp(proc, target, wire, where)
-            connection.log_in(wire, tls=account.tls is not None)
+            connection.log_in(wire)
     return connection
+
+
+def _to_target(
+    proc: ProcFs, target: Target, account: Credentials, budget: Budget, host: str, tls: Tls | None
+) -> Connection:
+    """Prepare a login to a server of this host or in a container; its socket will be checked.
+
+    That check verifies a server of this host. One in a container has to be chosen, and is told the password
+    itself only if a certificate shows that it is the right one.
+    """
+    choice.require_chosen(proc, target)
+    if choice.in_container(proc, target):
+        known = tls is not None and tls.ca is not None
+        return Connection(account, budget, verified=known, host=host, tls=tls)
+    return LocalConnection(account, budget, verified=True, host=host, tls=tls)
 
 
 def _to_another_host(host: str, port: int, account: Credentials, timeout: float) -> Connection:
@@ -135,7 +153,7 @@ def _to_another_host(host: str, port: int, account: Credentials, timeout: float)
         known = account.tls is not None and account.tls.ca is not None
         connection = Connection(account, made, verified=known, host=host, tls=account.tls)
         with _connected(host, port, made) as wire:
-            connection.log_in(wire, tls=True)
+            connection.log_in(wire)
     return connection
 
 
@@ -143,10 +161,10 @@ def _over_socket(proc: ProcFs, target: Target, path: str, account: Credentials, 
     made = login.budget(timeout)
     with socket_from_here(proc, target, path) as reachable, explaining(account.user, path):
         # Nothing leaves this host over a Unix socket: no TLS.
-        connection = LocalConnection(account, made, verified=True, host="localhost", tls=None)
+        connection = _to_target(proc, target, account, made, "localhost", None)
         with _closing_on_error(_wire(socket.AF_UNIX, reachable, made)) as wire:
             peer.require_unix(proc, target, wire, path)
-            connection.log_in(wire, tls=False)
+            connection.log_in(wire)
     return connection
 
 

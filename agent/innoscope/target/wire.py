@@ -30,6 +30,14 @@ _MOST_PACKETS: Final = 64
 _HEADER: Final = struct.Struct("<HBB")
 _MOST_GREETING: Final = 4096
 _ERROR: Final = 0xFF
+_PROTOCOL: Final = b"\x0a"
+#: After the version: thread id, 8 bytes of the nonce, capabilities in two halves, others, 10 reserved bytes.
+_FIXED: Final = 31
+#: Where the nonce's length is, how much of the nonce comes before it, and the least that comes after it.
+_NONCE_LENGTH: Final = 20
+_NONCE_BEGIN: Final = 8
+_LEAST_NONCE: Final = 13
+_PLUGIN_AUTH: Final = 1 << 3  # CLIENT_PLUGIN_AUTH, in the upper half of the capabilities
 
 
 @dataclass(slots=True)
@@ -138,7 +146,6 @@ class Wire(_Bounded):
         super().__init__(family, socket.SOCK_STREAM)
         self.budget = budget
         self._again = b""
-        self._greeting: Greeting | None = None
         self._greeted = False
         try:
             budget.begin()
@@ -149,7 +156,7 @@ class Wire(_Bounded):
             raise
 
     def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
-        """Receive; first of all what ``greeting`` has read."""
+        """Receive; first of all what ``check_greeting`` has read."""
         if not self._again:
             return super().recv_into(buffer, nbytes, flags)
         view = memoryview(buffer)
@@ -157,23 +164,20 @@ class Wire(_Bounded):
         view[:count], self._again = self._again[:count], self._again[count:]
         return count
 
-    def greeting(self) -> Greeting | None:
-        """Read what the server says first, before we say a word; None if it is an error.
+    def check_greeting(self) -> None:
+        """Read what the server says first, before we say a word. PyMySQL reads it again.
 
-        Raises OSError, or SqlFailed if it is no greeting.
+        Raises OSError, or SqlFailed if it is neither a greeting nor an error.
         """
-        if not self._greeted:
-            self._greeting, self._greeted = self._read_greeting(), True
-        return self._greeting
-
-    def _read_greeting(self) -> Greeting | None:
+        if self._greeted:
+            return
         head = self._exactly(_HEADER.size)
         low, high, _ = _HEADER.unpack(head)
         size = low + (high << 16)
         if not 0 < size <= _MOST_GREETING:
-            raise SqlFailed("no SQL: what listens there is no MySQL server", remedy="innoscope targets")
-        self._again = head + self._exactly(size)
-        return _greeting(self._again[_HEADER.size :])
+            raise _no_server()
+        self._again, self._greeted = head + self._exactly(size), True
+        require_greeting(self._again[_HEADER.size :])
 
     def _exactly(self, size: int) -> bytes:
         data = bytearray()
@@ -193,8 +197,6 @@ class Greeting:
     tls: bool
     plugins: bool  # it names the plugin when it asks for another one
     plugin: str
-
-
 def tls_context(base: ssl.SSLContext, budget: Budget) -> ssl.SSLContext:
     """Make what the context wraps keep to the budget."""
 
@@ -211,18 +213,21 @@ def tls_context(base: ssl.SSLContext, budget: Budget) -> ssl.SSLContext:
     return base
 
 
-_TLS: Final = 1 << 11
-_PLUGINS: Final = 1 << 19
+def require_greeting(payload: bytes) -> None:
+    """Raise SqlFailed unless it is an error, or Protocol::HandshakeV10 with all the bytes that it announces.
+
+    In a shorter one PyMySQL takes one field for another: a nonce that is too short is the plugin's name.
+    """
+    if payload[:1] == bytes([_ERROR]):
+        return
+    version, end, after = payload[1:].partition(b"\0")
+    if payload[:1] != _PROTOCOL or not version or not end or len(after) < _FIXED:
+        raise _no_server()
+    names_plugin = int.from_bytes(after[18:20], "little") & _PLUGIN_AUTH
+    plugin = _FIXED + max(_LEAST_NONCE, after[_NONCE_LENGTH] - _NONCE_BEGIN)
+    if len(after) < plugin + bool(names_plugin) or not after[plugin:].partition(b"\0")[0].isascii():
+        raise _no_server()
 
 
-def _greeting(payload: bytes) -> Greeting | None:
-    """Parse Protocol::HandshakeV10: version, thread id, nonce, capabilities in two halves, plugin's name."""
-    if payload[0] == _ERROR:
-        return None
-    after = payload.partition(b"\0")[2]
-    if payload[0] != 10 or len(after) < 4 + 8 + 1 + 2:
-        raise SqlFailed("no SQL: what listens there is no MySQL server", remedy="innoscope targets")
-    capabilities = int.from_bytes(after[13:15], "little") | int.from_bytes(after[18:20], "little") << 16
-    length = max(13, (after[20] if len(after) > 20 else 0) - 8)
-    plugin = after[31 + length :].partition(b"\0")[0] if capabilities & _PLUGINS else b""
-    return Greeting(bool(capabilities & _TLS), bool(capabilities & _PLUGINS), plugin.decode("latin-1"))
+def _no_server() -> SqlFailed:
+    return SqlFailed("no SQL: what listens there is no MySQL server", remedy="innoscope targets")

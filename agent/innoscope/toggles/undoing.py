@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from innoscope.errors import BadFile, CannotWrite, InnoscopeError
@@ -222,7 +222,8 @@ def _same_process(entry: Entry, target: Target | None) -> Target:
         )
     if target is None:
         try:
-            target = identify(ProcFs(), server.pid)
+            # A change by SQL was made in a server that a person had chosen, if it is a container's.
+            target = replace(identify(ProcFs(), server.pid), chosen=entry.way == "sql")
         except (ProcessLookupError, PermissionError) as error:
             raise Refused(f"cannot look at server {server.pid}: {error}", remedy="run it as root") from error
     if target.build_id != server.build_id:

@@ -150,7 +150,9 @@ class Live:
 
 
 def _in_its_place(target: Target, find: Callable[..., Target] = find_one) -> Target | None:
+    """Return who listens there now. Nobody has chosen that process: it may be a container's."""
     try:
-        return find(None, target.socket, None if target.socket else target.port)
+        found = find(None, target.socket, None if target.socket else target.port)
     except NoTarget:
         return None
+    return replace(found, chosen=False)

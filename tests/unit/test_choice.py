@@ -1,0 +1,182 @@
+"""No account is named to a container's server that nobody chose, no password is told to one that was."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope.agent import servers
+from innoscope.agent.config import Server as Named
+from innoscope.collectors.sql_failures import explain
+from innoscope.errors import SqlFailed
+from innoscope.sensor import protocol
+from innoscope.target import choice, discover, login, sql
+from innoscope.target.credentials import Credentials, Tls
+from innoscope.target.login import LocalConnection
+from innoscope.target.proc import ProcFs
+from innoscope.watch import live
+from unit.dumps import target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from innoscope.target.model import Target
+
+HOST, NESTED, IN_CGROUP, SHARED = 1, 2, 3, 4
+#: An option file that is missing would be an error, if it was looked for.
+NO_FILE = "/nowhere/my.cnf"
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> ProcFs:
+    """Process 1 of this host; 2 in another pid namespace; 3 in a container with the host's pids."""
+    for pid, inner in ((HOST, "1"), (NESTED, "2\t1"), (IN_CGROUP, "3")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "status").write_text(
+            f"Name:\tmysqld\nUid:\t999\t999\t999\t999\nNSpid:\t{inner}\n"
+        )
+        docker = f"0::/docker/{'ab' * 32}\n" if pid == IN_CGROUP else "0::/system.slice/mysql.service\n"
+        (tmp_path / str(pid) / "cgroup").write_text(docker)
+    return ProcFs(tmp_path)
+
+
+@pytest.fixture
+def listening(tmp_path: Path) -> Iterator[str]:
+    """The path of a socket on which this process listens."""
+    path = str(tmp_path / "my.sock")
+    with closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind(path)
+        listener.listen()
+        yield path
+
+
+def contained(**changes: object) -> Target:
+    """This very process, as if it ran in a container."""
+    return target(**{"pid": os.getpid(), "container": "ab" * 6, **changes})
+
+
+@pytest.mark.parametrize("pid", [NESTED, IN_CGROUP])
+def test_a_server_that_was_only_found_gets_no_account(proc: ProcFs, pid: int) -> None:
+    found = target(pid=pid)
+    with pytest.raises(choice.NotChosen, match=rf"in a container.*only when you name it.*--pid {pid}"):
+        sql.connect(found, NO_FILE, proc=proc)
+    with pytest.raises(choice.NotChosen):
+        sql.connect_tcp("127.0.0.1", 3306, NO_FILE, target=found, proc=proc)
+    choice.require_chosen(proc, target(pid=pid, chosen=True))
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [(None, False), ("mnt", False), ("mnt,net", False), ("mnt,pid", True), ("user", True), ("ab" * 6, True)],
+)
+def test_what_the_sensor_says_of_a_container_counts(
+    proc: ProcFs, told: str | None, *, expected: bool
+) -> None:
+    assert choice.in_container(proc, target(pid=HOST, container=told)) is expected
+
+
+def test_a_server_that_has_ended_is_not_asked(proc: ProcFs) -> None:
+    with pytest.raises(SqlFailed, match="has ended"):
+        sql.connect(target(pid=99), NO_FILE, proc=proc)
+
+
+def test_only_a_verified_server_of_this_host_may_be_told_the_password(proc: ProcFs) -> None:
+    account, budget = Credentials("ann", "secret"), login.budget(1)
+
+    ours = sql._to_target(proc, target(pid=HOST), account, budget, "localhost", None)
+    theirs = sql._to_target(proc, target(pid=NESTED, chosen=True), account, budget, "localhost", None)
+
+    assert isinstance(ours, LocalConnection)
+    assert ours._verified
+    assert not isinstance(theirs, LocalConnection)
+    assert not vars(theirs).get("_secure", False), "PyMySQL would send it as it is"
+    assert not theirs._verified
+    with pytest.raises(choice.NotChosen):
+        sql._to_target(proc, target(pid=NESTED), account, budget, "localhost", None)
+
+
+@pytest.mark.parametrize("ca", [None, "/etc/ssl/certs/ca-certificates.crt"])
+def test_a_certificate_shows_which_server_of_a_container_it_is(
+    proc: ProcFs, monkeypatch: pytest.MonkeyPatch, ca: str | None
+) -> None:
+    monkeypatch.setattr(login, "_context", lambda _tls: None)
+    monkeypatch.setattr(login, "tls_context", lambda _context, _budget: None)
+    tls, chosen = Tls(ca=ca), target(pid=NESTED, chosen=True)
+
+    found = sql._to_target(proc, chosen, Credentials("ann", "secret"), login.budget(1), "127.0.0.1", tls)
+
+    assert found._verified is (ca is not None)
+
+
+def test_connections_are_made_in_one_place() -> None:
+    package = Path(sql.__file__).parents[1]
+    making = re.compile(r"\b(?:Local)?Connection\((?!Driver|Connection\))")
+    using = {
+        str(path.relative_to(package)) for path in package.rglob("*.py") if making.search(path.read_text())
+    }
+    assert using - {"target/sql.py"} == set()
+    text = (package / "target" / "sql.py").read_text()
+    assert len(re.findall(r"\bLocalConnection\(", text)) == 1
+    assert len(re.findall(r"(?<!Local)\bConnection\(", text)) == 2, "to a target's container, to another host"
+
+
+def test_a_pid_chooses_and_an_option_of_the_server_does_not(
+    monkeypatch: pytest.MonkeyPatch, listening: str
+) -> None:
+    monkeypatch.setattr(discover, "_must_be_readable", lambda *_: None)
+
+    def find(found: Target, **named: object) -> bool:
+        monkeypatch.setattr(discover, "_choose", lambda *_: found)
+        return discover.find_one(**named).chosen  # type: ignore[arg-type]
+
+    assert find(contained(), pid=os.getpid())
+    assert not find(contained()), "the only server of the host"
+    assert find(contained(socket="/inside/my.sock"), socket=listening), "it listens there"
+    assert not find(contained(pid=1, socket=listening), socket=listening), "its own path is called the same"
+    assert not find(contained(socket="/nowhere/my.sock"), socket="/nowhere/my.sock")
+
+
+def test_a_port_chooses_in_our_own_network_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = contained(port=3306)
+    assert choice.chosen_by(ProcFs(), ours, None, 3306)
+    assert not choice.chosen_by(ProcFs(), ours, None, 3307)
+    assert not choice.chosen_by(ProcFs(), ours, None, None)
+    monkeypatch.setattr(ProcFs, "namespace", lambda _self, pid, name: f"{name}:[{pid}]")
+    assert not choice.chosen_by(ProcFs(), ours, None, 3306)
+
+
+def test_an_entry_of_the_agent_chooses_the_server_that_it_leads_to(
+    monkeypatch: pytest.MonkeyPatch, listening: str
+) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(sql, "connect", lambda one, *_, **__: seen.append(one.chosen))
+    for named in (None, Named("a", socket=listening), Named("b", socket="/nowhere"), Named("c", port=1)):
+        servers._connect(contained(socket=listening), named, None, None, 1.0)
+    assert seen == [False, True, False, False]
+
+
+def test_the_sensor_chooses_nothing() -> None:
+    told = protocol.encode_target(target(chosen=True))
+    assert "chosen" not in told
+    assert not protocol.decode_target(told | {"chosen": True}).chosen
+    assert "chosen" not in target(chosen=True).document()
+
+
+def test_who_takes_a_chosen_server_s_place_is_not_chosen() -> None:
+    found = live._in_its_place(target(chosen=True), lambda *_: target(pid=5, chosen=True))
+    assert found is not None
+    assert not found.chosen
+
+
+def test_the_agent_s_failure_has_the_next_command(proc: ProcFs) -> None:
+    with pytest.raises(choice.NotChosen) as caught:
+        choice.require_chosen(proc, target(pid=NESTED))
+    failed = explain(caught.value)
+    assert failed.reason == "refused"
+    assert "[[server]]" in failed.words
