@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
     from innoscope.agent.gather import Picture
 
-QUIET = config.Config(sql=config.Sql(enabled=False), sensor=config.Sensor(timeout_seconds=0.2))
+#: No SQL, and so much time for a sensor's answer that no busy host exceeds it.
+QUIET = config.Config(sql=config.Sql(enabled=False), sensor=config.Sensor(timeout_seconds=60.0))
+IMPATIENT = config.Config(sql=config.Sql(enabled=False), sensor=config.Sensor(timeout_seconds=0.2))
+_AMPLE_S = 60.0
 #: Beyond the kernel's most (4 Mi).
 NO_PID = 1 << 23
 #: Ourselves, as a process that is there.
@@ -78,7 +81,7 @@ def gathered(sensor: Sensor, count: int = 1, settings: config.Config = QUIET) ->
     found = []
     for _ in range(count):
         clock.now += 1
-        picture = gatherer.gather(0.5)
+        picture = gatherer.gather(_AMPLE_S)
         assert picture is not None
         found.append(picture)
     return found
@@ -139,7 +142,7 @@ def test_a_server_that_we_found_ourselves_takes_the_sensors_name() -> None:
     servers.found([ALIVE])
     assert [server.name for server in servers] == ["/run/a.sock"]
 
-    picture = gatherer.gather(0.5)
+    picture = gatherer.gather(_AMPLE_S)
 
     assert picture is not None
     assert [view.name for view in picture.servers] == ["3306"]
@@ -174,7 +177,7 @@ def test_a_sensor_that_hangs_holds_nobody_up() -> None:
     sensor = Sensor(reply())
     sensor.may_go_on.clear()
     began = time.monotonic()
-    (picture,) = gathered(sensor)
+    (picture,) = gathered(sensor, settings=IMPATIENT)
     sensor.may_go_on.set()
 
     assert time.monotonic() - began < 0.5
@@ -184,7 +187,7 @@ def test_a_sensor_that_hangs_holds_nobody_up() -> None:
 def test_who_comes_while_another_gathers_gets_the_last_picture_in_time() -> None:
     sensor = Sensor(reply(), reply())
     gatherer = Gatherer(sensor, Servers(QUIET), registry.default())
-    first = gatherer.gather(0.5)
+    first = gatherer.gather(_AMPLE_S)
     with gatherer._lock:
         found: list[Picture | None] = []
         thread = threading.Thread(target=lambda: found.append(gatherer.gather(0.05)))
