@@ -306,7 +306,8 @@ def test_ten_thousand_names_in_turn_leave_memory_flat() -> None:
             sizes.append(sum(one.size for one in ours.statistics("filename")))
     tracemalloc.stop()
     assert len(list(servers)) == len(servers._sensor_s) == len(gatherer._merger._kept) <= 64
-    assert sizes[-1] < sizes[0] * 1.05, sizes
+    # The second thousand fills what remembers 1,024 names; from then on nothing may grow.
+    assert sizes[-1] < sizes[1] * 1.01, sizes
 
     clock.now += 2 * 3600
     gatherer.maintain()
