@@ -59,6 +59,10 @@ class BadFile(InnoscopeError):
     exit_code = 9
 
 
+class NotRead(BadFile):
+    """A file or process exceeds a limit, so it was not read. Another attempt would end in the same way."""
+
+
 class CannotWrite(InnoscopeError):
     """The output could not be written: no such folder, no rights, a full disk."""
 
