@@ -4,8 +4,8 @@ use std::cell::OnceCell;
 use std::convert::Infallible;
 
 use gimli::{
-    AttributeValue, DebuggingInformationEntry, Dwarf, DwarfSections, EndianSlice, LittleEndian, Section as _,
-    SectionId, Unit, UnitHeader, UnitOffset, constants,
+    AbbreviationsCacheStrategy, AttributeValue, DebuggingInformationEntry, Dwarf, DwarfSections, EndianSlice,
+    EntriesCursor, LittleEndian, Section as _, SectionId, Unit, UnitHeader, UnitOffset, constants,
 };
 use rustc_hash::FxHashMap;
 
@@ -71,7 +71,9 @@ pub(super) struct Units<'data> {
 impl<'data> Units<'data> {
     /// The list of units; it ends where the section is damaged.
     pub fn new(sections: &'data Sections) -> Self {
-        let dwarf = sections.all.borrow(|section| EndianSlice::new(section, LittleEndian));
+        let mut dwarf = sections.all.borrow(|section| EndianSlice::new(section, LittleEndian));
+        // Or many small units with one large table would take its size for each of them.
+        dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::Duplicates);
         let mut headers = Vec::new();
         let mut iter = dwarf.units();
         while let Ok(Some(header)) = iter.next() {
@@ -134,18 +136,19 @@ impl<'data> Units<'data> {
     }
 
     /// Variables and types with these names, outside of functions: the name and the variable's or own type.
+    ///
+    /// Visits each entry once, however deep namespaces are nested.
     pub fn declared<T>(&self, unit: usize, names: &FxHashMap<String, T>) -> Vec<(String, Place)> {
         let mut found = Vec::new();
-        if let Some(root) = self.headers.get(unit).map(UnitHeader::root_offset) {
-            self.declared_in(Place { unit, offset: root }, names, &mut found);
-        }
-        found
-    }
-
-    fn declared_in<T>(&self, scope: Place, names: &FxHashMap<String, T>, found: &mut Vec<(String, Place)>) {
-        self.children(scope, |place, entry| {
+        let Some(parsed) = self.unit(unit) else { return found };
+        let mut entries = parsed.entries();
+        while let Ok(true) = advance(&mut entries) {
+            let Some(entry) = entries.current() else { continue };
+            if entry.depth() == 0 && entry.offset() != parsed.root_offset() {
+                break; // the unit has ended
+            }
+            let place = Place { unit, offset: entry.offset() };
             match entry.tag() {
-                constants::DW_TAG_namespace => self.declared_in(place, names, found),
                 constants::DW_TAG_variable => {
                     if let Some(name) = self.wanted(place, entry, names)
                         && let Some(of) = self.referred(place, entry, constants::DW_AT_type)
@@ -162,8 +165,8 @@ impl<'data> Units<'data> {
                 }
                 _ => {}
             }
-            true
-        });
+        }
+        found
     }
 
     fn wanted<T>(&self, place: Place, entry: &Entry<'data>, names: &FxHashMap<String, T>) -> Option<String> {
@@ -210,6 +213,17 @@ impl<'data> Units<'data> {
         let value = entry.attr_value(constants::DW_AT_name)?;
         Some(self.dwarf.attr_string(self.unit(place.unit)?, value).ok()?.slice())
     }
+}
+
+/// Move to the next entry, without entering anything but the unit itself and namespaces. Returns whether there may be
+/// more; the current entry is `None` at the end of a list of siblings.
+fn advance(entries: &mut EntriesCursor<'_, Slice<'_>>) -> gimli::Result<bool> {
+    let enters = |entry: &Entry<'_>| entry.depth() == 0 || entry.tag() == constants::DW_TAG_namespace;
+    if entries.current().is_none_or(enters) {
+        return entries.next_entry();
+    }
+    entries.next_sibling()?;
+    Ok(true)
 }
 
 /// Where the names are in the section of strings. Linkers let a string share the end of a longer one.
