@@ -49,6 +49,15 @@ def process(pid: str) -> list[object]:
     return [attempt(look), attempt(look), attempt(lambda: len(_native.CodeFile(int(pid)).functions(["m"])))]
 
 
+def crowd(pids: str) -> list[object]:
+    """The problems of all processes' files, all processes being observed at once."""
+    opened = [_native.Process(int(pid)) for pid in pids.split(",")]
+    problems = [module.problem for one in opened for module in one.modules()]
+    opened.clear()
+    again = _native.Process(int(pids.split(",")[-1]))
+    return [problems, [module.problem for module in again.modules()]]
+
+
 def memory(pid: str) -> list[object]:
     """What is read of a server's memory, twice, and the CPU seconds of the second time."""
     collector = MemoryCollector(target_of(int(pid)), status=True, variables=True)
@@ -87,7 +96,7 @@ def _queued() -> float:
 
 def main() -> None:
     """Ask, and report."""
-    ask = {"file": file, "process": process, "memory": memory}[sys.argv[1]]
+    ask = {"file": file, "process": process, "memory": memory, "crowd": crowd}[sys.argv[1]]
     before, began = _memory(), time.monotonic() - _queued()
     answers = ask(sys.argv[2])
     seconds, grown = time.monotonic() - _queued() - began, _memory() - before

@@ -6,6 +6,7 @@ use gimli::{
     RegisterRule, UnwindContext, UnwindExpression, UnwindSection as _, Value, X86_64,
 };
 
+use crate::symbols::kept::Kept;
 use crate::symbols::{Bytes, ElfFile, limits};
 
 type Slice<'data> = EndianSlice<'data, LittleEndian>;
@@ -232,7 +233,7 @@ pub struct UnwindTable {
     frames: Bytes,
     header: Option<Bytes>,
     /// Without a header: where each entry's function begins, and where the entry is.
-    index: Vec<(u64, usize)>,
+    index: (Vec<(u64, usize)>, Kept),
     bases: BaseAddresses,
     context: UnwindContext<usize>,
 }
@@ -243,7 +244,7 @@ impl UnwindTable {
         Self {
             frames: Bytes::from(Vec::new()),
             header: None,
-            index: Vec::new(),
+            index: (Vec::new(), Kept::of(0)),
             bases: BaseAddresses::default(),
             context: UnwindContext::new(),
         }
@@ -266,7 +267,9 @@ impl UnwindTable {
         table.bases = bases;
         table.header = elf.section(".eh_frame_hdr").map(|header| header.data);
         if table.header.is_none() {
-            table.index = index(&frames.data, &table.bases);
+            let index = index(&frames.data, &table.bases);
+            let kept = Kept::of(size_of_val(&index[..]));
+            table.index = (index, kept);
         }
         table.frames = frames.data;
         table
@@ -276,7 +279,7 @@ impl UnwindTable {
     pub fn rule(&mut self, svma: u64, steps: &mut u64) -> Rule {
         let Self { frames, header, index, bases, context } = self;
         let section = section(frames);
-        let Some(entry) = entry(&section, header.as_deref(), index, bases, svma) else {
+        let Some(entry) = entry(&section, header.as_deref(), &index.0, bases, svma) else {
             return Rule::FramePointer;
         };
         let size = entry.entry_len().saturating_add(entry.cie().entry_len());

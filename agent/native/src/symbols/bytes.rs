@@ -9,13 +9,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use memmap2::{Mmap, UncheckedAdvice};
 
+use super::kept::{self, Kept};
 use super::limits;
 
 /// What the bytes are backed by.
 enum Backing {
     /// In the confined child only, which may die of a truncated file.
     Map(Mmap),
-    Heap(Vec<u8>),
+    Heap {
+        data: Vec<u8>,
+        _kept: Kept,
+    },
 }
 
 /// A range of an immutable buffer (or mapping); a clone costs one reference count.
@@ -56,8 +60,8 @@ impl Bytes {
 
 impl From<Vec<u8>> for Bytes {
     fn from(data: Vec<u8>) -> Self {
-        let range = 0..data.len();
-        Self { backing: Arc::new(Backing::Heap(data)), range }
+        let (range, kept) = (0..data.len(), Kept::of(data.len()));
+        Self { backing: Arc::new(Backing::Heap { data, _kept: kept }), range }
     }
 }
 
@@ -67,7 +71,7 @@ impl Deref for Bytes {
     fn deref(&self) -> &[u8] {
         let all: &[u8] = match &*self.backing {
             Backing::Map(map) => map,
-            Backing::Heap(data) => data,
+            Backing::Heap { data, .. } => data,
         };
         all.get(self.range.clone()).unwrap_or_default()
     }
@@ -134,7 +138,7 @@ impl Content {
         if let Some(known) = parts.known.get(&(offset, size)) {
             return Some(known.clone());
         }
-        if parts.held.saturating_add(size) > limits::FILE_BYTES {
+        if parts.held.saturating_add(size) > limits::FILE_BYTES || !kept::has_room(size) {
             return None;
         }
         let read = self.once(offset, size)?;

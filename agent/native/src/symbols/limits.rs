@@ -7,6 +7,9 @@
 pub const FILE_BYTES: u64 = 48 << 20;
 /// Bytes that all files of one process may keep in memory.
 pub const PROCESS_BYTES: u64 = 96 << 20;
+/// Bytes that the files of all observed processes may keep in memory: half of the sensor's `MemoryMax`. The files of the
+/// largest server take 16 MiB once, and another process that runs them 2 MiB.
+pub const ALL_BYTES: u64 = 384 << 20;
 /// Files of one process that are read: a server maps 10 to 60, a process may map 65,530.
 pub const MODULES: usize = 512;
 /// Bytes of `/proc/PID/maps` that are read: 100 bytes for each of the 65,530 mappings that the kernel allows by default.

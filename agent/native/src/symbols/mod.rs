@@ -11,6 +11,7 @@ mod elf;
 mod headers;
 mod inlines;
 mod kallsyms;
+pub mod kept;
 pub mod limits;
 pub mod opening;
 pub mod pack;

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use rustc_hash::FxHashMap;
 
+use super::kept::Kept;
 use super::limits;
 use super::rawtable::{Binding, Heads, RawSymbol, RawTable};
 
@@ -101,6 +102,7 @@ struct ByAddress {
     entries: Vec<Entry>,
     /// For each entry the nearest one before it that ends after it, to step out of nested functions.
     outer: Vec<u32>,
+    _kept: Kept,
 }
 
 impl ByAddress {
@@ -117,7 +119,8 @@ impl ByAddress {
         entries.shrink_to_fit();
         entries.sort_unstable_by_key(|entry| entry.address);
         let outer = outer_entries(&entries);
-        Self { entries, outer }
+        let kept = Kept::of(size_of_val(&entries[..]) + size_of_val(&outer[..]));
+        Self { entries, outer, _kept: kept }
     }
 }
 
@@ -128,9 +131,10 @@ impl SymbolTable {
         Self { source, path: None, problem: None, tables, by_address: OnceLock::new() }
     }
 
-    /// Bytes of memory that the names take.
+    /// Bytes of memory that the names take, with the index of functions that looking up addresses makes.
     pub fn held(&self) -> u64 {
-        self.tables.iter().map(RawTable::held).sum()
+        let index = (size_of::<Entry>() + size_of::<u32>()) as u64;
+        self.tables.iter().map(|table| table.held() + index * table.len() as u64).sum()
     }
 
     fn by_address(&self) -> &ByAddress {
