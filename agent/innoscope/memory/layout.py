@@ -10,23 +10,30 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.errors import BadFile
+from innoscope.memory.backoff import Backoff
 from innoscope.records import record
 from innoscope.target import packs
 from innoscope.target.native_errors import translating
 from innoscope.target.reading import ONE_AT_A_TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from innoscope._native import RawMember
+    from innoscope.memory.backoff import Identity
     from innoscope.target.model import Target
 
 #: Of the file; another number is a file of another Innoscope and is made anew.
 _FORMAT: Final = 1
+#: A child takes up to 1.5 GiB for a moment, so one reads at a time if it can be had within these seconds.
+_CHILD: Final = threading.Lock()
+_PATIENCE_S: Final = 5.0
+_FAILED: Final = Backoff()
 _NOT_ASKED: Final = "the symbol pack does not say: the Innoscope that made it did not ask for it"
 
 
@@ -83,26 +90,47 @@ def learn(
 ) -> Layout:
     """The layout of a running server. Raises NoSuchProcess, NoRights or BadFile.
 
+    A file whose debug information failed is not read again for a while: NotRead.
+
     ``paths`` of variables that it has, and ``types``, paths that begin with a type, are asked of the debug
     information, unless all of them are in the cache (a folder).
     """
     files = dict(debug.files)
-    with ONE_AT_A_TIME, translating(target.pid):
+    with translating(target.pid):
         from innoscope import _native
 
-        symbols, source = _native.globals_in_process(target.pid, list(names), list(debug.dirs), files)
+        executable = _executable(target)
+        _FAILED.check(executable)
+        with ONE_AT_A_TIME:
+            symbols, source = _native.globals_in_process(target.pid, list(names), list(debug.dirs), files)
         paths = [*(path for path in paths if root(path) in symbols), *types]
         file = cache / f"{_build(target)}.json" if cache is not None else None
         known = _read(file, paths)
         if known is not None:
             return Layout(symbols, source, *known, described=True, cached=True)
-        found = _native.members_in_process(target.pid, list(paths), list(debug.dirs), files)
+    try:
+        with _turn(), translating(target.pid):
+            found = _native.members_in_process(target.pid, list(paths), list(debug.dirs), files)
+    except BadFile as error:
+        raise _FAILED.failed(executable, error) from error
+    _FAILED.succeeded(executable)
     if found is None:
         return _of_pack(target, symbols, source, paths)
     members = {path: _as_member(raw) for path, raw in found[0].items()}
     if file is not None:
         _write(file, members, found[1])
     return Layout(symbols, source, members, found[1], described=True)
+
+
+@contextlib.contextmanager
+def _turn() -> Iterator[None]:
+    """Wait until no other child reads debug information, but not long: its file may be hostile."""
+    alone = _CHILD.acquire(timeout=_PATIENCE_S)
+    try:
+        yield
+    finally:
+        if alone:
+            _CHILD.release()
 
 
 def _of_pack(
@@ -130,8 +158,12 @@ def _build(target: Target) -> str:
     """The build-id; old compilers give none, then what tells this file from all others."""
     if target.build_id:
         return target.build_id
+    return "file-" + "-".join(f"{number:x}" for number in _executable(target))
+
+
+def _executable(target: Target) -> Identity:
     file = Path(f"/proc/{target.pid}/exe").stat()
-    return f"file-{file.st_dev:x}-{file.st_ino:x}-{file.st_size:x}-{file.st_mtime_ns:x}"
+    return file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns
 
 
 def _read(file: Path | None, paths: Sequence[str]) -> tuple[dict[str, Member], dict[str, str]] | None:

@@ -6,7 +6,7 @@ use std::os::fd::FromRawFd as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{FILE, MAX_QUESTION, SHARED, answer_line, jail, name_line};
+use super::{FILE, MAX_QUESTION, SHARED, answer_line, cpu_limit, jail, name_line};
 use crate::layout;
 use crate::symbols::{ElfFile, Inlines};
 
@@ -24,7 +24,8 @@ pub fn serve() -> io::Result<()> {
     let (what, shared) = first.trim_end().split_once(' ').unwrap_or_default();
     // SAFETY: as above; the parent says that it is there.
     let shared = (shared == "shared").then(|| unsafe { File::from_raw_fd(SHARED) });
-    jail::enter()?;
+    let cpu_s = if what == "members" { cpu_limit(&file)? } else { jail::CPU_S };
+    jail::enter(cpu_s)?;
     let elf = ElfFile::map(&file, Path::new("debug file")).map_err(io::Error::other)?;
     let shared = shared.and_then(|file| ElfFile::map(&file, Path::new("shared debug file")).ok());
     match what {

@@ -12,7 +12,8 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -125,6 +126,9 @@ impl Reader {
     /// How it ended, in words.
     fn ended(&mut self) -> String {
         match self.child.wait() {
+            Ok(status) if status.signal() == Some(libc::SIGXCPU) => {
+                "reading it exceeds its limit of CPU time, not read".to_owned()
+            }
             Ok(status) => format!("the process that reads it ended early ({status})"),
             Err(error) => format!("the process that reads it ended early ({error})"),
         }
@@ -147,6 +151,11 @@ fn wait(answers: BorrowedFd<'_>, deadline: Instant) -> io::Result<()> {
         Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Seconds of CPU time that the types in this file may take.
+fn cpu_limit(file: &File) -> io::Result<u64> {
+    Ok(if file.metadata()?.uid() == 0 { jail::CPU_S } else { jail::FOREIGN_CPU_S })
 }
 
 /// Where members lie, by the DWARF of this file: [`crate::layout::members`] in a child.
