@@ -38,26 +38,35 @@ def test_the_delay_doubles_up_to_an_hour_and_success_ends_it() -> None:
     clock = Clock()
     backoff = Backoff(clock)
     for delay in (60, 120, 240, 480, 960, 1920, 3600, 3600):
-        backoff.check(FILE)
-        error = backoff.failed(FILE, BadFile("damaged", remedy="mend it"))
+        backoff.check([FILE])
+        error = backoff.failed([FILE], BadFile("damaged", remedy="mend it"))
         assert (error.what, error.remedy) == (f"damaged; tried again {delay} s later", "mend it")
         clock.now += delay - 1
         with pytest.raises(NotRead) as caught:
-            backoff.check(FILE)
+            backoff.check([FILE])
         assert caught.value.what == error.what
-        backoff.check((1, 2, 3, 5))
+        backoff.check([(1, 2, 3, 5)])
         clock.now += 1
-    backoff.succeeded(FILE)
-    assert "60 s" in backoff.failed(FILE, BadFile("damaged")).what
+    backoff.succeeded([FILE])
+    assert "60 s" in backoff.failed([FILE], BadFile("damaged")).what
 
 
 def test_a_bounded_number_of_files_is_remembered() -> None:
     backoff = Backoff(Clock())
     for inode in range(2000):
-        backoff.failed((1, inode, 3, 4), BadFile("damaged"))
-    backoff.check((1, 0, 3, 4))
+        backoff.failed([(1, inode, 3, 4)], BadFile("damaged"))
+    backoff.check([(1, 0, 3, 4)])
     with pytest.raises(NotRead):
-        backoff.check((1, 1999, 3, 4))
+        backoff.check([(1, 1999, 3, 4)])
+
+
+def test_touching_the_file_is_no_way_around() -> None:
+    backoff = Backoff(Clock())
+    process = (7, 8)
+    backoff.failed([FILE, process], BadFile("damaged"))
+    with pytest.raises(NotRead):
+        backoff.check([(1, 2, 3, 5), process])
+    assert "120 s" in backoff.failed([(1, 2, 3, 5), process], BadFile("damaged")).what
 
 
 def test_a_file_that_failed_is_not_read_at_each_scrape(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:

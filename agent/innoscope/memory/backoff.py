@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 from innoscope.errors import BadFile, NotRead
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
-#: Device, inode, size, and time of the last change in ns: nobody else can have a file with the same.
-Identity = tuple[int, int, int, int]
+#: What identifies a file or a process; a failure is remembered under several of them.
+Key = tuple[int, ...]
 
 _FIRST_S: Final = 60.0
 _MOST_S: Final = 3600.0
-#: Files that are remembered; the oldest are forgotten.
+#: Keys that are remembered; the oldest are forgotten.
 _KEPT: Final = 1024
 
 
@@ -30,35 +30,37 @@ class _Failure:
 
 
 class Backoff:
-    """Remembers failures by file. Thread-safe."""
+    """Remembers failures by file and process. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._failures: dict[Identity, _Failure] = {}
+        self._failures: dict[Key, _Failure] = {}
 
-    def check(self, file: Identity) -> None:
-        """Raise NotRead if the file failed, and it is too early to try it again."""
+    def check(self, keys: Iterable[Key]) -> None:
+        """Raise NotRead if one of these failed, and it is too early to try again."""
         with self._lock:
-            failure = self._failures.get(file)
-        if failure is not None and self._clock() < failure.until:
-            raise _not_read(failure)
+            known = [self._failures[key] for key in keys if key in self._failures]
+        for failure in known:
+            if self._clock() < failure.until:
+                raise _not_read(failure)
 
-    def failed(self, file: Identity, error: BadFile) -> NotRead:
+    def failed(self, keys: Sequence[Key], error: BadFile) -> NotRead:
         """Remember the failure, and return it as the error to raise."""
         with self._lock:
-            earlier = self._failures.pop(file, None)
-            delay = min(2 * earlier.delay_s, _MOST_S) if earlier is not None else _FIRST_S
+            earlier = [self._failures.pop(key).delay_s for key in keys if key in self._failures]
+            delay = min(2 * max(earlier), _MOST_S) if earlier else _FIRST_S
             failure = _Failure(error.what, error.remedy, delay, self._clock() + delay)
-            self._failures[file] = failure
+            self._failures |= dict.fromkeys(keys, failure)
             while len(self._failures) > _KEPT:
                 del self._failures[next(iter(self._failures))]
         return _not_read(failure)
 
-    def succeeded(self, file: Identity) -> None:
-        """Forget its failures."""
+    def succeeded(self, keys: Iterable[Key]) -> None:
+        """Forget their failures."""
         with self._lock:
-            self._failures.pop(file, None)
+            for key in keys:
+                self._failures.pop(key, None)
 
 
 def _not_read(failure: _Failure) -> NotRead:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from innoscope._native import RawMember
-    from innoscope.memory.backoff import Identity
+    from innoscope.memory.backoff import Key
     from innoscope.target.model import Target
 
 #: Of the file; another number is a file of another Innoscope and is made anew.
@@ -99,8 +99,9 @@ def learn(
     with translating(target.pid):
         from innoscope import _native
 
-        executable = _executable(target)
-        _FAILED.check(executable)
+        # The process too: its owner may touch the file at any time.
+        keys = (_executable(target), (target.pid, target.start_time))
+        _FAILED.check(keys)
         with ONE_AT_A_TIME:
             symbols, source = _native.globals_in_process(target.pid, list(names), list(debug.dirs), files)
         paths = [*(path for path in paths if root(path) in symbols), *types]
@@ -112,8 +113,8 @@ def learn(
         with _turn(), translating(target.pid):
             found = _native.members_in_process(target.pid, list(paths), list(debug.dirs), files)
     except BadFile as error:
-        raise _FAILED.failed(executable, error) from error
-    _FAILED.succeeded(executable)
+        raise _FAILED.failed(keys, error) from error
+    _FAILED.succeeded(keys)
     if found is None:
         return _of_pack(target, symbols, source, paths)
     members = {path: _as_member(raw) for path, raw in found[0].items()}
@@ -161,7 +162,8 @@ def _build(target: Target) -> str:
     return "file-" + "-".join(f"{number:x}" for number in _executable(target))
 
 
-def _executable(target: Target) -> Identity:
+def _executable(target: Target) -> Key:
+    """Device, inode, size, and time of the last change in ns."""
     file = Path(f"/proc/{target.pid}/exe").stat()
     return file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns
 
