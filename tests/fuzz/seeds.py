@@ -20,6 +20,7 @@ from innoscope.sensor import protocol
 from innoscope.sensor.main import Sensor, Settings
 from innoscope.target import discover
 from innoscope.target.proc import ProcFs
+from safety.hostile_elf import nested_namespaces
 from servers import NAMES, Server, fetch
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def _all() -> Iterator[tuple[str, bytes]]:
         yield "elf", image
         yield "unwind", image[: RUST["unwind"] - len(_TAIL)] + _TAIL
     yield from _with_debug_information()
+    yield "dwarf", nested_namespaces(100, 1_000)
     yield from _of_a_running_server()
     for number, (name, _) in enumerate(LOADERS):
         if (path := catalog_path(name)).exists():
