@@ -59,6 +59,10 @@ class BadFile(InnoscopeError):
     exit_code = 9
 
 
+class NotRead(BadFile):
+    """A file or process was not read because it exceeds a limit. Another attempt would fail too."""
+
+
 class CannotWrite(InnoscopeError):
     """The output could not be written: no such folder, no rights, a full disk."""
 

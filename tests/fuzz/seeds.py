@@ -22,6 +22,7 @@ from innoscope.target import discover
 from innoscope.target.proc import ProcFs
 from safety.fake_server import FORMS, PLUGINS
 from safety.fake_server import greeting as fake_greeting
+from safety.hostile_elf import nested_namespaces
 from servers import NAMES, Server, fetch
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def _all() -> Iterator[tuple[str, bytes]]:
         yield "elf", image
         yield "unwind", image[: RUST["unwind"] - len(_TAIL)] + _TAIL
     yield from _with_debug_information()
+    yield "dwarf", nested_namespaces(100, 1_000)
     yield from _of_a_running_server()
     for number, (name, _) in enumerate(LOADERS):
         if (path := catalog_path(name)).exists():

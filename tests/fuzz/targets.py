@@ -38,7 +38,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: Targets in Rust, each a binary of `tests/fuzz/rust`, and the largest input in bytes.
-RUST: Final = {"elf": 64 << 10, "unwind": 32 << 10, "dwarf": 64 << 10, "pack": 64 << 10, "demangle": 4 << 10}
+RUST: Final = {
+    "elf": 64 << 10,
+    "unwind": 32 << 10,
+    "dwarf": 256 << 10,
+    "pack": 64 << 10,
+    "demangle": 4 << 10,
+}
 #: CPU seconds that one input may take.
 MAX_SECONDS: Final = 1.0
 #: Loaders of catalogs and configurations; the first byte of an input chooses one.

@@ -136,6 +136,63 @@ def endless_relocations() -> bytes:
     return elf([*dynamic, Section(b".rela.dyn", RELA, table, ALLOC)], count=900)
 
 
+def debug_information(abbreviations: bytes, units: Iterable[bytes]) -> list[Section]:
+    """DWARF 5 of these units (the bytes of their entries), with indexed strings: each unit is read."""
+    information = bytearray()
+    for entries in units:
+        information += struct.pack("<IHBBI", 8 + len(entries), 5, 1, 8, 0) + entries
+    return [
+        Section(b".debug_abbrev", PROGBITS, abbreviations),
+        Section(b".debug_str_offsets", PROGBITS, bytes(8)),
+        Section(b".debug_info", PROGBITS, bytes(information)),
+    ]
+
+
+#: A unit, a function without attributes, a namespace.
+_ABBREVIATIONS: Final = bytes([1, 0x11, 1, 0, 0, 2, 0x2E, 0, 0, 0, 3, 0x39, 1, 0, 0, 0])
+
+
+def nested_namespaces(depth: int = 4_000, functions: int = 200_000) -> bytes:
+    """200,000 functions in the innermost of 4,000 namespaces."""
+    entries = b"\x01" + b"\x03" * depth + b"\x02" * functions + bytes(depth + 1)
+    return elf(debug_information(_ABBREVIATIONS, [entries]))
+
+
+def deeper_namespaces() -> bytes:
+    """A million namespaces, each within the one before."""
+    return nested_namespaces(1_000_000, 1)
+
+
+def branching_types() -> list[Section]:
+    """`log_sys`, whose type has two anonymous members, whose type has two, and so on 40 times."""
+    abbreviations = bytes([1, 0x11, 1, 0, 0])
+    abbreviations += bytes([2, 0x34, 0, 0x03, 0x08, 0x49, 0x13, 0, 0])  # a variable: name, type
+    abbreviations += bytes([3, 0x13, 1, 0x0B, 0x0B, 0, 0])  # a structure: size
+    abbreviations += bytes([4, 0x0D, 0, 0x49, 0x13, 0, 0, 0])  # a member: type
+    variable = b"\x02log_sys\0"
+    first, each = 12 + 1 + len(variable) + 4, 2 + 2 * 5 + 1
+    entries = b"\x01" + variable + struct.pack("<I", first)
+    for level in range(40):
+        entries += b"\x03\x08" + 2 * (b"\x04" + struct.pack("<I", first + (level + 1) * each)) + b"\0"
+    return debug_information(abbreviations, [entries + b"\x03\x08\0\0"])
+
+
+def large_tables() -> bytes:
+    """A file that can be mapped as code and claims 44 MB of symbols and names: of zeros, behind its end."""
+    tables = symbols([], b"")
+    tables[0].size, tables[1].size = 24 * MIB, 20 * MIB
+    image = bytearray(elf(tables))
+    struct.pack_into("<Q", image, 32, len(image))  # e_phoff
+    struct.pack_into("<H", image, 56, 1)  # e_phnum
+    return bytes(image) + struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, 4096, 4096, 4096)
+
+
+def shared_abbreviations() -> bytes:
+    """4,000 units that share 16,000 abbreviations."""
+    many = b"".join(bytes([0x80 | one & 0x7F, one >> 7, 0x2E, 0, 0, 0]) for one in range(128, 16_000))
+    return elf(debug_information(_ABBREVIATIONS[:-1] + many + b"\0", [b"\x01\0"] * 4_000))
+
+
 #: Files, and what the error or problem has to say of each; None where the file is merely without names.
 FILES: Final[dict[str, tuple[Callable[[], bytes], str | None]]] = {
     "bomb": (bomb, None),
@@ -149,6 +206,9 @@ FILES: Final[dict[str, tuple[Callable[[], bytes], str | None]]] = {
     "debugdata_bomb": (debugdata_bomb, None),
     "many_notes": (many_notes, None),
     "endless_relocations": (endless_relocations, None),
+    "nested_namespaces": (nested_namespaces, None),
+    "deeper_namespaces": (deeper_namespaces, None),
+    "shared_abbreviations": (shared_abbreviations, None),
 }
 
 #: What the call frame information of a function that sleeps says. A block is its length, then its operations.

@@ -13,6 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from innoscope import _native
+from innoscope.collectors.memory import MemoryCollector
+from innoscope.errors import InnoscopeError
+from innoscope.target.model import Target
+from innoscope.target.proc import ProcFs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,11 +49,37 @@ def process(pid: str) -> list[object]:
     return [attempt(look), attempt(look), attempt(lambda: len(_native.CodeFile(int(pid)).functions(["m"])))]
 
 
+def crowd(pids: str) -> list[object]:
+    """The problems of all processes' files, all processes being observed at once."""
+    opened = [_native.Process(int(pid)) for pid in pids.split(",")]
+    problems = [module.problem for one in opened for module in one.modules()]
+    opened.clear()
+    again = _native.Process(int(pids.split(",")[-1]))
+    return [problems, [module.problem for module in again.modules()]]
+
+
+def memory(pid: str) -> list[object]:
+    """What is read of a server's memory, twice, and the CPU seconds of the second time."""
+    collector = MemoryCollector(target_of(int(pid)), status=True, variables=True)
+    first, began = attempt(lambda: len(collector.collect())), time.thread_time()
+    return [first, attempt(lambda: len(collector.collect())), time.thread_time() - began]
+
+
+def target_of(pid: int) -> Target:
+    """A process as discovery would describe it, if it took it for a server."""
+    return Target(
+        pid=pid, start_time=ProcFs().stat(pid).start_time, flavour="mysql", version=(8, 0, 36),
+        version_text="8.0.36", version_from="memory", executable=str(Path(f"/proc/{pid}/exe").readlink()),
+        deleted=False, build_id=None, socket=None, port=None, datadir=None, threads=1, root="/",
+        container=None, symbols="dynsym",
+    )  # fmt: skip
+
+
 def attempt(ask: Callable[[], object]) -> object:
     """What it answered, or the error."""
     try:
         return ask()
-    except (OSError, _native.NativeError) as error:
+    except (OSError, InnoscopeError, _native.NativeError) as error:
         return f"{type(error).__name__}: {error}"
 
 
@@ -66,7 +96,7 @@ def _queued() -> float:
 
 def main() -> None:
     """Ask, and report."""
-    ask = {"file": file, "process": process}[sys.argv[1]]
+    ask = {"file": file, "process": process, "memory": memory, "crowd": crowd}[sys.argv[1]]
     before, began = _memory(), time.monotonic() - _queued()
     answers = ask(sys.argv[2])
     seconds, grown = time.monotonic() - _queued() - began, _memory() - before

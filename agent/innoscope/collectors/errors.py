@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from innoscope.errors import InnoscopeError, NoRights, NoSuchProcess
+from innoscope.errors import InnoscopeError, NoRights, NoSuchProcess, NotRead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,5 +36,7 @@ def explaining() -> Iterator[None]:
         raise CollectorFailed("rights", error.what, remedy=error.remedy) from error
     except CollectorFailed:
         raise
+    except NotRead as error:
+        raise CollectorFailed("unsupported", error.what, remedy=error.remedy) from error
     except InnoscopeError as error:
         raise CollectorFailed("error", error.what, remedy=error.remedy) from error

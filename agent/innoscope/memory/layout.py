@@ -8,7 +8,9 @@ Addresses are not cached: a symbol table is read in milliseconds, and they diffe
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,16 +18,23 @@ from typing import TYPE_CHECKING, Final
 from innoscope import _native
 from innoscope.cache import cache_key
 from innoscope.errors import BadFile
+from innoscope.memory.backoff import Backoff
 from innoscope.target import packs
-from innoscope.target.native_errors import reading_files
+from innoscope.target.native_errors import reading_files, translating
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from innoscope._native import RawMember
     from innoscope.cache import Cache
+    from innoscope.memory.backoff import Key
     from innoscope.target.model import Target
 
+#: Held by the child that reads debug information, which takes up to 1.5 GiB for a moment. The next child
+#: waits for it no longer than this.
+_CHILD: Final = threading.Lock()
+_CHILD_TIMEOUT_S: Final = 5.0
+_FAILED: Final = Backoff()
 _NOT_ASKED: Final = "the symbol pack does not say: the Innoscope that made it did not ask for it"
 
 
@@ -82,22 +91,43 @@ def learn(
 ) -> Layout:
     """The layout of a running server. Raises NoSuchProcess, NoRights or BadFile.
 
+    If its debug information could not be read, the file is not read again for a while: NotRead.
+
     ``paths`` of variables that it has, and ``types``, paths that begin with a type, are asked of the debug
     information, unless the cache has the answer.
     """
     files = dict(debug.files)
     with reading_files(target.pid):
+        # By process too, because its owner can touch the file at any time.
+        keys = (_executable(target), (target.pid, target.start_time))
+        _FAILED.check(keys)
         symbols, source = _native.globals_in_process(target.pid, list(names), list(debug.dirs), files)
         paths = [*(path for path in paths if root(path) in symbols), *types]
         key = cache_key(_build(target), *paths)
         if (known := cache.read(key)) is not None:
             members, missing = json.loads(known)
             return Layout(symbols, source, _members(members), missing, described=True, cached=True)
-        found = _native.members_in_process(target.pid, list(paths), list(debug.dirs), files)
+    try:
+        with _one_child(), translating(target.pid):
+            found = _native.members_in_process(target.pid, list(paths), list(debug.dirs), files)
+    except BadFile as error:
+        raise _FAILED.failed(keys, error) from error
+    _FAILED.succeeded(keys)
     if found is None:
         return _of_pack(target, symbols, source, paths)
     cache.write(key, json.dumps(found).encode())
     return Layout(symbols, source, _members(found[0]), found[1], described=True)
+
+
+@contextlib.contextmanager
+def _one_child() -> Iterator[None]:
+    """Wait until no other child reads debug information, or until the timeout: its file may be hostile."""
+    alone = _CHILD.acquire(timeout=_CHILD_TIMEOUT_S)
+    try:
+        yield
+    finally:
+        if alone:
+            _CHILD.release()
 
 
 def _of_pack(
@@ -124,8 +154,13 @@ def _build(target: Target) -> str:
     """The build-id; old compilers give none, then what tells this file from all others."""
     if target.build_id:
         return target.build_id
+    return "file-" + "-".join(f"{number:x}" for number in _executable(target))
+
+
+def _executable(target: Target) -> Key:
+    """Return device, inode, size, and the time of the last change in ns."""
     file = Path(f"/proc/{target.pid}/exe").stat()
-    return f"file-{file.st_dev:x}-{file.st_ino:x}-{file.st_size:x}-{file.st_mtime_ns:x}"
+    return file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns
 
 
 def _members(found: Mapping[str, RawMember]) -> dict[str, Member]:

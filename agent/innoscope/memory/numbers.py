@@ -10,7 +10,7 @@ from innoscope import _native
 from innoscope.target.native_errors import translating
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from innoscope.memory.layout import Member
     from innoscope.memory.plan import Term
@@ -19,6 +19,11 @@ Number = int | float
 
 #: Elements behind a pointer, at most: innodb_buffer_pool_instances goes up to 64.
 _MOST_ELEMENTS: Final = 64
+#: Bytes from the first to the last element of one term: four times those of 64 buffer pools in MySQL 5.6.
+SPAN: Final = 288 << 10
+#: Bytes that are read at once.
+_PART: Final = 4 << 20
+_ADDRESS: Final = (1 << 64) - 1
 #: Type codes of ``array`` by kind and size.
 _CODES: Final[Mapping[tuple[str, int], str]] = {
     (kind, size): code
@@ -40,7 +45,7 @@ def read(pid: int, terms: Iterable[Term]) -> dict[Term, Number | None]:
     counted = read(pid, lengths) if lengths else {}
     places = _follow(pid, wanted)
     spans = [(place, _span(term, counted)) for term, place in zip(wanted, places, strict=True)]
-    found = iter(read_many(pid, [(place, span) for place, span in spans if place and span]))
+    found = _in_parts(pid, [(place, span) for place, span in spans if place and span])
     return {
         term: _sum(term.member, next(found)) if place and span else None
         for term, (place, span) in zip(wanted, spans, strict=True)
@@ -49,7 +54,7 @@ def read(pid: int, terms: Iterable[Term]) -> dict[Term, Number | None]:
 
 def _follow(pid: int, terms: list[Term]) -> list[int]:
     """Where each term is, its pointers followed; 0 where one is not set."""
-    places = [term.base + term.member.offsets[0] for term in terms]
+    places = [(term.base + term.member.offsets[0]) & _ADDRESS for term in terms]
     for level in range(1, max((len(term.member.offsets) for term in terms), default=1)):
         deeper = [i for i, term in enumerate(terms) if len(term.member.offsets) > level and places[i]]
         slots = list(dict.fromkeys(places[i] for i in deeper))
@@ -60,8 +65,30 @@ def _follow(pid: int, terms: list[Term]) -> list[int]:
         }
         for i in deeper:
             target = targets[places[i]]
-            places[i] = target + terms[i].member.offsets[level] if target else 0
+            places[i] = (target + terms[i].member.offsets[level]) & _ADDRESS if target else 0
     return places
+
+
+def is_readable(member: Member) -> bool:
+    """Return whether it is a number, or several numbers within the span that servers use."""
+    count = member.count or _MOST_ELEMENTS
+    return (
+        (member.kind, member.size) in _CODES
+        and member.stride % member.size == 0
+        and (count - 1) * member.stride + member.size <= SPAN
+    )
+
+
+def _in_parts(pid: int, places: list[tuple[int, int]]) -> Iterator[bytes | None]:
+    part: list[tuple[int, int]] = []
+    size = 0
+    for place in places:
+        if size + place[1] > _PART:
+            yield from read_many(pid, part)
+            part, size = [], 0
+        part.append(place)
+        size += place[1]
+    yield from read_many(pid, part)
 
 
 def _span(term: Term, counted: Mapping[Term, Number | None]) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.memory import layout as layouts
 from innoscope.memory.layout import Layout, Member
+from innoscope.memory.numbers import is_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -118,6 +119,10 @@ class _Maker:
             raise _No(self.layout.missing.get(path, f"nothing known of {path}"))
         if member.kind not in ("unsigned", "signed", "float"):
             raise _No(f"{path} is no number but a {member.kind}")
+        if not is_readable(member):
+            raise _No(
+                f"{path} is not read: its size or the distance of its elements exceeds those of servers"
+            )
         return Term(self.layout.symbols[root][0], member, self._length(root, member))
 
     def _length(self, root: str, member: Member) -> Term | None:

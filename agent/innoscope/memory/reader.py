@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from innoscope.cache import Cache
+from innoscope.errors import NotRead
 from innoscope.memory import catalog as catalogs
 from innoscope.memory import layout as layouts
 from innoscope.memory import numbers, plan, tables
@@ -21,15 +22,19 @@ from innoscope.target.native_errors import gone
 from innoscope.target.proc import ProcFs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from innoscope.memory.catalog import Catalog
     from innoscope.memory.numbers import Number
     from innoscope.target.model import Target
 
+_Found = TypeVar("_Found")
+
 #: Seconds after its start in which the dynamic linker may not have relocated a server's tables yet.
 _YOUNG_S: Final = 10.0
+#: Seconds until a young server's tables are searched again.
+_AGAIN_S: Final = 1.0
 #: Bytes of a string variable that are read.
 _STRING_BYTES: Final = 512
 
@@ -76,7 +81,11 @@ class MemoryReader:
         self._last: Mapping[str, Number] | None = None
         self._status: dict[str, tables.Status] | None = None
         self._variables: dict[str, tables.Variable] | None = None
-        self._unrelocated = False
+        #: When a table was not found in a young server, which the dynamic linker may not have relocated yet.
+        self._unrelocated: float | None = None
+        self._image: Image | None = None
+        #: The limit that was exceeded: this process is not searched again.
+        self._exceeded: NotRead | None = None
 
     def read(self) -> Mapping[str, Number]:
         """``{value of probes/catalog/memory.yaml: number}``; what is not there is left out, see explain."""
@@ -101,6 +110,7 @@ class MemoryReader:
 
     def status(self) -> Mapping[str, StatusValue]:
         """InnoDB's status variables that are numbers, by name as in SHOW STATUS; empty without the table."""
+        self._begin()
         table = self._status_table()
         terms = {name: plan.variable_term(one.address, one.type) for name, one in table.items()}
         found = self._read(terms.values())
@@ -115,6 +125,7 @@ class MemoryReader:
 
         Booleans are 0 or 1, enumerations their word, sets their bits, strings that are NULL "".
         """
+        self._begin()
         table = self._variable_table()
         numeric = {name: one for name, one in table.items() if one.type in plan.TYPES}
         terms = {name: plan.variable_term(one.address, one.type) for name, one in numeric.items()}
@@ -129,41 +140,51 @@ class MemoryReader:
 
     def _planned(self) -> plan.Plan:
         if self._plan is None:
-            self._unrelocated = False
+            self._begin()
             names = {layouts.root(path) for path in self._catalog.paths}
             names |= {s.symbol for sources in self._catalog.values.values() for s in sources if s.symbol}
             layout = layouts.learn(self._target, sorted(names), self._catalog.paths, self._debug, self._cache)
             made = plan.make(self._target, self._catalog, layout, self._status_table, self._variable_table)
-            if not self._unrelocated:
+            if self._unrelocated is None:
                 self._plan = made
             return made
         return self._plan
 
+    def _begin(self) -> None:
+        """Search a young server's tables again. Raise NotRead if this process exceeded a limit before."""
+        if self._exceeded is not None:
+            raise NotRead(self._exceeded.what, remedy=self._exceeded.remedy)
+        if self._unrelocated is not None and time.monotonic() - self._unrelocated >= _AGAIN_S:
+            self._unrelocated = self._status = self._variables = None
+        self._image = None
+
     def _status_table(self) -> dict[str, tables.Status]:
         if self._status is None:
-            found = tables.status_variables(
-                Image(self._target.pid), self._catalog.status, self._target.flavour
+            flavour = self._target.flavour
+            self._status = self._search(
+                lambda image: tables.status_variables(image, self._catalog.status, flavour)
             )
-            if self._too_early(found):
-                return {}
-            self._status = found
         return self._status
 
     def _variable_table(self) -> dict[str, tables.Variable]:
         if self._variables is None:
-            found = tables.system_variables(Image(self._target.pid), self._catalog.variables)
-            if self._too_early(found):
-                return {}
-            self._variables = found
+            self._variables = self._search(
+                lambda image: tables.system_variables(image, self._catalog.variables)
+            )
         return self._variables
 
-    def _too_early(self, found: Mapping[str, object]) -> bool:
-        """Whether a table was not found because the dynamic linker may not have come to it yet."""
+    def _search(self, search: Callable[[Image], dict[str, _Found]]) -> dict[str, _Found]:
+        try:
+            self._image = self._image or Image(self._target.pid)
+            found = search(self._image)
+        except NotRead as error:
+            self._exceeded = NotRead(error.what, remedy=error.remedy)
+            raise
         started = self._target.start_time / os.sysconf("SC_CLK_TCK")
-        if found or time.clock_gettime(time.CLOCK_BOOTTIME) - started >= _YOUNG_S:
-            return False
-        self._unrelocated = True
-        return True
+        young = time.clock_gettime(time.CLOCK_BOOTTIME) - started < _YOUNG_S
+        if young and not found:
+            self._unrelocated = time.monotonic()
+        return found
 
     def _read(self, terms: Iterable[plan.Term]) -> dict[plan.Term, Number | None]:
         found = numbers.read(self._target.pid, terms)

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from innoscope.errors import NotRead
 from innoscope.memory.numbers import read_many
 from innoscope.target.native_errors import gone, no_rights
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-#: Bytes read at once, so that a server of 100 MB costs us 4.
-_PIECE: Final = 4 << 20
+#: Bytes read at once.
+_PIECE: Final = 1 << 20
+#: Bytes of /proc/PID/maps that are read, as in the core (limits.rs). With 1,000 connections it has 250 KB.
+_MAPS: Final = 8 << 20
+#: Mappings of the executable; the largest server has 7.
+_REGIONS: Final = 1024
+#: Bytes of the mapped executable, and of its writable mappings: four times those of the largest server
+#: (77 MB of MySQL 9.7; 12 MB of MariaDB 11.4.5).
+_IMAGE: Final = 320 << 20
+_DATA: Final = 48 << 20
+#: Bytes of a heap directly after .bss, as on a host without address randomization. Variables come first.
+_HEAP: Final = 32 << 20
+#: Pointers in one row; a longer row is not a table. MySQL 9.7 has 225 variables.
+_ROW: Final = 1024
+#: Copies of one name, and pointers to them; the servers have 2 and 3.
+_COPIES: Final = 16
+_SLOTS: Final = 64
+#: Seconds of CPU time to read from one image: servers take 0.02 to 0.15.
+_CPU_S: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +49,15 @@ class Region:
 
 
 class Image:
-    """The executable as it is mapped into the process, relocated by the dynamic linker."""
+    """The executable as it is mapped into the process, relocated by the dynamic linker.
+
+    Use it immediately and in one thread, because its CPU time is limited. Raises NotRead beyond a limit.
+    """
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.regions = list(_regions(pid))
+        self._deadline = time.thread_time() + _CPU_S
+        self.regions = _regions(pid)
         self._starts = [region.start for region in self.regions]
 
     def at(self, address: int) -> Region | None:
@@ -46,36 +70,64 @@ class Image:
         region = self.at(address)
         return region is not None and region.data
 
-    def find(self, needle: bytes, *, aligned: bool) -> Iterator[int]:
-        """The addresses at which these bytes are; ``aligned``: pointers, which code has none of."""
+    def copies(self, text: bytes) -> list[int]:
+        """Return the addresses of all copies of these bytes."""
+        found: list[int] = []
         for region in self.regions:
-            if aligned and region.code:
-                continue
-            for start, piece in self._pieces(region, len(needle) - 1):
+            for start, piece in self._pieces(region, len(text) - 1):
+                at = piece.find(text)
+                while at >= 0:
+                    found.append(start + at)
+                    self._limit("copies of one name", len(found), _COPIES)
+                    at = piece.find(text, at + 1)
+        return found
+
+    def slots(self, addresses: Sequence[int]) -> list[int]:
+        """Return the addresses of pointers to these addresses, variables first. Read the image once."""
+        needles = [address.to_bytes(8, "little") for address in addresses]
+        found: list[int] = []
+        if not needles:
+            return found
+        for start, piece in self._of_data():
+            for needle in needles:
                 at = piece.find(needle)
                 while at >= 0:
-                    if not aligned or (start + at) % 8 == 0:
-                        yield start + at
+                    if (start + at) % 8 == 0:
+                        found.append(start + at)
+                        self._limit("pointers to one name", len(found), _SLOTS)
                     at = piece.find(needle, at + 1)
+        return found
 
-    def pointers(self, least: int) -> Iterator[list[int]]:
-        """Rows of at least so many pointers to data, one after the other."""
+    def rows(self, least: int) -> Iterator[list[int]]:
+        """Yield rows of at least this many adjacent pointers to data."""
         data = [region for region in self.regions if region.data]
         if not data:
             return
         first, end = data[0].start, data[-1].end
-        for region in self.regions:
-            if region.code:
-                continue
-            row: list[int] = []
-            for _, piece in self._pieces(region, 0):
-                for word in array("Q", piece[: len(piece) // 8 * 8]):
-                    if first <= word < end:
+        row: list[int] = []
+        continues = 0
+        for start, piece in self._of_data():
+            if start != continues:
+                row = []
+            continues = start + len(piece)
+            for word in array("Q", piece[: len(piece) // 8 * 8]):
+                if first <= word < end:
+                    if len(row) <= _ROW:
                         row.append(word)
-                        continue
-                    if len(row) >= least:
+                elif row:
+                    if least <= len(row) <= _ROW:
                         yield row
                     row = []
+
+    def _of_data(self) -> Iterator[tuple[int, bytes]]:
+        """Yield what may hold pointers, in pieces: variables first, then read-only data."""
+        for region in sorted(self.regions, key=lambda region: not region.data):
+            if not region.code:
+                yield from self._pieces(region, 0)
+
+    def _limit(self, what: str, number: int, most: int) -> None:
+        if number > most:
+            raise _exceeds(self.pid, f"the number of {what}", str(most))
 
     def _pieces(self, region: Region, overlap: int) -> Iterator[tuple[int, bytes]]:
         for start in range(region.start, region.end, _PIECE):
@@ -86,6 +138,8 @@ class Image:
 
     def read(self, places: list[tuple[int, int]]) -> list[bytes | None]:
         """The bytes of each ``(address, size)``; None where it is not mapped."""
+        if time.thread_time() > self._deadline:
+            raise _exceeds(self.pid, "reading the executable's variables", f"{_CPU_S:g} s of CPU time")
         return read_many(self.pid, places)
 
     def strings(self, addresses: list[int], longest: int = 96) -> list[str | None]:
@@ -101,20 +155,46 @@ class Image:
         return found
 
 
-def _regions(pid: int) -> Iterator[Region]:
+def _exceeds(pid: int, what: str, limit: str) -> NotRead:
+    file = Path(f"/proc/{pid}/exe")
+    with contextlib.suppress(OSError):
+        file = file.readlink()
+    remedy = "let the SQL collector report its numbers"
+    return NotRead(f"{file} (process {pid}): {what} exceeds {limit}, not read", remedy=remedy)
+
+
+def _regions(pid: int) -> list[Region]:
     """The mappings of the executable in ascending order, and the anonymous ones that continue it (.bss)."""
+    regions: list[Region] = []
     try:
-        inode = str(Path(f"/proc/{pid}/exe").stat().st_ino)
-        lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+        inode = Path(f"/proc/{pid}/exe").stat().st_ino
+        for region in _mapped(pid, str(inode).encode()):
+            regions.append(region)
+            if len(regions) > _REGIONS:
+                raise _exceeds(pid, "the number of its mappings", str(_REGIONS))
     except PermissionError as error:
         raise no_rights(pid, error.strerror or "") from error
     except (FileNotFoundError, ProcessLookupError) as error:
         raise gone(pid) from error
-    continues = 0
-    for line in lines:
-        span, rights, _, _, owner, *_ = line.split(maxsplit=5)
-        start, end = (int(part, 16) for part in span.split("-"))
-        if rights[0] != "r" or not (owner == inode or (owner == "0" and start == continues)):
-            continue
-        yield Region(start, end, data="w" in rights, code="x" in rights)
-        continues = end
+    if sum(region.end - region.start for region in regions) > _IMAGE:
+        raise _exceeds(pid, "what is mapped of it", f"{_IMAGE} bytes")
+    if sum(region.end - region.start for region in regions if region.data) > _DATA:
+        raise _exceeds(pid, ".data and .bss", f"{_DATA} bytes")
+    return regions
+
+
+def _mapped(pid: int, inode: bytes) -> Iterator[Region]:
+    read = continues = 0
+    with Path(f"/proc/{pid}/maps").open("rb") as lines:
+        for line in lines:
+            read += len(line)
+            if read > _MAPS:
+                raise _exceeds(pid, f"/proc/{pid}/maps", f"{_MAPS} bytes")
+            span, rights, _, _, owner, *name = line.split(maxsplit=5)
+            start, end = (int(part, 16) for part in span.split(b"-"))
+            if not rights.startswith(b"r") or not (owner == inode or (owner == b"0" and start == continues)):
+                continue
+            if name and name[0].startswith(b"[heap]"):
+                end = min(end, start + _HEAP)
+            yield Region(start, end, data=b"w" in rights, code=b"x" in rights)
+            continues = end

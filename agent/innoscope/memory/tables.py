@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from innoscope.memory import catalog
     from innoscope.memory.regions import Image
@@ -71,7 +71,8 @@ def status_variables(image: Image, table: catalog.StatusTable, flavour: str) -> 
     """InnoDB's status variables by full name; empty when the table was not found."""
     types = table.types[flavour]
     for anchor in table.anchors:
-        for slot in _slots(image, anchor):
+        # Linkers let a string share the end of a longer one.
+        for slot in image.slots(image.copies(anchor.encode() + b"\0")):
             records = _Row(image, _SHOW.size, lambda raw: _is_status(image, raw)).around(slot)
             if len(records) >= _LEAST:
                 return _named_status(image, records, table, types, table.live[flavour])
@@ -83,18 +84,12 @@ def system_variables(image: Image, table: catalog.VariableTable) -> dict[str, Va
 
     Not found by a name: the server gives each record its full name, on the heap, when it loads the plugin.
     """
-    for records in image.pointers(_LEAST):
+    for records in image.rows(_LEAST):
         if _sysvar(image, records[0]) is not None:
             found = _named_variables(image, records, table)
             if all(table.prefix + anchor in found for anchor in table.anchors):
                 return found
     return {}
-
-
-def _slots(image: Image, name: str) -> Iterator[int]:
-    """Where pointers to this name are. Linkers let a string share the end of a longer one."""
-    for address in image.find(name.encode() + b"\0", aligned=False):
-        yield from image.find(address.to_bytes(8, "little"), aligned=True)
 
 
 class _Row:

@@ -13,8 +13,8 @@ from innoscope.errors import BadFile, InnoscopeError, KernelUnable, NoRights, No
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Held while the symbols or the debug information of a server are read: that takes up to 30 MB for a moment,
-#: and a host may have many servers.
+#: Held while the symbols of a server are read in this process: that takes up to 30 MB for a moment, and a
+#: host may have many servers. Not held while a child reads debug information, which takes seconds.
 ONE_AT_A_TIME: Final = threading.Lock()
 RUN_AS_ROOT = (
     "run it as root: sudo innoscope …; or with CAP_BPF, CAP_PERFMON, "
@@ -83,6 +83,6 @@ def translating(pid: int) -> Iterator[None]:
 
 @contextmanager
 def reading_files(pid: int) -> Iterator[None]:
-    """Translate errors likewise around calls that read symbols or debug information, one at a time."""
+    """Translate errors likewise around calls that read symbols in this process, one at a time."""
     with ONE_AT_A_TIME, translating(pid):
         yield

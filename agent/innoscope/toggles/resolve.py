@@ -16,7 +16,7 @@ from innoscope.memory import tables
 from innoscope.memory.regions import Image
 from innoscope.target import packs
 from innoscope.target.executable import DEBUG_DIR, Location, openable
-from innoscope.target.native_errors import reading_files
+from innoscope.target.native_errors import reading_files, translating
 from innoscope.target.proc import ProcFs
 from innoscope.toggles import gdbfile
 from innoscope.toggles.gdbfile import Described
@@ -142,7 +142,7 @@ def _describe(
     said = gdbfile.describe(symbols.described_in, names, gdb)
     if said is not None:
         return said, "debug information, read by gdb"
-    with reading_files(target.pid):
+    with translating(target.pid):
         found = _native.members_in_process(target.pid, list(names), [DEBUG_DIR, target.inside(DEBUG_DIR)], {})
     own = {}
     for name, member in (found[0] if found else {}).items():

@@ -6,6 +6,7 @@ use gimli::{
     RegisterRule, UnwindContext, UnwindExpression, UnwindSection as _, Value, X86_64,
 };
 
+use crate::symbols::memory_budget::CountedBytes;
 use crate::symbols::{Bytes, ElfFile, limits};
 
 type Slice<'data> = EndianSlice<'data, LittleEndian>;
@@ -236,7 +237,7 @@ pub struct UnwindTable {
     frames: Bytes,
     header: Option<Bytes>,
     /// If there is no header: the start address of each entry's function and the offset of the entry, sorted.
-    index: Vec<(u64, usize)>,
+    index: (Vec<(u64, usize)>, CountedBytes),
     bases: BaseAddresses,
     context: UnwindContext<usize>,
 }
@@ -247,7 +248,7 @@ impl UnwindTable {
         Self {
             frames: Bytes::from(Vec::new()),
             header: None,
-            index: Vec::new(),
+            index: (Vec::new(), CountedBytes::new(0)),
             bases: BaseAddresses::default(),
             context: UnwindContext::new(),
         }
@@ -281,7 +282,7 @@ impl UnwindTable {
     pub fn rule(&mut self, svma: u64, steps: &mut u64) -> Rule {
         let Self { frames, header, index, bases, context } = self;
         let section = section(frames);
-        let Some(entry) = entry(&section, header.as_deref(), index, bases, svma) else {
+        let Some(entry) = entry(&section, header.as_deref(), &index.0, bases, svma) else {
             return Rule::FramePointer;
         };
         let size = entry.entry_len().saturating_add(entry.cie().entry_len());
@@ -369,7 +370,7 @@ fn entry<'data>(
 }
 
 /// List the start of each entry's function in ascending order. The list ends at the first malformed entry.
-fn index(frames: &Bytes, bases: &BaseAddresses) -> Vec<(u64, usize)> {
+fn index(frames: &Bytes, bases: &BaseAddresses) -> (Vec<(u64, usize)>, CountedBytes) {
     let section = section(frames);
     let mut entries = section.entries(bases);
     let mut found = Vec::new();
@@ -393,5 +394,6 @@ fn index(frames: &Bytes, bases: &BaseAddresses) -> Vec<(u64, usize)> {
         found.push((parsed.initial_address(), parsed.offset()));
     }
     found.sort_unstable();
-    found
+    let counted = CountedBytes::new(size_of_val(&found[..]));
+    (found, counted)
 }

@@ -10,7 +10,7 @@ use crate::confined::InlinedCalls;
 use crate::error::{Error, Result};
 use crate::maps::{self, Mapping};
 use crate::memory;
-use crate::symbols::{self, DebugSearch, ElfFile, SymbolTable, limits, opening};
+use crate::symbols::{self, DebugSearch, ElfFile, SymbolTable, limits, memory_budget, opening};
 
 /// One ELF file mapped into the process.
 pub struct Module {
@@ -200,6 +200,9 @@ impl Modules {
     fn over_budget(&self, path: &str) -> Option<String> {
         if self.files.len() >= limits::MODULES {
             return Some(format!("{path}: not read: the process maps more than {} files", limits::MODULES));
+        }
+        if let Some(problem) = memory_budget::problem() {
+            return Some(format!("{path}: {problem}"));
         }
         let memory_bytes: u64 = self.files.iter().map(Module::memory_bytes).sum();
         (memory_bytes >= limits::PROCESS_BYTES)

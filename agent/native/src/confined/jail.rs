@@ -5,8 +5,11 @@ use std::io::{Error, Result};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-/// Limit of CPU time in seconds: 300 MB of debug information take 3.
+/// Limit of CPU time in seconds.
 pub const CPU_S: u64 = 60;
+/// Limit of CPU time in seconds for types in a file that is not owned by root: four times what the largest
+/// server needs for its 300 MB of debug information.
+pub const UNTRUSTED_CPU_S: u64 = 12;
 /// Limit of private memory in bytes, into which compressed debug information is unpacked.
 pub const DATA_BYTES: u64 = 1536 << 20;
 
@@ -199,14 +202,17 @@ fn deny_filter() -> Vec<libc::sock_filter> {
     program
 }
 
-/// Irrevocably drop all rights of this process except to read and write open files.
+/// Irrevocably drop all rights of this process except to read and write open files, and limit its CPU time to
+/// `cpu_s` seconds.
 ///
 /// # Errors
 /// If the kernel refuses any restriction. The caller must then not read the file.
-pub fn enter() -> Result<()> {
+pub fn enter(cpu_s: u64) -> Result<()> {
     become_first_oom_victim();
+    // At the soft limit the kernel sends SIGXCPU, which tells the parent the reason. At the hard limit it sends
+    // SIGKILL.
+    set_limits(libc::RLIMIT_CPU, cpu_s, cpu_s + 1)?;
     for (resource, max) in [
-        (libc::RLIMIT_CPU, CPU_S),
         (libc::RLIMIT_DATA, DATA_BYTES),
         (libc::RLIMIT_FSIZE, 0),
         (libc::RLIMIT_NPROC, 0),
@@ -223,7 +229,11 @@ pub fn enter() -> Result<()> {
 }
 
 fn limit(resource: libc::__rlimit_resource_t, max: u64) -> Result<()> {
-    let limit = libc::rlimit { rlim_cur: max, rlim_max: max };
+    set_limits(resource, max, max)
+}
+
+fn set_limits(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -> Result<()> {
+    let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
     // SAFETY: the pointer is to a local rlimit.
     checked(unsafe { libc::setrlimit(resource, &raw const limit) })
 }

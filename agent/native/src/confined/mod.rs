@@ -12,7 +12,8 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -129,6 +130,9 @@ impl Reader {
     /// Describe how the child ended.
     fn describe_end(&mut self) -> String {
         match self.child.wait() {
+            Ok(status) if status.signal() == Some(libc::SIGXCPU) => {
+                "reading it exceeds its limit of CPU time, not read".to_owned()
+            }
             Ok(status) => format!("the process that reads it ended early ({status})"),
             Err(error) => format!("the process that reads it ended early ({error})"),
         }
@@ -151,6 +155,11 @@ fn wait_readable(responses: BorrowedFd<'_>, deadline: Instant) -> io::Result<()>
         Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Return the limit of CPU time in seconds for reading the types in this file.
+fn cpu_limit(file: &File) -> io::Result<u64> {
+    Ok(if file.metadata()?.uid() == 0 { jail::CPU_S } else { jail::UNTRUSTED_CPU_S })
 }
 
 /// Find members by the DWARF of this file: runs [`crate::layout::members`] in a child.

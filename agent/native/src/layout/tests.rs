@@ -28,6 +28,7 @@ const MAIN: &str = r#"
 #include "types.h"
 #define SHOW(path, member) \
   printf("%s %zu %zu\n", path, (size_t) ((char *) &pool.member - (char *) &pool), sizeof(pool.member))
+namespace outer { namespace inner { struct Deep { long skipped; int wanted; } deep; } struct Last { char a, b; } last; }
 Pool pool, *pools = &pool, *forward = &pool;
 ulint plain; volatile const double level = 1;
 int main() {
@@ -112,6 +113,15 @@ fn offsets_and_sizes_match_the_compiler() {
                 printed.0
             );
         }
+    });
+}
+
+#[test]
+fn namespaces_and_what_follows_them_are_searched() {
+    each_format(|program| {
+        let found = program.members(&["deep.wanted", "last.b", "pool.first"]);
+        let offsets: Vec<_> = found.into_iter().map(|found| found.unwrap().offsets).collect();
+        assert_eq!(offsets, [[8], [1], [0]]);
     });
 }
 

@@ -5,8 +5,8 @@ use std::cell::OnceCell;
 use std::convert::Infallible;
 
 use gimli::{
-    AttributeValue, DebuggingInformationEntry, Dwarf, DwarfSections, EndianSlice, LittleEndian, Section as _,
-    SectionId, Unit, UnitHeader, UnitOffset, constants,
+    AbbreviationsCacheStrategy, AttributeValue, DebuggingInformationEntry, Dwarf, DwarfSections, EndianSlice,
+    EntriesCursor, LittleEndian, Section as _, SectionId, Unit, UnitHeader, UnitOffset, constants,
 };
 use rustc_hash::FxHashMap;
 
@@ -72,7 +72,9 @@ pub(super) struct Units<'data> {
 impl<'data> Units<'data> {
     /// Read the list of units, up to the first malformed one.
     pub fn new(sections: &'data Sections) -> Self {
-        let dwarf = sections.all.borrow(|section| EndianSlice::new(section, LittleEndian));
+        let mut dwarf = sections.all.borrow(|section| EndianSlice::new(section, LittleEndian));
+        // Without the cache, many small units that share one large table would each keep a copy of it.
+        dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::Duplicates);
         let mut headers = Vec::new();
         let mut iter = dwarf.units();
         while let Ok(Some(header)) = iter.next() {
@@ -138,23 +140,19 @@ impl<'data> Units<'data> {
 
     /// List the variables and types with these names that are declared outside functions: the name, and the
     /// type.
+    ///
+    /// Visits each entry once, however deeply namespaces are nested.
     pub fn declarations<T>(&self, unit: usize, names: &FxHashMap<String, T>) -> Vec<(String, Place)> {
         let mut found = Vec::new();
-        if let Some(root) = self.headers.get(unit).map(UnitHeader::root_offset) {
-            self.collect_declarations(Place { unit, offset: root }, names, &mut found);
-        }
-        found
-    }
-
-    fn collect_declarations<T>(
-        &self,
-        scope: Place,
-        names: &FxHashMap<String, T>,
-        found: &mut Vec<(String, Place)>,
-    ) {
-        self.children(scope, |place, entry| {
+        let Some(parsed) = self.unit(unit) else { return found };
+        let mut entries = parsed.entries();
+        while let Ok(true) = advance(&mut entries) {
+            let Some(entry) = entries.current() else { continue };
+            if entry.depth() == 0 && entry.offset() != parsed.root_offset() {
+                break; // past the end of the unit
+            }
+            let place = Place { unit, offset: entry.offset() };
             match entry.tag() {
-                constants::DW_TAG_namespace => self.collect_declarations(place, names, found),
                 constants::DW_TAG_variable => {
                     if let Some(name) = self.wanted(place, entry, names)
                         && let Some(of) = self.reference(place, entry, constants::DW_AT_type)
@@ -171,8 +169,8 @@ impl<'data> Units<'data> {
                 }
                 _ => {}
             }
-            true
-        });
+        }
+        found
     }
 
     fn wanted<T>(&self, place: Place, entry: &Entry<'data>, names: &FxHashMap<String, T>) -> Option<String> {
@@ -219,6 +217,17 @@ impl<'data> Units<'data> {
         let value = entry.attr_value(constants::DW_AT_name)?;
         Some(self.dwarf.attr_string(self.unit(place.unit)?, value).ok()?.slice())
     }
+}
+
+/// Move to the next entry, descending only into the unit itself and namespaces. Return true if there may be
+/// more entries. The current entry is `None` at the end of a list of siblings.
+fn advance(entries: &mut EntriesCursor<'_, Slice<'_>>) -> gimli::Result<bool> {
+    let descends = |entry: &Entry<'_>| entry.depth() == 0 || entry.tag() == constants::DW_TAG_namespace;
+    if entries.current().is_none_or(descends) {
+        return entries.next_entry();
+    }
+    entries.next_sibling()?;
+    Ok(true)
 }
 
 /// Find the offsets of the names in `.debug_str`. Linkers let a string share the end of a longer one.

@@ -10,13 +10,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use memmap2::{Mmap, UncheckedAdvice};
 
 use super::limits;
+use super::memory_budget::{self, CountedBytes};
 
 /// The storage of the bytes.
 enum Backing {
     /// A mapped file. Used only in the confined child, which may be killed by SIGBUS if the file is
     /// truncated.
     Map(Mmap),
-    Heap(Vec<u8>),
+    Heap {
+        data: Vec<u8>,
+        _counted: CountedBytes,
+    },
 }
 
 /// A range of an immutable buffer or mapping. A clone only increments a reference count.
@@ -58,8 +62,8 @@ impl Bytes {
 
 impl From<Vec<u8>> for Bytes {
     fn from(data: Vec<u8>) -> Self {
-        let range = 0..data.len();
-        Self { backing: Arc::new(Backing::Heap(data)), range }
+        let (range, counted) = (0..data.len(), CountedBytes::new(data.len()));
+        Self { backing: Arc::new(Backing::Heap { data, _counted: counted }), range }
     }
 }
 
@@ -69,7 +73,7 @@ impl Deref for Bytes {
     fn deref(&self) -> &[u8] {
         let all: &[u8] = match &*self.backing {
             Backing::Map(map) => map,
-            Backing::Heap(data) => data,
+            Backing::Heap { data, .. } => data,
         };
         all.get(self.range.clone()).unwrap_or_default()
     }
@@ -138,7 +142,7 @@ impl Content {
         if let Some(known) = parts.known.get(&(offset, size)) {
             return Some(known.clone());
         }
-        if parts.memory_bytes.saturating_add(size) > limits::FILE_BYTES {
+        if parts.memory_bytes.saturating_add(size) > limits::FILE_BYTES || !memory_budget::has_room(size) {
             return None;
         }
         let read = self.read_uncached(offset, size)?;

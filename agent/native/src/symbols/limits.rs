@@ -7,6 +7,9 @@
 pub const FILE_BYTES: u64 = 48 << 20;
 /// Bytes of all files of one process that may be kept in memory.
 pub const PROCESS_BYTES: u64 = 96 << 20;
+/// Bytes of the files of all observed processes that may be kept in memory: half of the sensor's `MemoryMax`.
+/// The files of the largest server take 16 MiB, and another process that runs them 2 MiB.
+pub const ALL_BYTES: u64 = 384 << 20;
 /// Files read per process: a server maps 10 to 60, a process can map 65,530.
 pub const MODULES: usize = 512;
 /// Bytes read of `/proc/PID/maps`: more than 100 for each of the 65,530 mappings that the kernel allows by

@@ -13,6 +13,7 @@ mod headers;
 mod inlines;
 mod kallsyms;
 pub mod limits;
+pub mod memory_budget;
 pub mod opening;
 pub mod pack;
 mod pack_symbols;

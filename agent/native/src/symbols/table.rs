@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use rustc_hash::FxHashMap;
 
 use super::limits;
+use super::memory_budget::CountedBytes;
 use super::rawtable::{Binding, PrefixFilter, RawSymbol, RawTable};
 
 /// The source of the names.
@@ -102,6 +103,7 @@ struct ByAddress {
     entries: Vec<Entry>,
     /// For each entry, the nearest one before it that ends after it: the enclosing function.
     outer: Vec<u32>,
+    _counted: CountedBytes,
 }
 
 impl ByAddress {
@@ -118,7 +120,8 @@ impl ByAddress {
         entries.shrink_to_fit();
         entries.sort_unstable_by_key(|entry| entry.address);
         let outer = outer_entries(&entries);
-        Self { entries, outer }
+        let counted = CountedBytes::new(size_of_val(&entries[..]) + size_of_val(&outer[..]));
+        Self { entries, outer, _counted: counted }
     }
 }
 
@@ -129,9 +132,11 @@ impl SymbolTable {
         Self { source, path: None, problem: None, tables, by_address: OnceLock::new() }
     }
 
-    /// Return the memory that the names take in bytes.
+    /// Return the memory in bytes that the names take, including the index of functions that is built at the
+    /// first lookup of an address.
     pub fn memory_bytes(&self) -> u64 {
-        self.tables.iter().map(RawTable::memory_bytes).sum()
+        let entry = (size_of::<Entry>() + size_of::<u32>()) as u64;
+        self.tables.iter().map(|table| table.memory_bytes() + entry * table.len() as u64).sum()
     }
 
     fn by_address(&self) -> &ByAddress {
