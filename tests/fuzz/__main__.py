@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import re
 import shutil
@@ -64,11 +65,19 @@ def prepare(folder: Path) -> None:
         env=os.environ | {"RUSTC_BOOTSTRAP": "1", "RUSTFLAGS": _RUSTFLAGS},
         check=True,
     )  # fmt: skip
-    if not (folder / "seeds").exists():
-        partial = folder / "seeds.partial"
-        shutil.rmtree(partial, ignore_errors=True)
+    made = seeds_folder(folder)
+    if not made.exists():
+        for outdated in folder.glob("seeds*"):
+            shutil.rmtree(outdated)
+        partial = made.with_suffix(".partial")
         seeds.make(partial)
-        partial.rename(folder / "seeds")
+        partial.rename(made)
+
+
+def seeds_folder(folder: Path) -> Path:
+    """Return where the seeds are that this version of the targets makes."""
+    sources = b"".join(path.read_bytes() for path in sorted(_HERE.glob("*.py")))
+    return folder / f"seeds-{hashlib.sha256(sources).hexdigest()[:16]}"
 
 
 def run(folder: Path, target: str, seconds: int) -> Result:
@@ -92,7 +101,7 @@ def run(folder: Path, target: str, seconds: int) -> Result:
         "XDG_CACHE_HOME": str(folder / "nothing-cached"),
     }
     done = subprocess.run(
-        ["nice", "-n", "10", *command, *limits, corpus, folder / "seeds" / target],
+        ["nice", "-n", "10", *command, *limits, corpus, seeds_folder(folder) / target],
         capture_output=True, text=True, errors="replace", check=False, env=environment,
     )  # fmt: skip
     numbers = {name: int(value) for name, value in _STATISTIC.findall(done.stderr)}
