@@ -9,8 +9,9 @@ from innoscope.collectors.errors import CollectorFailed
 from innoscope.errors import BadFile, InnoscopeError, SqlFailed
 from innoscope.target.choice import NotChosen
 
-#: Error numbers of servers and clients (mysqld_error.h, errmsg.h) → reason.
+#: Error numbers of servers, clients and the kernel (mysqld_error.h, errmsg.h, errno.h) → reason.
 _REASONS: Final = {
+    errno.ESRCH: "refused",  # the server has ended
     1040: "refused",  # too many connections
     1044: "denied",
     1045: "denied",

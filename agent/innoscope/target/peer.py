@@ -19,14 +19,16 @@ _UCRED: Final = struct.Struct("iII")
 _INIT: Final = (1, 0)
 #: kernel.overflowuid: a user that is not known in our user namespace, so it could be anybody.
 _UNKNOWN_UID: Final = 65534
-
-
 #: Seconds to connect to a socket of this host, of which we want to know who listens.
 _CONNECT_S: Final = 0.2
 
 
 class Stranger(SqlFailed):
     """Another process than the server that is meant is at the other end."""
+
+
+class Ended(SqlFailed):
+    """The server's process has ended."""
 
 
 def require_unix(proc: ProcFs, target: Target, wire: socket.socket, path: str) -> None:
@@ -80,9 +82,9 @@ def _uids(proc: ProcFs, target: Target) -> tuple[int, ...]:
     return uids
 
 
-def ended(target: Target) -> Stranger:
-    """Return the error for a server that is gone."""
-    return Stranger(f"no SQL: process {target.pid} has ended", remedy="innoscope targets")
+def ended(target: Target) -> Ended:
+    """Return the error for a server that has ended."""
+    return Ended(f"no SQL: process {target.pid} has ended", remedy="innoscope targets")
 
 
 def _stranger(what: str) -> Stranger:
