@@ -124,7 +124,7 @@ class Supervisor:
             thread.join(timeout_s)
 
     def join_all(self, timeout_s: float) -> None:
-        """Wait for all threads, which were told to end, but for no longer than that together."""
+        """Wait for all threads to end, at most ``timeout_s`` in total."""
         deadline = time.monotonic() + timeout_s
         for name in self._tasks:
             self.join(name, max(0.0, deadline - time.monotonic()))

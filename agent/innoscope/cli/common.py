@@ -43,6 +43,7 @@ def on_terminal() -> bool:
 
 def require_yes(question: str, command: str) -> None:
     """Ask. Raises Refused unless the answer is yes; ``command`` with --yes is what needs no answer."""
+    # Here, because the daemons' commands import this module and must not reach innoscope.toggles.
     from innoscope.toggles.model import Refused
 
     if not on_terminal():

@@ -35,7 +35,7 @@ def set_up_for_command(*, debug: bool) -> None:
 
 
 def log_uncaught() -> None:
-    """Send exceptions that nobody catches to the log: Python would print them unescaped."""
+    """Log uncaught exceptions; Python would print them unescaped."""
     sys.excepthook = _log_exception
     sys.unraisablehook = _log_unraisable
     threading.excepthook = _log_thread_exception

@@ -22,7 +22,7 @@ _OF_UNITS: Final = frozenset({"", "mnt", "net"})
 
 
 class NotChosen(SqlFailed):
-    """The server runs in a container, and nobody chose it."""
+    """The server runs in a container, and no person chose it."""
 
 
 def require_chosen(proc: ProcFs, target: Target) -> None:
