@@ -17,11 +17,11 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from innoscope.errors import InnoscopeError
-from innoscope.stacks.engine import Engine
-from innoscope.stacks.fold import Filter, Report
-from innoscope.stacks.render import render
-from innoscope.stacks.render.words import headline
+from innoscope.common.errors import InnoscopeError
+from innoscope.sampling.engine import Engine
+from innoscope.sampling.fold import Filter, Report
+from innoscope.sampling.render import render
+from innoscope.sampling.render.words import headline
 from innoscope.target import ownership
 from innoscope.target.discover import find_one, scan
 from innoscope.target.proc import ProcFs

@@ -156,7 +156,7 @@ class Pack:
     variables: int
     size: int  # bytes of the file
     unpacked_size: int
-    about: bytes  # JSON as innoscope.symbols.export wrote it; not checked
+    about: bytes  # JSON as innoscope.cli.symbol_pack wrote it; not checked
     layout: bytes
 
 def pack_folder() -> str:

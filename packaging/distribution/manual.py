@@ -51,7 +51,7 @@ def _main() -> Iterator[str]:
 
 
 def _command(name: str) -> Iterator[str]:
-    command = importlib.import_module(f"innoscope.cli.{name.replace('-', '')}").command
+    command = importlib.import_module(f"innoscope.cli.commands.{name.replace('-', '')}").command
     context = _context(command, f"innoscope {name}")
     yield from _named(f"innoscope-{name}", COMMANDS[name])
     yield ".SH SYNOPSIS"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from distribution.metadata import Metadata
 
-_PAGE = ROOT / "agent/innoscope/exporter/page/vendor/libraries.json"
+_PAGE = ROOT / "agent/innoscope/daemon/http/page/vendor/libraries.json"
 _SPDX = re.compile(r"SPDX-License-Identifier: (.+?) *\*/")
 _PINNED = re.compile(r"^([a-z0-9-]+)==(\S+)((?: *\\\n +--hash=sha256:[0-9a-f]{64})+)", re.MULTILINE)
 #: libbpf-sys has libbpf's own source in it and links it statically; its version is behind the plus sign.

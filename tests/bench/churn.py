@@ -22,7 +22,7 @@ from servers import Server
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from innoscope.sensor.protocol import ServerReply
+    from innoscope.daemon.protocol.messages import ServerReply
 
 _EVERY_S: Final = 15.0
 _GROWTH: Final = 1.05

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from bench.children import answer, told
 from innoscope._native import Process
-from innoscope.stacks.classify import default_classifier
-from innoscope.stacks.engine import Engine
+from innoscope.sampling.classify import default_classifier
+from innoscope.sampling.engine import Engine
 from innoscope.target.discover import find_one
 
 if TYPE_CHECKING:

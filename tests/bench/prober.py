@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from bench.children import answer, told
-from innoscope.collectors.probes import ProbesCollector
+from innoscope.metrics.collectors.probes import ProbesCollector
 from innoscope.target.discover import find_one
 
 if TYPE_CHECKING:

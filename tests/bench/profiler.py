@@ -11,13 +11,13 @@ import time
 from typing import TYPE_CHECKING
 
 from bench.children import answer, told
-from innoscope.profile.offcpu import OffCpuProfiler
-from innoscope.profile.oncpu import OnCpuProfiler
-from innoscope.profile.sampling import POLL_S
+from innoscope.sampling.profile.offcpu import OffCpuProfiler
+from innoscope.sampling.profile.oncpu import OnCpuProfiler
+from innoscope.sampling.profile.run import POLL_S
 from innoscope.target.discover import find_one
 
 if TYPE_CHECKING:
-    from innoscope.profile.sampling import Profiler
+    from innoscope.sampling.profile.run import Profiler
 
 
 def _profiler(pid: str, kind: str, frequency: str) -> Profiler:

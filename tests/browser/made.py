@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from golden import store
 from innoscope import __version__
-from innoscope.diagnose.evidence import Look, Seen
-from innoscope.metrics.model import Outcome, Sample
+from innoscope.common.samples import Outcome, Sample
+from innoscope.common.supervision import Supervisor
+from innoscope.daemon.protocol import messages
+from innoscope.daemon.protocol.profiles import encode_chunks, encode_looks
+from innoscope.daemon.sensor.server import SocketServer
 from innoscope.probes.report import ProbeReport
-from innoscope.sensor import protocol
-from innoscope.sensor.profiles import encode_chunks, encode_looks
-from innoscope.sensor.server import SocketServer
-from innoscope.stacks.model import Frame, Trust
-from innoscope.stacks.profiles import CHUNK_S, SPAN_S, Chunk, Stack
-from innoscope.supervision import Supervisor
+from innoscope.sampling.model import Frame, Trust
+from innoscope.sampling.profile_history import CHUNK_S, SPAN_S, Chunk, Stack
+from innoscope.sampling.snapshot_history import Look, Seen
 from innoscope.target.model import Target
 from innoscope.target.proc import ProcFs
 
@@ -176,7 +176,7 @@ class MadeSensor:
         return answers[request["call"]]()
 
     def _identity(self) -> dict[str, Any]:
-        return {"boot_id": "made", "pid": os.getpid(), "version": __version__, "protocol": protocol.VERSION}
+        return {"boot_id": "made", "pid": os.getpid(), "version": __version__, "protocol": messages.VERSION}
 
     def _probes(self) -> dict[str, Any]:
         return {"servers": {name: probes() for name in self._servers}}
@@ -186,7 +186,7 @@ class MadeSensor:
         for name, chunks in self._servers.items():
             begun = cursor.get(name, 0)
             new = chunks[begun : begun + 60]
-            there = protocol.encode_target(self.targets[name])
+            there = messages.encode_target(self.targets[name])
             told[name] = {"target": there, "cursor": begun + len(new), **encode_chunks(new)}
         if all(cursor.get(name, 0) >= len(chunks) for name, chunks in self._servers.items()):
             self.told_all.set()
@@ -217,8 +217,8 @@ class MadeSensor:
             "servers": [
                 {
                     "name": name,
-                    "target": protocol.encode_target(there),
-                    "outcomes": protocol.encode_outcomes(self._outcomes()),
+                    "target": messages.encode_target(there),
+                    "outcomes": messages.encode_outcomes(self._outcomes()),
                 }
                 for name, there in self.targets.items()
             ],

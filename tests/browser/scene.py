@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 from playwright.sync_api import sync_playwright
 
 from browser import made
-from innoscope.agent import config
-from innoscope.agent.main import Agent
-from innoscope.exporter.merge import Series
+from innoscope.daemon.agent import config
+from innoscope.daemon.agent.main import Agent
 from innoscope.metrics import registry
-from innoscope.stacks.profiles import CHUNK_S, SPAN_S
+from innoscope.metrics.merge import Series
+from innoscope.sampling.profile_history import CHUNK_S, SPAN_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

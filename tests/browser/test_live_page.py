@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page
 
-    from innoscope.stacks.profiles import Chunk
+    from innoscope.sampling.profile_history import Chunk
     from servers import Server
 
 NAME = "orders"

@@ -10,8 +10,8 @@ import pytest
 
 from browser import made, scene
 from browser.test_live_page import AXE, NAME, PHONE, until
-from innoscope.agent import config
-from innoscope.incident.files import load
+from innoscope.daemon.agent import config
+from innoscope.diagnose.incident.files import load
 from npm import package
 
 if TYPE_CHECKING:

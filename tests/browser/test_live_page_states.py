@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from browser import made, scene
-from innoscope.exporter.web import Address
-from innoscope.stacks.model import Frame, Trust
-from innoscope.stacks.profiles import CHUNK_S, Chunk, Stack
+from innoscope.daemon.http.server import Address
+from innoscope.sampling.model import Frame, Trust
+from innoscope.sampling.profile_history import CHUNK_S, Chunk, Stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ import pytest
 from npm import package
 from servers import cache
 
-VENDOR = resources.files("innoscope.exporter.page") / "vendor"
+VENDOR = resources.files("innoscope.daemon.http.page") / "vendor"
 LIST: list[dict[str, Any]] = json.loads((VENDOR / "libraries.json").read_text())["libraries"]
 
 

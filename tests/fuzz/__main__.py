@@ -15,7 +15,7 @@ from typing import Final
 
 from fuzz import seeds
 from fuzz.targets import PYTHON, RUST
-from innoscope.cache import cache_folder
+from innoscope.common.cache import cache_folder
 
 _HERE: Final = Path(__file__).resolve().parent
 _CRATE: Final = _HERE / "rust"

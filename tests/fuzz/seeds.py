@@ -15,9 +15,9 @@ from elftools.elf.sections import SymbolTableSection
 
 from fuzz import elf_seeds
 from fuzz.targets import LOADERS, RUST, json_bytes
-from innoscope.data import catalog_path
-from innoscope.sensor import protocol
-from innoscope.sensor.main import Sensor, Settings
+from innoscope.common.data import catalog_path
+from innoscope.daemon.protocol import messages
+from innoscope.daemon.sensor.main import Sensor, Settings
 from innoscope.target import discover
 from innoscope.target.proc import ProcFs
 from safety.fake_server import FORMS, PLUGINS
@@ -125,7 +125,7 @@ def _innoscope(*arguments: str) -> None:
 def _reply(pid: int) -> object:
     """What a sensor answers of one server."""
     target = discover.identify(ProcFs(), pid)
-    one = {"name": "3306", "target": protocol.encode_target(target), "outcomes": []}
+    one = {"name": "3306", "target": messages.encode_target(target), "outcomes": []}
     return Sensor(Settings()).collect() | {"servers": [one]}
 
 

@@ -16,18 +16,18 @@ from pymysql.constants import CR
 from pymysql.err import OperationalError
 from pymysql.protocol import MysqlPacket
 
-from innoscope.agent import config
-from innoscope.collectors import sql_catalog
-from innoscope.collectors.kinds import Kinds
-from innoscope.diagnose import asking, latches, rules
-from innoscope.errors import InnoscopeError
-from innoscope.exporter import head, webconfig
-from innoscope.incident import files
+from innoscope.common.errors import InnoscopeError
+from innoscope.daemon.agent import config
+from innoscope.daemon.http import request_parser, web_config
+from innoscope.daemon.protocol import messages
+from innoscope.diagnose import latches, rules, sql_queries
+from innoscope.diagnose.incident import files
 from innoscope.memory import catalog as memory_catalog
 from innoscope.metrics import registry
+from innoscope.metrics.collectors import sql_catalog
+from innoscope.metrics.collectors.kinds import Kinds
 from innoscope.probes import catalog as probes_catalog
-from innoscope.sensor import protocol
-from innoscope.stacks import catalog as waits_catalog
+from innoscope.sampling import wait_catalog as waits_catalog
 from innoscope.target.credentials import Credentials
 from innoscope.target.login import Connection, budget
 from innoscope.target.sql_errors import explaining
@@ -58,9 +58,9 @@ LOADERS: Final[tuple[tuple[str, Callable[[Path], object]], ...]] = (
     ("toggles.yaml", toggles_catalog.load),
     ("findings.yaml", rules.load),
     ("latches.yaml", latches.load),
-    ("questions.yaml", asking.load),
+    ("questions.yaml", sql_queries.load),
     ("agent.toml", config.load),
-    ("web.yaml", webconfig.load),
+    ("web.yaml", web_config.load),
 )
 _FRAME_S: Final = 0.5
 #: No greeting has it by chance.
@@ -118,8 +118,8 @@ def sensor(data: bytes) -> None:
         theirs.sendall(len(data).to_bytes(4, "big") + data)
         theirs.shutdown(socket.SHUT_WR)
         try:
-            message = protocol.receive(ours, protocol.REQUEST_BYTES, time.monotonic() + _FRAME_S)
-            protocol.decode_reply(message)
+            message = messages.receive(ours, messages.REQUEST_BYTES, time.monotonic() + _FRAME_S)
+            messages.decode_reply(message)
         except InnoscopeError:
             return
 
@@ -128,11 +128,12 @@ def http(data: bytes) -> None:
     """Read the head of an HTTP request."""
     line, _, rest = data.partition(b"\n")
     try:
-        head.check_line(line + b"\n")
-        lines = head.read(io.BufferedReader(io.BytesIO(rest)), needs_host=True)
-    except (head.Refused, ConnectionAbortedError):
+        request_parser.check_line(line + b"\n")
+        lines = request_parser.read(io.BufferedReader(io.BytesIO(rest)), needs_host=True)
+    except (request_parser.Refused, ConnectionAbortedError):
         return
-    if b"\n\n" in lines or b"\0" in lines or len(lines) > head.HEADER_BYTES + head.LINE_BYTES:
+    most = request_parser.HEADER_BYTES + request_parser.LINE_BYTES
+    if b"\n\n" in lines or b"\0" in lines or len(lines) > most:
         raise AssertionError(f"a head was taken that is none: {lines[:200]!r}")
 
 
@@ -191,9 +192,9 @@ def greeting(data: bytes) -> None:
 
 
 PYTHON: Final = {
-    "incident": Target(incident, ("innoscope.incident", "innoscope.diagnose"), 64 << 10),
-    "sensor": Target(sensor, ("innoscope.sensor.protocol",), 60 << 10),
-    "http": Target(http, ("innoscope.exporter.head",), 40 << 10),
+    "incident": Target(incident, ("innoscope.diagnose.incident", "innoscope.diagnose"), 64 << 10),
+    "sensor": Target(sensor, ("innoscope.daemon.protocol.messages",), 60 << 10),
+    "http": Target(http, ("innoscope.daemon.http.request_parser",), 40 << 10),
     "greeting": Target(greeting, ("innoscope.target.wire", "innoscope.target.login"), 4 << 10),
     "catalogs": Target(catalogs, ("innoscope",), 64 << 10),
 }

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from golden.store import Golden, pack, read, unpack, write
 from innoscope._native import Process
-from innoscope.stacks import descriptors
-from innoscope.stacks.classify import default_classifier
-from innoscope.stacks.model import Frame
+from innoscope.sampling import descriptors
+from innoscope.sampling.classify import default_classifier
+from innoscope.sampling.model import Frame
 
 if TYPE_CHECKING:
     from innoscope._native import RawThread

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from innoscope.stacks.model import Frame
+from innoscope.sampling.model import Frame
 
 FOLDER = Path(__file__).parent
 

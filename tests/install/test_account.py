@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pymysql
 import pytest
 
-from innoscope.collectors import sql_catalog
-from innoscope.collectors.sql import SqlCollector
+from innoscope.metrics.collectors import sql_catalog
+from innoscope.metrics.collectors.sql import SqlCollector
 from innoscope.target import sql
 from innoscope.target.discover import find_one
 

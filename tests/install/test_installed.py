@@ -169,7 +169,8 @@ def test_installing_starts_nothing(installed: Machine) -> None:
 def test_every_command_is_there_and_finds_its_libraries(installed: Machine) -> None:
     """The machine has what the package depends on and nothing else; the child finds its modules too."""
     modules = (
-        "bcc, bcrypt, click, prometheus_client, pymysql, textual, yaml, innoscope.top.view, innoscope._native"
+        "bcc, bcrypt, click, prometheus_client, pymysql, textual, yaml, innoscope.cli.top.view, "
+        "innoscope._native"
     )
     python = "/usr/lib/innoscope/bin/python"
     installed.run(python, "-P", "-c", f"import {modules}")

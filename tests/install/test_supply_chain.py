@@ -52,7 +52,7 @@ def test_the_list_is_cyclonedx_and_the_same_each_time(packages: Packages) -> Non
 
 def test_every_part_is_in_the_list(packages: Packages) -> None:
     refs = {part["bom-ref"] for part in listed(packages)["components"]}
-    vendored = json.loads((ROOT / "agent/innoscope/exporter/page/vendor/libraries.json").read_text())
+    vendored = json.loads((ROOT / "agent/innoscope/daemon/http/page/vendor/libraries.json").read_text())
 
     assert {f"pkg:cargo/{one.name}@{one.version}" for one in licences.crates()} <= refs
     assert {f"pkg:npm/{one['package']}@{one['version']}" for one in vendored["libraries"]} <= refs

@@ -40,13 +40,13 @@ def test_it_is_one_wheel_for_all_pythons(installed: Path) -> None:
 
 def test_core_and_catalog_are_in_it(installed: Path) -> None:
     program = (
-        "import innoscope, innoscope._native as core; from innoscope import data;"
-        "from innoscope.stacks import catalog;"
+        "import innoscope, innoscope._native as core; from innoscope.common import data;"
+        "from innoscope.sampling import wait_catalog;"
         "source = data.folder('uprobes') / 'flush.bpf.c', data.folder('include') / 'probe.h',"
         " data.folder('runbooks') / 'InnoscopeServerDown.md';"
         "assert all(file.is_file() for file in source), source;"
         "print(innoscope.__file__, core.__file__, *source, data.catalog_path('waits.yaml'),"
-        "len(catalog.load().rules) > 50)"
+        "len(wait_catalog.load().rules) > 50)"
     )
     done = run(installed, "-c", program)
     assert done.returncode == 0, done.stderr
@@ -69,7 +69,9 @@ def test_every_command_can_be_imported(installed: Path, command: str) -> None:
 
 
 def test_the_live_page_is_in_it(installed: Path) -> None:
-    program = "from innoscope.exporter import assets; print(assets.template()[:15], *assets.routes())"
+    program = (
+        "from innoscope.daemon.http import page_files as files; print(files.template()[:15], *files.routes())"
+    )
     done = run(installed, "-c", program)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("<!doctype html>")

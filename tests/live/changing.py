@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql
 
-from innoscope.doctor.server import Account
+from innoscope.target.credentials import Account
 from innoscope.target.discover import find_one
-from innoscope.toggles import engine, status
+from innoscope.toggles import engine, status_file
+from innoscope.toggles.dependencies import Means
 from innoscope.toggles.journal import Journal
-from innoscope.toggles.means import Means
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from innoscope.toggles.entries import Entry
+    from innoscope.toggles.journal_format import Entry
     from innoscope.toggles.model import Toggle
     from servers import Server
 
@@ -38,7 +38,7 @@ class Changer:
         self.target = find_one(server.pid)
         self.means = Means(
             journal=Journal(folder / "state"),
-            publish=lambda journal: status.publish(journal, folder / "toggles.json"),
+            publish=lambda journal: status_file.publish(journal, folder / "toggles.json"),
         )
 
     def set(self, toggle: str, value: str, *, way: str | None = None) -> Entry:

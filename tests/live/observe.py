@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from innoscope.stacks.engine import Engine
-from innoscope.stacks.model import Dump, Thread, Trust
+from innoscope.sampling.engine import Engine
+from innoscope.sampling.model import Dump, Thread, Trust
 from innoscope.target.discover import find_one
 from servers import SERVERS, Server
 from workloads import WORKLOADS, TableScan

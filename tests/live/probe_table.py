@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from innoscope.collectors.probes import ProbesCollector
+from innoscope.metrics.collectors.probes import ProbesCollector
 from innoscope.probes.catalog import default_catalog
 from innoscope.target.discover import find_one
 from servers import NAMES, Server

@@ -9,16 +9,16 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from innoscope.profile.offcpu import OffCpuProfiler
-from innoscope.profile.oncpu import OnCpuProfiler
-from innoscope.profile.opening import Naming
-from innoscope.profile.sampling import run
-from innoscope.stacks.classify import plain_name
+from innoscope.sampling.classify import plain_name
+from innoscope.sampling.profile.offcpu import OffCpuProfiler
+from innoscope.sampling.profile.oncpu import OnCpuProfiler
+from innoscope.sampling.profile.run import run
+from innoscope.sampling.profile.setup import Naming
 from innoscope.target.discover import find_one
 from servers import Keeper, ensure_packages
 
 if TYPE_CHECKING:
-    from innoscope.profile.model import Profile
+    from innoscope.sampling.profile.model import Profile
 
 
 def off_cpu(pid: int, seconds: float) -> Profile:

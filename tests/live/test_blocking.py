@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.diagnose.chains import Blocker, blockers
-from innoscope.diagnose.gathering import Gathering, Sources
+from innoscope.diagnose.blocking_chains import Blocker, blockers
+from innoscope.diagnose.collect import Gathering, Sources
 from innoscope.target.discover import find_one
 from servers import Server
 from workloads.crowd import Crowd

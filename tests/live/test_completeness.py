@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.stacks.model import Trust
+from innoscope.sampling.model import Trust
 from live import figures
 from live.observe import PLANS
 from servers import NAMES

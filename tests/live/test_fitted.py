@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope._native import Process
-from innoscope.stacks import fitted
-from innoscope.stacks.engine import Engine
+from innoscope.sampling import fitted_program
+from innoscope.sampling.engine import Engine
 from innoscope.target.discover import find_one
 from servers import Server
 from workloads import RowLock
@@ -18,7 +18,7 @@ from workloads import RowLock
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from innoscope.stacks.model import Dump
+    from innoscope.sampling.model import Dump
 
 
 def _opened(kept: bytes | None, *, kernel: bool = False) -> Process:
@@ -79,13 +79,13 @@ def test_the_kernel_is_known_by_its_build_id(tmp_path: Path) -> None:
         (b"", None),
     ):
         notes.write_bytes(content)
-        assert fitted.kernel_build(notes) == build
-    assert fitted.kernel_build(tmp_path / "none") is None
-    assert fitted.kernel_build() is not None
+        assert fitted_program.kernel_build(notes) == build
+    assert fitted_program.kernel_build(tmp_path / "none") is None
+    assert fitted_program.kernel_build() is not None
 
 
 def test_without_a_build_id_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(fitted, "kernel_build", lambda: None)
-    assert fitted.open_process(_opened, kernel=False).fitted is not None
+    monkeypatch.setattr(fitted_program, "kernel_build", lambda: None)
+    assert fitted_program.open_process(_opened, kernel=False).fitted is not None
     assert not list(tmp_path.iterdir())

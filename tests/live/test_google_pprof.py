@@ -10,12 +10,12 @@ import pytest
 
 import googlepprof
 import pprofile
-from innoscope.profile.report import report as profile_report
-from innoscope.stacks.engine import Engine
-from innoscope.stacks.fold import Report
-from innoscope.stacks.profiles import Profiles, Stack
-from innoscope.stacks.profiles import report as store_report
-from innoscope.stacks.render import encode
+from innoscope.sampling.engine import Engine
+from innoscope.sampling.fold import Report
+from innoscope.sampling.profile.report import report as profile_report
+from innoscope.sampling.profile_history import Profiles, Stack
+from innoscope.sampling.profile_history import report as store_report
+from innoscope.sampling.render import encode
 from innoscope.target.discover import find_one
 from live import figures
 from live.profiling import off_cpu, on_cpu
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from innoscope.stacks.model import Dump
+    from innoscope.sampling.model import Dump
 
 LOOKS = 10
 SECONDS = 1.5

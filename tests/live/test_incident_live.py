@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from innoscope.incident import files
+from innoscope.diagnose.incident import files
 from safety.command import innoscope
 from servers import Server
 from workloads import Crowd, Idle, RowLock

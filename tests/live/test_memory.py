@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from innoscope.collectors.errors import CollectorFailed
-from innoscope.collectors.memory import MemoryCollector
-from innoscope.data import catalog_path
-from innoscope.errors import InnoscopeError
+from innoscope.common.data import catalog_path
+from innoscope.common.errors import InnoscopeError
+from innoscope.common.samples import by_series
 from innoscope.memory import catalog
 from innoscope.memory.layout import Debug
 from innoscope.memory.reader import MemoryReader
-from innoscope.metrics.model import by_series
+from innoscope.metrics.collectors.errors import CollectorFailed
+from innoscope.metrics.collectors.memory import MemoryCollector
 from innoscope.target.discover import find_one
 from live import figures, truth
 from live.stripped import Split

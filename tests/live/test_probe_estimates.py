@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bpftrace import Independent
-from innoscope.collectors.probes import ProbesCollector
-from innoscope.metrics.model import Histogram, by_series
+from innoscope.common.samples import Histogram, by_series
+from innoscope.metrics.collectors.probes import ProbesCollector
 from innoscope.target.discover import find_one
 from live import figures
 from servers import Server
@@ -18,7 +18,7 @@ from workloads import Writers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from innoscope.metrics.model import Value
+    from innoscope.common.samples import Value
 
 SECONDS = 100.0
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.collectors.probes import ProbesCollector
-from innoscope.metrics.model import Histogram, by_series
+from innoscope.common.samples import Histogram, by_series
+from innoscope.metrics.collectors.probes import ProbesCollector
 from innoscope.target.discover import find_one
 from live import figures
 from servers import Server
@@ -17,7 +17,7 @@ from workloads import UpdateStorm
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from innoscope.metrics.model import Value
+    from innoscope.common.samples import Value
     from innoscope.probes.governor import Governor
 
 CLIENTS = 40

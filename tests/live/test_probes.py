@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bpftrace import Independent
-from innoscope.collectors.probes import ProbesCollector
-from innoscope.metrics.model import Histogram, by_series
+from innoscope.common.samples import Histogram, by_series
+from innoscope.metrics.collectors.probes import ProbesCollector
 from innoscope.target.discover import find_one
 from live import figures
 from servers import Server

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.profile.model import RUNNABLE
-from innoscope.profile.offcpu import OffCpuProfiler
-from innoscope.profile.report import report
-from innoscope.profile.sampling import run
-from innoscope.stacks.model import Trust
-from innoscope.stacks.render import encode
+from innoscope.sampling.model import Trust
+from innoscope.sampling.profile.model import RUNNABLE
+from innoscope.sampling.profile.offcpu import OffCpuProfiler
+from innoscope.sampling.profile.report import report
+from innoscope.sampling.profile.run import run
+from innoscope.sampling.render import encode
 from innoscope.target.discover import find_one
 from live import figures
 from live.profiling import Perf, on_cpu, schedstat, self_shares
@@ -21,7 +21,7 @@ from servers import Server
 from workloads import Burn, Fsync, Oltp, RowLock
 
 if TYPE_CHECKING:
-    from innoscope.profile.model import Profile
+    from innoscope.sampling.profile.model import Profile
     from workloads import Workload
 
 SECONDS = float(os.environ.get("PROFILE_SECONDS", "3"))

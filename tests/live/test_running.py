@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.stacks.model import Trust
+from innoscope.sampling.model import Trust
 from live import figures
 from servers import NAMES, Keeper
 

@@ -63,7 +63,7 @@ def test_the_agent_in_three_formats(form: str, scene: tuple[Running, Sensing], t
     text = file.read_text()
 
     assert done.returncode == 0, done.stderr
-    assert "innoscope/exporter/web.py" in text
+    assert "innoscope/daemon/http/server.py" in text
     if form == "flamegraph":
         assert ET.fromstring(text).tag.endswith("svg")  # noqa: S314, py-spy's own
     elif form == "speedscope":
@@ -106,7 +106,7 @@ def test_the_sensor_with_its_waiting_threads(scene: tuple[Running, Sensing]) -> 
     done = innoscope("self-profile", "--pid", sensing.pid, "--seconds", 1, "--idle", "--format", "raw")
 
     assert done.returncode == 0, done.stderr
-    assert "innoscope/sensor/main.py" in done.stdout
+    assert "innoscope/daemon/sensor/main.py" in done.stdout
 
 
 def test_native_frames_where_one_asks_for_them(scene: tuple[Running, Sensing]) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.stacks.profiles import Profiles, report
-from innoscope.stacks.render import encode
+from innoscope.sampling.profile_history import Profiles, report
+from innoscope.sampling.render import encode
 from live import figures
 from safety.debugging import stand
 from safety.sensing import Sensing, of_pid, outcome, values
@@ -21,8 +21,8 @@ from workloads import Burn, Crowd, Idle, RowLock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from innoscope.metrics.model import Outcome
-    from innoscope.sensor.protocol import Reply, ServerReply
+    from innoscope.common.samples import Outcome
+    from innoscope.daemon.protocol.messages import Reply, ServerReply
 
 IDLERS = 40
 WAITERS = 25

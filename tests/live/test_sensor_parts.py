@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.metrics.model import Sample
-from innoscope.sensor.main import MOST_ENDED, Sensor, Settings
-from innoscope.sensor.protocol import BadMessage, decode_reply
+from innoscope.common.samples import Sample
+from innoscope.daemon.protocol.messages import BadMessage, decode_reply
+from innoscope.daemon.sensor.main import MOST_ENDED, Sensor, Settings
 from innoscope.target.proc import ProcFs
 from safety.pretender import Pretender
 from servers import Keeper
@@ -23,7 +23,7 @@ from servers import Keeper
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from innoscope.metrics.model import Outcome
+    from innoscope.common.samples import Outcome
     from innoscope.target.model import Target
 
 
@@ -178,7 +178,7 @@ sys.stdin.readline()
 
 def test_a_server_is_renamed_once_its_port_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It starts up before it listens, and its configuration file is not ours to read."""
-    monkeypatch.setattr("innoscope.sensor.main._AGAIN_S", 0.0)
+    monkeypatch.setattr("innoscope.daemon.sensor.main._AGAIN_S", 0.0)
     executable = tmp_path / "mysqld"
     shutil.copy2(Path(sys.executable).resolve(), executable)
     with Keeper() as keeper, subprocess.Popen(

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from certificates import self_signed
-from innoscope.collectors import sql_catalog
-from innoscope.collectors.errors import CollectorFailed
-from innoscope.collectors.sql import SqlCollector
-from innoscope.errors import SqlFailed
+from innoscope.common.errors import SqlFailed
 from innoscope.memory.reader import MemoryReader
+from innoscope.metrics.collectors import sql_catalog
+from innoscope.metrics.collectors.errors import CollectorFailed
+from innoscope.metrics.collectors.sql import SqlCollector
 from innoscope.target import sql
 from innoscope.target.discover import find_one
 from live import figures

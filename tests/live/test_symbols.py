@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from innoscope import _native
-from innoscope.cache import Cache
-from innoscope.errors import BadFile
+from innoscope.cli.symbol_pack import memory_settings
+from innoscope.common.cache import Cache
+from innoscope.common.errors import BadFile
 from innoscope.memory import catalog as memory_catalog
 from innoscope.memory.layout import Debug, Layout, learn, root
 from innoscope.memory.reader import MemoryReader
 from innoscope.probes.catalog import default_catalog
-from innoscope.probes.placing import Placement, place
-from innoscope.symbols import source
-from innoscope.symbols.export import Origin, memory_settings
-from innoscope.target import packs
+from innoscope.probes.symbol_resolution import Placement, place
 from innoscope.target.discover import find_one
+from innoscope.target.symbols import pack_source, packs
+from innoscope.target.symbols.pack_source import Origin
 from innoscope.toggles import resolve
-from innoscope.toggles.memoryway import MemoryWriter
+from innoscope.toggles.backends.memory import MemoryWriter
 from innoscope.toggles.model import Assignment, Setting, Way
 from live import figures
 from live.changing import shown
@@ -255,15 +255,15 @@ def test_where_the_names_come_from_is_said(scene: Scene) -> None:
 
 
 def test_the_file_for_a_pack_is_found(scene: Scene) -> None:
-    found = source.of_server(find_one(scene.whole.pid))
+    found = pack_source.of_server(find_one(scene.whole.pid))
     assert found == Origin(
         Path(f"/proc/{scene.whole.pid}/exe"), "mariadbd", f"mariadb {scene.target.version_text}"
     )
 
     with pytest.raises(BadFile, match="is stripped, and no debug file of it") as caught:
-        source.of_server(scene.target)
+        pack_source.of_server(scene.target)
     assert "--file FILE" in str(caught.value.remedy)
-    file = source.of_server(scene.target, [str(scene.debug)]).file
+    file = pack_source.of_server(scene.target, [str(scene.debug)]).file
     assert file.samefile(scene.split.debug)
 
 

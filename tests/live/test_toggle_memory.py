@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope.target.discover import find_one
-from innoscope.toggles.memoryway import MemoryWriter
+from innoscope.toggles.backends.memory import MemoryWriter
 from innoscope.toggles.model import Assignment, Setting, Step, Way
 from live import figures
 from live.changing import shown

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.doctor.server import Account
+from innoscope.target.credentials import Account
 from innoscope.target.discover import find_one
 from innoscope.toggles import catalog
+from innoscope.toggles.backends.sql import LockedOut, NoLogin, SqlWriter
 from innoscope.toggles.model import (
     Assignment,
     ChangeFailed,
@@ -25,7 +26,6 @@ from innoscope.toggles.model import (
     Writer,
     same,
 )
-from innoscope.toggles.sqlway import LockedOut, NoLogin, SqlWriter
 from live import figures
 from live.changing import ROOT, fill, other_value, shown
 from servers import NAMES, Server

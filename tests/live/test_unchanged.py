@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope._native import Process
-from innoscope.stacks.engine import Engine
+from innoscope.sampling.engine import Engine
 from innoscope.target.discover import find_one
 from servers import Keeper, Server
 from workloads import Idle, RowLock
@@ -19,7 +19,7 @@ from workloads import Idle, RowLock
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from innoscope.stacks.model import Dump
+    from innoscope.sampling.model import Dump
 
 THREADS = 40
 STEPS = 200

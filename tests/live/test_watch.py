@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.diagnose.judging import judge
-from innoscope.incident.files import load
+from innoscope.diagnose.incident.files import load
+from innoscope.diagnose.verdict import judge
 from safety.agenting import Running
 from safety.command import INNOSCOPE
 from safety.leftovers import breakpoints

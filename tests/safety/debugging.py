@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from innoscope.target.proc import ProcFs
-from innoscope.toggles import standing
+from innoscope.toggles import stopped_threads
 from servers import Keeper, ensure_packages
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def threads(pid: int) -> tuple[Thread, ...]:
 
 def stand(pid: int) -> bool:
     """Whether threads stand still, 50 ms long."""
-    return standing.look(ProcFs(), pid).still > 0
+    return stopped_threads.look(ProcFs(), pid).still > 0
 
 
 def well(pid: int) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from innoscope.agent.main import Agent
 from innoscope.cli.main import run
+from innoscope.daemon.agent.main import Agent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from innoscope import _native
-from innoscope.collectors.memory import MemoryCollector
-from innoscope.errors import InnoscopeError
+from innoscope.common.errors import InnoscopeError
+from innoscope.metrics.collectors.memory import MemoryCollector
 from innoscope.target.model import Target
 from innoscope.target.proc import ProcFs
 

@@ -7,12 +7,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from innoscope import __version__
-from innoscope.sensor import protocol
-from innoscope.sensor.profiles import encode_chunks
-from innoscope.sensor.server import SocketServer
-from innoscope.stacks.model import Frame, Trust
-from innoscope.stacks.profiles import CHUNK_S, MOST_STACKS, SPAN_S, Chunk, Profiles, Stack
-from innoscope.supervision import Supervisor
+from innoscope.common.supervision import Supervisor
+from innoscope.daemon.protocol import messages
+from innoscope.daemon.protocol.profiles import encode_chunks
+from innoscope.daemon.sensor.server import SocketServer
+from innoscope.sampling.model import Frame, Trust
+from innoscope.sampling.profile_history import CHUNK_S, MOST_STACKS, SPAN_S, Chunk, Profiles, Stack
 from innoscope.target.discover import find_one
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class HourSensor:
 
     def __init__(self, path: Path, server: Server) -> None:
         self._path = path
-        self._target = protocol.encode_target(find_one(server.pid))
+        self._target = messages.encode_target(find_one(server.pid))
         self._profiles = Profiles()
         counts = {_stack(number): 1 + number % 9 for number in range(MOST_STACKS)}
         now = time.time()
@@ -53,7 +53,7 @@ class HourSensor:
             return {"servers": {"hour": told}}
         if request["call"] == "collect":
             return who | {"cpu_seconds": 0.0, "rss_bytes": 0, "sent_at": time.time(), "servers": []}
-        return who | {"protocol": protocol.VERSION, "servers": {}}
+        return who | {"protocol": messages.VERSION, "servers": {}}
 
 
 def _stack(number: int) -> Stack:

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from innoscope.probes.c_source import CALIBRATION
 from innoscope.probes.catalog import default_catalog
-from innoscope.probes.source import CALIBRATION
 from servers import ensure_packages
 
 if TYPE_CHECKING:

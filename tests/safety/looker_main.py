@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 import time
 
-from innoscope.errors import InnoscopeError
-from innoscope.stacks.engine import Engine
+from innoscope.common.errors import InnoscopeError
+from innoscope.sampling.engine import Engine
 from innoscope.target.discover import find_one
 
 _BOUND_S = 30

@@ -10,8 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from innoscope.errors import NoSuchProcess
-from innoscope.stacks.engine import Engine
+from innoscope.common.errors import NoSuchProcess
+from innoscope.sampling.engine import Engine
 from innoscope.target.discover import find_one
 from safety.pretender import Pretender
 

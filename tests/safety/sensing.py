@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from innoscope.metrics.model import by_series
-from innoscope.sensor.client import SensorClient
+from innoscope.common.samples import by_series
+from innoscope.daemon.protocol.client import SensorClient
 from innoscope.target.discover import find_one
 from safety.command import INNOSCOPE
 from safety.contained import beyond_nsenter
@@ -20,8 +20,8 @@ from servers import Keeper
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from innoscope.metrics.model import Outcome, Value
-    from innoscope.sensor.protocol import Reply, ServerReply
+    from innoscope.common.samples import Outcome, Value
+    from innoscope.daemon.protocol.messages import Reply, ServerReply
     from servers import Server
 
 _READY_S = 60

@@ -8,7 +8,7 @@ import sys
 import time
 from dataclasses import replace
 
-from innoscope.errors import InnoscopeError
+from innoscope.common.errors import InnoscopeError
 from innoscope.target import sql
 from innoscope.target.proc import ProcFs
 from unit.dumps import target

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope import _native
-from innoscope.errors import BadFile, CannotWrite, NoRights, NoSuchProcess, NoTarget, NotAServer
+from innoscope.common.errors import BadFile, CannotWrite, NoRights, NoSuchProcess, NoTarget, NotAServer
 from safety.command import DEADLINE_S, INNOSCOPE, assert_one_clear_error, innoscope, run
 from safety.pretender import Pretender
 from safety.privileges import nobody, seeing, without

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from innoscope.cache import Cache
+from innoscope.common.cache import Cache
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.stacks.engine import Engine
+from innoscope.sampling.engine import Engine
 from innoscope.target.discover import find_one
 from safety.command import innoscope
 from servers import Keeper, Server

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.cache import Cache
-from innoscope.errors import KernelUnable
-from innoscope.probes import compiling
-from innoscope.probes.compiled import Compiled, Shape
-from innoscope.probes.loading import compile_and_load
+from innoscope.common.cache import Cache
+from innoscope.common.errors import KernelUnable
+from innoscope.probes import build_cache
+from innoscope.probes.loader import compile_and_load
+from innoscope.probes.object_file import Compiled, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,9 +137,9 @@ def test_without_a_place_to_keep_it_it_is_compiled_each_time(
 
 
 def test_old_ones_make_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "_CACHE", Cache("programs", 2))
+    monkeypatch.setattr(build_cache, "_CACHE", Cache("programs", 2))
     for number in range(4):
-        compiling.compiled(f"{_TEXT}// {number}", ["probe"], ["seen"])
+        build_cache.compiled(f"{_TEXT}// {number}", ["probe"], ["seen"])
     assert len(list(folder.iterdir())) == 2
 
 

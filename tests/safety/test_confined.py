@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope import _native
-from innoscope.toggles import gdbfile
+from innoscope.toggles.backends import gdb
 from safety.hostile_elf import Section, elf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _PATIENCE_S = 20
-_READER = [sys.executable, "-I", "-m", "innoscope.symbols.confined"]
+_READER = [sys.executable, "-I", "-m", "innoscope.target.symbols.confined_reader"]
 
 _SOURCE = "int answer = 42; struct s { int a, b; } whole; int main(void) { return answer; }\n"
 #: What runs in the place of gdb, and tries.
@@ -136,12 +136,13 @@ def process_of_nobody() -> Iterator[int]:
 
 
 def test_gdb_has_no_rights(process_of_nobody: int) -> None:
-    command = [sys.executable, "-P", "-m", "innoscope.toggles.confined_gdb", "/usr/bin/python3", "-c", _TRIES]
+    module = "innoscope.toggles.backends.confined_gdb"
+    command = [sys.executable, "-P", "-m", module, "/usr/bin/python3", "-c", _TRIES]
     done = subprocess.run(
         [*command, str(os.getpid()), str(process_of_nobody)],
         stdout=subprocess.PIPE,
         check=True,
-        env=gdbfile.ENVIRONMENT,
+        env=gdb.ENVIRONMENT,
     )
     said = json.loads(done.stdout)
     assert (said.pop("uid"), said.pop("groups"), said.pop("memory")) == (65534, [], 4 << 30)
@@ -153,7 +154,7 @@ def test_gdb_has_no_rights(process_of_nobody: int) -> None:
 def test_gdb_reads_the_file_by_its_descriptor(program: Path) -> None:
     program.parent.chmod(0o700)  # nobody cannot get there by its path
     began = time.monotonic()
-    said = gdbfile.describe(str(program), ["answer"])
+    said = gdb.describe(str(program), ["answer"])
     assert said is not None
     assert (said["answer"].size, said["answer"].kind) == (4, "signed")
     assert time.monotonic() - began < _PATIENCE_S
@@ -161,4 +162,4 @@ def test_gdb_reads_the_file_by_its_descriptor(program: Path) -> None:
 
 def test_gdb_gets_no_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert gdbfile.describe(str(tmp_path / "pipe"), ["answer"]) is None
+    assert gdb.describe(str(tmp_path / "pipe"), ["answer"]) is None

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from innoscope import _native
-from innoscope.collectors import probes as collecting
-from innoscope.collectors.probes import ProbesCollector
+from innoscope.metrics.collectors import probes as collecting
+from innoscope.metrics.collectors.probes import ProbesCollector
 from innoscope.probes import attachment as attaching
 from innoscope.probes import failures, governor
 from innoscope.target.discover import find_one
@@ -292,7 +292,7 @@ def test_a_tick_hangs(collector: ProbesCollector, monkeypatch: pytest.MonkeyPatc
 _STUCK: Final = """
 import sys, time
 from innoscope import _native
-from innoscope.collectors.probes import ProbesCollector
+from innoscope.metrics.collectors.probes import ProbesCollector
 from innoscope.target.discover import find_one
 
 collector = ProbesCollector(find_one(int(sys.argv[1])), families=frozenset({"redo"}))

@@ -11,8 +11,8 @@ from typing import Final
 
 import pytest
 
-from innoscope.cache import Cache
-from innoscope.errors import NotRead
+from innoscope.common.cache import Cache
+from innoscope.common.errors import NotRead
 from innoscope.memory import layout
 from innoscope.memory.layout import Debug
 from innoscope.target.discover import find_one

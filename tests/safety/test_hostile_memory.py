@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from innoscope.collectors.errors import CollectorFailed
-from innoscope.collectors.memory import MemoryCollector
 from innoscope.memory import catalog
 from innoscope.memory.reader import MemoryReader
+from innoscope.metrics.collectors.errors import CollectorFailed
+from innoscope.metrics.collectors.memory import MemoryCollector
 from innoscope.target.discover import find_one
 from safety.hostile_main import target_of
 from safety.test_hostile_files import SECONDS, asked, assert_cheap

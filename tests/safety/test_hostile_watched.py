@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from innoscope.sensor.protocol import Reply
+    from innoscope.daemon.protocol.messages import Reply
 
 ANSWER_S = 1.0
 SENSOR_BYTES = 256 << 20

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope.cli.main import main
-from innoscope.incident import files, words
+from innoscope.diagnose.incident import files
+from innoscope.diagnose.incident import text as incident_text
 from live import figures
 from safety.command import innoscope, run
 from safety.planted import SECRETS, leaks, planted, told
@@ -65,7 +66,7 @@ def test_a_file_has_no_secret_and_says_the_same_elsewhere(
     assert f"saved to {path}" in live.stderr
     _has_all_but_the_secrets(path)
     assert leaks(live.stdout + live.stderr) == []
-    for part in ("findings", *words.PARTS):
+    for part in ("findings", *incident_text.PARTS):
         main(["diagnose", str(path), "--show", part])
         printed = capsys.readouterr()
         assert printed.out.strip()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.sensor.client import SensorClient, SensorDown
+from innoscope.daemon.protocol.client import SensorClient, SensorDown
 from safety.agenting import Running, Scrape, falls
 from safety.contained import ContainedServer, beside
 from safety.leftovers import breakpoints, orphans_now

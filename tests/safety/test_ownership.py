@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.errors import BadFile, NoTarget
+from innoscope.common.errors import BadFile, NoTarget
 from innoscope.target import ownership
 from innoscope.target.discover import find_one, scan
 from innoscope.target.proc import ProcFs

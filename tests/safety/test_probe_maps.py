@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from innoscope.collectors.probes import ProbesCollector
-from innoscope.metrics.model import by_series
+from innoscope.common.samples import by_series
+from innoscope.metrics.collectors.probes import ProbesCollector
 from innoscope.target.discover import find_one
 from servers import Server
 

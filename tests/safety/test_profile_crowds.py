@@ -16,7 +16,7 @@ from servers import Keeper, Server
 from workloads import Idle
 
 if TYPE_CHECKING:
-    from innoscope.profile.model import Profile
+    from innoscope.sampling.profile.model import Profile
 
 THREADS = 1000
 SECONDS = 2.0

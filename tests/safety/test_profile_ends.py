@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 import pytest
 
-from innoscope.errors import NoSuchProcess
-from innoscope.profile.oncpu import OnCpuProfiler
-from innoscope.profile.sampling import run
+from innoscope.common.errors import NoSuchProcess
+from innoscope.sampling.profile.oncpu import OnCpuProfiler
+from innoscope.sampling.profile.run import run
 from innoscope.target.discover import find_one
 from safety.command import INNOSCOPE, assert_one_clear_error, innoscope
 from safety.command import run as run_command

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.agent import config
-from innoscope.collectors.toggles import TogglesFile
-from innoscope.errors import BadFile
-from innoscope.exporter import webconfig
-from innoscope.sensor.server import SocketServer
-from innoscope.supervision import Supervisor
-from innoscope.toggles import status
+from innoscope.common.errors import BadFile
+from innoscope.common.supervision import Supervisor
+from innoscope.daemon.agent import config
+from innoscope.daemon.http import web_config
+from innoscope.daemon.sensor.server import SocketServer
+from innoscope.metrics.collectors.toggles import TogglesFile
+from innoscope.toggles import status_file
 from safety.agenting import Running
 from safety.command import innoscope
 from safety.privileges import NOBODY
@@ -149,7 +149,7 @@ def test_a_wrong_configuration_is_told_without_its_secrets(text: str, tmp_path: 
 def test_a_wrong_web_configuration_too(text: str, tmp_path: Path) -> None:
     file = written(tmp_path / "web.yaml", text)
     with pytest.raises(BadFile, match=r"web\.yaml") as caught:
-        webconfig.load(file)
+        web_config.load(file)
 
     assert PASSWORD not in f"{caught.value.what} {caught.value.remedy}"
 
@@ -179,7 +179,7 @@ def test_who_may_change_the_toggles_in_force(tmp_path: Path) -> None:
     for folder in tmp_path.parents[:2]:
         folder.chmod(0o755)
     file = tmp_path / "toggles.json"
-    status.write(file, {"version": 1, "written_at": 1, "servers": []})
+    status_file.write(file, {"version": 1, "written_at": 1, "servers": []})
 
     assert stat.S_IMODE(file.stat().st_mode) == 0o644
     may = stranger(os.getpid(), tmp_path, file)
@@ -210,7 +210,7 @@ def test_links_in_a_folder_of_another_user(tmp_path: Path) -> None:
     try:
         for _ in range(300):
             with suppress(OSError):
-                status.write(run / "toggles.json", {"version": 1})
+                status_file.write(run / "toggles.json", {"version": 1})
     finally:
         ended.set()
         attacking.join()

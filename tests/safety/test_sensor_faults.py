@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.collectors.errors import CollectorFailed
-from innoscope.collectors.probes import ProbesCollector
-from innoscope.probes.calibrating import known_cost
-from innoscope.sensor.client import SensorDown
-from innoscope.sensor.server import MOST_CLIENTS
+from innoscope.daemon.protocol.client import SensorDown
+from innoscope.daemon.sensor.server import MOST_CLIENTS
+from innoscope.metrics.collectors.errors import CollectorFailed
+from innoscope.metrics.collectors.probes import ProbesCollector
+from innoscope.probes.calibration import known_cost
 from innoscope.target.discover import find_one
 from safety.command import assert_one_clear_error, innoscope
 from safety.leftovers import orphans
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from innoscope.probes.attachment import Attachment
-    from innoscope.probes.calibrating import HitCost
+    from innoscope.probes.calibration import HitCost
 
 QUICK_S = 1.0
 KILLS = int(os.environ.get("INNOSCOPE_SENSOR_KILLS", "20"))
@@ -304,7 +304,7 @@ def test_a_server_that_ends_while_its_probes_are_made(monkeypatch: pytest.Monkey
             server.kill()
             return known_cost(attachment)
 
-        monkeypatch.setattr("innoscope.collectors.probes.known_cost", known_late)
+        monkeypatch.setattr("innoscope.metrics.collectors.probes.known_cost", known_late)
         collector = ProbesCollector(find_one(server.pid), attach_soon=True)
         _until(lambda: not _why(collector).startswith("timeout"))
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.sensor.main import Sensor, Settings
-from innoscope.sensor.protocol import BadMessage
+from innoscope.daemon.protocol.messages import BadMessage
+from innoscope.daemon.sensor.main import Sensor, Settings
 from safety.privileges import NOBODY
 from safety.sensing import Sensing
 from safety.well import assert_well

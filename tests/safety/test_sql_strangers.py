@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from certificates import self_signed
-from innoscope.errors import SqlFailed
+from innoscope.common.errors import SqlFailed
 from innoscope.target import sql
 from innoscope.target.discover import find_one
 from innoscope.target.proc import ProcFs

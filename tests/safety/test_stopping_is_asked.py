@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.errors import NoRights
+from innoscope.common.errors import NoRights
 from safety.command import assert_one_clear_error, innoscope
 from safety.counter import Counter
 from safety.privileges import without_bpf

@@ -18,7 +18,7 @@ import pytest
 
 from innoscope.toggles import engine
 from innoscope.toggles.model import Refused
-from innoscope.toggles.undoing import UNDO_FAULTS
+from innoscope.toggles.undo import UNDO_FAULTS
 from safety.toggling import ACCOUNT, CONNECTIONS, KILLS, READ_AHEAD, Subject, assert_true
 from servers import Server
 from workloads import Idle

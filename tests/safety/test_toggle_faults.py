@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import pymysql
 import pytest
 
-from innoscope.errors import BadFile, InnoscopeError
+from innoscope.common.errors import BadFile, InnoscopeError
 from innoscope.toggles import engine
 from innoscope.toggles.model import ChangeFailed, Refused
-from innoscope.toggles.undoing import Overtaken
+from innoscope.toggles.undo import Overtaken
 from safety.command import innoscope
 from safety.recovering import DOUBLINGS, ROOMY, TIGHT, make_redo
 from safety.toggling import ACCOUNT, CONNECTIONS, READ_AHEAD, Subject

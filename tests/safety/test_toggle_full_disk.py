@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.errors import CannotWrite
+from innoscope.common.errors import CannotWrite
 from innoscope.toggles.journal import Journal
 from innoscope.toggles.model import Refused
 from unit.toggling import entry

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.errors import NoRights
+from innoscope.common.errors import NoRights
 from innoscope.target.discover import find_one
 from innoscope.toggles import catalog, engine, lock
-from innoscope.toggles.entries import ServerId
+from innoscope.toggles.dependencies import Means
 from innoscope.toggles.journal import Journal
-from innoscope.toggles.means import Means
+from innoscope.toggles.journal_format import ServerId
 from innoscope.toggles.model import Assignment, Generation, NotOnThisServer, Refused, Setting, Way
-from innoscope.toggles.places import boot_id
+from innoscope.toggles.paths import boot_id
 from safety.command import assert_one_clear_error, innoscope, run
 from safety.debugging import Gdb, stand, until
 from safety.privileges import nobody

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.errors import InnoscopeError, NoRights, NoSuchProcess
+from innoscope.common.errors import InnoscopeError, NoRights, NoSuchProcess
 from innoscope.target.discover import find_one
-from innoscope.toggles.memoryway import MemoryWriter
+from innoscope.toggles.backends.memory import MemoryWriter
 from innoscope.toggles.model import Assignment, NotOnThisServer, Refused, Setting, Step, Way
 from safety.pretender import Pretender
 from servers import Server

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope.cli.main import INTERRUPTED
-from innoscope.errors import NoRights, NoSuchProcess
-from innoscope.trace.model import NotHere
+from innoscope.common.errors import NoRights, NoSuchProcess
+from innoscope.probes.trace.model import NotHere
 from safety.command import assert_one_clear_error, innoscope, run
 from safety.leftovers import breakpoints, orphans
 from safety.privileges import nobody

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.probes import sys_admin
+from innoscope.probes import capabilities as probes_capabilities
 from safety.agenting import Running
 from safety.command import INNOSCOPE
 from safety.leftovers import orphans
@@ -25,7 +25,7 @@ from safety.well import assert_well
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from innoscope.sensor.protocol import ServerReply
+    from innoscope.daemon.protocol.messages import ServerReply
     from servers import Server
 
 UNITS = ("sensor", "agent")
@@ -279,8 +279,8 @@ def test_without_links_there_are_no_probes_and_the_reason_names_the_remedy(
     reason = str(outcome(told, "probes").reason)
     assert reason.startswith("rights: cannot attach probes: this kernel has no uprobe links")
     assert "need CAP_SYS_ADMIN" in reason
-    assert sys_admin.REMEDY in reason
-    assert sys_admin.REMEDY in log
+    assert probes_capabilities.REMEDY in reason
+    assert probes_capabilities.REMEDY in log
     assert not rows
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.errors import NoRights, NoSuchProcess
+from innoscope.common.errors import NoRights, NoSuchProcess
 from innoscope.toggles.journal import Journal
 from innoscope.toggles.model import Refused
 from live import figures

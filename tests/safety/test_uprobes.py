@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope._native import CodeFile, Uprobe
-from innoscope.collectors.probes import ProbesCollector
-from innoscope.errors import NoSuchProcess
-from innoscope.metrics.model import Histogram, by_series
+from innoscope.common.errors import NoSuchProcess
+from innoscope.common.samples import Histogram, by_series
+from innoscope.metrics.collectors.probes import ProbesCollector
 from innoscope.probes.attachment import Attachment
-from innoscope.probes.loading import compile_and_load
-from innoscope.probes.placing import Placed
-from innoscope.stacks.engine import Engine
-from innoscope.stacks.model import Trust
+from innoscope.probes.loader import compile_and_load
+from innoscope.probes.symbol_resolution import Placed
+from innoscope.sampling.engine import Engine
+from innoscope.sampling.model import Trust
 from innoscope.target.discover import find_one
 from safety.contained import installed_in
 from safety.leftovers import breakpoints, orphans

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from certificates import self_signed
-from innoscope.agent import config
-from innoscope.agent.main import Agent
+from innoscope.daemon.agent import config
+from innoscope.daemon.agent.main import Agent
 from safety.agenting import Running
 from safety.attacked import ask, memory_limit, peak, say
 from safety.hoursensor import MARK, HourSensor

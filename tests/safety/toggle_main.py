@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from innoscope.doctor.server import Account
+from innoscope.target.credentials import Account
 from innoscope.target.discover import find_one
 from innoscope.toggles import engine
 

@@ -12,13 +12,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from innoscope.doctor.server import Account
+from innoscope.target.credentials import Account
 from innoscope.target.discover import find_one
 from innoscope.toggles import catalog, engine
-from innoscope.toggles.entries import Entry, ServerId
 from innoscope.toggles.journal import Journal
+from innoscope.toggles.journal_format import Entry, ServerId
 from innoscope.toggles.model import Plan, Refused, Step
-from innoscope.toggles.places import boot_id
+from innoscope.toggles.paths import boot_id
 from safety.pretender import Pretender
 from safety.reused_main import of_the_same_pid
 

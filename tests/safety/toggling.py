@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from innoscope.doctor.server import Account
+from innoscope.target.credentials import Account
 from innoscope.target.discover import find_one
 from innoscope.toggles import engine
 from innoscope.toggles.journal import Journal
 
 if TYPE_CHECKING:
     from innoscope.target.model import Target
-    from innoscope.toggles.entries import Entry
+    from innoscope.toggles.journal_format import Entry
     from servers import Server
 
 ACCOUNT = Account()

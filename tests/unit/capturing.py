@@ -8,10 +8,11 @@ import typing
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from innoscope.diagnose.evidence import CLIENT, Evidence, Look, Missing, Seen, Snapshot, Statement
-from innoscope.incident import codec
-from innoscope.incident.model import Capture, Taken
-from innoscope.metrics.model import Histogram
+from innoscope.common.samples import Histogram
+from innoscope.diagnose.evidence import Evidence, Missing, Snapshot, Statement
+from innoscope.diagnose.incident import codec
+from innoscope.diagnose.incident.model import Capture, Taken
+from innoscope.sampling.snapshot_history import CLIENT, Look, Seen
 
 if TYPE_CHECKING:
     import random

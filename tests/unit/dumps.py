@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from innoscope.stacks.model import Dump, Frame, Thread, Trust
+from innoscope.sampling.model import Dump, Frame, Thread, Trust
 from innoscope.target.model import Query, Target
 
 

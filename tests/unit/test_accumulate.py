@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from innoscope.metrics.model import Histogram, Sample, Value
-from innoscope.sensor.accumulate import Accumulator, added
+from innoscope.common.samples import Histogram, Sample, Value
+from innoscope.daemon.sensor.accumulate import Accumulator, added
 
 LASTING = ("redo_written_bytes",)
 COUNTERS = ("statements", "fsync_seconds", *LASTING)

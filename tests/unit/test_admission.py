@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.sensor import admission
-from innoscope.sensor.admission import Admission
-from innoscope.sensor.naming import Names
+from innoscope.daemon.protocol.server_names import Names
+from innoscope.daemon.sensor import admission
+from innoscope.daemon.sensor.admission import Admission
 from innoscope.target import discover
 from innoscope.target.discover import Scan
 from innoscope.target.home import Home

@@ -9,8 +9,8 @@ from typing import get_args, get_origin, get_type_hints
 
 import pytest
 
-from innoscope.agent import config
-from innoscope.errors import BadFile
+from innoscope.common.errors import BadFile
+from innoscope.daemon.agent import config
 
 EXAMPLE = Path(__file__).parents[2] / "packaging" / "agent.toml"
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.agent import config
-from innoscope.agent.gather import Picture, ServerView
-from innoscope.agent.recording import Recorders
-from innoscope.agent.servers import Servers
-from innoscope.diagnose.evidence import CLIENT, Look, Seen
-from innoscope.diagnose.judging import judge
-from innoscope.exporter.merge import Series
+from innoscope.daemon.agent import config
+from innoscope.daemon.agent.collect import Picture, ServerView
+from innoscope.daemon.agent.recorder import Recorders
+from innoscope.daemon.agent.servers import Servers
+from innoscope.daemon.protocol.client import SensorDown
+from innoscope.diagnose.verdict import judge
 from innoscope.metrics import registry
-from innoscope.sensor.client import SensorDown
+from innoscope.metrics.merge import Series
+from innoscope.sampling.snapshot_history import CLIENT, Look, Seen
 from unit.test_target_sql import target
 
 if TYPE_CHECKING:

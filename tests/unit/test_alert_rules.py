@@ -18,7 +18,7 @@ import yaml
 from alerting import ALERTS, scaled
 from innoscope.cli.main import cli as program
 from innoscope.metrics import registry
-from innoscope.stacks.classify import default_classifier
+from innoscope.sampling.classify import default_classifier
 from innoscope.toggles import catalog
 
 if TYPE_CHECKING:

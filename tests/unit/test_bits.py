@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.data import folder
+from innoscope.common.data import folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,11 +5,13 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from innoscope.diagnose import futexes
-from innoscope.diagnose.chains import blockers
-from innoscope.diagnose.evidence import CLIENT, Evidence, Held, Seen, Statement
+from innoscope.diagnose.blocking_chains import blockers
+from innoscope.diagnose.evidence import Evidence, Statement
 from innoscope.diagnose.graph import Graph
-from innoscope.stacks.model import Frame, Thread, Trust
+from innoscope.memory.locks import futexes
+from innoscope.memory.locks.held import Held
+from innoscope.sampling.model import Frame, Thread, Trust
+from innoscope.sampling.snapshot_history import CLIENT, Seen
 
 FUTEX, NANOSLEEP = 202, 35
 INSIDE = (

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope import cache
-from innoscope.cache import Cache, cache_folder, cache_key
+from innoscope.common import cache
+from innoscope.common.cache import Cache, cache_folder, cache_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.agent import servers
-from innoscope.agent.config import Server as Named
-from innoscope.collectors.sql_failures import explain
-from innoscope.errors import SqlFailed
-from innoscope.sensor import protocol
+from innoscope.common.errors import SqlFailed
+from innoscope.daemon.agent import servers
+from innoscope.daemon.agent.config import Server as Named
+from innoscope.daemon.protocol import messages
+from innoscope.diagnose.watch import live
+from innoscope.metrics.collectors.sql_failures import explain
 from innoscope.target import choice, discover, login, sql
 from innoscope.target.credentials import Credentials, Tls
 from innoscope.target.login import LocalConnection
 from innoscope.target.proc import ProcFs
-from innoscope.watch import live
 from unit.dumps import target
 
 if TYPE_CHECKING:
@@ -162,9 +162,9 @@ def test_an_entry_of_the_agent_chooses_the_server_that_it_leads_to(
 
 
 def test_the_sensor_chooses_nothing() -> None:
-    told = protocol.encode_target(target(chosen=True))
+    told = messages.encode_target(target(chosen=True))
     assert "chosen" not in told
-    assert not protocol.decode_target(told | {"chosen": True}).chosen
+    assert not messages.decode_target(told | {"chosen": True}).chosen
     assert "chosen" not in target(chosen=True).document()
 
 

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from golden import store
-from innoscope.errors import BadFile
-from innoscope.stacks import catalog, descriptors
-from innoscope.stacks.classify import Classifier, default_classifier, label
+from innoscope.common.errors import BadFile
+from innoscope.sampling import descriptors, wait_catalog
+from innoscope.sampling.classify import Classifier, default_classifier, label
 from unit.dumps import frames
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ CLASSES = {
 
 def rules(*given: dict[str, Any], libraries: tuple[str, ...] = ("libc.so*",)) -> Classifier:
     data = {"version": 1, "classes": CLASSES, "libraries": list(libraries), "rules": list(given)}
-    assert catalog.problems(data) == []
-    return Classifier(catalog._build(data))
+    assert wait_catalog.problems(data) == []
+    return Classifier(wait_catalog._build(data))
 
 
 def test_the_first_rule_that_matches_wins() -> None:
@@ -61,7 +61,7 @@ def test_a_frame_pattern_is_a_whole_name() -> None:
 def test_a_list_matches_what_one_of_its_patterns_does(
     patterns: list[str], names: list[str], others: list[str]
 ) -> None:
-    expression = catalog.any_of(patterns)
+    expression = wait_catalog.any_of(patterns)
     assert [name for name in names + others if expression.fullmatch(name)] == names
 
 
@@ -144,7 +144,7 @@ def test_nothing_matches() -> None:
 def test_the_check_names_what_is_wrong(rule: Any, problem: str) -> None:
     data = {"version": 1, "classes": CLASSES, "rules": [rule]}
 
-    assert any(text.startswith("rule 1: ") and problem in text for text in catalog.problems(data))
+    assert any(text.startswith("rule 1: ") and problem in text for text in wait_catalog.problems(data))
 
 
 def test_the_check_finds_bad_classes() -> None:
@@ -155,7 +155,7 @@ def test_the_check_finds_bad_classes() -> None:
         "more": 1,
     }
 
-    found = "\n".join(catalog.problems(data))
+    found = "\n".join(wait_catalog.problems(data))
 
     for part in (
         "unknown key 'more'",
@@ -172,18 +172,18 @@ def test_a_damaged_file_is_one_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "waits.yaml"
     path.write_text("rules: [")
     with pytest.raises(BadFile, match="not YAML"):
-        catalog.load(path)
+        wait_catalog.load(path)
     path.write_text(
         yaml.safe_dump({"version": 1, "classes": CLASSES, "rules": [{"class": "io", "frame": ["a"]}]})
     )
     with pytest.raises(BadFile, match="rule 1: unknown key 'frame'"):
-        catalog.load(path)
+        wait_catalog.load(path)
     with pytest.raises(BadFile, match="cannot read"):
-        catalog.load(tmp_path / "missing")
+        wait_catalog.load(tmp_path / "missing")
 
 
 def test_the_catalog_is_sound_and_each_class_has_a_rule() -> None:
-    given = catalog.load()
+    given = wait_catalog.load()
     given_out = {rule.wait for rule in given.rules}
 
     assert given.classes.keys() - given_out == {"on_cpu", "other", "runnable"}
@@ -199,7 +199,7 @@ def test_every_class_of_the_design_is_there() -> None:
         "replication network_send recovery shutdown allocator background_idle user_sleep other"
     )
 
-    assert set(wanted.split()) <= catalog.load().classes.keys()
+    assert set(wanted.split()) <= wait_catalog.load().classes.keys()
 
 
 @pytest.mark.parametrize("server", store.servers())

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope.cli.main import main
-from innoscope.incident import files
-from innoscope.incident.fetching import fetch
-from innoscope.incident.taking import captured
+from innoscope.diagnose.incident import files
+from innoscope.diagnose.incident.capture import captured
+from innoscope.diagnose.incident.server_facts import fetch
 from unit.capturing import capture, evidence
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import click
 import pytest
 
 from innoscope.cli import main as cli_main
-from innoscope.cli import targets
+from innoscope.cli.commands import targets
 from innoscope.cli.common import table
-from innoscope.errors import InnoscopeError, NoRights
+from innoscope.common.errors import InnoscopeError, NoRights
 from innoscope.target.model import Target
 
 if TYPE_CHECKING:
@@ -115,9 +115,11 @@ def _python(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_start_up_imports_nothing_heavy() -> None:
     done = _python(
-        "import sys; from innoscope.cli import main; main.main(['--version']); import innoscope.cli.targets;"
+        "import sys; from innoscope.cli import main; main.main(['--version']);"
+        "import innoscope.cli.commands.targets;"
         "import innoscope.target.discover; print(sorted(set(sys.modules) & "
-        "{'pymysql', 'yaml', 'textual', 'rich', 'ssl', 'asyncio', 'innoscope.cli.top', 'innoscope.doctor'}))"
+        "{'pymysql', 'yaml', 'textual', 'rich', 'ssl', 'asyncio',"
+        "'innoscope.cli.commands.top', 'innoscope.cli.doctor'}))"
     )
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from innoscope.cli.main import main
+from innoscope.common.supervision import Supervisor
+from innoscope.daemon.protocol.client import SensorDown
+from innoscope.daemon.sensor.server import SocketServer
 from innoscope.probes.report import ProbeReport
-from innoscope.sensor.client import SensorDown
-from innoscope.sensor.server import SocketServer
-from innoscope.supervision import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope.cli import main as cli_main
-from innoscope.cli.selfprofile import NotOurs, command_of, find, table
-from innoscope.errors import NoSuchProcess
+from innoscope.cli.commands.selfprofile import NotOurs, command_of, find, table
+from innoscope.common.errors import NoSuchProcess
 from innoscope.target.proc import ProcFs
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def agent_7(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The only process of this host is an agent; what is a py-spy there says what it was started with."""
     (tmp_path / "proc").mkdir()
     process(tmp_path / "proc", 7, "/usr/bin/python3", *AGENT)
-    monkeypatch.setattr("innoscope.cli.selfprofile.ProcFs", lambda: ProcFs(tmp_path / "proc"))
+    monkeypatch.setattr("innoscope.cli.commands.selfprofile.ProcFs", lambda: ProcFs(tmp_path / "proc"))
     return tmp_path
 
 
@@ -106,14 +106,14 @@ def fake_py_spy(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> N
     program = folder / "py-spy"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    monkeypatch.setattr("innoscope.cli.selfprofile.shutil.which", lambda *_, **__: str(program))
+    monkeypatch.setattr("innoscope.cli.commands.selfprofile.shutil.which", lambda *_, **__: str(program))
 
 
 def test_missing_py_spy_is_named_with_its_remedy(
     agent_7: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del agent_7
-    monkeypatch.setattr("innoscope.cli.selfprofile.shutil.which", lambda *_, **__: None)
+    monkeypatch.setattr("innoscope.cli.commands.selfprofile.shutil.which", lambda *_, **__: None)
 
     assert cli_main.main(["self-profile"]) == 1
     errors = capsys.readouterr().err

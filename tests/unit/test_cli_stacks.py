@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.cli import opening, stacks
+from innoscope.cli import open_server
+from innoscope.cli.commands import stacks
 from innoscope.cli.main import main
-from innoscope.errors import NoSuchProcess
+from innoscope.common.errors import NoSuchProcess
 from unit.dumps import mixed, target
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class FakeEngine:
 
 @pytest.fixture(autouse=True)
 def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "Engine", FakeEngine)
+    monkeypatch.setattr(open_server, "Engine", FakeEngine)
     monkeypatch.setattr(FakeEngine, "made", [])
     monkeypatch.setattr(FakeEngine, "ends_after", 99)
     monkeypatch.setattr(stacks, "find_one", lambda pid, socket, port: target())

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 
 from innoscope.cli.common import duration_option
 from innoscope.cli.main import Settings, cli, main
-from innoscope.cli.toggle_words import _change
+from innoscope.cli.toggle_text import _change
 from innoscope.target import people
 from innoscope.target.model import Target
 from innoscope.toggles import catalog, engine
-from innoscope.toggles.entries import Entry, ServerId
+from innoscope.toggles.journal_format import Entry, ServerId
 from innoscope.toggles.model import (
     Assignment,
     ChangeFailed,
@@ -37,8 +37,8 @@ from innoscope.toggles.model import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from innoscope.doctor.server import Account
-    from innoscope.errors import InnoscopeError
+    from innoscope.common.errors import InnoscopeError
+    from innoscope.target.credentials import Account
     from innoscope.toggles.model import Raw
 
 NEVER = "it stops checkpoints"
@@ -120,7 +120,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setattr(catalog, "load", lambda path=None: TOGGLES)
     monkeypatch.setattr(catalog, "generation", generation)
     monkeypatch.setattr(catalog, "allowed", lambda way, toggle: "on, off" if toggle.domain else "")
-    monkeypatch.setattr("innoscope.cli.toggle.find_one", lambda *_, **__: TARGET)
+    monkeypatch.setattr("innoscope.cli.commands.toggle.find_one", lambda *_, **__: TARGET)
     monkeypatch.setattr(people, "ourselves", lambda _: "root (alice)")
     return fake
 
@@ -130,7 +130,7 @@ def _typing(
 ) -> tuple[str, BaseException | None]:
     """As on a terminal where a person types the answer; what was said, and what it ended with."""
     runner = CliRunner()
-    for module in ("common", "toggle"):
+    for module in ("common", "commands.toggle"):
         monkeypatch.setattr(f"innoscope.cli.{module}.on_terminal", lambda: True)
     result = runner.invoke(cli, ["toggle", *arguments], input=answer + "\n", obj=Settings())
     return result.output, result.exception

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.cli import toggle_words
-from innoscope.errors import KernelUnable
+from innoscope.cli import toggle_text
+from innoscope.common.errors import KernelUnable
 from innoscope.target.discover import identify
 from innoscope.target.proc import ProcFs
-from innoscope.toggles import status, unstick
+from innoscope.toggles import status_file, unstick
 from innoscope.toggles.journal import Journal
 from innoscope.toggles.model import Refused
-from innoscope.toggles.places import boot_id
-from innoscope.toggles.standing import Standing, Tracer
+from innoscope.toggles.paths import boot_id
+from innoscope.toggles.stopped_threads import Standing, Tracer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,10 +111,10 @@ def test_the_journal_has_it(target: Target) -> None:
     assert (entry.toggle, entry.way, entry.outcome, failed.outcome) == ("unstick", "signal", "done", "failed")
     assert (entry.may_be_in_force, failed.may_be_in_force) == (False, False)
     assert entry.server.life == (target.pid, target.start_time, boot_id())
-    row = dict(zip(toggle_words.HISTORY, toggle_words.history_row(entry), strict=True))
+    row = dict(zip(toggle_text.HISTORY, toggle_text.history_row(entry), strict=True))
     assert row["CHANGE"] == str(FOUND)
     assert row["OUTCOME"] == f"done: {steps}"
-    assert status.document([entry])["servers"] == []
+    assert status_file.document([entry])["servers"] == []
 
 
 def test_a_damaged_journal_is_left_alone(target: Target) -> None:

@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from innoscope.probes.compiled import Compiled, Shape
+from innoscope.probes.object_file import Compiled, Shape
 
 COMPILED = Compiled({"one": bytes(range(16)), "two": b""}, (Shape("counters", 6, 4, 8, 97, 0),))
 

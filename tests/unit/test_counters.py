@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from innoscope.exporter.counters import Counters, Life
-from innoscope.metrics.model import Histogram
+from innoscope.common.samples import Histogram
+from innoscope.metrics.counters import Counters, Life
 
 LIFE = Life("server 1", "sensor 1")
 NEW_SENSOR = Life("server 1", "sensor 2")

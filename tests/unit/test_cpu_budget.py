@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from innoscope.agent.config import Own
-from innoscope.agent.cpu_budget import CpuBudget
+from innoscope.daemon.agent.config import Own
+from innoscope.daemon.agent.cpu_budget import CpuBudget
 
 if TYPE_CHECKING:
     import pytest

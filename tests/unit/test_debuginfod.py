@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.stacks import debuginfod
-from innoscope.stacks.debuginfod import Settings, fetch, find
+from innoscope.target.symbols import debuginfod
+from innoscope.target.symbols.debuginfod import Settings, fetch, find
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

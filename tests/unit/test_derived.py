@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, cast
 import pytest
 import yaml
 
-from innoscope.collectors import derived
-from innoscope.collectors.errors import REASONS, CollectorFailed, explaining
-from innoscope.collectors.memory import MemoryCollector
-from innoscope.errors import BadFile, NoRights, NoSuchProcess
+from innoscope.common.errors import BadFile, NoRights, NoSuchProcess
+from innoscope.common.samples import Sample, by_series
 from innoscope.memory.reader import Explanation, MemoryReader
-from innoscope.metrics.model import Sample, by_series
+from innoscope.metrics.collectors import derived
+from innoscope.metrics.collectors.errors import REASONS, CollectorFailed, explaining
+from innoscope.metrics.collectors.memory import MemoryCollector
 
 if TYPE_CHECKING:
     from innoscope.target.model import Target

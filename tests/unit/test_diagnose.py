@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
-from innoscope.data import catalog_path, read_yaml
+from innoscope.common.data import catalog_path, read_yaml
+from innoscope.common.samples import Histogram
 from innoscope.diagnose import facts
-from innoscope.diagnose.evidence import CLIENT, Evidence, Look, Missing, Seen, Snapshot, Statement
-from innoscope.diagnose.judging import Verdict, judge
+from innoscope.diagnose.evidence import Evidence, Missing, Snapshot, Statement
 from innoscope.diagnose.rules import default_rules, metrics_read, problems
 from innoscope.diagnose.signals import Signals
-from innoscope.diagnose.unknown import Unknown
-from innoscope.diagnose.words import record, text
-from innoscope.metrics.model import Histogram
+from innoscope.diagnose.text import record, text
+from innoscope.diagnose.unavailable import Unknown
+from innoscope.diagnose.verdict import Verdict, judge
 from innoscope.metrics.registry import default
-from innoscope.stacks.classify import default_classifier
+from innoscope.sampling.classify import default_classifier
+from innoscope.sampling.snapshot_history import CLIENT, Look, Seen
 
 SERVER = {"flavour": "mysql", "version": "5.6.24", "pid": "42"}
 SECONDS = 10.0

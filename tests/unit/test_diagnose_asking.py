@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from innoscope.diagnose.asking import ask
+from innoscope.diagnose.sql_queries import ask
 
 #: A replica of 5.6 says some forty columns; the message of its error holds a literal.
 SLAVE_STATUS = (

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.diagnose.asking import Question, default_questions
-from innoscope.diagnose.evidence import CLIENT, Evidence, Look, Missing, OnFile, Seen, Snapshot, Statement
+from innoscope.diagnose.evidence import Evidence, Missing, OnFile, Snapshot, Statement
 from innoscope.diagnose.host import Host
-from innoscope.diagnose.judging import Finding, Verdict, judge
+from innoscope.diagnose.sql_queries import Question, default_questions
+from innoscope.diagnose.verdict import Finding, Verdict, judge
+from innoscope.sampling.snapshot_history import CLIENT, Look, Seen
 
 if TYPE_CHECKING:
     from pathlib import Path

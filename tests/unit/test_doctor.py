@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from innoscope.cli import main as cli_main
-from innoscope.doctor import host, packages, report, server
-from innoscope.doctor.model import Check, Status, Verdict, fail, ok, warn
-from innoscope.errors import NoRights, SqlFailed
-from innoscope.probes import sys_admin
+from innoscope.cli.doctor import host, packages, report, server
+from innoscope.cli.doctor.model import Check, Status, Verdict, fail, ok, warn
+from innoscope.common.errors import NoRights, SqlFailed
+from innoscope.probes import capabilities
 from innoscope.target import sql
+from innoscope.target.credentials import Account
 from innoscope.target.model import Target
 from innoscope.target.proc import ProcFs
 
@@ -176,7 +177,7 @@ def test_a_server_that_we_may_not_read_still_gets_its_other_checks(
 
     monkeypatch.setattr(server, "_modules", refuse)
     monkeypatch.setattr(sql, "connect", silent)
-    found = {check.name: check.status for check in server.examine(TARGET, server.Account(), ProcFs(tmp_path))}
+    found = {check.name: check.status for check in server.examine(TARGET, Account(), ProcFs(tmp_path))}
     assert found[server.ACCESS] is Status.FAIL
     assert found["SQL (for --queries)"] is Status.WARN
 
@@ -217,7 +218,7 @@ def test_each_line_that_is_not_ok_is_followed_by_its_remedy() -> None:
 def test_the_command_prints_the_host_when_no_server_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("innoscope.cli.doctor.survey", lambda: ([], ()))
+    monkeypatch.setattr("innoscope.cli.commands.doctor.survey", lambda: ([], ()))
     monkeypatch.setattr(host, "_try", lambda _probe: (True, "works"))
     assert cli_main.main(["doctor"]) == 3
     assert capsys.readouterr().out.startswith("Host\n")
@@ -228,7 +229,7 @@ def test_the_command_prints_the_host_when_no_server_runs(
     [
         (True, "000001ffffffffff", {}, Status.OK, "by BPF links, without CAP_SYS_ADMIN"),
         (False, "000001ffffffffff", {}, Status.WARN, "which the sensor's unit does not have"),
-        (False, "000001ffffffffff", {str(sys_admin.DROP_IN)[1:]: ""}, Status.OK, "gives to the sensor"),
+        (False, "000001ffffffffff", {str(capabilities.DROP_IN)[1:]: ""}, Status.OK, "gives to the sensor"),
         (False, "0000000000000000", {}, Status.WARN, "not tried"),
     ],
 )
@@ -242,4 +243,4 @@ def test_doctor_says_whether_the_sensor_needs_sys_admin(
     assert (check.status, words in check.detail) == (status, True)
     assert "probe_uprobe_links tried" in check.detail
     if words.endswith("does not have"):
-        assert check.remedy == sys_admin.REMEDY
+        assert check.remedy == capabilities.REMEDY

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.errors import InnoscopeError, NoSuchProcess, SqlFailed
-from innoscope.stacks import descriptors
-from innoscope.stacks import engine as engine_module
-from innoscope.stacks.advice import remedy
-from innoscope.stacks.classify import default_classifier
-from innoscope.stacks.engine import Engine, attach_queries
-from innoscope.stacks.fold import Report
-from innoscope.stacks.gather import gather
-from innoscope.stacks.model import Trust
+from innoscope.common.errors import InnoscopeError, NoSuchProcess, SqlFailed
+from innoscope.sampling import descriptors
+from innoscope.sampling import engine as engine_module
+from innoscope.sampling.classify import default_classifier
+from innoscope.sampling.engine import Engine, attach_queries
+from innoscope.sampling.fold import Report
+from innoscope.sampling.model import Trust
+from innoscope.sampling.snapshot_series import gather
 from innoscope.target.model import Query
+from innoscope.target.symbols.advice import remedy
 from unit.dumps import dump, mixed, target, thread
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from innoscope.stacks.model import Dump
+    from innoscope.sampling.model import Dump
 
 IDLE = [
     ("poll", "libc.so.6", 16, False, False),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from innoscope.diagnose.judging import judge
-from innoscope.diagnose.numbers import Readings
+from innoscope.common.samples import Sample
+from innoscope.diagnose.metric_readings import Readings
 from innoscope.diagnose.signals import Signals
-from innoscope.diagnose.unknown import Unknown
-from innoscope.metrics.model import Sample
+from innoscope.diagnose.unavailable import Unknown
+from innoscope.diagnose.verdict import judge
 from unit.test_diagnose import evidence, names
 
 WAITS = {"row_lock_waits": 0}, {"row_lock_waits": 40_000}

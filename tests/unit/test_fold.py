@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from innoscope.stacks.fold import Filter, Fold, Report, fold
-from innoscope.stacks.model import Frame, Trust
+from innoscope.sampling.fold import Filter, Fold, Report, fold
+from innoscope.sampling.model import Frame, Trust
 from unit.dumps import IDLE, ROW_LOCK, dump, mixed, target, thread
 
 

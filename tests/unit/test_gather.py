@@ -12,29 +12,29 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.agent import config
-from innoscope.agent.gather import Gatherer
-from innoscope.agent.profiles import Store, moment
-from innoscope.agent.routes import budget
-from innoscope.agent.servers import Servers
-from innoscope.collectors.own import SensorState, own
-from innoscope.exporter.counters import Life
-from innoscope.exporter.merge import Reading
-from innoscope.exporter.web import Request
+from innoscope.common.samples import Outcome, Sample
+from innoscope.common.supervision import Trouble
+from innoscope.daemon.agent import config
+from innoscope.daemon.agent.collect import Gatherer
+from innoscope.daemon.agent.profiles import Store, moment
+from innoscope.daemon.agent.routes import budget
+from innoscope.daemon.agent.servers import Servers
+from innoscope.daemon.http.server import Request
+from innoscope.daemon.protocol.client import SensorDown, ServerProfiles
+from innoscope.daemon.protocol.messages import Reply, ServerReply
 from innoscope.metrics import registry
-from innoscope.metrics.model import Outcome, Sample
-from innoscope.sensor.client import SensorDown, ServerProfiles
-from innoscope.sensor.protocol import Reply, ServerReply
-from innoscope.stacks.model import Frame, Trust
-from innoscope.stacks.profiles import Chunk, Stack
-from innoscope.supervision import Trouble
+from innoscope.metrics.collectors.own import SensorState, own
+from innoscope.metrics.counters import Life
+from innoscope.metrics.merge import Reading
+from innoscope.sampling.model import Frame, Trust
+from innoscope.sampling.profile_history import Chunk, Stack
 from innoscope.target.proc import ProcFs
 from unit.test_target_sql import target
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from innoscope.agent.gather import Picture
+    from innoscope.daemon.agent.collect import Picture
 
 #: No SQL, and so much time for a sensor's answer that no busy host exceeds it.
 QUIET = config.Config(sql=config.Sql(enabled=False), sensor=config.Sensor(timeout_seconds=60.0))

@@ -6,11 +6,11 @@ import json
 import math
 from collections import Counter
 
-from innoscope.agent.history import KEPT, History, Ring
-from innoscope.exporter.merge import Series
+from innoscope.daemon.agent.history import KEPT, History, Ring
 from innoscope.metrics import registry
-from innoscope.stacks.model import Trust
-from innoscope.stacks.profiles import Chunk, Stack
+from innoscope.metrics.merge import Series
+from innoscope.sampling.model import Trust
+from innoscope.sampling.profile_history import Chunk, Stack
 
 HOUR = 3600.0
 

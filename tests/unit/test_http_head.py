@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.exporter import head
+from innoscope.daemon.http import request_parser
 
 if TYPE_CHECKING:
     from http import HTTPStatus
@@ -20,9 +20,9 @@ def status(raw: bytes) -> HTTPStatus | None:
     source = io.BytesIO(raw)
     line = source.readline()
     try:
-        head.check_line(line)
-        head.read(source, needs_host=b"/1.1" in line)
-    except head.Refused as refused:
+        request_parser.check_line(line)
+        request_parser.read(source, needs_host=b"/1.1" in line)
+    except request_parser.Refused as refused:
         return refused.status
     return None
 
@@ -60,7 +60,7 @@ def test_what_is_taken(raw: bytes) -> None:
         (b"CONNECT localhost:9977 HTTP/1.1", 405),
         (b"POST / HTTP/1.1", 405),
         (b"OPTIONS * HTTP/1.1", 405),
-        (b"GET /" + b"x" * head.LINE_BYTES + b" HTTP/1.1", 414),
+        (b"GET /" + b"x" * request_parser.LINE_BYTES + b" HTTP/1.1", 414),
     ],
 )
 def test_request_lines(line: bytes, expected: int) -> None:
@@ -88,8 +88,8 @@ def test_request_lines(line: bytes, expected: int) -> None:
         (HOST + b"Transfer-Encoding: chunked\r\n", 400),
         (HOST + b"transfer-encoding: identity\r\nContent-Length: 0\r\n", 400),
         (HOST + b"Authorization: Basic YQ==\r\nAuthorization: Basic Yg==\r\n", 400),
-        (HOST + b"X: 1\r\n" * head.HEADERS, 431),
-        (HOST + b"X: " + b"x" * head.HEADER_BYTES + b"\r\n", 431),
+        (HOST + b"X: 1\r\n" * request_parser.HEADERS, 431),
+        (HOST + b"X: " + b"x" * request_parser.HEADER_BYTES + b"\r\n", 431),
     ],
 )
 def test_header_lines(lines: bytes, expected: int) -> None:

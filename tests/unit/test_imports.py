@@ -10,30 +10,60 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "agent" / "innoscope"
 
-#: Each may import itself and what stands behind it.
-ORDER = (
-    "cli", "symbols", "profile", "toggles", "agent", "push", "sensor", "watch", "incident", "diagnose",
-    "exporter", "collectors", "top", "doctor", "trace", "probes", "memory", "stacks", "metrics",
-    "target", "errors",
+#: The packages, lowest layer first. Each may import itself and the layers before it (docs/architecture.md).
+LAYERS = (
+    "common", "target", "sampling", "probes", "memory", "metrics", "diagnose", "toggles", "daemon", "cli",
 )  # fmt: skip
+#: Function-local imports; each has a comment with its reason.
+MOST_LOCAL_IMPORTS = 20
 
 
 def imported(path: Path) -> set[str]:
-    """The parts of innoscope that a module imports, at its top or inside a function."""
+    """Return the layers that a module imports, at its top or inside a function."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("innoscope"):
             parts = node.module.split(".")
             found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
-    return found & set(ORDER)
+        elif isinstance(node, ast.Import):
+            found |= {name.name.split(".")[1] for name in node.names if name.name.startswith("innoscope.")}
+    return found & set(LAYERS)
 
 
-@pytest.mark.parametrize("part", ORDER[:-1])
-def test_imports_go_one_way(part: str) -> None:
-    allowed = set(ORDER[ORDER.index(part) :])
-    for path in (PACKAGE / part).rglob("*.py"):
+def test_every_package_is_a_layer() -> None:
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+
+    assert packages == set(LAYERS)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_imports_only_lower_layers(layer: str) -> None:
+    allowed = set(LAYERS[: LAYERS.index(layer) + 1])
+    for path in (PACKAGE / layer).rglob("*.py"):
         against = imported(path) - allowed
         assert not against, f"{path.relative_to(PACKAGE)} imports {', '.join(sorted(against))}"
+
+
+def test_architecture_names_the_layers_in_this_order() -> None:
+    text = (PACKAGE.parents[1] / "docs/architecture.md").read_text()
+
+    assert " -> ".join(LAYERS) in " ".join(text.split())
+
+
+def test_few_imports_are_local_to_a_function_and_each_says_why() -> None:
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        lines = path.read_text().splitlines()
+        for function in ast.walk(ast.parse("\n".join(lines))):
+            if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            for node in ast.walk(function):
+                if isinstance(node, (ast.Import, ast.ImportFrom)):
+                    found.append(node)
+                    near = lines[node.lineno - 2] + lines[node.lineno - 1]
+                    assert "#" in near, f"{path.relative_to(PACKAGE)}:{node.lineno} gives no reason"
+
+    assert len(found) <= MOST_LOCAL_IMPORTS
 
 
 def file_of(module: str) -> Path:
@@ -74,23 +104,23 @@ def starting(modules: set[str]) -> set[str]:
 
 #: A process that lives long: who in it starts what. It begins in cli.main, which imports its command only.
 DAEMONS = {
-    "agent": {"innoscope.agent.child": "innoscope.cli.main"},  # a sensor, by hand as root
-    "sensor": {"innoscope.probes.compiling": "innoscope.probes.compiler"},
+    "agent": {"innoscope.daemon.agent.child": "innoscope.cli.main"},  # a sensor, by hand as root
+    "sensor": {"innoscope.probes.build_cache": "innoscope.probes.bcc_worker"},
 }
 
 
 @pytest.mark.parametrize("process", DAEMONS)
 def test_neither_long_lived_process_can_change_a_server(process: str) -> None:
-    reached = modules_from("innoscope.cli.main", f"innoscope.cli.{process}")
+    reached = modules_from("innoscope.cli.main", f"innoscope.cli.commands.{process}")
 
-    assert f"innoscope.{process}.main" in reached, "the graph is not followed"
+    assert f"innoscope.daemon.{process}.main" in reached, "the graph is not followed"
     assert not {name for name in reached if name.startswith("innoscope.toggles")}
-    assert not reached & {"innoscope.cli.toggle", "innoscope.cli.unstick"}
+    assert not reached & {"innoscope.cli.commands.toggle", "innoscope.cli.commands.unstick"}
 
 
 @pytest.mark.parametrize("process", DAEMONS)
 def test_nor_can_what_they_start(process: str) -> None:
-    reached = modules_from("innoscope.cli.main", f"innoscope.cli.{process}")
+    reached = modules_from("innoscope.cli.main", f"innoscope.cli.commands.{process}")
 
     assert starting(reached) == set(DAEMONS[process]), "somebody else can start programs"
     assert set(DAEMONS[process].values()) <= reached, "what is started is not followed"
@@ -99,7 +129,7 @@ def test_nor_can_what_they_start(process: str) -> None:
 def test_the_command_that_the_agent_starts_is_the_sensor() -> None:
     words = [
         [item.value for item in node.elts if isinstance(item, ast.Constant)]
-        for node in ast.walk(ast.parse(file_of("innoscope.agent.child").read_text()))
+        for node in ast.walk(ast.parse(file_of("innoscope.daemon.agent.child").read_text()))
         if isinstance(node, ast.List)
     ]
 
@@ -107,23 +137,23 @@ def test_the_command_that_the_agent_starts_is_the_sensor() -> None:
 
 
 def test_no_long_lived_process_starts_py_spy() -> None:
-    reached = modules_from(*(f"innoscope.cli.{process}" for process in DAEMONS), "innoscope.cli.main")
+    commands = (f"innoscope.cli.commands.{process}" for process in DAEMONS)
+    reached = modules_from(*commands, "innoscope.cli.main")
     naming = {
         path.relative_to(PACKAGE).as_posix()
         for path in PACKAGE.rglob("*.py")
         if '"py-spy"' in path.read_text()
     }
 
-    assert naming == {"cli/selfprofile.py"}
-    assert "innoscope.cli.selfprofile" not in reached
+    assert naming == {"cli/commands/selfprofile.py"}
+    assert "innoscope.cli.commands.selfprofile" not in reached
 
 
 def test_the_agent_uses_nothing_of_what_has_privileges() -> None:
-    """It tells looks and probes by what the sensor says; naming a server takes only /proc."""
-    allowed = {"client", "protocol", "profiles", "naming"}
-    reached = {name for name in modules_from("innoscope.cli.agent") if name.startswith("innoscope.sensor.")}
+    reached = modules_from("innoscope.cli.commands.agent")
 
-    assert reached <= {f"innoscope.sensor.{part}" for part in allowed}
+    assert "innoscope.daemon.protocol.client" in reached, "the graph is not followed"
+    assert not {name for name in reached if name.startswith("innoscope.daemon.sensor")}
 
 
 def test_what_we_start_is_not_looked_for_in_the_current_folder() -> None:

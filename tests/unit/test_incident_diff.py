@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope.cli.main import main
-from innoscope.diagnose.evidence import CLIENT, Evidence, Look, Missing
-from innoscope.errors import BadFile
-from innoscope.incident import files, sides, telling
-from innoscope.incident.differing import Differences, compare
-from innoscope.metrics.model import Histogram
-from innoscope.stacks.fold import Report
-from innoscope.stacks.model import Dump
-from innoscope.stacks.recording import Recorder
-from innoscope.stacks.render.json import line, profile_line
+from innoscope.common.errors import BadFile
+from innoscope.common.samples import Histogram
+from innoscope.diagnose.evidence import Evidence, Missing
+from innoscope.diagnose.incident import diff_inputs, diff_report, files
+from innoscope.diagnose.incident.diff import Differences, compare
+from innoscope.sampling.fold import Report
+from innoscope.sampling.model import Dump
+from innoscope.sampling.recording import Recorder
+from innoscope.sampling.render.json import line, profile_line
+from innoscope.sampling.snapshot_history import CLIENT, Look
 from unit.capturing import capture, evidence
 from unit.dumps import IDLE, ROW_LOCK, frames, thread
 from unit.dumps import target as made_target
@@ -41,7 +42,7 @@ def differences(
         path = tmp_path / name
         path.unlink(missing_ok=True)
         files.save(path, capture(evidence=one, variables={"max_connections": "151"} | of_it))
-        found.append(sides.open_side(path))
+        found.append(diff_inputs.open_side(path))
     a, b = found
     return compare(a, b)
 
@@ -173,7 +174,7 @@ def test_dumps_recordings_and_profiles_are_sides_too(kind: str, tmp_path: Path) 
         else:
             text = "".join(f"{line(look)}\n" for look in looks).encode()
             path.write_bytes(gzip.compress(text) if kind.endswith("gz") else text)
-        found.append(sides.open_side(path))
+        found.append(diff_inputs.open_side(path))
     a, b = found
     told = compare(a, b)
 
@@ -192,8 +193,8 @@ def test_a_forged_dump_does_nothing_to_a_terminal(as_profile: bool, tmp_path: Pa
     report.add(look)
     (tmp_path / "a").write_text((profile_line(report) if as_profile else line(look)) + "\n")
     (tmp_path / "b").write_text(line(dumps(0, 1)[0]) + "\n")
-    a, b = (sides.open_side(tmp_path / name) for name in "ab")
-    told = "\n".join(telling.text(a, b, compare(a, b), 9))
+    a, b = (diff_inputs.open_side(tmp_path / name) for name in "ab")
+    told = "\n".join(diff_report.text(a, b, compare(a, b), 9))
     assert r"poll\x1b[2J,do_command\u202e" in told
     assert not set(told) & {"\x1b", "\x07", "\u202e"}
 
@@ -208,7 +209,7 @@ def test_other_versions_and_kinds_are_compared_as_far_as_that_goes(tmp_path: Pat
     assert any("different versions" in note for note in found.notes)
     dump = tmp_path / "dump"
     dump.write_text(line(dumps(0, 1)[0]) + "\n")
-    mixed = compare(sides.open_side(dump), sides.open_side(tmp_path / "b"))
+    mixed = compare(diff_inputs.open_side(dump), diff_inputs.open_side(tmp_path / "b"))
     assert sum("are not compared" in note for note in mixed.notes) == 4
 
 
@@ -234,7 +235,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["diff", stall]) == 19
     assert main(["diff", calm, stall, "--json"]) == 19
     record = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert record["version"] == telling.VERSION
+    assert record["version"] == diff_report.VERSION
     assert record["waits"][0] == {"clients": True, "wait": "row_lock", "a": 0.0, "b": 11.0, "functions": []}
     assert main(["diff", calm]) == BadFile.exit_code
     assert "holds nothing of the time before" in capsys.readouterr().err
@@ -252,7 +253,7 @@ def test_damaged_profiles_and_dumps_are_refused(tmp_path: Path) -> None:
                 data[draw.randrange(len(data))] = draw.choice(b'0123456789[]{},:"-.eEnul\\\x00\xff')
             path.write_bytes(bytes(data) + b"\n")
             try:
-                sides.open_side(path)
+                diff_inputs.open_side(path)
             except BadFile:
                 refused += 1
         assert refused > 30

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.errors import BadFile, CannotWrite
-from innoscope.incident import codec, files, sides, words
-from innoscope.incident.model import Capture
+from innoscope.common.errors import BadFile, CannotWrite
+from innoscope.diagnose.incident import codec, diff_inputs, files
+from innoscope.diagnose.incident import text as incident_text
+from innoscope.diagnose.incident.model import Capture
 from unit.capturing import capture, drawn
 
 if TYPE_CHECKING:
@@ -231,10 +232,10 @@ def test_mutants_are_read_or_refused(memory_folder: Path) -> None:
 
 def _read_all_of(path: Path) -> None:
     found = files.load(path)
-    words.findings(path, found)
-    for name in words.PARTS:
-        words.part(found, name)
-    sides.of_capture(path, found)
+    incident_text.findings(path, found)
+    for name in incident_text.PARTS:
+        incident_text.part(found, name)
+    diff_inputs.of_capture(path, found)
 
 
 def _damaged(data: bytes, draw: random.Random, signs: bytes) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from innoscope.incident import redaction
+from innoscope.diagnose.incident import redaction
 from innoscope.target.fingerprint import unfinished
 
 HEAD = """

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from golden.store import read, servers, unpack
-from innoscope.collectors.kinds import KINDS, Kinds, default_kinds, problems
-from innoscope.errors import BadFile
+from innoscope.common.errors import BadFile
 from innoscope.metrics import registry
-from innoscope.stacks.model import Frame
+from innoscope.metrics.collectors.kinds import KINDS, Kinds, default_kinds, problems
+from innoscope.sampling.model import Frame
 from unit.dumps import frames
 
 if TYPE_CHECKING:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.data import catalog_path, read_yaml
-from innoscope.diagnose.evidence import CLIENT, Evidence, Seen
+from innoscope.common.data import catalog_path, read_yaml
+from innoscope.common.errors import BadFile
+from innoscope.diagnose.evidence import Evidence
 from innoscope.diagnose.latches import load, named, wanted
 from innoscope.diagnose.rules import default_rules
-from innoscope.errors import BadFile
-from innoscope.stacks.classify import default_classifier
+from innoscope.sampling.classify import default_classifier
+from innoscope.sampling.snapshot_history import CLIENT, Seen
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.metrics.logs import Structured
-from innoscope.metrics.notify import notify
+from innoscope.common.logs import Structured
+from innoscope.common.sd_notify import notify
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +71,7 @@ _HOSTILE = r"'\x1b]0;owned\x07 \x9b \u202e \udcff'"
     ids=["main thread", "another thread", "a destructor"],
 )
 def test_uncaught_exceptions_are_logged_escaped(uncaught: str) -> None:
-    setup = "from innoscope.metrics import logs; logs.set_up('logfmt', 'info'); logs.log_uncaught()"
+    setup = "from innoscope.common import logs; logs.set_up('logfmt', 'info'); logs.log_uncaught()"
     command = [sys.executable, "-c", f"import threading\n{setup}\n{uncaught}"]
 
     done = subprocess.run(command, capture_output=True, text=True, check=False)

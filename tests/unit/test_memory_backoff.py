@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from innoscope import _native
-from innoscope.cache import Cache
-from innoscope.errors import BadFile, NotRead
+from innoscope.common.cache import Cache
+from innoscope.common.errors import BadFile, NotRead
 from innoscope.memory import layout
 from innoscope.memory.backoff import Backoff
 from innoscope.memory.layout import Debug

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from innoscope.data import catalog_path
-from innoscope.errors import BadFile
+from innoscope.common.data import catalog_path
+from innoscope.common.errors import BadFile
 from innoscope.memory import catalog
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from innoscope.cache import Cache
-from innoscope.errors import NoSuchProcess
+from innoscope.common.cache import Cache
+from innoscope.common.errors import NoSuchProcess
 from innoscope.memory import layout, numbers
 from innoscope.memory.layout import Debug, Member
 from innoscope.memory.plan import Term

@@ -6,11 +6,10 @@ import re
 
 import pytest
 
-from innoscope.exporter import families
-from innoscope.exporter.counters import Life
-from innoscope.exporter.merge import Merger, Reading, Series, about, failure
-from innoscope.metrics import registry
-from innoscope.metrics.model import Histogram, Outcome, Sample
+from innoscope.common.samples import Histogram, Outcome, Sample
+from innoscope.metrics import families, registry
+from innoscope.metrics.counters import Life
+from innoscope.metrics.merge import Merger, Reading, Series, about, failure
 
 LIFE = Life("a", "b")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from innoscope.collectors import monitor, sql_catalog
-from innoscope.collectors.sql_plan import Answers
+from innoscope.metrics.collectors import monitor, sql_catalog
+from innoscope.metrics.collectors.sql_plan import Answers
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "monitor"
 SERVERS = sorted(path.stem for path in GOLDEN.glob("*.txt"))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.sensor.naming import Names
+from innoscope.daemon.protocol.server_names import Names
 from innoscope.target import endpoints
 from innoscope.target.home import Home
 from innoscope.target.proc import ProcFs

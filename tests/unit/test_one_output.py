@@ -1,4 +1,4 @@
-"""All output goes through ``emit``, all JSON of foreign text through ``sanitize``: no second path."""
+"""All output goes through ``console``, all JSON of foreign text through ``sanitize``: no second path."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from innoscope import emit
 from innoscope.cli import main
+from innoscope.common import console
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,8 +28,8 @@ HARMLESS = frozenset({"isatty", "fileno", "encoding"})
 
 #: Module → why it may.
 ALLOWED = {
-    "emit.py": "the one module",
-    "probes/compiler.py": "a child; its standard error is JSON, which the parent parses",
+    "common/console.py": "the one module",
+    "probes/bcc_worker.py": "a child; its standard error is JSON, which the parent parses",
     "cli/main.py": "turns the streams to /dev/null after a broken pipe",
 }
 
@@ -59,7 +59,7 @@ def modules() -> list[str]:
 
 
 @pytest.mark.parametrize("module", modules())
-def test_nothing_writes_but_emit(module: str) -> None:
+def test_nothing_writes_but_console(module: str) -> None:
     found = list(outputs(ast.parse((PACKAGE / module).read_text())))
 
     assert bool(found) == (module in ALLOWED), found
@@ -85,24 +85,24 @@ def test_json_with_raw_letters_is_made_by_sanitize() -> None:
         if isinstance(node, ast.keyword) and node.arg == "ensure_ascii" and ast.unparse(node.value) != "True"
     }
 
-    assert raw == {"sanitize.py", "stacks/recording.py"}  # whose lines sanitize.json_text takes
+    assert raw == {"common/sanitize.py", "sampling/recording.py"}  # whose lines sanitize.json_text takes
 
 
 def test_a_line_cannot_become_two(capsys: pytest.CaptureFixture[str]) -> None:
-    emit.lines(("a\nb", "c\x1b[2J\r\x85"))
+    console.lines(("a\nb", "c\x1b[2J\r\x85"))
 
     assert capsys.readouterr().out == "a\\nb\nc\\x1b[2J\\r\\x85\n"
 
 
 def test_several_lines_on_purpose(capsys: pytest.CaptureFixture[str]) -> None:
-    emit.block("a\n  b\x1b\n", err=True)
+    console.block("a\n  b\x1b\n", err=True)
 
     assert capsys.readouterr().err == "a\n  b\\x1b\n"
 
 
 def test_progress_is_for_terminals(capsys: pytest.CaptureFixture[str]) -> None:
-    emit.progress("x")
-    emit.wipe()
+    console.progress("x")
+    console.wipe()
 
     assert capsys.readouterr() == ("", "")
 

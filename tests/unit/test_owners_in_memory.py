@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from innoscope.data import catalog_path, read_yaml
-from innoscope.diagnose import metadata, sessions, srw, states, sync_array
-from innoscope.diagnose.anatomy import Anatomy, Memory, Part
-from innoscope.diagnose.evidence import CLIENT, Statement
+from innoscope.common.data import catalog_path, read_yaml
+from innoscope.diagnose import process_list
+from innoscope.diagnose.evidence import Statement
 from innoscope.memory.layout import Member
-from innoscope.stacks.classify import default_classifier
-from innoscope.stacks.model import Frame, Thread, Trust
+from innoscope.memory.locks import metadata, sessions, srw, sync_array
+from innoscope.memory.locks.layout import Anatomy, Memory, Part
+from innoscope.sampling.classify import default_classifier
+from innoscope.sampling.model import Frame, Thread, Trust
+from innoscope.sampling.snapshot_history import CLIENT
 
 TID = 0x2D0
 
@@ -191,14 +193,14 @@ def test_the_process_list_as_wait_classes() -> None:
         said(3, "Query", "Waiting for table metadata lock"),
         said(4, "Query", "Sorting result"), said(5, "Daemon", "Waiting on empty queue"),
     )  # fmt: skip
-    look = states.look(7.0, statements, ({"connection": "2", "state": "LOCK WAIT"},))
+    look = process_list.look(7.0, statements, ({"connection": "2", "state": "LOCK WAIT"},))
     assert look.threads == {
         (CLIENT, "idle"): 1, (CLIENT, "row_lock"): 1, (CLIENT, "metadata_lock"): 1, (CLIENT, "other"): 1,
     }  # fmt: skip
 
 
 def test_the_catalogs_name_classes_and_parts_that_there_are() -> None:
-    assert states.told_classes() <= set(default_classifier().catalog.classes)
+    assert process_list.told_classes() <= set(default_classifier().catalog.classes)
     parts = {"sessions", "metadata", "latches"}
     for one in read_yaml(catalog_path("owners.yaml"))["servers"]:
         assert one.keys() <= parts | {"flavour", "from", "below"}

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from innoscope import _native
-from innoscope.errors import BadFile
-from innoscope.symbols import export, shelf
-from innoscope.target import packs
+from innoscope.cli import symbol_pack
+from innoscope.common.errors import BadFile
+from innoscope.target.symbols import installed_packs, packs
 from safety.command import assert_one_clear_error, innoscope
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def test_what_is_no_description_is_refused(text: bytes, sealed: Callable[[bytes,
     with pytest.raises(BadFile, match="descriptions are damaged"):
         _read(sealed(b"{}", text))
     with pytest.raises(BadFile, match="descriptions are damaged"):
-        shelf.about(packs.open_pack(str(sealed(text or b"", b"{}"))))
+        installed_packs.about(packs.open_pack(str(sealed(text or b"", b"{}"))))
 
 
 def test_descriptions_that_are_too_long_are_not_even_parsed(sealed: Callable[[bytes, bytes], Path]) -> None:
@@ -164,7 +164,7 @@ def test_the_packs_of_a_host(
     sealed: Callable[[bytes, bytes], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("INNOSCOPE_SYMBOLS", str(tmp_path / "none"))
-    assert shelf.entries([]) == []
+    assert installed_packs.entries([]) == []
     assert "no symbol packs in" in innoscope("symbols", "list").stdout
 
     monkeypatch.setenv("INNOSCOPE_SYMBOLS", str(tmp_path))
@@ -172,7 +172,7 @@ def test_the_packs_of_a_host(
     (tmp_path / "shop.pack").write_bytes(good.read_bytes())
     (tmp_path / "junk.pack").write_bytes(b"junk")
     (tmp_path / "README").write_text("not looked at")
-    entries = {entry.path.rsplit("/", 1)[1]: entry for entry in shelf.entries([])}
+    entries = {entry.path.rsplit("/", 1)[1]: entry for entry in installed_packs.entries([])}
 
     assert entries.keys() == {good.name, "shop.pack", "junk.pack"}
     assert (entries[good.name].problem, entries[good.name].fits) == (None, ())
@@ -184,7 +184,7 @@ def test_the_packs_of_a_host(
 
 
 def test_everything_that_toggles_write_is_asked_for() -> None:
-    names = [setting.name for setting in export.memory_settings()]
+    names = [setting.name for setting in symbol_pack.memory_settings()]
 
     assert "srv_startup_is_before_trx_rollback_phase" in names
     assert names == sorted(set(names))

@@ -12,21 +12,21 @@ from importlib import resources
 
 import pytest
 
-from innoscope.agent import state
-from innoscope.agent.gather import Picture, ServerView
-from innoscope.exporter import assets, landing
-from innoscope.exporter.answers import PAGE_HEADERS, as_json, packed, takes_gzip, unless_known
-from innoscope.exporter.merge import Series
-from innoscope.exporter.web import Request, Response
+from innoscope.common.samples import Histogram
+from innoscope.daemon.agent import state
+from innoscope.daemon.agent.collect import Picture, ServerView
+from innoscope.daemon.http import landing, page_files
+from innoscope.daemon.http.answers import PAGE_HEADERS, as_json, packed, takes_gzip, unless_known
+from innoscope.daemon.http.server import Request, Response
 from innoscope.metrics import registry
-from innoscope.metrics.model import Histogram
-from innoscope.stacks.classify import default_classifier
-from innoscope.stacks.fold import Report
-from innoscope.stacks.model import Frame, Trust
-from innoscope.stacks.render.compact import compact
+from innoscope.metrics.merge import Series
+from innoscope.sampling.classify import default_classifier
+from innoscope.sampling.fold import Report
+from innoscope.sampling.model import Frame, Trust
+from innoscope.sampling.render.compact import compact
 from unit.test_target_sql import target
 
-PAGE = resources.files("innoscope.exporter.page")
+PAGE = resources.files("innoscope.daemon.http.page")
 
 
 def asked(path: str = "/", **headers: str) -> Request:
@@ -45,7 +45,7 @@ def test_the_page_has_nothing_inline_and_names_only_files_that_there_are() -> No
     assert '<span class="bad">denied: &lt;x&gt;</span>' in page
     assert not re.findall(r"<script(?![^>]* src=)|<style|\son\w+=|style=|https?:|\$", page)
     named = set(re.findall(r'(?:src|href)="(/page/[^"]+)"', page))
-    assert named == assets.routes().keys()
+    assert named == page_files.routes().keys()
 
 
 def test_modules_import_each_other_and_nothing_else() -> None:
@@ -59,7 +59,7 @@ def test_modules_import_each_other_and_nothing_else() -> None:
 
 
 def test_files_may_be_kept_because_their_address_changes_with_them() -> None:
-    answer = assets.routes()[f"{assets.base()}/main.js"]
+    answer = page_files.routes()[f"{page_files.base()}/main.js"]
     plain = answer(asked())
     small = answer(asked(Accept_Encoding="br, gzip"))
     assert plain.content_type == "text/javascript; charset=utf-8"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from innoscope.data import folder
-from innoscope.errors import BadFile
+from innoscope.common.data import folder
+from innoscope.common.errors import BadFile
 from innoscope.probes.catalog import LEAVE, Versions, default_catalog, load
 from innoscope.probes.slots import default_slots
 

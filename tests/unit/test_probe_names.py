@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from innoscope.probes.mangled import beginnings, is_copy, is_of, is_partial
+from innoscope.probes.mangling import beginnings, is_copy, is_of, is_partial
 
 
 @pytest.mark.parametrize(

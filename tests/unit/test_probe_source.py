@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from innoscope.probes import source
+from innoscope.probes import c_source
 
 if TYPE_CHECKING:
     import pytest
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 def test_in_the_first_pid_namespace_programs_take_the_ids_that_they_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(source, "FIRST_PID_NAMESPACE", os.stat("/proc/self/ns/pid").st_ino)  # noqa: PTH116
+    monkeypatch.setattr(c_source, "FIRST_PID_NAMESPACE", os.stat("/proc/self/ns/pid").st_ino)  # noqa: PTH116
 
-    assert list(source._namespace()) == []
+    assert list(c_source._namespace()) == []
 
 
 def test_in_another_they_ask_for_those_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """The device is in the kernel's own form, 20 bits of minor number."""
-    monkeypatch.setattr(source, "FIRST_PID_NAMESPACE", 1)
+    monkeypatch.setattr(c_source, "FIRST_PID_NAMESPACE", 1)
     ours = os.stat("/proc/self/ns/pid")  # noqa: PTH116
     device = os.major(ours.st_dev) << 20 | os.minor(ours.st_dev)
 
-    assert list(source._namespace()) == [
+    assert list(c_source._namespace()) == [
         f"#define PID_NAMESPACE_DEVICE {device}ULL",
         f"#define PID_NAMESPACE {ours.st_ino}ULL",
     ]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from innoscope.probes import calibrating, placing
-from innoscope.probes.calibrating import HitCost, known_cost
+from innoscope.probes import calibration, symbol_resolution
+from innoscope.probes.calibration import HitCost, known_cost
 
 COST = HitCost(entry_ns=500.0, stepped_ns=4000.5, return_ns=300.0)
 
@@ -32,7 +32,7 @@ class File:
 
     def search(self, asked: list[str]) -> Any:
         """What is found, by way of what is kept."""
-        return placing._kept_of(self, asked, lambda: self._search(asked))  # type: ignore[arg-type]
+        return symbol_resolution._kept_of(self, asked, lambda: self._search(asked))  # type: ignore[arg-type]
 
     def _search(self, asked: list[str]) -> list[tuple[str, int, bool]]:
         self.searched += 1
@@ -93,7 +93,7 @@ def test_the_cost_of_a_hit_is_measured_once_a_day(monkeypatch: pytest.MonkeyPatc
         measured.append(programs)
         return COST
 
-    monkeypatch.setattr(calibrating, "calibrate", measure)
+    monkeypatch.setattr(calibration, "calibrate", measure)
     programs: Any = object()
     assert known_cost(programs) == known_cost(programs) == COST
     assert measured == [programs]

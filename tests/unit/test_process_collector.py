@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from innoscope.collectors import process
-from innoscope.collectors.errors import CollectorFailed
-from innoscope.collectors.kinds import KINDS
-from innoscope.collectors.process import CpuByKind, ProcessCollector
-from innoscope.metrics.model import by_series
+from innoscope.common.samples import by_series
+from innoscope.metrics.collectors import process
+from innoscope.metrics.collectors.errors import CollectorFailed
+from innoscope.metrics.collectors.kinds import KINDS
+from innoscope.metrics.collectors.process import CpuByKind, ProcessCollector
 from innoscope.target.proc import ProcFs
 from unit.dumps import target
 

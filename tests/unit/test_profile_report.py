@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.errors import KernelUnable
-from innoscope.profile import report as reporting
-from innoscope.profile.model import MICROSECONDS, SAMPLES, Profile, Row, ThreadTimes
-from innoscope.profile.offcpu import MOST_A_SECOND, Steering
-from innoscope.profile.opening import ring_bytes
-from innoscope.profile.sampling import require_first_namespace
-from innoscope.stacks.fold import Filter
-from innoscope.stacks.model import Frame, Thread, Trust
-from innoscope.stacks.render import encode, render
+from innoscope.common.errors import KernelUnable
+from innoscope.sampling.fold import Filter
+from innoscope.sampling.model import Frame, Thread, Trust
+from innoscope.sampling.profile import report as reporting
+from innoscope.sampling.profile.model import MICROSECONDS, SAMPLES, Profile, Row, ThreadTimes
+from innoscope.sampling.profile.offcpu import MOST_A_SECOND, Steering
+from innoscope.sampling.profile.run import require_first_namespace
+from innoscope.sampling.profile.setup import ring_bytes
+from innoscope.sampling.render import encode, render
 from unit.dumps import target
 
 if TYPE_CHECKING:

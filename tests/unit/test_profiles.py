@@ -7,9 +7,9 @@ import tracemalloc
 
 import pytest
 
-from innoscope.stacks.model import Frame, Trust
-from innoscope.stacks.profiles import Chunk, Profiles, Stack, report
-from innoscope.stacks.render import FORMATS, encode
+from innoscope.sampling.model import Frame, Trust
+from innoscope.sampling.profile_history import Chunk, Profiles, Stack, report
+from innoscope.sampling.render import FORMATS, encode
 from unit.dumps import IDLE, ROW_LOCK, target
 
 IDLING = Stack.of("idle", Trust.EXACT, IDLE)

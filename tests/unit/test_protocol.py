@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.metrics.model import Histogram, Outcome, Sample
-from innoscope.sensor import protocol
-from innoscope.sensor.profiles import decode_chunks, encode_chunks
-from innoscope.sensor.protocol import BadMessage, TooSlow
-from innoscope.stacks.model import Trust
-from innoscope.stacks.profiles import Chunk, Stack
+from innoscope.common.samples import Histogram, Outcome, Sample
+from innoscope.daemon.protocol import messages
+from innoscope.daemon.protocol.messages import BadMessage, TooSlow
+from innoscope.daemon.protocol.profiles import decode_chunks, encode_chunks
+from innoscope.sampling.model import Trust
+from innoscope.sampling.profile_history import Chunk, Stack
 from unit.dumps import IDLE, ROW_LOCK, target
 
 if TYPE_CHECKING:
@@ -44,29 +44,29 @@ def through_json(value: Any) -> Any:
 
 def test_a_message_comes_through(wires: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = wires
-    protocol.send(ours, {"call": "collect", "x": [1, None, "é"]}, LIMIT, soon())
+    messages.send(ours, {"call": "collect", "x": [1, None, "é"]}, LIMIT, soon())
 
-    assert protocol.receive(theirs, LIMIT, soon()) == {"call": "collect", "x": [1, None, "é"]}
+    assert messages.receive(theirs, LIMIT, soon()) == {"call": "collect", "x": [1, None, "é"]}
 
 
 def test_a_large_message_comes_through_in_pieces(wires: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = wires
     message = ["x" * 1000] * 3000
-    writer = threading.Thread(target=protocol.send, args=(ours, message, 4 << 20, soon()))
+    writer = threading.Thread(target=messages.send, args=(ours, message, 4 << 20, soon()))
     writer.start()
 
-    assert protocol.receive(theirs, 4 << 20, soon()) == message
+    assert messages.receive(theirs, 4 << 20, soon()) == message
     writer.join()
 
 
 def test_too_long_is_neither_sent_nor_read(wires: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = wires
     with pytest.raises(BadMessage, match=r"over the limit of 1,000"):
-        protocol.send(ours, "x" * LIMIT, LIMIT, soon())
+        messages.send(ours, "x" * LIMIT, LIMIT, soon())
 
     ours.sendall(struct.pack("!I", LIMIT + 1))
     with pytest.raises(BadMessage, match=r"1,001 bytes is announced"):
-        protocol.receive(theirs, LIMIT, soon())
+        messages.receive(theirs, LIMIT, soon())
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"[" * 900, b"1" * 900 + b"e", b'{"a":}', b"[]]"])
@@ -75,7 +75,7 @@ def test_what_is_not_json_is_refused(wires: tuple[socket.socket, socket.socket],
     ours.sendall(struct.pack("!I", len(body)) + body)
 
     with pytest.raises(BadMessage):
-        protocol.receive(theirs, LIMIT, soon())
+        messages.receive(theirs, LIMIT, soon())
 
 
 def test_very_deep_json_is_refused(wires: tuple[socket.socket, socket.socket]) -> None:
@@ -84,7 +84,7 @@ def test_very_deep_json_is_refused(wires: tuple[socket.socket, socket.socket]) -
     writer = threading.Thread(target=ours.sendall, args=(struct.pack("!I", len(body)) + body,))
     writer.start()
     with pytest.raises(BadMessage):
-        protocol.receive(theirs, protocol.REQUEST_BYTES, soon())
+        messages.receive(theirs, messages.REQUEST_BYTES, soon())
     writer.join()
 
 
@@ -95,7 +95,7 @@ def test_an_end_in_the_middle(wires: tuple[socket.socket, socket.socket], sent: 
     ours.close()
 
     with pytest.raises(BadMessage, match=r"ended after"):
-        protocol.receive(theirs, LIMIT, soon())
+        messages.receive(theirs, LIMIT, soon())
 
 
 def test_one_byte_now_and_then_does_not_win_time(wires: tuple[socket.socket, socket.socket]) -> None:
@@ -112,7 +112,7 @@ def test_one_byte_now_and_then_does_not_win_time(wires: tuple[socket.socket, soc
     dripping.start()
     began = time.monotonic()
     with pytest.raises(TooSlow):
-        protocol.receive(theirs, LIMIT, soon(0.2))
+        messages.receive(theirs, LIMIT, soon(0.2))
     assert time.monotonic() - began < 1
     ended.set()
     dripping.join()
@@ -121,7 +121,7 @@ def test_one_byte_now_and_then_does_not_win_time(wires: tuple[socket.socket, soc
 def test_a_reader_that_takes_nothing_is_given_up(wires: tuple[socket.socket, socket.socket]) -> None:
     ours, _ = wires
     with pytest.raises(TooSlow):
-        protocol.send(ours, "x" * (8 << 20), protocol.REPLY_BYTES, soon(0.1))
+        messages.send(ours, "x" * (8 << 20), messages.REPLY_BYTES, soon(0.1))
 
 
 OUTCOMES = (
@@ -140,7 +140,7 @@ OUTCOMES = (
 
 
 def test_outcomes_come_through() -> None:
-    assert protocol.decode_outcomes(through_json(protocol.encode_outcomes(OUTCOMES))) == OUTCOMES
+    assert messages.decode_outcomes(through_json(messages.encode_outcomes(OUTCOMES))) == OUTCOMES
 
 
 def test_targets_come_through() -> None:
@@ -148,14 +148,14 @@ def test_targets_come_through() -> None:
         target(),
         target(version=(), port=None, socket=None, build_id=None, datadir=None, container="mnt"),
     ):
-        assert protocol.decode_target(through_json(protocol.encode_target(one))) == one
+        assert messages.decode_target(through_json(messages.encode_target(one))) == one
 
 
 def reply() -> dict[str, Any]:
     server = {
         "name": "3306",
-        "target": protocol.encode_target(target()),
-        "outcomes": protocol.encode_outcomes(OUTCOMES),
+        "target": messages.encode_target(target()),
+        "outcomes": messages.encode_outcomes(OUTCOMES),
     }
     made: dict[str, Any] = through_json(
         {
@@ -167,7 +167,7 @@ def reply() -> dict[str, Any]:
 
 
 def test_a_reply_comes_through() -> None:
-    decoded = protocol.decode_reply(reply())
+    decoded = messages.decode_reply(reply())
 
     assert (decoded.pid, decoded.cpu_seconds, decoded.servers[0].name) == (7, 1.0, "3306")
     assert decoded.servers[0].target == target()
@@ -215,7 +215,7 @@ def _spoilt() -> Iterator[Any]:
 @pytest.mark.parametrize("data", list(_spoilt()))
 def test_a_spoilt_reply_is_one_error(data: Any) -> None:
     with pytest.raises(BadMessage):
-        protocol.decode_reply(data)
+        messages.decode_reply(data)
 
 
 def chunk() -> Chunk:

@@ -15,14 +15,14 @@ import pytest
 
 import receiver as faults
 from certificates import self_signed
-from innoscope.errors import BadFile
-from innoscope.push.client import Client, retry_after
-from innoscope.push.errors import REASONS, PushFailed
-from innoscope.push.formats import posted
-from innoscope.push.pusher import entry
-from innoscope.push.settings import Push, problems
-from innoscope.stacks.model import Trust
-from innoscope.stacks.profiles import Chunk, Stack
+from innoscope.common.errors import BadFile
+from innoscope.daemon.push.client import Client, retry_after
+from innoscope.daemon.push.errors import REASONS, PushFailed
+from innoscope.daemon.push.formats import posted
+from innoscope.daemon.push.pusher import entry
+from innoscope.daemon.push.settings import Push, problems
+from innoscope.sampling.model import Trust
+from innoscope.sampling.profile_history import Chunk, Stack
 from receiver import Receiver
 from unit.dumps import IDLE, ROW_LOCK, target
 

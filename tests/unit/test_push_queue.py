@@ -12,22 +12,22 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 import pprofile
-from innoscope.collectors.own import Pushes, SensorState, own
+from innoscope.daemon.push.client import Client
+from innoscope.daemon.push.errors import REASONS, PushFailed
+from innoscope.daemon.push.pusher import Pusher
+from innoscope.daemon.push.queue import Entry, Queue
+from innoscope.daemon.push.settings import Push
 from innoscope.metrics import registry
-from innoscope.push.client import Client
-from innoscope.push.errors import REASONS, PushFailed
-from innoscope.push.pusher import Pusher
-from innoscope.push.queue import Entry, Queue
-from innoscope.push.settings import Push
-from innoscope.stacks.model import Frame, Trust
-from innoscope.stacks.profiles import Chunk, Stack
+from innoscope.metrics.collectors.own import Pushes, SensorState, own
+from innoscope.sampling.model import Frame, Trust
+from innoscope.sampling.profile_history import Chunk, Stack
 from receiver import Receiver, hung_up, reset, status
 from unit.dumps import IDLE, ROW_LOCK, target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from innoscope.push.formats import Posted
+    from innoscope.daemon.push.formats import Posted
 
 START = 1_700_000_000.0
 

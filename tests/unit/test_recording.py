@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from innoscope.errors import BadFile, CannotWrite
-from innoscope.stacks.model import Dump, Frame, Thread, Trust
-from innoscope.stacks.recording import Recorder, Recording
-from innoscope.stacks.render.json import document
+from innoscope.common.errors import BadFile, CannotWrite
+from innoscope.sampling.model import Dump, Frame, Thread, Trust
+from innoscope.sampling.recording import Recorder, Recording
+from innoscope.sampling.render.json import document
 from innoscope.target.model import Query, Target
 
 TARGET = Target(

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.errors import InnoscopeError
-from innoscope.stacks.fold import Filter, Report
-from innoscope.stacks.model import Frame, Trust
-from innoscope.stacks.render import FORMATS, pprof, render, sink, speedscope, words
-from innoscope.stacks.render import json as json_format
+from innoscope.common.errors import InnoscopeError
+from innoscope.sampling.fold import Filter, Report
+from innoscope.sampling.model import Frame, Trust
+from innoscope.sampling.render import FORMATS, pprof, render, sink, speedscope, words
+from innoscope.sampling.render import json as json_format
 from unit.dumps import IDLE, ROW_LOCK, dump, mixed, target, thread
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from innoscope.stacks.model import Dump
+    from innoscope.sampling.model import Dump
 
 
 def report(*dumps: Dump, wanted: Filter | None = None) -> Report:

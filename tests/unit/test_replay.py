@@ -9,14 +9,14 @@ import pytest
 from click.testing import CliRunner
 from textual.widgets import Static
 
+from innoscope.cli.commands.replay import command
 from innoscope.cli.main import main
-from innoscope.cli.replay import command
-from innoscope.errors import InnoscopeError
-from innoscope.stacks.model import Dump, Frame, Thread, Trust
-from innoscope.stacks.recording import Recorder, Recording
+from innoscope.cli.top.player import Player, parse_moment
+from innoscope.cli.top.replay import ReplayApp
+from innoscope.common.errors import InnoscopeError
+from innoscope.sampling.model import Dump, Frame, Thread, Trust
+from innoscope.sampling.recording import Recorder, Recording
 from innoscope.target.model import Query, Target
-from innoscope.top.player import Player, parse_moment
-from innoscope.top.replaying import ReplayApp
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.data import folder
-from innoscope.exporter import runbooks
-from innoscope.exporter.web import Address, WebServer
-from innoscope.exporter.webconfig import Watched
+from innoscope.common.data import folder
+from innoscope.daemon.http import runbooks
+from innoscope.daemon.http.server import Address, WebServer
+from innoscope.daemon.http.web_config import Watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

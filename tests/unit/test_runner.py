@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.collectors.errors import CollectorFailed
-from innoscope.collectors.runner import Runner, explain
-from innoscope.errors import InnoscopeError, KernelUnable, NoRights, NoSuchProcess
-from innoscope.metrics.model import Sample
-from innoscope.workers import Workers
+from innoscope.common.errors import InnoscopeError, KernelUnable, NoRights, NoSuchProcess
+from innoscope.common.samples import Sample
+from innoscope.common.workers import Workers
+from innoscope.metrics.collectors.errors import CollectorFailed
+from innoscope.metrics.collectors.runner import Runner, explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -9,8 +9,8 @@ import unicodedata
 
 import pytest
 
-from innoscope import sanitize
-from innoscope.metrics.logs import Structured
+from innoscope.common import sanitize
+from innoscope.common.logs import Structured
 
 #: Escape, bell, CSI of C1, DEL, what turns the order of writing, ends lines or is not seen, half a character.
 NASTY = "\x1b]0;x\x07\x9b2J\x7f\u061c\u200e\u202e\u2066\u2069\u2028\u2029\u200b\ufeff\xad\U000e0041\udcff"

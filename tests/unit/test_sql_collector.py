@@ -8,15 +8,15 @@ from typing import Any
 import pymysql
 import pytest
 
-from innoscope.collectors import sql_catalog, sql_plan
-from innoscope.collectors.crosscheck import differences
-from innoscope.collectors.errors import CollectorFailed
-from innoscope.collectors.sql import SqlCollector
-from innoscope.collectors.sql_failures import explain
-from innoscope.collectors.sql_plan import Answers
-from innoscope.errors import BadFile, SqlFailed
+from innoscope.common.errors import BadFile, SqlFailed
+from innoscope.common.samples import Outcome, Sample
 from innoscope.metrics import registry
-from innoscope.metrics.model import Outcome, Sample
+from innoscope.metrics.collectors import sql_catalog, sql_plan
+from innoscope.metrics.collectors.crosscheck import differences
+from innoscope.metrics.collectors.errors import CollectorFailed
+from innoscope.metrics.collectors.sql import SqlCollector
+from innoscope.metrics.collectors.sql_failures import explain
+from innoscope.metrics.collectors.sql_plan import Answers
 from innoscope.target.sql_errors import explaining
 
 DENIED = pymysql.err.OperationalError(1227, "Access denied; you need the PROCESS privilege")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope.target.proc import ProcFs
-from innoscope.toggles import standing
-from innoscope.toggles.standing import Standing, Tracer
+from innoscope.toggles import stopped_threads
+from innoscope.toggles.stopped_threads import Standing, Tracer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ def _thread(state: str, switches: int, tracer: int = 0) -> dict[int, dict[str, s
     ],
 )
 def test_unmoved(before: dict[int, dict[str, str]], now: dict[int, dict[str, str]], still: bool) -> None:
-    assert bool(standing.unmoved(before, now)) is still
+    assert bool(stopped_threads.unmoved(before, now)) is still
 
 
 def test_from_proc(tmp_path: Path) -> None:
@@ -49,12 +49,12 @@ def test_from_proc(tmp_path: Path) -> None:
             "voluntary_ctxt_switches:\t3\nnonvoluntary_ctxt_switches:\t4\n"
         )
 
-    found = standing.look(ProcFs(tmp_path), 41)
+    found = stopped_threads.look(ProcFs(tmp_path), 41)
 
     assert found == Standing(threads=3, stopped=1, traced=1, tracers=(), hidden=True)
     assert found.still == 2
     with pytest.raises(ProcessLookupError):
-        standing.look(ProcFs(tmp_path), 40)
+        stopped_threads.look(ProcFs(tmp_path), 40)
 
 
 def test_in_words() -> None:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope import supervision
-from innoscope.supervision import GaveUp, Supervisor
+from innoscope.common import supervision
+from innoscope.common.supervision import GaveUp, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from innoscope.supervision import Beat
+    from innoscope.common.supervision import Beat
 
 PATIENCE_S = 10
 

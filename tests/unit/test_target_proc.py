@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.errors import NoRights, NoSuchProcess, NoTarget, NotAServer
+from innoscope.common.errors import NoRights, NoSuchProcess, NoTarget, NotAServer
 from innoscope.target import discover, endpoints
 from innoscope.target.container import container_of
 from innoscope.target.discover import find_all, find_one, still_same

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 import pytest
 
-from innoscope.errors import BadFile, SqlFailed
+from innoscope.common.errors import BadFile, SqlFailed
 from innoscope.target import credentials, sql, unix_socket
 from innoscope.target.fingerprint import fingerprint
 from innoscope.target.model import Target

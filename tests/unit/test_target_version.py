@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.errors import BadFile, InnoscopeError, KernelUnable, NoRights, NoSuchProcess
+from innoscope.common.errors import BadFile, InnoscopeError, KernelUnable, NoRights, NoSuchProcess
 from innoscope.target import native_errors, version
 from innoscope.target.native_errors import translating
 from innoscope.target.proc import ProcFs

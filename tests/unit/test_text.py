@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from innoscope.exporter.families import expose
-from innoscope.exporter.merge import Series
+from innoscope.common.text import LIMIT, label
 from innoscope.metrics import registry
-from innoscope.text import LIMIT, label
+from innoscope.metrics.families import expose
+from innoscope.metrics.merge import Series
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from innoscope.data import catalog_path
-from innoscope.errors import BadFile
+from innoscope.common.data import catalog_path
+from innoscope.common.errors import BadFile
 from innoscope.toggles import catalog, catalog_file
 
 if TYPE_CHECKING:

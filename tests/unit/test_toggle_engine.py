@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.cli.toggle_words import history_row
-from innoscope.errors import SqlFailed
+from innoscope.cli.toggle_text import history_row
+from innoscope.common.errors import SqlFailed
 from innoscope.toggles import engine, lock
-from innoscope.toggles.entries import ServerId
+from innoscope.toggles.journal_format import ServerId
 from innoscope.toggles.model import ChangeFailed, NotOnThisServer, Refused, Step
-from innoscope.toggles.places import boot_id
-from innoscope.toggles.undoing import UNDO_FAULTS, Overtaken
+from innoscope.toggles.paths import boot_id
+from innoscope.toggles.undo import UNDO_FAULTS, Overtaken
 from unit.toggling import ACCOUNT, MEMORY, expanded, made_up, toggle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from innoscope.toggles.entries import Entry
+    from innoscope.toggles.journal_format import Entry
     from unit.toggling import World
 
 BEFORE = {"spin": 30, "delay": 6}

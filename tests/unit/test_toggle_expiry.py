@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.doctor.server import Account
+from innoscope.target.credentials import Account
 from innoscope.toggles import engine, expiry, lock
-from innoscope.toggles.entries import ServerId
 from innoscope.toggles.expiry_main import Watch
+from innoscope.toggles.journal_format import ServerId
 from innoscope.toggles.model import Refused
-from innoscope.toggles.places import boot_id
+from innoscope.toggles.paths import boot_id
 from unit.toggling import ACCOUNT, entry, made_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from innoscope.toggles.entries import Entry
+    from innoscope.toggles.journal_format import Entry
     from unit.toggling import World
 
 BEFORE = {"spin": 30, "delay": 6}

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.errors import BadFile
-from innoscope.toggles import entries, lock
+from innoscope.common.errors import BadFile
+from innoscope.toggles import journal_format, lock
 from innoscope.toggles.journal import Journal
 from innoscope.toggles.model import Refused, Step
 from unit.toggling import entry
@@ -299,9 +299,9 @@ def test_one_lock_for_each_server(tmp_path: Path) -> None:
 
 def test_lines_of_every_kind_parse() -> None:
     for line in (
-        entries.intent_line(entry()),
-        entries.result_line("a", 1.0, "done", None, False),
-        entries.note_line("a", 1.0, "x"),
-        entries.TORN_LINE,
+        journal_format.intent_line(entry()),
+        journal_format.result_line("a", 1.0, "done", None, False),
+        journal_format.note_line("a", 1.0, "x"),
+        journal_format.TORN_LINE,
     ):
-        assert entries.parse(line)["v"] == 1
+        assert journal_format.parse(line)["v"] == 1

@@ -8,14 +8,14 @@ import pytest
 
 from innoscope.toggles import engine
 from innoscope.toggles.model import Refused
-from innoscope.toggles.undoing import UNDO_FAULTS
+from innoscope.toggles.undo import UNDO_FAULTS
 from unit.toggling import ACCOUNT, expanded, killed_at, made_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from innoscope.toggles.entries import Entry
+    from innoscope.toggles.journal_format import Entry
     from unit.toggling import World
 
 BEFORE = {"spin": 30, "delay": 6}

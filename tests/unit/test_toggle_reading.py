@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope.toggles import engine
+from innoscope.toggles.backends.sql import NoLogin
 from innoscope.toggles.model import Assignment, NotOnThisServer, Refused, Setting, Way
-from innoscope.toggles.sqlway import NoLogin
 from unit.toggling import ACCOUNT, DELAY, SPIN, FileWriter, made_up, toggle
 
 if TYPE_CHECKING:

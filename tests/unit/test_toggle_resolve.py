@@ -10,8 +10,9 @@ import pytest
 from innoscope.memory.regions import Image, Region
 from innoscope.memory.tables import Variable
 from innoscope.target.model import Target
-from innoscope.toggles import gdbfile, resolve, scalar
-from innoscope.toggles.gdbfile import Described
+from innoscope.toggles import resolve, scalar
+from innoscope.toggles.backends import gdb
+from innoscope.toggles.backends.gdb import Described
 from innoscope.toggles.model import NotOnThisServer, Refused, Setting
 
 if TYPE_CHECKING:
@@ -43,11 +44,11 @@ def described(**changes: object) -> Described:
 
 
 def test_what_gdb_says_is_read_and_what_it_does_not_know_is_left_out() -> None:
-    assert gdbfile.parse(SAID) == {
+    assert gdb.parse(SAID) == {
         "max_connections": Described(0xF4ACC8, 8, "unsigned", "unsigned long"),
         "limit": Described(0x26E52C0, 8, "float", "volatile double"),
     }
-    assert gdbfile.parse("") == {}
+    assert gdb.parse("") == {}
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_what_gdb_says_is_read_and_what_it_does_not_know_is_left_out() -> None:
     ],
 )  # fmt: skip
 def test_types_of_c(text: str, kind: str) -> None:
-    assert gdbfile.kind_of(text) == kind
+    assert gdb.kind_of(text) == kind
 
 
 def test_all_agree() -> None:

@@ -12,17 +12,18 @@ from typing import Any
 
 import pytest
 
-from innoscope.collectors import toggles
-from innoscope.collectors.toggles import TogglesFile
-from innoscope.exporter.counters import Life
-from innoscope.exporter.merge import Merger, Reading
+from innoscope.common import toggle_status
+from innoscope.common.samples import by_series
 from innoscope.metrics import registry
-from innoscope.metrics.model import by_series
+from innoscope.metrics.collectors import toggles
+from innoscope.metrics.collectors.toggles import TogglesFile
+from innoscope.metrics.counters import Life
+from innoscope.metrics.merge import Merger, Reading
 from innoscope.target.proc import ProcFs
-from innoscope.toggles import status
+from innoscope.toggles import status_file
 from innoscope.toggles.journal import Journal
 from innoscope.toggles.model import Step
-from innoscope.toggles.places import boot_id
+from innoscope.toggles.paths import boot_id
 from unit.test_target_sql import target
 from unit.toggling import entry
 
@@ -42,9 +43,9 @@ def told(path: Path, one: Any = ME) -> Any:
 def path(memory_folder: Path) -> Path:
     """The file after four changes: one in force, one undone, one without an end, one that failed."""
     written = memory_folder / "run" / "toggles.json"
-    status.write(
+    status_file.write(
         written,
-        status.document([
+        status_file.document([
             entry("a", server=SERVER, outcome="done", until=2000.0),
             entry("b", server=SERVER, toggle="gone", outcome="undone", undone_by="c"),
             entry("c", server=SERVER, toggle="gone", outcome="done", undoes="b"),
@@ -103,7 +104,7 @@ def test_without_a_file_nothing_was_ever_changed(tmp_path: Path) -> None:
 
 def test_no_more_than_the_bound_is_told(tmp_path: Path) -> None:
     many = [entry(f"n{at}", server=SERVER, toggle=f"t{at}", at=float(at), outcome="done") for at in range(40)]
-    status.write(tmp_path / "file", status.document(many))
+    status_file.write(tmp_path / "file", status_file.document(many))
     outcome = told(tmp_path / "file")
     in_force = [sample for sample in outcome.samples if sample.metric == "toggle_in_force"]
 
@@ -117,7 +118,7 @@ def test_a_second_server_of_the_file_is_told_apart(tmp_path: Path) -> None:
     parent = os.getppid()
     theirs = replace(SERVER, pid=parent, start_time=ProcFs().stat(parent).start_time)
     two = [entry("a", server=SERVER, outcome="done"), entry("b", server=theirs, outcome="done", value="9")]
-    status.write(tmp_path / "file", status.document(two))
+    status_file.write(tmp_path / "file", status_file.document(two))
     other = replace(ME, pid=parent, start_time=theirs.start_time)
 
     assert ("toggle_info", ("spin", "9", "ann")) in by_series(told(tmp_path / "file", other).samples)
@@ -175,11 +176,11 @@ def test_mutated_files_never_raise(path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_costs_only_the_metrics(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    status.publish(Journal(tmp_path / "state"), tmp_path / "file" / "toggles.json")
+    status_file.publish(Journal(tmp_path / "state"), tmp_path / "file" / "toggles.json")
 
 
 def test_the_environment_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("INNOSCOPE_RUN", raising=False)
-    assert toggles.status_path() == Path("/run/innoscope/toggles.json")
+    assert toggle_status.status_path() == Path("/run/innoscope/toggles.json")
     monkeypatch.setenv("INNOSCOPE_RUN", "/tmp/x")  # noqa: S108
-    assert toggles.status_path() == Path("/tmp/x/toggles.json")  # noqa: S108
+    assert toggle_status.status_path() == Path("/tmp/x/toggles.json")  # noqa: S108

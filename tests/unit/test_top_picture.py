@@ -5,11 +5,20 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from innoscope.stacks.model import Dump, Frame, Thread, Trust
+from innoscope.cli.top.frame import Choice, Order, Picture, waits
+from innoscope.cli.top.history import History, bar, sparkline
+from innoscope.cli.top.lines import (
+    Widths,
+    fit,
+    headline,
+    leaf_first,
+    short,
+    stack_lines,
+    wait_line,
+    waits_head,
+)
+from innoscope.sampling.model import Dump, Frame, Thread, Trust
 from innoscope.target.model import Query, Target
-from innoscope.top.history import History, bar, sparkline
-from innoscope.top.lines import Widths, fit, headline, leaf_first, short, stack_lines, wait_line, waits_head
-from innoscope.top.picture import Choice, Order, Picture, waits
 
 TARGET = Target(
     pid=4242,

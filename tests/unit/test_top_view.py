@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 from textual.widgets import Static
 
-from innoscope.errors import BadFile, InnoscopeError, NoSuchProcess, SqlFailed
-from innoscope.stacks.model import Dump, Frame, Thread, Trust
-from innoscope.stacks.recording import Recorder, Recording
+from innoscope.cli.top import headless
+from innoscope.cli.top.detail import Page
+from innoscope.cli.top.listing import Listing
+from innoscope.cli.top.live import TopApp
+from innoscope.cli.top.snapshot_loop import Looker
+from innoscope.cli.top.statements import QueryFeed
+from innoscope.common.errors import BadFile, InnoscopeError, NoSuchProcess, SqlFailed
+from innoscope.sampling.model import Dump, Frame, Thread, Trust
+from innoscope.sampling.recording import Recorder, Recording
 from innoscope.target.model import Query, Target
-from innoscope.top import headless
-from innoscope.top.detail import Page
-from innoscope.top.feed import QueryFeed
-from innoscope.top.listing import Listing
-from innoscope.top.live import TopApp
-from innoscope.top.looker import Looker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
 
-    from innoscope.top.view import StacksApp
+    from innoscope.cli.top.view import StacksApp
 
 TARGET = Target(
     pid=4242,

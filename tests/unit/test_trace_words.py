@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 
 from innoscope.cli.main import main
-from innoscope.errors import NoSuchProcess
-from innoscope.metrics.model import Histogram
-from innoscope.probes.placing import Place
-from innoscope.stacks.fold import Report
-from innoscope.stacks.model import Frame, Trust
-from innoscope.trace import document, hot, latency, nearest, words
-from innoscope.trace.costs import Cost
-from innoscope.trace.model import Chosen, Seen, Trial, Values, Wanted
-from innoscope.trace.pace import Loss
-from innoscope.trace.running import refusal
+from innoscope.common.errors import NoSuchProcess
+from innoscope.common.samples import Histogram
+from innoscope.probes.symbol_resolution import Place
+from innoscope.probes.trace import document, hot, latency, suggestions
+from innoscope.probes.trace import text as trace_text
+from innoscope.probes.trace.costs import Cost
+from innoscope.probes.trace.model import Chosen, Seen, Trial, Values, Wanted
+from innoscope.probes.trace.run import refusal
+from innoscope.probes.trace.server_pace import Loss
+from innoscope.sampling.fold import Report
+from innoscope.sampling.model import Frame, Trust
 from unit.dumps import target
 
 PLACE = Place("buf_page_get_gen", 0x1000, 64, 0x1000, stepped=False)
@@ -37,7 +38,7 @@ def seen(**changes: Any) -> Seen:
 
 
 def text(made: Seen) -> str:
-    return "\n".join(words.lines(made, target()))
+    return "\n".join(trace_text.lines(made, target()))
 
 
 def stacks(*counts: int) -> Report:
@@ -75,7 +76,7 @@ def test_stacks_have_room_in_the_budget() -> None:
 
 
 def test_the_headline_tells_rate_and_cost() -> None:
-    assert words.headline(seen()) == (
+    assert trace_text.headline(seen()) == (
         "buf_page_get_gen: 1,000 calls in 10.0 s, 100 a second · cost 0.01% of the server's 2 CPUs "
         "(2.0 µs a call) · not stopped"
     )
@@ -109,7 +110,7 @@ def test_callers_with_their_share_and_how_many_stacks_that_is() -> None:
 
 def test_what_is_missing_is_said() -> None:
     made = seen(calls=0, stacks_held_back=3, stacks_lost=4, ended="interrupted after 1.0 of 10 s")
-    notes = list(words.notes(made))
+    notes = list(trace_text.notes(made))
     assert notes[0] == "interrupted after 1.0 of 10 s"
     assert "no call was seen" in notes[1]
     assert "3 stacks were left out" in notes[2]
@@ -144,8 +145,8 @@ def test_durations_have_three_digits(ns: float, shown: str) -> None:
 
 
 def test_a_glob_fits_whole_names() -> None:
-    assert nearest.glob("buf_*_get")("buf_page_get")
-    assert not nearest.glob("buf_*_get")("buf_page_get_gen")
+    assert suggestions.glob("buf_*_get")("buf_page_get")
+    assert not suggestions.glob("buf_*_get")("buf_page_get_gen")
 
 
 def test_hot_functions_are_known_by_their_symbols() -> None:

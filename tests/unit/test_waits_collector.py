@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.collectors.errors import CollectorFailed
-from innoscope.collectors.waits import WaitsCollector
-from innoscope.errors import KernelUnable
-from innoscope.metrics.model import by_series
-from innoscope.stacks.classify import default_classifier
-from innoscope.stacks.model import Trust
-from innoscope.stacks.profiles import Profiles
-from innoscope.supervision import Supervisor
-from innoscope.workers import Workers
+from innoscope.common.errors import KernelUnable
+from innoscope.common.samples import by_series
+from innoscope.common.supervision import Supervisor
+from innoscope.common.workers import Workers
+from innoscope.metrics.collectors.errors import CollectorFailed
+from innoscope.metrics.collectors.waits import WaitsCollector
+from innoscope.sampling.classify import default_classifier
+from innoscope.sampling.model import Trust
+from innoscope.sampling.profile_history import Profiles
 from unit.dumps import IDLE, ROW_LOCK, dump, frames, target, thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from innoscope.metrics.model import Value
-    from innoscope.stacks.model import Dump
+    from innoscope.common.samples import Value
+    from innoscope.sampling.model import Dump
     from innoscope.target.model import Target
 
 PATIENCE_S = 10

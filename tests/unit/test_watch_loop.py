@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.diagnose.asking import Asked
-from innoscope.diagnose.evidence import CLIENT, Evidence, Look, Missing
-from innoscope.incident.fetching import Fetched
-from innoscope.watch.loop import Blind, Settings, Stalled, Triggered, Watcher
-from innoscope.watch.triggers import parse
+from innoscope.diagnose.evidence import Evidence, Missing
+from innoscope.diagnose.incident.server_facts import Fetched
+from innoscope.diagnose.sql_queries import Asked
+from innoscope.diagnose.watch.loop import Blind, Settings, Stalled, Triggered, Watcher
+from innoscope.diagnose.watch.triggers import parse
+from innoscope.sampling.snapshot_history import CLIENT, Look
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from innoscope.watch.loop import Event
+    from innoscope.diagnose.watch.loop import Event
 
 RULE = parse("share.row_lock>0.5")
 

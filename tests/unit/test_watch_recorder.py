@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.diagnose.evidence import CLIENT, Evidence, Look, Seen
-from innoscope.diagnose.looks import Looks
-from innoscope.diagnose.numbers import Readings
-from innoscope.errors import CannotWrite
-from innoscope.incident.files import load
-from innoscope.incident.model import Capture, Taken
-from innoscope.metrics.model import Sample
-from innoscope.sensor.profiles import decode_looks, encode_looks
-from innoscope.sensor.protocol import BadMessage
-from innoscope.stacks.model import Frame, Trust
-from innoscope.stacks.profiles import Stack
-from innoscope.watch.shelf import Bounds, Shelf
+from innoscope.common.errors import CannotWrite
+from innoscope.common.samples import Sample
+from innoscope.daemon.protocol.messages import BadMessage
+from innoscope.daemon.protocol.profiles import decode_looks, encode_looks
+from innoscope.diagnose.evidence import Evidence
+from innoscope.diagnose.incident.files import load
+from innoscope.diagnose.incident.model import Capture, Taken
+from innoscope.diagnose.metric_readings import Readings
+from innoscope.diagnose.watch.folder import Bounds, Shelf
+from innoscope.sampling.model import Frame, Trust
+from innoscope.sampling.profile_history import Stack
+from innoscope.sampling.snapshot_history import CLIENT, Look, Looks, Seen
 from live import figures
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Counting:
 
 def test_readings_are_forgotten_when_they_are_old(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("innoscope.diagnose.numbers.time.time", lambda: now)
+    monkeypatch.setattr("innoscope.diagnose.metric_readings.time.time", lambda: now)
     readings = Readings([Counting()], 60)
     for _ in range(100):
         readings.read(5)

@@ -7,10 +7,21 @@ from typing import Any
 
 import pytest
 
-from innoscope.diagnose.evidence import CLIENT, Evidence, Look, Snapshot
+from innoscope.diagnose.evidence import Evidence, Snapshot
 from innoscope.diagnose.signals import Signals
-from innoscope.diagnose.unknown import Unknown
-from innoscope.watch.triggers import FINDING_S, PLAIN, RECENT_S, BadTrigger, known, names, parse, shown, value
+from innoscope.diagnose.unavailable import Unknown
+from innoscope.diagnose.watch.triggers import (
+    FINDING_S,
+    PLAIN,
+    RECENT_S,
+    BadTrigger,
+    known,
+    names,
+    parse,
+    shown,
+    value,
+)
+from innoscope.sampling.snapshot_history import CLIENT, Look
 
 
 def evidence(threads: dict[str, int] | None = None, *values: dict[str, Any]) -> Evidence:

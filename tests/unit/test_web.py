@@ -16,12 +16,12 @@ import bcrypt
 import pytest
 
 from certificates import self_signed
-from innoscope.errors import BadFile
-from innoscope.exporter import web
-from innoscope.exporter.connections import MOST, Connections, counted_as
-from innoscope.exporter.load import Load, TooMuch
-from innoscope.exporter.web import Address, Request, Response, WebServer
-from innoscope.exporter.webconfig import Watched
+from innoscope.common.errors import BadFile
+from innoscope.daemon.http import server as http_server
+from innoscope.daemon.http.admission import Load, TooMuch
+from innoscope.daemon.http.connections import MOST, Connections, counted_as
+from innoscope.daemon.http.server import Address, Request, Response, WebServer
+from innoscope.daemon.http.web_config import Watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -216,8 +216,8 @@ def test_whose_connection_it_is(address: str, client: str) -> None:
 @pytest.mark.parametrize("sent", [b"GET /say", b"GET /say HTTP/1.1\r\nX: "])
 def test_a_request_that_never_ends_is_ended(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many bytes still come."""
-    monkeypatch.setattr(web, "_SLOWEST", 1)
-    monkeypatch.setattr(web, "_SWEEP", 0.1)
+    monkeypatch.setattr(http_server, "_SLOWEST", 1)
+    monkeypatch.setattr(http_server, "_SWEEP", 0.1)
     with serving() as server, socket.create_connection(("127.0.0.1", server.port), 5) as wire:
         wire.sendall(sent)
         began = time.monotonic()

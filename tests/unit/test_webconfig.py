@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import bcrypt
 import pytest
 
-from innoscope.errors import BadFile
-from innoscope.exporter import webconfig
-from innoscope.exporter.auth import TooManyGuesses, Verifier, parse
+from innoscope.common.errors import BadFile
+from innoscope.daemon.http import web_config
+from innoscope.daemon.http.auth import TooManyGuesses, Verifier, parse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ http_server_config: {{http2: false, headers: {{X-Frame-Options: deny}}}}
 basic_auth_users: {{ann: "{HASH}"}}
 """,
     )
-    found = webconfig.load(file)
+    found = web_config.load(file)
 
     assert found.tls is not None
     assert (found.tls.cert_file, str(found.tls.key_file)) == (tmp_path / "c.pem", "/k.pem")
@@ -74,12 +74,12 @@ basic_auth_users: {{ann: "{HASH}"}}
 )
 def test_what_is_not_supported_is_refused_by_name(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(BadFile, match=words):
-        webconfig.load(written(tmp_path / "web.yaml", text)).authenticates  # noqa: B018
+        web_config.load(written(tmp_path / "web.yaml", text)).authenticates  # noqa: B018
 
 
 def test_a_change_is_seen_and_a_bad_one_is_not_used(tmp_path: Path) -> None:
     file = written(tmp_path / "web.yaml", f'basic_auth_users: {{ann: "{HASH}"}}')
-    watched = webconfig.Watched(file)
+    watched = web_config.Watched(file)
     assert set(watched.current()[0].users) == {"ann"}
 
     written(file, "basic_auth_users: {bob: nonsense}")
@@ -96,7 +96,7 @@ def test_a_certificate_that_is_not_one(tmp_path: Path) -> None:
     (tmp_path / "c.pem").write_text("no")
     file = written(tmp_path / "web.yaml", "tls_server_config: {cert_file: c.pem, key_file: c.pem}")
     with pytest.raises(BadFile, match=r"cannot use .*c\.pem"):
-        webconfig.Watched(file)
+        web_config.Watched(file)
 
 
 def test_users_and_passwords() -> None:
@@ -154,7 +154,7 @@ def basic(number: int) -> str:
 
 
 def test_guesses_do_not_push_out_who_was_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("innoscope.exporter.auth._PAUSE", 0)
+    monkeypatch.setattr("innoscope.daemon.http.auth._PAUSE", 0)
     asked = spied(monkeypatch)
     verifier, users = Verifier(), {"ann": HASH.encode()}
     assert verifier.admits("Basic YW5uOnNlY3JldA==", users)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fuzz import targets
-from innoscope.errors import SqlFailed
+from innoscope.common.errors import SqlFailed
 from innoscope.target.wire import require_greeting
 from safety.fake_server import FORMS, PLUGINS, greeting
 

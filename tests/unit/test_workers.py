@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope import workers as module
-from innoscope.supervision import Supervisor
-from innoscope.workers import Job, Workers
+from innoscope.common import workers as module
+from innoscope.common.supervision import Supervisor
+from innoscope.common.workers import Job, Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

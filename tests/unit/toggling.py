@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from innoscope.doctor.server import Account
+from innoscope.target.credentials import Account
 from innoscope.target.discover import identify
 from innoscope.target.proc import ProcFs
-from innoscope.toggles import catalog, status
+from innoscope.toggles import catalog, status_file
+from innoscope.toggles.dependencies import Means
 from innoscope.toggles.engine import plan
-from innoscope.toggles.entries import Entry, ServerId
 from innoscope.toggles.facts import Facts
 from innoscope.toggles.journal import Journal
-from innoscope.toggles.means import Means
+from innoscope.toggles.journal_format import Entry, ServerId
 from innoscope.toggles.model import (
     Assignment,
     Domain,
@@ -33,7 +33,7 @@ from innoscope.toggles.model import (
     Toggle,
     Way,
 )
-from innoscope.toggles.places import boot_id
+from innoscope.toggles.paths import boot_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -90,7 +90,7 @@ class World:
             writer=lambda kind, *_: FileWriter(kind, self),
             facts=lambda target, journal: self.facts_of(target, journal),
             expiry=self,
-            publish=lambda journal: status.publish(journal, self.folder / "toggles.json"),
+            publish=lambda journal: status_file.publish(journal, self.folder / "toggles.json"),
         )
 
     def facts_of(self, target: Target, journal: Journal) -> Facts:

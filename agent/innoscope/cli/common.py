@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from innoscope import emit, sanitize
+from innoscope.common import console, sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -50,7 +50,7 @@ def require_yes(question: str, command: str) -> None:
         raise Refused(
             "there is no terminal to ask for confirmation: nothing was changed", remedy=f"{command} --yes"
         )
-    if not emit.confirmed(question):
+    if not console.confirmed(question):
         raise Refused("not confirmed: nothing was changed", remedy=command)
 
 

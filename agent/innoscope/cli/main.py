@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from innoscope import __version__, emit
-from innoscope.errors import CannotWrite, InnoscopeError
-from innoscope.metrics import logs
+from innoscope import __version__
+from innoscope.common import console, logs
+from innoscope.common.errors import CannotWrite, InnoscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +79,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         try:
-            command = importlib.import_module(f"innoscope.cli.{cmd_name.replace('-', '')}").command
+            command = importlib.import_module(f"innoscope.cli.commands.{cmd_name.replace('-', '')}").command
         except ImportError as error:
             if "_native" not in str(error):
                 raise
@@ -117,7 +117,7 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
     signal.signal(signal.SIGTSTP, lambda *_: signal.raise_signal(signal.SIGINT))
     code = main(arguments)
     try:
-        emit.flush()
+        console.flush()
     except (OSError, ValueError):  # closed by whoever read it
         _drop_output()
     sys.exit(code)
@@ -128,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = Settings()
     try:
         code = _invoke(arguments, settings)
-        emit.flush()
+        console.flush()
     except click.ClickException as error:
         _show_usage(error)
         return error.exit_code
@@ -166,17 +166,17 @@ def _invoke(arguments: Sequence[str] | None, settings: Settings) -> int:
 
 def _complain(what: str, remedy: str | None, settings: Settings) -> None:
     """``innoscope: <what>`` and the remedy below it, on stderr."""
-    emit.line(f"innoscope: {what}", err=True)
-    emit.lines((f"  {line}" for line in (remedy or "").split("\n") if line), err=True)
+    console.line(f"innoscope: {what}", err=True)
+    console.lines((f"  {line}" for line in (remedy or "").split("\n") if line), err=True)
     if settings.debug:
-        emit.block(traceback.format_exc(), err=True)
+        console.block(traceback.format_exc(), err=True)
 
 
 def _show_usage(error: click.ClickException) -> None:
     """Print what click says of a wrong command line; it repeats arguments."""
     text = io.StringIO()
     error.show(file=text)
-    emit.block(text.getvalue(), err=True)
+    console.block(text.getvalue(), err=True)
 
 
 def _drop_output() -> None:

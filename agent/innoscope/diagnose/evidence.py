@@ -5,20 +5,19 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from innoscope.metrics.model import Histogram
+from innoscope.common.samples import Histogram
+from innoscope.sampling.snapshot_history import CLIENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from innoscope.metrics.model import Sample, Value
+    from innoscope.common.samples import Sample, Value
+    from innoscope.memory.locks.held import Held
+    from innoscope.sampling.snapshot_history import Look, Seen
     from innoscope.target.model import Target
 
-#: Kind of the threads that serve clients (``threads.yaml``).
-CLIENT: Final = "connection"
-#: ... and of those that replicate.
-APPLIER: Final = "replication"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,32 +26,6 @@ class Snapshot:
 
     at: float
     values: Mapping[str, Value]
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """Threads with one stack: their kind (threads.yaml), wait class and functions, innermost first.
-
-    ``count`` adds up the threads of all looks; ``tids`` are those of the last look.
-    """
-
-    kind: str
-    wait: str
-    functions: tuple[str, ...]
-    count: int
-    tids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """One look at all threads: how many of each ``(kind, wait class)``, at Unix time ``at``.
-
-    ``running`` are the clients' threads that had a CPU, by the id that the server knows.
-    """
-
-    at: float
-    threads: Mapping[tuple[str, str], int]
-    running: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,29 +52,6 @@ class Statement:
     seconds: int
     text: str
     tid: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A lock that threads waited for and one that held it, at the look at which most waited.
-
-    Threads are ids as the server knows them; ``owner`` is None where nothing tells. ``kind`` (``mutex``,
-    ``rwlock``, ``metadata lock``, …), ``name`` and ``address`` are the lock's, ``wait`` its waiters' class,
-    ``waiting`` how many they were (``waiters`` may be fewer). ``looks`` is how many looks found somebody
-    waiting, ``owners`` how many held it at those; ``stack`` and ``owner_wait`` are the owner's.
-    """
-
-    kind: str
-    name: str
-    address: int
-    owner: int | None
-    waiters: tuple[int, ...]
-    waiting: int
-    wait: str = ""
-    looks: int = 1
-    owners: int = 0
-    owner_wait: str = ""
-    stack: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose import phases
-from innoscope.diagnose.unknown import Unknown
+from innoscope.diagnose.unavailable import Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

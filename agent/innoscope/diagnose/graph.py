@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from innoscope.diagnose.evidence import Evidence, Held, Statement
+    from innoscope.diagnose.evidence import Evidence, Statement
+    from innoscope.memory.locks.held import Held
 
 
 @dataclass(frozen=True, slots=True)

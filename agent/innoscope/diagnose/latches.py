@@ -9,7 +9,7 @@ from fnmatch import translate
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from innoscope.data import catalog_path, read_yaml, reading
+from innoscope.common.data import catalog_path, read_yaml, reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

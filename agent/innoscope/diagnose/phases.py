@@ -5,7 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from innoscope.diagnose.unknown import Unknown
+from innoscope.diagnose.unavailable import Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

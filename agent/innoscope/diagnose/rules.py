@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_yaml, reading
+from innoscope.common.data import catalog_path, read_yaml, reading
+from innoscope.common.errors import BadFile
 from innoscope.diagnose import facts
-from innoscope.diagnose.blocking import BLOCKERS
+from innoscope.diagnose.blockers import BLOCKERS
 from innoscope.diagnose.signals import OF_METRICS, is_signal
-from innoscope.diagnose.speaking import UNITS
-from innoscope.errors import BadFile
+from innoscope.diagnose.units import UNITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

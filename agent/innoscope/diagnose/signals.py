@@ -24,13 +24,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from innoscope.common.samples import Histogram
 from innoscope.diagnose import facts
-from innoscope.diagnose.evidence import APPLIER, CLIENT
 from innoscope.diagnose.facts import AT_REST
-from innoscope.diagnose.states import told_classes
-from innoscope.diagnose.unknown import Unknown
-from innoscope.metrics.model import Histogram
+from innoscope.diagnose.process_list import told_classes
+from innoscope.diagnose.unavailable import Unknown
 from innoscope.metrics.registry import default
+from innoscope.sampling.snapshot_history import APPLIER, CLIENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from innoscope.errors import BadFile, NotRead
+from innoscope.common.errors import BadFile, NotRead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

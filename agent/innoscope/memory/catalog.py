@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_yaml, reading
-from innoscope.errors import BadFile
+from innoscope.common.data import catalog_path, read_yaml, reading
+from innoscope.common.errors import BadFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

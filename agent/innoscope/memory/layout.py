@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from innoscope import _native
-from innoscope.cache import cache_key
-from innoscope.errors import BadFile
+from innoscope.common.cache import cache_key
+from innoscope.common.errors import BadFile
 from innoscope.memory.backoff import Backoff
-from innoscope.target import packs
 from innoscope.target.native_errors import reading_files, translating
+from innoscope.target.symbols import packs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from innoscope._native import RawMember
-    from innoscope.cache import Cache
+    from innoscope.common.cache import Cache
     from innoscope.memory.backoff import Key
     from innoscope.target.model import Target
 

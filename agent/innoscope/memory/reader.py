@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from innoscope.cache import Cache
-from innoscope.errors import NotRead
+from innoscope.common.cache import Cache
+from innoscope.common.errors import NotRead
 from innoscope.memory import catalog as catalogs
 from innoscope.memory import layout as layouts
 from innoscope.memory import numbers, plan, tables

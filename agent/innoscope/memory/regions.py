@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from innoscope.errors import NotRead
+from innoscope.common.errors import NotRead
 from innoscope.memory.numbers import read_many
 from innoscope.target.native_errors import gone, no_rights
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from innoscope import emit
+from innoscope.common import console
 from innoscope.metrics.registry import BUCKETS, Registry, default
 
 if TYPE_CHECKING:
@@ -62,4 +62,4 @@ def _label(label: Label) -> str:
 
 
 if __name__ == "__main__":
-    emit.lines(markdown(default()))
+    console.lines(markdown(default()))

@@ -8,8 +8,8 @@ from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_yaml, reading
-from innoscope.errors import BadFile
+from innoscope.common.data import catalog_path, read_yaml, reading
+from innoscope.common.errors import BadFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

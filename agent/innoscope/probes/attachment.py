@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from innoscope import _native
-from innoscope.errors import InnoscopeError, NoSuchProcess
+from innoscope.common.errors import InnoscopeError, NoSuchProcess
+from innoscope.probes.c_source import CALIBRATION, THREADS, program_text
 from innoscope.probes.catalog import ENTER, LEAVE, Catalog, default_catalog
-from innoscope.probes.loading import Loaded, compile_and_load
-from innoscope.probes.placing import Missing, Placed, place
+from innoscope.probes.loader import Loaded, compile_and_load
 from innoscope.probes.slots import default_slots
-from innoscope.probes.source import CALIBRATION, THREADS, program_text
+from innoscope.probes.symbol_resolution import Missing, Placed, place
 from innoscope.target.native_errors import translating
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.data import catalog_path, read_yaml, reading
+from innoscope.common.data import catalog_path, read_yaml, reading
 
 if TYPE_CHECKING:
     from pathlib import Path

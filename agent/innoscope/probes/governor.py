@@ -8,19 +8,19 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from innoscope.errors import NoSuchProcess
+from innoscope.common.errors import NoSuchProcess
 from innoscope.probes import guard
 from innoscope.probes.budget import Load, duties
 from innoscope.probes.failures import Failures
+from innoscope.probes.full_time_counts import Totals
 from innoscope.probes.report import ProbeReport, report_of
 from innoscope.probes.state import State
-from innoscope.probes.totals import Totals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from innoscope.probes.attachment import Attachment, Reading
-    from innoscope.probes.calibrating import HitCost
+    from innoscope.probes.calibration import HitCost
 
 _LOG = logging.getLogger(__name__)
 

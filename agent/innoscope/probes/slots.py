@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from innoscope.data import catalog_path, read_yaml
+from innoscope.common.data import catalog_path, read_yaml
 
 #: Counted by key in maps of their own, or not counted in the kernel at all.
 _ELSEWHERE = frozenset({"latch_spin_waits", "fsync_seconds", "read_seconds"})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from innoscope.errors import SqlFailed
+from innoscope.common.errors import SqlFailed
 from innoscope.target import peer
 from innoscope.target.container import in_foreign_container
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from innoscope.errors import BadFile
+from innoscope.common.errors import BadFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -42,6 +42,14 @@ class Tls:
     cert: str | None = None
     key: str | None = None
     check_host: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Choose the option file and the user of ``find``; None means the defaults."""
+
+    defaults_file: str | None = None
+    user: str | None = None
 
 
 def find(options_file: str | None = None, user: str | None = None) -> Credentials:

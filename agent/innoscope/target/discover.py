@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from innoscope.errors import NoSuchProcess, NoTarget, NotAServer
+from innoscope.common.errors import NoSuchProcess, NoTarget, NotAServer
 from innoscope.target import choice, endpoints, executable, ownership, version
 from innoscope.target.container import container_of
 from innoscope.target.model import Target

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from innoscope import _native
-from innoscope.errors import BadFile, InnoscopeError
-from innoscope.target import packs
+from innoscope.common.errors import BadFile, InnoscopeError
 from innoscope.target.endpoints import strip_root
 from innoscope.target.native_errors import translating
+from innoscope.target.symbols import packs
 
 if TYPE_CHECKING:
     from innoscope.target.proc import ProcFs

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 
-from innoscope import sanitize
+from innoscope.common import sanitize
 
 _LIMIT = 2048  # characters of the result
 _LONGEST = 65_536  # characters that are read; a literal that is cut there is left out like any other

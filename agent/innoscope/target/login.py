@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pymysql.connections import Connection as Driver
 from pymysql.constants import CLIENT
 
-from innoscope.errors import BadFile, SqlFailed
+from innoscope.common.errors import BadFile, SqlFailed
 from innoscope.target.wire import Budget, tls_context
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from innoscope import _native
-from innoscope.errors import BadFile, InnoscopeError, KernelUnable, NoRights, NoSuchProcess
+from innoscope.common.errors import BadFile, InnoscopeError, KernelUnable, NoRights, NoSuchProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

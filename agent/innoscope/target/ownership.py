@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from innoscope.errors import BadFile
+from innoscope.common.errors import BadFile
 from innoscope.target.container import in_foreign_container
 from innoscope.target.people import name_of
 

@@ -7,7 +7,7 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Final
 
-from innoscope.errors import SqlFailed
+from innoscope.common.errors import SqlFailed
 from innoscope.target.people import name_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pymysql.constants import CR, ER
 from pymysql.err import OperationalError
 
-from innoscope.errors import SqlFailed
+from innoscope.common.errors import SqlFailed
 from innoscope.target import choice, credentials, login, peer, version
 from innoscope.target.container import differing
 from innoscope.target.fingerprint import fingerprint

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pymysql
 
-from innoscope.errors import InnoscopeError, SqlFailed
+from innoscope.common.errors import InnoscopeError, SqlFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from innoscope.errors import SqlFailed
+from innoscope.common.errors import SqlFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

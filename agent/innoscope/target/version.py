@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
 from innoscope import _native
-from innoscope.errors import InnoscopeError
+from innoscope.common.errors import InnoscopeError
 from innoscope.target import foreign
 from innoscope.target.native_errors import translating
 from innoscope.target.proc import ProcFs

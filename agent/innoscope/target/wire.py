@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.errors import SqlFailed
+from innoscope.common.errors import SqlFailed
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer

@@ -9,8 +9,8 @@ import math
 import re
 from typing import TYPE_CHECKING, Final
 
-from innoscope.data import catalog_path, read_yaml
-from innoscope.errors import BadFile
+from innoscope.common.data import catalog_path, read_yaml
+from innoscope.common.errors import BadFile
 from innoscope.toggles import catalog_file
 from innoscope.toggles.model import NotOnThisServer, Refused, same
 

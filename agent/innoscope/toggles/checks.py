@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from innoscope.target.model import Target
-    from innoscope.toggles.entries import Entry
     from innoscope.toggles.facts import Facts
+    from innoscope.toggles.journal_format import Entry
     from innoscope.toggles.model import Domain, Setting, Way
 
 

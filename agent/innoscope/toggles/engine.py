@@ -6,17 +6,17 @@ import time
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final
 
-from innoscope.doctor.server import Account
-from innoscope.errors import BadFile, CannotWrite, InnoscopeError
-from innoscope.toggles import checks, expiry, lock, status
-from innoscope.toggles.entries import Entry, ServerId, fresh_id, printable
-from innoscope.toggles.means import Means
+from innoscope.common.errors import BadFile, CannotWrite, InnoscopeError
+from innoscope.target.credentials import Account
+from innoscope.toggles import checks, expiry, lock, status_file
+from innoscope.toggles.current_values import values
+from innoscope.toggles.dependencies import Means
+from innoscope.toggles.journal_format import Entry, ServerId, fresh_id, printable
 from innoscope.toggles.model import ChangeFailed, Refused, same
-from innoscope.toggles.places import boot_id
-from innoscope.toggles.planning import plan
-from innoscope.toggles.reading import values
-from innoscope.toggles.undoing import undo
-from innoscope.toggles.writing import nothing, put_back, verify
+from innoscope.toggles.paths import boot_id
+from innoscope.toggles.plan import plan
+from innoscope.toggles.undo import undo
+from innoscope.toggles.write import nothing, put_back, verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -176,4 +176,4 @@ def _may_be_in_force(entry: Entry, means: Means) -> bool:
 
 
 def _publish(means: Means) -> None:
-    (means.publish or status.publish)(means.journal)
+    (means.publish or status_file.publish)(means.journal)

@@ -20,8 +20,8 @@ from innoscope.toggles.model import Refused
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from innoscope.doctor.server import Account
-    from innoscope.toggles.entries import Entry
+    from innoscope.target.credentials import Account
+    from innoscope.toggles.journal_format import Entry
 
 #: There where systemd is process 1 (sd_booted(3)).
 SYSTEMD: Final = Path("/run/systemd/system")

@@ -10,19 +10,19 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from innoscope.doctor.server import Account
-from innoscope.errors import BadFile, CannotWrite, InnoscopeError
+from innoscope.common.errors import BadFile, CannotWrite, InnoscopeError
+from innoscope.target.credentials import Account
 from innoscope.target.proc import ProcFs
 from innoscope.toggles import lock
+from innoscope.toggles.dependencies import Means
 from innoscope.toggles.journal import Journal
-from innoscope.toggles.means import Means
-from innoscope.toggles.places import lives
-from innoscope.toggles.undoing import Overtaken, undo
+from innoscope.toggles.paths import lives
+from innoscope.toggles.undo import Overtaken, undo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from innoscope.toggles.entries import Entry
+    from innoscope.toggles.journal_format import Entry
 
 _POLL_S: Final = 0.5
 #: Between two attempts to undo, growing: the server may be stopped, or somebody at work on it.

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from innoscope import _native
-from innoscope.errors import InnoscopeError
+from innoscope.common.errors import InnoscopeError
 from innoscope.target import executable
 from innoscope.target.native_errors import translating
 from innoscope.target.proc import ProcFs
-from innoscope.toggles.places import boot_id
-from innoscope.toggles.standing import look
+from innoscope.toggles.paths import boot_id
+from innoscope.toggles.stopped_threads import look
 
 if TYPE_CHECKING:
     from innoscope.target.model import Target

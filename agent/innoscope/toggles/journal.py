@@ -14,15 +14,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from innoscope.errors import BadFile, CannotWrite
-from innoscope.toggles import entries as lines
+from innoscope.common.errors import BadFile, CannotWrite
+from innoscope.toggles import journal_format as lines
 from innoscope.toggles.model import Refused
-from innoscope.toggles.places import make_private, state_folder, sync
+from innoscope.toggles.paths import make_private, state_folder, sync
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from innoscope.toggles.entries import Entry
+    from innoscope.toggles.journal_format import Entry
 
 _NAME: Final = "journal.jsonl"
 _MOST_BYTES: Final = 64 << 20

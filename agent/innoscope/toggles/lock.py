@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from innoscope.toggles.model import Refused
-from innoscope.toggles.places import make_private
+from innoscope.toggles.paths import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from innoscope.toggles.entries import ServerId
+    from innoscope.toggles.journal_format import ServerId
 
 
 class Held(Refused):

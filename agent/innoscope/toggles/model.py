@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from innoscope.errors import InnoscopeError
+from innoscope.common.errors import InnoscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from innoscope import _native
-from innoscope.errors import BadFile, InnoscopeError
+from innoscope.common.errors import BadFile, InnoscopeError
 from innoscope.memory import catalog as memory_catalog
 from innoscope.memory import tables
 from innoscope.memory.regions import Image
-from innoscope.target import packs
 from innoscope.target.executable import DEBUG_DIR, Location, openable
 from innoscope.target.native_errors import reading_files, translating
 from innoscope.target.proc import ProcFs
-from innoscope.toggles import gdbfile
-from innoscope.toggles.gdbfile import Described
+from innoscope.target.symbols import packs
+from innoscope.toggles.backends import gdb as backends_gdb
+from innoscope.toggles.backends.gdb import Described
 from innoscope.toggles.model import NotOnThisServer, Refused
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _describe(
     """What the debug information says, and who read it: gdb, or our own reader where gdb cannot."""
     if symbols.described_in is None:
         return _by_pack(target), "symbol pack"
-    said = gdbfile.describe(symbols.described_in, names, gdb)
+    said = backends_gdb.describe(symbols.described_in, names, gdb)
     if said is not None:
         return said, "debug information, read by gdb"
     with translating(target.pid):
@@ -147,7 +147,7 @@ def _describe(
     own = {}
     for name, member in (found[0] if found else {}).items():
         [(address, _)] = list(symbols.places[name])[:1]
-        own[name] = gdbfile.without_gdb(member, address - symbols.bias)
+        own[name] = backends_gdb.without_gdb(member, address - symbols.bias)
     return own, "debug information, read without gdb"
 
 

@@ -10,22 +10,22 @@ from dataclasses import dataclass
 from select import select
 from typing import TYPE_CHECKING, Final
 
-from innoscope.errors import InnoscopeError, KernelUnable, NoRights, SqlFailed
+from innoscope.common.errors import InnoscopeError, KernelUnable, NoRights, SqlFailed
 from innoscope.target import people
 from innoscope.target.native_errors import gone
 from innoscope.target.proc import ProcFs
 from innoscope.target.unix_socket import socket_from_here
-from innoscope.toggles import standing
-from innoscope.toggles.entries import RESCUE, Entry, ServerId, fresh_id, printable
+from innoscope.toggles import stopped_threads
 from innoscope.toggles.journal import Journal
+from innoscope.toggles.journal_format import RESCUE, Entry, ServerId, fresh_id, printable
 from innoscope.toggles.model import ChangeFailed, Refused, Step
-from innoscope.toggles.places import boot_id
+from innoscope.toggles.paths import boot_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from innoscope.target.model import Target
-    from innoscope.toggles.standing import Standing, Tracer
+    from innoscope.toggles.stopped_threads import Standing, Tracer
 
 #: gdb ends 0.02 s after SIGTERM; while it reads symbols it does not listen, for seconds.
 _TERM_S, _KILL_S = 0.25, 2.0
@@ -47,7 +47,7 @@ def find(target: Target) -> Standing:
     """Return how the server stands. Raises NoSuchProcess."""
     try:
         if ProcFs().stat(target.pid).start_time == target.start_time:
-            return standing.look(ProcFs(), target.pid)
+            return stopped_threads.look(ProcFs(), target.pid)
     except ProcessLookupError:
         pass
     raise gone(target.pid)

@@ -202,7 +202,7 @@ struct ElfInfo {
 /// Return the command that starts the child that reads debug information.
 pub(crate) fn reader(py: Python<'_>) -> PyResult<ChildCommand> {
     let interpreter: OsString = py.import("sys")?.getattr("executable")?.extract()?;
-    Ok([interpreter, "-P".into(), "-s".into(), "-m".into(), "innoscope.symbols.confined".into()].into())
+    Ok([interpreter, "-P".into(), "-s".into(), "-m".into(), "innoscope.target.symbols.confined_reader".into()].into())
 }
 
 /// Serve the parent of a confined child, and exit without Python's cleanup, which needs rights that the child

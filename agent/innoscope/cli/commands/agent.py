@@ -1,0 +1,117 @@
+"""``innoscope agent``: metrics for Prometheus, and the last hour of stacks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from innoscope.common import console, logs
+from innoscope.daemon.agent import config as configuration
+from innoscope.daemon.agent import push_once as agent_push_once
+from innoscope.daemon.agent.main import run
+from innoscope.daemon.http import auth, web_config
+from innoscope.daemon.http import server as http_server
+from innoscope.daemon.push import client
+from innoscope.target import credentials
+
+if TYPE_CHECKING:
+    from innoscope.daemon.agent.config import Config
+
+T = TypeVar("T", bound=Any)
+
+_EPILOG = """\b
+Examples:
+  sudo innoscope agent                        all servers of this host, http://127.0.0.1:9977/metrics
+  innoscope agent --config.file /etc/innoscope/agent.toml --check
+  innoscope agent --config.file /etc/innoscope/agent.toml --push-once
+  innoscope agent --web.listen-address :9977 --web.config.file /etc/innoscope/web.yaml
+
+\b
+Run by hand as root it starts a sensor of its own if none answers, and then gives up all rights. There is no
+flag for a password: accounts are in option files. SIGHUP reads the web configuration again.
+Keys: packaging/agent.toml. Exit codes: docs/cli.md.
+"""
+
+
+@click.command("agent", epilog=_EPILOG)
+@click.option(
+    "--config.file",
+    "config_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Configuration (TOML).",
+)
+@click.option("--check", is_flag=True, help="Check the configuration and end.")
+@click.option("--push-once", is_flag=True, help="Send one profile of each server where [push] says, and end.")
+@click.option(
+    "--web.listen-address", "listen", metavar="ADDRESS", help="Where to listen.  [default: 127.0.0.1:9977]"
+)
+@click.option(
+    "--web.telemetry-path", "telemetry", metavar="PATH", help="Where the metrics are.  [default: /metrics]"
+)
+@click.option(
+    "--web.config.file",
+    "web_file",
+    metavar="FILE",
+    help="TLS, users and headers, as exporters have it.",
+)
+@click.option("--sensor.socket", "sensor", metavar="PATH", help="The sensor's Unix socket.")
+@click.option("--config.my-cnf", "my_cnf", metavar="FILE", help="Option file with the SQL account.")
+@click.option("--log.level", "level", type=click.Choice(logs.LEVELS), help="[default: info]")
+@click.option("--log.format", "form", type=click.Choice(logs.FORMATS), help="[default: logfmt]")
+def command(
+    config_file: Path | None, check: bool, push_once: bool, listen: str | None, telemetry: str | None,
+    web_file: str | None, sensor: str | None, my_cnf: str | None, level: str | None, form: str | None,
+) -> None:  # fmt: skip
+    """Serve metrics of all servers of this host to Prometheus, without any privilege.
+
+    It speaks SQL, asks the sensor for what needs privileges, and keeps the last hour of stacks.
+    """
+    found = configuration.load(config_file) if config_file else configuration.Config()
+    found = replace(
+        found,
+        web=_with(found.web, listen_address=listen, telemetry_path=telemetry, config_file=web_file),
+        sensor=_with(found.sensor, socket=sensor),
+        sql=_with(found.sql, defaults_file=my_cnf),
+        log=_with(found.log, level=level, format=form),
+    )
+    configuration.require_sane(found, "the command line")
+    if check:
+        _check(found)
+        return
+    if push_once:
+        _push_once(found)
+        return
+    logs.set_up(found.log.format, found.log.level)
+
+    run(found)
+
+
+def _with(part: T, **given: str | None) -> T:
+    """The part with what was given on the command line."""
+    return replace(part, **{name: value for name, value in given.items() if value is not None})
+
+
+def _push_once(found: Config) -> None:
+    console.lines(agent_push_once.push_once(found))
+
+
+def _check(found: Config) -> None:
+    """Everything that can be checked without a server: the files, and what they name."""
+    http_server.Address.parse(found.web.listen_address)
+    if found.web.config_file:
+        read = web_config.load(Path(found.web.config_file))
+        if read.tls:
+            read.tls.context()
+        if read.users:
+            auth.require_bcrypt()
+    for file in {found.sql.defaults_file, *(server.defaults_file for server in found.server)} - {None}:
+        credentials.find(file)
+        for path in credentials.exposed(file):
+            console.line(f"everybody may read {path}, which has a password: chmod o= {path}", err=True)
+    if found.push.url is not None:
+        client.Client(found.push).check()
+    console.line("the configuration is good")

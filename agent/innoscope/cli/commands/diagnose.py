@@ -1,0 +1,195 @@
+"""``innoscope diagnose``: from a stall to its cause, in ten seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from innoscope.cli.common import json_option, source_options, sql_options, target_options
+from innoscope.common import console
+from innoscope.diagnose.collect import Gathering, Sources
+from innoscope.diagnose.incident import capture as incident_capture
+from innoscope.diagnose.incident import files
+from innoscope.diagnose.incident import text as incident_text
+from innoscope.diagnose.incident.files import check_free
+from innoscope.diagnose.incident.server_facts import Fetcher
+from innoscope.diagnose.text import record, text
+from innoscope.diagnose.verdict import judge
+from innoscope.target.discover import find_one
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from innoscope.diagnose.evidence import Evidence
+    from innoscope.diagnose.incident.model import Capture
+    from innoscope.diagnose.verdict import Verdict
+    from innoscope.target.model import Target
+
+_PATIENCE_S = 2.0  # progress is shown when it takes longer
+
+_EPILOG = """\b
+Examples:
+  innoscope diagnose                        look for 10 s at the only server, then say what is wrong
+  innoscope diagnose --pid 4242 --seconds 30
+  innoscope diagnose --no-sql               a server that hangs or refuses connections
+  innoscope diagnose --no-probes            looks, memory and SQL only
+  innoscope diagnose --json | jq -r '.findings[0].name'
+  innoscope diagnose --save stall.innoscope
+                                            keep all of it in a file, without secrets and literals
+  innoscope diagnose stall.innoscope        the same findings, on any machine
+  innoscope diagnose stall.innoscope --show status
+  innoscope diagnose stall.innoscope --show folded | flamegraph.pl > stall.svg
+
+\b
+Exit codes: 0 nothing wrong, 18 something was found, 3 no or several servers, 4 the server ended, 5 not a
+server, 9 a damaged file, 12 the file could not be written.  Findings and what they rest on, what is in a
+file: docs/diagnose.md; JSON: docs/json.md.
+"""
+
+#: For scripts: a finding is no failure of the command, and has a status of its own.
+FOUND = 18
+
+_PARTS = ("findings", "stacks", "folded", "metrics", "status", "variables")
+
+
+@click.command("diagnose", epilog=_EPILOG)
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@target_options
+@click.option(
+    "-s",
+    "--seconds",
+    type=click.FloatRange(1, 600),
+    default=10.0,
+    show_default=True,
+    help="How long to look.",
+)
+@source_options
+@sql_options
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Keep all that was seen in this file too, readable by you only; in a folder, under a name of its "
+    "own. Another file is never overwritten.",
+)
+@click.option(
+    "--show",
+    type=click.Choice(_PARTS),
+    help="Of FILE, print this instead of the findings.",
+)
+@json_option
+@click.pass_context
+def command(
+    context: click.Context, file: Path | None, pid: int | None, socket: str | None, port: int | None,
+    seconds: float, no_sql: bool, no_probes: bool, defaults_file: str | None, user: str | None,
+    save: Path | None, show: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Look at one server for some seconds and say what is wrong, why, and what to do about it.
+
+    Stacks, probes, memory, SQL and /proc, as far as each is to be had; nothing is stopped or changed.
+
+    With FILE, an incident file that --save or `innoscope watch` wrote, no server is looked at: what was seen
+    then is judged by the rules of this version.
+    """
+    if file is not None:
+        _only_for_a_server(context, file)
+        found = _read(file, show or "findings", as_json)
+    elif show is not None:
+        raise click.UsageError("--show is for an incident file: innoscope diagnose FILE --show …")
+    else:
+        target = find_one(pid, socket, port)
+        sources = Sources(not no_sql, not no_probes, defaults_file, user, all_probes=save is not None)
+        found = _look(target, sources, seconds, save, as_json)
+    if found:
+        raise click.exceptions.Exit(FOUND)
+
+
+def _only_for_a_server(context: click.Context, file: Path) -> None:
+    """Refuse options that a file has no use for."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if given and name not in ("file", "show", "as_json"):
+            raise click.UsageError(f"{parameter.opts[-1]} is for a live server; {file} is judged as it is")
+
+
+def _read(file: Path, show: str, as_json: bool) -> bool:
+    """Print a part of a file; whether something is wrong."""
+    if as_json and show != "findings":
+        raise click.UsageError(f"--json prints findings; of the rest: zcat {file} | jq .capture")
+    capture = files.load(file)
+    if show != "findings":
+        console.lines(incident_text.part(capture, show))
+        return False
+    lines, document = incident_text.findings(file, capture)
+    if as_json:
+        console.document(document)
+    else:
+        console.lines(lines)
+    return bool(document["findings"])
+
+
+def _look(target: Target, sources: Sources, seconds: float, save: Path | None, as_json: bool) -> bool:
+    """Print what is wrong with a server; whether something is."""
+    keeping = _Keeping(target, save, as_json) if save else None
+    if keeping:
+        sources = dataclasses.replace(sources, also=keeping.fetcher)
+    with contextlib.closing(Gathering(target, sources)) as gathering:
+        try:
+            evidence = gathering.run(seconds, _progress(seconds))
+        finally:
+            console.wipe()
+        if keeping:
+            verdict = keeping.take(evidence)
+        else:
+            verdict = judge(evidence)
+            _print(evidence, verdict, as_json)
+    return bool(verdict.findings)
+
+
+def _print(evidence: Evidence, verdict: Verdict, as_json: bool) -> None:
+    if as_json:
+        console.document(record(evidence, verdict))
+    else:
+        console.lines(text(evidence, verdict))
+
+
+class _Keeping:
+    """``--save``: what more is asked for, and the file."""
+
+    def __init__(self, target: Target, path: Path, as_json: bool) -> None:
+        self._path, self._as_json = path, as_json
+        self.fetcher = Fetcher(target)
+        check_free(path)  # said before the look, not after it
+
+    def take(self, evidence: Evidence) -> Verdict:
+        """Print the findings, write the file, and say where it is. Raises CannotWrite."""
+        capture, verdict = incident_capture.captured(evidence, self.fetcher.fetched)
+        _print(capture.evidence, verdict, self._as_json)
+        path = self._write(capture)
+        if not self._as_json:
+            console.line()
+        message = f"saved to {path} ({path.stat().st_size:,} bytes); anywhere: innoscope diagnose {path}"
+        console.line(message, err=self._as_json)
+        return verdict
+
+    def _write(self, capture: Capture) -> Path:
+        path = self._path / files.name_for(capture) if self._path.is_dir() else self._path
+        files.save(path, capture)
+        return path
+
+
+def _progress(seconds: float) -> Callable[[float], None]:
+    """One line on stderr, once a second; nothing when nobody watches."""
+    if not console.watched() or seconds <= _PATIENCE_S:
+        return lambda _: None
+
+    def show(gone_by: float) -> None:
+        console.progress(f"looking: {gone_by:.0f} of {seconds:g} s")
+
+    return show

@@ -1,0 +1,73 @@
+"""``innoscope diff``: what is new since the last healthy hour."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from innoscope.cli.commands.replay import counting
+from innoscope.cli.common import json_option
+from innoscope.common import console
+from innoscope.diagnose.incident import diff, diff_inputs, diff_report
+from innoscope.diagnose.incident.files import load
+
+_EPILOG = """\b
+Examples:
+  innoscope diff healthy.innoscope stall.innoscope
+                                        two files of `innoscope diagnose --save FILE`
+  innoscope diff stall.innoscope        the minute before a stall, as `innoscope watch` keeps it, and after
+  innoscope diff monday.json now.json   dumps of `innoscope stacks --count 20 --output FILE --json`
+  innoscope diff hour.rec stall.innoscope --json | jq -r '.stacks[0].functions[]'
+
+\b
+What is told:
+  threads    the mean number of threads in a look, by wait class and by stack, differs by one thread, by 30 %,
+             and by four standard errors: looks that are few, or that differ among themselves, tell less
+  metrics    a rate or level is twice as high or half, and was so at every reading; a mean of 20 or more
+  variables, findings   any; of files only that have them. Both files are judged by the rules of this version
+
+\b
+Exit codes: 0 no difference worth telling, 19 differences were printed, 9 a damaged file.
+JSON: docs/json.md.
+"""
+
+#: As of diff(1), with a status that no failure has.
+DIFFERENT = 19
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command("diff", epilog=_EPILOG)
+@click.argument("a", type=_FILE)
+@click.argument("b", required=False, type=_FILE)
+@click.option(
+    "-l",
+    "--limit",
+    type=click.IntRange(min=1),
+    default=12,
+    show_default=True,
+    metavar="N",
+    help="At most N lines of each kind.",
+)
+@json_option
+def command(a: Path, b: Path | None, limit: int, as_json: bool) -> None:
+    """Tell what is new, grown or gone in B since A: findings, waits, stacks, metrics, variables.
+
+    Each is an incident file, a dump of `innoscope stacks --json`, a recording of `innoscope top --record`, or
+    JSON of the agent's /api/stacks. Without B, A is an incident file that holds the time before the stall.
+    Numbers of threads are means of all looks, so one look and twenty can be compared.
+    """
+    if b is None:
+        capture = load(a)
+        before, after = diff_inputs.before_of(a, capture), diff_inputs.of_capture(a, capture)
+    else:
+        with counting("reading") as progress:
+            before, after = diff_inputs.open_side(a, progress), diff_inputs.open_side(b, progress)
+    found = diff.compare(before, after)
+    if as_json:
+        console.document(diff_report.record(before, after, found))
+    else:
+        console.lines(diff_report.text(before, after, found, limit))
+    if found:
+        raise click.exceptions.Exit(DIFFERENT)

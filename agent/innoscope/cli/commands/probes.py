@@ -1,0 +1,186 @@
+"""``innoscope probes``: which uprobes there are, where they can go, what they cost."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from innoscope.cli.common import json_option, table, target_options, terminal_width
+from innoscope.cli.probe_measurement import measured, row
+from innoscope.common import console
+from innoscope.common.errors import NoTarget
+from innoscope.daemon.protocol.client import DEFAULT_SOCKET, SensorClient
+from innoscope.probes.catalog import default_catalog
+from innoscope.probes.report import ProbeReport
+from innoscope.probes.symbol_resolution import place
+from innoscope.target.discover import find_all, find_one
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from innoscope.probes.catalog import Probe
+    from innoscope.probes.symbol_resolution import Missing, Placed, Placement
+    from innoscope.target.model import Target
+
+_LIST = ("PROBE", "FAMILY", "STATE", "SYMBOL OR REASON", "REMEDY")
+_MEASURED = ("PROBE", "FAMILY", "STATE", "HITS", "HITS/S", "COST", "ATTACHED", "SYMBOL OR REASON", "INSTEAD")
+_RIGHT = frozenset({"HITS", "HITS/S", "COST", "ATTACHED"})
+
+
+@click.group("probes")
+def command() -> None:
+    """Show the eBPF probes: which function each watches on a server, whether it can be there, what it costs.
+
+    \b
+    Examples:
+      innoscope probes list                       what could be attached, on every server
+      innoscope probes status                     what the sensor has attached, what it counts and costs
+      innoscope probes measure --seconds 10       attach the default probes for 10 s and show what they cost
+      innoscope probes measure --family spin      one family, also one that is off by default
+    """
+
+
+@command.command("list")
+@target_options
+@click.option(
+    "--family", "families", multiple=True, metavar="NAME", help="Only this family (may be repeated)."
+)
+@json_option
+def list_probes(
+    pid: int | None, socket: str | None, port: int | None, families: tuple[str, ...], as_json: bool
+) -> None:
+    """Where each probe would go on each server, or why it cannot; nothing is attached."""
+    found = [(target, place(target, _probes(families))) for target in _targets(pid, socket, port)]
+    if as_json:
+        console.document([_placement_json(*each) for each in found], indent=2)
+        return
+    for number, (target, placement) in enumerate(found):
+        if number:
+            console.line()
+        console.line(_title(target, placement.symbols_from))
+        if placement.problem:
+            console.line(f"note: {placement.problem}")
+        console.lines(table(_LIST, list(_list_rows(placement)), width=terminal_width()))
+
+
+@command.command("measure")
+@target_options
+@click.option(
+    "--family", "families", multiple=True, metavar="NAME", help="Only this family (may be repeated)."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="How long to attach."
+)
+@click.option(
+    "--budget", type=click.FloatRange(0, 1), default=0.01, show_default=True,
+    help="Most that all probes may cost, as a share of the CPUs that the server may use.",
+)  # fmt: skip
+@json_option
+def measure(
+    pid: int | None,
+    socket: str | None,
+    port: int | None,
+    families: tuple[str, ...],
+    seconds: float,
+    budget: float,
+    as_json: bool,
+) -> None:
+    """Attach to one server for a while, show what each probe counted and cost, and take them off."""
+    target = find_one(pid, socket, port)
+    chosen = frozenset(probe.family for probe in _probes(families)) if families else None
+    result = measured(target, chosen, seconds=seconds, budget=budget)
+    if as_json:
+        console.document({"target": asdict(target), **result.document()}, indent=2)
+        return
+    console.line(_title(target, target.symbols))
+    console.lines(table(_MEASURED, list(result.rows()), right=_RIGHT, width=terminal_width()))
+    console.lines(("", result.summary()))
+
+
+@command.command("status")
+@click.option("--socket", "path", metavar="PATH", help="The sensor's socket.  [default: where it listens]")
+@json_option
+def status(path: str | None, as_json: bool) -> None:
+    """What the running sensor has attached to each server: hits, cost, or why not and the remedy.
+
+    \b
+    Exit codes: 13 when no sensor answers (docs/cli.md has the others).
+    """
+    servers = SensorClient(path or DEFAULT_SOCKET).probes()
+    if as_json:
+        console.document(servers, indent=2)
+        return
+    for number, (name, rows) in enumerate(servers.items()):
+        if number:
+            console.line()
+        console.line(f"server {name}")
+        reports = [ProbeReport(**each) for each in rows]
+        lines = [row(report) for report in sorted(reports, key=lambda each: -each.hits)]
+        console.lines(table(_MEASURED, lines, right=_RIGHT, width=terminal_width()))
+
+
+def _targets(pid: int | None, socket: str | None, port: int | None) -> Sequence[Target]:
+    if pid is not None or socket is not None or port is not None:
+        return [find_one(pid, socket, port)]
+    found = find_all()
+    if not found:
+        raise NoTarget("no mysqld or mariadbd is running on this host", remedy="start one")
+    return found
+
+
+def _probes(families: tuple[str, ...]) -> Sequence[Probe]:
+    catalog = default_catalog()
+    unknown = set(families) - set(catalog.families)
+    if unknown:
+        raise click.BadParameter(
+            f"no family {', '.join(sorted(unknown))}; there are {', '.join(catalog.families)}",
+            param_hint="--family",
+        )
+    return catalog.of(frozenset(families or catalog.families))
+
+
+def _title(target: Target, symbols: str) -> str:
+    return f"{target.flavour} {target.version_text}, pid {target.pid} (symbols: {symbols})"
+
+
+def _list_rows(placement: Placement) -> Iterator[tuple[str, ...]]:
+    for placed in placement.placed:
+        symbols = ", ".join(place.symbol for place in placed.places)
+        yield (placed.probe.name, placed.probe.family, "possible", symbols, placed.note or "")
+    for missing in placement.missing:
+        why = missing.reason + (f"; instead: {missing.instead}" if missing.instead else "")
+        yield (missing.probe.name, missing.probe.family, "missing", why, missing.remedy or "")
+
+
+def _placement_json(target: Target, placement: Placement) -> Mapping[str, object]:
+    return {
+        "target": asdict(target),
+        "build_id": placement.build_id,
+        "symbols_from": placement.symbols_from,
+        "problem": placement.problem,
+        "probes": [*map(_placed_json, placement.placed), *map(_missing_json, placement.missing)],
+    }
+
+
+def _placed_json(placed: Placed) -> Mapping[str, object]:
+    return {
+        "probe": placed.probe.name,
+        "family": placed.probe.family,
+        "possible": True,
+        "symbols": [place.symbol for place in placed.places],
+        "at": list(placed.site.at),
+        "note": placed.note,
+    }
+
+
+def _missing_json(missing: Missing) -> Mapping[str, object]:
+    return {
+        "probe": missing.probe.name,
+        "family": missing.probe.family,
+        "possible": False,
+        "reason": missing.reason,
+        "remedy": missing.remedy,
+        "instead": missing.instead,
+    }

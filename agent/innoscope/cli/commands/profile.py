@@ -1,0 +1,117 @@
+"""``innoscope profile``: where a server's CPU time goes, or what its threads wait for, over some seconds."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from innoscope.cli.common import target_options
+from innoscope.cli.open_server import How, debug_options, fetched
+from innoscope.cli.report_options import chosen_format, filter_options, format_options, frame_options, write
+from innoscope.common import console
+from innoscope.sampling.fold import Filter
+from innoscope.sampling.profile.offcpu import OffCpuProfiler
+from innoscope.sampling.profile.oncpu import OnCpuProfiler
+from innoscope.sampling.profile.report import line, report
+from innoscope.sampling.profile.run import run
+from innoscope.sampling.profile.setup import Naming
+from innoscope.sampling.render.sink import open_sink
+from innoscope.target.discover import find_one
+from innoscope.target.native_errors import gone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from innoscope.sampling.profile.run import Profiler
+    from innoscope.target.model import Target
+
+_PATIENCE_S = 2.0  # progress is shown when it takes longer
+
+_EPILOG = """\b
+Examples:
+  innoscope profile                             10 s of the only server's CPU time, most frequent stack first
+  innoscope profile --format html -o cpu.html   a flame graph
+  innoscope profile --by wait                   by what the threads are busy with
+  innoscope profile --off-cpu --seconds 30      what the threads wait for, with exact times
+  innoscope profile --off-cpu --wait fsync_redo --by thread
+  innoscope profile --pid 4242 --seconds 600    a crash recovery or a shutdown; Ctrl-C prints what was seen
+  innoscope profile -f pprof -o cpu.pb.gz && go tool pprof -top cpu.pb.gz
+
+\b
+Exit codes: 3 no or several servers, 4 the server ended (what was seen is printed), 5 not a server,
+6 no rights, 7 the kernel cannot.  Wait classes: docs/waits.md; JSON: docs/json.md; more: docs/profile.md.
+"""
+
+
+@click.command("profile", epilog=_EPILOG)
+@target_options
+@click.option("--off-cpu", is_flag=True, help="Not what runs, but what does not: blocked and ready to run.")
+@click.option(
+    "-s",
+    "--seconds",
+    type=click.FloatRange(min=0.1, max=86400),
+    default=10.0,
+    show_default=True,
+    help="How long; Ctrl-C ends it early and prints what was seen.",
+)
+@click.option(
+    "--frequency",
+    type=click.IntRange(min=1, max=9999),
+    metavar="HZ",
+    help="Samples a second of each CPU.  [default: 99]",
+)
+@format_options
+@filter_options
+@frame_options
+@debug_options
+def command(
+    pid: int | None, socket: str | None, port: int | None, off_cpu: bool, seconds: float,
+    frequency: int | None, by: str | None, form: str | None, as_json: bool, output: Path | None,
+    waits: tuple[str, ...], grep: str | None, limit: int | None, inlines: bool, kernel: bool,
+    debug_dirs: tuple[Path, ...], no_debuginfod: bool,
+) -> None:  # fmt: skip
+    """Show where a server's CPU time goes, or with --off-cpu what its threads wait for, over some seconds.
+
+    No SQL: works during startup, crash recovery and shutdown. Nothing is stopped: the kernel copies registers
+    and stacks of the server's threads as they run, or as they go to sleep.
+    """
+    form = chosen_format(form, as_json, by, output)
+    if off_cpu and frequency is not None:
+        raise click.UsageError("--frequency is for CPU time; --off-cpu has exact times")
+
+    target = find_one(pid, socket, port)
+    how = How(inlines=inlines, kernel=kernel, debug_dirs=debug_dirs, fetch=not no_debuginfod)
+    naming = Naming(inlines, kernel, tuple(map(str, debug_dirs)), partial(fetched, how=how))
+    with open_sink(output) as sink:
+        profiler = _profiler(target, naming, frequency or 99, off_cpu)
+        try:
+            profile, alive = run(profiler, target, seconds, _progress(seconds))
+        finally:
+            console.wipe()
+        made = report(profile, Filter(waits, grep))
+        if form == "json":
+            sink.line(line(profile, made))
+        write(made, sink, form, by or "stack", limit)
+    if not alive:
+        raise gone(target.pid)
+
+
+def _profiler(target: Target, naming: Naming, frequency: int, off_cpu: bool) -> Profiler:
+    if off_cpu:
+        return OffCpuProfiler(target, naming)
+
+    return OnCpuProfiler(target, frequency, naming)
+
+
+def _progress(seconds: float) -> Callable[[float, str], None] | None:
+    """One line on stderr, once a second; nothing when nobody watches."""
+    if not console.watched() or seconds <= _PATIENCE_S:
+        return None
+
+    def show(gone_by: float, so_far: str) -> None:
+        console.progress(f"{gone_by:.0f} of {seconds:g} s, {so_far}; Ctrl-C prints what is there")
+
+    return show

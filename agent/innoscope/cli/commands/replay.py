@@ -1,0 +1,85 @@
+"""``innoscope replay``: the live view over a recording."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from innoscope.cli.top.player import Player, parse_moment
+from innoscope.cli.top.summary import look, summary
+from innoscope.common import console
+from innoscope.common.errors import BadFile
+from innoscope.sampling.classify import label
+from innoscope.sampling.recording import Recording
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@click.command("replay")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--at",
+    metavar="TIME",
+    help="Begin at HH:MM[:SS] (local time), an ISO date and time, +SECONDS after the start or -SECONDS "
+    "before the end.",
+)
+@click.option("--summary", is_flag=True, help="Print text, as happens without a terminal too.")
+def command(file: Path, at: str | None, summary: bool) -> int:
+    """Play FILE, written by `innoscope top --record FILE`.
+
+    Space plays and pauses, ← and → step, [ and ] jump 10 seconds, + and - change the speed; ? lists all keys.
+    Without a terminal a summary is printed: wait classes over time, the stacks and statements most seen, and
+    with --at the look at that time.
+    """
+    screen = not summary and sys.stdin.isatty() and sys.stdout.isatty()
+    recording = _open(file)
+    if not len(recording):
+        raise BadFile(f"{file} holds no look", remedy="the recorder ended before its first one: record again")
+
+    moment = parse_moment(at, recording.times[0], recording.times[-1]) if at else None
+    return _play(recording, moment) if screen else _print(recording, moment)
+
+
+def _open(file: Path) -> Recording:
+    """Read the file."""
+    with counting(f"reading {file}") as progress:
+        return Recording(file, progress=progress)
+
+
+@contextmanager
+def counting(what: str) -> Iterator[Callable[[int], None]]:
+    """A count of looks on stderr that is wiped at the end; nothing when nobody watches."""
+
+    def progress(looks: int) -> None:
+        if looks % 50 == 0:
+            console.progress(f"{what}: {looks:,} looks")
+
+    try:
+        yield progress
+    finally:
+        console.wipe()
+
+
+def _play(recording: Recording, moment: float | None) -> int:
+    from innoscope.cli.top.replay import ReplayApp  # here, since only a screen needs textual
+
+    label("idle")  # a damaged catalog or look is said before the screen is taken
+    recording.dump(0)
+    return ReplayApp(Player(recording, moment)).run_to_end()
+
+
+def _print(recording: Recording, moment: float | None) -> int:
+    columns = shutil.get_terminal_size((110, 24)).columns
+    if moment is not None:
+        lines = list(look(recording, moment, columns))
+    else:
+        with counting("adding up") as progress:
+            lines = list(summary(recording, columns, progress))
+    console.lines(lines)
+    return 0

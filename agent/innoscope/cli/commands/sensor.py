@@ -1,0 +1,148 @@
+"""``innoscope sensor``: the privileged half of the agent."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+
+import click
+
+from innoscope.common import logs
+from innoscope.common.supervision import GaveUp, Supervisor
+from innoscope.daemon.protocol.client import DEFAULT_SOCKET
+from innoscope.daemon.sensor.main import Sensor, Settings
+from innoscope.daemon.sensor.server import SocketServer
+from innoscope.daemon.sensor.watch import ProbeSettings
+from innoscope.metrics.collectors.memory import MemoryCollector
+from innoscope.target import ownership
+
+_EPILOG = """\b
+Examples:
+  sudo innoscope sensor                                  for root only, at /run/innoscope/sensor.sock
+  sudo innoscope sensor --group innoscope                members of that group may ask it too
+  sudo innoscope sensor --server shop=/run/mysqld/mysqld.sock --server audit=4242
+  sudo innoscope sensor --only /run/mysqld/mysqld.sock   no other server of this host
+  innoscope sensor --socket /tmp/i/sensor.sock           for one's own servers, as far as the rights go
+
+\b
+It needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_CHECKPOINT_RESTORE and CAP_DAC_READ_SEARCH
+(probes on kernels without links for uprobes: CAP_SYS_ADMIN). packaging/systemd has a unit that gives it
+just these.
+It opens no port, speaks no SQL and writes to no server. SIGTERM ends it; killed, it leaves nothing but its
+socket's file, which the next one replaces. Exit codes: docs/cli.md.
+"""
+
+
+def _names(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """``{pid or socket's path: name}``."""
+    found: dict[str, str] = {}
+    for value in values:
+        name, equals, where = value.partition("=")
+        if not (name and equals and _is_place(where)):
+            raise click.BadParameter(f"{value!r} is not NAME=PID or NAME=/path/of/its.sock")
+        if name in found.values() or where in found:
+            raise click.BadParameter(f"{value!r}: each name and each server once")
+        found[where] = name
+    return found
+
+
+def _places(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> frozenset[str]:
+    for value in values:
+        if not _is_place(value):
+            raise click.BadParameter(f"{value!r} is not a pid or /path/of/its.sock")
+    return frozenset(values)
+
+
+def _is_place(text: str) -> bool:
+    return text.isdecimal() or text.startswith("/")
+
+
+@click.command("sensor", epilog=_EPILOG)
+@click.option(
+    "--socket", "path", default=DEFAULT_SOCKET, show_default=True, metavar="PATH", help="Where to listen."
+)
+@click.option("--group", metavar="GROUP", help="Members of this group may ask it, beside root.")
+@click.option(
+    "--server",
+    "names",
+    multiple=True,
+    callback=_names,
+    metavar="NAME=WHERE",
+    help="Call the server with this pid or this socket NAME, not by its port (may be repeated).",
+)
+@click.option(
+    "--only",
+    multiple=True,
+    callback=_places,
+    metavar="WHERE",
+    help="Watch the server with this pid or this socket, and no others than those named.",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    show_default=True,
+    help="Seconds between looks at all threads.",
+)
+@click.option(
+    "--probes/--no-probes", default=True, show_default=True, help="Attach eBPF probes to the servers."
+)
+@click.option(
+    "--family",
+    "families",
+    multiple=True,
+    metavar="NAME",
+    help="Attach this family of probes, and no others than those named (innoscope probes list).",
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(0, 1),
+    default=0.01,
+    show_default=True,
+    help="Most that a server's probes may cost, as a share of the CPUs that it may use.",
+)
+@click.option("--log-format", type=click.Choice(logs.FORMATS), default="logfmt", show_default=True)
+@click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True)
+def command(
+    path: str,
+    group: str | None,
+    names: dict[str, str],
+    only: frozenset[str],
+    interval: float,
+    probes: bool,
+    families: tuple[str, ...],
+    budget: float,
+    log_format: str,
+    log_level: str,
+) -> int:
+    """Watch all servers of this host and answer the agent, over a Unix socket only.
+
+    It finds servers that start, follows restarts, and never stops, traces or changes one.
+    """
+    logs.set_up(log_format, log_level)
+    log = logging.getLogger("innoscope.daemon.sensor")
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    wanted = ProbeSettings(frozenset(families) or None, budget) if probes else None
+    rule = ownership.load()
+    supervisor = Supervisor()
+    settings = Settings(interval, names, wanted, only, rule)
+    sensor = Sensor(settings, [MemoryCollector], supervisor=supervisor)
+    socket = SocketServer(path, sensor.handle, supervisor, group=group)
+    log.info("sensor listens", extra={"socket": path, "pid": os.getpid()})
+    code = 0
+    try:
+        sensor.run(ended)
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+    except GaveUp as error:
+        log.critical("sensor gives up", extra={"reason": error.what})
+        code = error.exit_code
+    finally:
+        ended.set()
+        socket.close()
+        sensor.close()
+    log.info("sensor ends")
+    return code

@@ -1,0 +1,253 @@
+"""``innoscope symbols``: packs with the names of one build, for hosts whose servers are stripped."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from innoscope.cli.common import json_option, table, target_options, terminal_width
+from innoscope.cli.open_server import download_progress
+from innoscope.cli.symbol_pack import make
+from innoscope.common import console
+from innoscope.common.errors import BadFile, CannotWrite
+from innoscope.target.discover import find_all, find_one
+from innoscope.target.symbols import installed_packs, pack_source, packs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from innoscope.cli.symbol_pack import Made
+    from innoscope.target.symbols.installed_packs import About, Entry
+    from innoscope.target.symbols.pack_source import Origin
+
+_HEADINGS: Final = ("BUILD-ID", "SERVER", "FUNCTIONS", "VARIABLES", "SIZE", "FITS", "NOTES")
+_RIGHT: Final = frozenset({"FUNCTIONS", "VARIABLES", "SIZE"})
+_QUIET_S: Final = 2.0
+_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.group("symbols")
+def command() -> None:
+    """Symbol packs: the names of one build in half a megabyte, for hosts without its debug files.
+
+    \b
+    Examples:
+      innoscope symbols export --file mariadbd.debug     where the debug file is: makes BUILD-ID.pack
+      innoscope symbols export --pid 4242                of a running server that has its names
+      sudo install -D -m 644 *.pack -t /etc/innoscope/symbols.d      where it is not
+      innoscope symbols list                             the packs of this host, and which servers they fit
+      innoscope symbols check FILE                       whether it would be taken, and why not
+
+    \b
+    Exit codes: 9 for a file that is damaged, not trusted or of another build, 12 when the pack cannot be
+    written. All: docs/cli.md; what a pack has and who believes it: docs/symbols.md.
+    """
+
+
+@command.command("export")
+@target_options
+@click.option(
+    "--file", "file", type=_FILE, metavar="FILE", help="Make it of this file, not of a running server."
+)
+@click.option(
+    "-o", "--output", metavar="PATH", default=".",
+    help="Where to write it: a file or a folder (made, if it ends with /).  [default: BUILD-ID.pack here]",
+)  # fmt: skip
+@click.option("--server", metavar="TEXT", help="What the pack says it is of, if the file does not tell.")
+@click.option(
+    "--debug-dir", "debug_dirs", multiple=True, metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Look for the debug file there too, laid out like /usr/lib/debug (may be repeated).",
+)  # fmt: skip
+@json_option
+def export(
+    pid: int | None, socket: str | None, port: int | None, file: Path | None, output: str,
+    server: str | None, debug_dirs: tuple[Path, ...], as_json: bool,
+) -> None:  # fmt: skip
+    """Make a pack of a debug file, or of the one that is found for a running server.
+
+    \b
+    Examples:
+      innoscope symbols export --file /usr/lib/debug/.build-id/4f/9e….debug
+      DEBUGINFOD_URLS=https://debuginfod.debian.net innoscope symbols export --pid 4242 -o packs/
+    """
+    began = time.monotonic()
+    origin = _origin(pid, socket, port, file, debug_dirs)
+    if server is not None:
+        origin = replace(origin, server=server)
+    made = make(origin, _step)
+    path = _write(made, output)
+    about = _about(path)
+    seconds = time.monotonic() - began
+    if as_json:
+        console.document({"path": str(path), "seconds": round(seconds, 1), **asdict(about)}, indent=2)
+        return
+    console.line(f"{path}: {_summary(about)}, made in {seconds:.1f} s")
+    if path.parent.resolve() != _folder().resolve():
+        install = f"sudo install -D -m 644 {path.name} -t {_folder()}"
+        console.line(f"copy it to each host that runs this build, and there: {install}")
+
+
+@command.command("show")
+@click.argument("file", type=_FILE)
+@json_option
+def show(file: Path, as_json: bool) -> None:
+    """What a pack is of, what is in it, and who made it."""
+    about = _about(file)
+    if as_json:
+        console.document({"path": str(file), **asdict(about)}, indent=2)
+        return
+    for name, value in _facts(about):
+        console.line(f"{name:<12}{value}")
+
+
+@command.command("list")
+@json_option
+def list_packs(as_json: bool) -> None:
+    """The packs of this host, and which running servers they fit."""
+    found = installed_packs.entries(find_all())
+    if as_json:
+        console.document([asdict(entry) for entry in found], indent=2)
+        return
+    if not found:
+        folder = installed_packs.folder()
+        console.line(f"no symbol packs in {folder}; see innoscope symbols export --help")
+        return
+    console.lines(table(_HEADINGS, [_row(entry) for entry in found], right=_RIGHT, width=terminal_width()))
+
+
+@command.command("check")
+@click.argument("file", type=_FILE)
+@target_options
+@json_option
+def check(file: Path, pid: int | None, socket: str | None, port: int | None, as_json: bool) -> None:
+    """Whether a pack is whole, trusted, and of the build of a server.
+
+    Without --pid, --socket or --port it says which of the running servers it fits.
+    """
+    about = _about(file)
+    if pid is None and socket is None and port is None:
+        fits = [target.pid for target in find_all() if target.build_id == about.build_id]
+    else:
+        target = find_one(pid, socket, port)
+        if target.build_id != about.build_id:
+            raise BadFile(
+                f"symbol pack {file}: is of another build: of {about.build_id}, "
+                f"and process {target.pid} runs {target.build_id}",
+                remedy="a pack is of one build: export that of the server",
+            )
+        fits = [target.pid]
+    if as_json:
+        console.document({"path": str(file), "ok": True, "fits": fits, **asdict(about)}, indent=2)
+        return
+    of = ", ".join(f"pid {each}" for each in fits) or "no server that runs here"
+    console.line(f"{file}: good: {_summary(about)}; fits {of}")
+
+
+def _origin(
+    pid: int | None, socket: str | None, port: int | None, file: Path | None, debug_dirs: tuple[Path, ...]
+) -> Origin:
+    if file is None:
+        target = find_one(pid, socket, port)
+        with _step("looking for the debug file"):
+            return pack_source.of_server(target, tuple(map(str, debug_dirs)), download_progress())
+    if pid is not None or socket is not None or port is not None:
+        raise click.UsageError("--file is instead of a running server: leave out --pid, --socket and --port")
+    with _step(f"reading {file.name}"):
+        return pack_source.of_file(file)
+
+
+def _write(made: Made, output: str) -> Path:
+    """Whole or not at all, and only what would be taken."""
+    path = Path(output)
+    try:
+        if output.endswith("/"):
+            path.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            path /= f"{made.build_id}.pack"
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as new:
+            written = Path(new.name)
+            try:
+                new.write(made.data)
+                new.flush()
+                os.fchmod(new.fileno(), 0o644)
+                os.fsync(new.fileno())
+                _about(written)
+                written.replace(path)
+            except BaseException:
+                written.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise CannotWrite(
+            f"cannot write {path}: {error.strerror}", remedy="choose another: --output PATH"
+        ) from error
+    return path
+
+
+def _about(file: Path) -> About:
+    return installed_packs.about(packs.open_pack(str(file)))
+
+
+def _folder() -> Path:
+    return installed_packs.folder()
+
+
+def _summary(about: About) -> str:
+    return (
+        f"{about.server or 'a server that it does not name'}, {about.functions:,} functions, "
+        f"{about.variables:,} variables, {about.bytes / 1e6:.1f} MB"
+    )
+
+
+def _facts(about: About) -> Iterator[tuple[str, str]]:
+    yield "build-id", about.build_id
+    yield "server", about.server or "not known"
+    yield "functions", f"{about.functions:,}"
+    yield "variables", f"{about.variables:,}"
+    yield "described", f"{about.members} members of structures, {about.settings} settings"
+    yield "size", f"{about.bytes:,} bytes ({about.unpacked_bytes:,} unpacked)"
+    made = [about.made_by and f"by {about.made_by}", about.made_at, about.made_of and f"of {about.made_of}"]
+    yield "made", ", ".join(word for word in made if word) or "not known"
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    about = entry.about
+    if about is None:
+        return (Path(entry.path).stem, "", "", "", "", "", entry.problem or "")
+    fits = ", ".join(map(str, entry.fits)) or "none that runs"
+    size = f"{about.bytes / 1e6:.1f} MB"
+    numbers = (f"{about.functions:,}", f"{about.variables:,}", size)
+    return (about.build_id, about.server or "?", *numbers, fits, entry.problem or "")
+
+
+@contextmanager
+def _step(what: str) -> Iterator[None]:
+    """Around what may take long: one line on stderr from the third second on; nothing when nobody watches."""
+    if not console.watched():
+        yield
+        return
+    done = threading.Event()
+
+    def tell() -> None:
+        began = time.monotonic()
+        waited = _QUIET_S
+        while not done.wait(waited):
+            console.progress(f"{what}: {time.monotonic() - began:.0f} s")
+            waited = 1.0
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        done.set()
+        teller.join()
+        console.wipe()

@@ -1,0 +1,261 @@
+"""``innoscope toggle``: change a live server's settings, or be told why not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from innoscope.cli import toggle_text as words
+from innoscope.cli.common import (
+    duration_option,
+    json_option,
+    on_terminal,
+    require_yes,
+    sql_options,
+    table,
+    target_options,
+    terminal_width,
+)
+from innoscope.cli.toggle_text import Here
+from innoscope.common import console
+from innoscope.target import people
+from innoscope.target.credentials import Account
+from innoscope.target.discover import find_one
+from innoscope.target.proc import ProcFs
+from innoscope.target.symbols import packs
+from innoscope.toggles import catalog, engine
+from innoscope.toggles.model import NotOnThisServer, Refused, Risk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from innoscope.target.model import Target
+    from innoscope.toggles.model import Plan, Toggle
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+def server_options(function: F) -> F:
+    """Those that choose a server and an SQL account, and ``--json``."""
+    return target_options(sql_options(json_option(function)))
+
+
+def way_option(function: F) -> F:
+    """``--way``: None for all, in the catalog's order."""
+    return click.option(
+        "--way",
+        type=click.Choice(["sql", "memory"]),
+        help="Only this way  [default: the first that works].",
+    )(function)
+
+
+@click.group("toggle")
+def command() -> None:
+    """Change a live server's settings: planned, checked, journalled, verified, undone.
+
+    \b
+    Examples:
+      innoscope toggle list                       what can be changed on this server, how, and what it is now
+      innoscope toggle plan read_ahead off        exactly what would be done, and nothing of it
+      innoscope toggle set read_ahead off         the same, a question, the change, the way back
+      innoscope toggle undo                       the last change taken back
+      innoscope toggle set io_capacity 2000 --for 10m --why "import, ticket 4711"
+      innoscope toggle history                    who changed what, when, and whether it still holds
+
+    \b
+    Exit codes: 14 refused (nothing was written), 15 not on this server, 16 the change failed (the journal has
+    it), 8 SQL failed, 6 no rights. All: docs/cli.md; what a toggle promises: docs/toggles.md.
+    """
+
+
+@command.command("list", short_help="What can be changed on this server, how, and its value now.")
+@server_options
+def list_toggles(
+    pid: int | None, socket: str | None, port: int | None, defaults_file: str | None, user: str | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """What can be changed on this server: the value now, its range, the ways, the risk; or why not."""
+    target = find_one(pid, socket, port)
+    toggles = catalog.load().values()
+    now = engine.values(target, toggles, _account(defaults_file, user))
+    found = [_here(target, toggle, now) for toggle in toggles]
+    if as_json:
+        console.document([here.document() for here in found], indent=2)
+        return
+    console.line(words.title(target))
+    console.lines(table(words.LIST, [here.row() for here in found], width=terminal_width()))
+    if refused := packs.problem(target):
+        console.line(f"note: {refused}")
+
+
+@command.command("show", short_help="What one toggle does, and its ways here.")
+@click.argument("name")
+@server_options
+def show(
+    name: str, pid: int | None, socket: str | None, port: int | None, defaults_file: str | None,
+    user: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """What a toggle does and when one wants it; its value and its ways here, and what is never used."""
+    toggle = _toggle(catalog.load(), name)
+    target = find_one(pid, socket, port)
+    here = _here(target, toggle, engine.values(target, [toggle], _account(defaults_file, user)))
+    if as_json:
+        console.document(here.document(), indent=2)
+        return
+    console.lines(words.show_lines(here, target))
+
+
+@command.command("plan", short_help="Exactly what `set` would do; nothing is written.")
+@click.argument("name")
+@click.argument("value", default="")
+@way_option
+@server_options
+def plan(
+    name: str, value: str, way: str | None, pid: int | None, socket: str | None, port: int | None,
+    defaults_file: str | None, user: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Exactly what `set` would do: from what to what, where, what else changes, what the checks say.
+
+    Nothing is written. Exit code 14 when a check says no, 15 when this server has no way.
+    """
+    target = find_one(pid, socket, port)
+    planned = _planned(target, name, value, way, _account(defaults_file, user))
+    if as_json:
+        console.document(words.plan_document(target, planned), indent=2)
+    else:
+        _show(words.plan_lines(target, planned))
+    if planned.refusals:
+        raise words.refusal(planned)
+
+
+@command.command("set", short_help="Plan, check, ask, change, verify.")
+@click.argument("name")
+@click.argument("value", default="")
+@click.option(
+    "--for",
+    "seconds",
+    callback=duration_option,
+    metavar="TIME",
+    help="Undo it by itself after 90s, 10m, 2h, 1d.",
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask. Not enough for a dangerous toggle: --confirm.")
+@click.option(
+    "--confirm", metavar="NAME", help="What you would type to confirm a dangerous toggle: its name."
+)
+@click.option("--why", metavar="TEXT", help="For the journal.")
+@way_option
+@server_options
+def set_toggle(
+    name: str, value: str, seconds: float | None, yes: bool, confirm: str | None, why: str | None,
+    way: str | None, pid: int | None, socket: str | None, port: int | None, defaults_file: str | None,
+    user: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Show the plan, ask, and do it: journalled before, verified after, and how to take it back.
+
+    \b
+    Harmless and careful toggles ask y/N; --yes answers it. Dangerous ones ask for the toggle's name;
+    --confirm NAME answers that. Without a terminal and an answer nothing is done.
+    """
+    if confirm is not None and confirm != name:
+        raise click.UsageError(f"--confirm {confirm} is not the toggle's name, {name}")
+    target = find_one(pid, socket, port)
+    account = _account(defaults_file, user)
+    planned = _planned(target, name, value, way, account)
+    _show(words.plan_lines(target, planned), err=as_json)
+    if planned.refusals:
+        raise words.refusal(planned)
+    _confirm(planned, yes=yes, confirmed=confirm is not None)
+    who = people.ourselves(ProcFs())
+    entry = engine.apply(target, planned, who=who, why=why, seconds=seconds, account=account)
+    if as_json:
+        console.document(words.entry_document(entry), indent=2)
+    else:
+        _show(words.done_lines(entry))
+
+
+@command.command("undo", short_help="Take a change back.")
+@click.argument("which", metavar="[ID|NAME]", required=False)
+@click.option("--why", metavar="TEXT", help="For the journal.")
+@server_options
+def undo(
+    which: str | None, why: str | None, pid: int | None, socket: str | None, port: int | None,
+    defaults_file: str | None, user: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Take a change back: the last one, or the one with this id or of this toggle.
+
+    The journal knows which server it was on. It is refused when that process has ended, or when somebody has
+    changed the same setting since.
+    """
+    target = _named(pid, socket, port)
+    who = people.ourselves(ProcFs())
+    entry = engine.undo(target, which, account=_account(defaults_file, user), who=who, why=why)
+    if as_json:
+        console.document(words.entry_document(entry), indent=2)
+    else:
+        _show(words.undone_lines(entry))
+
+
+@command.command("history", short_help="Who changed what, when and why.")
+@target_options
+@json_option
+def history(pid: int | None, socket: str | None, port: int | None, as_json: bool) -> None:
+    """Who changed what, when and why, and what came of it; the newest first, of all servers or one."""
+    entries = list(reversed(engine.history(_named(pid, socket, port))))
+    if as_json:
+        console.document([words.entry_document(entry) for entry in entries], indent=2)
+        return
+    if not entries:
+        console.line("nothing was changed yet")
+        return
+    rows = [words.history_row(entry) for entry in entries]
+    console.lines(table(words.HISTORY, rows, width=terminal_width()))
+
+
+def _confirm(plan: Plan, *, yes: bool, confirmed: bool) -> None:
+    """Return when the person said yes. Raises Refused when not, or when nobody can be asked."""
+    name = plan.toggle.name
+    dangerous = plan.toggle.risk is Risk.DANGEROUS
+    if confirmed or (yes and not dangerous):
+        return
+    call = f"innoscope toggle set {name} {plan.value}"
+    if not dangerous:
+        require_yes(f"Set {name} to {plan.value}?", call)
+        return
+    if yes or not on_terminal():
+        what = "--yes is not enough" if yes else "there is no terminal to ask for confirmation"
+        raise Refused(f"{name} is dangerous, {what}: nothing was changed", remedy=f"{call} --confirm {name}")
+    if console.answer(f"This is dangerous. Type {name} to do it") != name:
+        raise Refused("not confirmed: nothing was changed", remedy=call)
+
+
+def _here(target: Target, toggle: Toggle, now: Mapping[str, str]) -> Here:
+    """The toggle on this server; ``now`` are the values that could be told."""
+    try:
+        generation = catalog.generation(toggle, target.flavour, target.version)
+    except NotOnThisServer as error:
+        return Here(toggle, why_not=error.what)
+    return Here(toggle, now.get(toggle.name), catalog.allowed(generation.ways[0], toggle), generation)
+
+
+def _planned(target: Target, name: str, value: str, way: str | None, account: Account) -> Plan:
+    return engine.plan(target, name, value, account=account, ways=None if way is None else [way])
+
+
+def _toggle(toggles: dict[str, Toggle], name: str) -> Toggle:
+    if name not in toggles:
+        raise click.BadParameter(f"no toggle {name!r}; there are {', '.join(toggles)}", param_hint="NAME")
+    return toggles[name]
+
+
+def _named(pid: int | None, socket: str | None, port: int | None) -> Target | None:
+    """The server that was named; None when none was: the journal knows them."""
+    return find_one(pid, socket, port) if (pid, socket, port) != (None, None, None) else None
+
+
+def _account(defaults_file: str | None, user: str | None) -> Account:
+    return Account(defaults_file, user)
+
+
+def _show(lines: Any, *, err: bool = False) -> None:
+    console.lines(lines, err=err)

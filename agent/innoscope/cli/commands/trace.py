@@ -1,0 +1,155 @@
+"""``innoscope trace``: one function of a server on demand, always bounded in time."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from innoscope.cli.common import sql_options, target_options
+from innoscope.common import console
+from innoscope.probes.trace import document, text
+from innoscope.probes.trace.model import FORCED_SECONDS, MOST_FORCED_SECONDS, SECONDS, Wanted
+from innoscope.probes.trace.run import run
+from innoscope.probes.trace.server_pace import Pace
+from innoscope.sampling.render import BINARY, FORMATS, encode
+from innoscope.sampling.render.sink import open_sink
+from innoscope.target.discover import find_one
+
+if TYPE_CHECKING:
+    from innoscope.probes.trace.model import Seen
+    from innoscope.sampling.render.sink import File, Stdout
+    from innoscope.target.model import Target
+
+_PATIENCE_S: Final = 1.0  # progress is shown when it takes longer
+
+_EPILOG = """\b
+FUNCTION is a probe of the catalog (innoscope probes list), else a function of the server: its symbol, its
+qualified name, or a glob that only one fits.
+
+\b
+Examples:
+  innoscope trace redo_write                             calls a second, and how long they take
+  innoscope trace buf_LRU_get_free_block --callers       who allocates from the buffer pool?
+  innoscope trace ha_innobase::open --seconds 60 --json
+  innoscope trace buf_flush_batch --arg 1 --bits 32      which kinds of batch, how often
+  innoscope trace fsync --callers --format html -o fsync.html
+  innoscope trace row_search_for_mysql --force           too hot: 5 s, and what the server lost
+
+\b
+Exit codes: 2 the name is ambiguous, 3 no or several servers, 4 the server ended (what was seen is printed),
+6 no rights, 7 the kernel cannot, 14 too hot, 15 no such function here.  More: docs/trace.md.
+"""
+
+
+@click.command("trace", epilog=_EPILOG)
+@click.argument("function")
+@target_options
+@click.option("-c", "--callers", is_flag=True, help="The stacks that call it, most frequent first.")
+@click.option(
+    "-a", "--arg", "argument", type=click.IntRange(0, 5), metavar="N",
+    help="The values of this integer or pointer argument, from 0 (a method's 0 is its object).",
+)  # fmt: skip
+@click.option(
+    "--bits", type=click.Choice(["8", "16", "32", "64"]), default="64", show_default=True,
+    help="The width of that argument.",
+)  # fmt: skip
+@click.option(
+    "-s", "--seconds", type=click.FloatRange(0.1, 600),
+    help="How long.  [default: 10, at most 600; with --force 5, at most 30]",
+)  # fmt: skip
+@click.option("--no-latency", is_flag=True, help="No return probe: calls are counted, not timed.")
+@click.option(
+    "--budget", type=click.FloatRange(0, 1), default=0.01, show_default=True,
+    help="Most that it may cost, as a share of the CPUs that the server may use.",
+)  # fmt: skip
+@click.option("--force", is_flag=True, help="Although it is too hot; tells afterwards what the server lost.")
+@click.option(
+    "-f", "--format", "form", type=click.Choice(FORMATS),
+    help="Output format; tree, folded, speedscope, pprof and html are of --callers.  [default: text]",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Write there instead; the file appears whole or not at all.",
+)  # fmt: skip
+@click.option("-l", "--limit", type=click.IntRange(min=1), metavar="N", help="At most N stacks (text).")
+@sql_options
+def command(
+    function: str, pid: int | None, socket: str | None, port: int | None, callers: bool, argument: int | None,
+    bits: str, seconds: float | None, no_latency: bool, budget: float, force: bool, form: str | None,
+    as_json: bool, output: Path | None, limit: int | None, defaults_file: str | None, user: str | None,
+) -> None:  # fmt: skip
+    """Watch one function of a server for some seconds: how often it is called, how long, by whom, with what.
+
+    A function that is called too often is tried for some milliseconds and refused, with its rate, what it
+    would cost, and the way around. Ctrl-C ends early and prints what was seen. Nothing is stopped, nothing
+    stays behind.
+    """
+    form = _format(form, as_json, callers, output)
+
+    wanted = Wanted(
+        seconds=_seconds(seconds, force), callers=callers, argument=argument, bits=int(bits),
+        latency=not no_latency, force=force, budget=budget,
+    )  # fmt: skip
+    target = find_one(pid, socket, port)
+    with open_sink(output) as sink:
+        progress = Progress(function)
+        try:
+            seen = run(
+                target, function, wanted,
+                progress=progress.say, paced=lambda: Pace(target, defaults_file, user),
+            )  # fmt: skip
+        finally:
+            progress.clear()
+        _write(seen, target, sink, form, limit)
+    if seen.error is not None:
+        raise seen.error
+
+
+def _format(form: str | None, as_json: bool, callers: bool, output: Path | None) -> str:
+    """The format, or a usage error for options that contradict each other."""
+    if as_json and form not in (None, "json"):
+        raise click.UsageError(f"--json contradicts --format {form}")
+    form = "json" if as_json else form or "text"
+    if form not in ("text", "json") and not callers:
+        raise click.UsageError(f"--format {form} is of stacks: it needs --callers")
+    if form in BINARY and output is None and sys.stdout.isatty():
+        raise click.UsageError(f"{form} is not for a terminal: --output FILE")
+    return form
+
+
+def _seconds(seconds: float | None, force: bool) -> float:
+    if force and seconds and seconds > MOST_FORCED_SECONDS:
+        raise click.UsageError(f"with --force at most {MOST_FORCED_SECONDS:g} seconds")
+    return seconds or (FORCED_SECONDS if force else SECONDS)
+
+
+def _write(seen: Seen, target: Target, sink: Stdout | File, form: str, limit: int | None) -> None:
+    if form == "json":
+        sink.line(document.line(seen, target))
+    elif form == "text":
+        for line in text.lines(seen, target, limit):
+            sink.line(line)
+    elif seen.report is not None:
+        sink.raw(encode(seen.report, form, limit=limit))
+
+
+class Progress:
+    """One line on stderr once it takes longer than a moment; nothing when nobody watches."""
+
+    def __init__(self, function: str) -> None:
+        self._function = function
+        self._began = time.monotonic()
+
+    def say(self, what: str) -> None:
+        """What is going on now."""
+        if time.monotonic() - self._began > _PATIENCE_S:
+            console.progress(f"{self._function}: {what}")
+
+    def clear(self) -> None:
+        """An empty line for what comes."""
+        console.wipe()

@@ -1,0 +1,115 @@
+"""``innoscope unstick``: resume a server that a debugger or a signal left stopped."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from innoscope.cli.common import json_option, require_yes, target_options
+from innoscope.cli.toggle_text import clock, title
+from innoscope.common import console
+from innoscope.target.discover import find_one
+from innoscope.toggles import unstick
+from innoscope.toggles.model import ChangeFailed
+
+if TYPE_CHECKING:
+    from innoscope.target.model import Target
+    from innoscope.toggles.stopped_threads import Standing
+    from innoscope.toggles.unstick import Rescue
+
+_NICE = -15  # a debugger that reads symbols takes every CPU
+_RISK = """\
+Ending a debugger that runs a function in the server (call, print f()) or has breakpoints in it may end the
+server. Ending one that only looks does not."""
+_EPILOG = """\b
+Examples:
+  sudo innoscope unstick                          a server stopped by a signal, or by a gdb that was killed
+  sudo innoscope unstick --pid 4242 --end-tracer  end the debugger that holds it, after asking
+  sudo innoscope unstick --pid 4242 --watch 3     kill any debugger that stops it for longer than 3 s
+
+Exit codes: docs/cli.md.
+"""
+
+
+@click.command("unstick", epilog=_EPILOG)
+@target_options
+@click.option("--end-tracer", is_flag=True, help="End the debugger: SIGTERM, after 0.25 s SIGKILL.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before a debugger is ended.")
+@click.option(
+    "--watch",
+    "patience",
+    type=click.FloatRange(1),
+    metavar="SECONDS",
+    help="Until Ctrl-C: kill any debugger that stops the server for longer, without asking.",
+)
+@json_option
+def command(
+    pid: int | None, socket: str | None, port: int | None, end_tracer: bool, yes: bool,
+    patience: float | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Resume a server that a debugger or signal left stopped: say who holds it, and see that it answers.
+
+    It needs neither SQL nor symbols. A debugger is ended only when you say so.
+    """
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, _NICE)
+    target = find_one(pid, socket, port)
+    unstick.send(target.pid, target.start_time, 0)  # without rights it ends here
+    if patience is not None:
+        _watch(target, patience, as_json)
+        return
+    found, done = unstick.find(target), None
+    _show_found(target, found, as_json)
+    if found.still:
+        unstick.check(target, found, end_tracer=end_tracer)
+        if found.tracers and not yes:
+            console.block(_RISK, err=True)
+            require_yes("End the debugger?", f"innoscope unstick --pid {target.pid} --end-tracer")
+        done = unstick.rescue(target, found, end_tracer=end_tracer)
+    _show_done(target, found, done, as_json)
+
+
+def _watch(target: Target, patience: float, as_json: bool) -> None:
+    if not as_json:
+        console.line(f"process {target.pid} is guarded: stopped for more than {patience:g} s, it is resumed")
+    for found in unstick.stopped_for(target, patience):
+        _show_found(target, found, as_json)
+        try:
+            done = unstick.rescue(target, found, end_tracer=True)
+        except ChangeFailed as failure:
+            if as_json:
+                console.document({"at": time.time(), "error": failure.what, "remedy": failure.remedy})
+            else:
+                console.lines([failure.what])
+        else:
+            _show_done(target, found, done, as_json)
+
+
+def _show_found(target: Target, found: Standing, as_json: bool) -> None:
+    """Say how many threads are stopped, and who traces the server."""
+    if as_json:
+        return
+    runs = "nothing to do; it is traced, and runs" if found.tracers else "nothing to do, all threads run"
+    console.line(f"{clock(time.time())} {title(target)}: {found if found.still else runs}")
+    for one in found.tracers:
+        since = clock(one.started)
+        console.lines([f"  {one.name}, pid {one.pid}, of {one.owner}, runs since {since}: {one.command}"])
+
+
+def _show_done(target: Target, found: Standing, done: Rescue | None, as_json: bool) -> None:
+    """Say what was done, and why the journal does not have it, if so."""
+    if as_json:
+        rescue = None if done is None else asdict(done)
+        told = {"target": target.document(), "found": asdict(found), "rescue": rescue}
+        console.document({"at": time.time(), **told})
+    elif done is not None:
+        answer = "answers" if done.answered else "does not listen yet, as a server that starts or recovers"
+        steps = ", ".join(done.steps)
+        console.lines([f"{steps}: after {done.seconds:.2f} s it runs, untraced, and {answer}"])
+    if done is not None and done.journal is not None:
+        console.lines([f"The journal does not have this rescue: {done.journal}"], err=True)

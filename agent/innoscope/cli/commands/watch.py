@@ -1,0 +1,198 @@
+"""``innoscope watch``: waits for a stall, and writes an incident file when it comes."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from innoscope.cli.common import (
+    duration_option,
+    json_option,
+    source_options,
+    sql_options,
+    table,
+    target_options,
+    terminal_width,
+)
+from innoscope.common import console
+from innoscope.diagnose.collect import Gathering, Sources
+from innoscope.diagnose.watch.events import Teller
+from innoscope.diagnose.watch.folder import Bounds, Shelf
+from innoscope.diagnose.watch.live import Live
+from innoscope.diagnose.watch.loop import Settings
+from innoscope.diagnose.watch.triggers import current, known, names, parse, shown
+from innoscope.target.discover import find_one
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from innoscope.target.model import Target
+
+#: Seconds of looking before --list tells values.
+_LIST_S = 3.0
+
+_EPILOG = """\b
+Examples:
+  innoscope watch --trigger 'threads_running>50'
+  innoscope watch --trigger 'share.row_lock>0.5' --trigger 'checkpoint_age_ratio>0.9' --dir /var/tmp/stalls
+  innoscope watch --trigger 'response_time>200ms' --for 5 --once
+  innoscope watch --trigger finding:flushing_storm --json
+  innoscope watch --list                    the names that rules may use, with their values now
+
+\b
+A rule is a name, one of > >= < <= and a number (% us ms s K M G), or finding:NAME.  The file has the time
+before the stall, too; `innoscope diagnose FILE` reads it anywhere.
+Exit codes: 0 the file was written (--once), 2 no such rule, 3 no or several servers, 5 not a server,
+6 not root, 12 cannot write, 130 Ctrl-C.  More: docs/watch.md
+"""
+_SIZE = re.compile(r"([0-9]+)([KMG]?)")
+_SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def _size(_: click.Context, __: click.Parameter, value: str) -> int:
+    """``200M`` as bytes."""
+    match = _SIZE.fullmatch(value)
+    if match is None:
+        raise click.BadParameter(f"{value!r} is no size: 500K, 200M, 2G")
+    return int(match[1]) * _SIZES[match[2]]
+
+
+@click.command("watch", epilog=_EPILOG)
+@target_options
+@click.option(
+    "--trigger", "rules", multiple=True, metavar="RULE", help="What to wait for; any one of several."
+)
+@click.option(
+    "--for",
+    "for_s",
+    type=click.FloatRange(0, 300),
+    default=3.0,
+    show_default=True,
+    help="How many seconds a rule must hold.",
+)
+@click.option(
+    "-s",
+    "--seconds",
+    type=click.FloatRange(1, 300),
+    default=10.0,
+    show_default=True,
+    help="How long to go on gathering once it does.",
+)
+@click.option(
+    "--before",
+    "before_s",
+    type=click.FloatRange(0, 600),
+    default=60.0,
+    show_default=True,
+    help="How many seconds before the stall go into the file.",
+)
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(),
+    help="Where to write files [default: here].",
+)
+@click.option(
+    "--max",
+    "most",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    help="Files to keep: the oldest of ours go first.",
+)
+@click.option(
+    "--max-bytes",
+    callback=_size,
+    metavar="SIZE",
+    default="200M",
+    show_default=True,
+    help="What they may take together.",
+)
+@click.option(
+    "--cooldown",
+    callback=duration_option,
+    metavar="TIME",
+    default="5m",
+    show_default=True,
+    help="Rest after a file was written.",
+)
+@click.option("--once", is_flag=True, help="End after the first file.")
+@click.option(
+    "--list", "listing", is_flag=True, help="Show the names that rules may use, with their values now."
+)
+@source_options
+@sql_options
+@json_option
+def command(
+    pid: int | None, socket: str | None, port: int | None, rules: tuple[str, ...], for_s: float,
+    seconds: float, before_s: float, folder: Path, most: int, max_bytes: int, cooldown: float, once: bool,
+    listing: bool, no_sql: bool, no_probes: bool, defaults_file: str | None, user: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Wait for a stall of one server, and write an incident file of it and of the time before it.
+
+    All threads are looked at and all numbers read once a second, within a bounded memory; nothing is stopped
+    or changed. A server that is restarted meanwhile is waited for.
+    """
+    if not rules and not listing:
+        raise click.UsageError("what to wait for? --trigger RULE, for example --trigger 'threads_running>50'")
+
+    triggers = tuple(parse(rule) for rule in rules)
+    sources = Sources(not no_sql, not no_probes, defaults_file, user)
+    target = find_one(pid, socket, port)
+    if listing:
+        _list(target, sources, as_json)
+        return
+    shelf = Shelf(folder, Bounds(most, max_bytes))
+    shelf.prepare()
+    settings = Settings(triggers, for_s, seconds, before_s, cooldown)
+    live = Live(target, sources, settings, shelf, Teller(console.line, as_json), once)
+    with _ended_by_signals() as ended:
+        written = live.run(ended)
+    if written is None:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[threading.Event]:
+    """Set by Ctrl-C and by SIGTERM: the probes are taken off, and no half a file is left."""
+    ended = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield ended
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _list(target: Target, sources: Sources, as_json: bool) -> None:
+    """All names, with their values after some seconds of looking."""
+    with contextlib.closing(Gathering(target, sources, interval_s=1.0)) as gathering:
+        console.progress(f"looking for {_LIST_S:g} s …")
+        try:
+            evidence = gathering.run(_LIST_S)
+        finally:
+            console.wipe()
+        values = {name: current(name, evidence) for name in names(evidence)}
+    if as_json:
+        finite = {name: number for name, number in values.items() if number is None or math.isfinite(number)}
+        console.document(finite)
+        return
+    rows = [(name, _shown(number)) for name, number in values.items() if number is not None]
+    console.lines(table(("NAME", "NOW"), rows, right=frozenset({"NOW"}), width=terminal_width()))
+    console.lines(("", "And:"))
+    for kind, there_are in known():
+        console.line(f"  {kind}: {', '.join(there_are)}")
+
+
+def _shown(number: float) -> str:
+    return shown(number)

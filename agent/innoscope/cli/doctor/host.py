@@ -1,0 +1,191 @@
+"""Checks of the host: rights, kernel features, policies. Features are tried, not guessed from the version."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from innoscope import _native
+from innoscope.cli.doctor.model import Check, Status, fail, ok, warn
+from innoscope.probes import capabilities
+from innoscope.target.native_errors import RUN_AS_ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+#: Bits of CapEff, include/uapi/linux/capability.h.
+_CAPABILITIES = {
+    "CAP_SYS_PTRACE": 19,
+    "CAP_SYS_ADMIN": 21,
+    "CAP_PERFMON": 38,
+    "CAP_BPF": 39,
+    "CAP_CHECKPOINT_RESTORE": 40,
+}
+#: CAP_SYS_ADMIN stands in for these.
+_COVERED_BY_ADMIN = {"CAP_PERFMON", "CAP_BPF", "CAP_CHECKPOINT_RESTORE"}
+
+
+@dataclass(frozen=True)
+class Host:
+    """The host as the checks see it; tests give it a made-up root and environment."""
+
+    root: Path = Path("/")
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+    def read(self, path: str) -> str | None:
+        """The stripped text of a file like ``proc/sys/…``, or None when it is not there or not readable."""
+        try:
+            return (self.root / path).read_text(errors="replace").strip()
+        except OSError:
+            return None
+
+
+def rights(host: Host) -> Check:
+    """The capabilities in /proc/self/status CapEff."""
+    text = host.read("proc/self/status") or ""
+    line = next((line for line in text.splitlines() if line.startswith("CapEff:")), "CapEff: 0")
+    effective = int(line.split()[1], 16)
+    held = {name for name, bit in _CAPABILITIES.items() if effective >> bit & 1}
+    if "CAP_SYS_ADMIN" in held:
+        held |= _COVERED_BY_ADMIN
+    missing = [name for name in _CAPABILITIES if name not in held and name != "CAP_SYS_ADMIN"]
+    if missing:
+        return fail("rights", "missing " + ", ".join(missing), RUN_AS_ROOT)
+    return ok("rights", "all capabilities that stacks need")
+
+
+def kernel(host: Host) -> Check:
+    """The release, for information: what it can do is tried below."""
+    return ok("kernel", host.read("proc/sys/kernel/osrelease") or "unknown release")
+
+
+def btf(host: Host) -> Check:
+    """The kernel's own type information, which the snapshot program is fitted to. CONFIG_DEBUG_INFO_BTF."""
+    if (host.root / "sys/kernel/btf/vmlinux").exists():
+        return ok("BTF", "/sys/kernel/btf/vmlinux")
+    return fail(
+        "BTF", "/sys/kernel/btf/vmlinux is missing", "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y"
+    )
+
+
+def lockdown(host: Host) -> Check:
+    """Kernel lockdown (securityfs): ``confidentiality`` forbids BPF to read kernel memory."""
+    text = host.read("sys/kernel/security/lockdown")
+    if text is None or "[none]" in text:
+        return ok("lockdown", "off")
+    mode = text.partition("[")[2].partition("]")[0]
+    if mode == "confidentiality":
+        return fail(
+            "lockdown", mode, "boot with lockdown=integrity (Secure Boot alone does not ask for more)"
+        )
+    return ok("lockdown", mode)
+
+
+def map_files(host: Host) -> Check:
+    """Whether mapped files can be opened by mapping: right also after an upgrade or in a container."""
+    folder = host.root / "proc/self/map_files"
+    try:
+        entry = next(folder.iterdir())
+        entry.open("rb").close()
+    except StopIteration:
+        return warn("map_files", "empty", None)
+    except OSError as error:
+        return warn(
+            "map_files",
+            f"{error.strerror}: files are opened by name, which is wrong for a replaced executable",
+            RUN_AS_ROOT,
+        )
+    return ok("map_files", "mapped files can be opened")
+
+
+def debug_folder(host: Host) -> Check:
+    """Whether any separate debug files are installed."""
+    folder = host.root / "usr/lib/debug"
+    if folder.is_dir() and any(folder.iterdir()):
+        return ok("debug files", "/usr/lib/debug")
+    return ok("debug files", "none installed; only needed for servers without symbols of their own")
+
+
+def debuginfod(host: Host) -> Check:
+    """Whether names may be fetched over the network; never done without DEBUGINFOD_URLS."""
+    urls = host.environment.get("DEBUGINFOD_URLS", "").strip()
+    return ok(
+        "debuginfod", urls if urls else "DEBUGINFOD_URLS is not set: nothing is fetched over the network"
+    )
+
+
+def bpf(host: Host) -> Check:
+    """The snapshot program, run on this very process."""
+    works, detail = _try("probe_bpf")
+    if works:
+        return ok("bpf snapshot", detail)
+    return fail(
+        "bpf snapshot", detail, "see rights, BTF and lockdown; else --method ptrace, or a kernel ≥ 5.18"
+    )
+
+
+def perf(host: Host) -> Check:
+    """A perf event sample with registers and stack: how threads that are on a CPU are seen."""
+    works, detail = _try("probe_perf")
+    if works:
+        return ok("perf events", detail)
+    paranoid = host.read("proc/sys/kernel/perf_event_paranoid")
+    return warn(
+        "perf events",
+        f"{detail} (perf_event_paranoid = {paranoid}): threads on a CPU are shown as stale",
+        RUN_AS_ROOT,
+    )
+
+
+def uprobes(host: Host) -> Check:
+    """How probes are attached here: by BPF links, or by perf events, which need CAP_SYS_ADMIN."""
+    works, detail = _try("probe_uprobe_links")
+    if works:
+        return ok("uprobes", f"by BPF links, without CAP_SYS_ADMIN: {detail}")
+    if rights(host).status is not Status.OK:
+        return warn("uprobes", f"not tried: {detail}", RUN_AS_ROOT)
+    needs = f"this kernel has no uprobe links ({detail}); perf events need CAP_SYS_ADMIN"
+    if (host.root / capabilities.DROP_IN.relative_to("/")).exists():
+        return ok("uprobes", f"{needs}, which {capabilities.DROP_IN} gives to the sensor")
+    return warn("uprobes", f"{needs}, which the sensor's unit does not have", capabilities.REMEDY)
+
+
+def ptrace(host: Host) -> Check:
+    """The method that stops threads, on a child of ours."""
+    works, detail = _try("probe_ptrace")
+    if works:
+        return ok("ptrace fallback", detail)
+    scope = host.read("proc/sys/kernel/yama/ptrace_scope")
+    policy = f" (kernel.yama.ptrace_scope = {scope})" if scope is not None else ""
+    return warn(
+        "ptrace fallback",
+        detail + policy,
+        "sysctl kernel.yama.ptrace_scope=1" if scope == "3" else RUN_AS_ROOT,
+    )
+
+
+def _try(probe: str) -> tuple[bool, str]:
+    """Call a probe of the Rust core."""
+    probes = {
+        "probe_bpf": _native.probe_bpf,
+        "probe_perf": _native.probe_perf,
+        "probe_ptrace": _native.probe_ptrace,
+        "probe_uprobe_links": _native.probe_uprobe_links,
+    }
+    try:
+        return probes[probe]()
+    except (OSError, _native.NativeError) as error:
+        return False, str(error)
+
+
+#: In the order in which they are shown.
+CHECKS: tuple[Callable[[Host], Check], ...] = (
+    rights, kernel, btf, lockdown, bpf, perf, uprobes, ptrace, map_files, debug_folder, debuginfod,
+)  # fmt: skip
+
+
+def examine(host: Host) -> list[Check]:
+    """All checks of the host."""
+    return [check(host) for check in CHECKS]

@@ -1,0 +1,91 @@
+"""All checks together: the verdict, the text and the JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from innoscope.cli.doctor.model import Check, Status, Verdict
+from innoscope.cli.doctor.server import ACCESS
+from innoscope.target.discover import describe_ignored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from innoscope.target.model import Target
+    from innoscope.target.ownership import Ignored
+
+_MARK = {Status.OK: "ok  ", Status.WARN: "warn", Status.FAIL: "FAIL"}
+_SAYS = {
+    Verdict.WORKS: "Stacks work, and nothing is stopped for them.",
+    Verdict.NO_SERVER: "No mysqld or mariadbd is running on this host.",
+    Verdict.FALLBACK: "Stacks work only with --method ptrace, which holds each thread for microseconds.",
+    Verdict.NOTHING: "Stacks will not work; the lines marked FAIL say why.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """``servers`` holds one list of checks per target, in the same order. ``ignored`` are no servers."""
+
+    host: Sequence[Check]
+    targets: Sequence[Target]
+    servers: Sequence[Sequence[Check]]
+    ignored: Sequence[Ignored] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether stacks will work on all servers; the worst one counts."""
+        if not self.targets:
+            return Verdict.NO_SERVER
+        if any(_failed(checks, ACCESS) for checks in self.servers):
+            return Verdict.NOTHING
+        if not _failed(self.host, "bpf snapshot"):
+            return Verdict.WORKS
+        return Verdict.NOTHING if _failed(self.host, "ptrace fallback") else Verdict.FALLBACK
+
+
+def text(report: Report) -> Iterator[str]:
+    """Lines for a person, grouped by host and server; each line that is not ok is followed by its remedy."""
+    yield "Host"
+    yield from _lines(report.host)
+    for target, checks in zip(report.targets, report.servers, strict=True):
+        yield ""
+        yield f"Server {target.pid} ({target.flavour} {'.'.join(map(str, target.version)) or '?'})"
+        yield from _lines(checks)
+    if report.ignored:
+        yield ""
+        yield from describe_ignored(report.ignored)
+    yield ""
+    yield _SAYS[report.verdict]
+
+
+def document(report: Report) -> dict[str, Any]:
+    """Return schema 1 of docs/json.md: the verdict, checks of the host and targets, what is ignored."""
+    servers = zip(report.targets, report.servers, strict=True)
+    return {
+        "schema": 1,
+        "verdict": report.verdict.name.lower(),
+        "exit_code": int(report.verdict),
+        "host": [asdict(check) for check in report.host],
+        "targets": [
+            {"target": target.document(), "checks": [asdict(check) for check in checks]}
+            for target, checks in servers
+        ],
+        "ignored": [asdict(one) for one in report.ignored],
+    }
+
+
+def _lines(checks: Sequence[Check]) -> Iterator[str]:
+    width = max((len(check.name) for check in checks), default=0)
+    for check in checks:
+        yield f"  {_MARK[check.status]}  {check.name:<{width}}  {check.detail}"
+        if check.status is not Status.OK and check.remedy:
+            first, *rest = check.remedy.split("\n")
+            yield f"        {'':<{width}}  → {first}"
+            yield from (f"        {'':<{width}}    {line}" for line in rest)
+
+
+def _failed(checks: Sequence[Check], name: str) -> bool:
+    """Whether the check of that name did not pass; a check that is not there did not."""
+    return not any(check.name == name and check.status is Status.OK for check in checks)

@@ -1,0 +1,162 @@
+"""Checks of one server: its state, whether we may look, where names come from, what SQL tells."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from innoscope import _native
+from innoscope.cli.doctor import packages
+from innoscope.cli.doctor.model import Check, fail, ok, warn
+from innoscope.common.errors import BadFile, InnoscopeError, SqlFailed
+from innoscope.target import sql
+from innoscope.target.container import differing
+from innoscope.target.executable import debug_dirs
+from innoscope.target.native_errors import translating
+from innoscope.target.proc import ProcFs
+
+if TYPE_CHECKING:
+    from innoscope._native import ModuleInfo
+    from innoscope.target.credentials import Account
+    from innoscope.target.model import Target
+
+#: The name of the check that decides whether any method can work on this server.
+ACCESS = "access"
+
+_LIBC = re.compile(r"libc(?:\.so\.\d+|-2\.\d+\.so)|ld-musl-.*\.so\.\d+")
+_MEANING = {
+    "symtab": "its own symbols",
+    "debug-file": "a debug file",
+    "symbol-pack": "a symbol pack",
+    "debugdata": "the reduced symbols of .gnu_debugdata",
+    "dynsym": "exported symbols only; other functions show as module+0x…",
+    "vdso": "the kernel's vDSO",
+    "none": "nowhere; functions show as module+0x…",
+}
+_COMPLETE = {"symtab", "debug-file", "symbol-pack", "debugdata", "vdso"}
+
+
+def examine(target: Target, account: Account, proc: ProcFs | None = None) -> list[Check]:
+    """All checks of one server; a server that ends midway is a failed access check."""
+    proc = proc or ProcFs()
+    checks = [_state(proc, target), _executable(target)]
+    try:
+        modules = _modules(proc, target)
+    except InnoscopeError as error:
+        checks.append(fail(ACCESS, error.what, error.remedy))
+    else:
+        checks.append(ok(ACCESS, f"{len(modules)} mapped files can be read"))
+        checks += _names(proc, target, modules)
+    checks.append(_sql(proc, target, account))
+    return [check for check in checks if check is not None]
+
+
+def _state(proc: ProcFs, target: Target) -> Check:
+    """Stopped (T), stopped by a tracer (t) or traced: State and TracerPid of /proc/PID/status."""
+    try:
+        status = proc.status(target.pid)
+    except (ProcessLookupError, PermissionError) as error:
+        return fail("state", str(error), "innoscope targets")
+    state, tracer = status.get("State", "?"), int(status.get("TracerPid", "0") or 0)
+    if tracer:
+        return warn(
+            "state",
+            f"{state}, traced by process {tracer} ({_comm(proc, tracer)})",
+            f"let it detach, or: kill {tracer}",
+        )
+    if state.startswith(("T", "t")):
+        return warn("state", f"{state}: the server is stopped and serves nobody", f"kill -CONT {target.pid}")
+    return ok("state", f"{state}, not traced")
+
+
+def _comm(proc: ProcFs, pid: int) -> str:
+    try:
+        return proc.stat(pid).comm
+    except (ProcessLookupError, PermissionError):
+        return "?"
+
+
+def _executable(target: Target) -> Check:
+    number = ".".join(map(str, target.version))
+    version = f"{number} (from {target.version_from})" if number else "of unknown version"
+    what = f"{target.flavour} {version}, {target.executable}"
+    if target.deleted:
+        return warn(
+            "executable",
+            what + ", replaced under the running server",
+            "names still come from the old file; debug packages of the new one fit after the next restart",
+        )
+    return ok("executable", what)
+
+
+def _modules(proc: ProcFs, target: Target) -> list[ModuleInfo]:
+    """The mapped files with their symbols. Raises InnoscopeError when the process may not be read."""
+    with translating(target.pid):
+        dirs = debug_dirs(proc, target.pid, target.root, target.container)
+        return _native.Process(target.pid, debug_dirs=dirs).modules()
+
+
+def _names(proc: ProcFs, target: Target, modules: list[ModuleInfo]) -> list[Check]:
+    """Where names of the server and of libc come from, and files that cannot be unwound or named at all."""
+    base = _base(target.executable)
+    checks = []
+    for module in modules:
+        name = _base(module.path)
+        if name == base:
+            checks.append(_names_of(proc, target, module, "names of the server"))
+        elif _LIBC.fullmatch(name):
+            checks.append(_names_of(proc, target, module, "names of libc"))
+        elif module.problem:
+            checks.append(warn(f"names of {name}", module.problem))
+    return checks
+
+
+def _names_of(proc: ProcFs, target: Target, module: ModuleInfo, title: str) -> Check:
+    detail = _MEANING.get(module.symbols_from, module.symbols_from)
+    if module.symbols_path:
+        detail += f" ({module.symbols_path})"
+    if module.problem:
+        detail += f"; {module.problem}"
+    if module.symbols_from in _COMPLETE and not module.problem:
+        return ok(title, detail + _debug_info(proc, target, module))
+    ours = target.root == "/" and "mnt" not in differing(proc, target.pid)
+    path = module.path.removeprefix(target.root) if target.root != "/" else module.path
+    root = Path(proc.inside(target.pid, "/"))
+    return warn(title, detail, packages.remedy(packages.Stripped(path, module.build_id, root, ours)))
+
+
+def _base(path: str) -> str:
+    return PurePosixPath(path).name
+
+
+def _debug_info(proc: ProcFs, target: Target, module: ModuleInfo) -> str:
+    """A remark on DWARF, which only ``--inlines`` needs."""
+    if module.symbols_from == "symbol-pack":
+        return ""
+    is_server = _base(module.path) == _base(target.executable)
+    path = module.symbols_path or (proc.path(target.pid, "exe") if is_server else None)
+    if path is None:
+        return ""
+    try:
+        with translating(target.pid):
+            return (
+                ", with debug info"
+                if _native.elf_info(path).has_debug_info
+                else ", without debug info for --inlines"
+            )
+    except InnoscopeError:
+        return ""
+
+
+def _sql(proc: ProcFs, target: Target, account: Account) -> Check:
+    """Whether ``--queries`` would work. Stacks never need it, so nothing here is a failure."""
+    try:
+        connection = sql.connect(target, account.defaults_file, account.user, proc=proc)
+        try:
+            found = sql.queries(target, connection)
+        finally:
+            connection.close()
+    except (SqlFailed, BadFile) as error:
+        return warn("SQL (for --queries)", error.what, error.remedy)
+    return ok("SQL (for --queries)", f"the server tells what {len(found)} of its threads do")

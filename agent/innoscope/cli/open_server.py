@@ -1,0 +1,133 @@
+"""Opening a server for looking: what ``stacks``, ``top`` and ``profile`` share, debug files included."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from innoscope.common import console
+from innoscope.common.errors import KernelUnable, NoRights
+from innoscope.sampling.engine import MOST_BYTES, Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from innoscope._native import ModuleInfo
+    from innoscope.common.errors import InnoscopeError
+    from innoscope.target.model import Target
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How to look. ``debug_dirs`` are searched before the usual folders; ``fetch`` allows debuginfod.
+
+    ``repeated`` snapshots have a limit of bytes, a single one is complete.
+    """
+
+    method: str = "bpf"
+    inlines: bool = False
+    kernel: bool = False
+    debug_dirs: tuple[Path, ...] = ()
+    fetch: bool = True
+    repeated: bool = False
+
+
+def debug_options(function: F) -> F:
+    """``--debug-dir`` and ``--no-debuginfod``: ``debug_dirs, no_debuginfod``."""
+    for option in (
+        click.option(
+            "--no-debuginfod", is_flag=True, help="Fetch no debug files although DEBUGINFOD_URLS is set."
+        ),
+        click.option(
+            "--debug-dir",
+            "debug_dirs",
+            multiple=True,
+            type=click.Path(exists=True, file_okay=False, path_type=Path),
+            metavar="DIR",
+            help="Look for debug files there too, laid out like /usr/lib/debug (may be repeated).",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def method_options(function: F) -> F:
+    """``--method`` and ``debug_options``: ``method, debug_dirs, no_debuginfod``."""
+    option = click.option(
+        "-m",
+        "--method",
+        type=click.Choice(["bpf", "ptrace"]),
+        default="bpf",
+        show_default=True,
+        help="How to copy stacks. ptrace stops each thread for microseconds; it is never chosen for you.",
+    )
+    return option(debug_options(function))
+
+
+def open_engine(target: Target, how: How) -> tuple[Engine, tuple[str, ...]]:
+    """Return the engine, with debug files from debuginfod where the user asked for them, and notes.
+
+    Where BPF is unavailable, ask on a terminal whether threads may be stopped instead; without one, raise
+    NoRights or KernelUnable.
+    """
+
+    def build(method: str, debug_files: Mapping[str, str] | None = None) -> Engine:
+        return Engine(
+            target,
+            method=method,
+            inlines=how.inlines,
+            kernel=how.kernel,
+            debug_files=debug_files,
+            debug_dirs=tuple(map(str, how.debug_dirs)),
+            most_bytes=MOST_BYTES if how.repeated else None,
+        )
+
+    try:
+        method, engine = how.method, build(how.method)
+    except (KernelUnable, NoRights) as error:
+        if how.method != "bpf" or not _may_stop(error):
+            raise
+        method, engine = "ptrace", build("ptrace")
+    files, notes = fetched(lambda: engine.modules(), how)
+    return (build(method, files) if files else engine), notes
+
+
+def _may_stop(error: InnoscopeError) -> bool:
+    """Ask on the terminal whether each thread may be stopped; False without a terminal."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    console.line(error.what, err=True)
+    return console.confirmed("Stop each thread for some microseconds instead (--method ptrace)?")
+
+
+def fetched(modules: Callable[[], list[ModuleInfo]], how: How) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """Debug files from debuginfod for what is mapped, by build-id, where the user wants them, and notes."""
+    if not how.fetch or not os.environ.get("DEBUGINFOD_URLS"):
+        return {}, ()
+    # Here, since urllib takes 30 ms and 7 MB, and only DEBUGINFOD_URLS needs it.
+    from innoscope.target.symbols import debuginfod
+
+    found = debuginfod.fetch(modules(), debuginfod.Settings.of(os.environ), download_progress())
+    return found.files, found.notes
+
+
+def download_progress() -> Callable[[str, int, int | None], None] | None:
+    """What shows a download on stderr; None when nobody watches."""
+    if not console.watched():
+        return None
+
+    def show(name: str, done: int, total: int | None) -> None:
+        of = f" of {total / 1e6:,.0f}" if total else ""
+        if total and done >= total:
+            console.wipe()
+        else:
+            console.progress(f"debuginfod: {name} {done / 1e6:,.0f}{of} MB; Ctrl-C goes on without")
+
+    return show

@@ -1,0 +1,131 @@
+"""Options and formats of commands that print folded stacks: ``stacks`` and ``profile``."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from innoscope.sampling.classify import default_classifier
+from innoscope.sampling.render import BINARY, FORMATS, pprof, render
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from innoscope.sampling.fold import Report
+    from innoscope.sampling.render.sink import File, Stdout
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+def _regex(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    try:
+        re.compile(value or "")
+    except re.error as error:
+        raise click.BadParameter(f"{value!r} is not a regular expression: {error}") from error
+    return value
+
+
+def _classes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Wait classes by id, with - or _, or by label."""
+    if not values:
+        return ()
+
+    classes = default_classifier().catalog.classes
+    known = {known.label: name for name, known in classes.items()} | {name: name for name in classes}
+    found = tuple(known.get(value) or known.get(value.replace("-", "_")) for value in values)
+    for value, name in zip(values, found, strict=True):
+        if name is None:
+            raise click.BadParameter(f"there is no class {value!r}; there are: {', '.join(classes)}")
+    return tuple(name for name in found if name)
+
+
+def format_options(function: F) -> F:
+    """``--by``, ``--format``, ``--json`` and ``--output``: ``by, form, as_json, output``."""
+    for option in (
+        click.option(
+            "-o",
+            "--output",
+            type=click.Path(dir_okay=False, path_type=Path),
+            metavar="FILE",
+            help="Write there instead; the file appears whole or not at all.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="The same as --format json."),
+        click.option(
+            "-f", "--format", "form", type=click.Choice(FORMATS), help="Output format.  [default: text]"
+        ),
+        click.option(
+            "--by",
+            type=click.Choice(["stack", "wait", "thread"]),
+            help="Group threads by this (text).  [default: stack]",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def filter_options(function: F) -> F:
+    """``--wait``, ``--grep`` and ``--limit``: ``waits, grep, limit``."""
+    for option in (
+        click.option(
+            "-l",
+            "--limit",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="At most N stacks, classes or threads.",
+        ),
+        click.option(
+            "-g",
+            "--grep",
+            callback=_regex,
+            metavar="REGEX",
+            help="Only threads with a function, name or statement that matches.",
+        ),
+        click.option(
+            "-w",
+            "--wait",
+            "waits",
+            multiple=True,
+            callback=_classes,
+            metavar="CLASS",
+            help="Only threads of this wait class (may be repeated).",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def frame_options(function: F) -> F:
+    """``--inlines`` and ``--kernel``."""
+    for option in (
+        click.option("--kernel", is_flag=True, help="Show the kernel's functions below the server's."),
+        click.option(
+            "--inlines", is_flag=True, help="Show inlined functions too (needs debug info; slower)."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def chosen_format(form: str | None, as_json: bool, by: str | None, output: Path | None) -> str:
+    """The format, or a usage error for options that contradict each other."""
+    if as_json and form not in (None, "json"):
+        raise click.UsageError(f"--json contradicts --format {form}")
+    form = "json" if as_json else form or "text"
+    if by is not None and form != "text":
+        raise click.UsageError(f"--by is for --format text; {form} has its own order")
+    if form in BINARY and output is None and sys.stdout.isatty():
+        raise click.UsageError(f"{form} is not for a terminal: --output FILE")
+    return form
+
+
+def write(report: Report, sink: Stdout | File, form: str, by: str, limit: int | None) -> None:
+    """The report in any format but JSON, of which each command has its own."""
+    if form == "pprof":
+        sink.raw(pprof.encode(report))
+    elif form != "json":
+        for line in render(report, form, by=by, limit=limit):
+            sink.line(line)

@@ -1,0 +1,127 @@
+"""A symbol pack made of a debug file: all names, and where the catalogs' variables and members lie."""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import innoscope
+from innoscope import _native
+from innoscope.common.errors import BadFile
+from innoscope.memory import catalog as memory_catalog
+from innoscope.memory.layout import root
+from innoscope.toggles import catalog as toggle_catalog
+from innoscope.toggles.backends import gdb as backends_gdb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from innoscope._native import RawMember
+    from innoscope.target.symbols.pack_source import Origin
+    from innoscope.toggles.backends.gdb import Described
+    from innoscope.toggles.model import Setting
+
+#: Called with what is done now; in force for as long as it is done.
+Step: TypeAlias = "Callable[[str], AbstractContextManager[object]]"
+
+_LONGEST: Final = 200  # characters of a type in C that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A pack that is not written yet."""
+
+    build_id: str
+    data: bytes
+
+
+def make(origin: Origin, step: Step, *, gdb: str = "gdb") -> Made:
+    """The pack of a file with symbols and, if it has that, debug information. Takes seconds.
+
+    Raises BadFile for a file that is not
+    there, is none, or has no build-id or no symbols.
+    """
+    try:
+        return _make(origin, step, gdb)
+    except _native.NativeError as error:
+        raise BadFile(f"no pack can be made of this file: {error.args[1]}", remedy=_REMEDY) from error
+
+
+_REMEDY: Final = "give the server's debug file, or the server before it was stripped: --file FILE"
+
+
+def _make(origin: Origin, step: Step, gdb: str) -> Made:
+    file = origin.file
+    info = _native.elf_info(str(file))
+    if info.build_id is None:
+        raise BadFile(
+            f"{file} has no build-id, by which a pack is found",
+            remedy="only what was linked with --build-id has one; use its debug file as it is (docs/cli.md)",
+        )
+    if not info.has_symtab:
+        raise BadFile(f"{file} has no symbols: it was stripped", remedy=_REMEDY)
+    layout = _layout(origin, step, gdb) if info.has_debug_info else _as_json({}, {}, {})
+    with step("compressing the names"):
+        about = _about(origin)
+        payload = _native.pack_payload(str(file), _encoded(about), _encoded(layout))
+        data = _native.pack_seal(info.build_id, zlib.compress(payload, 9), len(payload))
+    return Made(info.build_id, data)
+
+
+def _about(origin: Origin) -> dict[str, Any]:
+    made_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    made_by = f"innoscope {innoscope.__version__}"
+    return {"server": origin.server, "made_by": made_by, "made_at": made_at, "made_of": origin.name}
+
+
+def _layout(origin: Origin, step: Step, gdb: str) -> dict[str, Any]:
+    """What the catalogs ask of debug information, for the variables that this build has."""
+    file = origin.file
+    paths, names = memory_catalog.load().paths, [setting.name for setting in memory_settings()]
+    with step(f"reading the debug information of {origin.name}"):
+        symbols = _native.symbol_in_file(str(file), sorted({*names, *map(root, paths)}))
+        paths = tuple(path for path in paths if root(path) in symbols)
+        names = [name for name in names if name in symbols]
+        answers = _native.members_in_file(str(file), [*paths, *names])
+    members, missing = answers or ({}, {})
+    with step(f"reading the debug information of {origin.name} with gdb"):
+        described = backends_gdb.describe(str(file), names, gdb) or {}
+    for name in set(names) - described.keys():
+        if name in members:
+            described[name] = backends_gdb.without_gdb(members[name], symbols[name][0])
+    wanted = set(paths)
+    return _as_json(
+        {path: member for path, member in members.items() if path in wanted},
+        {path: reason for path, reason in missing.items() if path in wanted},
+        described,
+    )
+
+
+def memory_settings() -> Sequence[Setting]:
+    """The variables that some toggle may write into memory, on whichever server; each name once."""
+    ways = [
+        way
+        for toggle in toggle_catalog.load().values()
+        for generation in toggle.generations
+        for way in generation.ways
+        if way.kind == "memory"
+    ]
+    found = {assignment.setting.name: assignment.setting for way in ways for assignment in way.assignments}
+    return [found[name] for name in sorted(found)]
+
+
+def _as_json(
+    members: Mapping[str, RawMember], missing: Mapping[str, str], described: Mapping[str, Described]
+) -> dict[str, Any]:
+    variables = {
+        name: [one.address, one.size, one.kind, one.text[:_LONGEST]] for name, one in described.items()
+    }
+    return {"members": dict(members), "missing": dict(missing), "variables": variables}
+
+
+def _encoded(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()

@@ -1,0 +1,226 @@
+"""What ``innoscope toggle`` says: tables, a plan, a result; for people and for programs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from innoscope.toggles.model import Refused, Risk, same
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from innoscope.target.model import Target
+    from innoscope.toggles.journal_format import Entry
+    from innoscope.toggles.model import Generation, Plan, Raw, Step, Toggle, Way
+
+LIST = ("TOGGLE", "NOW", "RANGE", "WAYS", "RISK", "WHAT IT IS, OR WHY NOT HERE")
+HISTORY = ("ID", "WHEN", "WHO", "SERVER", "TOGGLE", "CHANGE", "WAY", "OUTCOME", "UNTIL", "WHY")
+_WAYS = {
+    "sql": "SET GLOBAL; nothing stops",
+    "memory": "one write into its memory; nothing stops",
+}
+_DAY_S = 86_400
+_READABLE = 100  # columns of a paragraph
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """A toggle on one server: its value now, the values it takes and its ways; or why it has none."""
+
+    toggle: Toggle
+    now: str | None = None
+    allowed: str = ""
+    generation: Generation | None = None
+    why_not: str | None = None
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """Those that may be used here."""
+        return self.generation.ways if self.generation else ()
+
+    def row(self) -> tuple[str, ...]:
+        """Cells of LIST."""
+        toggle = self.toggle
+        if self.why_not is not None:
+            return (
+                toggle.name,
+                "–",
+                "",
+                "none",
+                toggle.risk.value,
+                self.why_not.removeprefix(f"{toggle.name}: "),
+            )
+        kinds = ", ".join(dict.fromkeys(way.kind for way in self.ways))
+        return (toggle.name, self.now or "?", self.allowed, kinds, toggle.risk.value, toggle.title)
+
+    def document(self) -> Mapping[str, object]:
+        """The same for programs."""
+        return {
+            "toggle": self.toggle.name,
+            "title": self.toggle.title,
+            "what": self.toggle.what,
+            "risk": self.toggle.risk.value,
+            "now": self.now,
+            "allowed": self.allowed,
+            "ways": [{"kind": way.kind, "settings": _settings(way), "note": way.note} for way in self.ways],
+            "never": dict(self.generation.never) if self.generation else {},
+            "why_not": self.why_not,
+            "also": self.toggle.also,
+            "undo": self.toggle.undo,
+        }
+
+
+def title(target: Target) -> str:
+    """``mysql 5.6.24, pid 4242``."""
+    return f"{target.flavour} {dotted(target.version)}, pid {target.pid}"
+
+
+def show_lines(here: Here, target: Target) -> Iterator[str]:
+    """Everything that is known of a toggle, and what it is on this server."""
+    toggle = here.toggle
+    yield f"{toggle.name}: {toggle.title} ({toggle.risk.value})"
+    yield from wrap(toggle.what, _READABLE, initial_indent="  ", subsequent_indent="  ")
+    yield from _labelled("also", toggle.also)
+    yield from _labelled("undo", toggle.undo)
+    if toggle.risk is Risk.DANGEROUS:
+        yield from _labelled("confirm", "by typing its name, or --confirm " + toggle.name)
+    yield ""
+    yield title(target)
+    if here.why_not is not None:
+        yield from _labelled("not here", here.why_not)
+        return
+    yield from _labelled("now", here.now or "cannot be told: innoscope toggle plan says why")
+    yield from _labelled("values", here.allowed)
+    for way in here.ways:
+        yield from _labelled(way.kind, f"{', '.join(_settings(way))} ({_WAYS[way.kind]})")
+        yield from _labelled("", way.note)
+    for kind, reason in (here.generation.never if here.generation else {}).items():
+        yield from _labelled(f"{kind}: no", reason)
+
+
+def plan_lines(target: Target, plan: Plan) -> Iterator[str]:
+    """Exactly what would be done."""
+    toggle = plan.toggle
+    yield f"{title(target)}: {toggle.name} → {plan.value}, by {plan.way.kind} ({_WAYS[plan.way.kind]})"
+    for kind, reason in plan.passed:
+        yield from _labelled("not by", f"{kind}: {reason}")
+    for step in plan.steps:
+        yield from _labelled("step", _step_text(step))
+    for text in dict.fromkeys(filter(None, (toggle.also, plan.way.note, *plan.warnings))):
+        yield from _labelled("note", text)
+    passed = sum(verdict.ok for verdict in plan.verdicts)
+    yield from _labelled("checks", f"{passed} of {len(plan.verdicts)} passed")
+    for verdict in plan.refusals:
+        yield from _labelled("not ok", f"{verdict.check}: {verdict.reason}")
+    kept = f"; {toggle.undo}" if toggle.undo else ""
+    yield from _labelled("undo", f"innoscope toggle undo {toggle.name}{kept}")
+
+
+def plan_document(target: Target, plan: Plan) -> Mapping[str, object]:
+    """The same for programs."""
+    return {
+        "target": target.document(),
+        "toggle": plan.toggle.name,
+        "risk": plan.toggle.risk.value,
+        "value": plan.value,
+        "way": plan.way.kind,
+        "steps": [asdict(step) for step in plan.steps],
+        "checks": [asdict(verdict) for verdict in plan.verdicts],
+        "possible": not plan.refusals,
+        "warnings": list(plan.warnings),
+        "passed": [{"way": kind, "reason": reason} for kind, reason in plan.passed],
+    }
+
+
+def refusal(plan: Plan) -> Refused:
+    """The error for a plan that checks say no to: all reasons, all remedies."""
+    reasons = "; ".join(verdict.reason or verdict.check for verdict in plan.refusals)
+    remedies = dict.fromkeys(verdict.remedy for verdict in plan.refusals if verdict.remedy)
+    return Refused(f"{plan.toggle.name} is not changed: {reasons}", remedy="\n".join(remedies) or None)
+
+
+def done_lines(entry: Entry) -> Iterator[str]:
+    """What was changed, and how it is undone."""
+    yield f"{entry.toggle} is {entry.value} (by {entry.way}, {entry.id})"
+    for step in entry.steps:
+        yield f"  {step.setting}: {_change(step)}"
+    if entry.until is not None:
+        yield f"  undone by itself at {clock(entry.until)}; before: innoscope toggle undo {entry.id}"
+    else:
+        yield f"  undo: innoscope toggle undo {entry.id}"
+
+
+def undone_lines(entry: Entry) -> Iterator[str]:
+    """What was set back; ``entry`` is that of the change."""
+    if entry.outcome != "undone":
+        yield f"{entry.toggle}: nothing to set back, {entry.id} had not been written"
+        return
+    yield f"{entry.toggle} is as it was before {entry.id} of {clock(entry.at)}, by {entry.who}"
+    for step in reversed(entry.steps):
+        yield f"  {step.setting}: {_change(replace(step, old=step.new, new=step.old))}"
+
+
+def history_row(entry: Entry) -> tuple[str, ...]:
+    """Cells of HISTORY."""
+    server = f"{entry.server.flavour} {dotted(entry.server.version)} pid {entry.server.pid}"
+    steps = ", ".join(f"{step.setting} {_change(step)}".rstrip() for step in entry.steps)
+    what = entry.toggle + (f" {entry.value}" if entry.value else "")
+    outcome = entry.outcome + (f" by {entry.undone_by}" if entry.undone_by else "")
+    return (
+        entry.id, clock(entry.at), entry.who, server,
+        f"undo of {entry.undoes}" if entry.undoes else what, steps, entry.way,
+        f"{outcome}: {entry.reason}" if entry.reason else outcome,
+        clock(entry.until) if entry.until and entry.outcome == "done" else "", entry.why or "",
+    )  # fmt: skip
+
+
+def entry_document(entry: Entry) -> dict[str, Any]:
+    """An entry of the journal, and the command that undoes it."""
+    undoable = entry.outcome == "done" and any(step.old is not None for step in entry.steps)
+    undo = f"innoscope toggle undo {entry.id}" if undoable and not entry.undoes else None
+    return {**asdict(entry), "undo_command": undo}
+
+
+def clock(at: float) -> str:
+    """The local time; with the date when it is not within a day."""
+    form = "%H:%M:%S" if abs(at - time.time()) < _DAY_S else "%Y-%m-%d %H:%M:%S"
+    return datetime.fromtimestamp(at).astimezone().strftime(form)
+
+
+def dotted(version: Sequence[int]) -> str:
+    """``5.6.24``."""
+    return ".".join(map(str, version)) or "of unknown version"
+
+
+def _step_text(step: Step) -> str:
+    """``innodb_x: 56 → 0``; for memory what is written where, and who says so."""
+    text = f"{step.setting}: {_change(step)}"
+    if step.address is None:
+        return text
+    return f"{text}, {step.size} bytes {step.type} at {step.address:#x} (from {step.origin})"
+
+
+def _change(step: Step) -> str:
+    """``56 → 0``; ``OFF → ON`` also where the server says 0 of it; ``OFF, as it is``; nothing for a call."""
+    if step.old is None or step.new is None:
+        return ""
+    switch = isinstance(step.old, bool) or isinstance(step.new, bool)
+    old, new = ((_switch(raw) if switch else str(raw)) for raw in (step.old, step.new))
+    return f"{new}, as it is" if same(step.old, step.new) else f"{old} → {new}"
+
+
+def _switch(raw: Raw) -> str:
+    return "ON" if same(raw, True) else "OFF" if same(raw, False) else str(raw)
+
+
+def _settings(way: Way) -> list[str]:
+    return [assignment.setting.name for assignment in way.assignments]
+
+
+def _labelled(label: str, text: str | None) -> Iterator[str]:
+    if text:
+        yield f"  {label:<9} {text}"

@@ -1,0 +1,144 @@
+"""What one look shows: its distinct stacks, chosen and ordered as the person asked."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from innoscope.sampling.fold import Group
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Mapping
+
+    from innoscope.sampling.model import Dump, Frame, Thread
+
+#: Wait classes of threads that have nothing to do.
+IDLE = frozenset({"idle", "background_idle"})
+
+#: A wait class and the labels of the frames, innermost first: what makes two stacks the same one.
+Key = tuple[str, tuple[str, ...]]
+
+
+class Order(StrEnum):
+    """How the stacks are sorted."""
+
+    THREADS = "threads"
+    CHANGE = "change"
+    CLASS = "class"
+    FUNCTION = "function"
+
+    @property
+    def next(self) -> Order:
+        """The order that follows this one, round and round."""
+        orders = list(Order)
+        return orders[(orders.index(self) + 1) % len(orders)]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which stacks are shown, and in which order."""
+
+    wait: str | None = None
+    text: str = ""
+    hide_idle: bool = False
+    order: Order = Order.THREADS
+
+
+@dataclass(frozen=True)
+class Row:
+    """One distinct stack and the threads that are in it."""
+
+    key: Key
+    frames: tuple[Frame, ...]
+    threads: tuple[Thread, ...]
+    change: int = 0  # threads more (or fewer) than at the look before
+
+    @property
+    def wait(self) -> str:
+        """The wait class, as an id of the catalog."""
+        return self.key[0]
+
+    @property
+    def count(self) -> int:
+        """How many threads are in this stack."""
+        return len(self.threads)
+
+    @cached_property
+    def group(self) -> Group:
+        """The threads added up: statements, trust."""
+        group = Group(self.wait, self.frames)
+        for thread in self.threads:
+            group.add(thread)
+        return group
+
+    @property
+    def queries(self) -> Counter[str]:
+        """Statements (digests) that these threads run, with the number of threads in each."""
+        return self.group.queries
+
+    @cached_property
+    def haystack(self) -> str:
+        """What a text filter looks into, in lower case."""
+        asking = [thread.query for thread in self.threads if thread.query]
+        people = {f"{query.user}@{query.host} {query.db}" for query in asking}
+        names = {f"{thread.comm} {thread.tid}" for thread in self.threads}
+        return "\n".join((*self.key[1], *self.queries, *people, *names)).lower()
+
+
+class Picture:
+    """One look, folded: equal stacks become one row."""
+
+    def __init__(self, dump: Dump, before: Picture | None = None) -> None:
+        """Fold ``dump``; ``before`` is the picture that changes are counted from."""
+        self.dump = dump
+        groups = _group(dump)
+        self.counts: dict[Key, int] = {key: len(threads) for key, threads in groups.items()}
+        then = before.counts if before else self.counts
+        self.rows = [
+            Row(key, threads[0].frames, tuple(threads), len(threads) - then.get(key, 0))
+            for key, threads in groups.items()
+        ]
+
+    def choose(self, choice: Choice) -> list[Row]:
+        """The rows that ``choice`` lets through, in its order."""
+        needle = choice.text.lower()
+        rows = [
+            row
+            for row in self.rows
+            if (choice.wait is None or row.wait == choice.wait)
+            and not (choice.hide_idle and row.wait in IDLE)
+            and (not needle or needle in row.haystack)
+        ]
+        return sorted(rows, key=lambda row: _sort_key(row, choice.order))
+
+
+def waits(counts: Mapping[str, int], choice: Choice) -> list[tuple[str, int]]:
+    """Wait classes with their threads, most first, idle ones left out if so chosen."""
+    shown = [(wait, count) for wait, count in counts.items() if not (choice.hide_idle and wait in IDLE)]
+    return sorted(shown, key=lambda item: (-item[1], item[0]))
+
+
+def _group(dump: Dump) -> dict[Key, list[Thread]]:
+    """Threads by stack. The engine gives equal stacks one tuple, so names are looked up once per stack."""
+    labels: dict[int, tuple[str, ...]] = {}
+    groups: defaultdict[Key, list[Thread]] = defaultdict(list)
+    for thread in dump.threads:
+        names = labels.get(id(thread.frames))
+        if names is None:
+            names = labels[id(thread.frames)] = tuple([frame.label for frame in thread.frames])
+        groups[thread.wait, names].append(thread)
+    return groups
+
+
+def _sort_key(row: Row, order: Order) -> tuple[object, ...]:
+    if order is Order.CHANGE:
+        return (-abs(row.change), -row.count, row.key)
+    if order is Order.CLASS:
+        return (row.wait, -row.count, row.key)
+    if order is Order.FUNCTION:
+        return (row.key[1], -row.count)
+    return (-row.count, row.key)

@@ -1,0 +1,68 @@
+"""Recording without a screen: ``innoscope top --record FILE`` where there is no terminal."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from innoscope.common.errors import NoSuchProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+    from innoscope.cli.top.snapshot_loop import Looker
+
+
+def record(looker: Looker, *, interval_s: float, duration_s: float | None, say: Callable[[str], None]) -> int:
+    """Look until the time is up, a signal comes or the server ends; returns the number of looks."""
+    looks = late = 0
+    begun = due = time.monotonic()
+    said_at = begun
+    problems: set[str] = set()
+    with _stop_event() as stop:
+        while not stop.is_set() and (duration_s is None or due - begun < duration_s - 1e-6):
+            try:
+                sight = looker.look()
+            except NoSuchProcess as error:
+                if not looks:
+                    raise
+                say(f"the server ended: {error.what}")
+                break
+            looks += 1
+            for problem in {sight.sql_problem, *sight.dump.notes} - {None} - problems:
+                problems.add(str(problem))
+                say(str(problem))
+            if sight.record_problem:
+                say(sight.record_problem)
+                break
+            now = time.monotonic()
+            if now - said_at >= 10:
+                said_at = now
+                say(f"{looks:,} looks, {late:,} late, {len(sight.dump.threads):,} threads")
+            due += interval_s
+            missed = max(0, int((now - due) // interval_s) + 1) if now > due else 0
+            late += missed
+            due += missed * interval_s
+            stop.wait(max(0.0, due - now))
+    say(f"{looks:,} looks recorded, {late:,} late")
+    return looks
+
+
+@contextmanager
+def _stop_event() -> Iterator[threading.Event]:
+    """Set by SIGINT or SIGTERM: a recording that is stopped ends with a whole line."""
+    stop = threading.Event()
+
+    def stopped(_signum: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, stopped) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

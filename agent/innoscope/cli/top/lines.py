@@ -1,0 +1,134 @@
+"""The lines of the view as plain text of a given width; nothing here knows of a terminal."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len, set_cell_size
+
+from innoscope.cli.top.history import bar, sparkline
+from innoscope.sampling.render.words import clean, milliseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from innoscope.cli.top.frame import Row
+    from innoscope.sampling.model import Dump, Frame
+
+_SUFFIX = re.compile(
+    r"\.(?:isra|part|constprop|cold|lto_priv|llvm)(?:\.\d+)*| \[clone [^]]*\]|@@?[A-Z]+[\w.]*|@plt"
+)
+_LIBC = re.compile(r"(?:libc|libpthread|ld|librt)[.-]|\[vdso\]|ld-linux")
+
+
+def fit(text: str, columns: int) -> str:
+    """Exactly ``columns`` cells: padded, or cut with an ellipsis."""
+    if columns <= 0:
+        return ""
+    if cell_len(text) <= columns:
+        return set_cell_size(text, columns)
+    return set_cell_size(text, columns - 1) + "…"
+
+
+def clock(moment: float) -> str:
+    """Local time of day of a Unix time."""
+    return datetime.fromtimestamp(moment).astimezone().strftime("%H:%M:%S")
+
+
+def short(label: str) -> str:
+    """A function without its parameters, template arguments, return type and compiler suffixes."""
+    name = label.replace("(anonymous namespace)::", "")
+    if "operator" in name:
+        return name
+    name = _SUFFIX.sub("", name)
+    name = name.split("(", 1)[0] if not name.startswith("(") else name
+    while (bare := re.sub(r"<[^<>]*>", "", name)) != name:
+        name = bare
+    return name.rsplit(" ", 1)[-1] or label
+
+
+def leaf_first(frames: Sequence[Frame]) -> str:
+    """``leaf ← caller ← …``. Of C library frames at the leaf only the one the server called is kept."""
+    start = 0
+    while start + 1 < len(frames) and _is_libc(frames[start]) and _is_libc(frames[start + 1]):
+        start += 1
+    return " ← ".join(short(clean(frame.label)) for frame in frames[start:]) or "(no frames)"
+
+
+def _is_libc(frame: Frame) -> bool:
+    return frame.kernel or _LIBC.match(frame.module) is not None
+
+
+def server(dump: Dump) -> str:
+    """``MySQL 5.6.24 pid 1234``."""
+    target = dump.target
+    flavour = {"mysql": "MySQL", "mariadb": "MariaDB"}.get(target.flavour, target.flavour)
+    version = ".".join(map(str, target.version)) or "(version unknown)"
+    return f"{clean(flavour)} {version} pid {target.pid}"
+
+
+def headline(dump: Dump, columns: int) -> str:
+    """Who, how many threads, in what time, by which method; the time at the right end."""
+    touched = "not stopped" if dump.method == "bpf" else "each thread held for a moment"
+    took = f"{len(dump.threads):,} threads in {milliseconds(dump.duration_ms)}"
+    right = clock(dump.taken_at)
+    return f"{fit(f'{server(dump)} · {took} · {dump.method}, {touched}', columns - len(right) - 1)} {right}"
+
+
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """The columns of a line and of its parts; one for all lines, so that they stand under each other."""
+
+    line: int
+    name: int  # the wait class, as wide as the widest label shown
+
+    @classmethod
+    def of(cls, columns: int, labels: Iterable[str]) -> Widths:
+        """As much as the labels need, within a quarter of the line."""
+        widest = max((cell_len(label) for label in labels), default=0)
+        return cls(columns, min(max(widest, len("WAIT CLASS")), max(12, columns // 4)))
+
+    @property
+    def spark(self) -> int:
+        """Columns of the sparkline: 60 (one a second), else 30 or 15."""
+        return 60 if self.line >= 120 else 30 if self.line >= 76 else 15
+
+    @property
+    def bar(self) -> int:
+        """Columns of the bar: what name, count and sparkline leave."""
+        return max(3, self.line - self.name - 10 - self.spark)
+
+
+def waits_head(widths: Widths) -> str:
+    """The head of the wait classes."""
+    text = f"{fit('WAIT CLASS', widths.name)} {'threads':>7} {fit('now', widths.bar)} last minute"
+    return fit(text, widths.line)
+
+
+def wait_line(label: str, count: int, highest: int, series: Sequence[int | None], widths: Widths) -> str:
+    """One wait class: name, threads, bar, the last minute."""
+    filled = fit(bar(count, highest, widths.bar), widths.bar)
+    return f"{fit(clean(label), widths.name)} {count:>7,} {filled} {sparkline(series)}"
+
+
+def stacks_head(widths: Widths, sort: str) -> str:
+    """The head of the stacks; ``sort`` names the order."""
+    left = f"threads change {fit('CLASS', widths.name)} STACK, innermost function first"
+    right = f"by {sort}"
+    return f"{fit(left, widths.line - len(right) - 1)} {right}"
+
+
+def stack_lines(row: Row, label: str, widths: Widths) -> list[str]:
+    """One stack: a line of its own and, if its threads run statements, a second one with the commonest."""
+    change = f"{row.change:+,}" if row.change else "·"
+    marks = f"{row.group.marks} " if row.group.marks else ""
+    name = fit(clean(label), widths.name)
+    lines = [fit(f"{row.count:>7,} {change:>6} {name} {marks}{leaf_first(row.frames)}", widths.line)]
+    if row.queries:
+        (text, count), *others = row.queries.most_common()
+        more = f" (and {len(others):,} more)" if others else ""
+        lines.append(fit(f"{'':14} └ {count:,}×{more} {clean(text)}", widths.line))
+    return lines

@@ -1,0 +1,140 @@
+"""``innoscope top`` on a terminal: a look a second in a worker thread, never two at a time."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from innoscope.cli.top.frame import Picture
+from innoscope.cli.top.lines import clock
+from innoscope.cli.top.snapshot_loop import Looker, OwnCost, Sight
+from innoscope.cli.top.view import StacksApp
+from innoscope.common.errors import InnoscopeError, NoSuchProcess
+
+if TYPE_CHECKING:
+    from textual.timer import Timer
+
+
+class Looked(Message):
+    """A look ended, well or not."""
+
+    def __init__(self, result: Sight | InnoscopeError) -> None:
+        super().__init__()
+        self.result = result
+
+
+class TopApp(StacksApp):
+    """The live view. ``duration_s`` ends it by itself."""
+
+    TITLE = "innoscope top"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("space", "freeze", "Freeze", priority=True)]
+    FOOT: ClassVar[str] = "⏎ open  space freeze  s sort  f class  / find  i idle  n notes  ? help  q quit"
+    KEYS: ClassVar[tuple[str, ...]] = (
+        "space           freeze the picture, or let it go on; looking never pauses",
+    )
+
+    def __init__(self, looker: Looker, *, interval_s: float, duration_s: float | None = None) -> None:
+        super().__init__()
+        self._looker = looker
+        self._interval_s = interval_s
+        self._duration_s = duration_s
+        self._cost = OwnCost()
+        self._percent = self._cost.mark()
+        self._looking = False
+        self._timer: Timer | None = None
+        self._newest: Picture | None = None
+        self._sight: Sight | None = None
+        self._failure: str | None = None
+        self.late = 0
+        self.frozen = False
+        self.ended_at: float | None = None
+
+    def on_mount(self) -> None:
+        """Look at once, then at every interval."""
+        self._timer = self.set_interval(self._interval_s, self._tick)
+        self._tick()
+        if self._duration_s is not None:
+            self.set_timer(self._duration_s, self.exit)
+
+    def _tick(self) -> None:
+        if self._looking:
+            self.late += 1
+            self.draw_head()
+            return
+        self._looking = True
+        self.run_worker(self._look, thread=True, exit_on_error=True)
+
+    def _look(self) -> None:
+        """Runs in a worker thread."""
+        result: Sight | InnoscopeError
+        try:
+            result = self._looker.look()
+        except InnoscopeError as error:
+            result = error
+        self.post_message(Looked(result))
+
+    def on_looked(self, message: Looked) -> None:
+        """Show a look, or say why there is none."""
+        self._looking = False
+        self._percent = self._cost.mark()
+        if isinstance(message.result, InnoscopeError):
+            self._missed(message.result)
+            return
+        self._failure = None
+        self._sight = message.result
+        dump = message.result.dump
+        self.history.add(dump.taken_at, dump.waits)
+        self._newest = Picture(dump, self._newest)
+        if self.frozen:
+            self.draw_head()
+        else:
+            self.show(self._newest)
+
+    def _missed(self, error: InnoscopeError) -> None:
+        self._failure = " ".join(filter(None, (error.what, error.remedy and f"({error.remedy})")))
+        if isinstance(error, NoSuchProcess):
+            self.ended_at = time.time()
+            if self._timer:
+                self._timer.stop()
+        self.draw_head()
+
+    def action_freeze(self) -> None:
+        """Hold the picture, or catch up."""
+        self.frozen = not self.frozen
+        if not self.frozen and self._newest:
+            self.picture = self._newest
+        self.draw()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """A space typed into the filter is a space."""
+        typing = self.focused is not None and self.focused.id == "filter"
+        return not (action == "freeze" and typing)
+
+    def status(self) -> str:
+        """Pace, late looks, own cost."""
+        cost = "–" if self._percent is None else f"{self._percent:.1f} %"
+        late = f"{self.late:,} late" if self.late else "none late"
+        words = [f"every {self._interval_s:g} s, {late}", f"own CPU {cost}"]
+        if recorder := self._looker.recorder:
+            words.append(f"{recorder.looks:,} recorded")
+        return " · ".join(words)
+
+    def messages(self) -> list[str]:
+        """The end of the server, a freeze, failures, notes."""
+        texts = []
+        if self.ended_at is not None:
+            ended = f"THE SERVER ENDED at {clock(self.ended_at)}; this is the last picture, q quits"
+            texts.append(f"{ended}. {self._failure}")
+        elif self._failure:
+            texts.append(f"LOOK FAILED: {self._failure}; trying again")
+        if self.frozen:
+            texts.append("FROZEN: space goes on")
+        if self._sight:
+            texts += filter(None, (self._sight.record_problem, self._sight.sql_problem))
+        if self.picture and (notes := self.picture.dump.notes):
+            more = f" (+{len(notes) - 1}, n shows all)" if len(notes) > 1 else ""
+            texts.append(f"note{more}: {notes[0]}")
+        return texts

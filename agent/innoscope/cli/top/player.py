@@ -1,0 +1,112 @@
+"""Where a replay stands: position, speed, playing or not. Pure; the screen asks it for the look to show."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from innoscope.common.errors import InnoscopeError
+
+if TYPE_CHECKING:
+    from innoscope.sampling.recording import Recording
+
+SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+_CLOCK = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d(?:\.\d+)?))?")
+_OFFSET = re.compile(r"([+-])(\d+(?:\.\d+)?)s?")
+
+
+class Player:
+    """A clock that runs over a recording. ``moment`` is the time replayed, in Unix seconds."""
+
+    def __init__(self, recording: Recording, start: float | None = None) -> None:
+        self.recording = recording
+        self.moment = recording.times[0] if start is None else start
+        self.seek(self.moment)
+        self.playing = True
+        self._speed = SPEEDS.index(1.0)
+
+    @property
+    def index(self) -> int:
+        """The look that is shown, from 0."""
+        return self.recording.at(self.moment)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the last look is shown."""
+        return self.index == len(self.recording) - 1
+
+    @property
+    def speed(self) -> float:
+        """Recorded seconds per second."""
+        return SPEEDS[self._speed]
+
+    def advance(self, elapsed_s: float) -> None:
+        """Let ``elapsed_s`` real seconds pass. The end stops the clock."""
+        if self.playing:
+            self.seek(self.moment + elapsed_s * self.speed)
+            self.playing = not self.at_end
+
+    def seek(self, moment: float) -> None:
+        """Go to a moment, within the recording."""
+        self.moment = min(max(moment, self.recording.times[0]), self.recording.times[-1])
+
+    def toggle(self) -> None:
+        """Play or pause; at the end, play from the start."""
+        if self.at_end and not self.playing:
+            self.seek(self.recording.times[0])
+        self.playing = not self.playing
+
+    def step(self, looks: int) -> None:
+        """Pause, and go some looks on or back."""
+        self.playing = False
+        index = min(max(self.index + looks, 0), len(self.recording) - 1)
+        self.moment = self.recording.times[index]
+
+    def faster(self, steps: int) -> None:
+        """Change the speed."""
+        self._speed = min(max(self._speed + steps, 0), len(SPEEDS) - 1)
+
+
+def parse_moment(text: str, first: float, last: float) -> float:
+    """A moment of a recording that runs from ``first`` to ``last`` (Unix seconds).
+
+    ``HH:MM[:SS]`` is local time, the first such time not before the start; ``+S`` counts seconds from the
+    start, ``-S`` from the end; anything else must be an ISO date and time.
+    """
+    try:
+        moment = _moment(text, first, last)
+    except ValueError:
+        raise InnoscopeError(
+            f"“{text}” is not a time", remedy="use HH:MM, HH:MM:SS, 2026-01-31T03:00:00, +SECONDS or -SECONDS"
+        ) from None
+    if not int(first) <= moment <= last + 1:
+        span = f"{_local(first)} to {_local(last)}"
+        raise InnoscopeError(f"{text} is not within the recording", remedy=f"it runs from {span}")
+    return moment
+
+
+def _moment(text: str, first: float, last: float) -> float:
+    if match := _OFFSET.fullmatch(text):
+        return first + float(match[2]) if match[1] == "+" else last - float(match[2])
+    return _clock(text, first) if _CLOCK.fullmatch(text) else datetime.fromisoformat(text).timestamp()
+
+
+def _clock(text: str, first: float) -> float:
+    match = _CLOCK.fullmatch(text)
+    assert match  # noqa: S101 - the caller has matched it
+    begin = datetime.fromtimestamp(first).astimezone()
+    seconds = float(match[3] or 0)
+    moment = begin.replace(
+        hour=int(match[1]), minute=int(match[2]), second=int(seconds), microsecond=int(seconds % 1 * 1e6)
+    )
+    if moment.timestamp() < int(first):
+        # A minute without seconds may name the very minute the recording begins in.
+        if match[3] is None and moment.timestamp() + 60 > first:
+            return first
+        moment += timedelta(days=1)
+    return moment.timestamp()
+
+
+def _local(moment: float) -> str:
+    return datetime.fromtimestamp(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S")

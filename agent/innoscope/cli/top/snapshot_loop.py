@@ -1,0 +1,93 @@
+"""Looks at a live server, one after the other, with statements and a recording beside them if wanted."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from innoscope.common.errors import InnoscopeError
+from innoscope.sampling.engine import attach_queries
+
+if TYPE_CHECKING:
+    from innoscope.cli.top.statements import QueryFeed
+    from innoscope.sampling.model import Dump
+    from innoscope.sampling.recording import Recorder
+
+SQL_PATIENCE_S = 0.2
+
+
+class Eyes(Protocol):
+    """What takes one look: the stack engine."""
+
+    def look(self) -> Dump:
+        """All threads, once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """One look, and what went wrong beside it."""
+
+    dump: Dump
+    sql_problem: str | None = None
+    record_problem: str | None = None
+
+
+class Looker:
+    """Takes one look at a time. Not thread-safe: the caller never lets two overlap."""
+
+    def __init__(
+        self,
+        eyes: Eyes,
+        *,
+        feed: QueryFeed | None = None,
+        recorder: Recorder | None = None,
+        patience_s: float = SQL_PATIENCE_S,
+    ) -> None:
+        """``patience_s`` is how long a look waits for SQL."""
+        self._patience_s = patience_s
+        self._eyes = eyes
+        self._feed = feed
+        self.recorder = recorder
+        self._record_problem: str | None = None
+
+    def look(self) -> Sight:
+        """One look. What the engine raises comes through; SQL and the recording only leave a word."""
+        if self._feed:
+            self._feed.ask()
+        dump = self._eyes.look()
+        if self._feed and (queries := self._feed.take(self._patience_s)):
+            dump = attach_queries(dump, queries)
+        self._record(dump)
+        return Sight(dump, self._feed.problem if self._feed else None, self._record_problem)
+
+    def _record(self, dump: Dump) -> None:
+        if self.recorder is None or self._record_problem:
+            return
+        try:
+            self.recorder.write(dump)
+        except InnoscopeError as error:
+            self._record_problem = f"recording stopped after {self.recorder.looks:,} looks: {error.what}"
+
+
+class OwnCost:
+    """CPU time of this process over the last seconds."""
+
+    def __init__(self, span_s: float = 10.0) -> None:
+        self._span_s = span_s
+        self._marks: deque[tuple[float, float]] = deque()
+
+    def mark(self) -> float | None:
+        """Percent of one core since the oldest mark kept; None before there is one."""
+        times = os.times()
+        now, used = time.monotonic(), times.user + times.system
+        percent = None
+        if self._marks and now > self._marks[0][0]:
+            percent = 100 * (used - self._marks[0][1]) / (now - self._marks[0][0])
+        self._marks.append((now, used))
+        while self._marks[0][0] < now - self._span_s:
+            self._marks.popleft()
+        return percent

@@ -1,0 +1,109 @@
+"""Statements beside the stacks, asked in a thread of their own: SQL can fail or hang alone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+from innoscope.common.errors import InnoscopeError
+from innoscope.target import sql
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from innoscope.target.login import Connection
+    from innoscope.target.model import Query, Target
+
+RETRY_S = 5.0  # after a failure; doubled with each further one, up to MAX_RETRY_S
+MAX_RETRY_S = 60.0
+
+
+class Ask(Protocol):
+    """One question to the server."""
+
+    def __call__(self) -> Mapping[int, Query]:
+        """The statement of each thread, by thread id in the server's pid namespace."""
+        ...
+
+
+class SqlAsk:
+    """Asks over one connection that is kept, and made anew after a failure."""
+
+    def __init__(self, target: Target, *, options_file: str | None = None, user: str | None = None) -> None:
+        self._target = target
+        self._options_file = options_file
+        self._user = user
+        self._connection: Connection | None = None
+
+    def __call__(self) -> Mapping[int, Query]:
+        """Ask; any failure closes the connection and is raised."""
+        if self._connection is None:
+            self._connection = sql.connect(self._target, self._options_file, self._user)
+        try:
+            return sql.queries(self._target, self._connection)
+        except Exception:
+            with suppress(Exception):
+                self._connection.close()
+            self._connection = None
+            raise
+
+
+class QueryFeed:
+    """Runs ``ask`` on a daemon thread, at most one at a time; a server that hangs leaves the caller free."""
+
+    def __init__(
+        self, ask: Ask, *, retry_s: float = RETRY_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ask = ask
+        self._retry_s = retry_s
+        self._clock = clock
+        self._wanted = threading.Event()
+        self._done = threading.Event()
+        self._answer: Mapping[int, Query] | None = None
+        self._failure: str | None = None
+        self._asked_at: float | None = None
+        threading.Thread(target=self._run, name="innoscope-sql", daemon=True).start()
+
+    def ask(self) -> None:
+        """Start a question, unless one is still under way."""
+        if self._asked_at is None:
+            self._asked_at = self._clock()
+            self._done.clear()
+            self._wanted.set()
+
+    def take(self, patience_s: float) -> Mapping[int, Query] | None:
+        """The answer to the last question if it comes within ``patience_s``, else None."""
+        return self._answer if self._done.wait(patience_s) else None
+
+    @property
+    def problem(self) -> str | None:
+        """Why there are no statements, if so."""
+        asked_at = self._asked_at
+        if self._failure is None and asked_at is not None and (waited_s := self._clock() - asked_at) > 1:
+            return f"the server has not answered SQL for {waited_s:.0f} s"
+        return self._failure
+
+    def _run(self) -> None:
+        pause = self._retry_s
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            try:
+                self._answer, self._failure = self._ask(), None
+            except InnoscopeError as error:
+                self._answer, self._failure = None, _sentence(error)
+            except Exception as error:  # whatever a driver raises must not end the view
+                self._answer, self._failure = None, f"no statements: {type(error).__name__}: {error}"
+            self._done.set()
+            if self._failure is None:
+                pause = self._retry_s
+            else:
+                time.sleep(pause)
+                pause = min(2 * pause, MAX_RETRY_S)
+            self._asked_at = None
+
+
+def _sentence(error: InnoscopeError) -> str:
+    return f"{error.what} ({error.remedy})" if error.remedy else error.what

@@ -1,0 +1,266 @@
+"""The screen: headline, wait classes, busiest stacks. What feeds it is not known here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.text import Text
+from textual.app import App
+from textual.widgets import Input, Static
+
+from innoscope.cli.top import lines
+from innoscope.cli.top.detail import Page, stack_page
+from innoscope.cli.top.frame import Choice, Picture, Row, waits
+from innoscope.cli.top.history import History
+from innoscope.cli.top.listing import Item, Listing
+from innoscope.common import sanitize
+from innoscope.sampling.classify import label
+from innoscope.sampling.render.words import clean, trust
+
+if TYPE_CHECKING:
+    from textual import events
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+MAX_ROWS = 200
+_PARTS = {"head", "trust", "messages", "waits-head", "waits", "stacks-head", "stacks", "filter", "foot"}
+CSS = """
+Screen { layout: vertical; }
+#head, #trust, #waits-head, #stacks-head, #foot { height: 1; padding: 0 1; }
+#head { text-style: bold; }
+#waits-head, #stacks-head, #foot { text-style: reverse; }
+#messages { height: auto; max-height: 4; padding: 0 1; text-style: bold; }
+Listing { scrollbar-size-vertical: 1; overflow-x: hidden; }
+#waits { height: auto; max-height: 40%; }
+#stacks { height: 1fr; }
+#filter { display: none; height: 1; border: none; padding: 0 1; }
+#filter.shown { display: block; }
+"""
+
+
+class StacksApp(App[None]):
+    """The view that ``top`` and ``replay`` share. They call ``show`` with each picture and add their keys."""
+
+    CSS = CSS
+    ENABLE_COMMAND_PALETTE = False
+    AUTO_FOCUS = "#stacks"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("s", "sort", "Sort"),
+        ("f", "class", "Class"),
+        ("slash", "find", "Find"),
+        ("i", "idle", "Idle"),
+        ("n", "notes", "Notes"),
+        ("question_mark", "help", "Help"),
+        ("q", "quit", "Quit"),
+        ("escape", "clear", "All"),
+    ]
+    FOOT: ClassVar[str] = ""
+    KEYS: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.choice = Choice()
+        self.history = History()
+        self.picture: Picture | None = None
+        self._rows: dict[str, Row] = {}
+        self._broken: Exception | None = None
+
+    def compose(self) -> ComposeResult:
+        """Everything from top to bottom."""
+        yield Static(id="head")
+        yield Static(id="trust")
+        yield Static(id="messages")
+        yield Static(id="waits-head")
+        yield Listing(id="waits")
+        yield Static(id="stacks-head")
+        yield Listing(id="stacks")
+        yield Input(id="filter", placeholder="find in functions, statements, users; Enter keeps, Esc clears")
+        yield Static(self.FOOT, id="foot", markup=False)
+
+    def status(self) -> str:
+        """What stands beside the trust tally."""
+        return ""
+
+    def messages(self) -> list[str]:
+        """Lines a person should read now, most important first."""
+        return []
+
+    def run_to_end(self) -> int:
+        """Take the terminal until the person quits; returns the exit code. A bug is raised, not drawn."""
+        self.run()
+        if self._broken is not None:
+            raise self._broken
+        return self.return_code or 0
+
+    def _handle_exception(self, error: Exception) -> None:
+        self._broken = error
+        super()._handle_exception(error)
+
+    def _fatal_error(self) -> None:
+        """Textual would print a traceback with our variables; ``run_to_end`` raises instead."""
+        self._close_messages_no_wait()
+
+    def show(self, picture: Picture) -> None:
+        """Make ``picture`` the one that is shown."""
+        self.picture = picture
+        self.draw()
+
+    def draw(self) -> None:
+        """Draw everything again: after a look, a key, a change of size."""
+        self.draw_head()
+        if self.ready and self.picture is not None:
+            self._draw_waits(self.picture)
+            self._draw_stacks(self.picture)
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is something to draw on: looks also come while the screen is made or taken down."""
+        return bool(self.screen_stack) and {child.id for child in self.screen_stack[0].children} >= _PARTS
+
+    @property
+    def columns(self) -> int:
+        """The cells of a line, without the margin of one on each side and the scroll bar."""
+        return max(20, self.size.width - 3)
+
+    def draw_head(self) -> None:
+        """Headline, trust tally with the status, messages."""
+        if not self.ready:
+            return
+        dump = self.picture.dump if self.picture else None
+        width = self.columns + 1
+        self._put("#head", lines.headline(dump, width) if dump else "taking the first look …")
+        words = filter(None, (trust(dump.tally) if dump else "", self.status()))
+        self._put("#trust", lines.fit(" · ".join(words), width))
+        texts = [lines.fit(clean(text), width) for text in (*self.messages(), *self._chosen())]
+        self._put("#messages", "\n".join(texts))
+        self._static("#messages").display = bool(texts)
+
+    def _chosen(self) -> list[str]:
+        words = [f"class {label(self.choice.wait)}"] if self.choice.wait else []
+        words += [f"text “{self.choice.text}”"] if self.choice.text else []
+        words += ["idle threads hidden"] if self.choice.hide_idle else []
+        return [f"shown: {', '.join(words)} (Esc: all)"] if words else []
+
+    def _draw_waits(self, picture: Picture) -> None:
+        counts = picture.dump.waits
+        counts |= dict.fromkeys(sorted(self.history.known() - counts.keys()), 0)
+        shown = waits(counts, self.choice)
+        highest = max((count for _, count in shown), default=0)
+        names = {wait: ("▸ " if wait == self.choice.wait else "") + label(wait) for wait, _ in shown}
+        widths = lines.Widths.of(self.columns, names.values())
+        items = []
+        for wait, count in shown:
+            series = self.history.series(wait, widths.spark)
+            items.append(Item(wait, (lines.wait_line(names[wait], count, highest, series, widths),)))
+        self._put("#waits-head", lines.waits_head(widths))
+        self._list("#waits").fill(items)
+
+    def _draw_stacks(self, picture: Picture) -> None:
+        rows = picture.choose(self.choice)
+        self._rows = {repr(row.key): row for row in rows[:MAX_ROWS]}
+        widths = lines.Widths.of(self.columns, {label(row.wait) for row in self._rows.values()})
+        items = [
+            Item(key, tuple(lines.stack_lines(row, label(row.wait), widths)))
+            for key, row in self._rows.items()
+        ]
+        if len(rows) > MAX_ROWS:
+            rest = sum(row.count for row in rows[MAX_ROWS:])
+            text = f"… {len(rows) - MAX_ROWS:,} more stacks with {rest:,} threads: narrow them with f or /"
+            items.append(Item(None, (text,)))
+        if not rows:
+            items.append(Item(None, ("no stack matches; Esc shows all",)))
+        self._put("#stacks-head", lines.stacks_head(widths, self.choice.order.value))
+        self._list("#stacks").fill(items)
+
+    def _put(self, selector: str, text: str) -> None:
+        self._static(selector).update(Text(sanitize.block(text), no_wrap=True))
+
+    def _static(self, selector: str) -> Static:
+        return self.screen_stack[0].query_one(selector, Static)
+
+    def _list(self, selector: str) -> Listing:
+        return self.screen_stack[0].query_one(selector, Listing)
+
+    def on_resize(self, _: events.Resize) -> None:
+        """Lines are made to measure."""
+        self.call_after_refresh(self.draw)
+
+    def on_listing_chosen(self, event: Listing.Chosen) -> None:
+        """Enter: a class filters, a stack opens."""
+        if event.listing.id == "waits":
+            self._choose_class(event.key)
+        elif (row := self._rows.get(event.key)) and self.picture:
+            self.push_screen(stack_page(row, label(row.wait), self.picture.dump))
+
+    def action_sort(self) -> None:
+        """The next order."""
+        self._choose(replace(self.choice, order=self.choice.order.next))
+
+    def action_class(self) -> None:
+        """Only the class of the highlighted line, or all again."""
+        waits, stacks = self._list("#waits"), self._list("#stacks")
+        row = self._rows.get(stacks.key or "")
+        self._choose_class(waits.key if waits.has_focus else row.wait if row else None)
+
+    def action_idle(self) -> None:
+        """Hide idle threads, or show them again."""
+        self._choose(replace(self.choice, hide_idle=not self.choice.hide_idle))
+
+    def action_clear(self) -> None:
+        """All stacks again."""
+        self.query_one("#filter", Input).value = ""
+        self._close_find()
+        self._choose(replace(self.choice, wait=None, text="", hide_idle=False))
+
+    def action_find(self) -> None:
+        """Ask for the text to look for."""
+        field = self.query_one("#filter", Input)
+        field.add_class("shown")
+        field.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Filter while typing."""
+        self._choose(replace(self.choice, text=event.value))
+
+    def on_input_submitted(self, _: Input.Submitted) -> None:
+        """Keep the filter, go back to the stacks."""
+        self._close_find()
+
+    def action_notes(self) -> None:
+        """What was degraded in this look, in full."""
+        notes = [*self.messages(), *(self.picture.dump.notes if self.picture else ())]
+        self.push_screen(Page("Notes", map(clean, notes or ["Nothing to note."])))
+
+    def action_help(self) -> None:
+        """The keys."""
+        self.push_screen(Page("Keys", [*self.KEYS, *_KEYS]))
+
+    def _choose_class(self, wait: str | None) -> None:
+        self._choose(replace(self.choice, wait=None if self.choice.wait else wait))
+
+    def _choose(self, choice: Choice) -> None:
+        self.choice = choice
+        self.draw()
+
+    def _close_find(self) -> None:
+        self.query_one("#filter", Input).remove_class("shown")
+        self._list("#stacks").focus()
+
+
+_KEYS = (
+    "↑ ↓ PgUp PgDn   move                Tab     between wait classes and stacks",
+    "Enter           on a stack: all its frames, statements and threads",
+    "                on a class: only that class; again: all",
+    "f               only the class of the highlighted line; again: all",
+    "/               only stacks with this text in a function, statement, user or thread",
+    "i               hide idle threads, or show them again",
+    "s               sort by threads, change since the look before, class, function",
+    "Esc             all stacks again",
+    "n               what could not be seen in this look, and why",
+    "q               quit",
+    "",
+    "exact: did not run while it was copied · on_cpu: was running, sampled · stale: was running, not",
+    "sampled, do not trust it · torn: ran while copied · truncated: deeper than could be copied ·",
+    "incomplete: the outermost frame is not a thread's start",
+)

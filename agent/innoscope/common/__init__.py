@@ -1,0 +1,1 @@
+"""Shared by all packages: errors, cache, output, logging, threads."""

@@ -1,0 +1,168 @@
+"""Threads that must not end: one that fails is started again, one that hangs stops systemd's watchdog."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from innoscope.common.errors import InnoscopeError
+from innoscope.common.sd_notify import notify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    #: Say "I am alive". A supervised function calls it at least once within its deadline.
+    Beat: TypeAlias = Callable[[], None]
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between two checks of all threads.
+CHECK_S: Final = 1.0
+#: The pause before a thread is started again, doubled after each failure in a row.
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 60.0
+#: A thread that ran for this long before it failed is not failing "in a row".
+STEADY_S: Final = 60.0
+#: Failures in a row after which the process exits, so that systemd starts a fresh one: about a minute.
+MOST_FAILURES: Final = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What went wrong in a process so far, and what hangs in it now."""
+
+    watch_failures: int = 0  # attempts to watch a server
+    restarts: int = 0  # of threads
+    stuck: int = 0  # threads that hang, and jobs that do not end
+
+
+class GaveUp(InnoscopeError):
+    """A thread keeps failing; a new process may do better."""
+
+
+class _Task:
+    """One supervised thread. ``finished``: its function returned, which is how it ends on purpose."""
+
+    def __init__(self, name: str, run: Callable[[Beat], None], deadline_s: float) -> None:
+        self.name, self.deadline_s = name, deadline_s
+        self.finished = self.paused = self.hung = False
+        self.failures = 0
+        self.started_at = self.beat_at = self.restart_at = 0.0
+        self.thread: threading.Thread | None = None
+        self._run = run
+
+    def beat(self) -> None:
+        self.beat_at = time.monotonic()
+
+    def start(self) -> None:
+        """Raise RuntimeError when the kernel has no thread for us."""
+        self.started_at = self.beat_at = time.monotonic()
+        self.thread = None
+        thread = threading.Thread(target=self._work, name=self.name, daemon=True)
+        thread.start()
+        self.thread = thread
+
+    @property
+    def alive(self) -> bool:
+        return self.thread is not None and self.thread.is_alive()
+
+    def _work(self) -> None:
+        try:
+            self._run(self.beat)
+            self.finished = True
+        except BaseException as error:  # a panic of the Rust core too; ``check`` starts the thread again
+            _log.error("thread failed", extra={"thread_name": self.name}, exc_info=error)
+
+
+class Supervisor:
+    """The long-lived threads of a process. ``watch`` belongs to the main thread."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, _Task] = {}
+        self._ready = False
+        self.restarts = 0
+
+    def start(self, name: str, run: Callable[[Beat], None], deadline_s: float) -> None:
+        """Run ``run(beat)`` on a thread. It hangs if it has not called ``beat()`` for ``deadline_s``."""
+        task = _Task(name, run, deadline_s)
+        self._tasks[name] = task
+        self._begin(task)
+
+    def ready(self) -> None:
+        """Tell systemd, once, that we do what we are for; from now on its watchdog hears of us."""
+        if not self._ready:
+            self._ready = True
+            notify("READY=1")
+
+    def watch(self, ended: threading.Event) -> None:
+        """Keep all threads running until ``ended``. Raises GaveUp."""
+        while not ended.wait(CHECK_S):
+            if not self.check() and self._ready:
+                notify("WATCHDOG=1")
+        notify("STOPPING=1")
+
+    def check(self) -> list[str]:
+        """Restart threads that failed, and return the names of those that hang. Raises GaveUp."""
+        now = time.monotonic()
+        hung = []
+        for task in list(self._tasks.values()):
+            if task.finished:
+                continue
+            if not task.alive:
+                self._revive(task, now)
+            elif self._hangs(task, now):
+                hung.append(task.name)
+        return hung
+
+    def join(self, name: str, timeout_s: float) -> None:
+        """Wait for a thread that was told to end, but not long."""
+        thread = self._tasks[name].thread
+        if thread is not None:
+            thread.join(timeout_s)
+
+    def join_all(self, timeout_s: float) -> None:
+        """Wait for all threads to end, at most ``timeout_s`` in total."""
+        deadline = time.monotonic() + timeout_s
+        for name in self._tasks:
+            self.join(name, max(0.0, deadline - time.monotonic()))
+
+    def hung(self) -> int:
+        """Return how many threads hang."""
+        return sum(task.hung for task in self._tasks.values())
+
+    def _hangs(self, task: _Task, now: float) -> bool:
+        silent = now - task.beat_at
+        hangs = silent > task.deadline_s
+        if hangs and not task.hung:
+            _log.error("thread hangs", extra={"thread_name": task.name, "silent_s": round(silent)})
+        task.hung = hangs
+        return hangs
+
+    def _revive(self, task: _Task, now: float) -> None:
+        if not task.paused:
+            self._note_failure(task, now)
+        elif now >= task.restart_at:
+            self.restarts += 1
+            self._begin(task)
+
+    def _begin(self, task: _Task) -> None:
+        task.paused = False
+        try:
+            task.start()
+        except (RuntimeError, MemoryError) as error:  # as many threads as we may have
+            _log.error("cannot start a thread", extra={"thread_name": task.name, "error": str(error)})
+
+    def _note_failure(self, task: _Task, now: float) -> None:
+        task.failures = 1 if now - task.started_at >= STEADY_S else task.failures + 1
+        if task.failures >= MOST_FAILURES:
+            raise GaveUp(
+                f"cannot keep the thread {task.name} running: it failed {task.failures} times in a row",
+                remedy="the log has the traceback of each failure",
+            )
+        pause = min(FIRST_PAUSE_S * 2 ** (task.failures - 1), LONGEST_PAUSE_S)
+        task.paused, task.hung, task.restart_at = True, False, now + pause
+        extra = {"thread_name": task.name, "failures": task.failures, "restart_in_s": pause}
+        _log.warning("thread restarts", extra=extra)

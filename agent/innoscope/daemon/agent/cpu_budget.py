@@ -1,0 +1,38 @@
+"""The warning in the log when the agent uses more CPU time than its budget."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from innoscope.daemon.agent.config import Own
+
+_log = logging.getLogger(__name__)
+
+
+class CpuBudget:
+    """Compare the CPU time of one window after the other with the budget.
+
+    The first window begins with the first ``check``.
+    """
+
+    def __init__(self, settings: Own) -> None:
+        self._settings = settings
+        self._start: tuple[float, float] | None = None
+        self._over = False
+
+    def check(self, now: float, used: float) -> None:
+        """Warn if the window is complete and over the budget, and the one before it was not.
+
+        ``now`` is monotonic time and ``used`` the CPU time until then, both in seconds.
+        """
+        began, before = self._start = self._start or (now, used)
+        if now - began < self._settings.window_seconds:
+            return
+        share = (used - before) / (now - began)
+        over = 0 < self._settings.cpu_budget < share
+        if over and not self._over:
+            figures = {"used": f"{share:.1%}", "budget": f"{self._settings.cpu_budget:.1%}"}
+            _log.warning("CPU budget passed", extra=figures | {"remedy": "sudo innoscope self-profile"})
+        self._start, self._over = (now, used), over

@@ -1,0 +1,1 @@
+"""The protocol between sensor and agent, and its client."""

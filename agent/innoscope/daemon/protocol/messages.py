@@ -1,0 +1,231 @@
+"""What travels over the sensor's socket: one request and one reply, each a length of 4 bytes and JSON.
+
+Both sides believe nothing: lengths are bounded before a byte of the body is read, and values are checked.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Final
+
+from innoscope.common.errors import BadFile
+from innoscope.common.samples import Histogram, Outcome, Sample
+from innoscope.common.supervision import Trouble
+from innoscope.target.model import Target
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterable
+
+    from innoscope.common.samples import Value
+
+#: Grows when an old client could not understand a reply any more.
+VERSION: Final = 1
+REQUEST_BYTES: Final = 64 << 10
+REPLY_BYTES: Final = 16 << 20
+_LENGTH: Final = struct.Struct("!I")
+_PIECE: Final = 1 << 18
+#: Buckets are powers of two of nanoseconds: 64 of them reach over 500 years.
+_BUCKETS: Final = 64
+
+
+class BadMessage(BadFile):
+    """A frame that is too long, cut short, or not what it should be."""
+
+
+class TooSlow(Exception):
+    """The other side did not send or take a whole frame in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerReply:
+    """One server as the sensor sees it. A server that ended stays for a while, with mysqld_up 0."""
+
+    name: str
+    target: Target
+    outcomes: tuple[Outcome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to ``collect``. ``boot_id`` and ``pid`` tell one sensor from the next."""
+
+    boot_id: str
+    pid: int
+    cpu_seconds: float
+    rss_bytes: int
+    version: str
+    servers: tuple[ServerReply, ...]
+    sent_at: float
+    trouble: Trouble = field(default_factory=Trouble)
+
+
+def send(wire: socket.socket, message: Any, limit: int, deadline: float) -> None:
+    """Write one frame before the moment ``deadline`` (monotonic). Raises TooSlow, BadMessage or OSError."""
+    body = json.dumps(message, separators=(",", ":")).encode()
+    if len(body) > limit:
+        raise BadMessage(f"a message of {len(body):,} bytes is over the limit of {limit:,}")
+    rest = memoryview(_LENGTH.pack(len(body)) + body)
+    while rest:
+        _set_timeout(wire, deadline)
+        try:
+            rest = rest[wire.send(rest[:_PIECE]) :]
+        except TimeoutError as error:
+            raise TooSlow from error
+
+
+def receive(wire: socket.socket, limit: int, deadline: float) -> Any:
+    """Read one frame before the moment ``deadline``. Raises TooSlow, BadMessage or OSError."""
+    (length,) = _LENGTH.unpack(_exactly(wire, _LENGTH.size, deadline))
+    if length > limit:
+        raise BadMessage(f"a message of {length:,} bytes is announced, over the limit of {limit:,}")
+    try:
+        return json.loads(_exactly(wire, length, deadline))
+    except (ValueError, RecursionError) as error:
+        raise BadMessage(f"a message is not JSON: {error}") from error
+
+
+def _exactly(wire: socket.socket, size: int, deadline: float) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        _set_timeout(wire, deadline)
+        try:
+            part = wire.recv(min(size - len(parts), _PIECE))
+        except TimeoutError as error:
+            raise TooSlow from error
+        if not part:
+            raise BadMessage(f"a message ended after {len(parts):,} of {size:,} bytes")
+        parts += part
+    return bytes(parts)
+
+
+def _set_timeout(wire: socket.socket, deadline: float) -> None:
+    rest = deadline - time.monotonic()
+    if rest <= 0:
+        raise TooSlow
+    wire.settimeout(rest)
+
+
+def encode_outcomes(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
+    """Outcomes as plain values; a sample is ``[metric, value, label, …]``."""
+    return [
+        {
+            "collector": outcome.collector,
+            "success": outcome.success,
+            "seconds": outcome.seconds,
+            "reason": outcome.reason,
+            "samples": _encode_samples(outcome.samples),
+            "past": _encode_samples(outcome.past),
+        }
+        for outcome in outcomes
+    ]
+
+
+def _encode_samples(samples: Iterable[Sample]) -> list[list[Any]]:
+    return [[sample.metric, _encode_value(sample.value), *sample.labels] for sample in samples]
+
+
+def _encode_value(value: Value) -> Any:
+    return [value.total_ns, *value.buckets] if isinstance(value, Histogram) else value
+
+
+def decode_outcomes(data: Any) -> tuple[Outcome, ...]:
+    """The reverse; raises BadMessage."""
+    return tuple(_outcome(item) for item in expect(data, list))
+
+
+def _outcome(data: Any) -> Outcome:
+    reason = expect(data, dict).get("reason")
+    return Outcome(
+        part(data, "collector", str),
+        part(data, "success", bool),
+        part(data, "seconds", float),
+        tuple(_sample(item) for item in part(data, "samples", list)),
+        None if reason is None else expect(reason, str),
+        tuple(_sample(item) for item in expect(data.get("past", []), list)),
+    )
+
+
+def _sample(data: Any) -> Sample:
+    if not isinstance(data, list) or len(data) < 2:
+        raise BadMessage("a sample is not [metric, value, labels…]")
+    metric, value, *labels = data
+    return Sample(expect(metric, str), _value(value), tuple(expect(label, str) for label in labels))
+
+
+def _value(data: Any) -> Value:
+    if not isinstance(data, list):
+        return data if type(data) is int else expect(data, float)
+    if not 1 <= len(data) <= _BUCKETS + 1 or not all(type(item) is int and item >= 0 for item in data):
+        raise BadMessage("a histogram is not a list of counts")
+    return Histogram(tuple(data[1:]), data[0])
+
+
+def encode_target(target: Target) -> dict[str, Any]:
+    """A target as plain values."""
+    return target.document() | {"version": list(target.version)}
+
+
+#: The types that a field of a target may have.
+_TARGET: Final[dict[str, tuple[type, ...]]] = {
+    "pid": (int,), "start_time": (int,), "threads": (int,), "port": (int, type(None)),
+    "version": (list,), "deleted": (bool,),
+    **dict.fromkeys(("build_id", "socket", "datadir", "container"), (str, type(None))),
+}  # fmt: skip
+
+
+def decode_target(data: Any) -> Target:
+    """The reverse; raises BadMessage. Keys that we do not know are passed over, and nothing is ``chosen``."""
+    names = [field.name for field in fields(Target) if field.name != "chosen"]
+    values = {name: expect(data, dict).get(name) for name in names}
+    for name, value in values.items():
+        if type(value) not in _TARGET.get(name, (str,)):
+            raise BadMessage(f"a target's {name} is not what it should be: {value!r:.60}")
+    values["version"] = tuple(expect(number, int) for number in values["version"])
+    return Target(**values)
+
+
+def decode_reply(data: Any) -> Reply:
+    """The answer to ``collect``; raises BadMessage."""
+    return Reply(
+        boot_id=part(data, "boot_id", str),
+        pid=part(data, "pid", int),
+        cpu_seconds=part(data, "cpu_seconds", float),
+        rss_bytes=part(data, "rss_bytes", int),
+        version=part(data, "version", str),
+        servers=tuple(
+            ServerReply(
+                part(server, "name", str),
+                decode_target(part(server, "target", dict)),
+                decode_outcomes(part(server, "outcomes", list)),
+            )
+            for server in part(data, "servers", list)
+        ),
+        sent_at=part(data, "sent_at", float),
+        trouble=_trouble(data),
+    )
+
+
+def _trouble(data: Any) -> Trouble:
+    """Read what went wrong in the sensor; counts that it does not send are 0."""
+    told = expect(data.get("trouble", {}), dict)
+    return Trouble(**{field.name: expect(told.get(field.name, 0), int) for field in fields(Trouble)})
+
+
+def part(data: Any, name: str, kind: type) -> Any:
+    """A value of an object, checked; raises BadMessage."""
+    if name not in expect(data, dict):
+        raise BadMessage(f"{name} is missing")
+    return expect(data[name], kind)
+
+
+def expect(value: Any, kind: type) -> Any:
+    """The value if it is of that kind (an int will do for a float); raises BadMessage."""
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise BadMessage(f"{kind.__name__} expected, not {value!r:.60}")
+    return value

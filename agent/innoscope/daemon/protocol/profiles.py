@@ -1,0 +1,144 @@
+"""Chunks of profiles, and single looks, as plain values: each frame and each stack is told once a reply."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from innoscope.daemon.protocol.messages import BadMessage, expect, part
+from innoscope.sampling.model import Frame, Trust
+from innoscope.sampling.profile_history import Chunk, Stack
+from innoscope.sampling.snapshot_history import Look, Seen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def encode_chunks(chunks: Iterable[Chunk]) -> dict[str, Any]:
+    """``frames``, ``stacks`` (by number of frame) and ``chunks`` (by number of stack)."""
+    frames: dict[Frame, int] = {}
+    stacks: dict[Stack, int] = {}
+    told = [
+        {
+            "start": chunk.start,
+            "end": chunk.end,
+            "looks": chunk.looks,
+            "look_ms": chunk.look_ms,
+            "dropped": chunk.dropped,
+            "counts": [
+                [stacks.setdefault(stack, len(stacks)), count] for stack, count in chunk.counts.items()
+            ],
+        }
+        for chunk in chunks
+    ]
+    return {
+        "stacks": [
+            [
+                stack.wait,
+                stack.trust.value,
+                *(frames.setdefault(frame, len(frames)) for frame in stack.frames),
+            ]
+            for stack in stacks
+        ],
+        "frames": [
+            [frame.function, frame.module, frame.offset, frame.inlined, frame.kernel] for frame in frames
+        ],
+        "chunks": told,
+    }
+
+
+def decode_chunks(data: Any) -> list[Chunk]:
+    """The reverse; raises BadMessage."""
+    frames = [_frame(item) for item in part(data, "frames", list)]
+    stacks = [_stack(item, frames) for item in part(data, "stacks", list)]
+    return [_chunk(item, stacks) for item in part(data, "chunks", list)]
+
+
+def _frame(data: Any) -> Frame:
+    if not isinstance(data, list) or len(data) != 5:
+        raise BadMessage("a frame is not a list of five")
+    function, module, offset, inlined, kernel = data
+    name = None if function is None else expect(function, str)
+    return Frame(name, expect(module, str), expect(offset, int), expect(inlined, bool), expect(kernel, bool))
+
+
+def _stack(data: Any, frames: Sequence[Frame]) -> Stack:
+    if not isinstance(data, list) or len(data) < 2:
+        raise BadMessage("a stack is not [wait, trust, frames…]")
+    wait, trust, *numbers = data
+    try:
+        level = Trust(trust)
+    except ValueError as error:
+        raise BadMessage(f"no such level of trust: {trust!r:.60}") from error
+    return Stack.of(expect(wait, str), level, tuple(_at(frames, number) for number in numbers))
+
+
+def _chunk(data: Any, stacks: Sequence[Stack]) -> Chunk:
+    counts = {}
+    for pair in part(data, "counts", list):
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise BadMessage("a count is not [stack, threads]")
+        counts[_at(stacks, pair[0])] = expect(pair[1], int)
+    return Chunk(
+        part(data, "start", float),
+        part(data, "end", float),
+        part(data, "looks", int),
+        part(data, "look_ms", float),
+        counts,
+        part(data, "dropped", int),
+    )
+
+
+def _at(items: Sequence[Any], number: Any) -> Any:
+    if not 0 <= expect(number, int) < len(items):
+        raise BadMessage(f"there is no number {number}")
+    return items[number]
+
+
+def encode_looks(looks: Iterable[Look], seen: Iterable[Seen]) -> dict[str, Any]:
+    """``looks``, ``functions``, ``seen``: ``[kind, wait, count, [thread, …], function, …]``."""
+    functions: dict[str, int] = {}
+    stacks = [
+        [
+            one.kind,
+            one.wait,
+            one.count,
+            list(one.tids),
+            *(functions.setdefault(name, len(functions)) for name in one.functions),
+        ]
+        for one in seen
+    ]
+    told = [
+        [look.at, [[kind, wait, count] for (kind, wait), count in look.threads.items()], list(look.running)]
+        for look in looks
+    ]
+    return {"looks": told, "functions": list(functions), "seen": stacks}
+
+
+def decode_looks(data: Any) -> tuple[tuple[Look, ...], tuple[Seen, ...]]:
+    """The reverse; raises BadMessage."""
+    functions = [expect(name, str) for name in part(data, "functions", list)]
+    looks = tuple(_look(item) for item in part(data, "looks", list))
+    return looks, tuple(_seen(item, functions) for item in part(data, "seen", list))
+
+
+def _look(data: Any) -> Look:
+    if not isinstance(data, list) or len(data) != 3:
+        raise BadMessage("a look is not a list of three")
+    at, threads, running = data
+    counts = {}
+    for item in expect(threads, list):
+        if not isinstance(item, list) or len(item) != 3:
+            raise BadMessage("threads are not [kind, wait, count]")
+        counts[expect(item[0], str), expect(item[1], str)] = expect(item[2], int)
+    return Look(expect(at, float), counts, tuple(expect(tid, int) for tid in expect(running, list)))
+
+
+def _seen(data: Any, functions: Sequence[str]) -> Seen:
+    if not isinstance(data, list) or len(data) < 4:
+        raise BadMessage("a stack is not [kind, wait, count, threads, functions…]")
+    kind, wait, count, tids, *numbers = data
+    if not all(0 <= expect(number, int) < len(functions) for number in numbers):
+        raise BadMessage("there is no function of that number")
+    names = tuple(functions[number] for number in numbers)
+    known = tuple(expect(tid, int) for tid in expect(tids, list))
+    return Seen(expect(kind, str), expect(wait, str), names, expect(count, int), known)

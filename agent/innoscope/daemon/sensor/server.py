@@ -1,0 +1,269 @@
+"""The sensor's Unix socket: who may ask, how much, how long. A thread a client, a request a connection."""
+
+from __future__ import annotations
+
+import grp
+import logging
+import os
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from innoscope.common.errors import InnoscopeError, NoRights
+from innoscope.daemon.protocol import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from innoscope.common.supervision import Beat, Supervisor
+
+_log = logging.getLogger(__name__)
+
+#: Clients served at a time, of all users and of one: who asks for much and takes nothing keeps no other out.
+MOST_CLIENTS: Final = 16
+MOST_OF_ONE: Final = 12
+#: Seconds to send a request, and to take its reply.
+REQUEST_S: Final = 2.0
+REPLY_S: Final = 5.0
+_UMASK: Final = 0o117  # read and write for us and the group
+_UCRED: Final = struct.Struct("iII")
+_SO_PEERGROUPS: Final = 59  # asm-generic/socket.h, since Linux 4.13; the socket module does not name it
+_GROUPS_BYTES: Final = 1024  # the most that Python asks for: 256 groups
+_SUN_PATH: Final = 107
+_BACKLOG: Final = 128
+_ANSWERS_S: Final = 0.5
+#: Seconds between two beats of the accepting thread, and without one until it hangs.
+_BEAT_S: Final = 1.0
+_HANGS_S: Final = 30.0
+
+
+class SocketTaken(InnoscopeError):
+    """Another sensor answers on the socket, or it cannot be made."""
+
+
+class SocketServer:
+    """Listens on ``path`` and answers with what ``handle`` makes of a request.
+
+    Root, our own user and members of ``group`` may ask. What ``handle`` raises becomes an error reply.
+    Raises SocketTaken, or NoRights.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        handle: Callable[[dict[str, Any]], dict[str, Any]],
+        supervisor: Supervisor,
+        *,
+        group: str | None = None,
+        request_s: float = REQUEST_S,
+    ) -> None:
+        self._path = Path(path)
+        self._handle = handle
+        self._request_s = request_s
+        self._gid = _group_id(group)
+        self._lock = threading.Lock()
+        self._clients: Counter[int] = Counter()  # by user
+        #: Those that have not sent their request yet, oldest first, and their users.
+        self._reading: dict[socket.socket, int] = {}
+        self._wire = self._listen()
+        self._inode = self._path.stat().st_ino
+        self._wire.settimeout(_BEAT_S)
+        supervisor.start("socket", self._accept, _HANGS_S)
+
+    def close(self) -> None:
+        """Stop listening, and remove the socket if it still is ours."""
+        with suppress(OSError):
+            self._wire.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
+        self._wire.close()
+        with suppress(OSError):
+            if self._path.stat().st_ino == self._inode:
+                self._path.unlink()
+
+    def _listen(self) -> socket.socket:
+        """A socket with its rights set before anybody can connect to it."""
+        partial = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        if len(os.fsencode(partial)) > _SUN_PATH:
+            raise SocketTaken(f"the path is too long for a socket: {self._path}", remedy="--socket SHORTER")
+        wire = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            if _answers(self._path):
+                raise SocketTaken(
+                    f"another sensor answers at {self._path}", remedy="use that one, or --socket OTHER"
+                )
+            partial.unlink(missing_ok=True)
+            before = os.umask(_UMASK)  # not by name afterwards, which may be somebody else's link by then
+            try:
+                wire.bind(str(partial))
+            finally:
+                os.umask(before)
+            if self._gid is not None:
+                os.chown(partial, -1, self._gid, follow_symlinks=False)
+            wire.listen(_BACKLOG)
+            partial.replace(self._path)  # in place of a stale one
+        except OSError as error:
+            wire.close()
+            partial.unlink(missing_ok=True)
+            kind = NoRights if isinstance(error, PermissionError) else SocketTaken
+            raise kind(
+                f"cannot listen on {self._path}: {error.strerror}", remedy="--socket PATH in a folder of ours"
+            ) from error
+        except InnoscopeError:
+            wire.close()
+            raise
+        return wire
+
+    def _accept(self, beat: Beat) -> None:
+        while True:
+            beat()
+            try:
+                client, _ = self._wire.accept()
+            except TimeoutError:
+                continue
+            except OSError:
+                if self._wire.fileno() < 0:
+                    return
+                time.sleep(0.1)  # no descriptors left, for instance: they come back as clients go
+                continue
+            self._meet(client)
+
+    def _meet(self, client: socket.socket) -> None:
+        try:
+            uid, allowed = self._who(client)
+        except OSError:  # it is gone already
+            client.close()
+            return
+        if not allowed:
+            _log.warning("a client was refused", extra={"uid": uid})
+            _refuse(client, f"user {uid} may not ask: it is not of the sensor's group")
+        elif not self._admit(client, uid):
+            _refuse(client, "too many ask at once: try again")
+        else:
+            self._begin(client, uid)
+
+    def _begin(self, client: socket.socket, uid: int) -> None:
+        try:
+            threading.Thread(target=self._serve, args=(client, uid), name="client", daemon=True).start()
+        except (RuntimeError, MemoryError):  # no more threads at the moment
+            self._forget(client, uid)
+
+    def _forget(self, client: socket.socket, uid: int) -> None:
+        with self._lock:
+            self._reading.pop(client, None)
+            self._clients[uid] -= 1
+        client.close()
+
+    def _admit(self, client: socket.socket, uid: int) -> bool:
+        """Whether there is a place. Who has taken longest to send its request gives way, answers do not."""
+        with self._lock:
+            if self._clients[uid] >= MOST_OF_ONE:
+                waiting = [one for one, user in self._reading.items() if user == uid]
+            elif self._clients.total() >= MOST_CLIENTS:
+                waiting = list(self._reading)
+            else:
+                waiting = None
+            if waiting is not None:
+                if not waiting:
+                    return False
+                del self._reading[waiting[0]]
+                with suppress(OSError):
+                    waiting[0].shutdown(socket.SHUT_RDWR)
+            self._clients[uid] += 1
+            self._reading[client] = uid
+            return True
+
+    def _serve(self, client: socket.socket, uid: int) -> None:
+        try:
+            self._answer(client)
+        except (messages.TooSlow, messages.BadMessage, OSError) as error:
+            _log.info("a client was let go", extra={"reason": str(error) or type(error).__name__})
+        except Exception:
+            _log.exception("a client could not be served")
+        finally:
+            self._forget(client, uid)
+
+    def _answer(self, client: socket.socket) -> None:
+        request = messages.receive(client, messages.REQUEST_BYTES, time.monotonic() + self._request_s)
+        with self._lock:
+            self._reading.pop(client, None)
+        answer = self._handled(request)
+        try:
+            messages.send(client, answer, messages.REPLY_BYTES, time.monotonic() + REPLY_S)
+        except messages.BadMessage as error:
+            _refuse(client, error.what)
+
+    def _handled(self, request: Any) -> dict[str, Any]:
+        if not isinstance(request, dict):
+            return {"error": "a request is an object"}
+        try:
+            return {"ok": self._handle(request)}
+        except InnoscopeError as error:
+            return {"error": error.what}
+        except Exception as error:
+            _log.exception("a request failed", extra={"call": str(request.get("call"))[:40]})
+            return {"error": f"{type(error).__name__}: {error}"}
+
+    def _who(self, client: socket.socket) -> tuple[int, bool]:
+        """The user id of a client, and whether it may ask."""
+        _, uid, gid = _UCRED.unpack(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        own = uid in (0, os.geteuid())
+        return uid, own or (self._gid is not None and self._gid in (gid, *_groups(client)))
+
+
+def _groups(client: socket.socket) -> tuple[int, ...]:
+    """The supplementary groups of the other side, when it connected; none where the kernel does not tell."""
+    try:
+        raw = client.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
+    except OSError:
+        return ()
+    return struct.unpack(f"{len(raw) // 4}I", raw)
+
+
+def _group_id(group: str | None) -> int | None:
+    if group is None:
+        return None
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError as error:
+        raise SocketTaken(f"there is no group {group}", remedy=f"groupadd --system {group}") from error
+
+
+def _answers(path: Path) -> bool:
+    """Whether somebody listens there. Raises OSError for what is no socket."""
+    if not path.exists():
+        return False
+    if not path.is_socket():
+        raise FileExistsError(0, "it is there and is not a socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
+        probe.settimeout(_ANSWERS_S)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except TimeoutError:
+            return True
+        listener, _, _ = _UCRED.unpack(probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return _lives(listener)
+
+
+def _lives(pid: int) -> bool:
+    """Not one that was killed: what still takes its probes off shares its descriptors, the socket too."""
+    try:
+        Path(f"/proc/{pid}/exe").readlink()
+    except FileNotFoundError:
+        return pid == 0  # of another pid namespace: nothing is known of it
+    except OSError:
+        return True
+    return True
+
+
+def _refuse(client: socket.socket, words: str) -> None:
+    """One short error, if the client takes it at once."""
+    with suppress(OSError, messages.TooSlow, messages.BadMessage):
+        messages.send(client, {"error": words}, messages.REPLY_BYTES, time.monotonic() + 0.1)
+    client.close()

@@ -1,0 +1,213 @@
+"""Who holds what the others wait for: from the lock itself, the server's own words, else from the stacks.
+
+By stacks it is done as by eye: the waiting ones share the functions through which they came to the lock; who
+is inside one of those functions and does not wait for it is the one that holds it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from innoscope.diagnose import blocking_chains, facts, replica_applier
+from innoscope.diagnose.blocking_chains import Blocker as Blocker
+from innoscope.diagnose.unavailable import Unknown
+from innoscope.sampling.lock_sections import first_of, sections
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from innoscope.diagnose.evidence import Evidence, Statement
+    from innoscope.sampling.snapshot_history import Seen
+
+#: Wait classes of threads that are at work inside a section, not at its door.
+_NOT_INSIDE: Final = frozenset(
+    {"idle", "background_idle", "user_sleep", "mutex_wait", "spin", "opening_tables"}
+)
+
+
+def row_lock(evidence: Evidence) -> list[Blocker]:
+    """Those whom the server says others wait for; else transactions with rows, older than those that wait."""
+    transactions = facts.rows(evidence, "transactions")
+    if known := blocking_chains.blockers(evidence, "row_lock"):
+        return [_with_transaction(blocker, transactions) for blocker in known]
+    waiting = [row for row in transactions if row["state"] == "LOCK WAIT"]
+    holding = [
+        row for row in transactions if row["state"] == "RUNNING" and facts.number(row, "rows_locked") > 0
+    ]
+    if not waiting:
+        return []
+    oldest = max(facts.number(row, "seconds") for row in waiting)
+    older = [row for row in holding if facts.number(row, "seconds") >= oldest] or holding
+    older.sort(key=lambda row: -facts.number(row, "seconds"))
+    return [_transaction(row, evidence) for row in older[:3]]
+
+
+def _with_transaction(blocker: Blocker, transactions: tuple[Mapping[str, str], ...]) -> Blocker:
+    row = next((one for one in transactions if one["connection"] == str(blocker.connection)), None)
+    if row is None:
+        return blocker
+    seconds, rows = facts.number(row, "seconds"), facts.number(row, "rows_locked")
+    words = f"{blocker.words}; its transaction is open for {seconds:,.0f} s, {rows:,.0f} rows locked"
+    return replace(blocker, words=words)
+
+
+def _transaction(row: Mapping[str, str], evidence: Evidence) -> Blocker:
+    seconds, rows = facts.number(row, "seconds"), f"{facts.number(row, 'rows_locked'):,.0f} rows locked"
+    if seconds < 1:
+        return Blocker(
+            f"one after the other, just then {_who(row, evidence)}: {rows}", _stack_of(row, evidence)
+        )
+    open_for = f"its transaction is open for {seconds:,.0f} s"
+    return Blocker(f"{_who(row, evidence)}: {open_for}, {rows}", _stack_of(row, evidence))
+
+
+def metadata_lock(evidence: Evidence) -> list[Blocker]:
+    """Who was granted a lock on a table that others wait for; else whose transaction is open the longest."""
+    if known := blocking_chains.blockers(evidence, "metadata_lock"):
+        return known
+    try:
+        locks = facts.rows(evidence, "metadata_locks")
+    except Unknown:
+        return _open_transactions(evidence)
+    wanted = {_table(row) for row in locks if row["status"] == "PENDING"}
+    pending = {row["connection"] for row in locks if row["status"] == "PENDING"}
+    holders = {
+        row["connection"]: row
+        for row in locks
+        if row["status"] == "GRANTED" and _table(row) in wanted and row["connection"] not in pending
+    }
+    return [
+        Blocker(f"{_who(row, evidence)}: holds {row['type']} on {_table(row)}", _stack_of(row, evidence))
+        for row in list(holders.values())[:3]
+    ]
+
+
+def oldest_transaction(evidence: Evidence) -> list[Blocker]:
+    """The transaction that is open the longest."""
+    oldest = max(
+        facts.rows(evidence, "transactions"), key=lambda row: facts.number(row, "seconds"), default=None
+    )
+    return [] if oldest is None else [_transaction(oldest, evidence)]
+
+
+def runner(evidence: Evidence) -> list[Blocker]:
+    """The client's thread that is on a CPU all the time."""
+    tid, _ = facts.longest_runner(evidence)
+    if tid is None:
+        return []
+    said = next((one for one in evidence.statements if one.tid == tid), None)
+    words = f"thread {tid}"
+    if said is not None:
+        words += f", connection {said.connection}{_account(said)}, for {said.seconds:,} s: {said.text}"
+    return [Blocker(words, next((seen.functions for seen in evidence.seen if tid in seen.tids), ()))]
+
+
+def _open_transactions(evidence: Evidence) -> list[Blocker]:
+    """Where locks are not told: candidates, said to be no more."""
+    transactions = sorted(facts.rows(evidence, "transactions"), key=lambda row: -facts.number(row, "seconds"))
+    return [
+        Blocker(
+            f"perhaps {_who(row, evidence)}: its transaction is open for"
+            f" {facts.number(row, 'seconds'):,.0f} s (this server does not tell who holds metadata locks)",
+            _stack_of(row, evidence),
+        )
+        for row in transactions[:2]
+    ]
+
+
+def _table(row: Mapping[str, str]) -> str:
+    return f"{row['schema']}.{row['object']}"
+
+
+def _who(row: Mapping[str, str], evidence: Evidence) -> str:
+    """``connection 42, app@web1, idle in its transaction for 31 s`` or with what it runs."""
+    said = statement(evidence, row["connection"])
+    if said is None:
+        return f"connection {row['connection']}"
+    doing = (
+        f"idle in its transaction for {said.seconds:,} s"
+        if said.command == "Sleep"
+        else f"{said.state or said.command}: {said.text or 'no statement'}"
+    )
+    return f"connection {said.connection}{_account(said)}, {doing}"
+
+
+def _account(said: Statement) -> str:
+    """Out of a server's memory comes the statement only."""
+    return f", {said.user}@{said.host}" if said.user else ""
+
+
+def statement(evidence: Evidence, connection: str) -> Statement | None:
+    """What the server said of that connection."""
+    return next((one for one in evidence.statements if str(one.connection) == str(connection)), None)
+
+
+def _stack_of(row: Mapping[str, str], evidence: Evidence) -> tuple[str, ...]:
+    said = statement(evidence, row["connection"])
+    if said is None or said.tid is None:
+        return ()
+    return next((seen.functions for seen in evidence.seen if said.tid in seen.tids), ())
+
+
+def latch(*waits: str) -> Callable[[Evidence], list[Blocker]]:
+    """For threads in these wait classes: who holds it, else who is in the section before which they wait."""
+
+    def find(evidence: Evidence) -> list[Blocker]:
+        if known := blocking_chains.blockers(evidence, *waits):
+            return known
+        waiting = [seen for seen in evidence.seen if seen.wait in waits]
+        if not waiting:
+            return []
+        section = sections(waiting)
+        inside = [
+            (seen, function)
+            for seen in evidence.seen
+            if seen.wait not in _NOT_INSIDE
+            and seen.wait not in waits
+            and (function := first_of(seen.functions, section)) is not None
+        ]
+        inside.sort(key=lambda found: -found[0].count)
+        return [
+            _inside(seen, function, sum(one.count for one in waiting), evidence)
+            for seen, function in inside[:2]
+        ]
+
+    return find
+
+
+def _inside(seen: Seen, function: str, waited: int, evidence: Evidence) -> Blocker:
+    """With what it runs and how many wait, if it is one thread; ``waited`` is the sum over all looks."""
+    tid = seen.tids[0] if len(seen.tids) == 1 else None
+    said = next((one for one in evidence.statements if tid is not None and one.tid == tid), None)
+    who = f"thread {tid}" if tid else f"{len(seen.tids):,} threads" if seen.tids else "a thread"
+    words = f"inside {function} ({seen.wait.replace('_', ' ')})"
+    if said is None:
+        return Blocker(f"{who} {words}", seen.functions, thread=tid)
+    waiting = round(waited / max(len(evidence.looks), 1))
+    runs = f", runs: {said.text}" if said.text else ""
+    line = f"connection {said.connection} ({who}){_account(said)} {words}{runs}; {waiting:,} wait"
+    return Blocker(line, seen.functions, thread=tid, connection=said.connection, waiting=waiting)
+
+
+def applier(evidence: Evidence) -> list[Blocker]:
+    """What a replica's applier runs, then who has what it wants."""
+    found = [Blocker(words) for words in replica_applier.running(evidence)]
+    if replica_applier.waits_for_rows(evidence):
+        found += row_lock(evidence)
+    if replica_applier.waits_for_table(evidence):
+        found += metadata_lock(evidence)
+    return found
+
+
+#: What rules may name as ``blocker``.
+BLOCKERS: Final[Mapping[str, Callable[[Evidence], list[Blocker]]]] = {
+    "row_lock": row_lock,
+    "metadata_lock": metadata_lock,
+    "oldest_transaction": oldest_transaction,
+    "runner": runner,
+    "applier": applier,
+    "latch": latch("mutex_wait", "spin"),
+    "user_lock": latch("user_lock"),
+    "opening_tables": latch("opening_tables"),
+}

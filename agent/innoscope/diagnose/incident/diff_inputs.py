@@ -1,0 +1,335 @@
+"""One side of a comparison: what dumps, recordings, profiles and incident files tell, in the same terms."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections import Counter
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from innoscope.common import sanitize
+from innoscope.common.errors import BadFile
+from innoscope.common.samples import Histogram
+from innoscope.diagnose.incident.files import load
+from innoscope.diagnose.verdict import judge
+from innoscope.metrics.collectors.kinds import default_kinds
+from innoscope.metrics.registry import default
+from innoscope.sampling.model import Frame
+from innoscope.sampling.recording import Recording
+from innoscope.sampling.snapshot_history import CLIENT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from innoscope.diagnose.evidence import Evidence
+    from innoscope.diagnose.incident.model import Capture
+    from innoscope.diagnose.verdict import Finding
+
+#: Functions of a stack, innermost first, by which it is the same as another.
+DEPTH: Final = 8
+#: Looks follow one another and see the same threads: more of them than this make a mean no surer.
+_LOOKS: Final = 20
+_HEAD_BYTES: Final = 4096
+_PROFILE_BYTES: Final = 64 << 20
+_NS: Final = 1e9
+
+#: Whether it is a client's thread, and its wait class.
+Wait = tuple[bool, str]
+#: The same and its innermost functions.
+Stack = tuple[bool, str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """Threads in a look, and how sure that is: the standard error."""
+
+    mean: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A metric over time: rates of each interval or values of each reading, by ``kind``.
+
+    ``rate`` a second, ``level``, or ``mean`` seconds of what a histogram observed. ``events`` is what was
+    counted in all; 0 for a level. ``error`` is the standard error that counting has by chance.
+    """
+
+    kind: str
+    values: tuple[float, ...]
+    events: float = 0.0
+    error: float = 0.0
+
+    @property
+    def middle(self) -> float:
+        """The mean of the values."""
+        return sum(self.values) / len(self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What is compared. What the file does not tell is None."""
+
+    path: str
+    server: Mapping[str, str]
+    begun: float
+    ended: float
+    looks: int
+    waits: Mapping[Wait, Mean]
+    stacks: Mapping[Stack, Mean]
+    series: Mapping[str, Series] | None = None
+    variables: Mapping[str, str] | None = None
+    findings: tuple[Finding, ...] | None = None
+    #: Findings that could not be told.
+    untold: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class _Counted:
+    """Threads of looks, being added up."""
+
+    looks: list[Counter[Wait]] = field(default_factory=list)
+    stacks: Counter[Stack] = field(default_factory=Counter)
+
+
+def open_side(path: Path, progress: Callable[[int], None] | None = None) -> Side:
+    """Read a file of any of the kinds; ``progress`` gets the number of looks so far. Raises BadFile."""
+    head = _head(path)
+    if b'"innoscope_incident"' in head[:100]:
+        return of_capture(path, load(path))
+    if b'"started_at"' in head and b'"innoscope_recording"' not in head and b'"taken_at"' not in head:
+        return _of_profile(path)
+    return _of_dumps(path, Recording(path, bare=True), progress)
+
+
+def _head(path: Path) -> bytes:
+    try:
+        if not path.is_file():
+            raise BadFile(f"{path} is not a regular file", remedy=f"ls -l {path}")
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            with gzip.open(raw) if packed else nullcontext(raw) as file:
+                return file.read(_HEAD_BYTES)
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadFile(f"cannot read {path}: {error}", remedy=f"ls -l {path}") from error
+
+
+def of_capture(path: Path, capture: Capture) -> Side:
+    """The incident itself. Raises BadFile for senseless evidence."""
+    return _of_evidence(str(path), capture.evidence, _variables(capture))
+
+
+def before_of(path: Path, capture: Capture) -> Side:
+    """The time before the stall. Raises BadFile where the file has none."""
+    if capture.before is None:
+        raise BadFile(
+            f"{path} holds nothing of the time before",
+            remedy=f"innoscope diff HEALTHY {path}, or innoscope watch",
+        )
+    return _of_evidence(f"{path} (before)", capture.before, _variables(capture))
+
+
+def _variables(capture: Capture) -> Mapping[str, str] | None:
+    """Those out of memory have other words for the same values."""
+    return None if "variables" in capture.missing else capture.variables or None
+
+
+def _of_evidence(path: str, evidence: Evidence, variables: Mapping[str, str] | None) -> Side:
+    counted = _Counted()
+    for look in evidence.looks:
+        found: Counter[Wait] = Counter()
+        for (kind, wait), count in look.threads.items():
+            found[kind == CLIENT, wait] += count
+        counted.looks.append(found)
+    for seen in evidence.seen:
+        counted.stacks[seen.kind == CLIENT, seen.wait, seen.functions[:DEPTH]] += seen.count
+    try:
+        verdict = judge(evidence)
+        return Side(
+            path,
+            evidence.server,
+            evidence.begun,
+            evidence.ended,
+            len(counted.looks),
+            _waits(counted.looks),
+            _stacks(counted.stacks, len(counted.looks)),
+            _series(evidence),
+            variables,
+            verdict.findings,
+            frozenset(name for one in verdict.cannot_tell for name in one.findings),
+        )
+    except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
+        raise BadFile(f"{path}: damaged: its evidence makes no sense", remedy="read the original") from error
+
+
+def _of_dumps(path: Path, recording: Recording, progress: Callable[[int], None] | None) -> Side:
+    if not len(recording):
+        raise BadFile(f"{path} holds no look", remedy="record again, with one look at least")
+    counted = _Counted()
+    for number in range(len(recording)):
+        dump = recording.dump(number)
+        found: Counter[Wait] = Counter()
+        for thread in dump.threads:
+            client = default_kinds().of(thread.frames, thread.comm).name == CLIENT
+            wait = _printable(thread.wait)
+            found[client, wait] += 1
+            functions = tuple(_printable(frame.label) for frame in thread.frames[:DEPTH])
+            counted.stacks[client, wait, functions] += 1
+        counted.looks.append(found)
+        if progress:
+            progress(number + 1)
+    target = dump.target
+    version = _printable(target.version_text)
+    server = {"flavour": target.flavour, "version": version, "pid": str(target.pid)}
+    looks = len(counted.looks)
+    times = recording.times
+    return Side(
+        str(path), server, times[0], times[-1], looks, _waits(counted.looks), _stacks(counted.stacks, looks)
+    )
+
+
+def _of_profile(path: Path) -> Side:
+    """What the agent serves of the last hour: looks that were folded (docs/json.md, A profile)."""
+    try:
+        data = path.read_bytes() if path.stat().st_size <= _PROFILE_BYTES else b""
+        value = json.loads(data)
+        looks, target = int(value["looks"]), value["target"]
+        waits: Counter[Wait] = Counter()
+        stacks: Counter[Stack] = Counter()
+        for stack in value["stacks"]:
+            frames = tuple(_frame(item) for item in stack["frames"])
+            client = default_kinds().of(frames, "").name == CLIENT
+            wait, count = _printable(str(stack["wait"])), int(stack["threads"])
+            waits[client, wait] += count
+            stacks[client, wait, tuple(frame.label for frame in frames[:DEPTH])] += count
+        server = {
+            "flavour": _printable(str(target["flavour"])),
+            "version": _printable(str(target["version_text"])),
+            "pid": str(int(target["pid"])),
+        }
+        means = {key: _mean(count, looks) for key, count in waits.items()}
+        begun, ended = float(value["started_at"]), float(value["ended_at"])
+        return Side(str(path), server, begun, ended, looks, means, _stacks(stacks, looks))
+    except (
+        OSError,
+        ArithmeticError,
+        LookupError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
+        raise BadFile(
+            f"{path}: not a profile: {type(error).__name__}",
+            remedy="curl 'http://127.0.0.1:9977/api/stacks?format=json' writes one",
+        ) from error
+
+
+def _frame(item: Mapping[str, Any]) -> Frame:
+    function = item["function"]
+    return Frame(
+        None if function is None else _printable(str(function)),
+        _printable(str(item["module"])),
+        int(item["offset"]),
+    )
+
+
+@lru_cache(maxsize=65536)
+def _printable(text: str) -> str:
+    """Return ``text`` on one line, sanitized; the same few names come again and again."""
+    return sanitize.words(text)
+
+
+def _mean(total: float, looks: int, variance: float = 0.0) -> Mean:
+    """At least as unsure as counting by chance is; of one look, also a thread that it missed."""
+    count = min(max(looks, 1), _LOOKS)
+    mean = total / max(looks, 1)
+    return Mean(mean, (max(mean, variance, 1 / count) / count) ** 0.5)
+
+
+def _waits(looks: list[Counter[Wait]]) -> dict[Wait, Mean]:
+    sums: Counter[Wait] = Counter()
+    squares: Counter[Wait] = Counter()
+    for look in looks:
+        for key, count in look.items():
+            sums[key] += count
+            squares[key] += count * count
+    number = max(1, len(looks))
+    variances = {key: squares[key] / number - (sums[key] / number) ** 2 for key in sums}
+    return {key: _mean(sums[key], number, variances[key]) for key in sums}
+
+
+def _stacks(stacks: Mapping[Stack, int], looks: int) -> dict[Stack, Mean]:
+    return {key: _mean(count, looks) for key, count in stacks.items()}
+
+
+def _series(evidence: Evidence) -> dict[str, Series]:
+    """By key of the metric; a histogram makes two, its rate and its mean."""
+    found = {}
+    for key in {key for snapshot in evidence.snapshots for key in snapshot.values}:
+        name = key.partition(".")[0]
+        if name not in default() or default()[name].own:
+            continue
+        kind = default()[name].kind
+        if kind == "gauge":
+            found[key] = Series("level", tuple(evidence.gauge(key)))
+        elif kind == "counter":
+            rates, events = _rates(evidence, key)
+            if rates:
+                found[key] = Series(
+                    "rate", rates, events, 0.0 if name.endswith("_seconds") else _by_chance(rates, events)
+                )
+        elif kind == "histogram":
+            found |= _observed(evidence, key)
+    return {key: series for key, series in found.items() if series.values}
+
+
+def _observed(evidence: Evidence, key: str) -> dict[str, Series]:
+    """How often something was observed, and its mean, in each interval."""
+    points = [(one.at, one.values[key]) for one in evidence.snapshots if key in one.values]
+    rates, means, events = [], [], 0
+    for (earlier, before), (later, after) in pairwise(points):
+        if not isinstance(before, Histogram) or not isinstance(after, Histogram) or later <= earlier:
+            continue
+        count = max(0, after.count - before.count)
+        rates.append(count / (later - earlier))
+        events += count
+        if count:
+            means.append(max(0, after.total_ns - before.total_ns) / _NS / count)
+    if not rates:
+        return {}
+    return {
+        key: Series("mean", tuple(means), events),
+        f"{key} observed": Series("rate", tuple(rates), events, _by_chance(tuple(rates), events)),
+    }
+
+
+def _rates(evidence: Evidence, key: str) -> tuple[tuple[float, ...], float]:
+    """A counter's growth a second in each interval, and in all."""
+    points = [(one.at, one.values[key]) for one in evidence.snapshots if key in one.values]
+    numbers = [(at, value) for at, value in points if not isinstance(value, Histogram)]
+    pairs = list(pairwise(numbers))
+    rates = tuple(
+        max(0.0, after - before) / (later - earlier)
+        for (earlier, before), (later, after) in pairs
+        if later > earlier
+    )
+    return rates, sum(max(0.0, after - before) for (_, before), (_, after) in pairs)
+
+
+def _by_chance(rates: tuple[float, ...], events: float) -> float:
+    """The error of a rate; one that saw nothing may have missed an event."""
+    middle = sum(rates) / len(rates)
+    return middle / events**0.5 if events > 1 else 1 / len(rates)
+
+
+def every(keys: Iterable[Mapping[Any, Any]]) -> list[Any]:
+    """All keys of several mappings, once each, in the order in which they come."""
+    return list(dict.fromkeys(key for one in keys for key in one))

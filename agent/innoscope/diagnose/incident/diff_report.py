@@ -1,0 +1,114 @@
+"""Differences for a person, and the same for programs."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from innoscope.diagnose.incident.diff import Differences, Metric, Threads
+    from innoscope.diagnose.incident.diff_inputs import Side
+
+VERSION: Final = 1
+#: Functions of a stack that are shown on a line, and characters of a variable.
+_FUNCTIONS: Final = 6
+_CHARACTERS: Final = 60
+_UNITS: Final = {"rate": "/s", "level": "", "mean": " s"}
+
+
+def text(a: Side, b: Side, found: Differences, limit: int) -> Iterator[str]:
+    """The lines; at most ``limit`` of each kind."""
+    yield f"a: {_side(a)}"
+    yield f"b: {_side(b)}"
+    for note in found.notes:
+        yield f"note: {note}"
+    if not found:
+        yield "No difference worth telling."
+    yield from _section(
+        "findings", [f"{one.change:<5} {one.title}  [{one.name}]" for one in found.findings], limit
+    )
+    yield from _section("threads in a look, a → b", [_threads(one) for one in found.waits], limit)
+    yield from _section("stacks, threads in a look", [_threads(one) for one in found.stacks], limit)
+    yield from _section("metrics", [_metric(one) for one in found.metrics], limit)
+    variables = [f"{one.name}: {_cut(one.a)} → {_cut(one.b)}" for one in found.variables]
+    yield from _section("variables", variables, limit)
+
+
+def _side(side: Side) -> str:
+    flavour = {"mysql": "MySQL", "mariadb": "MariaDB"}.get(side.server.get("flavour", ""), "server")
+    version, pid = side.server.get("version", "?"), side.server.get("pid", "?")
+    seconds = side.ended - side.begun
+    looks = f"{side.looks:,} look{'s' if side.looks != 1 else ''}"
+    return f"{side.path}: {flavour} {version}, pid {pid}, {_at(side.begun)}, {looks} in {seconds:.0f} s"
+
+
+def _at(seconds: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+    except (ValueError, OverflowError, OSError):
+        return "at an unknown time"
+
+
+def _section(title: str, lines: list[str], limit: int) -> Iterator[str]:
+    if not lines:
+        return
+    yield ""
+    yield title
+    for line in lines[:limit]:
+        yield f"  {line}"
+    if len(lines) > limit:
+        yield f"  … and {len(lines) - limit} more: --limit {len(lines)}"
+
+
+def _threads(one: Threads) -> str:
+    who = "" if one.clients else "the server's own: "
+    words = f"{one.a:>7,.1f} → {one.b:<7,.1f} {_sign(one.a, one.b)} {who}{one.wait.replace('_', ' ')}"
+    shown = ",".join(one.functions[:_FUNCTIONS]) + (",…" if len(one.functions) > _FUNCTIONS else "")
+    return f"{words}  {shown}" if one.functions else words
+
+
+def _sign(a: float, b: float) -> str:
+    return "new " if not a else "gone" if not b else "more" if b > a else "less"
+
+
+def _metric(one: Metric) -> str:
+    unit = _UNITS[one.kind]
+    values = f"{_number(one.a)}{unit} → {_number(one.b)}{unit}"
+    return f"{one.series}: {values} ({_times(one.a, one.b)})"
+
+
+def _times(a: float, b: float) -> str:
+    if not a or not b:
+        return "new" if not a else "gone"
+    factor = b / a
+    return f"×{factor:,.1f}" if factor >= 1 else f"÷{1 / factor:,.1f}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.3g}"
+
+
+def _cut(value: str | None) -> str:
+    if value is None:
+        return "(none)"
+    return value if len(value) <= _CHARACTERS else value[: _CHARACTERS - 1] + "…"
+
+
+def record(a: Side, b: Side, found: Differences) -> dict[str, Any]:
+    """The same as a JSON value (docs/json.md)."""
+    return {"version": VERSION, "a": _record(a), "b": _record(b), **asdict(found)}
+
+
+def _record(side: Side) -> dict[str, Any]:
+    begun, ended = ((value if math.isfinite(value) else None) for value in (side.begun, side.ended))
+    return {
+        "path": side.path,
+        "server": dict(side.server),
+        "begun": begun,
+        "ended": ended,
+        "looks": side.looks,
+    }

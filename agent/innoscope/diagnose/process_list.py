@@ -1,0 +1,56 @@
+"""A look without stacks: the process list as wait classes, where the kernel lets us look at no thread."""
+
+from __future__ import annotations
+
+from collections import Counter
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from innoscope.common.data import catalog_path, read_yaml
+from innoscope.sampling.snapshot_history import CLIENT, Look
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from innoscope.diagnose.evidence import Statement
+
+#: Threads of the server's own, which the process list has too.
+_NOT_CLIENTS: Final = frozenset(
+    {"Daemon", "Binlog Dump", "Binlog Dump GTID", "Connect", "Slave_IO", "Slave_SQL"}
+)
+_ROW_LOCK: Final = "row_lock"
+_OTHER: Final = "other"
+
+
+@cache
+def _catalog() -> dict[str, Any]:
+    data: dict[str, Any] = read_yaml(catalog_path("states.yaml"))
+    return data
+
+
+@cache
+def told_classes() -> frozenset[str]:
+    """The wait classes that the process list can tell; of others it says nothing."""
+    data = _catalog()
+    return frozenset({*data["commands"].values(), *data["states"].values(), _ROW_LOCK})
+
+
+def look(at: float, statements: Iterable[Statement], transactions: Iterable[Mapping[str, str]]) -> Look:
+    """What a look at all threads would have counted, as far as the server says it."""
+    waiting = {row["connection"] for row in transactions if row["state"] == "LOCK WAIT"}
+    classes = Counter(
+        _ROW_LOCK if str(one.connection) in waiting else _wait(one.command, one.state)
+        for one in statements
+        if one.command not in _NOT_CLIENTS
+    )
+    return Look(at, {(CLIENT, wait): count for wait, count in classes.items()})
+
+
+def _wait(command: str, state: str) -> str:
+    data = _catalog()
+    if command in data["commands"]:
+        return str(data["commands"][command])
+    return str(
+        next((wait for pattern, wait in data["states"].items() if fnmatchcase(state, pattern)), _OTHER)
+    )

@@ -1,0 +1,169 @@
+"""The questions of ``probes/catalog/questions.yaml``: asked once, each bounded, texts reduced at once."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from innoscope.common.data import catalog_path, read_yaml, reading
+from innoscope.common.errors import BadFile, InnoscopeError, SqlFailed
+from innoscope.diagnose.evidence import Missing, Statement
+from innoscope.metrics.collectors.sql_failures import explain
+from innoscope.target import sql
+from innoscope.target.fingerprint import fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from innoscope.target.login import Connection
+    from innoscope.target.model import Target
+
+    Rows = tuple[Mapping[str, str], ...]
+
+_TEXT: Final = "text"
+_PROCESSES: Final = "processes"
+#: So that no question of ours can wait for long, whatever the server's defaults are.
+_SESSION: Final = ("lock_wait_timeout = 1", "max_execution_time = 500", "max_statement_time = 0.5")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question: the statement for each generation, and what its columns are called.
+
+    Where a server decides which columns there are (SHOW …), its ``named`` maps those that are wanted to ours.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    servers: tuple[Mapping[str, Any], ...]
+    crowd: int | None
+
+    def asked_of(self, flavour: str, version: tuple[int, ...]) -> Mapping[str, Any] | None:
+        """The statement (``sql``) for that server, perhaps ``named``; None where there is none."""
+        for one in self.servers:
+            known = one["flavour"] == flavour and _number(one["from"]) <= version
+            if known and ("below" not in one or version < _number(one["below"])):
+                return one
+        return None
+
+
+def _number(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("."))
+
+
+@cache
+def default_questions() -> tuple[Question, ...]:
+    """Those of the installed catalog."""
+    return load()
+
+
+def load(path: Path | None = None) -> tuple[Question, ...]:
+    """Read the file. Raises BadFile."""
+    path = path or catalog_path("questions.yaml")
+    data = read_yaml(path)
+    with reading(path):
+        return tuple(
+            Question(name, tuple(body["columns"]), tuple(body["servers"]), body.get("crowd"))
+            for name, body in data["questions"].items()
+        )
+
+
+class Asked:
+    """What came of asking: ``answers`` by question, ``missing`` by ``sql.QUESTION``."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Rows] = {}
+        self.missing: dict[str, Missing] = {}
+
+    @property
+    def statements(self) -> tuple[Statement, ...]:
+        """The process list; ``ask`` has checked it."""
+        return tuple(map(_statement, self.answers.get(_PROCESSES, ())))
+
+
+def _statement(row: Mapping[str, str]) -> Statement:
+    """Raise ValueError or OverflowError where numbers are none."""
+    return Statement(
+        int(row["connection"]), row["user"], row["host"].partition(":")[0], row["command"],
+        row["state"], int(float(row["seconds"] or 0)), row["text"],
+    )  # fmt: skip
+
+
+def ask(target: Target, connect: Callable[[], Connection], waiting: float) -> Asked:
+    """All questions, one after the other; ``waiting`` is how many threads wait for row locks."""
+    asked = Asked()
+    try:
+        connection = connect()
+    except (SqlFailed, BadFile) as error:
+        asked.missing = {f"sql.{question.name}": _why(error) for question in default_questions()}
+        return asked
+    try:
+        for assignment in _SESSION:
+            with suppress(SqlFailed):
+                sql.rows(connection, f"SET SESSION {assignment}")
+        for name, answer in _answers(target, connection, waiting):
+            if isinstance(answer, Missing):
+                asked.missing[f"sql.{name}"] = answer
+            else:
+                asked.answers[name] = answer
+    finally:
+        connection.abandon()  # a farewell may not be read
+    return asked
+
+
+def _answers(target: Target, connection: Connection, waiting: float) -> Iterator[tuple[str, Rows | Missing]]:
+    for question in default_questions():
+        asked = question.asked_of(target.flavour, target.version)
+        if asked is None:
+            yield question.name, Missing("unsupported", "this server does not tell it")
+        elif question.crowd is not None and waiting > question.crowd:
+            words = f"not asked, because it would cost the server too much while {waiting:,.0f} threads wait"
+            yield question.name, Missing("unsupported", words)
+        else:
+            try:
+                columns, rows = sql.answer(connection, asked["sql"])
+            except InnoscopeError as error:
+                yield question.name, _why(error)
+                if explain(error).reason in ("gone", "timeout"):
+                    return
+            else:
+                names = _names(question, asked, columns)
+                yield question.name, _checked(question.name, tuple(_named(names, row) for row in rows))
+
+
+def _checked(name: str, rows: Rows) -> Rows | Missing:
+    """Return the rows, or why they cannot be used: anything may answer in the place of a server."""
+    try:
+        if name == _PROCESSES:
+            list(map(_statement, rows))
+    except (ValueError, OverflowError):
+        return Missing("error", "the server's process list has text where numbers should be")
+    return rows
+
+
+def _names(question: Question, asked: Mapping[str, Any], columns: tuple[str, ...]) -> tuple[str | None, ...]:
+    """Our name for each column of the answer; None for those that nobody wants."""
+    named: Mapping[str, str] | None = asked.get("named")
+    return question.columns if named is None else tuple(named.get(column) for column in columns)
+
+
+def _named(columns: tuple[str | None, ...], row: tuple[Any, ...]) -> Mapping[str, str]:
+    """By column; statements without their literals, from here on."""
+    named = {column: _text(value) for column, value in zip(columns, row, strict=True) if column is not None}
+    if named.get(_TEXT):
+        named[_TEXT] = fingerprint(named[_TEXT])
+    return named
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _why(error: InnoscopeError) -> Missing:
+    failed = explain(error)
+    return Missing(failed.reason, failed.words, error.remedy)

@@ -1,0 +1,152 @@
+"""A verdict for a person, and the same for programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from innoscope.common.data import catalog_path, read_yaml
+from innoscope.diagnose.facts import AT_REST
+from innoscope.diagnose.signals import blind
+from innoscope.sampling.snapshot_history import CLIENT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from innoscope.diagnose.blockers import Blocker
+    from innoscope.diagnose.evidence import Evidence
+    from innoscope.diagnose.verdict import Finding, Verdict
+    from innoscope.memory.locks.held import Held
+    from innoscope.sampling.snapshot_history import Seen
+
+#: Functions of a stack that are shown on a line.
+_FUNCTIONS: Final = 7
+#: A finding of this score or more is marked as urgent; one below the other as a remark.
+_URGENT, _REMARK = 75, 40
+VERSION: Final = 1
+
+
+def text(evidence: Evidence, verdict: Verdict) -> Iterator[str]:
+    """The lines: what was looked at, findings with the worst first, what could not be told."""
+    yield from _head(evidence)
+    if not verdict.findings:
+        yield f"Nothing wrong was found: {verdict.checked} of {verdict.rules} checks were made."
+    toggles = _toggles()
+    for number, finding in enumerate(verdict.findings, 1):
+        yield ""
+        yield from _finding(number, finding, toggles)
+    if verdict.cannot_tell:
+        yield ""
+        yield "Cannot tell:"
+        for one in verdict.cannot_tell:
+            names = ", ".join(name.replace("_", " ") for name in one.findings)
+            yield f"  {names}: no {one.source.replace('_', ' ')}: {one.words}"
+            if one.remedy:
+                yield f"    {one.remedy}"
+
+
+def _head(evidence: Evidence) -> Iterator[str]:
+    server = evidence.server
+    flavour = {"mysql": "MySQL", "mariadb": "MariaDB"}.get(server["flavour"], server["flavour"])
+    looked = "the process list, no stacks" if blind(evidence) else f"{len(evidence.looks)} looks"
+    about = f"pid {server['pid']} · {evidence.seconds:.0f} s, {looked}"
+    yield f"{flavour} {server['version']} · {about} · not stopped"
+    if evidence.looks:
+        counts = evidence.threads(clients=True)
+        looks = len(evidence.looks)
+        active = sum(count for wait, count in counts.items() if wait not in AT_REST)
+        by_wait = ", ".join(
+            f"{count / looks:.1f} {wait.replace('_', ' ')}"
+            for wait, count in counts.most_common(6)
+            if wait not in AT_REST
+        )
+        yield f"{sum(counts.values()) / looks:,.0f} threads of clients, {active / looks:,.1f} busy" + (
+            f": {by_wait}" if by_wait else ""
+        )
+
+
+def _finding(number: int, finding: Finding, toggles: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+    mark = "!" if finding.score >= _URGENT else "·" if finding.score < _REMARK else " "
+    yield f"{number}.{mark} {finding.title}  [{finding.name}, {finding.score:.0f}]"
+    if finding.follows_from:
+        yield f"   follows from {finding.follows_from.replace('_', ' ')}"
+        return
+    for line in finding.evidence:
+        yield f"   {line}"
+    for blocker in finding.blockers:
+        yield f"   blocked by {blocker.words}"
+        if blocker.stack:
+            yield f"     {_short(blocker.stack)}"
+    for seen in finding.stacks:
+        yield f"   {seen.count:>6} × {_short(seen.functions)}"
+    yield f"   why: {' '.join(finding.why.split())}"
+    for line in finding.do:
+        yield f"   do:  {line}"
+    for name in finding.toggles:
+        if name in toggles:
+            title, risk = toggles[name]
+            yield f"   toggle: innoscope toggle show {name}  ({title}; {risk})"
+    if finding.see:
+        yield f"   see: {'; '.join(finding.see)}"
+
+
+def _short(functions: tuple[str, ...]) -> str:
+    shown = ",".join(functions[:_FUNCTIONS])
+    return shown + ",…" if len(functions) > _FUNCTIONS else shown
+
+
+def _toggles() -> dict[str, tuple[str, str]]:
+    """Title and risk of each toggle, read as text: nothing that diagnoses may import what changes."""
+    data = read_yaml(catalog_path("toggles.yaml"))
+    return {name: (body["title"], body["risk"]) for name, body in data["toggles"].items()}
+
+
+def record(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
+    """The same as a JSON value (docs/json.md)."""
+    return {
+        "version": VERSION,
+        "server": dict(evidence.server),
+        "begun": evidence.begun,
+        "seconds": round(evidence.seconds, 3),
+        "looks": 0 if blind(evidence) else len(evidence.looks),
+        "client_threads": _means(evidence),
+        "findings": [_as_json(finding) for finding in verdict.findings],
+        "owners": [_held(held) for held in evidence.owners],
+        "cannot_tell": [asdict(one) for one in verdict.cannot_tell],
+        "checked": verdict.checked,
+        "rules": verdict.rules,
+    }
+
+
+def _means(evidence: Evidence) -> dict[str, float]:
+    """Threads of clients by wait class, mean of all looks."""
+    counts = evidence.threads(clients=True)
+    return {wait: round(count / len(evidence.looks), 2) for wait, count in counts.most_common()}
+
+
+def _as_json(finding: Finding) -> dict[str, Any]:
+    told = asdict(finding)
+    told["score"] = round(finding.score, 1)
+    told["stacks"] = [_stack(seen) for seen in finding.stacks]
+    told["blockers"] = [_blocker(blocker) for blocker in finding.blockers]
+    return told
+
+
+def _stack(seen: Seen) -> dict[str, Any]:
+    return {
+        "wait": seen.wait,
+        "client": seen.kind == CLIENT,
+        "count": seen.count,
+        "functions": list(seen.functions),
+    }
+
+
+def _held(held: Held) -> dict[str, Any]:
+    """An edge of the blocking graph for each waiter."""
+    told = asdict(held)
+    return {**told, "waiters": list(held.waiters), "stack": list(held.stack)}
+
+
+def _blocker(blocker: Blocker) -> dict[str, Any]:
+    told = asdict(blocker)
+    return {"words": told.pop("words"), "functions": list(told.pop("stack")), **told}

@@ -1,0 +1,1 @@
+"""Read lock owners from a server's memory."""

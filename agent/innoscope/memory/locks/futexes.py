@@ -1,0 +1,110 @@
+"""Who holds the mutexes and rwlocks of the C library that threads sleep on: glibc writes it into the lock.
+
+A sleeper's system call names the lock's address; the owner stands at a fixed place of ``pthread_mutex_t`` and
+``pthread_rwlock_t``, which are ABI since glibc 2.25 (struct_mutex.h and struct_rwlock.h, x86-64). So it
+needs no symbols of the server, and works on stripped ones too.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from innoscope.sampling.descriptors import syscall_names
+from innoscope.sampling.model import Trust
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from innoscope.sampling.model import Thread
+
+    ReadMany = Callable[[Sequence[tuple[int, int]]], list[bytes | None]]
+
+#: Functions from the system call outwards among which the one that locks is; those before it are glibc's.
+_NEAR: Final = 4
+_LOCKS: Final = re.compile(
+    r"_*(?:pthread|PTHREAD)_(?:(mutex)_(?:cond_|clock|timed)?lock\w*|(rwlock)_(?:clock|timed)?(?:rd|wr)lock\w*)"
+)
+_MUTEX: Final = struct.Struct("<iIiIi")  # __lock, __count, __owner, __nusers, __kind
+_RWLOCK: Final = struct.Struct(
+    "<IIIIIIii"
+)  # __readers, __writers, __wrphase_futex, …, __cur_writer, __shared
+_WRITER: Final = 6
+#: Where in the rwlock its sleepers may wait: for the writer's phase, as writers, for readers to register.
+_PHASE, _WRITERS, _READERS = 8, 12, 0
+#: The largest value of the phase's futex; a ``__readers`` that somebody waits on has a flag above it.
+_PHASE_MOST: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A thread (by the id that the server knows) and the lock it waits for; ``owners`` hold it now.
+
+    No owners: nobody holds it any more, or readers do, who are only counted. ``kind`` and ``name`` are for a
+    person.
+    """
+
+    waiter: int
+    kind: str
+    address: int
+    owners: tuple[int, ...]
+    name: str = ""
+
+
+def waits(threads: Iterable[Thread], read_many: ReadMany) -> list[Wait]:
+    """The threads that sleep for such a lock, and its owner as it is now."""
+    asleep = list(_asleep(threads))
+    places = sorted({(address, kind) for _, address, kind in asleep})
+    bases = _bases(places, read_many)
+    locks = sorted({(base, kind) for (_, kind), base in bases.items()})
+    size = {"mutex": _MUTEX.size, "rwlock": _RWLOCK.size}
+    raw = read_many([(base, size[kind]) for base, kind in locks])
+    owners = {lock: _owner(lock[1], content) for lock, content in zip(locks, raw, strict=True)}
+    found = []
+    for tid, address, kind in asleep:
+        base = bases[address, kind]
+        found.append(Wait(tid, kind, base, owners[base, kind]))
+    return found
+
+
+def _asleep(threads: Iterable[Thread]) -> Iterator[tuple[int, int, str]]:
+    """``(thread, address of the futex, kind of lock)``."""
+    names = syscall_names()
+    for thread in threads:
+        if thread.argument is None or thread.trust is not Trust.EXACT or thread.syscall is None:
+            continue
+        if names.get(thread.syscall) == "futex" and (kind := _kind(thread)):
+            yield thread.ns_tid, thread.argument, kind
+
+
+def _kind(thread: Thread) -> str | None:
+    """The kind of lock by the innermost functions; None where it sleeps for something else."""
+    for frame in thread.frames[:_NEAR]:
+        match = _LOCKS.match(frame.function or "")
+        if match:
+            return match[1] or match[2]
+        if frame.function and "pthread_cond" in frame.function:
+            return None
+    return None
+
+
+def _bases(places: list[tuple[int, str]], read_many: ReadMany) -> dict[tuple[int, str], int]:
+    """Where each lock begins: a mutex at its futex, an rwlock before it."""
+    found = {}
+    values = read_many([(address, 4) for address, _ in places])
+    for (address, kind), value in zip(places, values, strict=True):
+        offset = 0
+        if kind == "rwlock":
+            phase = value is not None and int.from_bytes(value, "little") <= _PHASE_MOST
+            offset = _WRITERS if address % 8 else _PHASE if phase else _READERS
+        found[address, kind] = address - offset
+    return found
+
+
+def _owner(kind: str, content: bytes | None) -> tuple[int, ...]:
+    if content is None:
+        return ()
+    owner = _MUTEX.unpack(content)[2] if kind == "mutex" else _RWLOCK.unpack(content)[_WRITER]
+    return (owner,) if owner > 0 else ()

@@ -1,0 +1,101 @@
+"""The server's connections out of its memory: which thread serves each, and what it runs. Asks it nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from innoscope.target.fingerprint import fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterator
+
+    from innoscope.memory.locks.layout import Memory, Part
+
+#: Connections that are gone through, and bytes of a statement.
+_MOST: Final = 20_000
+_TEXT_BYTES: Final = 1_024
+#: ``tid`` in glibc's ``struct pthread``, to which a pthread_t points (x86-64; nptl/descr.h). A number that is
+#: no thread of the server's is not believed.
+_TID: Final = 0x2D0
+#: Nodes of a std::set: the links of the root and of each node, then the value (libstdc++, stl_tree.h).
+_ROOT, _LEFT, _RIGHT, _VALUE = 16, 16, 24, 32
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A connection: ``address`` of its THD, the thread that serves it, and its statement without literals."""
+
+    address: int
+    thread: int
+    connection: int
+    text: str
+
+
+def read(memory: Memory, part: Part, threads: Container[int]) -> list[Session]:
+    """All connections that are served by one of these threads now."""
+    addresses = list(_WALKS[part.words["walk"]](memory, part))
+    served = threads_of(memory, _numbers(memory, part, "thread", addresses))
+    connections = _numbers(memory, part, "connection", addresses)
+    texts = _texts(memory, part, addresses)
+    return [
+        Session(address, thread, connection, text)
+        for address, thread, connection, text in zip(addresses, served, connections, texts, strict=True)
+        if thread in threads and connection
+    ]
+
+
+def threads_of(memory: Memory, handles: list[int]) -> list[int]:
+    """The thread ids of pthread_t handles; to be believed only where the process has such a thread."""
+    return memory.numbers([handle + _TID for handle in handles], 4)
+
+
+def _linked(memory: Memory, part: Part) -> Iterator[int]:
+    """A base_ilist ends with a sentinel that has no next."""
+    node, passed = memory.number(part.roots["first"] + part.offset("first")), 0
+    while node and passed < _MOST:
+        following = memory.number(node + part.offset("next"))
+        if following:
+            yield node
+        node, passed = following, passed + 1
+
+
+def _tree(memory: Memory, part: Part) -> Iterator[int]:
+    """A std::set behind a pointer, level by level."""
+    level = [memory.number(memory.number(part.roots["first"]) + _ROOT)]
+    passed = 0
+    while level and passed < _MOST:
+        level = [node for node in level if node]
+        passed += len(level)
+        yield from memory.numbers([node + _VALUE for node in level])
+        level = memory.numbers([node + side for node in level for side in (_LEFT, _RIGHT)])
+
+
+_WALKS: Final[dict[str, Callable[[Memory, Part], Iterator[int]]]] = {"linked": _linked, "tree": _tree}
+
+
+def _numbers(memory: Memory, part: Part, name: str, addresses: list[int]) -> list[int]:
+    return memory.numbers([address + part.offset(name) for address in addresses], part.size(name))
+
+
+def _texts(memory: Memory, part: Part, addresses: list[int]) -> list[str]:
+    """Statements; one that changed while it was read is left out."""
+    places = _where(memory, part, addresses)
+    raw = memory.many([(start, min(length, _TEXT_BYTES)) for start, length in places])
+    after = _where(memory, part, addresses)
+    return [
+        _text(content) if content and before == later else ""
+        for content, before, later in zip(raw, places, after, strict=True)
+    ]
+
+
+def _where(memory: Memory, part: Part, addresses: list[int]) -> list[tuple[int, int]]:
+    starts, lengths = _numbers(memory, part, "text", addresses), _numbers(memory, part, "length", addresses)
+    return [(start, length if start else 0) for start, length in zip(starts, lengths, strict=True)]
+
+
+def _text(content: bytes) -> str:
+    """Without literals; nothing where it is no statement, because its memory is used for something else."""
+    text = content.decode(errors="replace").strip()
+    sound = text[:1].isalpha() or text[:1] in ("(", "/")
+    return fingerprint(text) if sound and all(one.isprintable() or one.isspace() for one in text) else ""

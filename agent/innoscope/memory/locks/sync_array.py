@@ -1,0 +1,101 @@
+"""Who waits for which mutex or rw-lock of InnoDB, and who has it exclusively: the sync array (5.5, 5.6).
+
+Mutexes do not keep their owner in release builds: those are named only, by the file that made them.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Final
+
+from innoscope.memory.locks.futexes import Wait
+from innoscope.memory.locks.sessions import threads_of
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator
+
+    from innoscope.memory.locks.layout import Memory, Part
+
+#: sync0sync.h: what a cell's request_type says.
+_EXCLUSIVE, _SHARED, _WAIT_EXCLUSIVE, _MUTEX = 351, 352, 353, 354
+_CELLS: Final = 20_000
+_ARRAYS: Final = 1_024
+#: Cells that are read at once.
+_AT_ONCE: Final = 256
+_NAME_BYTES: Final = 200
+
+
+def waits(memory: Memory, part: Part, threads: Container[int]) -> list[Wait]:
+    """A record for each thread that is asleep in the array."""
+    cells = _cells(memory, part)
+    owners: dict[tuple[int, bool], tuple[tuple[int, ...], str]] = {}
+    found = []
+    for thread, object_, request in cells:
+        mutex = request == _MUTEX
+        key = (object_, mutex)
+        if thread not in threads or request not in (_EXCLUSIVE, _SHARED, _WAIT_EXCLUSIVE, _MUTEX):
+            continue
+        if key not in owners:
+            writers = () if mutex else tuple(one for one in _writer(memory, part, object_) if one in threads)
+            owners[key] = (writers, _name(memory, part, object_, mutex=mutex))
+        writers, name = owners[key]
+        found.append(Wait(thread, "InnoDB mutex" if mutex else "InnoDB rw-lock", object_, writers, name))
+    return found
+
+
+def _cells(memory: Memory, part: Part) -> list[tuple[int, int, int]]:
+    """``(thread, object, request)`` of the cells in which somebody waits."""
+    used = [cell for array in _arrays(memory, part) for cell in _of_array(memory, part, array)]
+    threads = threads_of(memory, [handle for handle, _, _ in used])
+    return [(thread, object_, request) for thread, (_, object_, request) in zip(threads, used, strict=True)]
+
+
+def _arrays(memory: Memory, part: Part) -> list[int]:
+    first = memory.number(part.roots["array"])
+    if part.words["cells"] == "one":
+        return [first]
+    count = min(memory.number(part.roots["count"]), _ARRAYS)
+    return memory.numbers([first + 8 * number for number in range(count)])
+
+
+def _of_array(memory: Memory, part: Part, array: int) -> Iterator[tuple[int, int, int]]:
+    """``(handle of the thread, object, request)``. The first free cell is taken: those in use come first."""
+    count = min(memory.number(array + part.offset("size")), _CELLS)
+    used = memory.number(array + part.offset("used"))
+    start, size = memory.number(array + part.offset("cell")), part.size("cell_bytes")
+    for place in range(0, count, _AT_ONCE):
+        if used <= 0:
+            return
+        cells = min(_AT_ONCE, count - place)
+        [raw] = memory.many([(start + place * size, cells * size)])
+        for cell in range(cells if raw else 0):
+            thread, object_, request, waiting = (
+                _field(raw or b"", part, name, cell * size)
+                for name in ("thread", "object", "request", "waiting")
+            )
+            used -= object_ != 0
+            if object_ and waiting:
+                yield thread, object_, request
+
+
+def _field(raw: bytes, part: Part, name: str, start: int) -> int:
+    begin = start + part.offset(name)
+    return int.from_bytes(raw[begin : begin + part.size(name)], "little")
+
+
+def _writer(memory: Memory, part: Part, lock: int) -> list[int]:
+    """Who has it exclusively: only then ``lock_word`` is 0 or less, whoever wrote ``writer_thread`` last."""
+    size = part.size("word")
+    word = memory.number(lock + part.offset("word"), size)
+    if word and word < 1 << (8 * size - 1):
+        return []
+    return threads_of(memory, [memory.number(lock + part.offset("writer"))])
+
+
+def _name(memory: Memory, part: Part, object_: int, *, mutex: bool) -> str:
+    """``a mutex of buf0buf.c``, after the file where it was made."""
+    kind = "a mutex" if mutex else "an rw-lock"
+    pointer = memory.number(object_ + part.offset("mutex_made_in" if mutex else "made_in"))
+    [raw] = memory.many([(pointer, _NAME_BYTES)])
+    file = (raw or b"").partition(b"\0")[0].decode(errors="replace")
+    return f"{kind} of {PurePath(file).name}" if file.isprintable() and file else kind

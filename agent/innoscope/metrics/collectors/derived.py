@@ -1,0 +1,91 @@
+"""What raw numbers say to a human: shares, headroom, zones, time left. Pure: no I/O, no clock.
+
+A value is named like its metric in ``probes/catalog/metrics.yaml``; one of a labelled series is
+``metric.label`` (``read_ahead_pages.linear``). Names that are no metric do no harm.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from innoscope.common.samples import Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+#: Checkpoint zones: up to this share of the most that the age may be.
+_ZONES: Final = (("calm", 0.5), ("steady", 0.75), ("aggressive", 0.875), ("storm", math.inf))
+
+
+def derive(
+    values: Mapping[str, float], earlier: tuple[float, Mapping[str, float]] | None, now: float
+) -> list[Sample]:
+    """The samples that follow from ``values``; what lacks an operand is left out.
+
+    ``earlier`` is ``(time, values)`` of the reading before, or None; times are seconds of one clock.
+    """
+    return [*_pool(values), *_read_ahead(values), *_checkpoint(values, earlier, now)]
+
+
+def plain(values: Mapping[str, float], metrics: Iterable[str]) -> list[Sample]:
+    """The samples that are ``values`` as they are, of these metrics."""
+    wanted = frozenset(metrics)
+    split = ((*name.partition("."), value) for name, value in values.items())
+    return [
+        Sample(metric, value, (label,) if label else ())
+        for metric, _, label, value in split
+        if metric in wanted
+    ]
+
+
+def _pool(values: Mapping[str, float]) -> Iterator[Sample]:
+    pages, free = values.get("buffer_pool_pages"), values.get("buffer_pool_free_pages")
+    data, dirty = values.get("buffer_pool_data_pages"), values.get("buffer_pool_dirty_pages")
+    limit = values.get("buffer_pool_dirty_limit_ratio")
+    if free is None or data is None:
+        return
+    if pages is not None:
+        # Three numbers of a list each that change between the reads: a page may be counted twice.
+        yield Sample("buffer_pool_other_pages", max(0, pages - free - data))
+    if dirty is not None and free + data > 0:
+        ratio = dirty / (free + data)
+        yield Sample("buffer_pool_dirty_ratio", ratio)
+        if limit is not None:
+            yield Sample("buffer_pool_dirty_headroom_ratio", limit - ratio)
+
+
+def _read_ahead(values: Mapping[str, float]) -> Iterator[Sample]:
+    read = values.get("read_ahead_pages.linear", 0) + values.get("read_ahead_pages.random", 0)
+    evicted = values.get("read_ahead_evicted_pages")
+    if evicted is not None and read > 0:
+        yield Sample("read_ahead_useful_ratio", 1 - evicted / read)
+
+
+def _checkpoint(
+    values: Mapping[str, float], earlier: tuple[float, Mapping[str, float]] | None, now: float
+) -> Iterator[Sample]:
+    age = _age(values)
+    if age is None:
+        return
+    yield Sample("checkpoint_age_bytes", age)
+    most = values.get("checkpoint_age_max_bytes")
+    if not most:
+        return
+    ratio = age / most
+    yield Sample("checkpoint_age_ratio", ratio)
+    current = next(zone for zone, end in _ZONES if ratio <= end)
+    for zone, _ in _ZONES:
+        yield Sample("checkpoint_zone", int(zone == current), (zone,))
+    before = _age(earlier[1]) if earlier is not None else None
+    if earlier is not None and before is not None and now > earlier[0]:
+        rate = (age - before) / (now - earlier[0])
+        yield Sample("redo_full_seconds", max(0.0, most - age) / rate if rate > 0 else math.inf)
+
+
+def _age(values: Mapping[str, float]) -> float | None:
+    """As the server says it, else LSN minus checkpoint (read one after the other: never below 0)."""
+    if "checkpoint_age_bytes" in values:
+        return values["checkpoint_age_bytes"]
+    lsn, checkpoint = values.get("redo_written_bytes"), values.get("redo_checkpoint_bytes")
+    return None if lsn is None or checkpoint is None else max(0, lsn - checkpoint)

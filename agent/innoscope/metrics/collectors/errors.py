@@ -1,0 +1,42 @@
+"""Why a collector's run failed, in one of the reasons that ``collector_failure_info`` has, and in words."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from innoscope.common.errors import InnoscopeError, NoRights, NoSuchProcess, NotRead
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: The values of the label ``reason`` in probes/catalog/metrics.yaml.
+REASONS: Final = ("timeout", "denied", "refused", "gone", "stopped", "rights", "unsupported", "error")
+
+
+class CollectorFailed(InnoscopeError):
+    """A run that brought nothing. ``reason`` is one of ``REASONS``, ``words`` are for a person."""
+
+    def __init__(self, reason: str, words: str, *, remedy: str | None = None) -> None:
+        if reason not in REASONS:
+            raise ValueError(f"no such reason: {reason}")
+        super().__init__(words, remedy=remedy)
+        self.reason = reason
+        self.words = words
+
+
+@contextmanager
+def explaining() -> Iterator[None]:
+    """What goes wrong while a process is looked into, as CollectorFailed."""
+    try:
+        yield
+    except NoSuchProcess as error:
+        raise CollectorFailed("gone", error.what, remedy=error.remedy) from error
+    except NoRights as error:
+        raise CollectorFailed("rights", error.what, remedy=error.remedy) from error
+    except CollectorFailed:
+        raise
+    except NotRead as error:
+        raise CollectorFailed("unsupported", error.what, remedy=error.remedy) from error
+    except InnoscopeError as error:
+        raise CollectorFailed("error", error.what, remedy=error.remedy) from error

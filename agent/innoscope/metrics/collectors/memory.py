@@ -1,0 +1,75 @@
+"""The memory collector: InnoDB's numbers read out of the server's memory. Works when SQL does not."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from innoscope.common.samples import Sample
+from innoscope.memory.reader import MemoryReader
+from innoscope.metrics.collectors import derived
+from innoscope.metrics.collectors.errors import CollectorFailed, explaining
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from innoscope.target.model import Target
+
+
+class MemoryCollector:
+    """Collects from one server, for its whole life. Not thread-safe.
+
+    ``status`` and ``variables`` add what the server's own tables of status and system variables hold: some
+    200 series. The first run learns where everything is and may take seconds; ``reader.explain()`` says
+    what came of it.
+    """
+
+    name = "memory"
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        status: bool = False,
+        variables: bool = False,
+        timeout: float = 10.0,
+        reader: MemoryReader | None = None,
+    ) -> None:
+        self.timeout = timeout
+        self.reader = reader or MemoryReader(target)
+        self._status = status
+        self._variables = variables
+        self._earlier: tuple[float, Mapping[str, float]] | None = None
+
+    def collect(self) -> list[Sample]:
+        """One reading. Raises CollectorFailed: gone, rights, unsupported (nothing can be read), error."""
+        with explaining():
+            values = self.reader.read()
+            extra = [*self._status_samples(), *self._variable_samples()]
+        if not values and not extra:
+            reason = self.reader.explain()[0]
+            words = f"nothing can be read from this server's memory: {reason.reason}"
+            raise CollectorFailed("unsupported", words, remedy=reason.remedy)
+        now = time.monotonic()
+        samples = [
+            *derived.plain(values, (name.partition(".")[0] for name in values)),
+            *derived.derive(values, self._earlier, now),
+        ]
+        self._earlier = (now, values)
+        return samples + extra
+
+    def latest(self) -> Mapping[str, float]:
+        """The values of the last run, by the names of memory.yaml; none before the first."""
+        return self._earlier[1] if self._earlier else {}
+
+    def _status_samples(self) -> Iterator[Sample]:
+        if self._status:
+            for name, status in self.reader.status().items():
+                age = "now" if status.live else "last_show_status"
+                yield Sample("innodb_status", status.value, (name, age))
+
+    def _variable_samples(self) -> Iterator[Sample]:
+        if self._variables:
+            for name, value in self.reader.variables().items():
+                if not isinstance(value, str):
+                    yield Sample("innodb_variable", value, (name,))

@@ -1,0 +1,111 @@
+"""The collector ``agent``: what Innoscope costs, and whether its other half is there."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from innoscope import __version__
+from innoscope.common.samples import Outcome, Sample
+from innoscope.common.supervision import Trouble
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(slots=True)
+class SensorState:
+    """What the agent knows of its sensor; costs as the sensor told them last."""
+
+    up: bool = False
+    words: str = "not asked yet"
+    life: Hashable = None  # what tells one sensor from the next
+    restarts: int = 0
+    version: str = ""
+    cpu_seconds: float | None = None
+    rss_bytes: int | None = None
+    trouble: Trouble = field(default_factory=Trouble)
+
+    def answered(
+        self, life: Hashable, version: str, cpu_seconds: float, rss_bytes: int, trouble: Trouble
+    ) -> None:
+        """It did; another ``life`` than before is another process."""
+        if self.life not in (None, life):
+            self.restarts += 1
+        self.up, self.words, self.life, self.version = True, "", life, version
+        self.cpu_seconds, self.rss_bytes, self.trouble = cpu_seconds, rss_bytes, trouble
+
+    def failed(self, words: str) -> None:
+        """It did not, and why."""
+        self.up, self.words = False, words
+
+
+@dataclass(slots=True)
+class Pushes:
+    """What became of profiles that were to be pushed; ``last_success`` is Unix time, 0 before the first."""
+
+    sent: int = 0
+    bytes: int = 0
+    failures: dict[str, int] = field(default_factory=dict)  # attempts, by reason
+    dropped_memory: int = 0
+    dropped_refused: int = 0
+    queue_bytes: int = 0
+    last_success: float = 0.0
+
+    def samples(self) -> list[Sample]:
+        """Its series."""
+        return [
+            Sample("push_profiles", self.sent),
+            Sample("push_bytes", self.bytes),
+            *(Sample("push_failures", count, (reason,)) for reason, count in list(self.failures.items())),
+            Sample("push_dropped", self.dropped_memory, ("memory",)),
+            Sample("push_dropped", self.dropped_refused, ("refused",)),
+            Sample("push_queue_bytes", self.queue_bytes),
+            Sample("push_last_success_timestamp_seconds", self.last_success),
+        ]
+
+
+def resident_bytes(status: Path = Path("/proc/self/statm")) -> int:
+    """Resident memory of this process."""
+    return int(status.read_text().split()[1]) * _PAGE
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process, its threads included."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def own(
+    sensor: SensorState, dropped: int, pushes: Pushes | None = None, trouble: Trouble | None = None
+) -> Outcome:
+    """The samples about ourselves; of a sensor that is not there, its costs are left out.
+
+    ``pushes`` is None where nothing is pushed.
+    """
+    began, trouble = time.monotonic(), trouble or Trouble()
+    samples = [
+        Sample("build_info", 1, (__version__,)),
+        Sample("sensor_up", int(sensor.up)),
+        Sample("sensor_restarts", sensor.restarts),
+        Sample("own_cpu_seconds", cpu_seconds(), ("agent",)),
+        Sample("own_resident_memory_bytes", resident_bytes(), ("agent",)),
+        Sample("series_dropped", dropped),
+        Sample("own_thread_restarts", trouble.restarts, ("agent",)),
+        Sample("own_threads_stuck", trouble.stuck, ("agent",)),
+    ]
+    if sensor.up and sensor.cpu_seconds is not None and sensor.rss_bytes is not None:
+        samples.append(Sample("own_cpu_seconds", sensor.cpu_seconds, ("sensor",)))
+        samples.append(Sample("own_resident_memory_bytes", sensor.rss_bytes, ("sensor",)))
+        samples.append(Sample("own_thread_restarts", sensor.trouble.restarts, ("sensor",)))
+        samples.append(Sample("own_threads_stuck", sensor.trouble.stuck, ("sensor",)))
+        samples.append(Sample("sensor_watch_failures", sensor.trouble.watch_failures))
+    if pushes is not None:
+        samples += pushes.samples()
+    return Outcome("agent", True, time.monotonic() - began, tuple(samples))

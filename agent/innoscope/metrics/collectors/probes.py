@@ -1,0 +1,293 @@
+"""What the uprobes of one server counted, and what they cost."""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+import time
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from innoscope.common.errors import InnoscopeError, KernelUnable, NoRights, NoSuchProcess
+from innoscope.common.samples import Histogram, Sample
+from innoscope.metrics.collectors.errors import CollectorFailed
+from innoscope.probes import capabilities
+from innoscope.probes.address_names import exported_mutexes, site_names
+from innoscope.probes.attachment import OTHER_SITE, Attachment
+from innoscope.probes.build_cache import BccMissing
+from innoscope.probes.c_source import THREADS
+from innoscope.probes.calibration import HitCost, known_cost
+from innoscope.probes.catalog import default_catalog
+from innoscope.probes.descriptor_kinds import Descriptors
+from innoscope.probes.failures import FIRST_PAUSE_S, MOST_PAUSE_S
+from innoscope.probes.governor import DEFAULT_BUDGET, Governor
+from innoscope.probes.selftest import SelfTest
+from innoscope.probes.slots import Slot, default_slots
+from innoscope.target.native_errors import translating
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from innoscope.probes.report import ProbeReport
+    from innoscope.target.model import Target
+
+_LOG = logging.getLogger(__name__)
+
+_NS = 1e9
+#: Counters that the programs add up in nanoseconds.
+_IN_NANOSECONDS = frozenset({"deadlock_search_seconds"})
+_READ = 1  # struct file_key.operation
+#: mysqld_cpu_seconds' groups that the programs tell apart; clients are the default, everything else is other.
+_KIND_OF_GROUP = {"page_cleaner": "page_cleaner", "master": "master", "connection": "user"}
+
+
+#: Failures that do not pass.
+_FINAL = (NoSuchProcess, NoRights, KernelUnable, BccMissing)
+
+
+def on_a_thread(attach: Callable[[], None], delay_s: float) -> None:
+    """Run it on a thread of its own, after ``delay_s`` seconds."""
+    timer = threading.Timer(delay_s, attach)
+    timer.name, timer.daemon = "probes", True
+    timer.start()
+
+
+class ProbesCollector:
+    """Attaches soon after it was made, on ``attach_on``: compiling takes seconds. ``close`` takes all off.
+
+    ``families`` None are those on by default; with ``metrics``, of these the probes that feed them. ``kinds``
+    tells the group of each thread (collectors.waits), ``counters`` the server's own (collectors.memory),
+    which the probes are checked against.
+    """
+
+    name = "probes"
+    timeout = 0.5
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        families: frozenset[str] | None = None,
+        metrics: frozenset[str] | None = None,
+        budget: float = DEFAULT_BUDGET,
+        kinds: Callable[[], Mapping[int, str]] = dict,
+        counters: Callable[[], Mapping[str, float]] = dict,
+        attach_soon: bool = False,
+        attach_on: Callable[[Callable[[], None], float], None] = on_a_thread,
+    ) -> None:
+        self._target = target
+        self._families, self._metrics = families, metrics
+        self._budget = budget
+        self._kinds = kinds
+        self._own_counters = counters
+        self._selftest = SelfTest(default_catalog().of(families))
+        self._notes: dict[str, str] = {}
+        self._governor: Governor | None = None
+        self._closed = threading.Event()
+        self._failure: InnoscopeError | None = None
+        self._starting = attach_soon
+        self._attach_on, self._pause_s = attach_on, FIRST_PAUSE_S
+        self._mutexes: list[str] = []
+        self._descriptors = Descriptors(target.pid)
+        self._searched = (time.monotonic(), 0.0)
+        #: As many as the map has room for.
+        self._sites: dict[tuple[int, int], str] = {struct.unpack("=QQ", OTHER_SITE): "other"}
+        if attach_soon:
+            attach_on(self._start_quietly, 0.0)
+
+    def start(self) -> Governor:
+        """Compile, calibrate, attach. Raises InnoscopeError."""
+        attachment = Attachment(self._target, self._families, metrics=self._metrics)
+        try:
+            with translating(self._target.pid):  # the server may end at any moment
+                cost = known_cost(attachment)
+                self._mutexes = self._name_mutexes(attachment)
+                self._tell_kinds(attachment)
+            governor = Governor(attachment, cost, budget=self._budget)
+            governor.start()
+        except NoRights as error:
+            attachment.close()
+            raise capabilities.explained(error) from error
+        except BaseException:
+            attachment.close()
+            raise
+        self._governor, self._failure = governor, None
+        if self._closed.is_set():  # meanwhile the server ended
+            governor.close()
+        return governor
+
+    def _start_quietly(self) -> None:
+        """Try once, and later again: what the host lacks for a while (memory, descriptors) comes back."""
+        if self._closed.is_set():
+            return
+        try:
+            self.start()
+        except BaseException as error:  # a panic of the core too: else nobody learns why there are none
+            self._failure = _explained(error)
+            final = isinstance(error, _FINAL)
+            again = "never" if final else f"{self._pause_s:.0f}s"
+            extra = {"pid": self._target.pid, "reason": self._failure.what, "retry": again}
+            _LOG.warning("no probes", extra=extra | {"remedy": self._failure.remedy})
+            if not final:
+                self._attach_on(self._start_quietly, self._pause_s)
+                self._pause_s = min(2 * self._pause_s, MOST_PAUSE_S)
+
+    def start_once(self) -> Governor:
+        """The governor, started if it was not. Raises CollectorFailed while it starts on its own."""
+        if self._failure is not None:
+            reason = "rights" if isinstance(self._failure, NoRights) else "unsupported"
+            raise CollectorFailed(reason, f"{self._failure.what}; {self._failure.remedy}")
+        if self._governor is None and self._starting:
+            raise CollectorFailed("timeout", "the probes are still being compiled and attached")
+        return self._governor or self.start()
+
+    def close(self) -> None:
+        """Take everything off."""
+        self._closed.set()
+        if self._governor is not None:
+            self._governor.close()
+
+    def report(self) -> list[ProbeReport]:
+        """All probes for a person; none before they are attached."""
+        reports = self._governor.report() if self._governor else []
+        return [replace(each, note=self._notes.get(each.probe, each.note)) for each in reports]
+
+    def status(self) -> list[dict[str, Any]]:
+        """The report as records, for the sensor's socket."""
+        return [asdict(report) for report in self.report()]
+
+    def collect(self) -> list[Sample]:
+        """Totals of all probes as of now, estimates where they are sampled."""
+        governor = self.start_once()
+        self._tell_kinds(governor.attachment)
+        governor.refresh()
+        counted = [*self._counters(governor), *self._histograms(governor)]
+        self._notes = self._selftest.compare(_sums(counted), self._own_counters())
+        return [
+            *counted,
+            *self._files(governor.attachment),
+            *self._latch_sites(governor.attachment),
+            *_own(governor),
+        ]
+
+    def _tell_kinds(self, attachment: Attachment) -> None:
+        kinds = self._kinds()
+        attachment.set_thread_kinds(
+            {tid: THREADS.index(_KIND_OF_GROUP.get(group, "other")) for tid, group in kinds.items()}
+        )
+
+    def _name_mutexes(self, attachment: Attachment) -> list[str]:
+        kept = attachment.optional_map("mutexes")
+        if kept is None:
+            return []
+        mutexes = exported_mutexes(self._target.pid, default_slots().histograms["mutex_wait_seconds"].count)
+        for index, (_, address) in enumerate(mutexes):
+            kept.update(struct.pack("=Q", address), struct.pack("=I", index))
+        return [name for name, _ in mutexes]
+
+    def _counters(self, governor: Governor) -> Iterable[Sample]:
+        fed = _fed(governor)
+        for slot in default_slots().counters.values():
+            if slot.metric not in fed:
+                continue
+            scale = _NS if slot.metric in _IN_NANOSECONDS else 1
+            for index, label in enumerate(slot.labels or ("",)):
+                value = governor.totals.counters[slot.first + index] / scale
+                yield Sample(slot.metric, value, (label,) if label else ())
+            if slot.metric == "deadlock_search_seconds":
+                yield self._wall_share(governor.totals.counters[slot.first] / _NS)
+
+    def _wall_share(self, seconds: float) -> Sample:
+        now = time.monotonic()
+        (before, had), self._searched = self._searched, (now, seconds)
+        return Sample("deadlock_search_wall_ratio", (seconds - had) / max(now - before, 1e-9))
+
+    def _histograms(self, governor: Governor) -> Iterable[Sample]:
+        fed = _fed(governor)
+        for slot in default_slots().histograms.values():
+            if slot.metric in fed:
+                yield from self._one_histogram(slot, governor.totals.histograms)
+
+    def _one_histogram(self, slot: Slot, totals: Sequence[Sequence[float]]) -> Iterable[Sample]:
+        labels = self._mutexes if slot.labels is None else slot.labels or ("",)
+        for index, label in enumerate(labels):
+            histogram = _histogram(totals[slot.first + index])
+            # A mutex that nobody ever waited for makes no series.
+            if slot.labels is not None or histogram.count:
+                yield Sample(slot.metric, histogram, (label,) if label else ())
+
+    def _files(self, attachment: Attachment) -> Iterable[Sample]:
+        kept = attachment.optional_map("files")
+        if kept is None:
+            return
+        items = [(*struct.unpack("=II", key), words) for key, words in kept.items() if any(words)]
+        kinds = self._descriptors.kinds({descriptor for descriptor, _, _ in items})
+        sums: dict[tuple[str, str], Histogram] = {}
+        for descriptor, operation, words in items:
+            key = ("read_seconds" if operation == _READ else "fsync_seconds", kinds[descriptor])
+            sums[key] = sums.get(key, Histogram((), 0)).plus(_histogram(words))
+        for (metric, kind), histogram in sums.items():
+            yield Sample(metric, histogram, (kind,))
+
+    def _latch_sites(self, attachment: Attachment) -> Iterable[Sample]:
+        kept = attachment.optional_map("sites")
+        if kept is None:
+            return
+        counts = {struct.unpack("=QQ", key): count for key, [count] in kept.items() if count}
+        self._sites |= site_names(self._target.pid, set(counts) - set(self._sites))
+        for key, count in sorted(counts.items(), key=lambda item: -item[1]):
+            yield Sample("latch_spin_waits", count, (self._sites[key],))
+
+
+def _sums(samples: Iterable[Sample]) -> dict[str, float]:
+    """By metric, over its labels."""
+    sums: dict[str, float] = {}
+    for sample in samples:
+        value = sample.value.count if isinstance(sample.value, Histogram) else sample.value
+        sums[sample.metric] = sums.get(sample.metric, 0) + value
+    return sums
+
+
+def _fed(governor: Governor) -> set[str]:
+    """The metrics that some probe at its place feeds."""
+    return {metric for point in governor.attachment.points for metric in point.placed.feeds}
+
+
+def _histogram(words: Sequence[float]) -> Histogram:
+    return Histogram(tuple(round(word) for word in words[1:]), round(words[0]))
+
+
+def _explained(error: BaseException) -> InnoscopeError:
+    if isinstance(error, InnoscopeError):
+        return error
+    return InnoscopeError(f"the probes could not be started: {type(error).__name__}: {error}")
+
+
+def _maps(attachment: Attachment) -> Iterable[Sample]:
+    yield Sample("probe_map_entries", float(attachment.known_kinds), ("thread_kinds",))
+    for name, count in attachment.dropped().items():
+        yield Sample("probe_map_dropped", float(count), (name,))
+
+
+def _own(governor: Governor) -> Iterable[Sample]:
+    yield Sample("probe_governor_up", float(governor.failures.why is None))
+    yield from _maps(governor.attachment)
+    for report in governor.report():
+        label = (report.probe,)
+        attached = report.state in {"attached", "sampled"}
+        yield Sample("probe_attached", float(attached), label)
+        if report.state == "missing":
+            continue
+        yield Sample("probe_hits", report.hits, label)
+        yield Sample("probe_cost_seconds", report.cost_seconds, label)
+        yield Sample("probe_duty_ratio", report.duty, label)
+    yield Sample("probe_overhead_ratio", governor.overhead)
+    yield Sample("probe_budget_ratio", governor.budget)
+    yield from _hit_costs(governor.cost)
+
+
+def _hit_costs(cost: HitCost) -> Iterable[Sample]:
+    yield Sample("probe_hit_cost_seconds", cost.entry_ns / _NS, ("entry",))
+    yield Sample("probe_hit_cost_seconds", cost.stepped_ns / _NS, ("stepped_entry",))
+    yield Sample("probe_hit_cost_seconds", cost.return_ns / _NS, ("return",))

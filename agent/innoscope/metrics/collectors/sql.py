@@ -1,0 +1,224 @@
+"""The collector ``sql``: what a server says of itself over one persistent connection.
+
+At most one connection and one statement at a time; every wait for the server has a timeout, no statement
+waits on a metadata lock, and after a failure the next attempt comes later and later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from innoscope.common.errors import SqlFailed
+from innoscope.metrics.collectors import sql_plan
+from innoscope.metrics.collectors.derived import derive
+from innoscope.metrics.collectors.monitor import sections
+from innoscope.metrics.collectors.sql_failures import denied_words, explain
+from innoscope.metrics.collectors.sql_plan import Answers
+from innoscope.target import sql
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from innoscope.common.samples import Sample
+    from innoscope.metrics.collectors.errors import CollectorFailed
+    from innoscope.metrics.collectors.sql_catalog import Catalog
+    from innoscope.metrics.collectors.sql_plan import Plan
+    from innoscope.target.login import Connection
+
+#: Seconds until the second attempt after a failure; it doubles up to the longest.
+_FIRST_PAUSE: Final = 0.5
+_LONGEST_PAUSE: Final = 5.0
+#: Seconds after which a connection is asked anew what its server has: counters can be enabled at any time.
+_PLAN_LASTS: Final = 300.0
+#: MySQL's name of the column that says whether a counter is enabled, and MariaDB's from 10.5 on.
+_COUNTERS: Final = (
+    "SELECT NAME, COUNT FROM information_schema.INNODB_METRICS WHERE STATUS = 'enabled'",
+    "SELECT NAME, COUNT FROM information_schema.INNODB_METRICS WHERE ENABLED = 1",
+)
+_NO_TABLE: Final = 1109  # ER_UNKNOWN_TABLE: MySQL 5.5 has no INNODB_METRICS
+_NO_COLUMN: Final = 1054  # ER_BAD_FIELD_ERROR
+
+
+class SqlCollector:
+    """Asks one server. ``connect`` makes a connection, raising SqlFailed or BadFile."""
+
+    name = "sql"
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        catalog: Catalog,
+        flavour: str,
+        version: tuple[int, ...],
+        timeout: float = 0.5,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.timeout = timeout
+        self._connect = connect
+        self._catalog = catalog
+        self._flavour, self._version = flavour, version
+        self._clock = clock
+        self._session: _Session | None = None
+        self._pause = 0.0
+        self._not_before = 0.0
+        self._last_failure: CollectorFailed | None = None
+        self._earlier: tuple[float, dict[str, float]] | None = None
+
+    @property
+    def shortfall(self) -> str | None:
+        """``reason: words`` if the account may not see all, though it was given what it may see."""
+        return f"denied: {self._session.denied}" if self._session and self._session.denied else None
+
+    def collect(self) -> Iterable[Sample]:
+        """All samples, derived ones included. Raises CollectorFailed."""
+        if self._last_failure is not None and self._clock() < self._not_before:
+            raise self._last_failure
+        try:
+            session = self._session or self._open()
+            samples = session.samples()
+        except Exception as error:
+            self.close()
+            raise self._failed(error) from error
+        self._pause, self._last_failure = 0.0, None
+        return [*samples, *self._derived(samples)]
+
+    def close(self) -> None:
+        """Let go of the connection, without waiting for the server."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _open(self) -> _Session:
+        self._session = _Session(self._connect(), self._catalog, self._flavour, self._version, self._clock)
+        return self._session
+
+    def _failed(self, error: Exception) -> CollectorFailed:
+        self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
+        self._not_before = self._clock() + self._pause
+        self._last_failure = explain(error)
+        return self._last_failure
+
+    def _derived(self, samples: Sequence[Sample]) -> list[Sample]:
+        values = {
+            ".".join((sample.metric, *sample.labels)): float(sample.value)
+            for sample in samples
+            if isinstance(sample.value, int | float)
+        }
+        now = self._clock()
+        earlier, self._earlier = self._earlier, (now, values)
+        return derive(values, earlier, now)
+
+
+class _Session:
+    """One connection, what its account may see, and the plan for it."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        catalog: Catalog,
+        flavour: str,
+        version: tuple[int, ...],
+        clock: Callable[[], float],
+    ) -> None:
+        self._connection = connection
+        self._catalog = catalog
+        self._flavour, self._version = flavour, version
+        self._clock = clock
+        self._plan: Plan | None = None
+        self._planned_at = 0.0
+        self._counters_sql: str | None = None
+        self.denied = ""
+        for assignment in catalog.session:
+            with contextlib.suppress(SqlFailed):  # a server that does not know it, or does not let us
+                self._rows(f"SET SESSION {assignment}")
+
+    def samples(self) -> list[Sample]:
+        """What the server says now."""
+        if self._plan is None or self._clock() - self._planned_at > _PLAN_LASTS:
+            self._plan = self._make_plan()
+            self._planned_at = self._clock()
+        plan = self._plan
+        counters, monitor = plan.names("counter"), plan.names("monitor")
+        answers = Answers(
+            self._status(plan.names("status")),
+            self._variables(plan.names("variable")),
+            self._counters(counters) if counters else {},
+            self._monitor() if monitor else {},
+        )
+        return plan.samples(answers)
+
+    def close(self) -> None:
+        self._connection.abandon()
+
+    def _make_plan(self) -> Plan:
+        """Ask for more and more until each series has a source; the monitor, which is dear, comes last."""
+        self.denied = ""
+        answers = Answers(self._status(), self._variables(sql_plan.variables_of(self._catalog)))
+        asked = ["status", "variable", "formula"]
+        for kind, ask in (("counter", self._ask_counters), ("monitor", self._ask_monitor)):
+            plan, wanting = sql_plan.make(self._catalog, self._flavour, self._version, answers, asked)
+            if not wanting:
+                return plan
+            try:
+                ask(answers)
+            except SqlFailed as error:
+                words = denied_words(error)
+                if words is None:
+                    raise
+                self.denied = words
+            asked.append(kind)
+        return sql_plan.make(self._catalog, self._flavour, self._version, answers, asked)[0]
+
+    def _ask_counters(self, answers: Answers) -> None:
+        answers.counters = self._counters()
+
+    def _ask_monitor(self, answers: Answers) -> None:
+        answers.monitor = self._monitor()
+
+    def _status(self, names: Sequence[str] = ()) -> dict[str, str]:
+        return self._pairs(_narrowed("SHOW GLOBAL STATUS", names))
+
+    def _variables(self, names: Sequence[str]) -> dict[str, str]:
+        return self._pairs(_narrowed("SHOW GLOBAL VARIABLES", names)) if names else {}
+
+    def _counters(self, names: Sequence[str] = ()) -> dict[str, int]:
+        """Enabled counters; none where the server has no such table."""
+        for statement in (self._counters_sql,) if self._counters_sql else _COUNTERS:
+            narrowed = statement + (f" AND NAME IN ({_quoted(names)})" if names else "")
+            try:
+                rows = self._rows(narrowed)
+            except SqlFailed as error:
+                code = error.__cause__.args[0] if error.__cause__ and error.__cause__.args else None
+                if code == _NO_TABLE:
+                    return {}
+                if code != _NO_COLUMN:
+                    raise
+            else:
+                self._counters_sql = statement
+                return {_text(name): int(count) for name, count in rows}
+        return {}
+
+    def _monitor(self) -> dict[str, str]:
+        rows = self._rows("SHOW ENGINE INNODB STATUS")
+        return sections(_text(rows[0][2])) if rows else {}
+
+    def _pairs(self, statement: str) -> dict[str, str]:
+        return {_text(name): _text(value) for name, value in self._rows(statement)}
+
+    def _rows(self, statement: str) -> Sequence[tuple[Any, ...]]:
+        return sql.rows(self._connection, statement)
+
+
+def _narrowed(statement: str, names: Sequence[str]) -> str:
+    return f"{statement} WHERE Variable_name IN ({_quoted(names)})" if names else statement
+
+
+def _quoted(names: Sequence[str]) -> str:
+    """Names from our catalog, which are words."""
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def _text(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

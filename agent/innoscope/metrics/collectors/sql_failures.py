@@ -1,0 +1,77 @@
+"""Why SQL failed: one of the reasons that are exported as a label, and words for a person."""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+from innoscope.common.errors import BadFile, InnoscopeError, SqlFailed
+from innoscope.metrics.collectors.errors import CollectorFailed
+from innoscope.target.choice import NotChosen
+
+#: Error numbers of servers, clients and the kernel (mysqld_error.h, errmsg.h, errno.h) → reason.
+_REASONS: Final = {
+    errno.ESRCH: "refused",  # the server has ended
+    1040: "refused",  # too many connections
+    1044: "denied",
+    1045: "denied",
+    1053: "refused",  # the server is shutting down
+    1129: "refused",  # host blocked
+    1130: "denied",  # host not allowed
+    1142: "denied",
+    1203: "refused",  # max_user_connections
+    1226: "refused",  # the account's max_user_connections
+    1227: "denied",
+    1317: "timeout",  # interrupted: our own max_execution_time
+    1698: "denied",
+    1969: "timeout",  # MariaDB's max_statement_time
+    2002: "refused",
+    2003: "refused",
+    2006: "gone",
+    2013: "gone",
+    2059: "denied",
+    3024: "timeout",  # MySQL's max_execution_time
+}
+_PREFIX: Final = "no SQL: "
+
+
+def explain(error: BaseException) -> CollectorFailed:
+    """The failure to report for what went wrong."""
+    if isinstance(error, CollectorFailed):
+        return error
+    if not isinstance(error, InnoscopeError):
+        return CollectorFailed("error", f"{type(error).__name__}: {error}")
+    reason = _reason(error)
+    words = error.what.removeprefix(_PREFIX)
+    if (reason == "denied" or isinstance(error, NotChosen)) and error.remedy:
+        words += f" ({error.remedy})"
+    return CollectorFailed(reason, words)
+
+
+def denied_words(error: SqlFailed) -> str | None:
+    """Words if it was a privilege that is missing, else None."""
+    failed = explain(error)
+    return failed.words if failed.reason == "denied" else None
+
+
+def _reason(error: InnoscopeError) -> str:
+    if isinstance(error, BadFile):
+        return "denied"  # the option file: without it we are nobody to the server
+    cause = error.__cause__
+    if cause is None:
+        return "refused" if isinstance(error, SqlFailed) else "error"
+    if _timed_out(cause):
+        return "timeout"
+    code = cause.args[0] if cause.args else None
+    return _REASONS.get(code, "error") if isinstance(code, int) else "error"
+
+
+def _timed_out(error: BaseException) -> bool:
+    """Whether the server accepted us, or its backlog did, and then said nothing: it is stopped or hangs."""
+    inner = getattr(error, "original_exception", None) or error.__cause__ or error.__context__
+    if isinstance(inner, TimeoutError):
+        return True
+    # a Unix socket whose backlog is full answers EAGAIN at once, see connect(2)
+    if isinstance(inner, OSError) and inner.errno == errno.EAGAIN:
+        return True
+    return "timed out" in str(error.args[-1] if error.args else "")

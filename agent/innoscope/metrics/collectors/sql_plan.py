@@ -1,0 +1,133 @@
+"""What to ask one server, found out once a connection: the best source of each series that it has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from innoscope.common.samples import Sample
+from innoscope.metrics.collectors import monitor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from innoscope.metrics.collectors.sql_catalog import Catalog, Entry, Source
+
+Number = int | float
+
+
+@dataclass(slots=True)
+class Answers:
+    """What a server said, by name; ``monitor`` by section. Empty where it was not asked."""
+
+    status: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    counters: Mapping[str, Number] = field(default_factory=dict)
+    monitor: Mapping[str, str] = field(default_factory=dict)
+
+    def value(self, source: Source) -> Number | None:
+        """What that source says, scaled; None where the server has no such thing."""
+        number: Number | None
+        match source.kind:
+            case "status":
+                number = _number(self.status.get(source.name))
+            case "variable":
+                number = _number(self.variables.get(source.name))
+            case "counter":
+                number = self.counters.get(source.name)
+            case "monitor":
+                number = monitor.number(self.monitor, source.name, source.line) if source.line else None
+            case _:
+                number = FORMULAS[source.name].compute(self.variables)
+        if number is None or source.scale == 1:
+            return number
+        return number * source.scale
+
+
+def _number(text: str | None) -> Number | None:
+    if text is None:
+        return None
+    try:
+        return int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A number that follows from system variables, and which ones."""
+
+    variables: tuple[str, ...]
+    compute: Callable[[Mapping[str, str]], Number | None]
+
+
+_REDO_VARIABLES: Final = (
+    "innodb_log_file_size",
+    "innodb_log_files_in_group",
+    "innodb_page_size",
+    "innodb_thread_concurrency",
+)
+
+
+def _classic_redo_limit(variables: Mapping[str, str]) -> Number | None:
+    """The checkpoint age, in bytes, at which writers wait: log0log.c, log_calc_max_ages, 5.0 to 5.7.
+
+    Four blocks of 512 bytes of each file are its header; a tenth is kept for safety, then four pages for each
+    of 10 + innodb_thread_concurrency threads and eight more, then another tenth.
+    """
+    numbers = [_number(variables.get(name)) for name in _REDO_VARIABLES]
+    size, files, page, threads = numbers[0], numbers[1], numbers[2] or 16384, numbers[3] or 0
+    if size is None or files is None:
+        return None
+    capacity = (int(size) - 4 * 512) * int(files)
+    capacity -= capacity // 10
+    margin = capacity - int(page) * (4 * (10 + int(threads)) + 8)
+    return margin - margin // 10 if margin > 0 else None
+
+
+FORMULAS: Final[Mapping[str, Formula]] = {"classic_redo_limit": Formula(_REDO_VARIABLES, _classic_redo_limit)}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The chosen source of each series, and what must be asked for them."""
+
+    chosen: tuple[tuple[Entry, Source], ...]
+
+    def names(self, kind: str) -> list[str]:
+        """The names to ask for of that kind, sorted; variables include those of formulas."""
+        found = {source.name for _, source in self.chosen if source.kind == kind}
+        if kind == "variable":
+            used = (FORMULAS[source.name] for _, source in self.chosen if source.kind == "formula")
+            found |= {name for formula in used for name in formula.variables}
+        return sorted(found)
+
+    def samples(self, answers: Answers) -> list[Sample]:
+        """A sample for each series that the answers have a number for."""
+        values = ((entry, answers.value(source)) for entry, source in self.chosen)
+        return [Sample(entry.metric, value, entry.labels) for entry, value in values if value is not None]
+
+
+def variables_of(catalog: Catalog) -> list[str]:
+    """All system variables that the catalog may want, sorted."""
+    every = [source for entry in catalog.entries for source in entry.sources]
+    return Plan(tuple((catalog.entries[0], source) for source in every)).names("variable")
+
+
+def make(
+    catalog: Catalog, flavour: str, version: tuple[int, ...], answers: Answers, kinds: Iterable[str]
+) -> tuple[Plan, bool]:
+    """``(plan, whether a source of another kind might still help)`` from the kinds that were asked so far."""
+    asked = frozenset(kinds)
+    chosen = []
+    wanting = False
+    for entry in catalog.entries:
+        for source in entry.sources:
+            if not source.fits(flavour, version):
+                continue
+            if source.kind not in asked:
+                wanting = True
+            elif answers.value(source) is not None:
+                chosen.append((entry, source))
+                break
+    return Plan(tuple(chosen)), wanting

@@ -1,0 +1,213 @@
+"""Which probes can go where on one server, and why the others cannot."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from innoscope import _native
+from innoscope.common.cache import Cache, cache_key
+from innoscope.probes.mangling import beginnings, is_copy, is_of, is_partial
+from innoscope.target.native_errors import reading_files
+from innoscope.target.symbols.advice import remedy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from innoscope.probes.catalog import Probe, Site
+    from innoscope.target.model import Target
+
+#: Two searches of each file.
+_CACHE: Final = Cache("places", 128)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One function of one mapped file. ``offset`` is in the file, in bytes."""
+
+    symbol: str
+    address: int  # ELF virtual address
+    size: int
+    offset: int
+    stepped: bool  # the kernel cannot emulate its first instruction: a hit costs several times as much
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A probe and all copies of the function that it goes to. ``note`` says what its numbers leave out."""
+
+    probe: Probe
+    site: Site
+    path: str  # opens the mapped file
+    places: tuple[Place, ...]
+    note: str | None = None
+
+    @property
+    def feeds(self) -> tuple[str, ...]:
+        """The metrics that get their numbers from it on this server."""
+        return (*self.probe.feeds, *self.site.feeds)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A probe that cannot be there: why, what to do about it, what tells it instead."""
+
+    probe: Probe
+    reason: str
+    remedy: str | None = None
+    instead: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The probes of one server. ``build_id`` is that of the mapped executable.
+
+    ``problem`` is why a better source of names could not be used, in words.
+    """
+
+    placed: tuple[Placed, ...]
+    missing: tuple[Missing, ...]
+    build_id: str | None
+    symbols_from: str
+    problem: str | None = None
+
+
+def place(target: Target, probes: Iterable[Probe]) -> Placement:
+    """Look for the functions of these probes in the server's mapped files.
+
+    Raises NoSuchProcess, NoRights or BadFile for the executable itself; for a library that is not mapped the
+    probe is missing.
+    """
+    with reading_files(target.pid):
+        sites = [(probe, probe.site(target.flavour, target.version)) for probe in probes]
+        files = _Files(target.pid, [site for _, site in sites if site is not None])
+        found = [_place_one(target, probe, site, files) for probe, site in sites]
+        placed = _alive([each for each in found if isinstance(each, Placed)], files)
+    missing = [each for each in (*found, *placed) if isinstance(each, Missing)]
+    return Placement(
+        placed=tuple(each for each in placed if isinstance(each, Placed)),
+        missing=tuple(missing),
+        build_id=files.main.build_id,
+        symbols_from=files.main.symbols_from,
+        problem=files.main.problem,
+    )
+
+
+class _Files:
+    """The mapped files that are asked for, each opened once, and searched once for all that goes there."""
+
+    def __init__(self, pid: int, sites: Sequence[Site]) -> None:
+        self._pid, self._sites = pid, sites
+        self.main = _native.CodeFile(pid)
+        self._libraries: dict[str, _native.CodeFile] = {}
+        self._found: dict[str | None, list[Place]] = {}
+
+    def of(self, site: Site) -> _native.CodeFile:
+        """The file of a site. NativeError (elf) if it is not mapped."""
+        if site.shared_object is None:
+            return self.main
+        if site.shared_object not in self._libraries:
+            self._libraries[site.shared_object] = _native.CodeFile(self._pid, site.shared_object)
+        return self._libraries[site.shared_object]
+
+    def places(self, site: Site) -> tuple[Place, ...]:
+        """All copies of its functions, once each."""
+        name = site.shared_object
+        if name not in self._found:
+            wanted = {text for each in self._sites if each.shared_object == name for text in _wanted(each)}
+            file, names = self.of(site), sorted(wanted)
+            found = _kept_of(file, names, lambda: file.functions(names))
+            self._found[name] = [Place(*each) for each in found]
+        own = [
+            place
+            for place in self._found[name]
+            if is_of(place.symbol, site.functions) or is_copy(place.symbol, site.symbols)
+        ]
+        return tuple({place.address: place for place in reversed(own)}.values())[::-1]
+
+
+def _kept_of(file: _native.CodeFile, asked: Any, search: Callable[[], Any]) -> Any:
+    """What a search finds in a file. A symbol pack may be replaced, so what it tells is not kept."""
+    if file.symbols_from == "symbol-pack":
+        return search()
+    try:
+        told = Path(file.path).stat()
+    except OSError:  # the server has just ended, or its files are not ours to see
+        return search()
+    identity = (file.build_id, told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns)
+    key = cache_key(json.dumps((identity, file.symbols_from, asked)))
+    if (known := _CACHE.read(key)) is not None:
+        return json.loads(known)
+    found = search()
+    _CACHE.write(key, json.dumps(found).encode())
+    return found
+
+
+def _wanted(site: Site) -> Iterable[str]:
+    """How the symbols begin."""
+    yield from site.symbols
+    for function in site.functions:
+        yield from beginnings(function)
+
+
+def _place_one(target: Target, probe: Probe, site: Site | None, files: _Files) -> Placed | Missing:
+    if site is None:
+        return Missing(probe, f"no such function is known for {target.flavour} {target.version_text}")
+    if site.absent:
+        return Missing(probe, site.absent, instead=site.instead)
+    try:
+        file = files.of(site)
+    except _native.NativeError as error:
+        if error.args[0] != "elf":
+            raise
+        return Missing(probe, str(error.args[1]))
+    places = files.places(site)
+    if not places:
+        return _not_found(target, probe, site, file)
+    note = "counts only some of the calls: the rest is inlined" if _only_parts(places) else None
+    return Placed(probe, site, file.path, places, note)
+
+
+def _only_parts(places: Sequence[Place]) -> bool:
+    return all(is_partial(place.symbol) for place in places)
+
+
+def _not_found(target: Target, probe: Probe, site: Site, file: _native.CodeFile) -> Missing:
+    names = ", ".join((*site.functions, *site.symbols))
+    if site.without:
+        return Missing(probe, site.without, instead=site.instead)
+    if file.symbols_from in {"symtab", "debug-file", "symbol-pack"}:
+        return Missing(probe, f"{names}: not in this build (inlined or removed)", instead=site.instead)
+
+    return Missing(
+        probe,
+        f"{names}: the name is not exported, and this build is stripped",
+        remedy=remedy(target),
+        instead=site.instead,
+    )
+
+
+def _alive(placed: Sequence[Placed], files: _Files) -> list[Placed | Missing]:
+    """Without dead copies: exported by link-time optimisation, and nothing calls them."""
+    own = [
+        (place.address, place.size) for each in placed if not each.site.shared_object for place in each.places
+    ]
+    counts = _kept_of(files.main, own, lambda: files.main.references(own))
+    if counts is None:
+        return list(placed)
+    dead = {address for (address, _), count in zip(own, counts, strict=True) if not count}
+    return [each if each.site.shared_object else _without_dead(each, dead) for each in placed]
+
+
+def _without_dead(placed: Placed, dead: set[int]) -> Placed | Missing:
+    alive = tuple(place for place in placed.places if place.address not in dead)
+    if alive:
+        return Placed(placed.probe, placed.site, placed.path, alive, placed.note)
+    names = ", ".join(place.symbol for place in placed.places)
+    return Missing(
+        placed.probe,
+        f"{names}: a dead copy, nothing calls it (link-time optimisation)",
+        instead=placed.site.instead,
+    )

@@ -1,0 +1,61 @@
+"""The stacks of callers: copied by the BPF program, unwound and named by our own core."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from innoscope import _native
+from innoscope.probes.trace.session import REAL
+from innoscope.sampling.fold import Report, Unit
+from innoscope.sampling.missing_names import missing_names
+from innoscope.sampling.model import Frame, Trust
+from innoscope.target.native_errors import translating
+
+if TYPE_CHECKING:
+    from innoscope.target.model import Target
+
+CALLS: Final = Unit("calls", ("calls", "count"))
+#: A stack that was copied in the call itself is what it was.
+_SOUND: Final = Trust.ON_CPU
+
+
+class Callers:
+    """Reads a ring buffer of stacks as they come. Raises InnoscopeError."""
+
+    def __init__(self, target: Target, ring: int) -> None:
+        self._target = target
+        self._began = time.time()
+        with translating(target.pid):
+            self._samples: _native.Samples = _native.Samples(target.pid, ring)
+
+    def drain(self) -> None:
+        """Take what is there."""
+        with translating(self._target.pid):
+            self._samples.read()
+
+    def report(self, headline: str) -> Report:
+        """Folded: a stack stands for all calls since the one before it."""
+        report = Report(self._target, unit=CALLS)
+        report.headline = headline
+        report.looks, report.method = 1, "bpf"
+        report.started_at, report.ended_at = self._began, time.time()
+        stacks: Counter[tuple[int, Trust]] = Counter()
+        for kind, _, (stack, trust, _, _), _, weight in self._samples.counts():
+            if kind == REAL:
+                stacks[stack, Trust(trust)] += weight
+        frames = {stack: tuple(Frame(*raw) for raw in self._samples.frames(stack)) for stack, _ in stacks}
+        for (stack, trust), calls in stacks.items():
+            found = frames[stack]
+            level = Trust.EXACT if trust is _SOUND else trust
+            report.count("calls", level, tuple([frame.label for frame in found]), found, calls)
+        report.notes |= dict.fromkeys(
+            missing_names(self._target, self._samples.modules, frames.values())
+        )
+        return report
+
+    @property
+    def taken(self) -> int:
+        """Stacks of the server so far."""
+        return sum(count for kind, _, _, count, _ in self._samples.counts() if kind == REAL)

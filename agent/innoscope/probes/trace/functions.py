@@ -1,0 +1,194 @@
+"""Which function is meant: a probe of the catalog, else a symbol, a qualified name or a glob."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from innoscope import _native
+from innoscope.common.errors import NoSuchProcess
+from innoscope.probes.catalog import Catalog, default_catalog
+from innoscope.probes.mangling import beginnings, is_copy, is_of, is_partial
+from innoscope.probes.symbol_resolution import Missing, Place, Placed, place
+from innoscope.probes.trace import hot, suggestions
+from innoscope.probes.trace.model import Ambiguous, Chosen, NotHere
+from innoscope.target.native_errors import reading_files
+from innoscope.target.symbols.advice import remedy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from innoscope.probes.catalog import Probe, Site
+    from innoscope.target.model import Target
+
+#: Functions listed where a name stands for several.
+_LISTED: Final = 20
+_GLOB: Final = frozenset("*?[")
+
+
+def choose(target: Target, function: str, catalog: Catalog | None = None) -> Chosen:
+    """The function, all live copies of it.
+
+    Raises NotHere (with the nearest names, or what gives a stripped server names), Ambiguous, NoSuchProcess
+    or NoRights.
+    """
+    catalog = catalog or default_catalog()
+    if function in catalog.probes:
+        return _of_catalog(target, catalog.probes[function], catalog)
+
+    with reading_files(target.pid):
+        file = _native.CodeFile(target.pid)
+        if file.build_id != target.build_id:
+            raise NoSuchProcess(
+                f"process {target.pid} runs another executable than before", remedy="innoscope targets"
+            )
+        found = _globbed(file, function) if _GLOB & set(function) else _named(file, function)
+        if not found:
+            raise _not_found(target, file, function)
+        places = _alive(file, _one(function, found))
+    return _chosen(target, function, file.path, places, catalog)
+
+
+def _of_catalog(target: Target, probe: Probe, catalog: Catalog) -> Chosen:
+    placement = place(target, [probe])
+    for missing in placement.missing:
+        raise _missing(missing)
+    [placed] = placement.placed
+    names = ", ".join(dict.fromkeys(each.symbol for each in placed.places))
+    known = next((known for each in placed.places if (known := hot.of(each.symbol))), None)
+    return Chosen(
+        name=f"{probe.name} ({names})" if names != probe.name else names,
+        path=placed.path,
+        places=placed.places,
+        timed=_safe(placed, catalog),
+        limit=probe.limit,
+        weight=max(probe.weight, known.weight if known else 1),
+        why_hot=known.why if known else None,
+        instead=known.instead if known else placed.site.instead,
+        notes=(placed.note,) if placed.note else (),
+    )
+
+
+def _safe(placed: Placed, catalog: Catalog) -> str | None:
+    returns = placed.site.returns
+    return returns if returns in catalog.safe else None
+
+
+def _missing(missing: Missing) -> NotHere:
+    instead = f"instead: {missing.instead}" if missing.instead else None
+    remedy = "\n".join(filter(None, (missing.remedy, instead))) or "innoscope probes list"
+    return NotHere(f"{missing.probe.name}: {missing.reason}", remedy=remedy)
+
+
+def _named(file: _native.CodeFile, function: str) -> list[Place]:
+    """An exact symbol or a qualified name, copies included."""
+    matching = (
+        Place(*found)
+        for found in file.functions([*beginnings(function), function])
+        if is_of(found[0], [function]) or is_copy(found[0], [function])
+    )
+    return _distinct(matching)
+
+
+def _globbed(file: _native.CodeFile, function: str) -> list[Place]:
+    wanted = suggestions.glob(function)
+    return _distinct(
+        Place(*found)
+        for found, name in suggestions.demangled(file)
+        if wanted(found[0]) or wanted(name.partition(" [clone ")[0])
+    )
+
+
+def _distinct(places: Iterable[Place]) -> list[Place]:
+    """One for each address: a function may have several names."""
+    found: dict[int, Place] = {}
+    for each in places:
+        if ".cold" not in each.symbol:
+            found.setdefault(each.address, each)
+    return list(found.values())
+
+
+def _one(function: str, places: Sequence[Place]) -> list[Place]:
+    """All copies of one function. Raises Ambiguous."""
+    groups: dict[str, list[Place]] = {}
+    for each in places:
+        groups.setdefault(each.symbol.partition(".")[0], []).append(each)
+    if len(groups) == 1:
+        return list(places)
+    lines = [f"{symbol}  {suggestions.readable(symbol)}" for symbol in sorted(groups)]
+    if len(lines) > _LISTED:
+        lines = [*lines[:_LISTED], f"… {len(lines) - _LISTED:,} more"]
+    raise Ambiguous(
+        f"{function}: {len(groups):,} functions have that name; say which one by its symbol",
+        remedy="\n".join(lines),
+    )
+
+
+def _alive(file: _native.CodeFile, places: list[Place]) -> tuple[Place, ...]:
+    """Without copies that nothing calls. Raises NotHere if none is left."""
+    counts = file.references([(each.address, each.size) for each in places])
+    if counts is None:
+        return tuple(places)
+    alive = tuple(each for each, count in zip(places, counts, strict=True) if count)
+    if not alive:
+        names = ", ".join(each.symbol for each in places)
+        raise NotHere(
+            f"{names}: a dead copy, nothing calls it: all calls are inlined (link-time optimisation)",
+            remedy="trace a function that calls it, or one that it calls",
+        )
+    return alive
+
+
+def _not_found(target: Target, file: _native.CodeFile, function: str) -> NotHere:
+    names = suggestions.names(file, function)
+    near = [f"near it: {', '.join(names)}"] if names else []
+    if file.symbols_from in {"symtab", "debug-file"}:
+        return NotHere(
+            f"{function}: no such function in this build (misspelt, inlined or of another version)",
+            remedy="\n".join([*near, "innoscope probes list has the functions of the catalog"]),
+        )
+
+    return NotHere(
+        f"{function}: the name is not exported, and this build is stripped",
+        remedy="\n".join([remedy(target), *near]),
+    )
+
+
+def _chosen(target: Target, function: str, path: str, places: tuple[Place, ...], catalog: Catalog) -> Chosen:
+    found = _in_catalog(target, catalog, places)
+    known = hot.of(places[0].symbol)
+    weights = [probe.weight for probe, _ in found] + ([known.weight] if known else [])
+    limits = [probe.limit for probe, _ in found if probe.limit]
+    # Without a return probe anywhere if one copy is not vouched for.
+    timed = next((site.returns for _, site in found if site.returns in catalog.safe), None)
+    return Chosen(
+        name=suggestions.readable(places[0].symbol) if _GLOB & set(function) else function,
+        path=path,
+        places=places,
+        timed=timed,
+        limit=min(limits, default=None),
+        weight=max(weights, default=1),
+        why_hot=known.why if known else None,
+        instead=known.instead if known else None,
+        notes=_notes(places),
+    )
+
+
+def _in_catalog(target: Target, catalog: Catalog, places: Sequence[Place]) -> list[tuple[Probe, Site]]:
+    """The probes that go to this very function on this server."""
+    found = []
+    for probe in catalog.probes.values():
+        site = probe.site(target.flavour, target.version)
+        if site is None or site.absent or site.shared_object:
+            continue
+        if all(is_of(at.symbol, site.functions) or is_copy(at.symbol, site.symbols) for at in places):
+            found.append((probe, site))
+    return found
+
+
+def _notes(places: Sequence[Place]) -> tuple[str, ...]:
+    notes = []
+    if len(places) > 1:
+        notes.append(f"all copies are traced: {', '.join(each.symbol for each in places)}")
+    if all(is_partial(each.symbol) for each in places):
+        notes.append("counts only some of the calls: the rest is inlined")
+    return tuple(notes)

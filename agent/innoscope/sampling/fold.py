@@ -1,0 +1,278 @@
+"""Adding threads up: by stack, by wait class or one by one, over one look or many."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from innoscope.sampling.model import Dump, Trust
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from innoscope.sampling.model import Frame, Thread
+    from innoscope.target.model import Target
+
+#: A wait class and the labels of a stack.
+Key: TypeAlias = tuple[str, tuple[str, ...]]
+#: Trust levels that every format must show.
+DOUBTFUL: Final = (Trust.STALE, Trust.TORN, Trust.TRUNCATED, Trust.INCOMPLETE)
+#: Distinct statements and thread ids kept per group.
+MAX_QUERIES: Final = 1_000
+MAX_TIDS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What is counted. ``pprof`` is the type and unit of a sample, ``speedscope`` the unit of a weight."""
+
+    name: str
+    pprof: tuple[str, str]
+    speedscope: str = "none"
+    #: So many are one of what people are shown, under this heading.
+    scale: int = 1
+    heading: str = ""
+
+    @property
+    def title(self) -> str:
+        """Above a column of numbers."""
+        return self.heading or self.name
+
+    def show(self, count: int) -> str:
+        """For people."""
+        return f"{count:,}" if self.scale == 1 else f"{count / self.scale:,.1f}"
+
+
+THREADS: Final = Unit("threads", ("threads", "count"))
+
+
+@dataclass(slots=True)
+class Group:
+    """Threads that belong together.
+
+    ``count`` adds up threads over all looks, or what the report's unit is. ``frames`` are innermost first,
+    of the first thread met; empty for a group by wait class, whose stacks are ``parts``. By thread,
+    ``thread`` is its last record.
+    """
+
+    wait: str
+    frames: tuple[Frame, ...] = ()
+    count: int = 0
+    trust: Counter[Trust] = field(default_factory=Counter)
+    tids: dict[int, None] = field(default_factory=dict)
+    queries: Counter[str] = field(default_factory=Counter)
+    parts: list[Group] = field(default_factory=list)
+    thread: Thread | None = None
+
+    @property
+    def marks(self) -> str:
+        """What makes the stack doubtful: ``""``, ``"[stale]"``, ``"[2 of 5 torn]"``; several are joined."""
+        found = [(trust, number) for trust in DOUBTFUL if (number := self.trust[trust])]
+        return " ".join(
+            f"[{trust}]" if number == self.count else f"[{number} of {self.count} {trust}]"
+            for trust, number in found
+        )
+
+    def add(self, thread: Thread, number: int = 1) -> None:
+        """Count one more thread, or so many of another unit."""
+        self.count += number
+        self.trust[thread.trust] += number
+        if len(self.tids) < MAX_TIDS:
+            self.tids[thread.tid] = None
+        text = thread.query.digest_text if thread.query else None
+        if text and (text in self.queries or len(self.queries) < MAX_QUERIES):
+            self.queries[text] += 1
+
+
+class Fold:
+    """Adds dumps up. Stacks are the same when their functions and their wait class are."""
+
+    def __init__(self) -> None:
+        self._stacks: dict[Key, Group] = {}
+        self._threads: dict[int, dict[Key, Group]] = {}
+        self._last: dict[int, Thread] = {}
+
+    def add(self, dump: Dump) -> None:
+        """Count all threads of one look."""
+        names: dict[int, tuple[str, ...]] = {}
+        for thread in dump.threads:
+            labels = names.get(id(thread.frames))
+            if labels is None:
+                labels = names[id(thread.frames)] = tuple([frame.label for frame in thread.frames])
+            key = (thread.wait, labels)
+            _into(self._stacks, key, thread)
+            _into(self._threads.setdefault(thread.tid, {}), key, thread)
+            self._last[thread.tid] = thread
+
+    def put(self, thread: Thread, number: int) -> None:
+        """Count so many of another unit than threads."""
+        key = (thread.wait, tuple([frame.label for frame in thread.frames]))
+        _into(self._stacks, key, thread, number)
+        _into(self._threads.setdefault(thread.tid, {}), key, thread, number)
+        self._last[thread.tid] = thread
+
+    def count(
+        self, wait: str, trust: Trust, labels: tuple[str, ...], frames: tuple[Frame, ...], number: int
+    ) -> None:
+        """Count so many threads with this stack, of which no more is known."""
+        group = self._stacks.get((wait, labels))
+        if group is None:
+            group = self._stacks[wait, labels] = Group(wait, frames)
+        group.count += number
+        group.trust[trust] += number
+
+    def by_stack(self) -> list[Group]:
+        """One group per stack and wait class, most threads first."""
+        return _most_first(self._stacks.values())
+
+    def by_wait(self) -> list[Group]:
+        """One group per wait class, its stacks in ``parts``, most threads first."""
+        waits: dict[str, Group] = {}
+        for group in self.by_stack():
+            whole = waits.setdefault(group.wait, Group(group.wait))
+            whole.count += group.count
+            whole.trust += group.trust
+            whole.tids |= group.tids
+            whole.queries += group.queries
+            whole.parts.append(group)
+        return _most_first(waits.values())
+
+    def by_thread(self) -> list[Group]:
+        """One group per thread, in the order of thread ids, the stacks it was seen with in ``parts``."""
+        found = []
+        for tid in sorted(self._threads):
+            parts = _most_first(self._threads[tid].values())
+            thread = self._last[tid]
+            whole = Group(thread.wait, thread.frames, thread=thread, tids={tid: None}, parts=parts)
+            for part in parts:
+                whole.count += part.count
+                whole.trust += part.trust
+                whole.queries += part.queries
+            found.append(whole)
+        return found
+
+    def groups(self, by: str) -> list[Group]:
+        """By ``stack``, ``wait`` or ``thread``."""
+        return {"stack": self.by_stack, "wait": self.by_wait, "thread": self.by_thread}[by]()
+
+
+def _into(groups: dict[Key, Group], key: Key, thread: Thread, number: int = 1) -> None:
+    group = groups.get(key)
+    if group is None:
+        group = groups[key] = Group(thread.wait, thread.frames)
+    group.add(thread, number)
+
+
+def _most_first(groups: Iterable[Group]) -> list[Group]:
+    return sorted(
+        groups, key=lambda group: (-group.count, group.wait, [frame.label for frame in group.frames])
+    )
+
+
+def fold(dumps: Iterable[Dump], by: str = "stack") -> list[Group]:
+    """Groups of all threads of all dumps; ``by`` is stack, wait or thread."""
+    total = Fold()
+    for dump in dumps:
+        total.add(dump)
+    return total.groups(by)
+
+
+class Filter:
+    """Keeps threads of some wait classes, and those in which a regular expression is found."""
+
+    def __init__(self, waits: Collection[str] = (), grep: str | None = None) -> None:
+        self._waits = frozenset(waits)
+        self._grep = re.compile(grep) if grep else None
+        self._known: dict[str, bool] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._waits or self._grep)
+
+    def keeps(self, thread: Thread) -> bool:
+        """Whether the thread's class is wanted and its frames, name or statement match."""
+        if self._waits and thread.wait not in self._waits:
+            return False
+        if self._grep is None or self._found(thread.comm):
+            return True
+        if any(self._found(frame.label) for frame in thread.frames):
+            return True
+        text = thread.query.digest_text if thread.query else None
+        return bool(text and self._grep.search(text))
+
+    def _found(self, name: str) -> bool:
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = bool(self._grep and self._grep.search(name))
+        return known
+
+    def apply(self, dump: Dump) -> Dump:
+        """The dump with the wanted threads only."""
+        if not self:
+            return dump
+        threads = tuple(thread for thread in dump.threads if self.keeps(thread))
+        return Dump(
+            dump.target, dump.method, dump.taken_at, dump.duration_ms, threads, dump.notes, dump.shallow
+        )
+
+
+class Report:
+    """What was seen: totals over all threads, and the folded ones that passed the filter.
+
+    ``headline`` is said instead of the usual one.
+    """
+
+    def __init__(self, target: Target, wanted: Filter | None = None, unit: Unit = THREADS) -> None:
+        self.target = target
+        self.wanted = wanted or Filter()
+        self.unit = unit
+        self.headline = ""
+        self.fold = Fold()
+        self.looks = 0
+        self.threads = 0  # over all looks, before the filter; or of another unit
+        self.shown = 0  # after it
+        self.tally: Counter[str] = Counter()
+        self.waits: Counter[str] = Counter()
+        self.method = ""
+        self.started_at = 0.0
+        self.ended_at = 0.0
+        self.durations_ms: list[float] = []
+        self.notes: dict[str, None] = {}
+        self.ended: str | None = None  # why it stopped early, if it did
+
+    def count(
+        self, wait: str, trust: Trust, labels: tuple[str, ...], frames: tuple[Frame, ...], number: int
+    ) -> None:
+        """Count so many threads that were folded before, of looks that are not here any more."""
+        self.fold.count(wait, trust, labels, frames, number)
+        self.threads += number
+        self.shown += number
+        self.tally[trust] += number
+        self.waits[wait] += number
+
+    def put(self, thread: Thread, number: int) -> None:
+        """Count so many of the report's unit for a thread, unless the filter drops it."""
+        self.threads += number
+        self.tally[thread.trust] += number
+        self.waits[thread.wait] += number
+        if self.wanted.keeps(thread):
+            self.shown += number
+            self.fold.put(thread, number)
+
+    def add(self, dump: Dump) -> Dump:
+        """Count one look; returns what the filter left of it."""
+        kept = self.wanted.apply(dump)
+        self.fold.add(kept)
+        self.looks += 1
+        self.threads += len(dump.threads)
+        self.shown += len(kept.threads)
+        for thread in dump.threads:
+            self.tally[thread.trust] += 1
+            self.waits[thread.wait] += 1
+        self.method = dump.method
+        self.started_at = self.started_at or dump.taken_at
+        self.ended_at = dump.taken_at
+        self.durations_ms.append(dump.duration_ms)
+        self.notes |= dict.fromkeys(dump.notes)
+        return kept

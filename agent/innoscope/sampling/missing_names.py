@@ -1,0 +1,54 @@
+"""Note modules of the server whose functions have no names, and the command that would give them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from innoscope.target.symbols.advice import remedy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from innoscope._native import ModuleInfo
+    from innoscope.sampling.model import Frame
+    from innoscope.target.model import Target
+
+#: Below this share of unnamed frames there is no note.
+SHARE: Final = 0.02
+
+
+def missing_names(
+    target: Target, modules: Callable[[], list[ModuleInfo]], stacks: Iterable[tuple[Frame, ...]]
+) -> tuple[str, ...]:
+    """A note for each module of the server itself whose functions have no names; usually none or one.
+
+    ``modules`` is asked only when a name is missing. Libraries of the system are passed over.
+    """
+    total: Counter[str] = Counter()
+    unnamed: Counter[str] = Counter()
+    for frames in stacks:
+        for frame in frames:
+            total[frame.module] += 1
+            unnamed[frame.module] += frame.function is None
+    main = Path(target.executable).name
+    missing, of = unnamed[main], total[main]
+    if not missing or missing < of * SHARE:
+        return ()
+    info = next((module for module in modules() if Path(module.path).name == main), None)
+    if info and info.symbols_from in ("symtab", "debug-file", "symbol-pack") and not info.problem:
+        return ()  # nothing more is to be had: _start and the like
+    return (f"{100 * missing / of:.0f} % of {main}'s frames have no name ({_why(info)}); {remedy(target)}",)
+
+
+def _why(info: ModuleInfo | None) -> str:
+    if info is None:
+        return "the file is not mapped any more"
+    if info.problem:
+        return info.problem
+    return {
+        "dynsym": "stripped: only exported functions are known",
+        "debugdata": "only .gnu_debugdata is there",
+        "none": "stripped: no symbols at all",
+    }.get(info.symbols_from, info.symbols_from)

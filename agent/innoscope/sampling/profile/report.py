@@ -1,0 +1,124 @@
+"""A profile for the formats of ``innoscope stacks``, and its own JSON."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from innoscope.common import sanitize
+from innoscope.sampling.classify import label
+from innoscope.sampling.fold import Filter, Report
+from innoscope.sampling.model import Trust
+from innoscope.sampling.profile.model import SAMPLES
+from innoscope.sampling.render.json import SCHEMA, frame_document, target_document
+
+if TYPE_CHECKING:
+    from innoscope.sampling.profile.model import Profile
+
+#: Classes named in the headline.
+_NAMED = 6
+
+
+def report(profile: Profile, wanted: Filter | None = None) -> Report:
+    """Folded, in the profile's unit."""
+    made = Report(profile.target, wanted, profile.unit)
+    made.looks, made.method = 1, "bpf"
+    made.started_at, made.ended_at = profile.began_at, profile.began_at + profile.seconds
+    made.notes |= profile.notes
+    made.ended = profile.ended
+    for row in profile.rows:
+        if row.number:
+            made.put(row.thread, row.number)
+    if profile.lost:
+        made.notes[f"{profile.lost:,} records were lost: the ring buffer was full"] = None
+    made.headline = headline(profile, made)
+    return made
+
+
+def headline(profile: Profile, made: Report) -> str:
+    """What was measured over how long, where it went, how far to believe it."""
+    classes = ", ".join(
+        f"{100 * count / max(made.threads, 1):.1f} % {label(wait)}"
+        for wait, count in made.waits.most_common(_NAMED)
+    )
+    what = _on_cpu(profile, made) if profile.unit is SAMPLES else _off_cpu(profile)
+    return " · ".join((f"{what}: {classes or 'none'}", _completeness(profile, made), "not stopped"))
+
+
+def _on_cpu(profile: Profile, made: Report) -> str:
+    of = os.cpu_count() or 1
+    return (
+        f"{made.threads:,} samples in {profile.seconds:.1f} s, one for each "
+        f"{profile.period_ns / 1e6:.1f} ms of CPU time; the server used {profile.cpu_seconds:.2f} s of "
+        f"{of * profile.seconds:.1f} s on {of} CPUs"
+    )
+
+
+def _off_cpu(profile: Profile) -> str:
+    threads = profile.threads
+    wall = sum(thread.wall_ns for thread in threads) / 1e9
+    running, blocked, runnable = (
+        sum(getattr(thread, name) for thread in threads) / 1e9
+        for name in ("running_ns", "blocked_ns", "runnable_ns")
+    )
+    return (
+        f"{len(threads):,} threads in {profile.seconds:.1f} s, {wall:,.1f} s together: {running:,.2f} s on a "
+        f"CPU, {runnable:,.2f} s ready to run, {blocked:,.1f} s blocked; off the CPU"
+    )
+
+
+def _completeness(profile: Profile, made: Report) -> str:
+    sound = made.tally[Trust.EXACT] + made.tally[Trust.ON_CPU]
+    complete = f"{100 * sound / max(made.threads, 1):.1f} % with a complete stack"
+    if profile.unit is SAMPLES:
+        return complete
+    off = sum(thread.blocked_ns + thread.runnable_ns for thread in profile.threads)
+    return f"{complete}, {100 * profile.seen_ns / max(off, 1):.1f} % of it seen and not shared out"
+
+
+def document(profile: Profile, made: Report) -> dict[str, Any]:
+    """The JSON: docs/json.md. Times in ns, stacks with the most first."""
+    return {
+        "schema": SCHEMA,
+        "target": target_document(profile.target),
+        "profile": profile.kind,
+        "unit": profile.unit.name,
+        "began_at": round(profile.began_at, 6),
+        "seconds": round(profile.seconds, 6),
+        "ended": profile.ended,
+        "period_ns": profile.period_ns or None,
+        "cpu_seconds": round(profile.cpu_seconds, 3) if profile.unit is SAMPLES else None,
+        "records": profile.records,
+        "bytes": profile.bytes,
+        "lost": profile.lost,
+        "total": made.threads,
+        "tally": {trust.value: made.tally[trust] for trust in Trust},
+        "waits": dict(made.waits.most_common()),
+        "notes": list(made.notes),
+        "seen_ns": profile.seen_ns,
+        "threads": [
+            {
+                "tid": thread.tid,
+                "comm": thread.comm,
+                "running_ns": thread.running_ns,
+                "blocked_ns": thread.blocked_ns,
+                "runnable_ns": thread.runnable_ns,
+            }
+            for thread in profile.threads
+        ],
+        "stacks": [
+            {
+                "wait": group.wait,
+                "count": group.count,
+                "trust": {trust.value: count for trust, count in group.trust.items()},
+                "threads": list(group.tids),
+                "frames": [frame_document(frame) for frame in group.frames],
+            }
+            for group in made.fold.by_stack()
+        ],
+    }
+
+
+def line(profile: Profile, made: Report) -> str:
+    """The same as one line of JSON."""
+    return sanitize.dumps(document(profile, made), separators=(",", ":"))

@@ -1,0 +1,49 @@
+"""The output formats: one module each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from innoscope.common import sanitize
+from innoscope.sampling.render import folded, html, json, pprof, speedscope, text, tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from innoscope.sampling.fold import Report
+
+FORMATS: Final = ("text", "tree", "folded", "json", "speedscope", "pprof", "html")
+#: Formats that are bytes, not text.
+BINARY: Final = frozenset({"pprof"})
+
+
+def render(report: Report, form: str, *, by: str = "stack", limit: int | None = None) -> Iterator[str]:
+    """Return the lines of a report in a text format, without line ends, sanitized (json: render/json.py)."""
+    lines = _lines(report, form, by, limit)
+    if form == "html":  # its style, script and picture have line feeds and tabs
+        return (line for part in lines for line in sanitize.block(part).split("\n"))
+    return map(sanitize.line, lines)
+
+
+def _lines(report: Report, form: str, by: str, limit: int | None) -> Iterator[str]:
+    if form == "text":
+        return text.lines(report, by=by, limit=limit)
+    if form == "tree":
+        return tree.lines(report)
+    if form == "folded":
+        return folded.lines(report, limit=limit)
+    if form == "speedscope":
+        return speedscope.lines(report, limit=limit)
+    if form == "html":
+        return html.lines(report)
+    raise ValueError(f"no such text format: {form}")
+
+
+def encode(report: Report, form: str, *, by: str = "stack", limit: int | None = None) -> bytes:
+    """A whole report in any of FORMATS, for what is served and not printed; JSON is that of a profile."""
+    if form == "pprof":
+        return pprof.encode(report)
+    if form == "json":
+        return json.profile_line(report).encode() + b"\n"
+    lines = render(report, form, by=by, limit=limit)
+    return "".join(f"{line}\n" for line in lines).encode()

@@ -1,0 +1,37 @@
+"""Folded stacks for the live page: each name once, stacks as numbers of names (docs/json.md)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from innoscope.sampling.render import words
+from innoscope.sampling.render.json import SCHEMA
+
+if TYPE_CHECKING:
+    from innoscope.sampling.fold import Report
+
+
+def compact(report: Report) -> dict[str, Any]:
+    """Plain values; a stack is ``[class, threads, mark, frame, …]`` by numbers, innermost first.
+
+    ``mark`` is the doubtful level of trust, "" for a sound stack; ``threads`` add up over all looks.
+    """
+    names: dict[str, int] = {}
+    waits: dict[str, int] = {}
+    stacks: list[list[int | str]] = []
+    for group in report.fold.by_stack():
+        frames = [names.setdefault(name, len(names)) for name in words.labels(group)]
+        wait = waits.setdefault(group.wait, len(waits))
+        stacks += [[wait, count, mark or "", *frames] for mark, count in words.split(group)]
+    return {
+        "schema": SCHEMA,
+        "started_at": round(report.started_at, 3),
+        "ended_at": round(report.ended_at, 3),
+        "looks": report.looks,
+        "threads": report.threads,
+        "headline": words.headline(report),
+        "notes": list(report.notes),
+        "waits": list(waits),
+        "names": list(names),
+        "stacks": stacks,
+    }

@@ -1,0 +1,24 @@
+"""Folded stacks, ``root;…;leaf count``: what flame graph tools read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from innoscope.sampling.render import words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from innoscope.sampling.fold import Report
+
+
+def lines(report: Report, *, limit: int | None = None) -> Iterator[str]:
+    """One line per stack. A doubtful stack has a root of its own, ``[stale]`` and the like."""
+    counts: dict[str, int] = {}
+    for group in report.fold.by_stack()[:limit]:
+        path = [name.replace(";", ":") for name in reversed(words.labels(group))] or ["[no frames]"]
+        for mark, count in words.split(group):
+            line = ";".join(([f"[{mark}]"] if mark else []) + path)
+            counts[line] = counts.get(line, 0) + count
+    for line, count in counts.items():
+        yield f"{line} {count}"

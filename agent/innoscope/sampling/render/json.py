@@ -1,0 +1,128 @@
+"""Schema 1, documented in docs/json.md: one document per look."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from innoscope.common import sanitize
+from innoscope.sampling.model import Trust
+
+if TYPE_CHECKING:
+    from innoscope.sampling.fold import Report
+    from innoscope.sampling.model import Dump, Frame, Thread
+    from innoscope.target.model import Query, Target
+
+SCHEMA = 1
+
+
+def document(dump: Dump) -> dict[str, Any]:
+    """One dump as plain values, keys in the documented order."""
+    stacks: dict[int, list[dict[str, Any]]] = {}  # each stack once: threads share them
+    return {
+        "schema": SCHEMA,
+        "target": target_document(dump.target),
+        "method": dump.method,
+        "taken_at": round(dump.taken_at, 6),
+        "duration_ms": round(dump.duration_ms, 3),
+        "tally": dump.tally,
+        "waits": dump.waits,
+        "notes": list(dump.notes),
+        "threads": [_thread(thread, stacks) for thread in dump.threads],
+    }
+
+
+def line(dump: Dump) -> str:
+    """One dump as one line of JSON."""
+    return sanitize.dumps(document(dump), separators=(",", ":"))
+
+
+def profile(report: Report) -> dict[str, Any]:
+    """Looks that were folded: stacks with their threads counted over all looks, most first."""
+    return {
+        "schema": SCHEMA,
+        "target": target_document(report.target),
+        "method": report.method,
+        "started_at": round(report.started_at, 6),
+        "ended_at": round(report.ended_at, 6),
+        "looks": report.looks,
+        "tally": {"threads": report.threads} | {trust.value: report.tally[trust] for trust in Trust},
+        "waits": dict(report.waits.most_common()),
+        "notes": list(report.notes),
+        "stacks": [
+            {
+                "wait": group.wait,
+                "threads": group.count,
+                "trust": {trust.value: count for trust, count in group.trust.items()},
+                "frames": [frame_document(frame) for frame in group.frames],
+            }
+            for group in report.fold.by_stack()
+        ],
+    }
+
+
+def profile_line(report: Report) -> str:
+    """The same as one line of JSON."""
+    return sanitize.dumps(profile(report), separators=(",", ":"))
+
+
+def target_document(target: Target) -> dict[str, Any]:
+    """The server."""
+    return {
+        "pid": target.pid,
+        "start_time": target.start_time,
+        "flavour": target.flavour,
+        "version": list(target.version),
+        "version_text": target.version_text,
+        "version_from": target.version_from,
+        "executable": target.executable,
+        "deleted": target.deleted,
+        "build_id": target.build_id,
+        "socket": target.socket,
+        "port": target.port,
+        "datadir": target.datadir,
+        "threads": target.threads,
+        "root": target.root,
+        "container": target.container,
+        "symbols": target.symbols,
+    }
+
+
+def _thread(thread: Thread, stacks: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:
+    frames = stacks.get(id(thread.frames))
+    if frames is None:
+        frames = stacks[id(thread.frames)] = [frame_document(frame) for frame in thread.frames]
+    return {
+        "tid": thread.tid,
+        "ns_tid": thread.ns_tid,
+        "comm": thread.comm,
+        "state": thread.state,
+        "trust": thread.trust.value,
+        "wait": thread.wait,
+        "syscall": thread.syscall,
+        "query": _query(thread.query) if thread.query else None,
+        "frames": frames,
+    }
+
+
+def frame_document(frame: Frame) -> dict[str, Any]:
+    """One function."""
+    return {
+        "function": frame.function,
+        "module": frame.module,
+        "offset": frame.offset,
+        "inlined": frame.inlined,
+        "kernel": frame.kernel,
+    }
+
+
+def _query(query: Query) -> dict[str, Any]:
+    return {
+        "connection_id": query.connection_id,
+        "user": query.user,
+        "host": query.host,
+        "db": query.db,
+        "command": query.command,
+        "state": query.state,
+        "seconds": query.seconds,
+        "digest_text": query.digest_text,
+    }

@@ -1,0 +1,47 @@
+"""A gzipped profile.proto, as ``go tool pprof``, Pyroscope and Parca read it."""
+
+from __future__ import annotations
+
+import gzip
+from typing import TYPE_CHECKING
+
+from innoscope import _native
+from innoscope.common import sanitize
+from innoscope.sampling.render import words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from innoscope._native import RawFrame
+    from innoscope.sampling.fold import Report
+
+
+def samples(report: Report) -> Iterator[tuple[Sequence[RawFrame], int, Mapping[str, str]]]:
+    """``(frames innermost first, threads, labels)``; the root of a doubtful stack is ``[stale]`` or so."""
+    for group in report.fold.by_stack():
+        frames: list[RawFrame] = [
+            (_name(frame.function), sanitize.line(frame.module), frame.offset, frame.inlined, frame.kernel)
+            for frame in group.frames
+        ]
+        for mark, count in words.split(group):
+            labels = {"wait": group.wait} | ({"trust": mark} if mark else {})
+            root: list[RawFrame] = [(f"[{mark}]", "", 0, False, False)] if mark else []
+            yield frames + root, count, labels
+
+
+def _name(function: str | None) -> str | None:
+    return None if function is None else sanitize.line(function)
+
+
+def encode(report: Report) -> bytes:
+    """The whole profile; its sample type is threads/count, or that of the report's unit."""
+    span_s = (
+        report.ended_at - report.started_at + (report.durations_ms[-1] / 1e3 if report.durations_ms else 0)
+    )
+    raw = _native.pprof(
+        list(samples(report)),
+        sample_type=report.unit.pprof,
+        taken_at_ns=int(report.started_at * 1e9),
+        duration_ns=int(span_s * 1e9),
+    )
+    return gzip.compress(raw, mtime=0)

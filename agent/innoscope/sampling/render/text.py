@@ -1,0 +1,142 @@
+"""The classic list: a headline, then one line per stack, most threads first. Made for people and for grep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from innoscope.sampling.classify import default_classifier
+from innoscope.sampling.fold import THREADS
+from innoscope.sampling.render import words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from innoscope.sampling.fold import Group, Report
+
+#: Statements shown below a stack, and stacks shown below a wait class.
+QUERIES: Final = 3
+STACKS: Final = 3
+_QUERY_WIDTH: Final = 160
+
+
+def lines(report: Report, *, by: str = "stack", limit: int | None = None) -> Iterator[str]:
+    """A report by stack, wait or thread; at most ``limit`` groups."""
+    yield words.headline(report)
+    yield words.server(report.target)
+    if report.ended:
+        yield f"note: {report.ended}"
+    for note in report.notes:
+        yield f"note: {note}"
+    yield ""
+    groups = report.fold.groups(by)
+    shown = groups[:limit] if limit else groups
+    yield from {"stack": _stacks, "wait": _waits, "thread": _threads}[by](shown, report)
+    if rest := groups[len(shown) :]:
+        count = report.unit.show(sum(group.count for group in rest))
+        yield f"… {len(rest):,} more ({count} {report.unit.title}); without --limit they are shown"
+
+
+def _stacks(groups: list[Group], report: Report) -> Iterator[str]:
+    width = max((len(group.wait) for group in groups), default=4)
+    yield f"{_heading(report)}  {'wait':<{width}}  stack, innermost function first"
+    for group in groups:
+        yield f"{_count(group, report)}  {group.wait:<{width}}  {_stack(group, report)}"
+        yield from _queries(group)
+
+
+def _heading(report: Report) -> str:
+    title = f"{report.unit.title:>{_width(report)}}"
+    return title if report.unit is THREADS else f"{title}   share"
+
+
+def _count(group: Group, report: Report) -> str:
+    """How much a group is; what are not threads as a share of all, too."""
+    if report.unit is THREADS:
+        return f"{group.count:>{_width(report)}}"
+    return f"{report.unit.show(group.count):>{_width(report)}}  {words.share(group.count, report):>6}"
+
+
+def _width(report: Report) -> int:
+    return max(7, 0 if report.unit is THREADS else len(report.unit.show(report.threads)))
+
+
+def _stack(group: Group, report: Report) -> str:
+    marks = words.marks(group, report.unit)
+    return (f"{marks} " if marks else "") + (",".join(words.labels(group)) or "[no frames]")
+
+
+def _queries(group: Group, indent: str = " " * 9) -> Iterator[str]:
+    most = group.queries.most_common(QUERIES)
+    for text, count in most:
+        yield f"{indent}# {count}× {_short(text)}"
+    if len(group.queries) > len(most):
+        yield f"{indent}# … {len(group.queries) - len(most):,} more statements"
+
+
+def _short(text: str) -> str:
+    text = words.clean(text)
+    return text if len(text) <= _QUERY_WIDTH else text[: _QUERY_WIDTH - 1] + "…"
+
+
+def _waits(groups: list[Group], report: Report) -> Iterator[str]:
+    classes = default_classifier().catalog.classes
+    width = max((len(group.wait) for group in groups), default=4)
+    room, show = _width(report), report.unit.show if report.unit is not THREADS else str
+    yield f"{report.unit.title:>{room}}  {'share':>6}  {'wait':<{width}}  what it is"
+    for group in groups:
+        known = classes.get(group.wait)
+        share = 100 * group.count / max(report.shown, 1)
+        marks = f"  {text}" if (text := words.marks(group, report.unit)) else ""
+        about = f"{known.label}: {known.about}" if known else ""
+        yield f"{show(group.count):>{room}}  {share:>5.1f}%  {group.wait:<{width}}  {about}{marks}"
+        for part in group.parts[:STACKS]:
+            yield f"{show(part.count):>{room + 8}}  {_stack(part, report)}"
+        if len(group.parts) > STACKS:
+            yield f"{'':>{room + 8}}  … {len(group.parts) - STACKS:,} more stacks: --wait {group.wait}"
+        yield from _queries(group, " " * (room + 10))
+
+
+def _threads(groups: list[Group], report: Report) -> Iterator[str]:
+    for group in groups:
+        yield from _about(group, report)
+        for part in group.parts:
+            if len(group.parts) > 1:
+                marks = words.marks(part, report.unit)
+                yield f"  {_part_of(part, group, report)}: {part.wait} {marks}".rstrip()
+            for number, frame in enumerate(part.frames):
+                inlined = "  (inlined)" if frame.inlined else ""
+                module = f"  {frame.module}" if frame.function else ""
+                yield f"  #{number:<3} {frame.label}{inlined}{module}"
+        yield ""
+
+
+def _part_of(part: Group, group: Group, report: Report) -> str:
+    unit = report.unit
+    name = "looks" if unit is THREADS else unit.title
+    return f"{unit.show(part.count)} of {unit.show(group.count)} {name}"
+
+
+def _about(group: Group, report: Report) -> Iterator[str]:
+    thread = group.thread
+    assert thread is not None  # noqa: S101
+    ns_tid = f" (inside: {thread.ns_tid})" if thread.ns_tid != thread.tid else ""
+    name = words.clean(thread.comm)
+    head = f"thread {thread.tid}{ns_tid}  {name}  {thread.state}  {thread.trust}  {thread.wait}"
+    marks = words.marks(group, report.unit)
+    head += f" {marks}" if marks else ""
+    yield head
+    query = thread.query
+    if query is None:
+        return
+    user = f"{query.user or '?'}@{query.host or '?'}"
+    state = " · ".join(str(part) for part in (query.command, query.state) if part)
+    parts = [
+        f"connection {query.connection_id}",
+        user,
+        query.db,
+        state,
+        f"{query.seconds} s" if query.seconds is not None else None,
+    ]
+    yield "  " + "  ".join(words.clean(part) for part in parts if part)
+    if query.digest_text:
+        yield f"  {_short(query.digest_text)}"

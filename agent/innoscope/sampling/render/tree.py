@@ -1,0 +1,68 @@
+"""The call tree from the root, with the number of threads at each function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from innoscope.sampling.fold import THREADS
+from innoscope.sampling.render import words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from innoscope.sampling.fold import Report
+
+
+@dataclass(slots=True)
+class Node:
+    """A function reached the same way; ``waits`` count the threads whose stack ends here."""
+
+    name: str
+    count: int = 0
+    children: dict[str, Node] = field(default_factory=dict)
+    waits: dict[str, int] = field(default_factory=dict)
+
+    def child(self, name: str) -> Node:
+        """The node of one callee, made when it is new."""
+        return self.children.setdefault(name, Node(name))
+
+
+def grow(report: Report) -> Node:
+    """The tree of all folded stacks. Doubtful ones hang on a node of their own, [stale] and the like."""
+    root = Node(f"all {report.unit.title}")
+    for group in report.fold.by_stack():
+        path = words.labels(group)[::-1] or ["[no frames]"]
+        for mark, count in words.split(group):
+            node = root
+            node.count += count
+            for name in ([f"[{mark}]"] if mark else []) + path:
+                node = node.child(name)
+                node.count += count
+            node.waits[group.wait] = node.waits.get(group.wait, 0) + count
+    return root
+
+
+def lines(report: Report) -> Iterator[str]:
+    """The headline and the tree; a chain of only calls stays at one depth."""
+    yield words.headline(report)
+    yield words.server(report.target)
+    for note in (*([report.ended] if report.ended else []), *report.notes):
+        yield f"note: {note}"
+    yield ""
+    show = report.unit.show
+    width = max(7, len(show(report.threads)))
+    # An explicit stack of work: a call chain may be deeper than Python likes to recurse.
+    work = [(grow(report), "", "")]
+    while work:
+        node, lead, below = work.pop()
+        ends = ", ".join(f"{wait} {show(count)}" for wait, count in node.waits.items())
+        count = str(node.count) if report.unit is THREADS else show(node.count)
+        yield f"{count:>{width}}  {lead}{node.name}" + (f"  ← {ends}" if ends else "")
+        children = sorted(node.children.values(), key=lambda child: (-child.count, child.name))
+        if len(children) == 1 and not node.waits:
+            work.append((children[0], below, below))
+            continue
+        for position, child in reversed(list(enumerate(children))):
+            last = position == len(children) - 1
+            work.append((child, below + ("└─ " if last else "├─ "), below + ("   " if last else "│  ")))

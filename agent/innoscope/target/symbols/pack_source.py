@@ -1,0 +1,105 @@
+"""The file that a pack is made of: found for a running server, and of which server it is."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from innoscope import _native
+from innoscope.common.errors import BadFile
+from innoscope.target import version
+from innoscope.target.discover import find_all
+from innoscope.target.executable import DEBUG_DIR, Location, openable
+from innoscope.target.native_errors import translating
+from innoscope.target.proc import ProcFs
+from innoscope.target.symbols import debuginfod
+from innoscope.target.symbols.advice import remedy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from innoscope.target.model import Target
+    from innoscope.target.symbols.debuginfod import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The file with symbols, its name for people, and of which server it is, None where that is not known."""
+
+    file: Path
+    name: str
+    server: str | None
+
+
+def of_server(target: Target, debug_dirs: Sequence[str] = (), progress: Progress | None = None) -> Origin:
+    """What to make the pack of a running server of.
+
+    ``debug_dirs`` are searched before /usr/lib/debug, and debuginfod is asked only if DEBUGINFOD_URLS is set.
+    Raises BadFile with what would give a file, NoSuchProcess, NoRights.
+    """
+    file = _best(target, debug_dirs, progress)
+    return Origin(file, Path(target.executable).name, _named(target))
+
+
+def of_file(file: Path) -> Origin:
+    """What to make the pack of a file of; the server is told by one that runs this build, or by the file.
+
+    Raises BadFile.
+    """
+    return Origin(file, file.name, _server_of(file))
+
+
+def _best(target: Target, debug_dirs: Sequence[str], progress: Progress | None) -> Path:
+    """The file with the most symbols: the executable, its debug file, or what debuginfod has."""
+    proc = ProcFs()
+    own = proc.path(target.pid, "exe")
+    with translating(target.pid):
+        info = _native.elf_info(own)
+        if info.has_symtab and info.has_debug_info:
+            return Path(own)
+        where = Location(target.executable, target.deleted, target.root)
+        dirs = (*debug_dirs, DEBUG_DIR, target.inside(DEBUG_DIR))
+        found = _native.find_debug_file(openable(proc, target.pid, where), dirs)
+        if found is not None and _native.elf_info(found).has_symtab:
+            return Path(found)
+    fetched = _fetched(target, progress)
+    if fetched is not None:
+        return fetched
+    if info.has_symtab:
+        return Path(own)
+    raise BadFile(
+        f"{target.executable} is stripped, and no debug file of it (build-id {target.build_id}) was found",
+        remedy=f"{remedy(target)}; or give the file: --file FILE",
+    )
+
+
+def _fetched(target: Target, progress: Progress | None) -> Path | None:
+    settings = debuginfod.Settings.of(os.environ)
+    if not settings.urls or target.build_id is None:
+        return None
+    try:
+        return debuginfod.find(target.build_id, settings, Path(target.executable).name, progress)
+    except OSError as error:
+        way_out = "unset DEBUGINFOD_URLS; or give the file: --file FILE"
+        raise BadFile(f"debuginfod: {error}", remedy=way_out) from error
+
+
+def _server_of(file: Path) -> str | None:
+    """``mariadb 11.4.5-MariaDB``"""
+    with translating(os.getpid()):
+        build_id = _native.elf_info(str(file)).build_id
+    for target in find_all():
+        if target.build_id == build_id and target.version:
+            return _named(target)
+    try:
+        with file.open("rb") as opened:
+            text = version.search(version.pieces(opened))
+    except OSError as error:
+        raise BadFile(f"cannot read {file}: {error.strerror}", remedy=f"ls -l {file}") from error
+    return None if text is None else f"{version.flavour_of(text, file.name)} {text}"
+
+
+def _named(target: Target) -> str:
+    return f"{target.flavour} {target.version_text}"

@@ -1,0 +1,14 @@
+"""Run gdb on a file without rights: ``python -P -m innoscope.toggles.backends.confined_gdb GDB ARGUMENT…``.
+
+It runs as ``nobody`` where we are root, without capabilities, network, or rights over other processes, and
+with limits of memory and time (agent/native/src/confined/jail.rs). One argument names the open file.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from innoscope import _native
+
+if __name__ == "__main__":
+    _native.become_confined(sys.argv[1], sys.argv[2:])

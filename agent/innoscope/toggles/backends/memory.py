@@ -1,0 +1,201 @@
+"""One number of a running server, written into its memory while it runs: nothing stops, nothing is called.
+
+The kernel copies an aligned number of up to 8 bytes in one go, and the server reads such variables with plain
+loads, so it sees the old value or the new one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from innoscope import _native
+from innoscope.common.errors import InnoscopeError, NoRights
+from innoscope.memory.regions import Image
+from innoscope.target.discover import still_same
+from innoscope.target.native_errors import gone, translating
+from innoscope.toggles import resolve as resolving
+from innoscope.toggles import scalar
+from innoscope.toggles.model import ChangeFailed, Refused, Step, same
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from innoscope.target.model import Target
+    from innoscope.toggles.model import Raw, Setting, Way
+    from innoscope.toggles.resolve import Resolved
+
+_YAMA: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
+_YAMA_NEVER: Final = "3"
+
+
+class MemoryWriter:
+    """Writes to one server by /proc/PID/mem; satisfies ``model.Writer``. ``gdb`` is the program for names.
+
+    All methods raise NoSuchProcess once the server is gone or its pid is another process, and NoRights.
+    """
+
+    kind = "memory"
+
+    def __init__(self, target: Target, *, gdb: str = "gdb") -> None:
+        self._target = target
+        self._gdb = gdb
+        self._known: dict[Setting, Resolved | InnoscopeError] = {}
+
+    def __enter__(self) -> MemoryWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forget where things are."""
+        self._known = {}
+
+    def prepare(self, way: Way, new: Sequence[Raw | None]) -> tuple[Step, ...]:
+        """The steps, with what is in memory now.
+
+        Raises NotOnThisServer for a variable that this build does not have, Refused for one that is not what
+        the catalog says, or whose value is none that the catalog expects there.
+        """
+        self.learn([way])
+        settings = [assignment.setting for assignment in way.assignments]
+        return tuple(self._step(setting, raw) for setting, raw in zip(settings, new, strict=True))
+
+    def learn(self, ways: Sequence[Way]) -> None:
+        """Look for all their settings at once; what is wrong with one is told by ``prepare``."""
+        settings = dict.fromkeys(one.setting for way in ways for one in way.assignments)
+        unknown = [setting for setting in settings if setting not in self._known]
+        if unknown:
+            self._known |= resolving.find_all(self._target, unknown, gdb=self._gdb)
+
+    def read(self, step: Step) -> Raw:
+        """The number that is in memory now."""
+        address, size, kind = _place(step)
+        with translating(self._target.pid):
+            raw = _native.read_memory(self._target.pid, address, size)
+        self._must_be_the_same()
+        return scalar.decode(raw, kind)
+
+    def write(self, step: Step) -> None:
+        """Write ``step.new`` if ``step.old`` is still there, and read it back.
+
+        Raises Refused when nothing was written, ChangeFailed when it was and cannot be seen.
+        """
+        address, size, kind = _place(step)
+        new = scalar.encode(step.setting, step.new, kind, size)
+        memory = self._open()
+        try:
+            self._check(step, memory)
+            written = self._put(step, memory, new)
+            found = os.pread(memory, size, address) if written else b""
+        except OSError as error:
+            raise ChangeFailed(
+                f"{step.setting} was set to {step.new}, and cannot be read back: {error.strerror}",
+                remedy="look at it: innoscope toggle list",
+            ) from error
+        finally:
+            os.close(memory)
+        if not found:
+            raise gone(self._target.pid)
+        if found != new:
+            raise ChangeFailed(
+                f"{step.setting} was set to {step.new} and does not keep it: it is "
+                f"{scalar.decode(found, kind)} now",
+                remedy="the server writes it itself: use the SQL way",
+            )
+
+    def _step(self, setting: Setting, raw: Raw | None) -> Step:
+        place = self._known[setting]
+        if isinstance(place, InnoscopeError):
+            raise place
+        step = Step(
+            setting.name, None, raw, place.address, place.size, place.type, place.origin
+        )  # what to read
+        if raw is not None:
+            scalar.encode(setting.name, raw, place.type, place.size)
+        old = self.read(step)
+        low, high = setting.plausible or (float("-inf"), float("inf"))
+        if not low <= float(old) <= high:
+            raise Refused(
+                f"{setting.name} is {old} in memory, and should be from {low:g} to {high:g}: "
+                "it is not what the catalog takes it for",
+                remedy="nothing was written: use the SQL way, or report this build",
+            )
+        return Step(setting.name, old, raw, place.address, place.size, place.type, place.origin)
+
+    def _open(self) -> int:
+        """/proc/PID/mem. The descriptor belongs to this address space, whoever has the pid later."""
+        path = f"/proc/{self._target.pid}/mem"
+        try:
+            return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in (errno.EPERM, errno.EACCES):
+                raise self._no_rights(error) from error
+            raise gone(self._target.pid) from error
+
+    def _check(self, step: Step, memory: int) -> None:
+        """With the memory already open: still this server, this build, this place and this value."""
+        self._must_be_the_same()
+        address, size, kind = _place(step)
+        with translating(self._target.pid):
+            build_id = _native.elf_info(f"/proc/{self._target.pid}/exe").build_id
+        if build_id != self._target.build_id:
+            raise Refused(
+                f"process {self._target.pid} runs another build than when the change was planned",
+                remedy="plan it again",
+            )
+        place = resolving.Resolved(address, size, kind, step.origin or "")
+        resolving.check_place(step.setting, place, Image(self._target.pid))
+        try:
+            raw = os.pread(memory, size, address)
+        except OSError as error:
+            raise self._refused(step, error) from error
+        if not raw:
+            raise gone(self._target.pid)
+        now = scalar.decode(raw, kind)
+        if not same(now, step.old):
+            raise Refused(
+                f"{step.setting} is {now} now, not {step.old} as planned: somebody else changed it",
+                remedy="nothing was written: plan it again",
+            )
+
+    def _put(self, step: Step, memory: int, new: bytes) -> bool:
+        """Write it in one system call. False when the server is gone."""
+        try:
+            return os.pwrite(memory, new, _place(step)[0]) == len(new)
+        except OSError as error:
+            raise self._refused(step, error) from error
+
+    def _must_be_the_same(self) -> None:
+        if not still_same(self._target):
+            raise gone(self._target.pid)
+
+    def _no_rights(self, error: OSError) -> NoRights:
+        what = f"no right to write to the memory of process {self._target.pid}: {error.strerror}"
+        try:
+            scope = _YAMA.read_text().strip()
+        except OSError:
+            scope = ""
+        if scope == _YAMA_NEVER:
+            remedy = "kernel.yama.ptrace_scope is 3, which only a restart of the host changes: use SQL"
+            return NoRights(what, remedy=remedy)
+        return NoRights(what, remedy="run it as root; in a container it takes CAP_SYS_PTRACE")
+
+    def _refused(self, step: Step, error: OSError) -> Refused:
+        return Refused(
+            f"{step.setting} at {step.address:#x} of process {self._target.pid} cannot be written: "
+            f"{error.strerror}",
+            remedy="nothing was written: innoscope doctor tells what this host forbids",
+        )
+
+
+def _place(step: Step) -> tuple[int, int, str]:
+    if step.address is None or step.size is None or step.type is None:
+        raise Refused(f"no place in memory is known for {step.setting}", remedy="plan the change again")
+    return step.address, step.size, step.type

@@ -1,0 +1,255 @@
+"""The way over SQL: ``SET GLOBAL``, read back through ``SELECT @@global``.
+
+No statement here waits for a metadata lock, and every answer has a deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import pymysql
+
+from innoscope.common.errors import InnoscopeError, SqlFailed
+from innoscope.target import sql
+from innoscope.target.container import differing
+from innoscope.target.peer import Stranger
+from innoscope.target.proc import ProcFs
+from innoscope.toggles.model import ChangeFailed, NotOnThisServer, Refused, Step, same
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from innoscope.target.credentials import Account
+    from innoscope.target.login import Connection
+    from innoscope.target.model import Target
+    from innoscope.toggles.model import Assignment, Raw, Way
+
+#: Seconds for logging in and for each question; and for a change, which may flush or resize first.
+_ANSWER: Final = 5.0
+_CHANGE: Final = 60.0
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
+_WORD: Final = re.compile(r"\w+", re.ASCII)
+_PRIVILEGES: Final = re.compile(r"need \(at least one of\) the (.+?) privilege", re.DOTALL)
+
+_TOO_MANY: Final = 1040  # ER_CON_COUNT_ERROR
+_UNKNOWN: Final = 1193  # ER_UNKNOWN_SYSTEM_VARIABLE
+_READ_ONLY: Final = 1238  # ER_INCORRECT_GLOBAL_LOCAL_VAR
+_DENIED: Final = (1045, 1227)  # ER_ACCESS_DENIED_ERROR, ER_SPECIFIC_ACCESS_DENIED_ERROR
+_LOST: Final = (2006, 2013)  # CR_SERVER_GONE_ERROR, CR_SERVER_LOST: the statement may have been executed
+
+
+class NoLogin(NotOnThisServer):
+    """SQL cannot be tried: nobody answers, or the account is refused. Another way may do."""
+
+
+class LockedOut(NoLogin):
+    """The server says "Too many connections" (1040), on its extra ports too where it has some."""
+
+
+class SqlWriter:
+    """Sets global system variables of one target.
+
+    ``warnings`` has what the server said of changes that it made all the same. The connection is made on
+    first use and kept: a server that is full may not let us in again.
+    """
+
+    kind = "sql"
+
+    def __init__(self, target: Target, account: Account, *, proc: ProcFs | None = None) -> None:
+        self.warnings: list[str] = []
+        self._target = target
+        self._account = account
+        self._proc = proc or ProcFs()
+        self._open: Connection | None = None
+
+    def __enter__(self) -> SqlWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give up the connection, without waiting for the server."""
+        if self._open is not None:
+            with contextlib.suppress(Exception):
+                self._open.abandon()
+            self._open = None
+
+    def prepare(self, way: Way, new: Sequence[Raw | None]) -> tuple[Step, ...]:
+        """The steps, with what is there now; nothing is written. ``new`` has one value per assignment.
+
+        Raises NotOnThisServer: NoLogin, LockedOut, or a variable that this server does not have.
+        """
+        names = [one.setting.name for one in way.assignments]
+        try:
+            now = self._values(names)
+        except ChangeFailed as error:
+            raise NoLogin(f"no way over SQL: {error.what}", remedy=error.remedy) from error
+        return tuple(
+            Step(name, old, _bounded(one, old, wanted))
+            for name, one, old, wanted in zip(names, way.assignments, now, new, strict=True)
+        )
+
+    def read(self, step: Step) -> Raw:
+        """What the variable is now. Raises NotOnThisServer, or ChangeFailed when the server is gone."""
+        return self._values([step.setting])[0]
+
+    def write(self, step: Step) -> None:
+        """``SET GLOBAL``, and read back.
+
+        Raises Refused when the server refused (nothing was written), ChangeFailed when it took another value
+        or did not answer in time.
+        """
+        if step.new is None:
+            raise Refused(f"there is no value for {step.setting}", remedy="innoscope toggle list")
+        statement = f"SET GLOBAL {_checked(step.setting)} = {_literal(step.new)}"
+        with self._explaining(step.setting, statement), self._patiently() as connection:
+            sql.ask(connection, statement)
+            told = [str(row[2]) for row in sql.ask(connection, "SHOW WARNINGS")]
+        now = self.read(step)
+        if not same(now, step.new):
+            said = f": {'; '.join(told)}" if told else ""
+            raise ChangeFailed(
+                f"the server made {step.setting} {now} instead of {step.new}{said}",
+                remedy=f"innoscope toggle undo, or SET GLOBAL {step.setting} = {_literal(step.old or 0)}",
+            )
+        self.warnings += [f"{step.setting}: {words}" for words in told]
+
+    def _values(self, names: Sequence[str]) -> tuple[Raw, ...]:
+        if not names:
+            return ()
+        statement = "SELECT " + ", ".join(f"@@global.{_checked(name)}" for name in names)
+        connection = self._connection()
+        with self._explaining(" and ".join(names), statement):
+            return tuple(_plain(value) for value in sql.ask(connection, statement)[0])
+
+    def _connection(self) -> Connection:
+        if self._open is None:
+            self._open = self._connect()
+        return self._open
+
+    def _connect(self) -> Connection:
+        account = self._account
+        try:
+            return sql.connect(self._target, account.defaults_file, account.user, _ANSWER, proc=self._proc)
+        except Stranger as error:
+            raise Refused(error.what, remedy=error.remedy) from error
+        except SqlFailed as error:
+            if _code(error) != _TOO_MANY:
+                raise NoLogin(f"no way over SQL: {_short(error)}", remedy=error.remedy) from error
+            return self._extra_port(error)
+
+    def _extra_port(self, full: SqlFailed) -> Connection:
+        """MariaDB's and Percona's extra_port or MySQL's admin port, which have connections of their own."""
+        for port in self._other_ports():
+            with contextlib.suppress(SqlFailed):
+                return sql.connect_tcp(
+                    "127.0.0.1", port, self._account.defaults_file, self._account.user, _ANSWER,
+                    target=self._target, proc=self._proc,
+                )  # fmt: skip
+        raise LockedOut(
+            "no way over SQL: too many connections, and no extra port lets us in",
+            remedy="innoscope toggle set max_connections NUMBER --for 10m raises the limit without a login",
+        ) from full
+
+    def _other_ports(self) -> list[int]:
+        """The TCP ports that it listens on besides its own, in our network namespace."""
+        if "net" in differing(self._proc, self._target.pid):
+            return []
+        try:
+            inodes = self._proc.socket_inodes(self._target.pid)
+            listeners = self._proc.tcp_listeners(self._target.pid)
+        except (OSError, InnoscopeError):
+            return []
+        return sorted({port for inode, port in listeners if inode in inodes and port != self._target.port})
+
+    @contextlib.contextmanager
+    def _patiently(self) -> Iterator[Connection]:
+        """The connection, with the time that a change may take."""
+        connection = self._connection()
+        with connection.patience(_CHANGE):
+            yield connection
+
+    @contextlib.contextmanager
+    def _explaining(self, what: str, statement: str) -> Iterator[None]:
+        try:
+            yield
+        except pymysql.MySQLError as error:
+            code, words = (*error.args, "")[:2] if error.args else (None, "")
+            if code in _LOST or not isinstance(code, int) or not words:
+                self.close()
+                raise ChangeFailed(
+                    f"the server did not answer in time, or is gone: {statement}",
+                    remedy="innoscope stacks tells what it is doing",
+                ) from error
+            raise _refusal(code, str(words), what, self._user()) from error
+
+    def _user(self) -> str:
+        user = self._open.user if self._open is not None else None
+        return user.decode(errors="replace") if isinstance(user, bytes) else user or "USER"
+
+
+def _refusal(code: int, words: str, what: str, user: str) -> Refused:
+    """The server's own no: nothing was written."""
+    if code == _UNKNOWN:
+        return NotOnThisServer(f"this server has no {what}: {words}", remedy="innoscope toggle list")
+    if code == _READ_ONLY:
+        return NotOnThisServer(
+            f"{what} cannot be changed while this server runs: {words}", remedy="innoscope toggle list"
+        )
+    if code in _DENIED:
+        named = _PRIVILEGES.search(words)
+        # The last one named is the narrowest: "SUPER or SYSTEM_VARIABLES_ADMIN", "SUPER, CONNECTION ADMIN".
+        privilege = re.split(r",\s*|\s+or\s+", named[1])[-1] if named else "SUPER"
+        return Refused(
+            f"this account may not change {what}: {words}",
+            remedy=f"GRANT {privilege} ON *.* TO '{user}'@'localhost'",
+        )
+    return Refused(
+        f"the server refuses to change {what}: {words} ({code})", remedy="innoscope toggle show NAME"
+    )
+
+
+def _bounded(one: Assignment, old: Raw, wanted: Raw | None) -> Raw | None:
+    """A setting that only stands in the way is moved no further than it must be."""
+    if one.bound is None or wanted is None:
+        return wanted
+    farther = max if one.bound == "raise" else min
+    return farther(old, wanted, key=float)
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise Refused(f"{name!r} is not the name of a system variable")
+    return name
+
+
+def _literal(raw: Raw) -> str:
+    """As SQL writes it. Words are those of enumerations; anything that needs quoting inside is refused."""
+    if isinstance(raw, bool):
+        return "ON" if raw else "OFF"
+    if isinstance(raw, str):
+        if not _WORD.fullmatch(raw):
+            raise Refused(f"{raw!r} is not a word of a system variable")
+        return f"'{raw}'"
+    return repr(raw)
+
+
+def _plain(value: Any) -> Raw:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if value is None:
+        return ""
+    return value if isinstance(value, int | float | str) else float(value)
+
+
+def _code(error: SqlFailed) -> object:
+    """The server's or client's error number behind it, if there is one."""
+    args = error.__cause__.args if error.__cause__ is not None else ()
+    return args[0] if args else None
+
+
+def _short(error: SqlFailed) -> str:
+    return error.what.removeprefix("no SQL: ")

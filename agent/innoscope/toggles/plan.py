@@ -1,0 +1,125 @@
+"""From a toggle and a value to exactly what would be done: the first way that works here."""
+
+from __future__ import annotations
+
+import difflib
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from innoscope.common.errors import InnoscopeError
+from innoscope.toggles import catalog, checks
+from innoscope.toggles.dependencies import Means
+from innoscope.toggles.model import NotOnThisServer, Plan, Refused, same
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from innoscope.target.credentials import Account
+    from innoscope.target.model import Target
+    from innoscope.toggles.model import Generation, Step, Toggle, Verdict, Way
+
+
+def find_toggle(toggles: Mapping[str, Toggle], name: str) -> Toggle:
+    """The toggle of that name; Refused with the nearest ones."""
+    if name in toggles:
+        return toggles[name]
+    near = difflib.get_close_matches(name, toggles, 3)
+    hint = f"did you mean {', '.join(near)}? " if near else ""
+    raise Refused(f"there is no toggle {name!r}", remedy=f"{hint}innoscope toggle list")
+
+
+def plan(
+    target: Target,
+    toggle_name: str,
+    value: str,
+    *,
+    account: Account,
+    ways: Sequence[str] | None = None,
+    means: Means | None = None,
+) -> Plan:
+    """What setting the toggle would do, and what the checks say of it; nothing is written.
+
+    The ways are tried in the order of the catalog, or those in ``ways`` in theirs. Raises NotOnThisServer,
+    Refused (the value, or what stops every way), and what a single failing way raises.
+    """
+    means = means or Means()
+    toggle = find_toggle(means.toggles(), toggle_name)
+    generation = catalog.generation(toggle, target.flavour, target.version)
+    facts = means.facts(target, means.journal)
+    entries = means.journal.entries_if_readable()
+    passed: list[tuple[str, str]] = []
+    failures: list[InnoscopeError] = []
+    for way in _candidates(generation, ways, passed):
+        new = catalog.raws(way, toggle, value)
+        held_up = _not_to_be_asked(checks.server_verdicts(target, facts, way.kind), way)
+        try:
+            if held_up is not None:
+                raise Refused(str(held_up.reason), remedy=held_up.remedy)
+            with closing(means.writer(way.kind, target, account)) as writer:
+                steps = tuple(writer.prepare(way, new))
+        except InnoscopeError as error:
+            passed.append((way.kind, error.what))
+            failures.append(error)
+            continue
+        change = checks.Change(toggle.name, toggle.domain, value, way, steps)
+        return Plan(
+            toggle=toggle,
+            value=value,
+            way=way,
+            steps=steps,
+            verdicts=checks.verdicts(target, facts, change, entries),
+            warnings=tuple(_warnings(toggle, way, steps)),
+            passed=tuple(passed),
+        )
+    raise _no_way(toggle, target, passed, failures)
+
+
+def _candidates(
+    generation: Generation, asked: Sequence[str] | None, passed: list[tuple[str, str]]
+) -> Iterator[Way]:
+    """The ways to try; why others are not goes to ``passed``."""
+    kinds = list(dict.fromkeys(way.kind for way in generation.ways)) if asked is None else list(asked)
+    for kind in kinds:
+        ways = [way for way in generation.ways if way.kind == kind]
+        if kind in generation.never:
+            passed.append((kind, generation.never[kind]))
+        elif not ways:
+            passed.append((kind, generation.refused or "the catalog has no such way for these servers"))
+        else:
+            yield from ways
+
+
+def _not_to_be_asked(verdicts: Sequence[Verdict], way: Way) -> Verdict | None:
+    """What makes it useless even to look for the way: a server that is stopped answers no SQL."""
+    names = {"identity"}
+    if way.kind == "sql":
+        names |= {"not_stopped", "serving"}
+    else:
+        names |= {"rights", "ptrace_policy"}
+    return next((verdict for verdict in verdicts if not verdict.ok and verdict.check in names), None)
+
+
+def _warnings(toggle: Toggle, way: Way, steps: Sequence[Step]) -> Iterator[str]:
+    if toggle.also:
+        yield toggle.also
+    if way.note:
+        yield way.note
+    if all(same(step.old, step.new) for step in steps):
+        yield "it is that already: nothing would change"
+
+
+def _no_way(
+    toggle: Toggle, target: Target, passed: Sequence[tuple[str, str]], failures: Sequence[InnoscopeError]
+) -> InnoscopeError:
+    """The error when no way is left: the only one's own, else all reasons together."""
+    if len(failures) == 1 and len(passed) == 1:
+        return failures[0]
+    reasons = "; ".join(f"{kind}: {reason}" for kind, reason in passed)
+    shown = ".".join(map(str, target.version)) or "of unknown version"
+    only_absent = all(isinstance(error, NotOnThisServer) for error in failures)
+    kind = NotOnThisServer if only_absent else Refused
+    remedies = "\n".join(dict.fromkeys(error.remedy for error in failures if error.remedy))
+    return kind(
+        f"no way to set {toggle.name} on {target.flavour} {shown}: {reasons or 'the catalog has none'}",
+        remedy=remedies or f"innoscope toggle show {toggle.name}",
+    )

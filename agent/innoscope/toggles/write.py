@@ -1,0 +1,45 @@
+"""The few moments in which a server is written to: a step, its check, and the way back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from innoscope.common.errors import InnoscopeError
+from innoscope.toggles.journal_format import inverse
+from innoscope.toggles.model import ChangeFailed, same
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from innoscope.toggles.model import Step, Writer
+
+
+def nothing(_: str) -> None:
+    """Where no fault is to happen."""
+
+
+def verify(writer: Writer, steps: Sequence[Step]) -> None:
+    """Read back all steps. Raises ChangeFailed if one is not as it was written."""
+    for step in steps:
+        now = writer.read(step)
+        if not same(now, step.new):
+            raise ChangeFailed(
+                f"{step.setting} reads back as {now}, not {step.new}",
+                remedy="the server limits it, or somebody else sets it at the same time",
+            )
+
+
+def put_back(writer: Writer, attempted: Sequence[Step]) -> list[str]:
+    """Undo steps that may have been written, the last one first; what could not be put back, in words."""
+    left = []
+    for step in reversed(attempted):
+        try:
+            now = writer.read(step)
+            if not same(now, step.old):
+                writer.write(inverse(step, now))
+                now = writer.read(step)
+            if not same(now, step.old):
+                left.append(f"{step.setting} is {now}, it was {step.old}")
+        except InnoscopeError as error:
+            left.append(f"{step.setting} may be {step.new}, it was {step.old}: {error.what}")
+    return left

@@ -1,1 +1,0 @@
-"""What is known of each server generation, as data."""
