@@ -1,0 +1,51 @@
+"""Version ranges of the catalogs: ``5.6``, ``5.6+``, ``5.5-5.7``."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_RANGE: Final = re.compile(r"(\d+(?:\.\d+)*)(?:(\+)|-(\d+(?:\.\d+)*))?")
+
+
+class VersionRange:
+    """Versions from ``first`` to all that begin with ``last``; None means without end.
+
+    Not a dataclass, which msgspec would read from a mapping: in files it is a string.
+    """
+
+    __slots__ = ("first", "last")
+
+    def __init__(self, first: tuple[int, ...], last: tuple[int, ...] | None) -> None:
+        self.first, self.last = first, last
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, VersionRange) and (self.first, self.last) == (other.first, other.last)
+
+    def __hash__(self) -> int:
+        return hash((self.first, self.last))
+
+    @classmethod
+    def parse(cls, text: str) -> VersionRange:
+        """Parse ``5.6`` (all 5.6.x), ``5.6+`` or ``5.5-5.7`` (to the last 5.7.x). Raises ValueError."""
+        match = _RANGE.fullmatch(text)
+        if match is None:
+            raise ValueError(f"malformed version range {text!r}: use 5.6, 5.6+ or 5.5-5.7")
+        first, endless, last = match.groups()
+        return cls(_numbers(first), None if endless else _numbers(last or first))
+
+    def __contains__(self, version: tuple[int, ...]) -> bool:
+        """Return whether a server's version is in the range."""
+        if version < self.first:
+            return False
+        return self.last is None or version[: len(self.last)] <= self.last
+
+    def __str__(self) -> str:
+        first = ".".join(map(str, self.first))
+        if self.last is None:
+            return f"{first}+"
+        return first if self.last == self.first else f"{first}-{'.'.join(map(str, self.last))}"
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(".")))

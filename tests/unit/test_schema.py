@@ -1,0 +1,140 @@
+"""Typed files: errors name the file, the line and the key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+import pytest
+
+from innoscope.common import schema
+from innoscope.common.errors import BadFile
+from innoscope.common.versions import VersionRange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class Rule(schema.Entry, frozen=True):
+    name: str
+    versions: VersionRange | None = None
+    state: Literal["sleeping", "running"] = "sleeping"
+
+    def __post_init__(self) -> None:
+        if not self.name.islower():
+            raise ValueError("name must be lower case")
+
+
+class Rules(schema.Entry, frozen=True):
+    rules: list[Rule]
+    by_name: dict[str, Rule] = msgspec.field(default_factory=dict)
+
+
+class Web(schema.Entry, frozen=True):
+    port: int = 1
+
+
+class Config(schema.Entry, frozen=True):
+    web: Web
+
+
+GOOD = 'rules:\n  - name: a\n    versions: "5.6+"\n  - name: b\n'
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[[str, str], Path]:
+    def write(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_a_valid_file(written: Callable[[str, str], Path]) -> None:
+    found = schema.read_yaml(written("x.yaml", GOOD), Rules)
+
+    assert [rule.name for rule in found.rules] == ["a", "b"]
+    assert found.rules[0].versions == VersionRange((5, 6), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("rules:\n- name: a\n- nam: b\n", "line 3: rules[1]: Object contains unknown field `nam`"),
+        ("rules:\n- name: a\n- {}\n", "line 3: rules[1]: Object missing required field `name`"),
+        ("rules:\n- name: 5\n", "line 2: rules[0].name: Expected `str`, got `int`"),
+        ("rules:\n- name: a\n  state: dead\n", "line 3: rules[0].state: Invalid enum value 'dead'"),
+        ("rules:\n- name: A\n", "line 2: rules[0]: name must be lower case"),
+        ("rules:\n- name: a\n  versions: 5.6\n", "line 3: rules[0].versions: quote the version range: 5.6"),
+        ("rules: []\nby_name:\n  x: {name: 1}\n", "line 3: by_name[...].name: Expected `str`, got `int`"),
+        ("- 1\n", "line 1: Expected `object`, got `array`"),
+        ("", "Expected `object`, got `null`"),
+        ("rules: [\n", "as YAML"),
+        ("a: &a [*a, *a]\nrules: *a\n", "x.yaml"),
+    ],
+)
+def test_yaml_problems(written: Callable[[str, str], Path], text: str, words: str) -> None:
+    with pytest.raises(BadFile) as caught:
+        schema.read_yaml(written("x.yaml", text), Rules)
+
+    assert "x.yaml" in caught.value.what
+    assert words in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[web]\nport = 'x'\n", "line 2: web.port: Expected `int`, got `str`"),
+        ("\n[web]\nprot = 1\n", "line 2: web: Object contains unknown field `prot`"),
+        ("[web\n", "as TOML"),
+    ],
+)
+def test_toml_problems(written: Callable[[str, str], Path], text: str, words: str) -> None:
+    with pytest.raises(BadFile) as caught:
+        schema.read_toml(written("x.toml", text), Config)
+
+    assert words in caught.value.what
+
+
+def test_json_problems() -> None:
+    with pytest.raises(BadFile, match=r"the journal: rules: Expected `array`, got `int`"):
+        schema.decode_json(b'{"rules": 1}', Rules, "the journal")
+    with pytest.raises(BadFile, match="cannot parse the journal as JSON"):
+        schema.decode_json(b"{", Rules, "the journal")
+    with pytest.raises(BadFile):
+        schema.decode_json(b"[" * 100_000, Rules, "the journal")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match="cannot read"):
+        schema.read_yaml(tmp_path / "none.yaml", Rules)
+    (tmp_path / "x.yaml").write_bytes(b"\xff")
+    with pytest.raises(BadFile, match="not UTF-8"):
+        schema.read_yaml(tmp_path / "x.yaml", Rules)
+
+
+@pytest.mark.parametrize(
+    ("text", "inside", "outside"),
+    [
+        ("5.6", [(5, 6), (5, 6, 51)], [(5, 5, 62), (5, 7, 0)]),
+        ("5.6+", [(5, 6, 0), (9, 7)], [(5, 5)]),
+        ("5.5-5.7", [(5, 5, 0), (5, 7, 44)], [(8, 0), (5, 4)]),
+        ("10.6.4-10.6", [(10, 6, 4), (10, 6, 21)], [(10, 6, 3), (10, 7)]),
+    ],
+)
+def test_version_ranges(
+    text: str, inside: list[tuple[int, ...]], outside: list[tuple[int, ...]]
+) -> None:
+    versions = VersionRange.parse(text)
+
+    assert all(version in versions for version in inside)
+    assert not any(version in versions for version in outside)
+    assert str(versions) == text
+
+
+@pytest.mark.parametrize("text", ["", "5.", "5-", "-5", "5.6-", "5.6++", "x", "5.6 "])
+def test_malformed_version_ranges(text: str) -> None:
+    with pytest.raises(ValueError, match="malformed version range"):
+        VersionRange.parse(text)
