@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 #: Between two readings of the ring buffer, which has room for several times as much.
-POLL_S: Final = 0.05
+POLL_S: Final = 0.02
 #: Between two lines of progress.
 _TELL_S: Final = 1.0
 
