@@ -23,6 +23,7 @@ from innoscope.collectors.errors import CollectorFailed
 from innoscope.collectors.probes import ProbesCollector
 from innoscope.probes.calibrating import known_cost
 from innoscope.sensor.client import SensorDown
+from innoscope.sensor.protocol import VERSION
 from innoscope.sensor.server import MOST_CLIENTS
 from innoscope.target.discover import find_one
 from safety.command import assert_one_clear_error, innoscope
@@ -212,7 +213,7 @@ def test_members_of_the_group_may_ask(server: Server) -> None:
         assert sensing.path.stat().st_gid == games
         member, stranger = _ask_as(sensing.path, NOBODY, 1, games, 2), _ask_as(sensing.path, NOBODY, 1, 2)
 
-    assert json.loads(member)["ok"]["protocol"] == 1
+    assert json.loads(member)["ok"]["protocol"] == VERSION
     assert stranger == "PermissionError"
 
 
