@@ -112,12 +112,12 @@ def configured(servers: list[Server]) -> list[str]:
 
 
 def settle(agent: Running, every_s: float) -> float:
-    """Scrape until no collector is slow because it still learns; the seconds that it took."""
+    """Scrape until no collector and no reply is slow because it still learns; the seconds that it took."""
     began = time.monotonic()
     while time.monotonic() - began < _PATIENCE_S:
         failed = Scrapes().take(agent)
         say(f"{time.monotonic() - began:.0f} s: {dict(failed)}")
-        if not any(words.endswith("timeout") for words in failed):
+        if not any(words.endswith(("timeout", "gone")) for words in failed):
             break
         time.sleep(every_s)
     return time.monotonic() - began

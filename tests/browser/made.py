@@ -21,6 +21,7 @@ from innoscope import __version__
 from innoscope.common.samples import Outcome, Sample
 from innoscope.common.supervision import Supervisor
 from innoscope.daemon.protocol import messages
+from innoscope.daemon.protocol.messages import ServerReply
 from innoscope.daemon.protocol.profiles import encode_chunks, encode_looks
 from innoscope.daemon.sensor.server import SocketServer
 from innoscope.probes.report import ProbeReport
@@ -214,17 +215,12 @@ class MadeSensor:
             "cpu_seconds": time.process_time(),
             "rss_bytes": 41_000_000,
             "sent_at": time.time(),
-            "servers": [
-                {
-                    "name": name,
-                    "target": messages.encode_target(there),
-                    "outcomes": messages.encode_outcomes(self._outcomes()),
-                }
-                for name, there in self.targets.items()
-            ],
+            **messages.encode_servers(
+                ServerReply(name, there, self._outcomes()) for name, there in self.targets.items()
+            ),
         }
 
-    def _outcomes(self) -> list[Outcome]:
+    def _outcomes(self) -> tuple[Outcome, ...]:
         started = time.time() - 9 * 86_400
         attached = [Sample("probe_attached", int(one["duty"] > 0), (one["probe"],)) for one in probes()]
         told = {
@@ -237,7 +233,7 @@ class MadeSensor:
             "waits": [Sample("threads", count, (wait,)) for wait, count in threads(0).items()],
             "probes": [*attached, Sample("probe_overhead_ratio", 0.0065), Sample("probe_budget_ratio", 0.01)],
         }
-        return [
+        return tuple(
             Outcome(name, name not in self.failing, 0.01, tuple(samples), self.failing.get(name))
             for name, samples in told.items()
-        ]
+        )

@@ -16,6 +16,7 @@ from elftools.elf.sections import SymbolTableSection
 from fuzz import elf_seeds
 from fuzz.targets import LOADERS, RUST, json_bytes
 from innoscope.common.data import catalog_path
+from innoscope.common.samples import Histogram, Outcome, Sample
 from innoscope.daemon.protocol import messages
 from innoscope.daemon.sensor.main import Sensor, Settings
 from innoscope.target import discover
@@ -125,8 +126,9 @@ def _innoscope(*arguments: str) -> None:
 def _reply(pid: int) -> object:
     """What a sensor answers of one server."""
     target = discover.identify(ProcFs(), pid)
-    one = {"name": "3306", "target": messages.encode_target(target), "outcomes": []}
-    return Sensor(Settings()).collect() | {"servers": [one]}
+    samples = (Sample("mysqld_up", 1), Sample("fsync_seconds", Histogram((0, 2, 1), 77), ("redo",)))
+    one = messages.ServerReply("3306", target, (Outcome("process", True, 0.0, samples),))
+    return Sensor(Settings()).collect() | messages.encode_servers([one])
 
 
 def _requests() -> Iterator[bytes]:

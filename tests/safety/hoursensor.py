@@ -52,7 +52,8 @@ class HourSensor:
             told = {"target": self._target, "cursor": cursor, **encode_chunks(chunks)}
             return {"servers": {"hour": told}}
         if request["call"] == "collect":
-            return who | {"cpu_seconds": 0.0, "rss_bytes": 0, "sent_at": time.time(), "servers": []}
+            told = messages.encode_servers(())
+            return who | {"cpu_seconds": 0.0, "rss_bytes": 0, "sent_at": time.time(), **told}
         return who | {"protocol": messages.VERSION, "servers": {}}
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope.daemon.protocol.client import SensorDown
+from innoscope.daemon.protocol.messages import VERSION
 from innoscope.daemon.sensor.server import MOST_CLIENTS
 from innoscope.metrics.collectors.errors import CollectorFailed
 from innoscope.metrics.collectors.probes import ProbesCollector
@@ -212,7 +213,7 @@ def test_members_of_the_group_may_ask(server: Server) -> None:
         assert sensing.path.stat().st_gid == games
         member, stranger = _ask_as(sensing.path, NOBODY, 1, games, 2), _ask_as(sensing.path, NOBODY, 1, 2)
 
-    assert json.loads(member)["ok"]["protocol"] == 1
+    assert json.loads(member)["ok"]["protocol"] == VERSION
     assert stranger == "PermissionError"
 
 

@@ -9,7 +9,7 @@ import struct
 import threading
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -139,10 +139,6 @@ OUTCOMES = (
 )  # fmt: skip
 
 
-def test_outcomes_come_through() -> None:
-    assert messages.decode_outcomes(through_json(messages.encode_outcomes(OUTCOMES))) == OUTCOMES
-
-
 def test_targets_come_through() -> None:
     for one in (
         target(),
@@ -152,15 +148,11 @@ def test_targets_come_through() -> None:
 
 
 def reply() -> dict[str, Any]:
-    server = {
-        "name": "3306",
-        "target": messages.encode_target(target()),
-        "outcomes": messages.encode_outcomes(OUTCOMES),
-    }
+    servers = [messages.ServerReply(name, target(), OUTCOMES) for name in ("3306", "3307")]
     made: dict[str, Any] = through_json(
         {
             "boot_id": "b", "pid": 7, "cpu_seconds": 1, "rss_bytes": 4096, "version": "0.1.0",
-            "servers": [server], "sent_at": 1.5, "something": "of a later version",
+            **messages.encode_servers(servers), "sent_at": 1.5, "something": "of a later version",
         }
     )  # fmt: skip
     return made
@@ -171,17 +163,34 @@ def test_a_reply_comes_through() -> None:
 
     assert (decoded.pid, decoded.cpu_seconds, decoded.servers[0].name) == (7, 1.0, "3306")
     assert decoded.servers[0].target == target()
-    assert decoded.servers[0].outcomes == OUTCOMES
+    assert [server.outcomes for server in decoded.servers] == [OUTCOMES, OUTCOMES]
+
+
+def test_each_series_is_sent_once() -> None:
+    series = [(one.metric, *one.labels) for outcome in OUTCOMES for one in outcome.samples]
+
+    assert [tuple(one) for one in reply()["series"]] == series
+
+
+#: Positions in ``series`` and values of which one is not what it should be.
+_SPOILT_SAMPLES: Final[tuple[Any, ...]] = (
+    [], [[]], [1, 2], [[], [], []], [[0], []], [[], [1]], [{}, {}],
+    [["0"], [1]], [[True], [1]], [[0.0], [1]], [[None], [1]], [[-1], [1]], [[99], [1]], [[0, 10**30], [1, 1]],
+    [[0], [None]], [[0], [True]], [[0], ["1"]], [[0], [{}]], [[0], [[]]], [[0], [[1, -1]]], [[0], [[1] * 99]],
+    [[0], [[1, 1.5]]],
+)  # fmt: skip
 
 
 def _spoilt() -> Iterator[Any]:
     """Replies in which one thing is not what it should be."""
-    for name in ("boot_id", "pid", "cpu_seconds", "rss_bytes", "version", "servers", "sent_at"):
+    for name in ("boot_id", "pid", "cpu_seconds", "rss_bytes", "version", "series", "servers", "sent_at"):
         less = reply()
         del less[name]
         yield less
         yield reply() | {name: {"no": "such"}}
     yield from (None, [], "x", 1)
+    for series in ([], "x", [1], ["x", 1], ["x", None], [["x"]], None):
+        yield reply() | {"series": [series, *reply()["series"][1:]]}
     changes: list[tuple[tuple[Any, ...], Any]] = [
         (("target", "pid"), "1"),
         (("target", "pid"), True),
@@ -191,15 +200,8 @@ def _spoilt() -> Iterator[Any]:
         (("outcomes", 0, "success"), 1),
         (("outcomes", 0, "seconds"), "1"),
         (("outcomes", 0, "reason"), 7),
-        (("outcomes", 0, "samples"), [[]]),
-        (("outcomes", 0, "samples"), [["mysqld_up"]]),
-        (("outcomes", 0, "samples"), [["mysqld_up", None]]),
-        (("outcomes", 0, "samples"), [["mysqld_up", True]]),
-        (("outcomes", 0, "samples"), [["mysqld_up", 1, 2]]),
-        (("outcomes", 0, "samples"), [["mysqld_up", []]]),
-        (("outcomes", 0, "samples"), [["mysqld_up", [1, -1]]]),
-        (("outcomes", 0, "samples"), [["mysqld_up", [1] * 99]]),
-        (("outcomes", 0, "samples"), [["mysqld_up", [1, 1.5]]]),
+        (("outcomes", 0, "past"), None),
+        *((("outcomes", 0, "samples"), value) for value in _SPOILT_SAMPLES),
         (("outcomes",), [1]),
         (("target",), {}),
     ]

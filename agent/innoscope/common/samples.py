@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,12 +33,11 @@ class Histogram:
         )
 
 
-Value = float | int | Histogram
+Value: TypeAlias = float | int | Histogram
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One series' value now.
+class Sample(NamedTuple):
+    """The value of one series now. A tuple, because a scrape makes hundreds of them for each server.
 
     ``metric`` is the name in ``probes/catalog/metrics.yaml``, ``labels`` the values of its labels in their
     declared order, without ``server``. Counters are cumulative since the server started, or since we did.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from innoscope.probes.state import State
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: a scrape makes thirty for each server
 class ProbeReport:
     """One probe for a person: ``reason`` says why it is not attached, ``note`` what its numbers leave out."""
 

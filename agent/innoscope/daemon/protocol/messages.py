@@ -9,7 +9,7 @@ import json
 import struct
 import time
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from innoscope.common.errors import BadFile
 from innoscope.common.samples import Histogram, Outcome, Sample
@@ -18,18 +18,21 @@ from innoscope.target.model import Target
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from innoscope.common.samples import Value
 
 #: Grows when an old client could not understand a reply any more.
-VERSION: Final = 1
+VERSION: Final = 2
 REQUEST_BYTES: Final = 64 << 10
 REPLY_BYTES: Final = 16 << 20
 _LENGTH: Final = struct.Struct("!I")
 _PIECE: Final = 1 << 18
 #: Buckets are powers of two of nanoseconds: 64 of them reach over 500 years.
 _BUCKETS: Final = 64
+_PLAIN: Final = frozenset({int, float})
+#: A metric and the values of its labels.
+_Series: TypeAlias = tuple[str, tuple[str, ...]]
+_Numbers: TypeAlias = dict[_Series, int]
 
 
 class BadMessage(BadFile):
@@ -109,56 +112,89 @@ def _set_timeout(wire: socket.socket, deadline: float) -> None:
     wire.settimeout(rest)
 
 
-def encode_outcomes(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
-    """Outcomes as plain values; a sample is ``[metric, value, label, …]``."""
-    return [
+def encode_servers(servers: Iterable[ServerReply]) -> dict[str, Any]:
+    """Return ``series`` and ``servers``. Most series are those of all servers, so each is sent once."""
+    numbers: _Numbers = {}
+    told = [
         {
-            "collector": outcome.collector,
-            "success": outcome.success,
-            "seconds": outcome.seconds,
-            "reason": outcome.reason,
-            "samples": _encode_samples(outcome.samples),
-            "past": _encode_samples(outcome.past),
+            "name": server.name,
+            "target": encode_target(server.target),
+            "outcomes": [_encode_outcome(outcome, numbers) for outcome in server.outcomes],
         }
-        for outcome in outcomes
+        for server in servers
+    ]
+    return {"series": [[metric, *labels] for metric, labels in numbers], "servers": told}
+
+
+def _encode_outcome(outcome: Outcome, numbers: _Numbers) -> dict[str, Any]:
+    return {
+        "collector": outcome.collector,
+        "success": outcome.success,
+        "seconds": outcome.seconds,
+        "reason": outcome.reason,
+        "samples": _encode_samples(outcome.samples, numbers),
+        "past": _encode_samples(outcome.past, numbers),
+    }
+
+
+def _encode_samples(samples: Sequence[Sample], numbers: _Numbers) -> list[list[Any]]:
+    return [
+        [numbers.setdefault((metric, labels), len(numbers)) for metric, _, labels in samples],
+        [
+            [value.total_ns, *value.buckets] if isinstance(value, Histogram) else value
+            for _, value, _ in samples
+        ],
     ]
 
 
-def _encode_samples(samples: Iterable[Sample]) -> list[list[Any]]:
-    return [[sample.metric, _encode_value(sample.value), *sample.labels] for sample in samples]
+def _servers(data: Any) -> tuple[ServerReply, ...]:
+    series = [_series(item) for item in part(data, "series", list)]
+    return tuple(
+        ServerReply(
+            part(server, "name", str),
+            decode_target(part(server, "target", dict)),
+            tuple(_outcome(item, series) for item in part(server, "outcomes", list)),
+        )
+        for server in part(data, "servers", list)
+    )
 
 
-def _encode_value(value: Value) -> Any:
-    return [value.total_ns, *value.buckets] if isinstance(value, Histogram) else value
+def _series(data: Any) -> _Series:
+    if not isinstance(data, list) or {*map(type, data)} != {str}:
+        raise BadMessage("a series is not [metric, label, …]")
+    metric, *labels = data
+    return metric, tuple(labels)
 
 
-def decode_outcomes(data: Any) -> tuple[Outcome, ...]:
-    """The reverse; raises BadMessage."""
-    return tuple(_outcome(item) for item in expect(data, list))
-
-
-def _outcome(data: Any) -> Outcome:
+def _outcome(data: Any, series: Sequence[_Series]) -> Outcome:
     reason = expect(data, dict).get("reason")
     return Outcome(
         part(data, "collector", str),
         part(data, "success", bool),
         part(data, "seconds", float),
-        tuple(_sample(item) for item in part(data, "samples", list)),
+        _samples(part(data, "samples", list), series),
         None if reason is None else expect(reason, str),
-        tuple(_sample(item) for item in expect(data.get("past", []), list)),
+        _samples(part(data, "past", list), series),
     )
 
 
-def _sample(data: Any) -> Sample:
-    if not isinstance(data, list) or len(data) < 2:
-        raise BadMessage("a sample is not [metric, value, labels…]")
-    metric, value, *labels = data
-    return Sample(expect(metric, str), _value(value), tuple(expect(label, str) for label in labels))
+def _samples(data: Sequence[Any], series: Sequence[_Series]) -> tuple[Sample, ...]:
+    """Check all numbers together: a host with a hundred servers has tens of thousands of samples."""
+    if len(data) != 2 or len(expect(data[0], list)) != len(expect(data[1], list)):
+        raise BadMessage("samples are not as many numbers of series as values")
+    numbers, values = data
+    if numbers and ({*map(type, numbers)} != {int} or min(numbers) < 0 or max(numbers) >= len(series)):
+        raise BadMessage("a sample is of no series")
+    return tuple(
+        [
+            Sample(metric, value if type(value) in _PLAIN else _histogram(value), labels)
+            for (metric, labels), value in zip([series[number] for number in numbers], values, strict=True)
+        ]
+    )
 
 
-def _value(data: Any) -> Value:
-    if not isinstance(data, list):
-        return data if type(data) is int else expect(data, float)
+def _histogram(data: Any) -> Histogram:
+    expect(data, list)
     if not 1 <= len(data) <= _BUCKETS + 1 or not all(type(item) is int and item >= 0 for item in data):
         raise BadMessage("a histogram is not a list of counts")
     return Histogram(tuple(data[1:]), data[0])
@@ -196,14 +232,7 @@ def decode_reply(data: Any) -> Reply:
         cpu_seconds=part(data, "cpu_seconds", float),
         rss_bytes=part(data, "rss_bytes", int),
         version=part(data, "version", str),
-        servers=tuple(
-            ServerReply(
-                part(server, "name", str),
-                decode_target(part(server, "target", dict)),
-                decode_outcomes(part(server, "outcomes", list)),
-            )
-            for server in part(data, "servers", list)
-        ),
+        servers=_servers(data),
         sent_at=part(data, "sent_at", float),
         trouble=_trouble(data),
     )

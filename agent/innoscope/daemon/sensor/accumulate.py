@@ -6,7 +6,7 @@ input or output.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from innoscope.common.samples import Histogram
@@ -73,11 +73,11 @@ class Accumulator:
         series = (sample.metric, sample.labels)
         value, last, before = sample.value, known.last.get(series), known.before.get(series)
         if sample.metric in self._lasting and not isinstance(value, Histogram):
-            return replace(sample, value=_outlive(known, series, value))
+            return sample._replace(value=_outlive(known, series, value))
         if last is not None and _fell(value, last):
             before = known.before[series] = _standing(before, last, value)
         known.last[series] = value
-        return sample if before is None else replace(sample, value=_sum(before, value))
+        return sample if before is None else sample._replace(value=_sum(before, value))
 
 
 def _outlive(known: _Thing, series: _Series, value: float) -> float:
@@ -98,7 +98,7 @@ def _outlive(known: _Thing, series: _Series, value: float) -> float:
 def added(raw: Iterable[Sample], told: Iterable[Sample]) -> tuple[Sample, ...]:
     """What ``update`` added to each number, where it added something."""
     return tuple(
-        replace(now, value=now.value - one.value)
+        now._replace(value=now.value - one.value)
         for one, now in zip(raw, told, strict=True)
         if now != one and not isinstance(now.value, Histogram) and not isinstance(one.value, Histogram)
     )

@@ -18,6 +18,7 @@ from innoscope.common.samples import Outcome
 from innoscope.common.supervision import Supervisor, Trouble
 from innoscope.common.workers import Job, Workers
 from innoscope.daemon.protocol import messages
+from innoscope.daemon.protocol.messages import ServerReply
 from innoscope.daemon.protocol.profiles import encode_chunks, encode_looks
 from innoscope.daemon.protocol.server_names import Names
 from innoscope.daemon.sensor.admission import Admission
@@ -115,7 +116,7 @@ class Sensor:
         self._lock = threading.Lock()  # of the two above
         self._passed_by: set[int] = set()  # those that ``only`` leaves out
         self._collecting = threading.Lock()
-        self._collected: tuple[float, list[tuple[str, Target, list[Outcome]]]] = (-1.0, [])
+        self._collected: tuple[float, list[ServerReply]] = (-1.0, [])
         self._boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
     def run(self, ended: threading.Event) -> None:
@@ -199,19 +200,12 @@ class Sensor:
         """One run of all collectors of all servers, side by side; who asks meanwhile shares it."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
-        servers = [
-            {
-                "name": name,
-                "target": messages.encode_target(target),
-                "outcomes": messages.encode_outcomes(outcomes),
-            }
-            for name, target, outcomes in self._run_collectors()
-        ]
+        servers = messages.encode_servers(self._run_collectors())
         return self._identity() | {
             "cpu_seconds": usage.ru_utime + usage.ru_stime + children.ru_utime + children.ru_stime,
             "rss_bytes": _resident(),
             "trouble": asdict(self._trouble()),
-            "servers": servers,
+            **servers,
             "sent_at": time.time(),
         }
 
@@ -268,7 +262,7 @@ class Sensor:
         self._workers.close(max(0.0, deadline - time.monotonic()))
         self._supervisor.join_all(max(0.0, deadline - time.monotonic()))
 
-    def _run_collectors(self) -> list[tuple[str, Target, list[Outcome]]]:
+    def _run_collectors(self) -> list[ServerReply]:
         """A run that ended after we were asked is as good as one of our own."""
         asked = time.monotonic()
         with self._collecting:
@@ -277,7 +271,10 @@ class Sensor:
                 for _, _, _, watch in found:
                     if watch is not None:
                         watch.start()
-                told = [(name, target, _outcomes(slot, watch, target)) for name, slot, target, watch in found]
+                told = [
+                    ServerReply(name, target, _outcomes(slot, watch, target))
+                    for name, slot, target, watch in found
+                ]
                 self._collected = time.monotonic(), told
             return self._collected[1]
 
@@ -364,13 +361,13 @@ class Sensor:
             self._slots[new] = self._slots.pop(old)
 
 
-def _outcomes(slot: Slot, watch: Watch | None, target: Target) -> list[Outcome]:
+def _outcomes(slot: Slot, watch: Watch | None, target: Target) -> tuple[Outcome, ...]:
     """What came of a server's collectors; what goes wrong is its failure and nobody else's."""
     try:
-        return slot.outcomes(watch, target)
+        return tuple(slot.outcomes(watch, target))
     except Exception as error:
         _log.exception("no outcomes", extra={"pid": target.pid})
-        return [Outcome("process", False, 0.0, (), ": ".join(explain(error)))]
+        return (Outcome("process", False, 0.0, (), ": ".join(explain(error))),)
 
 
 def _alive(watch: Watch) -> bool:

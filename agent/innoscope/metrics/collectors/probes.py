@@ -255,7 +255,7 @@ def _fed(governor: Governor) -> set[str]:
 
 
 def _histogram(words: Sequence[float]) -> Histogram:
-    return Histogram(tuple(round(word) for word in words[1:]), round(words[0]))
+    return Histogram(tuple(map(round, words[1:])), round(words[0]))
 
 
 def _explained(error: BaseException) -> InnoscopeError:

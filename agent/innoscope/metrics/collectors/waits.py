@@ -243,9 +243,9 @@ class _Tally:
     def samples(self) -> list[Sample]:
         """What metrics.yaml declares for ``waits``."""
         return [
-            *(Sample("threads", count, (wait,)) for wait, count in self._threads.items()),
-            *(Sample("thread_seconds", seconds, (wait,)) for wait, seconds in self._seconds.items()),
-            *(Sample("thread_samples", count, (trust.value,)) for trust, count in self._trust.items()),
+            *[Sample("threads", count, (wait,)) for wait, count in self._threads.items()],
+            *[Sample("thread_seconds", seconds, (wait,)) for wait, seconds in self._seconds.items()],
+            *[Sample("thread_samples", count, (trust.value,)) for trust, count in self._trust.items()],
             Sample("look_seconds", self._look_seconds),
             Sample("threads_cut", self._shallow),
         ]
