@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import scale
 from innoscope.target import ownership
 from servers import NAMES, Server
 from servers.debian import MYSQL_UID
@@ -49,6 +50,48 @@ def servers_config() -> Iterator[Path]:
         os.environ[ownership.VARIABLE] = str(path)
         yield path
         del os.environ[ownership.VARIABLE]
+
+
+#: Folders and files of tests that `make test` runs in two processes. They use only servers that they name by
+#: pid or socket, and are right whatever other servers and BPF programs the host has. All others look for what
+#: is left in the kernel, count or measure on the whole host, or measure times that a busy CPU would change.
+_PARALLEL = frozenset({
+    "unit", "fuzz", "install", "browser", "test_servers.py", "test_dashboard_schema.py", "test_rule_tools.py",
+    "test_blocking.py", "test_dashboard_data.py", "test_docs_examples.py", "test_memory.py", "test_push.py",
+    "test_web_requests.py", "test_stripped.py", "test_symbols.py", "test_sql_strangers.py", "test_secrets.py",
+    "test_escapes.py", "test_escapes_server.py", "test_toggle_sql.py", "test_toggle_memory.py",
+    "test_toggle_effects.py", "test_toggle_no.py", "test_toggle_refusals.py", "test_toggle_faults.py",
+    "test_toggle_facts.py", "test_toggle_full_disk.py",
+})  # fmt: skip
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--full``: the suite of `make test-all`."""
+    parser.addoption("--full", action="store_true", help="run the long tests too, and all repetitions")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the size of the suite before any test module asks for it."""
+    scale.chosen.full = config.option.full
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what may run in parallel, by file. Deselect the long tests unless ``--full`` is given."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item.path)))
+        if _PARALLEL & {item.path.name, item.path.parent.name}:
+            item.add_marker("parallel")
+    if config.option.full:
+        return
+    long = [item for item in items if item.get_closest_marker("long")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
+def _group(path: Path) -> str:
+    """Return the name of the tests that share fixtures: those of a file, or all that install the packages."""
+    return "install" if path.parent.name == "install" else str(path)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

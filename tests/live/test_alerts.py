@@ -20,6 +20,7 @@ from live import figures
 from safety.agenting import Running
 from safety.command import innoscope
 from safety.sensing import Sensing
+from scale import long
 from servers import Server
 from workloads import RowLock, UpdateStorm
 
@@ -113,11 +114,10 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         yield Scene(stack, tmp_path_factory.mktemp("alerting"))
 
 
-def test_alerts_fire_are_notified_and_resolve(scene: Scene) -> None:
+@long("a minute; the two alerts below fire, are notified and resolve in make test")
+def test_flushing_storm_toggle_left_on_and_none_under_a_healthy_load(scene: Scene) -> None:
     scene.toggle("set", "flush_neighbors", "contiguous", "--yes")
     left_on = time.monotonic()
-    row_lock_convoy(scene)
-    stopped(scene)
     with OwnRows(scene.server, CLIENTS):
         scene.cause()
         assert scene.fires("InnoscopeFlushingStorm")["path"] == "/pager"
@@ -135,7 +135,7 @@ def test_alerts_fire_are_notified_and_resolve(scene: Scene) -> None:
         assert scene.prometheus.fired(QUIET_S) == {}
 
 
-def row_lock_convoy(scene: Scene) -> None:
+def test_a_row_lock_convoy_is_notified_and_resolved(scene: Scene) -> None:
     scene.cause()
     with RowLock(scene.server, CLIENTS):
         told = scene.fires("InnoscopeRowLockConvoy")
@@ -147,7 +147,7 @@ def row_lock_convoy(scene: Scene) -> None:
     scene.resolves("InnoscopeRowLockConvoy")
 
 
-def stopped(scene: Scene) -> None:
+def test_a_stopped_server_is_notified_and_resolved(scene: Scene) -> None:
     scene.cause()
     os.kill(scene.server.pid, signal.SIGSTOP)
     try:

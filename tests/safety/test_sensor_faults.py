@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pwd
 import random
 import socket
@@ -30,6 +29,7 @@ from safety.leftovers import orphans
 from safety.privileges import NOBODY, without_bpf
 from safety.sensing import Sensing, of_pid, outcome
 from safety.well import assert_well
+from scale import count
 from servers import Server
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from innoscope.probes.calibrating import HitCost
 
 QUICK_S = 1.0
-KILLS = int(os.environ.get("INNOSCOPE_SENSOR_KILLS", "20"))
+KILLS = count(quick=3, full=20)
 GARBAGE = 200
 SEED = 20261121
 #: Asks as another user, in a process of its own: prints what came back.

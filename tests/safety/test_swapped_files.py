@@ -11,10 +11,10 @@ from pathlib import Path
 
 from innoscope import _native
 from safety.contained import installed_in
+from scale import count
 from servers import Server
 
-#: 1,000 for the record: INNOSCOPE_SWAPS=1000 pytest tests/safety/test_swapped_files.py
-TIMES = int(os.environ.get("INNOSCOPE_SWAPS", "30"))
+TIMES = count(quick=30, full=1000)
 _MAIN = Path(__file__).with_name("swapped_main.py")
 _SECONDS_EACH = 10
 
