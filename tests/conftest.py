@@ -10,9 +10,10 @@ import os
 import signal
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 import scale
 from innoscope.target import ownership
@@ -22,6 +23,7 @@ from servers.debian import MYSQL_UID
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+_INSTALL = "tests/install/"
 _UNIT = Path(__file__).resolve().parent / "unit"
 
 #: What all tests but those in tests/unit need, and the remedy. A test that is skipped for lack of rights
@@ -58,7 +60,8 @@ def servers_config() -> Iterator[Path]:
 _PARALLEL = frozenset({
     "unit", "fuzz", "install", "browser", "test_servers.py", "test_dashboard_schema.py", "test_rule_tools.py",
     "test_blocking.py", "test_dashboard_data.py", "test_docs_examples.py", "test_memory.py", "test_push.py",
-    "test_web_requests.py", "test_stripped.py", "test_symbols.py", "test_sql_strangers.py", "test_secrets.py",
+    "test_web_requests.py", "test_google_pprof.py", "test_incident_secrets.py", "test_bad_input.py",
+    "test_namespaces.py", "test_stripped.py", "test_symbols.py", "test_sql_strangers.py", "test_secrets.py",
     "test_escapes.py", "test_escapes_server.py", "test_toggle_sql.py", "test_toggle_memory.py",
     "test_toggle_effects.py", "test_toggle_no.py", "test_toggle_refusals.py", "test_toggle_faults.py",
     "test_toggle_facts.py", "test_toggle_full_disk.py",
@@ -78,7 +81,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what may run in parallel, by file. Deselect the long tests unless ``--full`` is given."""
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item.path)))
         if _PARALLEL & {item.path.name, item.path.parent.name}:
             item.add_marker("parallel")
     if config.option.full:
@@ -89,9 +91,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("long")]
 
 
-def _group(path: Path) -> str:
-    """Return the name of the tests that share fixtures: those of a file, or all that install the packages."""
-    return "install" if path.parent.name == "install" else str(path)
+class _ByFile(LoadFileScheduling):  # type: ignore[misc]
+    """Keep the tests of a file in one process, as they share fixtures, and all that install the packages."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return _INSTALL if file.startswith(_INSTALL) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """Choose our scheduler for ``--dist loadfile``."""
+    return _ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

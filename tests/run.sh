@@ -14,6 +14,6 @@ cargo test --manifest-path agent/native/Cargo.toml --release --no-default-featur
 
 # First the tests that do not mind others beside them, in two processes, then the rest (tests/conftest.py).
 failed=0
-.venv/bin/pytest -n 2 --dist loadgroup -m parallel "$@" || failed=1
+.venv/bin/pytest -n 2 --dist loadfile -m parallel "$@" || failed=1
 .venv/bin/pytest -m "not parallel" "$@" || failed=1
 exit "$failed"

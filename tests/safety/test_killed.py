@@ -63,9 +63,9 @@ def _start(pid: int, method: str, looks: int = LOOKS) -> subprocess.Popen[bytes]
 
 
 def _duration(pid: int, method: str, looks: int) -> float:
-    """Seconds of a run that is left alone, the shortest of four."""
+    """Seconds of a run that is left alone, the shortest of several."""
     taken = []
-    for _ in range(4):
+    for _ in range(count(quick=2, full=4)):
         began = time.monotonic()
         result = innoscope(*_arguments(pid, method, looks))
         assert result.returncode == 0, result.stderr

@@ -119,10 +119,11 @@ def test_the_counter_sees_the_ptrace_method(server: Server) -> None:
     assert sum(disturbance.interrupted.values()) >= EINTR_PER_DUMP
 
 
+@long("the ptrace method above shows that the counter works")
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param(["eu-stack", "-q", "-p"], marks=long("gdb shows that the counter works")),
+        ["eu-stack", "-q", "-p"],
         ["gdb", "--readnever", "--batch", "-nx", "-ex", "thread apply all bt", "-p"],
     ],
     ids=["eu-stack", "gdb"],

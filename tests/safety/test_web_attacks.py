@@ -212,6 +212,7 @@ def hour(server: Server, here: Host, tmp_path_factory: pytest.TempPathFactory) -
         yield from checked(agent)
 
 
+@long("a thousand scrapes at once are in make test")
 def test_the_dearest_page_fifty_times_at_once(hour: Running, here: Host) -> None:
     """Some are made, the rest is told to come again: in no case are there fifty of them."""
     with attack(
