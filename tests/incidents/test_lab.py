@@ -10,16 +10,10 @@ from incidents.judged import wrong
 from incidents.lab import Incident, run
 from scale import long
 
-#: The incident that the quick suite has.
-QUICK = "row-lock-97"
-CHOSEN = [
-    pytest.param(one, id=one.name, marks=() if one.name == QUICK else long("one incident in make test"))
-    for one in INCIDENTS
-]
 
-
+@long("tests/live/test_diagnose_less.py and test_incident_live.py diagnose stalls")
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("incident", CHOSEN)
+@pytest.mark.parametrize("incident", INCIDENTS, ids=lambda incident: incident.name)
 def test_the_cause_comes_first(incident: Incident) -> None:
     outcome = run(incident)
     line = store.keep(incident, outcome)

@@ -16,7 +16,7 @@ from innoscope.stacks.render import encode
 from innoscope.target.discover import find_one
 from live import figures
 from live.profiling import Perf, on_cpu, schedstat, self_shares
-from scale import count, few
+from scale import count, few, long
 from servers import Server
 from workloads import Burn, Fsync, Oltp, RowLock
 
@@ -148,6 +148,7 @@ def _same(ours: list[str], theirs: list[str], mine: dict[str, float], its: dict[
     return all(max(mine.get(name, 0), its.get(name, 0)) < last + 0.75 for name in odd)
 
 
+@long("perf's samples are compared in make test")
 def test_samples_are_as_many_as_the_time_used() -> None:
     """One for each period of CPU time, by the server's own account.
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from servers.launch import Options
 
-KILLS = count(quick=3, full=8)
+KILLS = count(quick=2, full=8)
 _HERE = Path(__file__).parent
 _KINDS = {"on-cpu": [], "off-cpu": ["--off-cpu"]}
 
