@@ -100,7 +100,7 @@ def test_interrupted_it_leaves_nothing(server: Server, tmp_path: Path) -> None:
     assert breakpoints(server.pid) == set()
 
 
-@long("the agent watches over restarts in make test")
+@long("tests/safety/test_agent_faults.py restarts a server under the agent")
 def test_it_goes_on_with_a_server_that_is_restarted(server: Server, tmp_path: Path) -> None:
     more = ("--trigger", "threads.row_lock>=3", "--for", "0", "--seconds", "1", "--no-probes")
     with watching(server, tmp_path, *more) as watch:

@@ -51,8 +51,8 @@ _HERE = Path(__file__).parent
 @pytest.fixture(
     scope="module",
     params=few(
-        NAMES, "mysql-5.6.24", "mysql-9.7", "mariadb-10.11",
-        reason="gdb reads the symbols of these two for seconds",
+        NAMES, "mysql-5.5.9", "mysql-5.6.24", "mysql-9.7", "mariadb-10.11",
+        reason="gdb reads its symbols for seconds, in each test",
     ),
 )
 def each(request: pytest.FixtureRequest) -> Iterator[Server]:
