@@ -59,13 +59,13 @@ def servers_config() -> Iterator[Path]:
 #: is left in the kernel, count or measure on the whole host, or measure times that a busy CPU would change.
 _PARALLEL = frozenset({
     "unit", "fuzz", "install", "browser", "test_servers.py",
-    "test_bad_input.py", "test_blocking.py", "test_dashboard_schema.py", "test_diagnose_less.py",
-    "test_docs_examples.py", "test_escapes.py", "test_escapes_server.py", "test_google_pprof.py",
-    "test_incident_live.py", "test_incident_secrets.py", "test_namespaces.py", "test_push.py",
-    "test_rule_tools.py", "test_sql_strangers.py", "test_stopping_is_asked.py", "test_stripped.py",
-    "test_toggle_effects.py", "test_toggle_facts.py", "test_toggle_faults.py", "test_toggle_full_disk.py",
-    "test_toggle_memory.py", "test_toggle_no.py", "test_toggle_refusals.py", "test_toggle_sql.py",
-    "test_web_requests.py",
+    "test_bad_input.py", "test_blocking.py", "test_dashboard_data.py", "test_dashboard_schema.py",
+    "test_diagnose_less.py", "test_docs_examples.py", "test_escapes.py", "test_escapes_server.py",
+    "test_google_pprof.py", "test_incident_live.py", "test_incident_secrets.py", "test_namespaces.py",
+    "test_push.py", "test_rule_tools.py", "test_sql_strangers.py", "test_stopping_is_asked.py",
+    "test_stripped.py", "test_toggle_effects.py", "test_toggle_facts.py", "test_toggle_faults.py",
+    "test_toggle_full_disk.py", "test_toggle_memory.py", "test_toggle_no.py", "test_toggle_refusals.py",
+    "test_toggle_sql.py", "test_web_requests.py",
 })  # fmt: skip
 
 

@@ -114,27 +114,6 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         yield Scene(stack, tmp_path_factory.mktemp("alerting"))
 
 
-@long("a minute; the two alerts below fire, are notified and resolve in make test")
-def test_flushing_storm_toggle_left_on_and_none_under_a_healthy_load(scene: Scene) -> None:
-    scene.toggle("set", "flush_neighbors", "contiguous", "--yes")
-    left_on = time.monotonic()
-    with OwnRows(scene.server, CLIENTS):
-        scene.cause()
-        assert scene.fires("InnoscopeFlushingStorm")["path"] == "/pager"
-        scene.toggle("set", "redo_size", "4096", "--yes", "--for", "1h")  # as its runbook says
-        scene.resolves("InnoscopeFlushingStorm")
-
-        scene.cause(left_on)
-        assert "flush_neighbors" in scene.fires("InnoscopeToggleLeftOn")["description"]
-        scene.toggle("undo", "flush_neighbors")
-        scene.resolves("InnoscopeToggleLeftOn")
-
-        # The same load as in the storm, as many updates as wait in the convoy, and nothing wrong.
-        until(lambda: not scene.prometheus.states(), scene.words)
-        time.sleep(QUIET_S)  # what is waited for is that nothing happens
-        assert scene.prometheus.fired(QUIET_S) == {}
-
-
 def test_a_row_lock_convoy_is_notified_and_resolved(scene: Scene) -> None:
     scene.cause()
     with RowLock(scene.server, CLIENTS):
@@ -158,3 +137,24 @@ def test_a_stopped_server_is_notified_and_resolved(scene: Scene) -> None:
     finally:
         os.kill(scene.server.pid, signal.SIGCONT)
     scene.resolves("InnoscopeServerStopped")
+
+
+@long("a minute; the two alerts above fire, are notified and resolve in make test")
+def test_flushing_storm_toggle_left_on_and_none_under_a_healthy_load(scene: Scene) -> None:
+    scene.toggle("set", "flush_neighbors", "contiguous", "--yes")
+    left_on = time.monotonic()
+    with OwnRows(scene.server, CLIENTS):
+        scene.cause()
+        assert scene.fires("InnoscopeFlushingStorm")["path"] == "/pager"
+        scene.toggle("set", "redo_size", "4096", "--yes", "--for", "1h")  # as its runbook says
+        scene.resolves("InnoscopeFlushingStorm")
+
+        scene.cause(left_on)
+        assert "flush_neighbors" in scene.fires("InnoscopeToggleLeftOn")["description"]
+        scene.toggle("undo", "flush_neighbors")
+        scene.resolves("InnoscopeToggleLeftOn")
+
+        # The same load as in the storm, as many updates as wait in the convoy, and nothing wrong.
+        until(lambda: not scene.prometheus.states(), scene.words)
+        time.sleep(QUIET_S)  # what is waited for is that nothing happens
+        assert scene.prometheus.fired(QUIET_S) == {}
