@@ -33,7 +33,7 @@ unit: .venv/.ready-dev ## the unit tests, in less than 90 s: no root, no network
 test: .venv/.ready-dev ## what every change must pass, on five real servers: less than 20 minutes
 	tests/run.sh
 
-test-all: .venv/.ready-dev ## all tests, with all repetitions: an hour and more
+test-all: .venv/.ready-dev ## all tests, with all repetitions and the incident lab: two to three hours
 	tests/run.sh --full
 
 lint: .venv/.ready-dev ## ruff, mypy --strict, rustfmt, clippy, clang-format

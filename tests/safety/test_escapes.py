@@ -321,7 +321,7 @@ def _coloured_or_not() -> Iterator[ParameterSet]:
         yield pytest.param(command, NO_COLOUR, id=f"{command}-no-colour", marks=marks)
 
 
-@pytest.mark.parametrize(("command", "environment"), _coloured_or_not())
+@pytest.mark.parametrize(("command", "environment"), list(_coloured_or_not()))
 def test_no_command_passes_on_control_characters(
     scene: Scene, screen: Callable[[dict[str, str]], set[str]], command: str, environment: dict[str, str]
 ) -> None:
