@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from innoscope import _native
 from safety.contained import installed_in
 from scale import count
@@ -45,6 +47,7 @@ def made(folder: Path) -> None:
         subprocess.run(command, cwd=folder, check=True)
 
 
+@pytest.mark.timeout(1800)
 def test_no_swap_of_mapped_files_ends_us(tmp_path: Path) -> None:
     made(tmp_path)
     command = [sys.executable, str(_MAIN), str(TIMES), "17", str(tmp_path)]
