@@ -27,12 +27,12 @@ BACK_S = 60.0
 MAIN = str(Path(__file__).with_name("faulty_main.py"))
 SENSOR = few(
     ("socket", "discovery", "workers", "looks", "process", "waits", "memory", "probes", "guard"),
-    "discovery", "looks", "workers", "probes",
+    "looks", "workers", "probes",
     reason="all threads are supervised by the same code",
 )  # fmt: skip
 AGENT = few(
     ("web", "poll", "watch", "push", "workers", "sql", "sensor"),
-    "watch", "workers", "sql",
+    "watch", "sql",
     reason="all threads are supervised by the same code",
 )  # fmt: skip
 #: A rule that never holds, and a receiver that is not there.
