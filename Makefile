@@ -9,7 +9,7 @@ WORKLOAD ?= idle
 SECONDS := 60
 TRIPLE := x86_64-unknown-linux-gnu
 
-.PHONY: help setup run unit test lint format packages fuzz asan bench server incident dashboards pictures clean
+.PHONY: help setup run unit test test-all lint format packages fuzz asan bench server incident dashboards pictures clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,11 +27,14 @@ setup: .venv/.ready ## build everything into .venv (.venv/bin/innoscope)
 run: .venv/.ready ## first stack dump of the server on this host, or of a throw-away one
 	PYTHONPATH=tests $(PYTHON) -m demo
 
-unit: .venv/.ready-dev ## the unit tests, on two cores: no root, no network, no servers
+unit: .venv/.ready-dev ## the unit tests, in less than 90 s: no root, no network, no servers
 	.venv/bin/pytest -q -n 2 --dist worksteal tests/unit
 
-test: .venv/.ready-dev ## all tests, on five real servers
+test: .venv/.ready-dev ## what every change must pass, on five real servers: less than 20 minutes
 	tests/run.sh
+
+test-all: .venv/.ready-dev ## all tests, with all repetitions and the incident lab: two to three hours
+	tests/run.sh --full
 
 lint: .venv/.ready-dev ## ruff, mypy --strict, rustfmt, clippy, clang-format
 	packaging/lint.sh

@@ -10,10 +10,12 @@ import os
 import signal
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
+import scale
 from innoscope.target import ownership
 from servers import NAMES, Server
 from servers.debian import MYSQL_UID
@@ -21,6 +23,7 @@ from servers.debian import MYSQL_UID
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+_INSTALL = "tests/install/"
 _UNIT = Path(__file__).resolve().parent / "unit"
 
 #: What all tests but those in tests/unit need, and the remedy. A test that is skipped for lack of rights
@@ -49,6 +52,57 @@ def servers_config() -> Iterator[Path]:
         os.environ[ownership.VARIABLE] = str(path)
         yield path
         del os.environ[ownership.VARIABLE]
+
+
+#: Folders and files of tests that `make test` runs in two processes. They use only servers that they name by
+#: pid or socket, and are right whatever other servers and BPF programs the host has. All others look for what
+#: is left in the kernel, count or measure on the whole host, or measure times that a busy CPU would change.
+_PARALLEL = frozenset({
+    "unit", "fuzz", "install", "browser", "test_servers.py",
+    "test_bad_input.py", "test_blocking.py", "test_dashboard_data.py", "test_dashboard_schema.py",
+    "test_diagnose_less.py", "test_docs_examples.py", "test_escapes.py", "test_escapes_server.py",
+    "test_google_pprof.py", "test_incident_live.py", "test_incident_secrets.py", "test_namespaces.py",
+    "test_push.py", "test_rule_tools.py", "test_sql_strangers.py", "test_stopping_is_asked.py",
+    "test_stripped.py", "test_toggle_effects.py", "test_toggle_facts.py", "test_toggle_faults.py",
+    "test_toggle_full_disk.py", "test_toggle_memory.py", "test_toggle_no.py", "test_toggle_refusals.py",
+    "test_toggle_sql.py", "test_web_requests.py",
+})  # fmt: skip
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--full``: the suite of `make test-all`."""
+    parser.addoption("--full", action="store_true", help="run the long tests too, and all repetitions")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the size of the suite before any test module asks for it."""
+    scale.chosen.full = config.option.full
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what may run in parallel, by file. Deselect the long tests unless ``--full`` is given."""
+    for item in items:
+        if _PARALLEL & {item.path.name, item.path.parent.name}:
+            item.add_marker("parallel")
+    if config.option.full:
+        return
+    long = [item for item in items if item.get_closest_marker("long")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
+class _ByFile(LoadFileScheduling):  # type: ignore[misc]
+    """Keep the tests of a file in one process, as they share fixtures, and all that install the packages."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return _INSTALL if file.startswith(_INSTALL) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """Choose our scheduler for ``--dist loadfile``."""
+    return _ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All tests: the Rust core's own, then everything on real servers. Arguments go to pytest.
+# What every change must pass: the Rust core's tests, then pytest's. Options go to pytest: --full runs all tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,4 +11,9 @@ PYTHONPATH=tests .venv/bin/python -c \
     'import sys; from servers import ensure_packages; ensure_packages(sys.argv[1:])' "${packages[@]}"
 PYTHONPATH=tests .venv/bin/python -m servers fetch
 cargo test --manifest-path agent/native/Cargo.toml --release --no-default-features --quiet
-exec .venv/bin/pytest "$@"
+
+# First the tests that do not mind others beside them, in two processes, then the rest (tests/conftest.py).
+failed=0
+.venv/bin/pytest -n 2 --dist loadfile -m parallel "$@" || failed=1
+.venv/bin/pytest -m "not parallel" "$@" || failed=1
+exit "$failed"

@@ -15,6 +15,7 @@ from live import figures
 from npm import package
 from safety.agenting import Running
 from safety.sensing import Sensing
+from scale import long
 from workloads import RowLock
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ def test_dragging_over_a_spike_shows_exactly_its_stacks(
     assert worst < LONGEST_FRAME_MS
 
 
+@long("the quick suite has a smoke test of the page")
 def test_a_selection_stands_in_all_charts_and_in_the_address(
     page: Page, agent: scene.Running, browser: Browser
 ) -> None:
@@ -165,6 +167,7 @@ def test_a_selection_stands_in_all_charts_and_in_the_address(
     ]
 
 
+@long("the quick suite has a smoke test of the page")
 def test_keys_do_what_the_mouse_does(page: Page) -> None:
     page.focus("#threads-chart")
     page.keyboard.press("End")
@@ -195,6 +198,7 @@ def test_keys_do_what_the_mouse_does(page: Page) -> None:
     assert "threads" in page.inner_text("#found")
 
 
+@long("the quick suite has a smoke test of the page")
 def test_classes_are_hidden_and_shown(page: Page) -> None:
     reads = page.get_by_role("button", name="page read")
     assert reads.get_attribute("aria-pressed") == "true"
@@ -205,7 +209,13 @@ def test_classes_are_hidden_and_shown(page: Page) -> None:
     assert page.locator("#flame g.frame[name='idle']").count() == 1
 
 
-@pytest.mark.parametrize(("scheme", "viewport"), [("light", {"width": 1280, "height": 900}), ("dark", PHONE)])
+@pytest.mark.parametrize(
+    ("scheme", "viewport"),
+    [
+        ("light", {"width": 1280, "height": 900}),
+        pytest.param("dark", PHONE, marks=long("one scheme is in make test")),
+    ],
+)
 def test_axe_finds_nothing(
     browser: Browser, agent: scene.Running, scheme: str, viewport: dict[str, int]
 ) -> None:
@@ -218,6 +228,7 @@ def test_axe_finds_nothing(
         assert [(one["id"], one["impact"], one["nodes"][0]["html"][:200]) for one in found] == []
 
 
+@long("the quick suite has a smoke test of the page")
 def test_text_on_each_class_can_be_read(page: Page) -> None:
     """Frames of the flame graph have dark text, on any class and in both schemes."""
     for scheme in ("light", "dark"):
@@ -227,6 +238,7 @@ def test_text_on_each_class_can_be_read(page: Page) -> None:
         assert [(wait, round(ratio, 1)) for wait, ratio in found if ratio < 4.5] == []
 
 
+@long("the quick suite has a smoke test of the page")
 def test_a_narrow_screen(browser: Browser, agent: scene.Running) -> None:
     with scene.opened(browser, agent.address, viewport=PHONE, has_touch=True) as (page, seen):
         scene.drawn(page)
@@ -239,6 +251,7 @@ def test_a_narrow_screen(browser: Browser, agent: scene.Running) -> None:
         seen.require_silence(agent.address)
 
 
+@long("the quick suite has a smoke test of the page")
 def test_reduced_motion(browser: Browser, agent: scene.Running) -> None:
     with scene.opened(browser, agent.address, reduced_motion="reduce") as (page, _):
         moving = page.evaluate("[...document.querySelectorAll('*')].filter(one => "

@@ -13,6 +13,7 @@ from browser.test_live_page import AXE, NAME, PHONE, until
 from innoscope.daemon.agent import config
 from innoscope.diagnose.incident.files import load
 from npm import package
+from scale import long
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,6 +66,7 @@ def test_the_last_finding_is_there_and_its_reasons_are_folded(browser: Browser, 
         seen.require_silence(agent.address)
 
 
+@long("the quick suite has a smoke test of the page")
 def test_a_captured_stall_can_be_taken_away(browser: Browser, agent: scene.Running, tmp_path: Path) -> None:
     with scene.opened(browser, agent.address) as (page, _):
         row = page.locator("#incidents tbody tr").first
@@ -79,12 +81,14 @@ def test_a_captured_stall_can_be_taken_away(browser: Browser, agent: scene.Runni
     assert capture.verdict["findings"][0]["name"] == "row_lock_convoy"
 
 
+@long("the quick suite has a smoke test of the page")
 def test_where_an_alert_leads_to(browser: Browser, agent: scene.Running) -> None:
     with scene.opened(browser, agent.address, f"/#server={NAME}&show=findings") as (page, _):
         page.locator(".findings > li").first.wait_for()
         until(page, "document.activeElement.id === 'findings-title'")
 
 
+@long("the quick suite has a smoke test of the page")
 def test_it_is_readable_for_everybody(browser: Browser, agent: scene.Running) -> None:
     source = (package(*AXE) / "axe.min.js").read_text()
     with scene.opened(browser, agent.address, color_scheme="dark", viewport=PHONE) as (page, _):

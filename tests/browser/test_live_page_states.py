@@ -12,6 +12,7 @@ from browser import made, scene
 from innoscope.daemon.http.server import Address
 from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.profile_history import CHUNK_S, Chunk, Stack
+from scale import long
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,6 +54,7 @@ def test_without_scripts_there_are_words(
         assert page.locator("#live").is_hidden()
 
 
+@long("the quick suite has a smoke test of the page")
 def test_collectors_that_fail_say_why(browser: Browser, small: tuple[made.MadeSensor, scene.Running]) -> None:
     sensor, agent = small
     sensor.failing["memory"] = f"rights: {HOSTILE}"
@@ -92,6 +94,7 @@ def test_without_a_sensor(browser: Browser, small: tuple[made.MadeSensor, scene.
         seen.require_silence(agent.address)
 
 
+@long("the quick suite has a smoke test of the page")
 def test_stacks_that_may_not_be_shown(browser: Browser, small: tuple[made.MadeSensor, scene.Running]) -> None:
     """A name that is not this host's: the request is not trusted."""
     _, agent = small
@@ -103,6 +106,7 @@ def test_stacks_that_may_not_be_shown(browser: Browser, small: tuple[made.MadeSe
         seen.require_silence(address)
 
 
+@long("the quick suite has a smoke test of the page")
 def test_no_server(browser: Browser, tmp_path: Path) -> None:
     with (
         made.MadeSensor(tmp_path / "sensor.sock", {}) as sensor,
@@ -114,6 +118,7 @@ def test_no_server(browser: Browser, tmp_path: Path) -> None:
         seen.require_silence(agent.address)
 
 
+@long("the quick suite has a smoke test of the page")
 def test_nothing_seen_yet(browser: Browser, tmp_path: Path) -> None:
     with (
         made.MadeSensor(tmp_path / "sensor.sock", {"orders": []}) as sensor,
@@ -127,6 +132,7 @@ def test_nothing_seen_yet(browser: Browser, tmp_path: Path) -> None:
         seen.require_silence(agent.address)
 
 
+@long("the quick suite has a smoke test of the page")
 def test_a_server_that_only_idles(browser: Browser, tmp_path: Path) -> None:
     with (
         made.MadeSensor(tmp_path / "sensor.sock", {"orders": brief(wait="idle")}) as sensor,
@@ -156,6 +162,7 @@ def test_the_report_that_is_served_is_locked_in(
         assert page.evaluate("fetch('/metrics').then(() => 'asked', () => 'refused')") == "refused"
 
 
+@long("the quick suite has a smoke test of the page")
 def test_many_servers(browser: Browser, tmp_path: Path) -> None:
     names = [f"shop-{number:02}" for number in range(12)]
     with (
@@ -174,6 +181,7 @@ def test_many_servers(browser: Browser, tmp_path: Path) -> None:
         seen.require_silence(agent.address)
 
 
+@long("the quick suite has a smoke test of the page")
 def test_an_agent_that_is_gone_and_comes_back(browser: Browser, tmp_path: Path) -> None:
     """Beside the console: a browser says there itself that nobody answers."""
     with made.MadeSensor(tmp_path / "sensor.sock", {"orders": brief()}) as sensor:

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from fuzz.targets import PYTHON, RUST
+from scale import count
 
 _TESTS = Path(__file__).resolve().parents[1]
-_SECONDS = 5
+_SECONDS = count(quick=1, full=5)
 #: Fewer would mean that the harness, not the code under test, is being run.
 _LEAST_EXECUTIONS = 100
 

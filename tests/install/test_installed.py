@@ -1,4 +1,4 @@
-"""Must show 1: the .deb's life on a clean Debian 12 with systemd: installed, at work, upgraded, purged.
+"""The .deb's life on a clean Debian 12 with systemd: installed, at work, upgraded, purged.
 
 Each stage is a fixture that is made of the one before; a test asks for the stage that it is about.
 """

@@ -16,6 +16,7 @@ from distribution.carried import LIST
 from distribution.stage import HOME, SITE
 from innoscope.cli.main import COMMANDS
 from live import figures
+from scale import long
 from servers import ensure_packages
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def carried() -> dict[str, str]:
     return dict(re.findall(r"^([a-z-]+)==(\S+)", LIST.read_text(), flags=re.MULTILINE))
 
 
+@long("lintian takes ten seconds, and packaging changes rarely")
 def test_lintian_is_silent(packages: Packages) -> None:
     """But for what packaging/debian/innoscope.lintian-overrides explains."""
     ensure_packages(["lintian"])

@@ -22,6 +22,7 @@ from distribution import licences, sbom
 from distribution.metadata import Metadata
 from distribution.sign import sign
 from distribution.stage import DOC, SBOM, SITE
+from scale import long
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,6 +81,7 @@ def py_spy_list() -> str:
     return str(next(file.locate() for file in files if file.name == "py-spy.cyclonedx.json"))
 
 
+@long("a second build from nothing, more than a minute")
 def test_a_build_elsewhere_has_the_same_bytes(packages: Packages, tmp_path: Path) -> None:
     """A second build, from nothing and in another folder, makes the same .deb byte by byte."""
     elsewhere = tmp_path / "a" / "longer" / "path"

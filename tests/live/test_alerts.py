@@ -20,6 +20,7 @@ from live import figures
 from safety.agenting import Running
 from safety.command import innoscope
 from safety.sensing import Sensing
+from scale import long
 from servers import Server
 from workloads import RowLock, UpdateStorm
 
@@ -113,11 +114,35 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         yield Scene(stack, tmp_path_factory.mktemp("alerting"))
 
 
-def test_alerts_fire_are_notified_and_resolve(scene: Scene) -> None:
+def test_a_row_lock_convoy_is_notified_and_resolved(scene: Scene) -> None:
+    scene.cause()
+    with RowLock(scene.server, CLIENTS):
+        told = scene.fires("InnoscopeRowLockConvoy")
+        assert (told["server"], told["path"]) == ("under test", "/mail")
+        assert re.match(r"1\d threads", told["description"])
+        page = told["runbook_url"].removeprefix(f"http://127.0.0.1:{scene.agent.port}")
+        status, body = scene.agent.get(page)
+        assert (status, body.split()[1]) == (200, b"InnoscopeRowLockConvoy")
+    scene.resolves("InnoscopeRowLockConvoy")
+
+
+def test_a_stopped_server_is_notified_and_resolved(scene: Scene) -> None:
+    scene.cause()
+    os.kill(scene.server.pid, signal.SIGSTOP)
+    try:
+        assert scene.fires("InnoscopeServerStopped")["path"] == "/pager"
+        follows = "InnoscopeSqlNotAnswering"
+        until(lambda: follows in scene.alertmanager.suppressed(), scene.words)
+        assert not scene.notified.of(follows)
+    finally:
+        os.kill(scene.server.pid, signal.SIGCONT)
+    scene.resolves("InnoscopeServerStopped")
+
+
+@long("a minute; the two alerts above fire, are notified and resolve in make test")
+def test_flushing_storm_toggle_left_on_and_none_under_a_healthy_load(scene: Scene) -> None:
     scene.toggle("set", "flush_neighbors", "contiguous", "--yes")
     left_on = time.monotonic()
-    row_lock_convoy(scene)
-    stopped(scene)
     with OwnRows(scene.server, CLIENTS):
         scene.cause()
         assert scene.fires("InnoscopeFlushingStorm")["path"] == "/pager"
@@ -133,28 +158,3 @@ def test_alerts_fire_are_notified_and_resolve(scene: Scene) -> None:
         until(lambda: not scene.prometheus.states(), scene.words)
         time.sleep(QUIET_S)  # what is waited for is that nothing happens
         assert scene.prometheus.fired(QUIET_S) == {}
-
-
-def row_lock_convoy(scene: Scene) -> None:
-    scene.cause()
-    with RowLock(scene.server, CLIENTS):
-        told = scene.fires("InnoscopeRowLockConvoy")
-        assert (told["server"], told["path"]) == ("under test", "/mail")
-        assert re.match(r"1\d threads", told["description"])
-        page = told["runbook_url"].removeprefix(f"http://127.0.0.1:{scene.agent.port}")
-        status, body = scene.agent.get(page)
-        assert (status, body.split()[1]) == (200, b"InnoscopeRowLockConvoy")
-    scene.resolves("InnoscopeRowLockConvoy")
-
-
-def stopped(scene: Scene) -> None:
-    scene.cause()
-    os.kill(scene.server.pid, signal.SIGSTOP)
-    try:
-        assert scene.fires("InnoscopeServerStopped")["path"] == "/pager"
-        follows = "InnoscopeSqlNotAnswering"
-        until(lambda: follows in scene.alertmanager.suppressed(), scene.words)
-        assert not scene.notified.of(follows)
-    finally:
-        os.kill(scene.server.pid, signal.SIGCONT)
-    scene.resolves("InnoscopeServerStopped")

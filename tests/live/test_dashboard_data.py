@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -73,11 +75,10 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
-    folder = tmp_path_factory.mktemp("dashboards")
-    for readable in (folder, *list(folder.parents)[:2]):
-        readable.chmod(0o755)  # the agent is nobody, and reads there which changes are in force
-    with pytest.MonkeyPatch.context() as patch:
+def seen() -> Iterator[Seen]:
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="innoscope-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)  # the agent is nobody, and reads there which changes are in force
         patch.setenv("INNOSCOPE_RUN", str(folder))
         backfill(folder, int(time.time()) - EARLIER_S)
         with scene(folder) as prometheus:

@@ -11,6 +11,7 @@ import pytest
 
 from safety.command import innoscope
 from safety.privileges import without_bpf
+from scale import long
 from servers import Server
 from workloads import MetadataLock, RowLock
 
@@ -91,6 +92,7 @@ def test_without_bpf_the_process_list_stands_for_the_stacks(
     assert finding not in blind["findings"]
 
 
+@long("two other degraded cases are in make test")
 def test_without_anything_it_says_so() -> None:
     """A full server without names, first with BPF, then without: the less there is, the less is told."""
     with Server("mariadb-10.11") as server, RowLock(server, 10), full(server):

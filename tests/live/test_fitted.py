@@ -12,6 +12,7 @@ from innoscope._native import Process
 from innoscope.sampling import fitted_program
 from innoscope.sampling.engine import Engine
 from innoscope.target.discover import find_one
+from scale import long
 from servers import Server
 from workloads import RowLock
 
@@ -42,6 +43,7 @@ def test_what_does_not_fit_is_fitted_anew() -> None:
     assert _opened(good, kernel=True).fitted not in (None, good), "made without the kernel's part"
 
 
+@long("eight seconds to make a cache work")
 def test_kept_by_one_engine_and_taken_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with Server("mysql-5.6.24") as server, RowLock(server, 10):

@@ -1,4 +1,4 @@
-"""Issue 6, must show 5: Google's pprof opens what we write, and counts what we count."""
+"""Google's pprof opens what we write, and counts what we count."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from innoscope.diagnose.incident import files
 from safety.command import innoscope
+from scale import long
 from servers import Server
 from workloads import Crowd, Idle, RowLock
 
@@ -40,6 +41,7 @@ def test_what_a_stall_has_that_a_calm_dump_has_not(tmp_path: Path) -> None:
         assert "lock_wait_suspend_thread" in record["stacks"][0]["functions"]
 
 
+@long("tests/live/test_memory.py reads the same variables")
 def test_a_full_server_tells_its_variables_from_memory(tmp_path: Path) -> None:
     path = tmp_path / "full.innoscope"
     with Server("mysql-5.6.24") as server:

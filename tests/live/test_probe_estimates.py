@@ -12,6 +12,7 @@ from innoscope.common.samples import Histogram, by_series
 from innoscope.metrics.collectors.probes import ProbesCollector
 from innoscope.target.discover import find_one
 from live import figures
+from scale import long
 from servers import Server
 from workloads import Writers
 
@@ -40,6 +41,7 @@ def commits() -> Iterator[Server]:
         yield server
 
 
+@long("only 100 s make the estimate this close; tests/live/test_probe_governor.py has the duty cycles")
 def test_estimates_of_a_duty_cycle_are_close(commits: Server) -> None:
     collector = ProbesCollector(find_one(commits.pid), families=frozenset({"redo"}), budget=0.0003)
     governor = collector.start()

@@ -1,4 +1,4 @@
-"""Issue 6, must show 5: a real agent pushes to receivers that check the documented APIs, and misbehave."""
+"""A real agent pushes to receivers that check the documented APIs, and misbehave."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from receiver import Receiver
 from safety.agenting import Running
 from safety.command import INNOSCOPE
 from safety.sensing import Sensing
+from scale import count, long
 from servers import Server
 from workloads import RowLock
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from receiver import Received
 
 WAITERS = 6
+#: Each takes an interval of 10 s, the shortest.
+PUSHES = count(quick=1, full=2)
 
 
 class Scene:
@@ -62,7 +65,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 def test_what_is_pushed_is_what_the_agent_serves(scene: Scene) -> None:
     there, agent = scene.pyroscope, scene.agents[0]
-    there.until(lambda: len(there.received) >= 2)
+    there.until(lambda: len(there.received) >= PUSHES)
     got = list(there.received)
 
     assert there.complaints == []
@@ -70,7 +73,7 @@ def test_what_is_pushed_is_what_the_agent_serves(scene: Scene) -> None:
     assert all(one.labels.items() >= (labels | {"cluster": "tests"}).items() for one in got)
     assert all(one.headers["Authorization"] == "Bearer sesame" for one in got)
     _is_what_is_served(agent, got)
-    scrape = agent.until(lambda found: (found.value("push_profiles_total") or 0) >= 2)
+    scrape = agent.until(lambda found: (found.value("push_profiles_total") or 0) >= PUSHES)
     assert (scrape.value("push_bytes_total") or 0) >= sum(one.size for one in got)
     assert sum(scrape.named("push_failures_total").values()) == 0
     assert scrape.value("push_last_success_timestamp_seconds")
@@ -95,6 +98,7 @@ def _is_what_is_served(agent: Running, got: list[Received]) -> None:
     figures.record("pushed profiles", kind, what, profiles=len(got), bytes=size)
 
 
+@long("tests/unit/test_push_queue.py has its clock")
 def test_a_receiver_that_hangs_holds_up_nobody_and_gets_all_of_it_later(scene: Scene) -> None:
     there, agent = scene.parca, scene.agents[1]
     there.until(lambda: there.requests >= 2)
@@ -119,6 +123,7 @@ def test_a_receiver_that_hangs_holds_up_nobody_and_gets_all_of_it_later(scene: S
 @pytest.mark.parametrize("number", [0, 1])
 def test_by_hand(number: int, scene: Scene) -> None:
     agent, there = scene.agents[number], (scene.pyroscope, scene.parca)[number]
+    there.always = None  # Parca is away at first
     command = [INNOSCOPE, "agent", "--config.file", str(agent.home / "agent.toml")]
     done = subprocess.run([*command, "--check"], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (0, "the configuration is good\n")

@@ -1,4 +1,4 @@
-"""Must show 6: threads on a CPU are shown as they are now, and what is not of now says so."""
+"""Threads on a CPU are shown as they are now, and what is not of now says so."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ import pytest
 from safety.agenting import Running
 from safety.command import assert_one_clear_error, innoscope
 from safety.sensing import Sensing
+from scale import long
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -159,6 +160,7 @@ def version(agent: Running) -> str:
     return next(dict(labels)["version"] for labels in agent.scrape().named("build_info"))
 
 
+@long("it waits for windows of 10 s; tests/unit/test_cpu_budget.py has a clock of its own")
 def test_agent_over_its_budget_warns_once_and_names_the_command(server: Callable[[str], Server]) -> None:
     often = ("[stacks]", "poll_seconds = 1")
     with Running(server("mysql-5.6.24"), own=QUICKLY, program=HOGGING, options=often) as agent:

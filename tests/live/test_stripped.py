@@ -1,4 +1,4 @@
-"""Must show 9: a stripped server gets its names back from a debug file, wherever that is kept."""
+"""A stripped server gets its names back from a debug file, wherever that is kept."""
 
 from __future__ import annotations
 

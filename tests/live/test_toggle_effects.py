@@ -16,6 +16,7 @@ from pymysql.constants.COMMAND import COM_QUERY
 from live import figures
 from live.changing import TOO_MANY_CONNECTIONS, Changer, fill, shown
 from live.dirty import POOL_PAGES, SMALL_POOL, DirtyPages
+from scale import few, long
 from servers import NAMES, Server, ensure_packages
 from workloads import TableScan, UpdateStorm
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 DETECTING = ("mysql-9.7", "mariadb-10.11", "mariadb-11.4.5")
 #: MariaDB counts no rounds any more, and 9.7 those of read-write locks only, which this load does not use.
 COUNTING_ROUNDS = ("mysql-5.5.9", "mysql-5.6.24")
+#: In the quick suite; tests/live/test_toggle_sql.py sets every toggle on every server.
+ONE = few(NAMES, "mysql-5.6.24", reason="the effect is shown on one server")
+ONE_OF_EACH = few(NAMES, "mysql-5.6.24", "mariadb-11.4.5", reason="one server of each flavour")
 DEADLOCK, TIMEOUT = 1213, 1205
 PATIENCE_S = 60
 #: An extent and more: what was on its way when read-ahead was switched.
@@ -65,7 +69,7 @@ def record(name: str, toggle: str, text: str, **values: object) -> None:
     figures.record("toggle effect:", f"{toggle} on {name}", text, **values)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_read_ahead_stands_still_and_moves_again(small: Callable[[str], Changed], name: str) -> None:
     """Through two scans of both tables not one page is read ahead."""
     one = small(name)
@@ -112,6 +116,7 @@ def test_deadlocks_are_found_or_time_out(small: Callable[[str], Changed], name: 
     assert deadlock(one.server, 50) == [0, DEADLOCK]
 
 
+@long("it records a rate; test_deadlocks_are_found_or_time_out shows the effect")
 @pytest.mark.parametrize("name", DETECTING)
 def test_one_row_with_and_without_deadlock_detection(small: Callable[[str], Changed], name: str) -> None:
     one = small(name)
@@ -142,7 +147,8 @@ def test_spin_rounds_are_not_spun(small: Callable[[str], Changed], name: str) ->
     record(name, "spin_rounds", text, usual=usual, none=none, many=many)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@long("io_capacity shows flushing in make test")
+@pytest.mark.parametrize("name", ONE)
 def test_dirty_pages_sink_below_their_limit(small: Callable[[str], Changed], name: str) -> None:
     one = small(name)
     with DirtyPages(one.server) as pages:
@@ -160,7 +166,7 @@ def test_dirty_pages_sink_below_their_limit(small: Callable[[str], Changed], nam
     record(name, "dirty_page_limit", text, before=before, stayed=stayed, sunk=sunk, seconds=seconds)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ONE)
 def test_io_capacity_sets_the_pace_of_flushing(small: Callable[[str], Changed], name: str) -> None:
     """All pages are to be written: slowly with 100 a second, at once with many."""
     one = small(name)

@@ -28,6 +28,7 @@ from innoscope.toggles.model import (
 )
 from live import figures
 from live.changing import ROOT, fill, other_value, shown
+from scale import long
 from servers import NAMES, Server
 
 if TYPE_CHECKING:
@@ -227,6 +228,7 @@ def test_an_extra_port_is_the_way_in(name: str, options: dict[str, Any]) -> None
             assert int(shown(server, ["max_connections"])[0]) == 20
 
 
+@long("it waits for the client's timeouts")
 def test_a_hung_server_is_given_up() -> None:
     with Server("mysql-5.6.24") as server, SqlWriter(find_one(server.pid), ROOT) as writer:
         change = step(writer, "max_connections", 2600)

@@ -1,4 +1,4 @@
-"""Must show 1 and 2: who allocates from the buffer pool; hot functions are refused, or cost what is told."""
+"""Trace who allocates from the buffer pool. Hot functions are refused, or cost what the command reports."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from safety.command import innoscope
 from safety.leftovers import breakpoints
 from safety.tracing import Tracing, trace
 from safety.well import assert_well
+from scale import long
 from servers import Server
 from workloads import Cpu, Fsync
 
@@ -87,6 +88,7 @@ def _share(document: dict[str, Any], path: tuple[str, ...]) -> float:
     return float(sum(stack["share"] for stack in stacks if set(path) <= set(_functions(stack))))
 
 
+@long("half a minute; the tests below trace in make test")
 def test_who_allocates_from_the_buffer_pool(old: Server) -> None:
     """The old question: a CREATE TABLE … SELECT that runs a small buffer pool out of free blocks."""
     function = "buf_LRU_get_free_block"

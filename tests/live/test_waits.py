@@ -1,4 +1,4 @@
-"""Must show 8: threads of which we know what they wait for get that wait class."""
+"""Threads of which we know what they wait for get that wait class."""
 
 from __future__ import annotations
 

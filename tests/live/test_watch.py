@@ -23,6 +23,7 @@ from safety.agenting import Running
 from safety.command import INNOSCOPE
 from safety.leftovers import breakpoints
 from safety.sensing import Sensing
+from scale import long
 from servers import Server
 from workloads import Cpu, RowLock
 
@@ -86,6 +87,7 @@ def server(calm: Calm) -> Iterator[Server]:
         yield one
 
 
+@long("Ctrl-C during a capture of seconds")
 def test_interrupted_it_leaves_nothing(server: Server, tmp_path: Path) -> None:
     more = ("--trigger", "threads_busy>=1", "--for", "0", "--seconds", "60")
     with watching(server, tmp_path, *more) as watch:
@@ -98,6 +100,7 @@ def test_interrupted_it_leaves_nothing(server: Server, tmp_path: Path) -> None:
     assert breakpoints(server.pid) == set()
 
 
+@long("tests/safety/test_agent_faults.py restarts a server under the agent")
 def test_it_goes_on_with_a_server_that_is_restarted(server: Server, tmp_path: Path) -> None:
     more = ("--trigger", "threads.row_lock>=3", "--for", "0", "--seconds", "1", "--no-probes")
     with watching(server, tmp_path, *more) as watch:

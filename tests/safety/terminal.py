@@ -50,7 +50,7 @@ def on_terminal(
     process = subprocess.Popen(
         [INNOSCOPE, *arguments],
         stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-        env={**os.environ, "TERM": "xterm-256color", **environment},
+        env={**_without_size(os.environ), "TERM": "xterm-256color", **environment},
     )  # fmt: skip
     os.close(slave)
     got = b""
@@ -73,6 +73,11 @@ def on_terminal(
         process.wait(timeout=DEADLINE_S)
         os.close(master)
     return got
+
+
+def _without_size(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without those that would replace the terminal's size; pytest-xdist sets them."""
+    return {name: value for name, value in environment.items() if name not in ("COLUMNS", "LINES")}
 
 
 def _parts(master: int, deadline: float) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Must show 5: whatever happens to server or sensor, a scrape answers in time and says what is wrong."""
+"""Whatever happens to server or sensor, a scrape answers in time and says what is wrong."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 from safety.agenting import Running, Scrape, falls
 from safety.sensing import Sensing
+from scale import few
 from servers import Server
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ ENDS_S = 1.0
 DETACHED_S = 10.0
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=few(NAMES, "mysql-5.6.24", reason="the faults are the agent's"))
 def target(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server with an account that is not root's."""
     with Server(request.param) as server:
@@ -259,7 +260,14 @@ def test_it_keeps_no_right(mysql: Server, tmp_path: Path) -> None:
         assert scrape.value("sensor_up") == 1
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how",
+    few(
+        [signal.SIGTERM, signal.SIGINT, signal.SIGKILL],
+        signal.SIGTERM, signal.SIGKILL,
+        reason="ends like SIGTERM",
+    ),
+)
 def test_its_own_sensor_ends_with_it(mysql: Server, how: signal.Signals) -> None:
     with Running(mysql, by_hand=True) as agent:
         agent.until(lambda scrape: scrape.value("sensor_up") == 1)

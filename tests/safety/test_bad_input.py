@@ -1,4 +1,4 @@
-"""Must show 10: whatever it is given, one clear line with a remedy, its own exit code, and no traceback."""
+"""Whatever the commands are given: one clear line with a remedy, its own exit code, and no traceback."""
 
 from __future__ import annotations
 

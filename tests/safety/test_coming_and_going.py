@@ -1,4 +1,4 @@
-"""Must show 10, threads and pids that change hands: churn, and a pid that is reused between two looks."""
+"""Threads and pids that change hands: churn, and a pid that is reused between two looks."""
 
 from __future__ import annotations
 

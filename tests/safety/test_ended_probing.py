@@ -2,8 +2,7 @@
 
 It is killed for memory, aborted as by systemd's watchdog, hit by SIGBUS, or killed with all of its control
 group; while its probes are attached, and while they are detached (and attached again, in a loop), at a random
-moment of a fifth of a second. ``INNOSCOPE_PROBE_ENDS`` is the number of ends for each way and moment (2; 100
-for the full run).
+moment of a fifth of a second.
 """
 
 from __future__ import annotations
@@ -22,13 +21,15 @@ import pytest
 
 from safety.leftovers import altered
 from safety.well import assert_well
+from scale import count
 from servers import Server
 from workloads import Fsync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ENDS: Final = int(os.environ.get("INNOSCOPE_PROBE_ENDS", "2"))
+#: For each way and moment.
+ENDS: Final = count(quick=2, full=100)
 SEED: Final = 20261123
 _MEMORY: Final = Path("/sys/fs/cgroup/memory")
 _UNIFIED: Final = Path("/sys/fs/cgroup/unified")

@@ -17,13 +17,19 @@ from innoscope.cli import main
 from safety.command import innoscope
 from safety.hostile import EVIL, SHOWN, HostileServer
 from safety.terminal import KEYS, on_terminal, sequences, violations, without
+from scale import chosen, count, long
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from _pytest.mark import ParameterSet
+
 evil = os.fsdecode(EVIL)
-COLOURS = pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}], ids=["colour", "no-colour"])
+COLOUR: dict[str, str] = {}
+NO_COLOUR = {"NO_COLOR": "1"}
+#: Run without colours in the quick suite too: what they print passes all of emit.py.
+_UNCOLOURED = ("stacks", "doctor", "diff", "toggle plan")
 
 
 class Scene(NamedTuple):
@@ -96,6 +102,11 @@ def run(*arguments: str, typing: Sequence[tuple[bytes, bytes]] = (), until: byte
     return Run(arguments, tuple(typing), until)
 
 
+def in_full(*runs: Run) -> list[Run]:
+    """Return runs that only the full suite has: variants of others that take seconds."""
+    return [*runs] if chosen.full else []
+
+
 _SAVED = "{files}/seen.innoscope"
 _P = ("-p", "{pid}")
 _REFUSING = ("-p", "{refusing}")
@@ -129,8 +140,9 @@ RUNS: dict[str, list[Run]] = {
     "diagnose": [
         run(*_P, "--seconds", "3"),
         run(*_P, "--seconds", "1", "--json"),
-        run(*_REFUSING, "--seconds", "1"),
-        run(*_P, "--seconds", "1", "--save", "{out}/b.innoscope"),
+        *in_full(
+            run(*_REFUSING, "--seconds", "1"), run(*_P, "--seconds", "1", "--save", "{out}/b.innoscope")
+        ),
         run(_SAVED),
         run(_SAVED, "--json"),
         run("{files}/forged.innoscope"),
@@ -163,18 +175,11 @@ RUNS: dict[str, list[Run]] = {
             "--dir",
             "{out}",
         ),
-        run(
-            *_REFUSING,
-            "--trigger",
-            "threads_busy>=0",
-            "--for",
-            "0",
-            "--seconds",
-            "1",
-            "--once",
-            "--dir",
-            "{out}",
-            "--json",
+        *in_full(
+            run(
+                *_REFUSING, "--trigger", "threads_busy>=0", "--for", "0", "--seconds", "1", "--once",
+                "--dir", "{out}", "--json",
+            )
         ),
     ],
     "stacks": [
@@ -199,9 +204,11 @@ RUNS: dict[str, list[Run]] = {
     "profile": [
         run(*_P, "--seconds", "1"),
         run(*_P, "--seconds", "3", "--off-cpu"),
-        *(
-            run(*_P, "--seconds", "1", "--off-cpu", "--format", form)
-            for form in ("tree", "folded", "json", "html")
+        *in_full(
+            *(
+                run(*_P, "--seconds", "1", "--off-cpu", "--format", form)
+                for form in ("tree", "folded", "json", "html")
+            )
         ),
     ],
     "trace": [
@@ -210,9 +217,9 @@ RUNS: dict[str, list[Run]] = {
         run("do_command", *_P, "--seconds", "0.3", "--json"),
         run("recv", *_P, "--seconds", "0.3", "--callers", "--format", "folded"),
     ],
-    "top": [run(*_P, typing=KEYS), run(*_REFUSING, typing=KEYS), run("--socket", evil)],
+    "top": [run(*_P, typing=KEYS), *in_full(run(*_REFUSING, typing=KEYS)), run("--socket", evil)],
     "replay": [
-        run("{files}/top.rec", typing=KEYS),
+        *in_full(run("{files}/top.rec", typing=KEYS)),
         run("{files}/forged.rec", typing=KEYS),
         run("{files}/top.rec", "--summary"),
         run("{files}/forged.rec", "--summary", "--at", "+0"),
@@ -306,8 +313,15 @@ def screen(scene: Scene) -> Callable[[dict[str, str]], set[str]]:
     return made
 
 
-@COLOURS
-@pytest.mark.parametrize("command", list(RUNS))
+def _coloured_or_not() -> Iterator[ParameterSet]:
+    """Return each command with colours and without them."""
+    for command in RUNS:
+        yield pytest.param(command, COLOUR, id=f"{command}-colour")
+        marks = () if command in _UNCOLOURED else long("runs with colours in make test")
+        yield pytest.param(command, NO_COLOUR, id=f"{command}-no-colour", marks=marks)
+
+
+@pytest.mark.parametrize(("command", "environment"), list(_coloured_or_not()))
 def test_no_command_passes_on_control_characters(
     scene: Scene, screen: Callable[[dict[str, str]], set[str]], command: str, environment: dict[str, str]
 ) -> None:
@@ -327,7 +341,8 @@ def test_no_command_passes_on_control_characters(
 @pytest.mark.parametrize("command", list(commands()))
 def test_usage_errors_repeat_arguments_harmlessly(scene: Scene, command: str) -> None:
     del scene
-    for arguments in ([f"--{evil}"], [evil, evil, evil, evil], ["--debug", evil], ["--help"]):
+    wrong = [f"--{evil}"], [evil, evil, evil, evil], ["--debug", evil], ["--help"]
+    for arguments in wrong[: count(quick=2, full=4)]:
         output = on_terminal([*command.split(), *arguments], {})
 
         assert not violations(output), (arguments, output)

@@ -1,8 +1,8 @@
 """Whatever a call of the governor or of the probe collector raises: probes are off within 2 s, or governed.
 
 Each call to what they depend on fails, again and again, with an OSError, a NativeError, a MemoryError and a
-panic of the Rust core. Then it works again, and so must the probes. The budget is so small that probes are
-attached and detached all the time.
+panic of the Rust core (in `make test`, each call with one of them, in turn). Then it works again, and so must
+the probes. The budget is so small that probes are attached and detached all the time.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from innoscope.probes import failures, governor
 from innoscope.target.discover import find_one
 from safety.leftovers import altered
 from safety.well import assert_well
+from scale import count
 from servers import Server
 from workloads import Fsync
 
@@ -125,6 +126,13 @@ _STARTING: Final = (
 )  # fmt: skip
 
 
+def _errors(number: int) -> list[str]:
+    """Return the errors with which the call of that number fails."""
+    names = list(ERRORS)
+    first = number % len(names)
+    return [*names[first:], *names[:first]][: count(quick=1, full=len(names))]
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with Server("mysql-5.6.24") as server, Fsync(server, 4):
@@ -211,7 +219,8 @@ def test_a_call_fails(
     fault = _inject(collector, call, monkeypatch)
     reading = _inject(collector, "attachment.read", monkeypatch) if call == "attachment.bar" else fault
     fault.once = call in _ONCE
-    for name, fail in ERRORS.items():
+    for name in _errors(_CALLS.index(call)):
+        fail = ERRORS[name]
         fault.arm(fail)
         if call == "attachment.bar":  # it is called where something else has failed
             reading.arm(fail)
@@ -244,11 +253,11 @@ def test_a_call_fails(
 def test_a_call_fails_at_the_start(server: Server, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, _, name = call.rpartition(".")
     owner = {"attaching": attaching, "collecting": collecting, "_native": _native}[where]
-    for error, fail in ERRORS.items():
+    for error in _errors(_STARTING.index(call)):
         with monkeypatch.context() as patch:
             fault = _Fault(getattr(owner, name))
             patch.setattr(owner, name, fault)
-            fault.arm(fail)
+            fault.arm(ERRORS[error])
             # What the kernel cannot do stays so.
             _starts(server, fault, comes_back=error != "NativeError")
     assert altered(server.pid) == set()

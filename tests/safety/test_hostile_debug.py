@@ -19,6 +19,7 @@ from innoscope.target.discover import find_one
 from safety.hostile_elf import branching_types
 from safety.hostile_main import target_of
 from safety.test_hostile_crowd import compile_mapping, running
+from scale import long
 from servers import Server
 
 _NOBODY: Final = 65534
@@ -37,6 +38,7 @@ def hostile_program(folder: Path) -> Path:
     return program
 
 
+@long("test_hostile_files.py has such files in make test")
 @pytest.mark.timeout(240)
 def test_slow_debug_information_delays_no_other_server(tmp_path: Path) -> None:
     errors: list[NotRead] = []

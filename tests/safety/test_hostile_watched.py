@@ -11,6 +11,7 @@ import pytest
 
 from safety.hostile_elf import FILES, FRAMES, compile_program
 from safety.sensing import Sensing, of_pid
+from scale import count, long
 from servers import Keeper, Server
 from workloads import RowLock
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 ANSWER_S = 1.0
 SENSOR_BYTES = 256 << 20
-SECONDS = 20
+SECONDS = count(quick=8, full=20)
 _COLLECTORS = ("process", "memory", "probes", "waits")
 #: Passes for a server that has a library loaded: one file, mapped as code.
 _MAPPING = """
@@ -68,6 +69,7 @@ def crowd(folder: Path) -> Iterator[dict[str, int]]:
         yield pids
 
 
+@long("test_hostile_files.py and test_hostile_memory.py have one server beside")
 @pytest.mark.timeout(300)
 def test_hostile_servers_do_not_disturb_the_real_one(tmp_path: Path) -> None:
     took: list[float] = []

@@ -1,4 +1,4 @@
-"""Must show 5: an incident file says the same on another machine, and has no secret and no literal in it."""
+"""An incident file says the same on another machine, and has no secret and no literal in it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from live import figures
 from safety.command import innoscope, run
 from safety.planted import SECRETS, leaks, planted, told
 from safety.privileges import nobody
+from scale import few
 from servers import Server
 
 if TYPE_CHECKING:
@@ -41,7 +42,10 @@ def public() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.parametrize("name", ["mysql-5.6.24", "mysql-9.7", "mariadb-11.4.5"])
+@pytest.mark.parametrize(
+    "name",
+    few(("mysql-5.6.24", "mysql-9.7", "mariadb-11.4.5"), "mysql-9.7", reason="the newest server tells most"),
+)
 def test_a_file_has_no_secret_and_says_the_same_elsewhere(
     name: str, tmp_path: Path, public: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

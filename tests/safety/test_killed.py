@@ -1,8 +1,7 @@
-"""Must show 7: SIGKILL at any moment, and the server runs, untraced, and answers.
+"""Kill `stacks` with SIGKILL at any moment: the server runs, untraced, and answers.
 
 Half of the moments are early: from the start of the program to the end of its first look, which is when gdb
-and eu-stack leave a server dead. They are drawn from a fixed seed. ``INNOSCOPE_KILLS`` is their number for
-each method (60; 200 for the full run).
+and eu-stack leave a server dead. They are drawn from a fixed seed.
 """
 
 from __future__ import annotations
@@ -20,16 +19,18 @@ import pytest
 from safety.command import INNOSCOPE, innoscope
 from safety.leftovers import orphans
 from safety.well import assert_well, statuses
+from scale import count
 from servers import Server
 from workloads import Idle, RowLock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-KILLS = int(os.environ.get("INNOSCOPE_KILLS", "60"))
+#: For each method.
+KILLS = count(quick=4, full=200)
 SEED = 20261121
 LOOKS = 4  # of a run that is left alone: time enough to be killed in
-HELD_KILLS = 10
+HELD_KILLS = count(quick=2, full=10)
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +63,9 @@ def _start(pid: int, method: str, looks: int = LOOKS) -> subprocess.Popen[bytes]
 
 
 def _duration(pid: int, method: str, looks: int) -> float:
-    """Seconds of a run that is left alone, the shortest of four."""
+    """Seconds of a run that is left alone, the shortest of several."""
     taken = []
-    for _ in range(4):
+    for _ in range(count(quick=2, full=4)):
         began = time.monotonic()
         result = innoscope(*_arguments(pid, method, looks))
         assert result.returncode == 0, result.stderr

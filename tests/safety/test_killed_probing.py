@@ -1,9 +1,8 @@
-"""Must show 5: ``kill -9`` while probes are compiled, attached or counting, and nothing of ours is left.
+"""Kill sensor and agent while probes are compiled, attached or counting: nothing of ours is left.
 
 In turn dies a sensor, whose agent goes on, and an agent with a sensor of its own. Half of the moments
 are early: before the first probe counts. They see no server but this one: the
-more are probed, the longer dying takes. ``INNOSCOPE_PROBE_KILLS`` is the number of all kills (12; 50 for the
-full run).
+more are probed, the longer dying takes.
 """
 
 from __future__ import annotations
@@ -24,12 +23,14 @@ from safety.contained import ContainedServer, beside
 from safety.leftovers import breakpoints, orphans_now
 from safety.sensing import Sensing
 from safety.well import assert_well
+from scale import count
 from workloads import Fsync
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-KILLS = int(os.environ.get("INNOSCOPE_PROBE_KILLS", "12"))
+#: Of sensors and agents together.
+KILLS = count(quick=4, full=50)
 SEED = 20261121
 #: Inherited by all processes that are started while it is set.
 MARK = "INNOSCOPE_KILLED_PROBING"

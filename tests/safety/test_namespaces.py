@@ -1,4 +1,4 @@
-"""Must show 11: a server in a container-like setting, and one whose executable was replaced by an upgrade."""
+"""A server in a container-like setting, and one whose executable was replaced by an upgrade."""
 
 from __future__ import annotations
 

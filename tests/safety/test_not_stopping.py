@@ -1,4 +1,4 @@
-"""Must show 3: two hundred looks at a thousand connections under load, and the server does not notice."""
+"""Take many snapshots of a thousand connections under load: the server does not notice."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from innoscope.target.discover import find_one
 from safety.command import DEADLINE_S, innoscope
 from safety.counter import Counter, Disturbance, threads
 from safety.watcher import Watched, Watcher
+from scale import count, long
 from servers import Server, ensure_packages
 from workloads import Cpu, Idle, RowLock, UpdateStorm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-LOOKS = 200
+LOOKS = count(quick=100, full=200)
 FOUND = 18  # exit status: something is wrong, here rows that others wait for
 COMMANDS = 10  # the same by the command line, each a fresh process
 
@@ -53,7 +54,7 @@ def _while(pid: int, work: Callable[[], object]) -> tuple[Disturbance, Watched]:
     return counter.seen, watcher.seen
 
 
-def test_two_hundred_looks_leave_the_server_alone(server: Server) -> None:
+def test_many_looks_leave_the_server_alone(server: Server) -> None:
     engine = Engine(find_one(server.pid), method="bpf")
 
     def looks() -> None:
@@ -69,6 +70,7 @@ def test_two_hundred_looks_leave_the_server_alone(server: Server) -> None:
     assert (watched.stopped, watched.traced) == (0, 0)
 
 
+@long("the snapshots above are the same code")
 def test_the_command_line_leaves_the_server_alone(server: Server) -> None:
     def commands() -> None:
         for number in range(COMMANDS):
@@ -117,6 +119,7 @@ def test_the_counter_sees_the_ptrace_method(server: Server) -> None:
     assert sum(disturbance.interrupted.values()) >= EINTR_PER_DUMP
 
 
+@long("the ptrace method above shows that the counter works")
 @pytest.mark.parametrize(
     "command",
     [

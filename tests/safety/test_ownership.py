@@ -1,4 +1,4 @@
-"""Must show 1: processes that only bear a server's name are neither read nor watched, and disturb nobody."""
+"""Processes that only bear a server's name are neither read nor watched, and disturb nobody."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from safety.command import innoscope
 from safety.privileges import NOBODY
 from safety.sensing import Sensing, of_pid
 from safety.strangers import UID, Strangers
+from scale import count, long
 from servers import Server
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STRANGERS = 300
-SCRAPES = 100
+SCRAPES = count(quick=20, full=100)
 SENSOR_BYTES = 90 << 20
 #: Of another owner than the crowd.
 OTHER_UID = UID + 1
@@ -90,6 +91,7 @@ def test_a_crowd_of_strangers_disturbs_nobody(strangers: Strangers) -> None:
     assert "is on its data directory" in log
 
 
+@long("the crowd of strangers is in make test")
 def test_a_crowd_of_one_owner_leaves_places_to_others(strangers: Strangers, folder: Path) -> None:
     """All of them are servers by the rule; the crowd was there first."""
     rule = folder / "places.toml"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from live.profiling import off_cpu, on_cpu
+from scale import long
 from servers import Keeper, Server
 from workloads import Idle
 
@@ -33,6 +34,7 @@ def _rows_are_the_threads_time(profile: Profile) -> None:
         assert thread.wall_ns <= profile.seconds * 1.01e9 or thread.tid == 0
 
 
+@long("threads that come and go are in make test")
 def test_a_thousand_idle_threads() -> None:
     """All of them are there, for all of the time, and it costs us and the ring next to nothing."""
     with Server("mysql-5.6.24") as server, Idle(server, THREADS):

@@ -1,4 +1,4 @@
-"""Must show 5: a server in crash recovery, and one that an upgrade replaces while it runs."""
+"""A server in crash recovery, and one that an upgrade replaces while it runs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from safety.contained import installed_in
 from safety.leftovers import probed
 from safety.recovering import ROOMY, TIGHT, make_redo
 from safety.sensing import Sensing
+from scale import long
 from servers import Server
 from workloads import Fsync
 
@@ -25,6 +26,7 @@ RECOVERS_S = 180
 FOLLOWED_S = 5
 
 
+@long("tests/live/test_memory.py and tests/safety/test_profile_ends.py have a crash recovery")
 @pytest.mark.timeout(600)
 def test_a_server_in_crash_recovery() -> None:
     with (
@@ -59,6 +61,7 @@ def _all_told(scrape: Scrape) -> bool:
     return told and not any(scrape.why(collector) for collector in ("memory", "waits", "probes"))
 
 
+@long("tests/safety/test_namespaces.py has an upgrade")
 def test_a_server_that_is_upgraded_in_place(folder: Path) -> None:
     server = Server("mysql-5.6.24")
     server.installation = installed_in("mysql-5.6.24", folder / "server")

@@ -1,4 +1,4 @@
-"""Must show 2: a fake server gets no secret of agent or command line, and its answers have an end."""
+"""A fake server gets no secret of agent or command line, and its answers have an end."""
 
 from __future__ import annotations
 

@@ -9,12 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from innoscope import _native
 from safety.contained import installed_in
+from scale import count
 from servers import Server
 
-#: 1,000 for the record: INNOSCOPE_SWAPS=1000 pytest tests/safety/test_swapped_files.py
-TIMES = int(os.environ.get("INNOSCOPE_SWAPS", "30"))
+TIMES = count(quick=30, full=1000)
 _MAIN = Path(__file__).with_name("swapped_main.py")
 _SECONDS_EACH = 10
 
@@ -45,6 +47,7 @@ def made(folder: Path) -> None:
         subprocess.run(command, cwd=folder, check=True)
 
 
+@pytest.mark.timeout(1800)
 def test_no_swap_of_mapped_files_ends_us(tmp_path: Path) -> None:
     made(tmp_path)
     command = [sys.executable, str(_MAIN), str(TIMES), "17", str(tmp_path)]

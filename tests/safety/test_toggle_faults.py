@@ -20,6 +20,7 @@ from innoscope.toggles.undo import Overtaken
 from safety.command import innoscope
 from safety.recovering import DOUBLINGS, ROOMY, TIGHT, make_redo
 from safety.toggling import ACCOUNT, CONNECTIONS, READ_AHEAD, Subject
+from scale import few, long
 from servers import Server
 
 if TYPE_CHECKING:
@@ -66,7 +67,9 @@ def until(condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("change", [READ_AHEAD, CONNECTIONS], ids=lambda change: change.toggle)
-@pytest.mark.parametrize("point", ["concluded", "written-0"])
+@pytest.mark.parametrize(
+    "point", few(["concluded", "written-0"], "written-0", reason="the earlier kill is in make test")
+)
 def test_a_time_limit_holds_though_the_tool_was_killed(subject: Subject, change: Change, point: str) -> None:
     before = subject.values(change)
     process = subject.set(change, point, LIMIT_S)
@@ -134,6 +137,7 @@ def test_nothing_is_undone_in_a_server_that_was_restarted(lone: Subject) -> None
     assert lone.values(READ_AHEAD) == before
 
 
+@long("it makes a crash recovery of seconds")
 def test_a_server_that_recovers_from_a_crash_is_left_alone() -> None:
     with Server("mysql-5.6.24", options=ROOMY) as server:
         make_redo(server, DOUBLINGS - 2)

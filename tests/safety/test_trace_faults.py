@@ -12,10 +12,12 @@ from innoscope.cli.main import INTERRUPTED
 from innoscope.common.errors import NoRights, NoSuchProcess
 from innoscope.probes.trace.model import NotHere
 from safety.command import assert_one_clear_error, innoscope, run
+from safety.debugging import until
 from safety.leftovers import breakpoints, orphans
 from safety.privileges import nobody
 from safety.tracing import Tracing, trace
 from safety.well import assert_well
+from scale import long
 from servers import Server
 from workloads import Fsync
 
@@ -37,10 +39,11 @@ def server() -> Iterator[Server]:
 def test_a_server_that_is_killed_ends_the_trace_and_what_was_seen_is_told() -> None:
     with Server("mysql-5.6.24") as server:
         with (
-            Fsync(server, 2),
+            Fsync(server, 2) as load,
             Tracing(server, FUNCTION, "--callers", "--seconds", 60, *ANY) as tracing,
         ):
-            time.sleep(1)
+            before = load.throughput()
+            until(lambda: load.throughput() > before + 20)  # commits, each of which the trace counts
             server.kill()
             code = tracing.finish()
         assert code == NoSuchProcess.exit_code, tracing.err
@@ -81,6 +84,7 @@ def _gone(server: Server) -> None:
         time.sleep(0.05)
 
 
+@long("tests/safety/test_uprobes.py tells them apart")
 def test_two_servers_on_one_file_are_told_apart(server: Server) -> None:
     with Server("mysql-5.6.24") as idle:
         quiet = trace(idle, FUNCTION, "--seconds", 1, *ANY)

@@ -20,6 +20,7 @@ from safety.netspace import THERE, Host
 from safety.sensing import Sensing
 from safety.units import Accounts, Unit, command_line, confined
 from safety.well import assert_well
+from scale import long
 from servers import Server
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 #: What a scrape may take while others do their worst, on a machine that they share. Prometheus waits 10 s.
 SCRAPE_S = 5.0
 SECONDS = 2
+ANOTHER = long("another way of the same attack is in make test")
 ONE = ("10.78.0.1",)
 MANY = tuple(f"10.78.0.{number}" for number in range(1, 41))
 BOB = "Basic Ym9iOnNlY3JldA=="
@@ -115,10 +117,10 @@ def guarded(
     ("kind", "sources", "from_here"),
     [
         ("silent", ONE, False),
-        ("silent", MANY, False),
-        ("silent", (THERE,), False),  # the address that Prometheus has
-        ("dribble", MANY, False),
-        ("unread", MANY, False),
+        pytest.param("silent", MANY, False, marks=ANOTHER),
+        pytest.param("silent", (THERE,), False, marks=ANOTHER),  # the address that Prometheus has
+        pytest.param("dribble", MANY, False, marks=ANOTHER),
+        pytest.param("unread", MANY, False, marks=ANOTHER),
         ("metrics", MANY, True),
     ],
     ids=lambda value: f"from-{len(value)}" if isinstance(value, tuple) else str(value),
@@ -140,7 +142,7 @@ def test_a_thousand_at_once(
     assert told.peak < memory_limit(), told
 
 
-@pytest.mark.parametrize("kind", ["handshake", "tls"])
+@pytest.mark.parametrize("kind", [pytest.param("handshake", marks=ANOTHER), "tls"])
 def test_tls_handshakes(kind: str, guarded: Running, there: Host, tls: ssl.SSLContext) -> None:
     """Slow ones, and whole ones without a pause."""
     count = {"handshake": 1000, "tls": 50}[kind]
@@ -168,7 +170,9 @@ def passworded(
         yield from checked(agent)
 
 
-@pytest.mark.parametrize("sources", [ONE, MANY], ids=["from-1", "from-40"])
+@pytest.mark.parametrize(
+    "sources", [pytest.param(ONE, id="from-1"), pytest.param(MANY, id="from-40", marks=ANOTHER)]
+)
 def test_guessing_passwords(sources: tuple[str, ...], passworded: Running, there: Host) -> None:
     """Who was let in is not held up; guesses are few, and cost little."""
     before = cpu_s(passworded.pid)
@@ -208,6 +212,7 @@ def hour(server: Server, here: Host, tmp_path_factory: pytest.TempPathFactory) -
         yield from checked(agent)
 
 
+@long("a thousand scrapes at once are in make test")
 def test_the_dearest_page_fifty_times_at_once(hour: Running, here: Host) -> None:
     """Some are made, the rest is told to come again: in no case are there fifty of them."""
     with attack(

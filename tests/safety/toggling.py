@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from innoscope.target.credentials import Account
 from innoscope.target.discover import find_one
 from innoscope.toggles import engine
 from innoscope.toggles.journal import Journal
+from scale import count
 
 if TYPE_CHECKING:
     from innoscope.target.model import Target
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from servers import Server
 
 ACCOUNT = Account()
-#: Random kills in each of the tests that kill; ``INNOSCOPE_KILLS=200`` for Must show 3 in full.
-KILLS = int(os.environ.get("INNOSCOPE_KILLS", "20"))
+#: Random kills in each of the tests that kill.
+KILLS = count(quick=4, full=200)
 #: Within so many seconds a server must run untraced and answer.
 WELL_S = 2.0
 _MAIN = Path(__file__).with_name("toggle_main.py")

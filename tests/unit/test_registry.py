@@ -9,7 +9,7 @@ import pytest
 
 from innoscope.metrics import docs, registry
 
-#: What issue 3 promises to dashboards.
+#: Names that dashboards rely on.
 PROMISED = (
     "innoscope_mysqld_up", "innoscope_sql_up", "innoscope_threads", "innoscope_buffer_pool_dirty_pages",
     "innoscope_checkpoint_age_bytes", "innoscope_read_ahead_pages_total",

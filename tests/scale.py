@@ -1,0 +1,44 @@
+"""Two sizes of the suite: `make test`, what every change must pass, and `make test-all` (``--full``).
+
+A test of which the quick suite needs nothing is marked ``@long("reason")``. One that repeats something takes
+its number of repetitions from ``count``, one with many parameters a few of them from ``few``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from _pytest.mark import ParameterSet
+
+#: Deselected unless pytest has ``--full``. The reason says what the quick suite has instead.
+long = pytest.mark.long
+
+_Value = TypeVar("_Value", int, float)
+
+
+class _Chosen:
+    """The size of this run. tests/conftest.py sets it before it imports any test."""
+
+    full = False
+
+
+chosen = _Chosen()
+
+
+def count(*, quick: _Value, full: _Value) -> _Value:
+    """Return the number of repetitions, rounds or seconds for this run."""
+    return full if chosen.full else quick
+
+
+def few(values: Iterable[object], *quick: object, reason: str) -> list[ParameterSet]:
+    """Return parameters for all values; those that are not among ``quick`` are marked ``long``."""
+    values = list(values)
+    unknown = [value for value in quick if value not in values]
+    if unknown:
+        raise ValueError(f"not among the values: {unknown}")
+    return [pytest.param(value, marks=() if value in quick else long(reason)) for value in values]
