@@ -48,7 +48,7 @@ def test_without_scripts_there_are_words(
     agent.gather()
     with scene.opened(browser, agent.address, java_script_enabled=False) as (page, _):
         words = page.inner_text(".words")
-        for expected in ("it answers", "orders", "mysql 5.6.24", "no capability SYS_PTRACE", "/api/probes"):
+        for expected in ("Sensor: ok", "orders", "mysql 5.6.24", "no capability SYS_PTRACE", "/api/probes"):
             assert expected in words
         assert page.locator("#live").is_hidden()
 
