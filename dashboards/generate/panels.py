@@ -1,4 +1,4 @@
-"""One panel as Grafana's JSON."""
+"""Convert a panel to Grafana's JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REDUCED: Final = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 
 
 def panel(one: Panel, number: int, position: Mapping[str, int], titles: Mapping[str, str]) -> Json:
-    """``titles`` are those of all dashboards, by uid."""
+    """Return the JSON; ``titles`` maps the uids of all dashboards to their titles."""
     make = {"timeseries": _timeseries, "stat": _stat, "table": _table, "heatmap": _heatmap}[one.kind]
     return {
         "id": number,
@@ -140,7 +140,7 @@ def _timeseries(one: Panel) -> Json:
 
 
 def _line(name: str) -> Json:
-    """A limit: dashed, red, neither stacked nor filled."""
+    """Return the overrides of a limit: a red dashed line, neither stacked nor filled."""
     values: Json = {
         "custom.stacking": {"mode": "none", "group": "A"},
         "custom.fillOpacity": 0,
@@ -193,7 +193,7 @@ def _heatmap(one: Panel) -> Json:
             "exemplars": {"color": "rgba(255,0,255,0.7)"},
             "filterValues": {"le": 1e-9},
             "legend": {"show": True},
-            "rowsFrame": {"layout": "auto", "value": "a second"},
+            "rowsFrame": {"layout": "auto", "value": "per second"},
             "showValue": "never",
             "tooltip": {"mode": "single", "yHistogram": False, "showColorScale": False},
             "yAxis": {"axisPlacement": "left", "reverse": False, "unit": one.unit},
