@@ -7,7 +7,7 @@ from typing import Final
 from generate.model import GREEN, ORANGE, RED, YELLOW, Dashboard, Panel, Query, Row, board, read, run
 from generate.queries import calls, inside, level, quantile, rate, ratio, series
 
-#: The stations of a page, each a histogram: (metric, matchers, name).
+#: Histograms of the stages of a page: (metric, matchers, name).
 _PATHS: Final = (
     ("flush_batch_seconds", ('type="list"',), "flush list batch"),
     ("flush_batch_seconds", ('type="lru"',), "LRU batch"),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-#: Of Grafana 11. What is newer migrates it when it is loaded; nothing in it is younger.
+#: Schema of Grafana 11. Newer versions migrate it when they load it.
 _SCHEMA_VERSION: Final = 39
 _WIDTH: Final = 24
 TAG: Final = "innoscope"

@@ -109,5 +109,5 @@ def read(page: str) -> Step:
     return Step(page=page)
 
 
-#: The page of the agent that tells of the server, which has its stacks.
+#: A step to the live page of the server's agent, which has its stacks.
 STACKS: Final = Step(agent=True)

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-#: The version of Grafana that wrote the like of these panels: what is older is migrated when it is loaded.
+#: Version of the panels' format. Newer versions of Grafana migrate them when they load them.
 _PLUGIN_VERSION: Final = "11.0.0"
 SOURCE: Final[Mapping[str, str]] = {"type": "prometheus", "uid": "${datasource}"}
-#: Works with one instance chosen.
+#: Valid if a single instance is selected.
 AGENT_PAGE: Final = "http://${instance}/"
-#: Keeps what was chosen, and the time, on the way to another dashboard.
+#: Query that passes the selected variables and the time range to another dashboard.
 _KEPT: Final = "&".join(
     (
         "${__url_time_range}",

@@ -12,7 +12,7 @@ from innoscope.metrics.registry import default
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: What each series is chosen by; those about Innoscope itself have no ``server``.
+#: Matchers of each series. Series about Innoscope itself have no label ``server``.
 OWN: Final = 'job=~"$job", instance=~"$instance"'
 SERVER: Final = f'{OWN}, server=~"$server"'
 _INTERVAL: Final = "[$__rate_interval]"

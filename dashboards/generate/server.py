@@ -30,7 +30,7 @@ from generate.queries import (
     series,
 )  # fmt: skip
 
-#: Waits in which nothing is wanted of the server.
+#: Wait classes of threads without work.
 IDLE: Final = 'wait!~"idle|background_idle|user_sleep"'
 
 _GLANCE: Final = (
