@@ -76,7 +76,7 @@ _GLANCE: Final = (
         "Probes: worst overhead",
         "stat",
         "percentunit",
-        (Query(level("probe_overhead_ratio", how="max"), "of the server's CPUs"),),
+        (Query(level("probe_overhead_ratio", aggregate="max"), "of the server's CPUs"),),
         "Cost of the probes on the server with the highest value.",
         "Above the budget (1 % by default) for more than a few seconds: the governor detaches probes.",
         (run("innoscope probes status"), read("probes.md")),
@@ -143,8 +143,8 @@ _PROBES: Final = (
     Panel(
         "Probes against the budget", "timeseries", "percentunit",
         (
-            Query(level("probe_overhead_ratio", by=_SERVERS, how="max"), _NAME),
-            Query(level("probe_budget_ratio", how="max"), "budget"),
+            Query(level("probe_overhead_ratio", by=_SERVERS, aggregate="max"), _NAME),
+            Query(level("probe_budget_ratio", aggregate="max"), "budget"),
         ),
         "Cost of all probes, as a share of the server's CPUs.",
         "Above the budget for more than a few seconds.",
@@ -188,7 +188,7 @@ _PROBES: Final = (
     Panel(
         "Cost of a hit", "timeseries", "s",
         (
-            Query(level("probe_hit_cost_seconds", by=["instance", "probe_type"], how="max"),
+            Query(level("probe_hit_cost_seconds", by=["instance", "probe_type"], aggregate="max"),
                   "{{instance}} {{probe_type}}"),
         ),
         "Cost of one hit, as measured on the host when the sensor started.",
@@ -211,14 +211,14 @@ _WORK: Final = (
     ),
     Panel(
         "Collectors: duration", "timeseries", "s",
-        (Query(level("collector_duration_seconds", by=["collector"], how="max"), "{{collector}}"),),
+        (Query(level("collector_duration_seconds", by=["collector"], aggregate="max"), "{{collector}}"),),
         "Duration of the last run of each collector, maximum over all servers.",
         "Above 0.35 s: it is omitted from the scrape and reported as `timeout`.",
         (run("innoscope doctor"), read("sensor.md")),
     ),
     Panel(
         "Snapshot duration", "timeseries", "s",
-        (Query(level("look_seconds", by=_SERVERS, how="max"), _NAME),),
+        (Query(level("look_seconds", by=_SERVERS, aggregate="max"), _NAME),),
         "Duration of a snapshot of all threads, from the copy to the wait classes. No thread is stopped.",
         "Above 0.1 s: very many threads, or no free CPU.",
         (run("innoscope stacks"), read("performance.md")),

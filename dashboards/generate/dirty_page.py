@@ -27,7 +27,7 @@ _BORN: Final = (
         (
             Query(level("buffer_pool_dirty_pages"), "dirty"),
             Query(
-                f"{level('buffer_pool_dirty_limit_ratio', how='max')} * "
+                f"{level('buffer_pool_dirty_limit_ratio', aggregate='max')} * "
                 f"({level('buffer_pool_data_pages')} + {level('buffer_pool_free_pages')})",
                 "limit",
             ),

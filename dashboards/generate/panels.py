@@ -77,18 +77,18 @@ def _link(step: Step, titles: Mapping[str, str]) -> Json:
 
 def _target(one: Panel, ref: str, index: int) -> Json:
     query = one.queries[index]
-    how: Json = {"range": True, "instant": False}
+    mode: Json = {"range": True, "instant": False}
     if one.kind == "table":
-        how = {"range": False, "instant": True, "format": "table"}
+        mode = {"range": False, "instant": True, "format": "table"}
     elif one.kind == "heatmap":
-        how["format"] = "heatmap"
+        mode["format"] = "heatmap"
     return {
         "refId": ref,
         "datasource": dict(SOURCE),
         "editorMode": "code",
         "expr": query.expr,
         "legendFormat": query.legend,
-        **how,
+        **mode,
     }
 
 

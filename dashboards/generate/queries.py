@@ -29,9 +29,9 @@ def _by(labels: Sequence[str]) -> str:
     return f" by ({', '.join(labels)})" if labels else ""
 
 
-def level(name: str, *matchers: str, by: Sequence[str] = (), how: str = "sum") -> str:
+def level(name: str, *matchers: str, by: Sequence[str] = (), aggregate: str = "sum") -> str:
     """Return the aggregated value of a gauge."""
-    return f"{how}{_by(by)} ({series(name, *matchers)})"
+    return f"{aggregate}{_by(by)} ({series(name, *matchers)})"
 
 
 def rate(name: str, *matchers: str, by: Sequence[str] = (), part: str = "") -> str:

@@ -11,8 +11,8 @@ POOL: Final = (
     Panel(
         "Dirty pages against the limit", "timeseries", "percentunit",
         (
-            Query(level("buffer_pool_dirty_ratio", how="max"), "dirty"),
-            Query(level("buffer_pool_dirty_limit_ratio", how="max"), "limit"),
+            Query(level("buffer_pool_dirty_ratio", aggregate="max"), "dirty"),
+            Query(level("buffer_pool_dirty_limit_ratio", aggregate="max"), "limit"),
         ),
         "Dirty pages as a share of the pool, as InnoDB counts them, and `innodb_max_dirty_pages_pct`.",
         "Above the limit for more than a few seconds: flushing does not keep up with writes.",
@@ -61,7 +61,7 @@ CHECKPOINT: Final = (
         "Checkpoint age and its zones",
         "timeseries",
         "percentunit",
-        (Query(level("checkpoint_age_ratio", how="max"), "age"),),
+        (Query(level("checkpoint_age_ratio", aggregate="max"), "age"),),
         "Checkpoint age as a share of its maximum: green calm, yellow steady, orange aggressive, red storm.",
         "Red: every write waits for flushing. A saw-tooth from yellow to red: the redo log is too small.",
         (board("dirty-page"), run("innoscope stacks --wait redo_space")),
@@ -73,8 +73,8 @@ CHECKPOINT: Final = (
         "timeseries",
         "bytes",
         (
-            Query(level("checkpoint_age_bytes", how="max"), "age"),
-            Query(level("checkpoint_age_max_bytes", how="max"), "the most"),
+            Query(level("checkpoint_age_bytes", aggregate="max"), "age"),
+            Query(level("checkpoint_age_max_bytes", aggregate="max"), "the most"),
         ),
         "Redo that crash recovery would have to replay, and its maximum.",
         "As in the panel on the left. The bytes also determine how long crash recovery takes.",
@@ -102,7 +102,7 @@ READ_AHEAD: Final = (
                 f"clamp_min(1 - {rate('read_ahead_evicted_pages')} / ({rate('read_ahead_pages')} > 0), 0)",
                 "now",
             ),
-            Query(level("read_ahead_useful_ratio", how="min"), "since the start"),
+            Query(level("read_ahead_useful_ratio", aggregate="min"), "since the start"),
         ),
         "Share of the pages read ahead that were used before they were evicted.",
         "Below 50 %: read-ahead evicts pages that are needed, and causes useless reads.",
@@ -141,7 +141,7 @@ LOCKS: Final = (
         "timeseries",
         "percentunit",
         (
-            Query(level("deadlock_search_wall_ratio", how="max"), "at the last reading"),
+            Query(level("deadlock_search_wall_ratio", aggregate="max"), "at the last reading"),
             Query(rate("deadlock_search_seconds"), "on average"),
         ),
         "Share of the time in which a thread searches for deadlocks and holds the lock system's mutex "
@@ -166,7 +166,7 @@ LOCKS: Final = (
         "History list",
         "timeseries",
         "short",
-        (Query(level("history_list_length", how="max"), "undo logs"),),
+        (Query(level("history_list_length", aggregate="max"), "undo logs"),),
         "Undo logs that purge has not removed.",
         "Growth for hours: an old transaction is open, or purge does not keep up; queries get slower all the "
         "time.",
@@ -178,7 +178,7 @@ LIFECYCLE: Final = (
     Panel(
         "Crash recovery: redo scanned", "timeseries", "bytes",
         (
-            Query(level("recovery_scanned_bytes", how="max"), "scanned up to (LSN)"),
+            Query(level("recovery_scanned_bytes", aggregate="max"), "scanned up to (LSN)"),
             Query(f"{rate('recovery_scans')} * 65536", "bytes a second, about"),
         ),
         "Bytes that crash recovery has scanned, in steps of 64 KiB; 0 if there was none.",

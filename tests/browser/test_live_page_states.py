@@ -109,7 +109,7 @@ def test_no_server(browser: Browser, tmp_path: Path) -> None:
         scene.agent_of(sensor) as agent,
         scene.opened(browser, agent.address) as (page, seen),
     ):
-        page.locator("#said", has_text="No mysqld or mariadbd is running").wait_for()
+        page.locator("#banners", has_text="No mysqld or mariadbd is running").wait_for()
         assert page.locator("#threads").is_hidden()
         seen.require_silence(agent.address)
 

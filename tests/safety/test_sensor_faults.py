@@ -219,7 +219,7 @@ def test_members_of_the_group_may_ask(server: Server) -> None:
 def test_no_such_group_is_one_clear_error(tmp_path: Path) -> None:
     result = innoscope("sensor", "--socket", tmp_path / "s", "--group", "no-such-group")
 
-    assert_one_clear_error(result, 1, "there is no group no-such-group")
+    assert_one_clear_error(result, 1, "unknown group no-such-group")
 
 
 def test_two_sensors_on_one_socket(sensing: Sensing) -> None:

@@ -51,7 +51,7 @@ class ServerState:
     name: str
     what: str  # flavour, version and pid
     up: bool | None
-    collectors: tuple[tuple[str, str | None], ...]  # (collector, None or why it failed)
+    collectors: tuple[tuple[str, str | None], ...]  # (collector, None or the reason of its failure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +151,8 @@ class Gatherer:
             outcomes = self._outcomes(server)
             series += self._merger.merge(Reading(server.name, self._life(server), outcomes))
             states.append(_state_of(server, outcomes))
-        ours = own(self.state, self._merger.dropped, self.pushes, self.trouble())
-        series += self._merger.merge(Reading("", Life(None, self.state.life), (ours,)))
+        own_outcome = own(self.state, self._merger.dropped, self.pushes, self.trouble())
+        series += self._merger.merge(Reading("", Life(None, self.state.life), (own_outcome,)))
         return Scrape(self._clock(), tuple(series), tuple(states))
 
     def _start_sql(self, servers: Iterable[Server], deadline: float) -> list[SqlChannel]:

@@ -55,7 +55,7 @@ class Incidents:
                 "title": first.title if first else None,
                 "score": round(first.score, 1) if first else None,
             }
-            names = {kept.name for kept in self._shelf.kept()}
+            names = {file.name for file in self._shelf.kept()}
             self._about = {name: about for name, about in self._about.items() if name in names}
             text = sanitize.dumps(self._about)
         self._write_index(text)
@@ -76,13 +76,13 @@ class Incidents:
         with self._lock:
             about = dict(self._about)
         return [
-            {"at": round(kept.at, 3), **about.get(kept.name, {}), "file": kept.name, "bytes": kept.bytes}
-            for kept in self._shelf.kept()
+            {"at": round(file.at, 3), **about.get(file.name, {}), "file": file.name, "bytes": file.bytes}
+            for file in self._shelf.kept()
         ]
 
     def _file(self, name: str) -> Response:
         """Serve a file of the list. A name that the client sent is never used as a path."""
-        names = {kept.name for kept in self._shelf.kept()}
+        names = {file.name for file in self._shelf.kept()}
         if name not in names:
             return plain("no such file; /api/incidents lists all files", HTTPStatus.NOT_FOUND)
         try:

@@ -44,7 +44,10 @@ def unprivileged() -> Account:
             return Account(name, entry.pw_uid, entry.pw_gid, grp.getgrgid(entry.pw_gid).gr_name)
         except KeyError:
             continue
-    raise NoRights("there is no user innoscope and no user nobody", remedy="useradd --system innoscope")
+    raise NoRights(
+        "cannot drop privileges: neither user innoscope nor user nobody exists",
+        remedy="useradd --system innoscope",
+    )
 
 
 def readable_by(account: Account, files: Sequence[Path]) -> bool:

@@ -80,16 +80,16 @@ def _server(state: ServerState, numbers: Numbers) -> dict[str, Any]:
 
 
 def _toggles(server: str, numbers: Numbers) -> Iterator[dict[str, Any]]:
-    about = {toggle: (value, who) for toggle, value, who in numbers.of(server, "toggle_info")}
+    about = {toggle: (value, user) for toggle, value, user in numbers.of(server, "toggle_info")}
     since = numbers.of(server, "toggle_since_timestamp_seconds")
     until = numbers.of(server, "toggle_until_timestamp_seconds")
-    for toggle, way in numbers.of(server, "toggle_in_force"):
-        value, who = about.get(toggle, ("", ""))
+    for toggle, backend in numbers.of(server, "toggle_in_force"):
+        value, user = about.get(toggle, ("", ""))
         yield {
             "toggle": toggle,
             "value": value,
-            "way": way,
-            "who": who,
+            "way": backend,
+            "who": user,
             "since": since.get((toggle,)),
             "until": until.get((toggle,)),
         }

@@ -197,7 +197,7 @@ class Watched:
         config = load(path)
         context = config.tls.context() if config.tls else None
         self.config, self.context = config, context
-        self._seen = self._fingerprint(path)  # now with its certificates
+        self._seen = self._fingerprint(path)  # including the certificates that it names
 
     def _fingerprint(self, path: Path) -> object:
         tls = self.config.tls

@@ -115,7 +115,7 @@ class Sensor:
         self._failures = 0
         self._known: dict[int, _Known] = {}
         self._slots: dict[str, ServerSlot] = {}
-        self._lock = threading.Lock()  # of the two above
+        self._lock = threading.Lock()  # protects _slots
         self._excluded: set[int] = set()  # servers that ``only`` excludes
         self._collecting = threading.Lock()
         self._collected: tuple[float, list[tuple[str, Target, list[Outcome]]]] = (-1.0, [])
@@ -236,9 +236,9 @@ class Sensor:
         return {"servers": servers}
 
     def looks(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The looks of a ``server`` from Unix time ``from`` ``to`` another; its ``stacks`` too, if asked.
+        """Return the snapshots of ``server`` between two Unix times, with ``stacks`` on request.
 
-        Of a server that is not watched there are none.
+        Return none for a server that is not watched.
         """
         name = messages.part(request, "server", str)
         begin, end = messages.part(request, "from", float), messages.part(request, "to", float)

@@ -76,7 +76,7 @@ class SocketServer:
         supervisor.start("socket", self._accept, _HANGS_S)
 
     def close(self) -> None:
-        """Stop listening, and remove the socket if it still is ours."""
+        """Stop listening, and remove the socket file unless another sensor replaced it."""
         with suppress(OSError):
             self._wire.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
         self._wire.close()
@@ -238,7 +238,7 @@ def _group_id(group: str | None) -> int | None:
     try:
         return grp.getgrnam(group).gr_gid
     except KeyError as error:
-        raise SocketTaken(f"there is no group {group}", remedy=f"groupadd --system {group}") from error
+        raise SocketTaken(f"unknown group {group}", remedy=f"groupadd --system {group}") from error
 
 
 def _has_listener(path: Path) -> bool:

@@ -160,7 +160,7 @@ function failed(error) {
     ? `responds with ${error.status}: ${error.message}`
     : `does not respond${since} (${error.message})`;
   by("live").hidden = false;
-  by("said").replaceChildren(
+  by("banners").replaceChildren(
     el(
       "p",
       { class: "banner bad", role: "alert" },
@@ -228,7 +228,7 @@ function show() {
   by("live").hidden = false;
   const { servers, sensor } = page.status;
   fill(
-    by("said"),
+    by("banners"),
     sensor.up
       ? null
       : el(

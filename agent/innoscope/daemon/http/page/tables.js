@@ -1,4 +1,4 @@
-// The tables of the page.
+// The tables of the live page.
 
 import { IDLE, color } from "./colors.js";
 import { el, fill, table } from "./dom.js";
