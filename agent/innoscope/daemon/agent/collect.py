@@ -24,7 +24,7 @@ from innoscope.target.proc import ProcFs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from innoscope.daemon.agent.servers import Server, Servers, SqlChannel
+    from innoscope.daemon.agent.servers import ObservedServer, Servers, SqlChannel
     from innoscope.daemon.protocol.messages import Reply
     from innoscope.metrics.merge import Series
     from innoscope.metrics.registry import Registry
@@ -155,7 +155,7 @@ class Gatherer:
         series += self._merger.merge(Reading("", Life(None, self.state.life), (own_outcome,)))
         return Scrape(self._clock(), tuple(series), tuple(states))
 
-    def _start_sql(self, servers: Iterable[Server], deadline: float) -> list[SqlChannel]:
+    def _start_sql(self, servers: Iterable[ObservedServer], deadline: float) -> list[SqlChannel]:
         """Start the SQL queries of these servers. Return their channels."""
         timeout = self._servers.config.sql.timeout_seconds
         channels = [server.channel for server in servers if server.channel is not None]
@@ -163,7 +163,7 @@ class Gatherer:
             channel.start(max(_MIN_TIMEOUT_S, min(timeout, deadline - self._clock())))
         return channels
 
-    def _store_sensor_outcomes(self, servers: Iterable[Server]) -> None:
+    def _store_sensor_outcomes(self, servers: Iterable[ObservedServer]) -> None:
         """Store each server's outcomes from the sensor's reply, or failures if there is no reply."""
         (outcome,) = self._runner.outcomes()
         reply = self._sensor.reply if outcome.success else None
@@ -182,7 +182,7 @@ class Gatherer:
                 known.outcomes = entry.outcomes
                 known.collectors = tuple(one.collector for one in entry.outcomes)
 
-    def _outcomes(self, server: Server) -> tuple[Outcome, ...]:
+    def _outcomes(self, server: ObservedServer) -> tuple[Outcome, ...]:
         """Return all outcomes of a server, and those derived from them."""
         outcomes = [*server.outcomes]
         if server.channel is not None:
@@ -193,7 +193,7 @@ class Gatherer:
         samples += self.incidents(server.name) if server.target is not None else []
         return (*outcomes, Outcome("agent", True, 0.0, (*about(outcomes), *samples)))
 
-    def _sql(self, server: Server, channel: SqlChannel) -> Outcome:
+    def _sql(self, server: ObservedServer, channel: SqlChannel) -> Outcome:
         outcome = channel.outcome()
         sql_up = Sample("sql_up", int(bool(outcome.samples)))
         memory = [one for one in server.outcomes if one.collector == "memory"]
@@ -206,11 +206,11 @@ class Gatherer:
             outcome.reason,
         )
 
-    def _life(self, server: Server) -> Life:
+    def _life(self, server: ObservedServer) -> Life:
         return Life(server.life, self.state.life)
 
 
-def _failed_outcomes(server: Server, seconds: float) -> tuple[Outcome, ...]:
+def _failed_outcomes(server: ObservedServer, seconds: float) -> tuple[Outcome, ...]:
     """Return a failure for each collector of the sensor, so that the server's series do not vanish."""
     if server.target is None:
         return ()
@@ -218,7 +218,7 @@ def _failed_outcomes(server: Server, seconds: float) -> tuple[Outcome, ...]:
     return tuple(Outcome(name, False, seconds, (), "gone: the sensor does not answer") for name in names)
 
 
-def _state_of(server: Server, outcomes: Iterable[Outcome]) -> ServerState:
+def _state_of(server: ObservedServer, outcomes: Iterable[Outcome]) -> ServerState:
     target = server.target
     what = f"{target.flavour} {target.version_text}, pid {target.pid}" if target else "on another host"
     collectors = tuple(

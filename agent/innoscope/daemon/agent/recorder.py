@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from innoscope.common.samples import Value
     from innoscope.daemon.agent.collect import Scrape
-    from innoscope.daemon.agent.servers import Server, Servers
+    from innoscope.daemon.agent.servers import ObservedServer, Servers
     from innoscope.sampling.snapshot_history import Look, Seen
     from innoscope.target.model import Target
 
@@ -48,7 +48,12 @@ class Recorder:
     """
 
     def __init__(
-        self, server: Server, target: Target, sensor: SnapshotsApi, sensor_name: str | None, span_s: float
+        self,
+        server: ObservedServer,
+        target: Target,
+        sensor: SnapshotsApi,
+        sensor_name: str | None,
+        span_s: float,
     ) -> None:
         self.target = target
         self._server, self._sensor, self._sensor_name = server, sensor, sensor_name
@@ -59,7 +64,7 @@ class Recorder:
         self._fetched = Fetched()
         self._hosts = [(time.monotonic(), Host(target.pid))]
 
-    def belongs_to(self, server: Server, sensor_name: str | None) -> bool:
+    def belongs_to(self, server: ObservedServer, sensor_name: str | None) -> bool:
         """Return whether this is still the recorder of that server's process."""
         target = server.target
         same_process = target is not None and (target.pid, target.start_time) == (
@@ -186,7 +191,7 @@ class Recorders:
         with self._lock:
             return dict(self._known)
 
-    def _of(self, server: Server) -> Recorder:
+    def _of(self, server: ObservedServer) -> Recorder:
         """Return the server's recorder: a new one if another process has its name now."""
         target: Any = server.target
         sensor_name = self._servers.sensor_name_of(server.name)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from innoscope.daemon.agent.config import Config
-    from innoscope.daemon.agent.config import Server as Named
+    from innoscope.daemon.agent.config import Server as ConfiguredServer
     from innoscope.target.login import Connection
     from innoscope.target.model import Target
 
@@ -71,7 +71,7 @@ class SqlChannel:
 
 
 @dataclass(slots=True)
-class Server:
+class ObservedServer:
     """One server. ``name`` is its label ``server``. ``target`` is None if it is on another host."""
 
     name: str
@@ -101,16 +101,18 @@ class Servers:
         self.workers = Workers(sizes=dict.fromkeys(kinds, _SQL_THREADS))
         self._clock = clock
         self._names = ServerNames({}, ProcFs())
-        self._known: dict[str, Server] = {}
+        self._known: dict[str, ObservedServer] = {}
         self._own_names: dict[str, str] = {}
         for named in config.server:
             if named.host is not None and named.host not in _LOCAL_HOSTS:
-                self._known[named.name] = Server(named.name, None, self._make_channel(None, named), clock())
+                self._known[named.name] = ObservedServer(
+                    named.name, None, self._make_channel(None, named), clock()
+                )
 
-    def __iter__(self) -> Iterator[Server]:
+    def __iter__(self) -> Iterator[ObservedServer]:
         return iter(list(self._known.values()))
 
-    def register_from_sensor(self, name: str, target: Target) -> Server | None:
+    def register_from_sensor(self, name: str, target: Target) -> ObservedServer | None:
         """Register a server that the sensor reported. Return None if it is excluded by ``only_named``.
 
         A new process under a known name gets a new connection.
@@ -127,7 +129,7 @@ class Servers:
             if channel is not None and server is not None and not _same_endpoint(server.target, target):
                 channel.close()
                 channel = None
-            server = Server(name, target, channel or self._make_channel(target, named), self._clock())
+            server = ObservedServer(name, target, channel or self._make_channel(target, named), self._clock())
             self._known[name] = server
         server.seen_at = self._clock()
         return server
@@ -172,12 +174,12 @@ class Servers:
         known = self._known
         self._own_names = {theirs: own for theirs, own in self._own_names.items() if own in known}
 
-    def close(self, server: Server) -> None:
+    def close(self, server: ObservedServer) -> None:
         """Close the server's connection."""
         if server.channel is not None:
             server.channel.close()
 
-    def _named(self, target: Target) -> Named | None:
+    def _named(self, target: Target) -> ConfiguredServer | None:
         """Return the configured server that matches the target's socket or port."""
         for named in self.config.server:
             if named.socket is not None and named.socket == target.socket:
@@ -186,7 +188,7 @@ class Servers:
                 return named
         return None
 
-    def _make_channel(self, target: Target | None, named: Named | None) -> SqlChannel | None:
+    def _make_channel(self, target: Target | None, named: ConfiguredServer | None) -> SqlChannel | None:
         settings = self.config.sql
         if not settings.enabled:
             return None
@@ -210,7 +212,7 @@ class Servers:
 
 
 def _connect(
-    target: Target, named: Named | None, file: str | None, user: str | None, timeout: float
+    target: Target, named: ConfiguredServer | None, file: str | None, user: str | None, timeout: float
 ) -> Connection:
     """Connect to a local server. A server in a container must be configured as ``[[server]]``."""
     proc = ProcFs()
