@@ -1,4 +1,4 @@
-"""The dashboards of ``dashboards/grafana``: what is on them as data, and how that becomes Grafana's JSON.
+"""Generate the dashboards of ``dashboards/grafana`` from their description as data.
 
 >>> from generate import dashboards
 >>> dashboards()["innoscope-server.json"]["title"]
@@ -15,6 +15,6 @@ ALL: Final = tuple(module.DASHBOARD for module in (fleet, server, dirty_page, co
 
 
 def dashboards() -> dict[str, dict[str, Any]]:
-    """Each dashboard's JSON by its file name."""
+    """Return each dashboard's JSON by its file name."""
     titles = {one.uid: one.title for one in ALL}
     return {f"{one.uid}.json": frame.dashboard(one, titles) for one in ALL}

@@ -1,4 +1,4 @@
-"""Innoscope itself: what it takes, whether it works, what it leaves out."""
+"""The dashboard of Innoscope itself: its cost, its state, and what it omits."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ _PROBE: Final = "{{server}} {{probe}}"
 
 _GLANCE: Final = (
     Panel(
-        "Agents that answer",
+        "Agents up",
         "stat",
         "none",
         (Query(f"sum(up{{{OWN}}})", "up"), Query(f"count(up{{{OWN}}})", "all")),
-        "Agents that Prometheus could scrape, of all.",
-        "Fewer than all: the agent is down, or the way to it is.",
+        "Agents that Prometheus could scrape, and all agents.",
+        "Fewer than all: an agent is down or unreachable.",
         (run("systemctl status innoscope-agent"), read("agent.md")),
         width=4,
         height=4,
     ),
     Panel(
-        "Sensors that answer",
+        "Sensors up",
         "stat",
         "none",
         (Query(level("sensor_up"), "up"), Query(f"count({series('sensor_up')})", "all")),
-        "Agents that reach their sensor. Without it there is SQL only: no stacks, no probes, no numbers from "
-        "memory.",
+        "Agents that reach their sensor. Without the sensor only SQL metrics are available: no stacks, "
+        "probes or memory metrics.",
         "Fewer than all.",
         (run("systemctl status innoscope-sensor"), read("sensor.md")),
         width=4,
         height=4,
     ),
     Panel(
-        "Collectors that fail",
+        "Failing collectors",
         "stat",
         "none",
         (Query(f"count({series('collector_success')} == 0) or vector(0)", "failing"),),
@@ -61,11 +61,11 @@ _GLANCE: Final = (
         steps=((None, GREEN), (1, RED)),
     ),
     Panel(
-        "CPU of the busiest",
+        "CPU, busiest host",
         "stat",
         "percentunit",
         (Query(f"max({rate('own_cpu_seconds', by=_EACH)})", "of one core"),),
-        "What agent and sensor take together on the host where they take most.",
+        "CPU time of agent and sensor together, on the host with the highest value.",
         "Above 5 % of a core, the agent's default budget.",
         (run("innoscope self-profile"), read("self-profile.md")),
         width=4,
@@ -76,9 +76,9 @@ _GLANCE: Final = (
         "Probes: worst overhead",
         "stat",
         "percentunit",
-        (Query(level("probe_overhead_ratio", how="max"), "of the server's CPUs"),),
-        "What the probes cost the server that they cost most.",
-        "Above the budget (1 % by default) for more than moments: the governor takes probes off.",
+        (Query(level("probe_overhead_ratio", aggregate="max"), "of the server's CPUs"),),
+        "Cost of the probes on the server with the highest value.",
+        "Above the budget (1 % by default) for more than a few seconds: the governor detaches probes.",
         (run("innoscope probes status"), read("probes.md")),
         width=4,
         height=4,
@@ -89,7 +89,7 @@ _GLANCE: Final = (
         "stat",
         "none",
         (Query(increase("series_dropped"), "dropped"),),
-        "Series left out because their label had more values than its bound.",
+        "Series dropped because a label has more values than its limit.",
         "More than 0: some sites, mutexes or wait classes are missing.",
         (read("metrics.md"), board("contention")),
         width=4,
@@ -104,8 +104,8 @@ _COST: Final = (
         "timeseries",
         "percentunit",
         (Query(rate("own_cpu_seconds", by=["instance", "process"]), "{{instance}} {{process}}"),),
-        "What agent and sensor take, as a share of one core.",
-        "More than 5 % for one of them: the agent then warns in its log.",
+        "CPU time of agent and sensor, as a share of one core.",
+        "More than 5 % for one of them: the agent logs a warning.",
         (run("innoscope self-profile"), read("self-profile.md")),
     ),
     Panel(
@@ -122,8 +122,8 @@ _COST: Final = (
         "timeseries",
         "s",
         (Query(f"max by (instance) (scrape_duration_seconds{{{OWN}}})", "{{instance}}"),),
-        "How long a scrape took, as Prometheus measured it.",
-        "Towards 1 s: some server or the sensor is waited for.",
+        "Duration of a scrape, as measured by Prometheus.",
+        "Near 1 s: a server or the sensor is slow.",
         (run("innoscope doctor"), read("agent.md")),
         width=4,
     ),
@@ -132,7 +132,7 @@ _COST: Final = (
         "timeseries",
         "short",
         (Query(f"max by (instance) (scrape_samples_scraped{{{OWN}}})", "{{instance}}"),),
-        "Series of a scrape.",
+        "Series per scrape.",
         "Thousands for one server.",
         (read("metrics.md"), read("performance.md")),
         width=4,
@@ -143,26 +143,26 @@ _PROBES: Final = (
     Panel(
         "Probes against the budget", "timeseries", "percentunit",
         (
-            Query(level("probe_overhead_ratio", by=_SERVERS, how="max"), _NAME),
-            Query(level("probe_budget_ratio", how="max"), "budget"),
+            Query(level("probe_overhead_ratio", by=_SERVERS, aggregate="max"), _NAME),
+            Query(level("probe_budget_ratio", aggregate="max"), "budget"),
         ),
-        "Cost of all probes, as a share of the CPU time that the server may use.",
-        "Above the budget for more than moments.",
+        "Cost of all probes, as a share of the server's CPUs.",
+        "Above the budget for more than a few seconds.",
         (run("innoscope probes status"), read("probes.md")),
         lines=("budget",),
     ),
     Panel(
         "Cost, by probe", "timeseries", "percentunit",
         (Query(f"topk(10, {rate('probe_cost_seconds', by=['server', 'probe'])})", _PROBE),),
-        "The ten dearest probes: CPU time of the server, as a share of one core.",
-        "One that takes most of the budget: it is the one with a duty cycle.",
+        "The ten most expensive probes: CPU time of the server, as a share of one core.",
+        "A probe that uses most of the budget: it gets a duty cycle.",
         (run("innoscope probes status"), read("performance.md")),
     ),
     Panel(
         "Hits, by probe", "timeseries", "ops",
         (Query(f"topk(10, {rate('probe_hits', by=['server', 'probe'])})", _PROBE),),
-        "The ten hottest probes.",
-        "Tens of thousands a second: the governor acts.",
+        "The ten probes with the most hits.",
+        "Tens of thousands per second: the governor reduces the duty cycle.",
         (run("innoscope probes status"), run("innoscope probes measure")),
     ),
     Panel(
@@ -170,8 +170,8 @@ _PROBES: Final = (
         (
             Query(f"bottomk(10, min by (server, probe) ({series('probe_duty_ratio')}))", _PROBE),
         ),
-        "The ten probes with the smallest share of the time in which they are attached.",
-        "Below 1 numbers are estimates; at 0 the probe is off because it would cost too much.",
+        "The ten probes with the lowest duty cycle (share of the time in which they are attached).",
+        "Below 1, counts are estimates. At 0, the probe is off because it is too expensive.",
         (run("innoscope probes status"), read("probes.md")),
         most=1,
     ),
@@ -181,18 +181,18 @@ _PROBES: Final = (
             Query(level("probe_attached", by=_SERVERS), f"{_NAME} attached"),
             Query(f"count by (instance, server) ({series('probe_attached')})", f"{_NAME} all"),
         ),
-        "Probes that are attached, of those that this server could have.",
-        "Far fewer than all: no symbols, or no rights.",
+        "Attached probes, and all probes that this server supports.",
+        "Far fewer than all: missing symbols or privileges.",
         (run("innoscope probes list"), read("symbols.md")),
     ),
     Panel(
         "Cost of a hit", "timeseries", "s",
         (
-            Query(level("probe_hit_cost_seconds", by=["instance", "probe_type"], how="max"),
+            Query(level("probe_hit_cost_seconds", by=["instance", "probe_type"], aggregate="max"),
                   "{{instance}} {{probe_type}}"),
         ),
-        "What one hit costs, as measured on that host when the sensor started.",
-        "Above 10 µs: a virtual machine that single-steps dearly; the same budget buys less.",
+        "Cost of one hit, as measured on the host when the sensor started.",
+        "Above 10 µs: single-stepping is expensive on this virtual machine, so the budget allows fewer hits.",
         (run("innoscope probes measure"), read("performance.md")),
     ),
 )  # fmt: skip
@@ -201,7 +201,7 @@ _WORK: Final = (
     Panel(
         "Failures", "table", "none",
         (Query(f"max by (instance, server, collector, reason) ({series('collector_failure_info')})", ""),),
-        "Collectors whose last run failed, and why. None is well.",
+        "Collectors whose last run failed, with the reason.",
         "*timeout*, *gone*, *refused*: the server. *denied*, *rights*, *unsupported*: the installation.",
         (run("innoscope doctor"), read("agent.md")),
         columns=(
@@ -211,20 +211,20 @@ _WORK: Final = (
     ),
     Panel(
         "Collectors: duration", "timeseries", "s",
-        (Query(level("collector_duration_seconds", by=["collector"], how="max"), "{{collector}}"),),
-        "The longest last run of each collector, over all servers.",
-        "Above 0.35 s: it is left out of the scrape and told of as `timeout`.",
+        (Query(level("collector_duration_seconds", by=["collector"], aggregate="max"), "{{collector}}"),),
+        "Duration of the last run of each collector, maximum over all servers.",
+        "Above 0.35 s: it is omitted from the scrape and reported as `timeout`.",
         (run("innoscope doctor"), read("sensor.md")),
     ),
     Panel(
-        "Looks at all threads", "timeseries", "s",
-        (Query(level("look_seconds", by=_SERVERS, how="max"), _NAME),),
-        "How long a look took, from the copy to the wait classes. Nothing is stopped meanwhile.",
-        "Above 0.1 s: very many threads, or no CPU to be had.",
+        "Snapshot duration", "timeseries", "s",
+        (Query(level("look_seconds", by=_SERVERS, aggregate="max"), _NAME),),
+        "Duration of a snapshot of all threads, from the copy to the wait classes. No thread is stopped.",
+        "Above 0.1 s: very many threads, or no free CPU.",
         (run("innoscope stacks"), read("performance.md")),
     ),
     Panel(
-        "Stacks that can be believed", "timeseries", "percentunit",
+        "Stacks by trust", "timeseries", "percentunit",
         (
             Query(
                 ratio(
@@ -234,7 +234,7 @@ _WORK: Final = (
                 "{{trust}}",
             ),
         ),
-        "Stacks by how far they can be believed: *exact*, *on_cpu* fresh from a running thread.",
+        "Stacks by trust level: *exact*, or *on_cpu* (a fresh sample of a running thread).",
         "More than a few percent *incomplete* or *torn*.",
         (run("innoscope stacks"), read("architecture.md")),
         stacked=True, most=1,
@@ -242,14 +242,13 @@ _WORK: Final = (
     Panel(
         "Restarts", "timeseries", "short",
         (
-            Query(increase("sensor_restarts", by=_EACH), "{{instance}} another sensor"),
+            Query(increase("sensor_restarts", by=_EACH), "{{instance}} sensor"),
             Query(increase("own_thread_restarts", by=["instance", "process"]), "{{instance}} {{process}}"),
             Query(increase("sensor_watch_failures", by=_EACH), "{{instance}} server not watched"),
             Query(series("own_threads_stuck"), "{{instance}} stuck in {{process}}"),
         ),
-        "Sensors and threads that were replaced, threads that hang, servers that could not be watched.",
-        "A sensor that comes and goes: it is killed, or it fails. Threads that hang: the log names the "
-        "server.",
+        "Restarts of sensors and threads, hung threads, and servers that could not be watched.",
+        "Repeated restarts of a sensor: it is killed, or it fails. Hung threads: the log names the server.",
         (run("journalctl -u innoscope-sensor"), run("journalctl -u innoscope-agent")),
     ),
     Panel(
@@ -258,9 +257,9 @@ _WORK: Final = (
             Query(f"topk(10, max by (server, name) (abs({series('memory_sql_difference')})))",
                   "{{server}} {{name}}"),
         ),
-        "The ten largest differences between what memory and SQL tell, read one after the other.",
-        "A number that stands still and differs for long: a wrong offset. Small differences of what moves "
-        "are none.",
+        "The ten largest differences between values read from memory and over SQL, one after the other.",
+        "A constant value that differs for minutes: a wrong offset. Small differences of changing values "
+        "are normal.",
         (run("innoscope doctor"), read("memory.md")),
     ),
 )  # fmt: skip
@@ -271,13 +270,13 @@ _PUSH: Final = (
         "timeseries",
         "short",
         (
-            Query(increase("push_profiles", by=_EACH), "{{instance}} taken"),
+            Query(increase("push_profiles", by=_EACH), "{{instance}} accepted"),
             Query(increase("push_failures", by=["instance", "reason"]), "{{instance}} failed: {{reason}}"),
-            Query(increase("push_dropped", by=["instance", "reason"]), "{{instance}} given up: {{reason}}"),
+            Query(increase("push_dropped", by=["instance", "reason"]), "{{instance}} dropped: {{reason}}"),
         ),
-        "Profiles that the receiver of [push] took, attempts that failed, profiles that were given up. Empty "
-        "where nothing is pushed.",
-        "Failures that go on; anything given up is lost.",
+        "Profiles accepted by the receiver of [push], failed attempts, and dropped profiles. Empty if "
+        "nothing is pushed.",
+        "Repeated failures; dropped profiles are lost.",
         (run("innoscope agent --push-once"), read("fleet.md")),
         width=8,
     ),
@@ -286,16 +285,16 @@ _PUSH: Final = (
         "timeseries",
         "bytes",
         (
-            Query(rate("push_bytes", by=_EACH), "{{instance}} pushed a second"),
+            Query(rate("push_bytes", by=_EACH), "{{instance}} pushed per second"),
             Query(level("push_queue_bytes", by=_EACH), "{{instance}} waiting"),
         ),
-        "What goes out, gzipped, and what waits in the agent's memory.",
-        "Waiting bytes that grow: the receiver does not keep up or is away.",
+        "Bytes sent (gzip), and bytes that wait in the agent's memory.",
+        "Growing waiting bytes: the receiver is slow or unavailable.",
         (run("innoscope agent --push-once"), read("fleet.md")),
         width=8,
     ),
     Panel(
-        "Since the last profile was taken",
+        "Time since last push",
         "timeseries",
         "s",
         (
@@ -304,8 +303,8 @@ _PUSH: Final = (
                 "{{instance}}",
             ),
         ),
-        "How long ago the receiver took a profile.",
-        "More than a few of push.interval_seconds.",
+        "Time since the receiver accepted a profile.",
+        "More than a few times push.interval_seconds.",
         (run("journalctl -u innoscope-agent"), read("fleet.md")),
         width=8,
     ),
@@ -317,7 +316,7 @@ _WHICH: Final = (
         "table",
         "none",
         (Query(f"max by (instance, version) ({series('build_info')})", ""),),
-        "Which Innoscope runs where.",
+        "Innoscope's version on each host.",
         "Versions that differ for longer than an upgrade takes.",
         (run("innoscope --version"), read("agent.md")),
         width=24,
@@ -329,14 +328,14 @@ _WHICH: Final = (
 DASHBOARD: Final = Dashboard(
     "innoscope-agent",
     "Innoscope / Agent",
-    "What Innoscope itself takes, whether its parts work, and what it leaves out.",
+    "The cost of Innoscope itself, the state of its parts, and what it omits.",
     (
         Row("At a glance", _GLANCE),
         Row("Cost", _COST),
         Row("Probes", _PROBES),
-        Row("Collectors and looks", _WORK),
+        Row("Collectors and snapshots", _WORK),
         Row("Push", _PUSH),
-        Row("Which Innoscope", _WHICH),
+        Row("Versions", _WHICH),
     ),
     one_server=False,
 )

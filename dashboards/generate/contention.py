@@ -1,4 +1,4 @@
-"""Locks and latches: who waits for whom, and what the waiting costs."""
+"""The dashboard of lock and latch contention."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from generate.model import STACKS, Dashboard, Panel, Query, Row, board, read, run
 from generate.queries import calls, inside, level, quantile, rate, ratio
 
-#: Wait classes in which a thread waits for another one.
+#: Wait classes in which a thread waits for another thread.
 _LOCKISH: Final = (
     'wait=~"row_lock|metadata_lock|table_lock|user_lock|opening_tables|spin|mutex_wait|deadlock_search|group_commit'
     '|allocator"'
@@ -21,9 +21,8 @@ _WHO: Final = (
         "short",
         (Query(f"{rate('thread_seconds', _LOCKISH, by=['wait'])} > 0", "{{wait}}"),),
         "Average number of threads in the wait classes of locks, latches and mutexes.",
-        "A band that stays: everybody behind it waits for one. `row_lock` is the application's, `mutex_wait` "
-        "and `spin` "
-        "are the server's, `metadata_lock` is a DDL statement or `FLUSH TABLES`.",
+        "A band that persists: its threads wait for one holder. `row_lock` is caused by the application, "
+        "`mutex_wait` and `spin` by the server, `metadata_lock` by a DDL statement or `FLUSH TABLES`.",
         (STACKS, board("server"), run("innoscope stacks --by wait"), read("waits.md")),
         width=16,
         height=9,
@@ -38,8 +37,8 @@ _WHO: Final = (
                 ratio(rate("thread_seconds", _LOCKISH), f"({rate('thread_seconds', _WORK)} > 0)"), "waiting"
             ),
         ),
-        "Of the threads with work, those that wait for another thread.",
-        "Above 50 %: more clients make it slower, not faster.",
+        "Share of the threads with work that wait for another thread.",
+        "Above 50 %: more clients make the server slower, not faster.",
         (board("server"), run("innoscope profile --off-cpu")),
         height=9,
         most=1,
@@ -56,8 +55,8 @@ _ROW_LOCKS: Final = (
             Query(inside("row_lock_wait_seconds"), "on average, waits that ended"),
             Query(rate("thread_seconds", 'wait="row_lock"'), "on average, by stacks"),
         ),
-        "Waiters for rows.",
-        "Tens for long: one row, or one long transaction.",
+        "Threads that wait for row locks.",
+        "Tens of threads for minutes: a hot row, or a long transaction.",
         (run("innoscope stacks --wait row_lock --queries"), board("server")),
     ),
     Panel(
@@ -65,7 +64,7 @@ _ROW_LOCKS: Final = (
         "timeseries",
         "ops",
         (Query(rate("row_lock_waits"), "waits"),),
-        "Waits for row locks begun a second.",
+        "Row lock waits per second.",
         "As many as there are statements: a hot row.",
         (run("innoscope stacks --wait row_lock --queries"), run("innoscope toggle show thread_concurrency")),
     ),
@@ -74,11 +73,11 @@ _ROW_LOCKS: Final = (
         "timeseries",
         "s",
         (
-            Query(quantile(0.5, "row_lock_wait_seconds"), "median"),
-            Query(quantile(0.99, "row_lock_wait_seconds"), "99 of 100"),
+            Query(quantile(0.5, "row_lock_wait_seconds"), "p50"),
+            Query(quantile(0.99, "row_lock_wait_seconds"), "p99"),
         ),
-        "How long waits for row locks took that ended.",
-        "Towards `innodb_lock_wait_timeout` (50 s): they end in errors.",
+        "Duration of row lock waits, counted when they end.",
+        "Near `innodb_lock_wait_timeout` (50 s): the statements fail.",
         (run("innoscope stacks --wait row_lock --queries"), read("waits.md")),
     ),
 )
@@ -89,8 +88,8 @@ _DEADLOCKS: Final = (
         "timeseries",
         "ops",
         (Query(rate("deadlock_searches"), "searches"),),
-        "Searches for a deadlock, one at each row-lock wait.",
-        "Not the number is bad but what each costs, beside.",
+        "Deadlock searches per second, one for each row lock wait.",
+        "The number is harmless; see their duration in the panel on the right.",
         (run("innoscope trace deadlock_search"), board("server")),
         width=6,
     ),
@@ -100,7 +99,8 @@ _DEADLOCKS: Final = (
         "s",
         (Query(ratio(rate("deadlock_search_seconds"), f"({rate('deadlock_searches')} > 0)"), "on average"),),
         "Average time of a deadlock search.",
-        "Milliseconds: it grows with the queue, and everybody waits for the mutex that it holds.",
+        "Milliseconds: the duration grows with the queue, and other threads wait for the mutex that it "
+        "holds.",
         (run("innoscope trace deadlock_search --callers"), run("innoscope toggle show deadlock_detection")),
         width=6,
     ),
@@ -112,8 +112,8 @@ _DEADLOCKS: Final = (
             Query(rate("deadlock_search_seconds"), "by probe"),
             Query(rate("thread_seconds", 'wait="deadlock_search"'), "by stacks"),
         ),
-        "Threads in a search on average; only one at a time can be.",
-        "Above 10 %. At 100 % the server does nothing else.",
+        "Average number of threads in a deadlock search; at most one thread can be.",
+        "Above 10 %. At 100 %, the server does nothing else.",
         (run("innoscope toggle show deadlock_detection"), run("innoscope toggle show thread_concurrency")),
         width=6,
     ),
@@ -122,8 +122,8 @@ _DEADLOCKS: Final = (
         "timeseries",
         "ops",
         (Query(rate("deadlocks"), "found"),),
-        "Deadlocks found a second (MySQL 5.5 and 5.6 do not tell).",
-        "More than a few a minute: transactions take the same rows in different orders.",
+        "Deadlocks per second (not available in MySQL 5.5 and 5.6).",
+        "More than a few per minute: transactions lock the same rows in different orders.",
         (run("innoscope stacks --wait row_lock --queries"), read("waits.md")),
         width=6,
     ),
@@ -139,7 +139,7 @@ _LATCHES: Final = (
             Query(rate("spin_os_waits"), "ended in a sleep"),
             Query(calls("latch_wait_seconds"), "sleeps, by probe"),
         ),
-        "Requests for a mutex or rw-lock that found it taken, and those that slept for it.",
+        "Contended requests for a mutex or rw-lock, and those that had to sleep.",
         "Most spin waits end in a sleep: the holder is slow, or not on a CPU.",
         (run("innoscope stacks --wait mutex_wait"), run("innoscope toggle show spin_delay")),
         width=6,
@@ -149,8 +149,8 @@ _LATCHES: Final = (
         "timeseries",
         "short",
         (Query(ratio(rate("spin_rounds"), f"({rate('spin_waits')} > 0)"), "rounds"),),
-        "How many rounds a spin wait takes on average (`innodb_sync_spin_loops` is the most).",
-        "Near the most: spinning does not help, it only burns CPU time.",
+        "Average number of rounds of a spin wait (`innodb_sync_spin_loops` is the maximum).",
+        "Near the maximum: spinning only wastes CPU time.",
         (run("innoscope toggle show spin_rounds"), board("server")),
         width=6,
     ),
@@ -159,11 +159,11 @@ _LATCHES: Final = (
         "timeseries",
         "s",
         (
-            Query(quantile(0.5, "latch_wait_seconds"), "median"),
-            Query(quantile(0.99, "latch_wait_seconds"), "99 of 100"),
+            Query(quantile(0.5, "latch_wait_seconds"), "p50"),
+            Query(quantile(0.99, "latch_wait_seconds"), "p99"),
         ),
-        "How long threads slept for a latch.",
-        "Above 10 ms: whoever holds it does I/O meanwhile.",
+        "Time that threads slept while waiting for a latch.",
+        "Above 10 ms: the holder does I/O.",
         (run("innoscope profile --off-cpu"), run("innoscope stacks --wait mutex_wait")),
         width=6,
     ),
@@ -172,10 +172,10 @@ _LATCHES: Final = (
         "timeseries",
         "ops",
         (Query(f"topk(10, {rate('latch_spin_waits', by=['site'])})", "{{site}}"),),
-        "The ten sites (file:line of the request) with the most contended requests. Empty until the sensor "
-        "runs with "
-        "the probe family `spin`, which is off by default (MySQL 5.5 and 5.6; rw-locks also later).",
-        "One site far above all others: that is the mutex.",
+        "The ten sites (file:line of the request) with the most contended requests. Empty unless the probe "
+        "family `spin` is enabled, which is off by default (MySQL 5.5 and 5.6; rw-locks also in later "
+        "versions).",
+        "One site far above all others: this latch is the bottleneck.",
         (run("innoscope trace mutex_spin --callers"), read("probes.md")),
         width=6,
     ),
@@ -196,7 +196,7 @@ _MUTEXES: Final = (
         "timeseries",
         "short",
         (Query(f"topk(10, {inside('mutex_wait_seconds', by=['mutex'])})", "{{mutex}}"),),
-        "Threads in such a wait on average, by mutex.",
+        "Average number of waiting threads, by mutex.",
         "Above 1 for one of them.",
         (run("innoscope stacks --wait mutex_wait"), run("innoscope profile --off-cpu")),
     ),
@@ -206,7 +206,7 @@ _MUTEXES: Final = (
         "s",
         (Query(quantile(0.99, "mutex_wait_seconds", by=["mutex"]), "{{mutex}}"),),
         "99 of 100 waits for it were shorter.",
-        "Above 10 ms: it is held over I/O.",
+        "Above 10 ms: it is held during I/O.",
         (run("innoscope profile --off-cpu"), read("profile.md")),
     ),
 )
@@ -217,8 +217,8 @@ _TABLES: Final = (
         "timeseries",
         "ops",
         (Query(rate("table_opens"), "by the server"), Query(rate("innodb_table_opens"), "by InnoDB")),
-        "Tables that had to be opened because they were not in the table cache.",
-        "Tens a second on a server at work: `table_open_cache` is too small.",
+        "Tables opened because they were not in the table cache.",
+        "Tens per second on a busy server: `table_open_cache` is too small.",
         (run("innoscope stacks --wait opening_tables"), board("server")),
     ),
     Panel(
@@ -226,7 +226,7 @@ _TABLES: Final = (
         "timeseries",
         "ops",
         (Query(calls("statistics_update_seconds"), "collected"),),
-        "How often index statistics are collected.",
+        "Collections of index statistics per second.",
         "As often as tables are opened: each open reads pages.",
         (run("innoscope stacks --wait statistics"), run("innoscope trace statistics_update --callers")),
     ),
@@ -234,8 +234,8 @@ _TABLES: Final = (
         "Time to collect statistics",
         "timeseries",
         "s",
-        (Query(quantile(0.99, "statistics_update_seconds"), "99 of 100"),),
-        "Duration of collecting statistics of a table.",
+        (Query(quantile(0.99, "statistics_update_seconds"), "p99"),),
+        "Time to collect the statistics of a table.",
         "Seconds: statements that open the table wait for it.",
         (run("innoscope stacks --wait statistics"), read("waits.md")),
     ),
@@ -247,7 +247,7 @@ _SPREAD: Final = (
         "timeseries",
         "short",
         (Query(f"{level('threads', by=['wait'])} > 0", "{{wait}}"),),
-        "Threads by wait class at the last look, idle ones included.",
+        "Threads by wait class in the last snapshot, including idle threads.",
         "Hundreds in one class that is not *idle*.",
         (STACKS, board("server"), run("innoscope top")),
         width=24,

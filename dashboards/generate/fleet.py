@@ -1,4 +1,4 @@
-"""All servers, worst first. Everything here comes from recording rules (dashboards/alerts/recording.yaml)."""
+"""All servers, worst first. All queries use recording rules (dashboards/alerts/recording.yaml)."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _NUMBERS: Final = (
      ((None, RED), (0, GREEN))),
     ("checkpoint_age_ratio:max5m", "checkpoint age", "percentunit",
      ((None, GREEN), (0.5, YELLOW), (0.75, ORANGE), (0.875, RED))),
-    ("fsync_seconds:p99_5m", "fsync, 99 of 100", "s", ((None, GREEN), (0.05, ORANGE), (0.5, RED))),
+    ("fsync_seconds:p99_5m", "fsync p99", "s", ((None, GREEN), (0.05, ORANGE), (0.5, RED))),
     ("row_lock_thread_seconds:rate5m", "in row locks", "short", ((None, GREEN), (10, ORANGE))),
     ("deadlock_search_seconds:rate5m", "deadlock search", "percentunit",
      ((None, GREEN), (0.1, ORANGE), (0.5, RED))),
-    ("read_ahead_useful:ratio_rate5m", "read-ahead of use", "percentunit",
+    ("read_ahead_useful:ratio_rate5m", "useful read-ahead", "percentunit",
      ((None, RED), (0.5, ORANGE), (0.8, GREEN))),
     ("history_list_length:max5m", "history", "short", ((None, GREEN), (1_000_000, ORANGE))),
     ("toggles_in_force:count", "changes", "short", ((None, GREEN), (1, BLUE))),
@@ -51,12 +51,12 @@ _NUMBERS: Final = (
 
 
 def _column(index: int) -> str:
-    """The field that the merged table has for its query of that place."""
+    """Return the merged table's field of the query with that index."""
     return f"Value #{chr(ord('A') + index)}"
 
 
 def _count(title: str, condition: str, shows: str, bad: str, step: str) -> Panel:
-    """How many servers are in a state."""
+    """Return a panel that counts the servers in a state."""
     return Panel(
         title, "stat", "none", (Query(f"count({condition}) or vector(0)", "servers"),), shows, bad,
         (board("server"), run(step)), width=4, height=4, steps=((None, GREEN), (1, RED)),
@@ -67,26 +67,26 @@ _GLANCE: Final = (
     Panel(
         "Servers", "stat", "none",
         (Query(f"count({recorded('mysqld_up:min5m')} or {recorded('sql_up:min5m')})", "servers"),),
-        "Servers that the agents tell of; one that ended is told of for an hour.",
-        "Fewer than there should be: an agent is down.",
+        "Servers that the agents report. A server that ended is reported for another hour.",
+        "Fewer than expected: an agent is down.",
         (board("agent"), run("innoscope targets")), width=4, height=4,
     ),
     _count(
         "Down or stopped",
         f"{recorded('mysqld_up:min5m')} == 0 or "
         f"{recorded('mysqld_stopped:max5m')} == 1",
-        "Servers that were not there, or stopped by a signal, at some time of the last five minutes.",
+        "Servers that had ended or were stopped by a signal at some time in the last 5 min.",
         "More than 0.", "innoscope unstick",
     ),
     _count(
-        "No answer over SQL", f"{recorded('sql_up:min5m')} == 0",
-        "Servers that did not answer at some time of the last five minutes.",
-        "More than 0: they hang, are full, or the account is wrong.", "innoscope doctor",
+        "SQL down", f"{recorded('sql_up:min5m')} == 0",
+        "Servers that did not answer SQL at some time in the last 5 min.",
+        "More than 0: the server hangs, has no free connection, or the account is wrong.", "innoscope doctor",
     ),
     _count(
         "Above the dirty limit", f"{recorded('buffer_pool_dirty_headroom_ratio:min5m')} < 0",
-        "Servers with more dirty pages than they were asked to keep.",
-        "The same ones for hours.", "innoscope toggle show dirty_page_limit",
+        "Servers with more dirty pages than their limit.",
+        "The same servers for hours.", "innoscope toggle show dirty_page_limit",
     ),
     _count(
         "In a flushing storm", f"{recorded('checkpoint_age_ratio:max5m')} > 0.875",
@@ -95,7 +95,7 @@ _GLANCE: Final = (
     ),
     _count(
         "With stalled threads", f"{recorded(_STALLED)} > 5",
-        "Servers with more than five threads that get on with nothing: they wait for locks, latches, redo or "
+        "Servers with more than 5 stalled threads: threads that wait for locks, latches, redo space or "
         "pages.",
         "More than 0.", "innoscope stacks --by wait",
     ),
@@ -105,10 +105,9 @@ _TABLE: Final = (
     Panel(
         "Servers, worst first", "table", "short",
         tuple(Query(recorded(rule), "") for rule, *_ in _NUMBERS),
-        "One line for each server, over the last five minutes. A click on the server opens its dashboard, "
-        "one on the "
-        "agent its page.",
-        "What is red. Stalled threads come first: they are what users feel.",
+        "One row per server, over the last 5 min. Click a server to open its dashboard, an agent to open "
+        "its page.",
+        "Red cells. The table is sorted by stalled threads, which users notice first.",
         (board("server"), board("contention"), board("dirty-page"), read("dashboards.md")),
         width=24, height=12, sort="stalled threads",
         columns=(
@@ -126,12 +125,12 @@ _LEGEND: Final = "{{server}} at {{instance}}"
 
 
 def _worst(title: str, rule: str, unit: str, bad: str, *then: str, down: bool = False) -> Panel:
-    """The ten worst servers by a rule; ``down``: the smallest are."""
+    """Return a panel of the ten worst servers by a rule. With ``down``, the lowest values are the worst."""
     pick = "bottomk" if down else "topk"
     which = "lowest" if down else "highest"
     return Panel(
         title, "timeseries", unit, (Query(f"{pick}(10, {recorded(rule)})", _LEGEND),),
-        f"The ten servers where it is {which}, over five minutes each.", bad,
+        f"The ten servers with the {which} values, over 5 min.", bad,
         (board("server"), *(board(name) for name in then)),
         width=6, least=None if down else 0,
     )  # fmt: skip
@@ -142,8 +141,9 @@ _SHARE: Final = Panel(
     (
         Query(f"sum by (wait) (server_wait:innoscope_thread_seconds:rate5m{{{SERVER}}})", "{{wait}}"),
     ),
-    "Threads of all servers by wait class, idle ones left out.",
-    "A class that grows on all servers at once: storage or network, not one application.",
+    "Threads of all servers by wait class, without idle threads.",
+    "A class that grows on all servers at the same time: the cause is storage or network, not one "
+    "application.",
     (board("contention"), read("waits.md")),
     width=12, stacked=True,
 )  # fmt: skip
@@ -155,32 +155,33 @@ _WORST: Final = (
     _worst("Row-lock waits", "row_lock_waits:rate5m", "ops", "As many as statements.", "contention"),
     _worst("Deadlock search", "deadlock_search_seconds:rate5m", "percentunit", "Above 10 %.", "contention"),
     _worst("Spin rounds", "spin_rounds:rate5m", "ops", "Millions.", "contention"),
-    _worst("Threads that spin", "spin_thread_seconds:rate5m", "short", "As many as CPUs.", "contention"),
+    _worst("Spinning threads", "spin_thread_seconds:rate5m", "short", "As many as CPUs.", "contention"),
 )  # fmt: skip
 
 _STORAGE: Final = (
-    _worst("fsync, 99 of 100", "fsync_seconds:p99_5m", "s",
-           "One host far above the others: its storage.", "dirty-page"),
-    _worst("fsyncs", "fsync_seconds_count:rate5m", "ops", "At what the device can do.", "dirty-page"),
+    _worst("fsync p99", "fsync_seconds:p99_5m", "s",
+           "One host far above the others: its storage is slow.", "dirty-page"),
+    _worst("fsyncs", "fsync_seconds_count:rate5m", "ops", "At the limit of the device.", "dirty-page"),
     Panel(
         "fsync by kind of file", "timeseries", "s",
         (
             Query(f"max by (file) (server_file:innoscope_fsync_seconds:p99_5m{{{SERVER}}})", "{{file}}"),
         ),
-        "The worst server's 99th percentile for each kind of file.",
+        "The p99 of the worst server, for each kind of file.",
         "*redo* above 10 ms.",
         (board("dirty-page"), read("waits.md")), width=6,
     ),
     _worst("Checkpoint age", "checkpoint_age_ratio:max5m", "percentunit", "Above 87.5 %.", "dirty-page"),
-    _worst("Redo made", "redo_written_bytes:rate5m", "Bps", "A jump without more statements.", "dirty-page"),
+    _worst("Redo written", "redo_written_bytes:rate5m", "Bps",
+           "A jump without more statements.", "dirty-page"),
     _worst("Dirty pages", "buffer_pool_dirty_ratio:max5m", "percentunit", "Near their limit.", "dirty-page"),
     _worst("Dirty headroom", "buffer_pool_dirty_headroom_ratio:min5m", "percentunit",
-           "Below 0: the limit does not hold.", "dirty-page", down=True),
+           "Below 0: the limit is exceeded.", "dirty-page", down=True),
     _worst("Waits for a free page", "free_block_waits:rate5m", "ops", "More than 0.", "dirty-page"),
-    _worst("Pages read", "buffer_pool_pages_read:rate5m", "ops", "At what the device can do."),
+    _worst("Pages read", "buffer_pool_pages_read:rate5m", "ops", "At the limit of the device."),
     _worst("Pages written", "buffer_pool_pages_written:rate5m", "ops",
-           "A jump on many hosts at once: a job.", "dirty-page"),
-    _worst("Read-ahead of use", "read_ahead_useful:ratio_rate5m", "percentunit", "Below 50 %.", down=True),
+           "A jump on many hosts at the same time: a scheduled job.", "dirty-page"),
+    _worst("Useful read-ahead", "read_ahead_useful:ratio_rate5m", "percentunit", "Below 50 %.", down=True),
     _worst("History list", "history_list_length:max5m", "short", "Growth for hours.", "dirty-page"),
 )  # fmt: skip
 
@@ -188,7 +189,7 @@ _LOAD: Final = (
     _worst("Statements", "statements:rate5m", "ops", "One server with most of the load."),
     _worst("CPUs in use", "mysqld_cpu_seconds:rate5m", "short", "As many as the host has."),
     _worst("Busy threads", "busy_threads:rate5m", "short", "Many times the CPUs.", "contention"),
-    _worst("Connections", "connections:ratio", "percentunit", "Above 95 %: nobody else gets in."),
+    _worst("Connections", "connections:ratio", "percentunit", "Above 95 %: soon no client can connect."),
 )
 
 _AGENT_LEGEND: Final = "{{instance}}"
@@ -205,13 +206,14 @@ def _agents(title: str, rule: str, unit: str, shows: str, bad: str) -> Panel:
 
 _AGENTS: Final = (
     _agents("Innoscope's CPU time", "instance:innoscope_own_cpu_seconds:rate5m", "percentunit",
-            "The ten agents (with their sensors) that take most, as a share of one core.", "Above 5 %."),
+            "The ten agents with the highest CPU time, including their sensors, as a share of one core.",
+            "Above 5 %."),
     _agents("Innoscope's memory", "instance:innoscope_own_resident_memory_bytes:sum", "bytes",
-            "The ten agents (with their sensors) that occupy most.", "Above 200 MB."),
+            "The ten agents with the most memory, including their sensors.", "Above 200 MB."),
     _agents("Servers of an agent", "instance:innoscope_servers:count", "short",
-            "The ten agents with most servers.", "One less than before."),
+            "The ten agents with the most servers.", "One less than before."),
     _agents("Cost of probes", "probe_overhead_ratio:avg5m", "percentunit",
-            "The ten servers whose probes cost most.", "Above the budget, 1 % by default."),
+            "The ten servers with the most expensive probes.", "Above the budget, 1 % by default."),
 )  # fmt: skip
 
 DASHBOARD: Final = Dashboard(

@@ -1,4 +1,4 @@
-"""A whole dashboard as Grafana's JSON: its variables, its links, and where each panel is."""
+"""Convert a dashboard to Grafana's JSON: its variables, its links, and the positions of its panels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-#: Of Grafana 11. What is newer migrates it when it is loaded; nothing in it is younger.
+#: Schema of Grafana 11. Newer versions migrate it when they load it.
 _SCHEMA_VERSION: Final = 39
 _WIDTH: Final = 24
 TAG: Final = "innoscope"
@@ -23,7 +23,7 @@ _ALPHABETICAL: Final = 1
 
 
 def dashboard(one: Dashboard, titles: Mapping[str, str]) -> Json:
-    """``titles`` are those of all dashboards, by uid."""
+    """Return the JSON; ``titles`` maps the uids of all dashboards to their titles."""
     return {
         "uid": one.uid,
         "title": one.title,
@@ -66,7 +66,7 @@ def _variables(one: Dashboard) -> Iterator[Json]:
 
 
 def _variable(name: str, query: str, *, everything: bool) -> Json:
-    """``everything``: all are chosen at first; else the first one is."""
+    """Return a variable. Initially all values are selected with ``everything``, otherwise the first one."""
     chosen: Json = {"selected": True, "text": ["All"], "value": ["$__all"]}
     return {
         "name": name,
@@ -141,7 +141,7 @@ def _heading(row: Row, number: int, y: int) -> Json:
 
 
 def _positions(row: Row, y: int) -> Iterator[tuple[Panel, Mapping[str, int]]]:
-    """From left to right; a new line where one is full."""
+    """Place the panels from left to right, and start a new line when one is full."""
     x, height = 0, 0
     for each in row.panels:
         if x + each.width > _WIDTH:

@@ -1,4 +1,4 @@
-"""What a dashboard is made of, as data; ``panels`` and ``frame`` turn it into Grafana's JSON."""
+"""Data model of a dashboard; ``panels`` and ``frame`` convert it to Grafana's JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLUE: Final = "blue"
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One target; ``legend`` names its series, and in a table its column."""
+    """One query of a panel; ``legend`` names its series, or its column in a table."""
 
     expr: str
     legend: str
@@ -26,7 +26,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where to go next: a dashboard (uid), a command to run on the host, a page in docs/, the agent's."""
+    """A next step for the reader: a dashboard (uid), a command, a page in docs/, or the agent's page."""
 
     dashboard: str = ""
     command: str = ""
@@ -36,7 +36,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One of a table: the name of its field, its heading, and what is special about it."""
+    """A column of a table: its field, its heading, and its format."""
 
     field: str
     title: str
@@ -47,9 +47,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """``shows``, ``bad`` and ``then`` become the description.
+    """A panel. ``shows``, ``bad`` and ``then`` become its description.
 
-    ``columns`` are those of a table; ``lines`` are series drawn as dashed lines and not stacked (limits);
+    ``columns`` are for tables; ``lines`` are series drawn as dashed lines and not stacked (limits);
     ``colors`` are those of series; ``names`` are texts for values, each with a color.
     """
 
@@ -84,7 +84,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """``one_server``: it is about one server, of one agent, at a time."""
+    """A dashboard. With ``one_server`` it shows one server of one agent at a time."""
 
     uid: str
     title: str
@@ -95,19 +95,19 @@ class Dashboard:
 
 
 def board(name: str) -> Step:
-    """Another of our dashboards, by the last part of its uid."""
+    """Return a step to another dashboard, by the last part of its uid."""
     return Step(dashboard=f"innoscope-{name}")
 
 
 def run(command: str) -> Step:
-    """A command on the server's host."""
+    """Return a step that runs a command on the server's host."""
     return Step(command=command)
 
 
 def read(page: str) -> Step:
-    """A page of the documentation."""
+    """Return a step to a page of the documentation."""
     return Step(page=page)
 
 
-#: The page of the agent that tells of the server, which has its stacks.
+#: A step to the live page of the server's agent, which has its stacks.
 STACKS: Final = Step(agent=True)

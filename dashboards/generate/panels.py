@@ -1,4 +1,4 @@
-"""One panel as Grafana's JSON."""
+"""Convert a panel to Grafana's JSON."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-#: The version of Grafana that wrote the like of these panels: what is older is migrated when it is loaded.
+#: Version of the panels' format. Newer versions of Grafana migrate them when they load them.
 _PLUGIN_VERSION: Final = "11.0.0"
 SOURCE: Final[Mapping[str, str]] = {"type": "prometheus", "uid": "${datasource}"}
-#: Works with one instance chosen.
+#: Valid if a single instance is selected.
 AGENT_PAGE: Final = "http://${instance}/"
-#: Keeps what was chosen, and the time, on the way to another dashboard.
+#: Query that passes the selected variables and the time range to another dashboard.
 _KEPT: Final = "&".join(
     (
         "${__url_time_range}",
@@ -29,7 +29,7 @@ _REDUCED: Final = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 
 
 def panel(one: Panel, number: int, position: Mapping[str, int], titles: Mapping[str, str]) -> Json:
-    """``titles`` are those of all dashboards, by uid."""
+    """Return the JSON; ``titles`` maps the uids of all dashboards to their titles."""
     make = {"timeseries": _timeseries, "stat": _stat, "table": _table, "heatmap": _heatmap}[one.kind]
     return {
         "id": number,
@@ -77,18 +77,18 @@ def _link(step: Step, titles: Mapping[str, str]) -> Json:
 
 def _target(one: Panel, ref: str, index: int) -> Json:
     query = one.queries[index]
-    how: Json = {"range": True, "instant": False}
+    mode: Json = {"range": True, "instant": False}
     if one.kind == "table":
-        how = {"range": False, "instant": True, "format": "table"}
+        mode = {"range": False, "instant": True, "format": "table"}
     elif one.kind == "heatmap":
-        how["format"] = "heatmap"
+        mode["format"] = "heatmap"
     return {
         "refId": ref,
         "datasource": dict(SOURCE),
         "editorMode": "code",
         "expr": query.expr,
         "legendFormat": query.legend,
-        **how,
+        **mode,
     }
 
 
@@ -140,7 +140,7 @@ def _timeseries(one: Panel) -> Json:
 
 
 def _line(name: str) -> Json:
-    """A limit: dashed, red, neither stacked nor filled."""
+    """Return the overrides of a limit: a red dashed line, neither stacked nor filled."""
     values: Json = {
         "custom.stacking": {"mode": "none", "group": "A"},
         "custom.fillOpacity": 0,
@@ -193,7 +193,7 @@ def _heatmap(one: Panel) -> Json:
             "exemplars": {"color": "rgba(255,0,255,0.7)"},
             "filterValues": {"le": 1e-9},
             "legend": {"show": True},
-            "rowsFrame": {"layout": "auto", "value": "a second"},
+            "rowsFrame": {"layout": "auto", "value": "per second"},
             "showValue": "never",
             "tooltip": {"mode": "single", "yHistogram": False, "showColorScale": False},
             "yAxis": {"axisPlacement": "left", "reverse": False, "unit": one.unit},

@@ -1,4 +1,4 @@
-"""One server at a glance."""
+"""The dashboard of one server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from generate.queries import (
     series,
 )  # fmt: skip
 
-#: Waits in which nothing is wanted of the server.
+#: Wait classes of threads without work.
 IDLE: Final = 'wait!~"idle|background_idle|user_sleep"'
 
 _GLANCE: Final = (
@@ -38,24 +38,23 @@ _GLANCE: Final = (
         "Process",
         "stat",
         "none",
-        (Query(level("mysqld_up", how="min"), "process"),),
-        "Whether the server's process is there.",
-        "*gone*: it ended or was killed. Its series stay for an hour.",
+        (Query(level("mysqld_up", aggregate="min"), "process"),),
+        "Whether the server's process is running.",
+        "*ended*: it ended or was killed. It is reported for another hour.",
         (run("innoscope targets"), read("agent.md")),
         width=3,
         height=4,
         steps=((None, RED), (1, GREEN)),
-        names=((0, "gone", RED), (1, "up", GREEN)),
+        names=((0, "ended", RED), (1, "up", GREEN)),
     ),
     Panel(
         "SQL",
         "stat",
         "none",
-        (Query(level("sql_up", how="min"), "SQL"),),
-        "Whether the server answered the agent's statement in time.",
-        "*no answer* while the process is up: it hangs, is full (`max_connections`), or the account is "
-        "wrong. The "
-        "numbers from memory, stacks and probes go on.",
+        (Query(level("sql_up", aggregate="min"), "SQL"),),
+        "Whether the server answered the agent's query in time.",
+        "*no answer* while the process is up: it hangs, has no free connection (`max_connections`), or the "
+        "account is wrong. Metrics from memory, stacks and probes are still available.",
         (run("innoscope doctor"), board("agent")),
         width=3,
         height=4,
@@ -63,25 +62,35 @@ _GLANCE: Final = (
         names=((0, "no answer", RED), (1, "answers", GREEN)),
     ),
     Panel(
-        "Held",
+        "Stopped or traced",
         "stat",
         "none",
-        (Query(f"{level('mysqld_stopped', how='max')} + 2 * {level('mysqld_traced', how='max')}", "state"),),
-        "Whether a signal has stopped the process, or a debugger holds it.",
-        "Anything but *runs*: a debugger was left behind. A traced server may run, but slowly.",
+        (
+            Query(
+                f"{level('mysqld_stopped', aggregate='max')} + 2 * {level('mysqld_traced', aggregate='max')}",
+                "state",
+            ),
+        ),
+        "Whether the process is stopped by a signal or traced by a debugger.",
+        "Anything but *running*: a debugger is still attached. A traced server may run, but slowly.",
         (run("innoscope unstick"), read("toggles.md")),
         width=3,
         height=4,
         steps=((None, GREEN), (1, RED)),
-        names=((0, "runs", GREEN), (1, "stopped", RED), (2, "traced", ORANGE), (3, "stopped, traced", RED)),
+        names=(
+            (0, "running", GREEN),
+            (1, "stopped", RED),
+            (2, "traced", ORANGE),
+            (3, "stopped, traced", RED),
+        ),
     ),
     Panel(
         "Threads with work",
         "stat",
         "short",
         (Query(rate("thread_seconds", IDLE), "threads"),),
-        "Threads that are neither idle nor asleep on purpose, on average.",
-        "Many times the number of CPUs, and rising: a queue. What it waits for is in the panel below.",
+        "Average number of threads that are neither idle nor in SLEEP().",
+        "Many times the number of CPUs, and rising: a queue. The panel below shows the wait classes.",
         (board("contention"), run("innoscope stacks --by wait")),
         width=3,
         height=4,
@@ -91,9 +100,9 @@ _GLANCE: Final = (
         "Dirty headroom",
         "stat",
         "percentunit",
-        (Query(level("buffer_pool_dirty_headroom_ratio", how="min"), "headroom"),),
-        "The limit of dirty pages minus what is dirty.",
-        "Below 0: the limit does not hold, flushing is too slow for the writes.",
+        (Query(level("buffer_pool_dirty_headroom_ratio", aggregate="min"), "headroom"),),
+        "The dirty page limit minus the share of dirty pages.",
+        "Below 0: flushing is too slow for the writes.",
         (board("dirty-page"), run("innoscope toggle show dirty_page_limit")),
         width=3,
         height=4,
@@ -103,9 +112,9 @@ _GLANCE: Final = (
         "Checkpoint age",
         "stat",
         "percentunit",
-        (Query(level("checkpoint_age_ratio", how="max"), "of the most"),),
-        "How much of the redo space a crash would have to replay.",
-        "Above 75 % flushing is aggressive, above 87.5 % writers are made to flush or to wait.",
+        (Query(level("checkpoint_age_ratio", aggregate="max"), "of the most"),),
+        "Share of the redo log that crash recovery would have to replay.",
+        "Above 75 %, flushing is aggressive. Above 87.5 %, writers have to flush or wait.",
         (board("dirty-page"), run("innoscope toggle show redo_size")),
         width=3,
         height=4,
@@ -115,9 +124,9 @@ _GLANCE: Final = (
         "Redo is full in",
         "stat",
         "s",
-        (Query(f"clamp_max({level('redo_full_seconds', how='min')}, 3600)", "seconds"),),
-        "Time until the redo space is full at the present rate; an hour stands for longer, and for never.",
-        "Under a minute: a stall is near.",
+        (Query(f"clamp_max({level('redo_full_seconds', aggregate='min')}, 3600)", "seconds"),),
+        "Time until the redo log is full at the current rate, limited to 1 h.",
+        "Below 1 min: a stall is near.",
         (board("dirty-page"), run("innoscope toggle show io_capacity")),
         width=3,
         height=4,
@@ -128,8 +137,8 @@ _GLANCE: Final = (
         "stat",
         "none",
         (Query(f"{level('toggle_in_force')} or vector(0)", "toggles"),),
-        "Settings that `innoscope toggle` changed and that were not taken back.",
-        "More than 0 when nobody remembers why.",
+        "Settings that `innoscope toggle` changed and that were not undone.",
+        "A change whose reason is unknown.",
         (run("innoscope toggle history"), read("toggles.md")),
         width=3,
         height=4,
@@ -141,9 +150,8 @@ _WAITS: Final = (
     Panel(
         "Threads by what they wait for", "timeseries", "short",
         (Query(f"{rate('thread_seconds', IDLE, by=['wait'])} > 0", "{{wait}}"),),
-        "Average number of threads in each wait class, from the stacks of all threads once a second. Idle "
-        "ones are "
-        "left out.",
+        "Average number of threads in each wait class, from snapshots of all threads once per second, "
+        "without idle threads.",
         "A band that grows while statements per second fall. `on_cpu` up to the number of CPUs is work; "
         "`row_lock`, `mutex_wait`, `redo_space`, `flush_wait` and `free_page_wait` are queues.",
         (STACKS, board("contention"), board("dirty-page"), run("innoscope stacks --by wait"),
@@ -158,7 +166,7 @@ _WAITS: Final = (
             Query(level("connections_running"), "running"),
             Query(level("mysqld_os_threads"), "threads of the process"),
         ),
-        "Connections, those with a statement at work, and all threads.",
+        "Connections, connections that execute a statement, and all threads.",
         "Running far above the number of CPUs: a queue.",
         (run("innoscope stacks --queries"), board("contention")),
         height=10,
@@ -171,8 +179,8 @@ _THROUGHPUT: Final = (
         "timeseries",
         "ops",
         (Query(rate("statements"), "statements"),),
-        "Statements from clients a second.",
-        "A fall that the clients did not want.",
+        "Statements from clients per second.",
+        "A drop that the clients did not cause.",
         (board("contention"), run("innoscope top")),
     ),
     Panel(
@@ -180,13 +188,12 @@ _THROUGHPUT: Final = (
         "timeseries",
         "s",
         (
-            Query(quantile(0.5, "statement_seconds"), "median"),
-            Query(quantile(0.99, "statement_seconds"), "99 of 100"),
+            Query(quantile(0.5, "statement_seconds"), "p50"),
+            Query(quantile(0.99, "statement_seconds"), "p99"),
         ),
-        "Statements from dispatch to end. Empty until the sensor runs with the probe family `statement`, "
-        "which is off "
-        "by default.",
-        "The 99th percentile far from the median: some statements wait; their class is above.",
+        "Time from dispatch to the end of a statement. Empty unless the probe family `statement` is "
+        "enabled, which is off by default.",
+        "p99 far above p50: some statements wait. Their wait class is above.",
         (board("contention"), run("innoscope stacks --queries"), read("probes.md")),
     ),
     Panel(
@@ -194,8 +201,8 @@ _THROUGHPUT: Final = (
         "timeseries",
         "short",
         (Query(rate("mysqld_cpu_seconds", by=["group"]), "{{group}}"),),
-        "CPUs in use, by what the threads are for.",
-        "As many as the machine has. Much CPU and few statements: spinning, or one expensive query.",
+        "CPUs in use, by kind of thread.",
+        "As many as the host has. Much CPU time with few statements: spinning, or an expensive query.",
         (STACKS, run("innoscope profile"), board("contention")),
         stacked=True,
     ),
@@ -207,8 +214,9 @@ _PROCESS: Final = (
         "timeseries",
         "Bps",
         (Query(rate("mysqld_read_bytes"), "read"), Query(rate("mysqld_written_bytes"), "written")),
-        "Bytes that the process caused to be read and written, binary log and temporary files included.",
-        "At what the device can do. (A kernel with large folios counts a whole one for each small write.)",
+        "Bytes that the process read from and wrote to storage, including binary logs and temporary files.",
+        "At the limit of the device. (With large folios, the kernel counts a whole folio for each small "
+        "write.)",
         (board("dirty-page"), run("innoscope profile --off-cpu")),
         width=6,
     ),
@@ -218,7 +226,7 @@ _PROCESS: Final = (
         "bytes",
         (Query(level("mysqld_resident_memory_bytes"), "resident"),),
         "Resident memory of the process.",
-        "Growth without end, towards what the host has.",
+        "Continuous growth towards the host's memory.",
         (run("innoscope toggle show release_memory"), read("toggles.md")),
         width=6,
     ),
@@ -228,7 +236,7 @@ _PROCESS: Final = (
         "short",
         (Query(level("mysqld_open_files"), "files"),),
         "Open file descriptors of the process.",
-        "Towards `open_files_limit`: tables are closed and opened all the time.",
+        "Near `open_files_limit`: tables are closed and reopened all the time.",
         (board("contention"), run("innoscope stacks --wait opening_tables")),
         width=6,
     ),
@@ -238,7 +246,7 @@ _PROCESS: Final = (
         "percentunit",
         (Query(ratio(level("connections"), level("connections_limit")), "in use"),),
         "Open connections as a share of `max_connections`.",
-        "Above 95 %: soon nobody else gets in. All at once: the application retries.",
+        "Above 95 %: soon no client can connect. A sudden rise: the application reconnects.",
         (run("innoscope stacks --queries"), run("innoscope toggle show max_connections")),
         width=6,
     ),
@@ -252,8 +260,8 @@ _ABOUT: Final = (
             Query(f"max by (toggle) ({series('toggle_since_timestamp_seconds')}) * 1000", ""),
             Query(f"max by (toggle) ({series('toggle_until_timestamp_seconds')}) * 1000", ""),
         ),
-        "What `innoscope toggle` changed on this server: to what, by whom, since when, until when.",
-        "One without an end that nobody remembers.",
+        "Settings of this server that `innoscope toggle` changed.",
+        "A change without an end whose reason is unknown.",
         (run("innoscope toggle history"), run("innoscope toggle undo"), read("toggles.md")),
         width=10, height=5,
         columns=(
@@ -266,10 +274,10 @@ _ABOUT: Final = (
         "Changes made", "timeseries", "short",
         (
             Query(increase("toggle_changes", by=["result"]), "{{result}}"),
-            Query(level("toggle_unfinished_changes"), "begun, no result"),
+            Query(level("toggle_unfinished_changes"), "unfinished"),
         ),
-        "Changes by `innoscope toggle`, by what came of them.",
-        "*begun, no result*: the tool was killed. *failed*: the journal says why.",
+        "Changes by `innoscope toggle`, by result.",
+        "*unfinished*: the tool was killed. *failed*: the journal has the reason.",
         (run("innoscope toggle history"), run("innoscope toggle undo")),
         width=5, height=5,
     ),
@@ -279,8 +287,8 @@ _ABOUT: Final = (
             Query(f"max by (instance, server, flavour, version, symbols) ({series('mysqld_info')})", ""),
             Query(f"time() - max by (instance, server) ({series('mysqld_start_time_seconds')})", ""),
         ),
-        "Which server this is, and where its names come from.",
-        "*symbols* none or dynsym: probes and stacks know little; a debug package or a symbol pack mends it.",
+        "The server's version, and the source of its symbols.",
+        "*symbols* none or dynsym: few functions have names. Install a debug package or a symbol pack.",
         (run("innoscope doctor"), read("symbols.md")),
         width=9, height=5,
         columns=(
@@ -294,9 +302,8 @@ _ABOUT: Final = (
 DASHBOARD: Final = Dashboard(
     "innoscope-server",
     "Innoscope / Server",
-    "One MySQL or MariaDB server at a glance: what its threads wait for, and why. Several servers chosen: "
-    "counts are "
-    "added up, ratios and latencies show the worst.",
+    "One MySQL or MariaDB server at a glance: what its threads wait for, and why. If several servers are "
+    "selected, counts are summed, and ratios and latencies show the worst server.",
     (
         Row("At a glance", _GLANCE),
         Row("What threads wait for", _WAITS),
@@ -306,7 +313,7 @@ DASHBOARD: Final = Dashboard(
         Row("Read-ahead", server_innodb.READ_AHEAD),
         Row("Locks and purge", server_innodb.LOCKS),
         Row("The process", _PROCESS),
-        Row("Changed by hand; which server", _ABOUT),
+        Row("Changes, version", _ABOUT),
         Row("Start and stop", server_innodb.LIFECYCLE, collapsed=True),
     ),
 )

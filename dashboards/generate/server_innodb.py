@@ -1,4 +1,4 @@
-"""The half of the server's dashboard that is about InnoDB: pool, checkpoint, read-ahead, locks, recovery."""
+"""InnoDB panels of the server's dashboard: pool, checkpoint, read-ahead, locks, recovery."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ POOL: Final = (
     Panel(
         "Dirty pages against the limit", "timeseries", "percentunit",
         (
-            Query(level("buffer_pool_dirty_ratio", how="max"), "dirty"),
-            Query(level("buffer_pool_dirty_limit_ratio", how="max"), "limit"),
+            Query(level("buffer_pool_dirty_ratio", aggregate="max"), "dirty"),
+            Query(level("buffer_pool_dirty_limit_ratio", aggregate="max"), "limit"),
         ),
         "Dirty pages as a share of the pool, as InnoDB counts them, and `innodb_max_dirty_pages_pct`.",
-        "Above the limit for more than moments: it is a wish, and flushing does not keep up.",
+        "Above the limit for more than a few seconds: flushing does not keep up with writes.",
         (board("dirty-page"), run("innoscope toggle show dirty_page_limit")),
         width=6, lines=("limit",),
     ),
@@ -28,10 +28,9 @@ POOL: Final = (
             Query(level("buffer_pool_other_pages"), "other"),
             Query(level("buffer_pool_pages"), "all"),
         ),
-        "What the pages of the pool are used for.",
-        "No free pages and most of them dirty: whoever needs a page has to flush one. Much *other*: locks or "
-        "the hash "
-        "index eat the pool.",
+        "Pages of the buffer pool by use.",
+        "No free pages and most of them dirty: a thread that needs a page has to flush one. Much *other*: "
+        "row locks or the adaptive hash index use up the pool.",
         (board("dirty-page"), run("innoscope trace buf_LRU_get_free_block --callers")),
         width=6, stacked=True, lines=("all",),
     ),
@@ -42,8 +41,8 @@ POOL: Final = (
             Query(rate("buffer_pool_pages_written"), "pages written"),
             Query(rate("buffer_pool_reads"), "reads that waited"),
         ),
-        "Pages between pool and files, and reads that had to wait for storage.",
-        "Reads that waited at what the device can do: the working set does not fit.",
+        "Pages read and written, and logical reads that had to wait for storage.",
+        "Waiting reads at the limit of the device: the working set does not fit into the pool.",
         (run("innoscope stacks --wait page_read"), read("waits.md")),
         width=6,
     ),
@@ -62,11 +61,9 @@ CHECKPOINT: Final = (
         "Checkpoint age and its zones",
         "timeseries",
         "percentunit",
-        (Query(level("checkpoint_age_ratio", how="max"), "age"),),
-        "Checkpoint age as a share of the most that it may be: green calm, yellow steady, orange aggressive, "
-        "red storm.",
-        "In the red: every write waits for flushing. A saw-tooth from yellow to red is a redo log that is "
-        "too small.",
+        (Query(level("checkpoint_age_ratio", aggregate="max"), "age"),),
+        "Checkpoint age as a share of its maximum: green calm, yellow steady, orange aggressive, red storm.",
+        "Red: every write waits for flushing. A saw-tooth from yellow to red: the redo log is too small.",
         (board("dirty-page"), run("innoscope stacks --wait redo_space")),
         most=1,
         steps=((None, GREEN), (0.5, YELLOW), (0.75, ORANGE), (0.875, RED)),
@@ -76,11 +73,11 @@ CHECKPOINT: Final = (
         "timeseries",
         "bytes",
         (
-            Query(level("checkpoint_age_bytes", how="max"), "age"),
-            Query(level("checkpoint_age_max_bytes", how="max"), "the most"),
+            Query(level("checkpoint_age_bytes", aggregate="max"), "age"),
+            Query(level("checkpoint_age_max_bytes", aggregate="max"), "the most"),
         ),
-        "Redo that a crash would have to replay, and the most that there may be.",
-        "The same as beside; in bytes it is also how long crash recovery would take.",
+        "Redo that crash recovery would have to replay, and its maximum.",
+        "As in the panel on the left. The bytes also determine how long crash recovery takes.",
         (board("dirty-page"), run("innoscope toggle show redo_size")),
         lines=("the most",),
     ),
@@ -89,7 +86,7 @@ CHECKPOINT: Final = (
         "heatmap",
         "s",
         (Query(buckets("fsync_seconds"), "{{le}}"),),
-        "All fsyncs of the server, by how long they took.",
+        "Distribution of the duration of all fsyncs.",
         "A second band above 10 ms: commits wait for the device. By kind of file: Life of a dirty page.",
         (board("dirty-page"), run("innoscope stacks --wait fsync_redo")),
     ),
@@ -97,7 +94,7 @@ CHECKPOINT: Final = (
 
 READ_AHEAD: Final = (
     Panel(
-        "Read-ahead that was of use",
+        "Useful read-ahead",
         "timeseries",
         "percentunit",
         (
@@ -105,10 +102,10 @@ READ_AHEAD: Final = (
                 f"clamp_min(1 - {rate('read_ahead_evicted_pages')} / ({rate('read_ahead_pages')} > 0), 0)",
                 "now",
             ),
-            Query(level("read_ahead_useful_ratio", how="min"), "since the start"),
+            Query(level("read_ahead_useful_ratio", aggregate="min"), "since the start"),
         ),
-        "Pages read ahead that were not thrown away unread.",
-        "Below 50 %: prefetch pushes out pages that are needed, and reads for nothing.",
+        "Share of the pages read ahead that were used before they were evicted.",
+        "Below 50 %: read-ahead evicts pages that are needed, and causes useless reads.",
         (run("innoscope toggle plan read_ahead off"), read("toggles.md")),
         most=1,
     ),
@@ -120,7 +117,7 @@ READ_AHEAD: Final = (
             Query(rate("read_ahead_pages", by=["kind"]), "{{kind}}"),
             Query(rate("read_ahead_evicted_pages"), "evicted unread"),
         ),
-        "Pages that linear and random read-ahead asked for.",
+        "Pages requested by linear and random read-ahead.",
         "*Evicted unread* near the sum of the others.",
         (run("innoscope stacks --wait read_ahead"), run("innoscope toggle plan read_ahead off")),
     ),
@@ -144,10 +141,10 @@ LOCKS: Final = (
         "timeseries",
         "percentunit",
         (
-            Query(level("deadlock_search_wall_ratio", how="max"), "at the last reading"),
+            Query(level("deadlock_search_wall_ratio", aggregate="max"), "at the last reading"),
             Query(rate("deadlock_search_seconds"), "on average"),
         ),
-        "Share of wall time in which a thread looks for deadlocks, and holds the lock system's mutex "
+        "Share of the time in which a thread searches for deadlocks and holds the lock system's mutex "
         "meanwhile.",
         "Above 10 %: the search is the bottleneck, not the locks. It grows with the square of the queue.",
         (board("contention"), run("innoscope toggle show deadlock_detection")),
@@ -161,15 +158,15 @@ LOCKS: Final = (
             Query(rate("spin_waits"), "spin waits"),
             Query(rate("spin_os_waits"), "ended in a sleep"),
         ),
-        "Spinning for InnoDB's mutexes and rw-locks (MySQL 5.5 and 5.6; newer ones do not count it).",
-        "Rounds a second in the millions: CPU time that does no work.",
+        "Spinning for InnoDB's mutexes and rw-locks (MySQL 5.5 and 5.6; newer versions do not count it).",
+        "Millions of rounds per second: wasted CPU time.",
         (board("contention"), run("innoscope stacks --wait spin"), run("innoscope toggle show spin_rounds")),
     ),
     Panel(
         "History list",
         "timeseries",
         "short",
-        (Query(level("history_list_length", how="max"), "undo logs"),),
+        (Query(level("history_list_length", aggregate="max"), "undo logs"),),
         "Undo logs that purge has not removed.",
         "Growth for hours: an old transaction is open, or purge does not keep up; queries get slower all the "
         "time.",
@@ -181,11 +178,11 @@ LIFECYCLE: Final = (
     Panel(
         "Crash recovery: redo scanned", "timeseries", "bytes",
         (
-            Query(level("recovery_scanned_bytes", how="max"), "scanned up to (LSN)"),
+            Query(level("recovery_scanned_bytes", aggregate="max"), "scanned up to (LSN)"),
             Query(f"{rate('recovery_scans')} * 65536", "bytes a second, about"),
         ),
-        "How far crash recovery has scanned; blocks of 64 KiB. 0 when there was none.",
-        "It stands still while the server does not answer.",
+        "Bytes that crash recovery has scanned, in steps of 64 KiB; 0 if there was none.",
+        "No progress while the server does not answer SQL.",
         (run("innoscope profile"), run("innoscope stacks --wait recovery")),
         width=6,
     ),
@@ -201,9 +198,9 @@ LIFECYCLE: Final = (
         "Crash recovery: batches", "timeseries", "short",
         (Query(inside("recovery_apply_seconds"), "share of the time in them"),
          Query(calls("recovery_apply_seconds"), "batches a second")),
-        "Apply batches of recovery: how many end, and how much of the time they take. They are too few "
-        "for a quantile.",
-        "All of the time, and none ends for minutes: reading pages is slow.",
+        "Apply batches of recovery: how many end, and the share of the time spent in them. They are too "
+        "few for quantiles.",
+        "All of the time, and no batch ends for minutes: reading pages is slow.",
         (run("innoscope profile --off-cpu"), read("profile.md")),
         width=6,
     ),

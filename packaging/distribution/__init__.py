@@ -1,1 +1,1 @@
-"""Makes the .deb and the .rpm: `make packages`. Both are made of one staged tree and one description."""
+"""Build the .deb and the .rpm (`make packages`) from one staged tree and common metadata."""

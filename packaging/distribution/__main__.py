@@ -1,4 +1,4 @@
-"""``python -m distribution``: dist/innoscope_*.deb and dist/innoscope-*.rpm."""
+"""``python -m distribution``: build dist/innoscope_*.deb and dist/innoscope-*.rpm."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ _FORMATS = {"deb": deb.build, "rpm": rpm.build}
 
 
 def main() -> None:
-    """Build what is asked for, and say where it is."""
+    """Build the requested packages, and print their paths."""
     parser = argparse.ArgumentParser(prog="distribution", description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder for the packages [dist]")
-    parser.add_argument("--wheel", type=Path, help="take this wheel of ours instead of building one")
-    parser.add_argument("--version", help="call it so, not as pyproject.toml does")
-    parser.add_argument("--format", choices=_FORMATS, action="append", help="only this (may be repeated)")
-    parser.add_argument("--sign-key", metavar="KEY", help="sign with this secret key of gpg's, by id or name")
+    parser.add_argument("--wheel", type=Path, help="use this wheel of Innoscope instead of building one")
+    parser.add_argument("--version", help="version of the packages [from pyproject.toml]")
+    parser.add_argument(
+        "--format", choices=_FORMATS, action="append", help="build only this format (may be repeated)"
+    )
+    parser.add_argument("--sign-key", metavar="KEY", help="sign with this gpg key (id or name)")
     wanted = parser.parse_args()
     wanted.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="innoscope-packages-") as folder:
@@ -37,7 +39,7 @@ def build(
     version: str | None = None,
     formats: list[str] | None = None,
 ) -> list[Path]:
-    """The packages, in ``out``; ``work`` is an empty folder."""
+    """Build the packages in ``out`` and return their paths. ``work`` is an empty folder."""
     metadata = Metadata.read(version)
     tree = work / "tree"
     stage(metadata, ours or wheel(work), tree)

@@ -1,4 +1,4 @@
-"""Python libraries that the distributions lack, or have too old: exact versions, in our own folder."""
+"""Bundled Python libraries, in exact versions: distributions do not have them, or only older versions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ LIST = PACKAGING / "carried.txt"
 
 
 def download(folder: Path) -> list[Path]:
-    """The wheels of carried.txt; pip refuses one whose checksum is not there."""
+    """Download the wheels of carried.txt. pip verifies their checksums."""
     options = ["--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:"]
     run([*PIP, "download", *options, "--dest", str(folder), "--requirement", str(LIST)])
     return sorted(folder.glob("*.whl"))
 
 
 def install(site: Path, programs: Path) -> None:
-    """Unpack them all: packages into ``site``, the program of py-spy into ``programs``."""
+    """Unpack all wheels: packages into ``site``, the program of py-spy into ``programs``."""
     with tempfile.TemporaryDirectory(prefix="innoscope-carried-") as folder:
         for wheel in download(Path(folder)):
             unpack(wheel, site)
@@ -34,6 +34,6 @@ def install(site: Path, programs: Path) -> None:
 
 
 def unpack(wheel: Path, site: Path) -> None:
-    """A wheel is a zip file; modes and scripts are the caller's."""
+    """Extract a wheel (a zip file). The caller sets modes and moves scripts."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)

@@ -1,4 +1,4 @@
-"""The .deb, by debhelper: it writes what registers services, and finds what the core links to."""
+"""Build the .deb with debhelper, which registers the services and finds the core's shared libraries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEBIAN = PACKAGING / "debian"
 
 
 def build(metadata: Metadata, tree: Path, work: Path, out: Path) -> Path:
-    """From the staged ``tree``; ``work`` is a folder that must not exist."""
+    """Build the package from the staged ``tree``. The folder ``work`` must not exist."""
     shutil.copytree(_DEBIAN, work / "debian")
     shutil.copytree(tree, work / "tree", symlinks=True)
     shutil.copyfile(ROOT / "CHANGELOG.md", work / "CHANGELOG.md")
@@ -53,7 +53,7 @@ def _control(metadata: Metadata) -> str:
 
 
 def _synopsis(summary: str) -> str:
-    """Debian's are no sentences."""
+    """Return the summary in lower case: a Debian synopsis is not a sentence."""
     return summary[0].lower() + summary[1:]
 
 

@@ -1,4 +1,4 @@
-"""The licences of what we carry: of each library, and of each crate that is compiled into the core."""
+"""Collect the licences of the bundled libraries and of the crates that are compiled into the core."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from typing import Any
 from distribution.metadata import ROOT, run
 
 _NAMES = ("LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE", "AUTHORS")
-#: Where a distribution keeps the texts that everybody has; ours is one of them.
 _OURS = "innoscope"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A library or crate, its licence in words, and the files that say so."""
+    """A library or crate, its licence expression, and its licence files."""
 
     name: str
     version: str
@@ -29,14 +28,14 @@ class Part:
 
     @property
     def text(self) -> str:
-        """A line of its own and then the files, each after its name."""
+        """A heading, followed by the licence files with their names."""
         head = f"{self.name} {self.version}: {self.licence}"
         texts = (f"--- {path.name}\n\n{path.read_text(errors='replace').strip()}" for path in self.files)
         return "\n\n".join([f"{head}\n{'=' * len(head)}", *texts])
 
 
 def collect(site: Path, doc: Path) -> None:
-    """Write ``carried-licences.txt`` and ``crates-licences.txt``, and remove what the former has."""
+    """Write ``carried-licences.txt`` and ``crates-licences.txt``; remove the libraries' licence files."""
     doc.mkdir(parents=True, exist_ok=True)
     _write(doc / "carried-licences.txt", [*libraries(site), *linked(site)])
     _write(doc / "crates-licences.txt", crates())
@@ -47,17 +46,19 @@ def collect(site: Path, doc: Path) -> None:
 
 
 def libraries(site: Path) -> list[Part]:
-    """Those of the Python libraries in ``site`` that are not ours."""
+    """Return the licences of the Python libraries in ``site``, except Innoscope's."""
     found = []
     for info in sorted(site.glob("*.dist-info")):
-        said = HeaderParser().parsestr((info / "METADATA").read_text())
-        if said["Name"] == _OURS:
+        metadata = HeaderParser().parsestr((info / "METADATA").read_text())
+        if metadata["Name"] == _OURS:
             continue
         classified = [
-            line.rpartition(" :: ")[2] for line in said.get_all("Classifier", []) if "License ::" in line
+            line.rpartition(" :: ")[2] for line in metadata.get_all("Classifier", []) if "License ::" in line
         ]
-        licence = said["License-Expression"] or ", ".join(classified) or said["License"] or "see below"
-        found.append(Part(said["Name"], said["Version"], licence.splitlines()[0], _of_library(info)))
+        licence = (
+            metadata["License-Expression"] or ", ".join(classified) or metadata["License"] or "see below"
+        )
+        found.append(Part(metadata["Name"], metadata["Version"], licence.splitlines()[0], _of_library(info)))
     return found
 
 
@@ -75,14 +76,14 @@ def linked(site: Path) -> list[Part]:
 
 
 def crates() -> list[Part]:
-    """Those of the crates that end up in the core; not what builds or tests it."""
+    """Return the licences of the crates linked into the core, without build and test dependencies."""
     manifest = ROOT / "agent" / "native" / "Cargo.toml"
     target = f"{platform.machine()}-unknown-linux-gnu"
     command = ["cargo", "metadata", "--format-version=1", "--locked", "--quiet"]
-    told = json.loads(run([*command, f"--filter-platform={target}", f"--manifest-path={manifest}"]))
-    packages = {package["id"]: package for package in told["packages"]}
-    edges = {node["id"]: node["deps"] for node in told["resolve"]["nodes"]}
-    root = told["resolve"]["root"]
+    resolved = json.loads(run([*command, f"--filter-platform={target}", f"--manifest-path={manifest}"]))
+    packages = {package["id"]: package for package in resolved["packages"]}
+    edges = {node["id"]: node["deps"] for node in resolved["resolve"]["nodes"]}
+    root = resolved["resolve"]["root"]
     reached, waiting = set(), [root]
     while waiting:
         one = waiting.pop()
@@ -102,7 +103,7 @@ def _crate(package: dict[str, str]) -> Part:
 
 
 def _of_library(info: Path) -> tuple[Path, ...]:
-    """Wherever in the library they lie: some parts of one have their own."""
+    """Return all licence files of a library: parts of it may have their own."""
     rows = csv.reader((info / "RECORD").read_text().splitlines())
     files = (info.parent / row[0] for row in rows if Path(row[0]).name.upper().startswith(_NAMES))
     return tuple(sorted(path for path in files if path.is_file() and path.suffix != ".py"))

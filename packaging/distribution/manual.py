@@ -1,4 +1,4 @@
-"""Manual pages from the command line's own help: innoscope(1), one for each command, and agent.toml's."""
+"""Generate manual pages from the commands' help: innoscope(1), one per command, innoscope-agent.toml(5)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROW = re.compile(r"\| (\d+) \| (.+) \|")
 
 
 def write(folder: Path, metadata: Metadata) -> None:
-    """All of them, below ``folder`` (…/share/man)."""
+    """Write all pages below ``folder`` (…/share/man)."""
     day = datetime.datetime.fromtimestamp(metadata.time, datetime.UTC).date().isoformat()
     pages = {"innoscope.1": _main(), "innoscope-agent.toml.5": _configuration()}
     pages |= {f"innoscope-{name}.1": _command(name) for name in COMMANDS}
@@ -65,7 +65,7 @@ def _command(name: str) -> Iterator[str]:
 
 
 def _context(command: click.Command, name: str) -> click.Context:
-    """Return a context with the help options that the command has when a person calls it."""
+    """Return a context with the help options that the command has on the command line."""
     return click.Context(command, info_name=name, help_option_names=cli.context_settings["help_option_names"])
 
 
@@ -85,9 +85,9 @@ def _configuration() -> Iterator[str]:
     yield from (
         ".SH DESCRIPTION",
         ".I /etc/innoscope/agent.toml",
-        "as it is shipped, with every key and its default.",
+        "as shipped, with every key and its default.",
     )
-    yield from (".PP", *_as_it_is((PACKAGING / "agent.toml").read_text().splitlines()))
+    yield from (".PP", *_verbatim((PACKAGING / "agent.toml").read_text().splitlines()))
     yield from _see_also("innoscope\\-agent (1)")
 
 
@@ -100,7 +100,7 @@ def _usage(command: click.Command, context: click.Context) -> Iterable[str]:
 
 
 def _body(command: click.Command, context: click.Context) -> Iterator[str]:
-    """What it does, its options, examples, and what else is below its options."""
+    """Yield the description, the options, the examples, and the remaining text below the options."""
     above, below = _paragraphs(command.help), _paragraphs(command.epilog)
     yield ".SH DESCRIPTION"
     for is_example, lines in above:
@@ -123,13 +123,13 @@ def _options(command: click.Command, context: click.Context) -> list[str]:
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
         if record is not None:
-            names, told = record
-            lines += [".TP", f".B {_text(names)}", _text(told) or "\\&"]
+            names, description = record
+            lines += [".TP", f".B {_text(names)}", _text(description) or "\\&"]
     return lines
 
 
 def _paragraphs(text: str | None) -> list[tuple[bool, list[str]]]:
-    """``(whether these are examples, lines of roff)``; after a line ``\\b`` lines stay as they are."""
+    """Return ``(whether these are examples, lines of roff)``. Lines after a ``\\b`` line are not refilled."""
     found = []
     for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(text or "").replace("\f", "")):
         lines = paragraph.strip("\n").splitlines()
@@ -138,13 +138,13 @@ def _paragraphs(text: str | None) -> list[tuple[bool, list[str]]]:
         if lines[0].strip() != "\b":
             found.append((False, [_text(" ".join(line.strip() for line in lines))]))
         elif lines[1].strip() == _EXAMPLES:
-            found.append((True, list(_as_it_is(inspect.cleandoc("\n" + "\n".join(lines[2:])).splitlines()))))
+            found.append((True, list(_verbatim(inspect.cleandoc("\n" + "\n".join(lines[2:])).splitlines()))))
         else:
-            found.append((False, list(_as_it_is(lines[1:]))))
+            found.append((False, list(_verbatim(lines[1:]))))
     return found
 
 
-def _as_it_is(lines: Iterable[str]) -> Iterable[str]:
+def _verbatim(lines: Iterable[str]) -> Iterable[str]:
     return ".nf", *(_text(line) or "\\&" for line in lines), ".fi"
 
 
@@ -156,6 +156,6 @@ def _see_also(*pages: str) -> Iterable[str]:
 
 
 def _text(text: str) -> str:
-    """As roff shows it: no line is a request, hyphens can be copied."""
+    """Escape text for roff: no line is a request, and hyphens can be copied."""
     plain = text.replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{plain}" if plain.startswith((".", "'")) else plain

@@ -1,4 +1,4 @@
-"""What the packages say of themselves: pyproject.toml, package.toml, and the time of the last commit."""
+"""Metadata of the packages, from pyproject.toml, package.toml, and the time of the last commit."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGING = ROOT / "packaging"
-#: The distributions' names of what ``uname -m`` says.
+#: Debian's architecture names by ``uname -m``.
 _DEB_NAMES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """``version`` without the release; ``depends`` and ``recommends`` by format, ``deb`` or ``rpm``."""
+    """``version`` is without the release; ``depends`` and ``recommends`` are by format (deb, rpm)."""
 
     name: str
     version: str
@@ -30,12 +30,12 @@ class Metadata:
     maintainer: str
     depends: dict[str, list[str]]
     recommends: dict[str, list[str]]
-    time: int  # seconds since 1970 of what is built
+    time: int  # Unix time of the sources
     machine: str = platform.machine()
 
     @classmethod
     def read(cls, version: str | None = None) -> Metadata:
-        """As the files say, with another version where one is given."""
+        """Read the files. ``version`` overrides theirs."""
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         package = tomllib.loads((PACKAGING / "package.toml").read_text())
         return cls(
@@ -54,7 +54,7 @@ class Metadata:
 
     @property
     def deb_architecture(self) -> str:
-        """``amd64`` or ``arm64``."""
+        """Debian's architecture: ``amd64`` or ``arm64``."""
         return _DEB_NAMES[self.machine]
 
     @property
@@ -69,17 +69,17 @@ class Metadata:
 
 
 def _time() -> int:
-    """``$SOURCE_DATE_EPOCH``, else that of the last commit, else that of pyproject.toml."""
+    """Return ``$SOURCE_DATE_EPOCH``, or the time of the last commit, or that of pyproject.toml."""
     if given := os.environ.get("SOURCE_DATE_EPOCH"):
         return int(given)
     command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
     try:
         return int(run(command))
-    except (OSError, ValueError, subprocess.CalledProcessError):  # a tree without its history
+    except (OSError, ValueError, subprocess.CalledProcessError):  # not a git checkout
         return int((ROOT / "pyproject.toml").stat().st_mtime)
 
 
 def run(command: list[str], **options: Any) -> str:
-    """Its standard output; what it says on standard error is shown. Raises CalledProcessError."""
+    """Run a command and return its standard output. Raise CalledProcessError."""
     text: str = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, **options).stdout
     return text

@@ -1,4 +1,4 @@
-"""The .rpm, by rpmbuild, from a spec that lists the staged tree."""
+"""Build the .rpm with rpmbuild, from a spec that lists the staged tree."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from distribution.metadata import Metadata
 
-#: Folders that are ours alone; the others belong to the distribution.
+#: Folders that the package owns; the others belong to the distribution.
 _OWN = ("etc/innoscope", "usr/lib/innoscope", "usr/share/innoscope", "usr/share/doc/innoscope")
 
 
 def build(metadata: Metadata, tree: Path, work: Path, out: Path) -> Path:
-    """From the staged ``tree``; ``work`` is a folder that must not exist."""
+    """Build the package from the staged ``tree``. The folder ``work`` must not exist."""
     work.mkdir()
     fields = {
         "name": metadata.name,

@@ -1,4 +1,4 @@
-"""The list of parts in a package: CycloneDX 1.6, from lock files, wheels and libraries.json."""
+"""Write the software bill of materials (CycloneDX 1.6) from lock files, wheels and libraries.json."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 _PAGE = ROOT / "agent/innoscope/daemon/http/page/vendor/libraries.json"
 _SPDX = re.compile(r"SPDX-License-Identifier: (.+?) *\*/")
 _PINNED = re.compile(r"^([a-z0-9-]+)==(\S+)((?: *\\\n +--hash=sha256:[0-9a-f]{64})+)", re.MULTILINE)
-#: libbpf-sys has libbpf's own source in it and links it statically; its version is behind the plus sign.
+#: libbpf-sys contains libbpf's source and links it statically. libbpf's version follows the plus sign.
 _LIBBPF = "libbpf-sys"
 
 Part = dict[str, Any]
 
 
 def write(path: Path, metadata: Metadata, site: Path) -> None:
-    """Write it for the staged libraries in ``site``."""
+    """Write the document for the staged libraries in ``site``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document(metadata, site), indent=1, sort_keys=True) + "\n")
 
@@ -71,7 +71,7 @@ def _part(kind: str, name: str, version: str | None, licence: str | None, where:
 
 
 def _expression(licence: str) -> str:
-    """Return an SPDX expression: crates of old write a slash for OR, libraries their classifier."""
+    """Return an SPDX expression: old crates use a slash for OR, Python libraries a classifier."""
     names = {"MIT License": "MIT", "BSD License": "BSD-3-Clause", "Apache Software License": "Apache-2.0"}
     return re.sub(r" */ *", " OR ", names.get(licence, licence))
 
@@ -81,7 +81,7 @@ def _hash(algorithm: str, content: str) -> dict[str, str]:
 
 
 def _python(site: Path) -> Iterator[Part]:
-    """The libraries that are carried along, with the checksums of the wheels that pip may take."""
+    """Yield the bundled Python libraries, with the checksums of their wheels."""
     pinned = {name: (version, hashes) for name, version, hashes in _PINNED.findall(carried.LIST.read_text())}
     for one in licences.libraries(site):
         name = one.name.lower().replace("_", "-")
@@ -94,7 +94,7 @@ def _python(site: Path) -> Iterator[Part]:
 
 
 def _linked(site: Path) -> Iterator[Part]:
-    """Yield the crates that are compiled into programs of the wheels, by the wheels' own lists."""
+    """Yield the crates that are compiled into the wheels' programs, from the wheels' own SBOMs."""
     for one in licences.components(site):
         yield _part(
             "library", one["name"], one["version"], one["licenses"][0]["expression"], "usr/lib/innoscope/bin",
@@ -103,7 +103,7 @@ def _linked(site: Path) -> Iterator[Part]:
 
 
 def _crates() -> Iterator[Part]:
-    """The crates that are linked into the core, and the C library that one of them brings."""
+    """Yield the crates that are linked into the core, and libbpf, which one of them contains."""
     lock = tomllib.loads((ROOT / "agent/native/Cargo.lock").read_text())
     sums = {(one["name"], one["version"]): one.get("checksum") for one in lock["package"]}
     for one in licences.crates():
@@ -119,7 +119,7 @@ def _crates() -> Iterator[Part]:
 
 
 def _page() -> Iterator[Part]:
-    """The live page's libraries, as libraries.json has them."""
+    """Yield the live page's libraries from libraries.json."""
     for one in json.loads(_PAGE.read_text())["libraries"]:
         name, version = one["package"], one["version"]
         digest = base64.b64decode(one["integrity"].removeprefix("sha512-")).hex()
@@ -130,15 +130,15 @@ def _page() -> Iterator[Part]:
 
 
 def _programs() -> Iterator[Part]:
-    """Our BPF programs: objects inside of the core, and sources that are compiled on the host."""
+    """Yield our BPF programs: objects in the core, and sources that are compiled on the host."""
     for path in sorted((ROOT / "probes").rglob("*.bpf.c")):
-        said = _SPDX.search(path.read_text())
+        licence = _SPDX.search(path.read_text())
         where = "innoscope/uprobes" if path.parent.name == "uprobes" else "_native.abi3.so"
-        yield _part("file", path.name, None, said[1] if said else None, where)
+        yield _part("file", path.name, None, licence[1] if licence else None, where)
 
 
 def _needed(metadata: Metadata) -> Iterator[Part]:
-    """What the distribution brings: named, in the version that it has."""
+    """Yield the distribution's packages that are required, without their versions."""
     for text in metadata.depends["deb"]:
         name = text.split()[0]
         if "<<" not in text:

@@ -1,4 +1,4 @@
-"""Signatures with the builder's own key: inside of the .rpm, and over SHA256SUMS of all packages."""
+"""Sign packages with the builder's key: a signature in the .rpm, and one of SHA256SUMS for all."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SUMS = "SHA256SUMS"
 
 
 def sign(packages: Sequence[Path], key: str) -> list[Path]:
-    """Sign them with a secret key of gpg's, by id or name; return SHA256SUMS and its signature."""
+    """Sign the packages with a gpg key (id or name). Return SHA256SUMS and its signature."""
     gpg = shutil.which("gpg")
     if gpg is None:
-        raise SystemExit("cannot sign: there is no gpg; apt-get install gnupg")
-    named = ("--define", f"_gpg_name {key}", "--define", f"__gpg {gpg}")  # rpm looks for gpg2 only
+        raise SystemExit("cannot sign: gpg is missing; apt-get install gnupg")
+    named = ("--define", f"_gpg_name {key}", "--define", f"__gpg {gpg}")  # rpm only searches for gpg2
     for package in packages:
         if package.suffix == ".rpm":
             run(["rpmsign", *named, "--addsign", str(package)])

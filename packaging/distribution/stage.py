@@ -1,9 +1,8 @@
-"""The tree that both packages install: everything but what each format keeps in places of its own.
+"""Stage the tree that both packages install.
 
-The program is a folder of its own, /usr/lib/innoscope, laid out as Python lays out a virtual environment:
-its ``bin/python`` is the distribution's, which finds the distribution's libraries and, before them, ours. So
-nothing depends on where a distribution has its site-packages, and what we start with ``sys.executable`` finds
-us too.
+/usr/lib/innoscope has the layout of a virtual environment: its ``bin/python`` is a link to the distribution's
+Python, which finds our libraries before the distribution's. So the packages do not depend on the location of
+a distribution's site-packages, and programs started with ``sys.executable`` find innoscope too.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ HOME = "usr/lib/innoscope"
 SITE = f"{HOME}/lib/python3/site-packages"
 DOC = "usr/share/doc/innoscope"
 SBOM = "usr/share/innoscope/sbom.cdx.json"
-#: Python looks for site-packages below its own version's name. The core has the stable ABI, from 3.11 on.
+#: Python searches site-packages below the name of its version. The core uses the stable ABI of 3.11.
 _PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 _LAUNCHER = """#!/usr/lib/innoscope/bin/python -I
 from innoscope.cli.main import run
@@ -41,7 +40,7 @@ _FILES = {
 
 
 def stage(metadata: Metadata, wheel: Path, tree: Path) -> None:
-    """Fill ``tree``, which must not exist."""
+    """Create and fill the folder ``tree``."""
     site = tree / SITE
     site.mkdir(parents=True)
     _layout(tree / HOME)
@@ -61,7 +60,7 @@ def stage(metadata: Metadata, wheel: Path, tree: Path) -> None:
 
 
 def wheel(folder: Path) -> Path:
-    """Our wheel, built into ``folder``; what setuptools left of an older build goes first."""
+    """Build Innoscope's wheel in ``folder``, after removing files of older builds."""
     shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)
     for left in (ROOT / "build").glob("*.linux-*"):
         shutil.rmtree(left)
@@ -90,6 +89,6 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _strip(tree: Path) -> None:
-    """Of symbols that only a debugger of ours would want."""
+    """Strip the symbols that are only needed to debug Innoscope."""
     for path in (tree / SITE / "innoscope" / "_native.abi3.so", tree / HOME / "bin" / "py-spy"):
         run(["strip", "--strip-unneeded", "--remove-section=.comment", str(path)])

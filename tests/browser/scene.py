@@ -73,7 +73,7 @@ def agent_of(
     past: bool = True,
     watch: config.Watch = _NO_WATCH,
 ) -> Iterator[Running]:
-    """It has taken over all chunks and has gathered; with a ``past`` it knows the gauges of that hour."""
+    """Yield an agent that fetched all chunks and scraped; with a ``past`` its history has those gauges."""
     sensor.told_all.clear()
     agent = Agent(settings(sensor, address, watch))
     ends = time.time() // CHUNK_S * CHUNK_S
@@ -96,7 +96,7 @@ def _remember(agent: Agent, names: Iterable[str], ends: float) -> None:
         series = [
             Series(declared[name], server, (), value) for server in names for name, value in told.items()
         ]
-        agent.history.gathered(ends - step * CHUNK_S, series)
+        agent.history.add_scrape(ends - step * CHUNK_S, series)
 
 
 @contextmanager

@@ -137,7 +137,7 @@ def test_dragging_over_a_spike_shows_exactly_its_stacks(
     assert start % 10 == 0
     assert page.locator("#flame g.frame[name='row lock']").count() == 1
     assert page.locator("#flame g.frame").count() != before
-    assert f"· {document['looks']} looks" in page.inner_text("#stacks-about")
+    assert f"· {document['looks']} snapshots" in page.inner_text("#stacks-about")
     worst, usual = frames[-1], frames[len(frames) * 95 // 100]
     text = f"95 % under {usual:.0f} ms, longest {worst:.0f} ms"
     figures.record("live page", "frames while dragging, stacks drawn", text, worst_ms=worst, p95_ms=usual)
@@ -176,7 +176,7 @@ def test_keys_do_what_the_mouse_does(page: Page) -> None:
     assert re.match(r"\d\d:\d\d:\d\d: .*idle 8\d\d", words), words
     for _ in range(5):
         page.keyboard.press("Shift+ArrowLeft")
-    page.locator("#stacks-about", has_text="60 looks").wait_for()
+    page.locator("#stacks-about", has_text="60 snapshots").wait_for()
     start, end = asked_span(page)
     assert end - start == pytest.approx(60, abs=0.01)
     with page.expect_response("**/api/flame?*"):

@@ -49,7 +49,7 @@ def test_without_scripts_there_are_words(
     agent.gather()
     with scene.opened(browser, agent.address, java_script_enabled=False) as (page, _):
         words = page.inner_text(".words")
-        for expected in ("it answers", "orders", "mysql 5.6.24", "no capability SYS_PTRACE", "/api/probes"):
+        for expected in ("Sensor: ok", "orders", "mysql 5.6.24", "no capability SYS_PTRACE", "/api/probes"):
             assert expected in words
         assert page.locator("#live").is_hidden()
 
@@ -87,7 +87,7 @@ def test_without_a_sensor(browser: Browser, small: tuple[made.MadeSensor, scene.
         banner = page.get_by_role("alert")
         banner.wait_for()
         assert "No sensor" in banner.inner_text()
-        assert "of no help" in banner.inner_text()
+        assert "cannot query the sensor" in banner.inner_text()
         assert page.inner_text("#state") == "no sensor"
         assert "the sensor does not answer" in page.inner_text("#collectors")
         page.locator("#flame g.frame[name='row lock']").wait_for()  # what was seen before is still there
@@ -113,7 +113,7 @@ def test_no_server(browser: Browser, tmp_path: Path) -> None:
         scene.agent_of(sensor) as agent,
         scene.opened(browser, agent.address) as (page, seen),
     ):
-        page.locator("#said", has_text="No mysqld or mariadbd is running").wait_for()
+        page.locator("#banners", has_text="No mysqld or mariadbd is running").wait_for()
         assert page.locator("#threads").is_hidden()
         seen.require_silence(agent.address)
 
@@ -125,7 +125,7 @@ def test_nothing_seen_yet(browser: Browser, tmp_path: Path) -> None:
         scene.agent_of(sensor, past=False) as agent,
         scene.opened(browser, agent.address, viewport={"width": 360, "height": 740}) as (page, seen),
     ):
-        page.locator("#threads-table", has_text="No stacks seen yet").wait_for()
+        page.locator("#threads-table", has_text="No stacks yet").wait_for()
         assert "ten seconds" in page.inner_text("#no-stacks")
         assert "27,525 pages" in page.inner_text("#dirty-about")
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
@@ -139,13 +139,13 @@ def test_a_server_that_only_idles(browser: Browser, tmp_path: Path) -> None:
         scene.agent_of(sensor) as agent,
         scene.opened(browser, agent.address) as (page, seen),
     ):
-        page.locator("#top", has_text="tick idle threads").wait_for()
+        page.locator("#top", has_text="select idle threads").wait_for()
         assert page.locator("#flame").is_hidden()
         page.check("#idle")
         page.locator("#flame g.frame[name='idle']").wait_for()
         page.emulate_media(color_scheme="dark")
         page.uncheck("#idle")
-        page.locator("#top", has_text="tick idle threads").wait_for()
+        page.locator("#top", has_text="select idle threads").wait_for()
         seen.require_silence(agent.address)
 
 
@@ -195,10 +195,10 @@ def test_an_agent_that_is_gone_and_comes_back(browser: Browser, tmp_path: Path) 
         page.clock.fast_forward(11_000)
         banner = page.get_by_role("alert")
         banner.wait_for()
-        assert "does not answer since" in banner.inner_text()
+        assert "does not respond since" in banner.inner_text()
         assert page.locator("#flame g.frame").first.is_visible()
         with scene.agent_of(sensor, str(address)):
             page.clock.fast_forward(40_000)
             banner.wait_for(state="detached")
-            assert page.inner_text("#state") == "sensor answers"
+            assert page.inner_text("#state") == "sensor: ok"
         context.close()

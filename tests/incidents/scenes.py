@@ -45,34 +45,34 @@ def _oltp(server: Server) -> Oltp:
 INCIDENTS = (
     Incident(
         "row-lock-56", "mysql-5.6.24", "row_lock_convoy", lambda s: RowLock(s, 20), _oltp,
-        what="one transaction has updated a row and is idle; 20 connections want to update it",
+        what="a transaction has updated a row and is idle; 20 connections wait to update the row",
     ),
     Incident(
         "row-lock-97", "mysql-9.7", "row_lock_convoy", lambda s: RowLock(s, 20), _oltp,
-        what="one transaction has updated a row and is idle; 20 connections want to update it",
+        what="a transaction has updated a row and is idle; 20 connections wait to update the row",
     ),
     Incident(
         "metadata-lock-97", "mysql-9.7", "metadata_lock", lambda s: MetadataLock(s, 10), _oltp,
-        what="a transaction has read a table and is idle; an ALTER TABLE waits for it, 10 readers for that",
+        what="a transaction has read a table and is idle; an ALTER TABLE and 10 readers wait for it",
     ),
     Incident(
         "metadata-lock-1145", "mariadb-11.4.5", "metadata_lock", lambda s: MetadataLock(s, 10), _oltp,
-        what="a transaction has read a table and is idle; an ALTER TABLE waits for it, 10 readers for that",
+        what="a transaction has read a table and is idle; an ALTER TABLE and 10 readers wait for it",
     ),
     Incident(
         "stopped", "mysql-5.6.24", "server_stopped", _stopped, lambda s: Cpu(s, 4),
-        what="the process is stopped (SIGSTOP), as a debugger that was killed leaves it",
+        what="the process is stopped (SIGSTOP), as after a killed debugger",
     ),
     Incident(
         "commit-fsync", "mysql-5.6.24", "commit_fsync", lambda s: Fsync(s, 8), lambda s: Cpu(s, 8),
-        what="8 connections commit one small change after the other, each with an fsync of the redo log",
+        what="8 connections commit small changes in a loop, each with an fsync of the redo log",
     ),
     Incident(
         "cpu-loop", "mariadb-11.4.5", "cpu_loop", lambda s: Burn(s, 1), lambda s: Idle(s, 10),
-        what="one connection computes and does not end",
+        what="one connection runs an endless CPU-bound query",
     ),
     Incident(
         "too-many-connections", "mysql-5.6.24", "too_many_connections", _full, lambda s: Idle(s, 10),
-        what="all of max_connections = 10 are taken, and the one that is kept for SUPER",
+        what="all of max_connections = 10 are in use, and the connection reserved for SUPER",
     ),
 )  # fmt: skip

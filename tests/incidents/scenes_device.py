@@ -98,7 +98,7 @@ INCIDENTS = (
         _slow_reads,
         _reading,
         options=(*_DIRECT, _SMALL),
-        what="rows are read at random from a device that does 40 reads a second",
+        what="random reads of rows from a device with 40 reads/s",
     ),
     Incident(
         "slow-reads-1145",
@@ -107,7 +107,7 @@ INCIDENTS = (
         _slow_reads,
         _reading,
         options=(*_DIRECT, _SMALL),
-        what="rows are read at random from a device that does 40 reads a second",
+        what="random reads of rows from a device with 40 reads/s",
     ),
     Incident(
         "slow-commits-559",
@@ -116,7 +116,7 @@ INCIDENTS = (
         _slow_commits,
         _committing,
         options=_DIRECT,
-        what="commits with O_DIRECT on a device that does 20 writes a second",
+        what="commits with O_DIRECT on a device with 20 writes/s",
     ),
     Incident(
         "slow-ddl-56",
@@ -125,7 +125,7 @@ INCIDENTS = (
         _slow_ddl,
         _ddl,
         options=_DIRECT,
-        what="tables and views are made with O_DIRECT on a device that does 8 writes a second",
+        what="tables and views are created with O_DIRECT on a device with 8 writes/s",
     ),
     Incident(
         "free-pages-559",
@@ -135,7 +135,7 @@ INCIDENTS = (
         _crowded,
         options=(*_LAZY, _SMALL, "--skip-innodb-doublewrite"),
         twin_options=(*_LAZY, _LARGE, "--skip-innodb-doublewrite"),
-        what="rows are changed at random in eight times as much data as the pool holds, on a slow device",
+        what="random updates in a data set of eight times the buffer pool, on a slow device",
     ),
     Incident(
         "free-pages-56",
@@ -145,7 +145,7 @@ INCIDENTS = (
         _crowded,
         options=(*_LAZY, _SMALL, "--skip-innodb-doublewrite", "--innodb-lru-scan-depth=100"),
         twin_options=(*_LAZY, _LARGE, "--skip-innodb-doublewrite"),
-        what="rows are changed at random in eight times as much data as the pool holds, on a slow device",
+        what="random updates in a data set of eight times the buffer pool, on a slow device",
     ),
     Incident(
         "pool-eaten-559",
@@ -154,6 +154,6 @@ INCIDENTS = (
         lambda s: _copies(s, "REPEATABLE READ"),
         lambda s: _copies(s, "READ COMMITTED"),
         options=(_SMALL,),
-        what="CREATE TABLE … SELECT locks every row that it reads, and the locks fill a pool of 8 MB",
+        what="CREATE TABLE … SELECT locks every row that it reads, and the locks fill a buffer pool of 8 MB",
     ),
 )

@@ -55,7 +55,7 @@ INCIDENTS = (
         _storm,
         options=(*_LAZY, "--innodb-log-file-size=1M"),
         twin_options=(*_LAZY, "--innodb-log-file-size=1G"),
-        what="four clients change rows, and the redo log has 2 MB",
+        what="four clients update rows with a redo log of 2 MB",
     ),
     Incident(
         "flushing-storm-97",
@@ -65,7 +65,7 @@ INCIDENTS = (
         _storm,
         options=(*_LAZY, "--innodb-redo-log-capacity=8M", "--skip-log-bin"),
         twin_options=(*_LAZY, "--innodb-redo-log-capacity=2G", "--skip-log-bin"),
-        what="four clients change rows, and the redo log has 8 MB",
+        what="four clients update rows with a redo log of 8 MB",
     ),
     Incident(
         "flushing-storm-1145",
@@ -75,7 +75,7 @@ INCIDENTS = (
         _storm,
         options=(*_LAZY, "--innodb-log-file-size=4M"),
         twin_options=(*_LAZY, "--innodb-log-file-size=2G"),
-        what="four clients change rows, and the redo log has 4 MB",
+        what="four clients update rows with a redo log of 4 MB",
     ),
     Incident(
         "redo-too-small",
@@ -85,7 +85,7 @@ INCIDENTS = (
         _after_a_burst,
         options=(*_LAZY, "--innodb-log-file-size=4M", "--innodb-flushing-avg-loops=1"),
         twin_options=(*_LAZY, "--innodb-log-file-size=512M", "--innodb-flushing-avg-loops=1"),
-        what="after a burst a few changes a second, and the redo log lasts for seconds",
+        what="a few changes per second after a burst; the redo log is full within seconds",
     ),
     Incident(
         "dirty-limit-559",
@@ -95,7 +95,7 @@ INCIDENTS = (
         _from_clean,
         options=_dirty(_SLOW),
         twin_options=_dirty(_FAST),
-        what="more pages are changed than innodb_io_capacity lets the master thread write",
+        what="more pages become dirty than the master thread may write with innodb_io_capacity",
     ),
     Incident(
         "dirty-limit-56",
@@ -105,6 +105,6 @@ INCIDENTS = (
         _from_clean,
         options=_dirty(_SLOW),
         twin_options=_dirty(_FAST, "--innodb-flushing-avg-loops=1"),
-        what="pages are changed after an import, and 5.6 writes only as far as the redo grows on average",
+        what="pages become dirty after an import, and 5.6 flushes only at the average rate of redo",
     ),
 )

@@ -105,35 +105,35 @@ INCIDENTS = (
     ),
     Incident(
         "row-lock-1145", "mariadb-11.4.5", "row_lock_convoy", lambda s: RowLock(s, 20), _oltp,
-        what="one transaction has updated a row and is idle; 20 connections want to update it",
+        what="a transaction has updated a row and is idle; 20 connections wait to update the row",
     ),
     Incident(
         "metadata-lock-56", "mysql-5.6.24", "metadata_lock", lambda s: MetadataLock(s, 10), _oltp,
-        what="a transaction has read a table and is idle; an ALTER TABLE waits for it, 10 readers for that",
+        what="a transaction has read a table and is idle; an ALTER TABLE and 10 readers wait for it",
     ),
     Incident(
         "cpu-loop-97", "mysql-9.7", "cpu_loop", lambda s: Burn(s, 1), lambda s: Idle(s, 10),
-        what="one connection computes and does not end",
+        what="one connection runs an endless CPU-bound query",
     ),
     Incident(
         "user-lock-1145", "mariadb-11.4.5", "user_lock", lambda s: UserLock(s, 10), _oltp,
-        what="one connection has a lock by name (GET_LOCK), and ten more want it",
+        what="one connection holds a named lock (GET_LOCK), and ten others wait for it",
     ),
     Incident(
         "opening-tables-559", "mysql-5.5.9", "opening_tables", _any_table, _opened_before,
         setup=_many_tables,
         options=(*_FAST, "--sync-frm=0", "--table-open-cache=64", "--table-definition-cache=400"),
         twin_options=(*_FAST, "--sync-frm=0", "--table-open-cache=8000", "--table-definition-cache=4000"),
-        what="32 connections read any of 2,000 tables; the table cache holds 64",
+        what="32 connections read from 2,000 tables with a table cache of 64",
     ),
     Incident(
         "history-56", "mysql-5.6.24", "history_list", _old_snapshot, _paced_updates,
         options=(*_FAST, "--innodb-log-file-size=512M"),
-        what="a transaction has looked once and is forgotten, while others update rows",
+        what="a forgotten transaction keeps its read view open while others update rows",
     ),
     Incident(
         "history-97", "mysql-9.7", "history_list", _old_snapshot, _paced_updates,
         options=_FAST,
-        what="a transaction has looked once and is forgotten, while others update rows",
+        what="a forgotten transaction keeps its read view open while others update rows",
     ),
 )  # fmt: skip

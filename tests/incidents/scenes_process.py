@@ -159,7 +159,7 @@ _MEAGRE = (
     "--innodb-flush-log-at-trx-commit=0",
     "--innodb-flush-method=O_DIRECT",
 )
-_CRASHED = "it crashed with much redo to apply, and starts again with a small pool on a slow device"
+_CRASHED = "crash recovery of much redo, with a small buffer pool on a slow device"
 
 INCIDENTS = (
     Incident(
@@ -196,7 +196,7 @@ INCIDENTS = (
         _shutting_down,
         _purged,
         options=_roomy(SLOW_SHUTDOWN),
-        what="it is told to end with innodb_fast_shutdown=0, and has much to purge",
+        what="the server shuts down with innodb_fast_shutdown=0 and has much to purge",
     ),
     Incident(
         "memory-pressure",
@@ -205,7 +205,7 @@ INCIDENTS = (
         _swapping,
         _remembering,
         options=_MEAGRE,
-        what="it may keep less in memory than its buffer pool takes, and the rest is swapped out",
+        what="the memory limit is smaller than the buffer pool, and the rest is swapped out",
     ),
     Incident(
         "network-send",
@@ -213,7 +213,7 @@ INCIDENTS = (
         "network",
         _nobody_reads,
         _all_read,
-        what="clients ask for much and take nothing of it",
+        what="clients request large results and do not read them",
     ),
     Incident(
         "toggle-left-on",
@@ -221,6 +221,6 @@ INCIDENTS = (
         "toggle_left_on",
         _toggled,
         _untoggled,
-        what="a change by innoscope toggle was never undone",
+        what="a change by innoscope toggle was not undone",
     ),
 )

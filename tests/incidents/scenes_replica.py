@@ -152,7 +152,7 @@ INCIDENTS = (
         lambda s: _held(s, *_ROW),
         lambda s: _in_step(s, *_ROW),
         options=_OPTIONS,
-        what="a forgotten transaction on a replica holds the row that the applier wants",
+        what="a forgotten transaction on a replica holds the row that the applier waits for",
     ),
     Incident(
         "replica-metadata-lock-97",
@@ -161,7 +161,7 @@ INCIDENTS = (
         lambda s: _held(s, *_TABLE),
         lambda s: _in_step(s, *_TABLE),
         options=_OPTIONS,
-        what="a forgotten transaction on a replica has read the table that an ALTER from the source wants",
+        what="a forgotten transaction on a replica has read a table that an ALTER from the source waits for",
     ),
     Incident(
         "replica-row-lock-1145",
@@ -170,6 +170,6 @@ INCIDENTS = (
         lambda s: _held(s, *_ROW),
         lambda s: _in_step(s, *_ROW),
         options=_OPTIONS,
-        what="a forgotten transaction on a replica holds the row that the applier wants",
+        what="a forgotten transaction on a replica holds the row that the applier waits for",
     ),
 )

@@ -29,7 +29,7 @@ HOGGING = (sys.executable, str(Path(__file__).parents[1] / "safety" / "hogging_m
 #: The shortest window, whose budget the hog passes on a busy machine too.
 WINDOW_S = 10
 QUICKLY = f"cpu_budget = 0.01\nwindow_seconds = {WINDOW_S}"
-WARNING = "CPU budget passed"
+WARNING = "CPU budget exceeded"
 PATIENCE_S = 60
 
 

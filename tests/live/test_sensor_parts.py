@@ -15,7 +15,7 @@ import pytest
 
 from innoscope.common.samples import Sample
 from innoscope.daemon.protocol.messages import BadMessage, decode_reply
-from innoscope.daemon.sensor.main import MOST_ENDED, Sensor, Settings
+from innoscope.daemon.sensor.main import MAX_ENDED, Sensor, Settings
 from innoscope.target.proc import ProcFs
 from safety.pretender import Pretender
 from servers import Keeper
@@ -148,7 +148,7 @@ def test_a_server_that_ended_is_down_and_remembered_but_not_for_ever(
 ) -> None:
     ended: list[int] = []
     sensor = Sensor(Settings(), proc=Only(seen=ended))
-    for number in range(MOST_ENDED + 3):
+    for number in range(MAX_ENDED + 3):
         home = tmp_path / str(number)
         home.mkdir()
         monkeypatch.chdir(home)  # where its data would be: servers on the same one are successors
@@ -164,7 +164,7 @@ def test_a_server_that_ended_is_down_and_remembered_but_not_for_ever(
 
     assert told["process"].samples == (Sample("mysqld_up", 0),)
     assert told["process"].reason == f"gone: process {ended[-1]} has ended"
-    assert left == set(ended[-MOST_ENDED:])
+    assert left == set(ended[-MAX_ENDED:])
 
 
 _LISTENS_LATER = """
@@ -178,7 +178,7 @@ sys.stdin.readline()
 
 def test_a_server_is_renamed_once_its_port_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It starts up before it listens, and its configuration file is not ours to read."""
-    monkeypatch.setattr("innoscope.daemon.sensor.main._AGAIN_S", 0.0)
+    monkeypatch.setattr("innoscope.daemon.sensor.main._RETRY_S", 0.0)
     executable = tmp_path / "mysqld"
     shutil.copy2(Path(sys.executable).resolve(), executable)
     with Keeper() as keeper, subprocess.Popen(

@@ -88,7 +88,7 @@ def test_a_crowd_of_strangers_disturbs_nobody(strangers: Strangers) -> None:
     assert reply.rss_bytes < SENSOR_BYTES
     assert "Traceback" not in log
     assert log.count(f'owner="uid {UID}"') == 1, "said once, not for each"
-    assert "is on its data directory" in log
+    assert "uses the same data directory" in log
 
 
 @long("the crowd of strangers is in make test")

@@ -20,7 +20,7 @@ import pytest
 
 from innoscope.daemon.protocol.client import SensorDown
 from innoscope.daemon.protocol.messages import VERSION
-from innoscope.daemon.sensor.server import MOST_CLIENTS
+from innoscope.daemon.sensor.server import MAX_CLIENTS
 from innoscope.metrics.collectors.errors import CollectorFailed
 from innoscope.metrics.collectors.probes import ProbesCollector
 from innoscope.probes.calibration import known_cost
@@ -104,7 +104,7 @@ def test_it_answers_root_and_its_socket_is_closed_to_others(sensing: Sensing) ->
 
 def test_clients_that_say_nothing_hold_up_nobody(sensing: Sensing) -> None:
     with ExitStack() as stack:
-        for _ in range(2 * MOST_CLIENTS):
+        for _ in range(2 * MAX_CLIENTS):
             stack.enter_context(closing(connect(sensing)))
         assert answers(sensing) < QUICK_S
 
@@ -207,7 +207,7 @@ def test_another_user_is_refused_also_where_the_files_let_it_in(sensing: Sensing
     finally:
         sensing.path.chmod(0o660)
 
-    assert json.loads(said)["error"] == f"user {NOBODY} may not ask: it is not of the sensor's group"
+    assert json.loads(said)["error"] == f"access denied: user {NOBODY} is not in the sensor's group"
 
 
 def test_members_of_the_group_may_ask(server: Server) -> None:
@@ -224,13 +224,13 @@ def test_members_of_the_group_may_ask(server: Server) -> None:
 def test_no_such_group_is_one_clear_error(tmp_path: Path) -> None:
     result = innoscope("sensor", "--socket", tmp_path / "s", "--group", "no-such-group")
 
-    assert_one_clear_error(result, 1, "there is no group no-such-group")
+    assert_one_clear_error(result, 1, "unknown group no-such-group")
 
 
 def test_two_sensors_on_one_socket(sensing: Sensing) -> None:
     result = innoscope("sensor", "--socket", sensing.path)
 
-    assert_one_clear_error(result, 1, "another sensor answers at")
+    assert_one_clear_error(result, 1, "another sensor listens on")
     assert answers(sensing) < QUICK_S
 
 

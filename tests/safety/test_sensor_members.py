@@ -118,6 +118,6 @@ def test_it_is_asked_and_never_told(sensing: Sensing, server: Server) -> None:
             told = b""
             while part := wire.recv(1 << 16):
                 told += part
-        assert json.loads(told[4:]) == {"error": f"there is no call {call!r}"}
-    with pytest.raises(BadMessage, match="there is no call"):
+        assert json.loads(told[4:]) == {"error": f"unknown call {call!r}"}
+    with pytest.raises(BadMessage, match="unknown call"):
         Sensor(Settings()).handle({"call": "tick"})

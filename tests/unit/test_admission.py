@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.daemon.protocol.server_names import Names
+from innoscope.daemon.protocol.server_names import ServerNames
 from innoscope.daemon.sensor import admission
 from innoscope.daemon.sensor.admission import Admission
 from innoscope.target import discover
@@ -45,7 +45,7 @@ class World:
         self._resting: dict[int, int] = {}
         self._tick = 0
         rule = Rule((), (), (), PLACES)
-        self._admission = Admission(rule, Names({}, ProcFs(folder)), ProcFs(folder), self._now)
+        self._admission = Admission(rule, ServerNames({}, ProcFs(folder)), ProcFs(folder), self._now)
         monkeypatch.setattr(discover, "scan", lambda *_: Scan(tuple(sorted(self.processes)), ()))
         monkeypatch.setattr(admission, "tenant_of", lambda _, pid: self.processes[pid].tenant)
         monkeypatch.setattr(admission, "directory_of", lambda _, pid: self.processes[pid].home)
@@ -177,7 +177,7 @@ def test_a_place_is_not_held_for_ever(world: World) -> None:
     del world.processes[5000]
     world.tick()
     assert world.of("a") == PLACES - 1
-    world.tick(int(admission._HELD_S / TICK_S) + 1)
+    world.tick(int(admission._RESERVED_S / TICK_S) + 1)
     assert world.of("a") == PLACES
 
 
@@ -198,7 +198,16 @@ def test_what_is_known_of_processes_goes_with_them(world: World) -> None:
         world.start(1000 + number, f"t{number % 7}", inode=1 + number)
         world.tick()
         world.processes.pop(1000 + number)
-    world.tick(int(admission._HELD_S / TICK_S) + 1)
+    world.tick(int(admission._RESERVED_S / TICK_S) + 1)
     kept = vars(world._admission)
-    names = ("_first_seen", "_places", "_held", "_tenants", "_offered", "_not_before", "_told", "_evicted")
+    names = (
+        "_first_seen",
+        "_places",
+        "_reserved",
+        "_tenants",
+        "_offered",
+        "_not_before",
+        "_logged",
+        "_evicted",
+    )
     assert {name: len(kept[name]) for name in names} == dict.fromkeys(names, 0)

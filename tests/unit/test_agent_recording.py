@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from innoscope.daemon.agent import config
-from innoscope.daemon.agent.collect import Picture, ServerView
+from innoscope.daemon.agent.collect import Scrape, ServerState
 from innoscope.daemon.agent.recorder import Recorders
 from innoscope.daemon.agent.servers import Servers
 from innoscope.daemon.protocol.client import SensorDown
@@ -51,7 +51,7 @@ def sensor() -> MadeSensor:
 @pytest.fixture
 def servers() -> Servers:
     found = Servers(config.Config(sql=config.Sql(enabled=False)))
-    found.met(NAME, target(pid=os.getpid()))
+    found.register_from_sensor(NAME, target(pid=os.getpid()))
     return found
 
 
@@ -60,17 +60,17 @@ def recorders(servers: Servers, sensor: MadeSensor) -> Recorders:
     return Recorders(servers, sensor, 60)
 
 
-def picture(values: Mapping[str, Any], failing: str | None = None) -> Picture:
+def picture(values: Mapping[str, Any], failing: str | None = None) -> Scrape:
     declared = registry.default()
     series = tuple(Series(declared[name], NAME, (), value) for name, value in values.items())
-    view = ServerView(NAME, "mysql", True, (("memory", failing), ("waits", None)))
-    return Picture(0.0, series, (view,))
+    view = ServerState(NAME, "mysql", True, (("memory", failing), ("waits", None)))
+    return Scrape(0.0, series, (view,))
 
 
 def test_numbers_and_looks_of_a_time(recorders: Recorders, sensor: MadeSensor) -> None:
     for at in range(1000, 1100):
-        recorders.gathered(at, picture({"connections_running": at - 1000, "statements": at}))
-        recorders.gathered(at, picture({"connections_running": -1}))  # the same gathering again
+        recorders.add_scrape(at, picture({"connections_running": at - 1000, "statements": at}))
+        recorders.add_scrape(at, picture({"connections_running": -1}))  # the same gathering again
     recorder = recorders.of(NAME)
     assert recorder is not None
     evidence = recorder.between(1090, 1094)
@@ -86,7 +86,7 @@ def test_numbers_and_looks_of_a_time(recorders: Recorders, sensor: MadeSensor) -
 
 
 def test_what_fails_is_said(recorders: Recorders, sensor: MadeSensor) -> None:
-    recorders.gathered(1000, picture({"statements": 1}, "denied: access denied"))
+    recorders.add_scrape(1000, picture({"statements": 1}, "denied: access denied"))
     sensor.down = True
     recorder = recorders.of(NAME)
     assert recorder is not None
@@ -94,16 +94,16 @@ def test_what_fails_is_said(recorders: Recorders, sensor: MadeSensor) -> None:
     assert missing["memory"].words == "access denied"
     assert "sql.enabled" in missing["sql"].words
     assert (missing["looks"].words, missing["looks"].remedy) == ("it is away", "start it")
-    assert recorder.who().answers == {}
+    assert recorder.query_blockers().answers == {}
 
 
 def test_another_process_under_the_name_begins_anew(recorders: Recorders, servers: Servers) -> None:
-    recorders.gathered(1000, picture({"statements": 1}))
+    recorders.add_scrape(1000, picture({"statements": 1}))
     first = recorders.of(NAME)
-    recorders.gathered(1001, picture({"statements": 2}))
+    recorders.add_scrape(1001, picture({"statements": 2}))
     assert recorders.of(NAME) is first
-    servers.met(NAME, target(pid=os.getpid(), start_time=7))
-    recorders.gathered(1002, picture({"statements": 3}))
+    servers.register_from_sensor(NAME, target(pid=os.getpid(), start_time=7))
+    recorders.add_scrape(1002, picture({"statements": 3}))
     second = recorders.of(NAME)
     assert second is not None
     assert second is not first

@@ -48,7 +48,7 @@ def test_warning_names_the_figures_and_the_next_command(caplog: pytest.LogCaptur
     machine.run(5, 0.5)
 
     (warning,) = caplog.records
-    assert (warning.message, warning.levelname) == ("CPU budget passed", "WARNING")
+    assert (warning.message, warning.levelname) == ("CPU budget exceeded", "WARNING")
     told = vars(warning)
     assert (told["used"], told["budget"], told["remedy"]) == ("50.0%", "5.0%", "sudo innoscope self-profile")
 

@@ -16,7 +16,7 @@ from innoscope.common.samples import Outcome, Sample
 from innoscope.common.supervision import Trouble
 from innoscope.daemon.agent import config
 from innoscope.daemon.agent.collect import Gatherer
-from innoscope.daemon.agent.profiles import Store, moment
+from innoscope.daemon.agent.profiles import ProfileStore, moment
 from innoscope.daemon.agent.routes import budget
 from innoscope.daemon.agent.servers import Servers
 from innoscope.daemon.http.server import Request
@@ -34,7 +34,7 @@ from unit.test_target_sql import target
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from innoscope.daemon.agent.collect import Picture
+    from innoscope.daemon.agent.collect import Scrape
 
 #: No SQL, and so much time for a sensor's answer that no busy host exceeds it.
 QUIET = config.Config(sql=config.Sql(enabled=False), sensor=config.Sensor(timeout_seconds=60.0))
@@ -76,7 +76,7 @@ class Clock:
         return self.now
 
 
-def gathered(sensor: Sensor, count: int = 1, settings: config.Config = QUIET) -> list[Picture]:
+def gathered(sensor: Sensor, count: int = 1, settings: config.Config = QUIET) -> list[Scrape]:
     clock = Clock()
     gatherer = Gatherer(sensor, Servers(settings), registry.default(), clock)
     found = []
@@ -88,7 +88,7 @@ def gathered(sensor: Sensor, count: int = 1, settings: config.Config = QUIET) ->
     return found
 
 
-def values(picture: Picture) -> dict[tuple[str, ...], Any]:
+def values(picture: Scrape) -> dict[tuple[str, ...], Any]:
     return {(one.metric.name, one.server, *one.labels): one.value for one in picture.series}
 
 
@@ -140,7 +140,7 @@ def test_a_configured_name_wins_and_others_can_be_left_out() -> None:
 def test_a_server_that_we_found_ourselves_takes_the_sensors_name() -> None:
     """Without rights we do not learn its port; once under each name would be two servers."""
     gatherer = Gatherer(Sensor(reply()), servers := Servers(QUIET), registry.default(), Clock())
-    servers.found([ALIVE])
+    servers.register([ALIVE])
     assert [server.name for server in servers] == ["/run/a.sock"]
 
     picture = gatherer.gather(_AMPLE_S)
@@ -190,7 +190,7 @@ def test_who_comes_while_another_gathers_gets_the_last_picture_in_time() -> None
     gatherer = Gatherer(sensor, Servers(QUIET), registry.default())
     first = gatherer.gather(_AMPLE_S)
     with gatherer._lock:
-        found: list[Picture | None] = []
+        found: list[Scrape | None] = []
         thread = threading.Thread(target=lambda: found.append(gatherer.gather(0.05)))
         thread.start()
         thread.join(5)
@@ -224,7 +224,7 @@ def test_moments(text: str, expected: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "soon", "-m", "-5", "1.2.3"])
 def test_moments_that_are_none(text: str) -> None:
-    with pytest.raises(ValueError, match="is no time"):
+    with pytest.raises(ValueError, match="is not a time"):
         moment(text, 1000.0)
 
 
@@ -241,7 +241,7 @@ class Profiler:
         return cursor, told
 
 
-def asked(store: Store, query: dict[str, str], *, trusted: bool = True) -> tuple[int, bytes]:
+def asked(store: ProfileStore, query: dict[str, str], *, trusted: bool = True) -> tuple[int, bytes]:
     response = store.answer(Request("/api/stacks", query, None, trusted))  # type: ignore[arg-type]
     return int(response.status), response.body
 
@@ -250,7 +250,7 @@ def test_stacks_are_served_by_our_names_to_those_who_may_see_them() -> None:
     clock = Clock()
     clock.now = 5000.0
     names = {"3306": "orders"}
-    store = Store(Profiler(4990.0), lambda name, _: names.get(name), 3600, clock)
+    store = ProfileStore(Profiler(4990.0), lambda name, _: names.get(name), 3600, clock)
     assert asked(store, {})[0] == 503
     store.poll()
 
@@ -266,7 +266,7 @@ def test_stacks_are_served_by_our_names_to_those_who_may_see_them() -> None:
 def test_each_chunk_is_told_on_once_by_our_name() -> None:
     told: list[tuple[str, int]] = []
     names = {"3306": "orders"}
-    store = Store(
+    store = ProfileStore(
         Profiler(4990.0),
         lambda name, _: names.get(name),
         3600,
@@ -294,7 +294,7 @@ def test_ten_thousand_names_in_turn_leave_memory_flat() -> None:
     tracemalloc.start()
     for number in range(10_000):
         ended = target(pid=NO_PID, start_time=number, socket=f"/{number:05}")
-        assert servers.met(f"pid {number:05}", ended) is not None
+        assert servers.register_from_sensor(f"pid {number:05}", ended) is not None
         outcome = Outcome("probes", True, 0.1, counted, None)
         gatherer._merger.merge(Reading(f"pid {number:05}", Life(number, "boot"), (outcome,)))
         clock.now += 1
@@ -305,12 +305,12 @@ def test_ten_thousand_names_in_turn_leave_memory_flat() -> None:
             ours = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/innoscope/*")])
             sizes.append(sum(one.size for one in ours.statistics("filename")))
     tracemalloc.stop()
-    assert len(list(servers)) == len(servers._sensor_s) == len(gatherer._merger._kept) <= 64
+    assert len(list(servers)) == len(servers._own_names) == len(gatherer._merger._kept) <= 64
     # The second thousand fills what remembers 1,024 names; from then on nothing may grow.
     assert sizes[-1] < sizes[1] * 1.01, sizes
 
     clock.now += 2 * 3600
     gatherer.maintain()
     assert not list(servers)
-    assert not servers._sensor_s
+    assert not servers._own_names
     assert not gatherer._merger._kept

@@ -1,4 +1,4 @@
-"""The hour of numbers that the page draws: in order, bounded, and as told by whoever told it."""
+"""The hour of numbers for the live page: in order, bounded, readable from any time on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 
-from innoscope.daemon.agent.history import KEPT, History, Ring
+from innoscope.daemon.agent.history import METRICS, History, Ring
 from innoscope.metrics import registry
 from innoscope.metrics.merge import Series
 from innoscope.sampling.model import Trust
@@ -45,26 +45,26 @@ def test_a_clock_that_is_set_back_forgets_what_was_the_future() -> None:
 
 def test_threads_are_averages_of_ten_seconds() -> None:
     history = History(HOUR, clock=lambda: 1000)
-    history.looked("a", [chunk(1000.4, idle=80, row_lock=25), chunk(1010.2, idle=80)])
-    told = history.told("a")
-    assert told["waits"] == {"at": [1000, 1010], "threads": {"idle": [8, 8], "row_lock": [2.5, 0]}}
-    assert history.told("a", since=1000)["waits"] == {"at": [1010], "threads": {"idle": [8]}}
-    assert history.told("b") == {"waits": {"at": [], "threads": {}}, "gauges": {"at": [], "values": {}}}
+    history.add_profiles("a", [chunk(1000.4, idle=80, row_lock=25), chunk(1010.2, idle=80)])
+    rows = history.rows_since("a")
+    assert rows["waits"] == {"at": [1000, 1010], "threads": {"idle": [8, 8], "row_lock": [2.5, 0]}}
+    assert history.rows_since("a", since=1000)["waits"] == {"at": [1010], "threads": {"idle": [8]}}
+    assert history.rows_since("b") == {"waits": {"at": [], "threads": {}}, "gauges": {"at": [], "values": {}}}
 
 
 def test_gauges_are_those_that_are_drawn_and_of_their_server() -> None:
     history = History(HOUR, clock=lambda: 1000)
-    history.gathered(
+    history.add_scrape(
         1000.5,
         [
-            gauge(KEPT[0], 7),
+            gauge(METRICS[0], 7),
             gauge("threads", 9, labels=("idle",)),
-            gauge(KEPT[1], math.inf),
-            gauge(KEPT[0], 8, "b"),
+            gauge(METRICS[1], math.inf),
+            gauge(METRICS[0], 8, "b"),
         ],
     )
-    assert history.told("a")["gauges"] == {"at": [1000.5], "values": {KEPT[0]: [7]}}
-    assert history.told("b")["gauges"]["values"] == {KEPT[0]: [8]}
+    assert history.rows_since("a")["gauges"] == {"at": [1000.5], "values": {METRICS[0]: [7]}}
+    assert history.rows_since("b")["gauges"]["values"] == {METRICS[0]: [8]}
 
 
 def test_an_hour_is_small_and_a_server_that_is_gone_is_forgotten() -> None:
@@ -73,11 +73,11 @@ def test_an_hour_is_small_and_a_server_that_is_gone_is_forgotten() -> None:
     for step in range(500):
         now[0] = step * 10.0
         waits = {f"class_{number}": 30 for number in range(12)}
-        history.looked("a", [chunk(now[0], **waits)])
-        history.gathered(now[0], [gauge(name, 1.5) for name in KEPT])
-    assert len(history.told("a")["waits"]["at"]) == 361
-    assert history.used_bytes() == 361 * (8 + 12 * 4 + 8 + len(KEPT) * 4)
-    assert len(json.dumps(history.told("a"))) < 40_000
+        history.add_profiles("a", [chunk(now[0], **waits)])
+        history.add_scrape(now[0], [gauge(name, 1.5) for name in METRICS])
+    assert len(history.rows_since("a")["waits"]["at"]) == 361
+    assert history.used_bytes() == 361 * (8 + 12 * 4 + 8 + len(METRICS) * 4)
+    assert len(json.dumps(history.rows_since("a"))) < 40_000
     now[0] += 4000
-    history.gathered(now[0], [])
-    assert history.told("a")["waits"]["at"] == []
+    history.add_scrape(now[0], [])
+    assert history.rows_since("a")["waits"]["at"] == []

@@ -1,4 +1,4 @@
-"""Names of servers: stable, never shared, and nobody's who only repeats another one's options."""
+"""Names of servers: stable, unique, and not obtainable by copying the options of another server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.daemon.protocol.server_names import Names
+from innoscope.daemon.protocol.server_names import ServerNames
 from innoscope.target import endpoints
 from innoscope.target.home import Home
 from innoscope.target.proc import ProcFs
@@ -35,12 +35,12 @@ def silent(pid: int, **changes: object) -> Target:
 
 
 def test_the_port_is_the_name(proc: ProcFs) -> None:
-    assert Names({}, proc).give(target(pid=1), ()) == "3306"
+    assert ServerNames({}, proc).give(target(pid=1), ()) == "3306"
 
 
 def test_a_configured_name_wins(proc: ProcFs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoints, "listens", lambda _proc, one: one.socket == "/run/b.sock")
-    names = Names({"1": "shop", "/run/b.sock": "audit"}, proc)
+    names = ServerNames({"1": "shop", "/run/b.sock": "audit"}, proc)
 
     assert names.give(target(pid=1), ()) == "shop"
     assert names.give(target(pid=2, socket="/run/b.sock", datadir="/b"), {"shop"}) == "audit"
@@ -48,7 +48,7 @@ def test_a_configured_name_wins(proc: ProcFs, monkeypatch: pytest.MonkeyPatch) -
 
 def test_two_living_servers_never_share_a_name(proc: ProcFs) -> None:
     """Two containers may both listen on 3306, each in its own network."""
-    names = Names({}, proc)
+    names = ServerNames({}, proc)
     first = names.give(target(pid=1, container="a"), ())
     second = names.give(target(pid=2, container="b", socket="/b.sock"), {first})
     third = names.give(target(pid=1, container="c", socket="/b.sock", datadir="/b.sock"), {first, second})
@@ -56,9 +56,9 @@ def test_two_living_servers_never_share_a_name(proc: ProcFs) -> None:
     assert (first, second, third) == ("3306", "3306 in b", "3306 in c")
 
 
-def pods(proc: ProcFs, count: int, **changes: object) -> tuple[Names, dict[str, Home]]:
+def pods(proc: ProcFs, count: int, **changes: object) -> tuple[ServerNames, dict[str, Home]]:
     """Servers of one image in containers of their own, each with a volume; their names."""
-    names, given = Names({}, proc), dict[str, Home]()
+    names, given = ServerNames({}, proc), dict[str, Home]()
     for number in range(count):
         home, pid = Home(number, 2, 999), 1000 + number
         container = f"{number:012x}"
@@ -89,7 +89,7 @@ def test_all_restart_at_once_in_another_order(proc: ProcFs) -> None:
 
 
 def test_servers_of_one_container_have_names_of_their_own(proc: ProcFs) -> None:
-    names, taken = Names({}, proc), set[str]()
+    names, taken = ServerNames({}, proc), set[str]()
     for number in range(5):
         name = names.give(target(pid=1000 + number, container="abc"), taken, Home(number, 2, 999))
         again = names.give(target(pid=2000 + number, container="abc"), taken, Home(number, 2, 999))
@@ -100,7 +100,7 @@ def test_servers_of_one_container_have_names_of_their_own(proc: ProcFs) -> None:
 
 
 def test_namespaces_are_no_container_s_id(proc: ProcFs) -> None:
-    names = Names({}, proc)
+    names = ServerNames({}, proc)
     assert names.give(target(pid=7, container="mnt,pid"), {"3306"}) == "pid 7"
     name = names.give(target(pid=7, container="mnt,pid"), {"3306"}, HOME)
     assert name == names.give(target(pid=8, container="mnt,pid"), {"3306"}, HOME)
@@ -108,17 +108,17 @@ def test_namespaces_are_no_container_s_id(proc: ProcFs) -> None:
 
 
 def test_the_names_that_are_remembered_are_bounded(proc: ProcFs) -> None:
-    names = Names({}, proc)
+    names = ServerNames({}, proc)
     for number in range(1500):
         for port in (None, 3306):
             one = target(pid=1, port=port, container=f"{number:012x}")
             names.give(one, {"3306"}, Home(1, number, 27))
     assert len(names._owners) <= 1024
-    assert len(names._makeshift) <= 1024
+    assert len(names._provisional) <= 1024
 
 
 def test_the_successor_on_a_data_directory_takes_the_name(proc: ProcFs) -> None:
-    names = Names({"1": "shop"}, proc)
+    names = ServerNames({"1": "shop"}, proc)
     assert names.give(target(pid=1), (), HOME) == "shop"
 
     assert names.give(silent(2), (), HOME) == "shop", "it does not listen yet"
@@ -126,7 +126,7 @@ def test_the_successor_on_a_data_directory_takes_the_name(proc: ProcFs) -> None:
 
 
 def test_repeated_options_inherit_nothing(proc: ProcFs) -> None:
-    names = Names({}, proc)
+    names = ServerNames({}, proc)
     assert names.give(target(pid=1, port=3399), (), HOME) == "3399"
 
     assert names.give(silent(3), (), OTHER) == "/var/lib/mysql", "its --port is the name of another server"
@@ -136,7 +136,7 @@ def test_repeated_options_inherit_nothing(proc: ProcFs) -> None:
 
 
 def test_a_configured_socket_s_option_inherits_nothing(proc: ProcFs) -> None:
-    names = Names({"/run/a.sock": "shop"}, proc)
+    names = ServerNames({"/run/a.sock": "shop"}, proc)
     assert names.give(target(pid=1, port=None, socket="/run/a.sock"), (), HOME) == "shop"
 
     assert names.give(target(pid=2, port=None, socket="/run/a.sock"), (), OTHER) == "/run/a.sock"
@@ -144,22 +144,22 @@ def test_a_configured_socket_s_option_inherits_nothing(proc: ProcFs) -> None:
 
 
 def test_a_server_that_does_not_listen_yet_is_named_by_the_port_it_will_have(proc: ProcFs) -> None:
-    assert Names({}, proc).give(silent(3), ()) == "3399"
+    assert ServerNames({}, proc).give(silent(3), ()) == "3399"
 
 
 def test_a_port_that_is_no_number_names_nobody(proc: ProcFs) -> None:
-    assert Names({}, proc).give(silent(4), ()) == "/var/lib/mysql"
+    assert ServerNames({}, proc).give(silent(4), ()) == "/var/lib/mysql"
     for text in ("0", "65536", "٣٣٠٦", "3306 ", "-1", "9" * 5000, ""):
         assert endpoints.option_port(["mysqld", f"--port={text}"]) is None
     assert endpoints.option_port(["mysqld", "-P", "65535"]) == 65535
 
 
 def test_names_are_printable(proc: ProcFs) -> None:
-    assert Names({}, proc).give(silent(1, datadir="/a\udcff\x1b[2J"), ()) == r"/a\xff\x1b[2J"
+    assert ServerNames({}, proc).give(silent(1, datadir="/a\udcff\x1b[2J"), ()) == r"/a\xff\x1b[2J"
 
 
 def test_a_makeshift_name_is_given_up_for_the_port(proc: ProcFs) -> None:
-    names = Names({}, proc)
+    names = ServerNames({}, proc)
     assert names.give(silent(1), (), HOME) == "/var/lib/mysql"
     assert names.give(target(pid=1, port=None), (), HOME) == "/tmp/mysql.sock"  # noqa: S108
     assert names.give(target(pid=1), (), HOME) == "3306"

@@ -14,9 +14,9 @@ import pytest
 
 from innoscope.common.samples import Histogram
 from innoscope.daemon.agent import state
-from innoscope.daemon.agent.collect import Picture, ServerView
+from innoscope.daemon.agent.collect import Scrape, ServerState
 from innoscope.daemon.http import landing, page_files
-from innoscope.daemon.http.answers import PAGE_HEADERS, as_json, packed, takes_gzip, unless_known
+from innoscope.daemon.http.answers import PAGE_HEADERS, accepts_gzip, as_json, compressed, unless_cached
 from innoscope.daemon.http.server import Request, Response
 from innoscope.metrics import registry
 from innoscope.metrics.merge import Series
@@ -83,15 +83,15 @@ def test_scripts_come_from_here_only_and_in_no_frame() -> None:
 )
 def test_what_is_compressed(header: str, takes: bool) -> None:
     request = asked(Accept_Encoding=header)
-    assert takes_gzip(request) == takes
-    assert ("Content-Encoding" in packed(request, Response(b"a" * 2000)).headers) == takes
-    assert packed(request, Response(b"short")) == Response(b"short")
+    assert accepts_gzip(request) == takes
+    assert ("Content-Encoding" in compressed(request, Response(b"a" * 2000)).headers) == takes
+    assert compressed(request, Response(b"short")) == Response(b"short")
 
 
 def test_what_is_known_already_is_not_sent_again() -> None:
-    first = unless_known(asked(), as_json({"a": 1}))
-    again = unless_known(asked(If_None_Match=f'"x", {first.headers["ETag"]}'), as_json({"a": 1}))
-    other = unless_known(asked(If_None_Match=first.headers["ETag"]), as_json({"a": 2}))
+    first = unless_cached(asked(), as_json({"a": 1}))
+    again = unless_cached(asked(If_None_Match=f'"x", {first.headers["ETag"]}'), as_json({"a": 1}))
+    other = unless_cached(asked(If_None_Match=first.headers["ETag"]), as_json({"a": 2}))
     assert (again.status, again.body) == (HTTPStatus.NOT_MODIFIED, b"")
     assert (other.status, json.loads(other.body)) == (HTTPStatus.OK, {"a": 2})
 
@@ -109,8 +109,8 @@ def test_the_state_of_a_server() -> None:
         )
     ]  # fmt: skip
     series.append(Series(declared["own_cpu_seconds"], "", ("agent",), 2.5))
-    view = ServerView("a", "mysql 5.6", True, (("sql", None), ("waits", "gone: away")))
-    picture = Picture(0.0, tuple(series), (view,))
+    view = ServerState("a", "mysql 5.6", True, (("sql", None), ("waits", "gone: away")))
+    picture = Scrape(0.0, tuple(series), (view,))
     assert state.own(picture) == {"agent": {"cpu_seconds": 2.5}}
     assert state.servers(None) == []
     assert state.servers(picture) == [

@@ -16,10 +16,10 @@ import pytest
 import receiver as faults
 from certificates import self_signed
 from innoscope.common.errors import BadFile
-from innoscope.daemon.push.client import Client, retry_after
+from innoscope.daemon.push.client import PushClient, retry_after
 from innoscope.daemon.push.errors import REASONS, PushFailed
-from innoscope.daemon.push.formats import posted
-from innoscope.daemon.push.pusher import entry
+from innoscope.daemon.push.formats import push_request
+from innoscope.daemon.push.pusher import queued_profile
 from innoscope.daemon.push.settings import Push, problems
 from innoscope.sampling.model import Trust
 from innoscope.sampling.profile_history import Chunk, Stack
@@ -35,7 +35,7 @@ CHUNK = Chunk(
     T + 0.25, T + 9.25, 10, 40.0,
     {Stack.of("idle", Trust.EXACT, IDLE): 30, Stack.of("row_lock", Trust.TORN, ROW_LOCK): 12},
 )  # fmt: skip
-MADE = entry("shop, {main}", target(), [CHUNK])
+MADE = queued_profile("shop, {main}", target(), [CHUNK])
 #: More than a socket's buffers take.
 HUGE = replace(MADE, pprof=b"\x1f\x8b" + bytes(24 << 20))
 WITHIN_S = 0.4
@@ -48,7 +48,7 @@ def push(to: Receiver | str, **more: Any) -> Push:
 
 
 def send(settings: Push, made: Any = MADE) -> None:
-    Client(settings).post(posted(made, settings, "db1"))
+    PushClient(settings).post(push_request(made, settings, "db1"))
 
 
 def failure(settings: Push, made: Any = MADE) -> PushFailed:
@@ -241,8 +241,8 @@ def test_files_are_checked_before(tmp_path: Path) -> None:
         Push(url="https://a", ca_file=str(tmp_path / "none")),
     ):
         with pytest.raises(BadFile, match="cannot use"):
-            Client(settings).check()
-    Client(Push(url="https://a")).check()
+            PushClient(settings).check()
+    PushClient(Push(url="https://a")).check()
 
 
 @pytest.mark.parametrize(

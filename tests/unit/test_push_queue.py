@@ -12,10 +12,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 import pprofile
-from innoscope.daemon.push.client import Client
+from innoscope.daemon.push.client import PushClient
 from innoscope.daemon.push.errors import REASONS, PushFailed
 from innoscope.daemon.push.pusher import Pusher
-from innoscope.daemon.push.queue import Entry, Queue
+from innoscope.daemon.push.queue import ProfileQueue, QueuedProfile
 from innoscope.daemon.push.settings import Push
 from innoscope.metrics import registry
 from innoscope.metrics.collectors.own import Pushes, SensorState, own
@@ -27,7 +27,7 @@ from unit.dumps import IDLE, ROW_LOCK, target
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from innoscope.daemon.push.formats import Posted
+    from innoscope.daemon.push.formats import PushRequest
 
 START = 1_700_000_000.0
 
@@ -52,18 +52,18 @@ class World:
             sender=self,
             clock=lambda: self.now,
             wall=lambda: START + self.now,
-            lot=lambda _, most: most,
+            jitter=lambda _, most: most,
         )
 
-    def post(self, posted: Posted, timeout_s: float | None = None) -> None:
+    def post(self, request: PushRequest, timeout_s: float | None = None) -> None:
         del timeout_s
         self.attempts.append(self.now)
         error = self.answers()
         if error is not None:
             raise error
-        query = parse_qs(urlsplit(posted.target).query)
+        query = parse_qs(urlsplit(request.target).query)
         span = int(query["from"][0]), int(query["until"][0])
-        self.got.append((query["name"][0], span, pprofile.parse(posted.body)))
+        self.got.append((query["name"][0], span, pprofile.parse(request.body)))
 
     def look(self, seconds: float, server: str = "shop", stack: Stack | None = None) -> None:
         """Ten seconds of looks come in every ten seconds, and the pusher does what it has to."""
@@ -176,7 +176,7 @@ def test_an_hour_of_outage_of_a_receiver_on_the_network(kind: str) -> None:
     """The clock is ours, the network is real: answered with 503, hung up on; then all of it goes out."""
     with Receiver(kind) as there:
         world = World(interval_seconds=60)
-        world.pusher._sender = Client(Push(url=there.url, kind=kind))
+        world.pusher._sender = PushClient(Push(url=there.url, kind=kind))
         world.pusher._push = Push(url=there.url, kind=kind, interval_seconds=60)
         world.look(120)
         for fault in (status(503, b"later", {"Retry-After": "90"}), hung_up, reset):
@@ -285,9 +285,9 @@ def test_nothing_is_waited_for_at_the_end() -> None:
 
 
 def test_a_queue_counts_what_it_has() -> None:
-    queue = Queue(10_000)
+    queue = ProfileQueue(10_000)
     for number in range(10):
-        queue.put(Entry("a", "mysql", "1", number, number, 1, gzip.compress(b"") + bytes(1_500)))
+        queue.put(QueuedProfile("a", "mysql", "1", number, number, 1, gzip.compress(b"") + bytes(1_500)))
 
     assert queue.bytes <= 10_000
     assert queue.dropped == 10 - len(queue)

@@ -18,8 +18,8 @@ import pytest
 from certificates import self_signed
 from innoscope.common.errors import BadFile
 from innoscope.daemon.http import server as http_server
-from innoscope.daemon.http.admission import Load, TooMuch
-from innoscope.daemon.http.connections import MOST, Connections, counted_as
+from innoscope.daemon.http.admission import ExpensiveResponses, Overloaded
+from innoscope.daemon.http.connections import MAX_CONNECTIONS, Connections, client_of
 from innoscope.daemon.http.server import Address, Request, Response, WebServer
 from innoscope.daemon.http.web_config import Watched
 
@@ -143,13 +143,13 @@ def test_tls_with_client_certificates(certificate: Path) -> None:
 
 def test_slow_clients_keep_nobody_out() -> None:
     with serving() as server, ExitStack() as stack:
-        for number in range(3 * MOST):
+        for number in range(3 * MAX_CONNECTIONS):
             slow = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 5))
             slow.sendall(b"GET /say HTTP/1.1\r\nX: " if number % 2 else b"")
         began = time.monotonic()
         assert get(server)[0] == 200
         assert time.monotonic() - began < 1
-        assert len(server.connections) <= MOST
+        assert len(server.connections) <= MAX_CONNECTIONS
 
 
 @contextmanager
@@ -173,7 +173,7 @@ def gone(wire: socket.socket) -> bool:
 
 def test_a_connection_that_is_answered_is_not_the_one_to_go() -> None:
     with wires(4) as (ours, theirs):
-        connections = Connections(most=2)
+        connections = Connections(limit=2)
         busy = connections.add(ours[0], "a", 9)
         with connections.answering(busy):
             connections.add(ours[1], "a", 9)
@@ -185,7 +185,7 @@ def test_a_connection_that_is_answered_is_not_the_one_to_go() -> None:
 
 def test_who_has_most_connections_gives_way() -> None:
     with wires(5) as (ours, theirs):
-        connections = Connections(most=3)
+        connections = Connections(limit=3)
         for wire, client in zip(ours, ("prometheus", "crowd", "crowd", "crowd", "another"), strict=True):
             connections.add(wire, client, 9)
         assert [gone(one) for one in theirs] == [False, True, True, False, False]
@@ -196,7 +196,7 @@ def test_who_is_too_slow_is_ended() -> None:
         connections = Connections()
         connections.add(ours[0], "a", -1)
         connections.add(ours[1], "a", 9)
-        connections.end_the_slow()
+        connections.end_expired()
         assert [gone(one) for one in theirs] == [True, False]
 
 
@@ -210,14 +210,14 @@ def test_who_is_too_slow_is_ended() -> None:
     ],
 )
 def test_whose_connection_it_is(address: str, client: str) -> None:
-    assert counted_as(address) == client
+    assert client_of(address) == client
 
 
 @pytest.mark.parametrize("sent", [b"GET /say", b"GET /say HTTP/1.1\r\nX: "])
 def test_a_request_that_never_ends_is_ended(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many bytes still come."""
-    monkeypatch.setattr(http_server, "_SLOWEST", 1)
-    monkeypatch.setattr(http_server, "_SWEEP", 0.1)
+    monkeypatch.setattr(http_server, "_REQUEST_S", 1)
+    monkeypatch.setattr(http_server, "_SWEEP_S", 0.1)
     with serving() as server, socket.create_connection(("127.0.0.1", server.port), 5) as wire:
         wire.sendall(sent)
         began = time.monotonic()
@@ -246,12 +246,13 @@ def fail_to_start() -> None:
 
 
 def test_so_many_dear_answers_at_a_time() -> None:
-    load = Load(making=1, untaken=10, patience_s=0)
-    with load.making(), pytest.raises(TooMuch), load.making():
+    load = ExpensiveResponses(generating=1, unsent=10, patience_s=0)
+    with load.generating(), pytest.raises(Overloaded), load.generating():
         pass
-    with load.making(), load.sending(11), pytest.raises(TooMuch), load.sending(1):  # alone it always has room
+    # a single response is always allowed
+    with load.generating(), load.sending(11), pytest.raises(Overloaded), load.sending(1):
         pass
-    with load.sending(5), load.sending(5), pytest.raises(TooMuch), load.sending(1):
+    with load.sending(5), load.sending(5), pytest.raises(Overloaded), load.sending(1):
         pass
 
 

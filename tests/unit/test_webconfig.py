@@ -154,7 +154,7 @@ def basic(number: int) -> str:
 
 
 def test_guesses_do_not_push_out_who_was_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("innoscope.daemon.http.auth._PAUSE", 0)
+    monkeypatch.setattr("innoscope.daemon.http.auth._PAUSE_FACTOR", 0)
     asked = spied(monkeypatch)
     verifier, users = Verifier(), {"ann": HASH.encode()}
     assert verifier.admits("Basic YW5uOnNlY3JldA==", users)

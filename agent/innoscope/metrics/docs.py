@@ -1,4 +1,4 @@
-"""``docs/metrics.md``, made from the registry: ``python -m innoscope.metrics.docs > docs/metrics.md``."""
+"""Generate docs/metrics.md from the registry: ``python -m innoscope.metrics.docs > docs/metrics.md``."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ _HEAD = """\
 
 Generated from `probes/catalog/metrics.yaml` by `python -m innoscope.metrics.docs > docs/metrics.md`.
 
-All series but those of the last table have the label `server`, the name of the server they are about. Base
-units throughout: seconds, bytes, ratios from 0 to 1. A metric has no series on a server that cannot tell it;
-why not is said by `innoscope probes status` and by `innoscope_collector_failure_info`. Where several sources
-can tell a number, the first one that has it wins; a counter goes on from where it was when that changes.
+All series except those of the last table have the label `server`, the name of the server. All units are
+base units: seconds, bytes, ratios from 0 to 1. If a server does not provide a metric, it has no series; the
+reason is in `innoscope probes status` and `innoscope_collector_failure_info`. If several sources provide a
+value, the first available one is used, in the order of the column *sources*. Counters continue when the
+source changes.
 
-Histograms have the fixed bounds {least} s to {most} s by factor 2. With every label at its bound one server
-makes at most {series:,} series, and Innoscope itself {own:,}; a label that has more values than its bound
-loses the rest, counted in `innoscope_series_dropped_total`.
+The buckets of histograms are fixed: {least} s to {most} s by powers of 2. With all labels at their limits,
+one server has at most {series:,} series, and Innoscope itself {own:,}. Label values beyond the limit are
+dropped and counted in `innoscope_series_dropped_total`.
 """
 
 
 def markdown(registry: Registry) -> Iterator[str]:
-    """The lines of the page."""
+    """Yield the lines of the page."""
     yield from _HEAD.format(
         least=f"{2 ** BUCKETS[0] / 1e9:.6f}",
         most=f"{2 ** BUCKETS[-1] / 1e9:.1f}",

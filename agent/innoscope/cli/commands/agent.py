@@ -113,5 +113,5 @@ def _check(found: Config) -> None:
         for path in credentials.exposed(file):
             console.line(f"everybody may read {path}, which has a password: chmod o= {path}", err=True)
     if found.push.url is not None:
-        client.Client(found.push).check()
+        client.PushClient(found.push).check()
     console.line("the configuration is good")

@@ -1,1 +1,1 @@
-"""The unprivileged process: SQL, the hour of profiles, HTTP. It never imports what can touch the server."""
+"""The unprivileged process: SQL, the hour of profiles, HTTP. It imports no code that can change a server."""

@@ -1,4 +1,4 @@
-"""A sensor of our own, for an agent that is run by hand as root: it lives and dies with us."""
+"""A sensor as a child process, for an agent that is started by hand as root. It ends when the agent ends."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from innoscope.daemon.protocol.client import SensorClient, SensorDown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Seconds for it to begin to listen.
-_STARTS: Final = 15.0
-_POLL: Final = 0.05
-_ENDS: Final = 0.6
+#: Seconds until the sensor has to listen.
+_START_TIMEOUT_S: Final = 15.0
+_POLL_S: Final = 0.05
+_END_TIMEOUT_S: Final = 0.6
 
-#: Ends the sensor when its standard input does, whatever ends us: by then we may be another user, who may not
-#: send root's processes a signal; nor would the kernel do it for us (PDEATHSIG asks the same question).
+#: Ends the sensor when its standard input is closed, however the agent ended. The agent cannot signal
+#: it after becoming a user that may not signal root's processes. PDEATHSIG fails for the same reason.
 _GUARD: Final = """\
 exec 3<&0 </dev/null
 "$@" 3<&- &
@@ -36,7 +36,7 @@ exit "$code"
 
 
 def answers(path: str) -> bool:
-    """Whether a sensor is there already."""
+    """Return whether a sensor already listens on this socket."""
     try:
         SensorClient(path).hello()
     except SensorDown:
@@ -45,7 +45,7 @@ def answers(path: str) -> bool:
 
 
 class OwnSensor:
-    """The process; ends when we end it, or when we are gone."""
+    """The child process. It ends on ``end``, or when the agent exits."""
 
     def __init__(self, path: str, arguments: Sequence[str] = ()) -> None:
         self._path = path
@@ -53,23 +53,29 @@ class OwnSensor:
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", _GUARD, "sh", *command],
             stdin=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for us, who then end it
+            start_new_session=True,  # Ctrl-C reaches only the agent, which then ends the sensor
         )
 
     def wait_ready(self) -> None:
-        """Return once it answers. Raises InnoscopeError when it ends or takes too long."""
-        deadline = time.monotonic() + _STARTS
+        """Wait until the sensor answers. Raise InnoscopeError if it ends or takes too long."""
+        deadline = time.monotonic() + _START_TIMEOUT_S
         while not answers(self._path):
             code = self._process.poll()
             if code is not None or time.monotonic() > deadline:
                 self.end()
-                what = f"ended with {code}" if code is not None else f"did not answer within {_STARTS:.0f} s"
-                raise InnoscopeError(f"our own sensor {what}", remedy="try it alone: innoscope sensor")
-            time.sleep(_POLL)
+                failure = (
+                    f"it ended with exit code {code}"
+                    if code is not None
+                    else f"no answer within {_START_TIMEOUT_S:.0f} s"
+                )
+                raise InnoscopeError(
+                    f"cannot start a sensor: {failure}", remedy="run it separately: innoscope sensor"
+                )
+            time.sleep(_POLL_S)
 
     def end(self) -> None:
-        """Let it end, and wait a little for that."""
+        """Close its standard input, which ends it, and wait up to 0.6 s."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_ENDS)
+            self._process.wait(_END_TIMEOUT_S)

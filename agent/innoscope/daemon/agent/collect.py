@@ -1,4 +1,4 @@
-"""One gathering: the sensor and all servers asked side by side, and one value for each series made of it."""
+"""One scrape: query the sensor and all servers in parallel, and merge the results to one value per series."""
 
 from __future__ import annotations
 
@@ -24,51 +24,51 @@ from innoscope.target.proc import ProcFs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from innoscope.daemon.agent.servers import Lane, Server, Servers
+    from innoscope.daemon.agent.servers import ObservedServer, Servers, SqlChannel
     from innoscope.daemon.protocol.messages import Reply
     from innoscope.metrics.merge import Series
     from innoscope.metrics.registry import Registry
 
-#: Scrapes that come within so many seconds after another share its result.
-_FRESH: Final = 0.25
-#: The least that a server is given to answer, however little time is left, in seconds.
-_LEAST: Final = 0.05
-#: What a sensor is expected to tell of a server before it has told anything.
-_SENSOR_COLLECTORS: Final = ("process", "memory", "probes", "waits")
+#: Scrapes that arrive within this many seconds of another share its result.
+_SHARED_S: Final = 0.25
+#: Seconds that a server gets to answer, even if less time is left.
+_MIN_TIMEOUT_S: Final = 0.05
+#: Collectors reported as failed for a server that the sensor has not reported yet.
+_DEFAULT_COLLECTORS: Final = ("process", "memory", "probes", "waits")
 
 
-class Sensor(Protocol):
-    """What asks the sensor: ``innoscope.daemon.protocol.client.SensorClient``."""
+class CollectApi(Protocol):
+    """The part of ``SensorClient`` that a scrape uses."""
 
     def collect(self) -> Reply:
-        """One run of all its collectors."""
+        """Run all collectors of the sensor once."""
 
 
 @dataclass(frozen=True, slots=True)
-class ServerView:
-    """One server for the landing page: what works, and why the rest does not."""
+class ServerState:
+    """State of one server for the pages: its collectors, and why each of the others failed."""
 
     name: str
-    what: str
+    what: str  # flavour, version and pid
     up: bool | None
-    collectors: tuple[tuple[str, str | None], ...]  # (collector, None or why it failed)
+    collectors: tuple[tuple[str, str | None], ...]  # (collector, None or the reason of its failure)
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """What one gathering gave. ``at`` is monotonic."""
+class Scrape:
+    """Result of one scrape. ``at`` is monotonic time."""
 
     at: float
     series: tuple[Series, ...]
-    servers: tuple[ServerView, ...]
+    servers: tuple[ServerState, ...]
 
 
-class _Asking:
-    """The sensor as a collector, so that a runner gives it a thread and a time limit."""
+class _SensorCollector:
+    """The sensor as a collector, so that a Runner gives it a thread and a timeout."""
 
     name = "sensor"
 
-    def __init__(self, sensor: Sensor, timeout: float) -> None:
+    def __init__(self, sensor: CollectApi, timeout: float) -> None:
         self._sensor = sensor
         self.timeout = timeout
         self.reply: Reply | None = None
@@ -83,11 +83,11 @@ class _Asking:
 
 
 class Gatherer:
-    """Gathers when it is asked to, never twice at the same time."""
+    """Run scrapes, at most one at a time."""
 
     def __init__(
         self,
-        sensor: Sensor,
+        sensor: CollectApi,
         servers: Servers,
         registry: Registry,
         clock: Callable[[], float] = time.monotonic,
@@ -96,8 +96,8 @@ class Gatherer:
         self._clock = clock
         self._merger = Merger(registry)
         self._timeout = servers.config.sensor.timeout_seconds
-        self._asking = _Asking(sensor, self._timeout)
-        self._runner = Runner([self._asking], servers.workers, "sensor")
+        self._sensor = _SensorCollector(sensor, self._timeout)
+        self._runner = Runner([self._sensor], servers.workers, "sensor")
         self._toggles = TogglesFile()
         self._lock = threading.Lock()
         self._checked = frozenset(entry.metric for entry in sql_catalog.default().entries)
@@ -105,120 +105,120 @@ class Gatherer:
         self.pushes: Pushes | None = None
         self.incidents: Callable[[str], list[Sample]] = lambda _server: []
         self.trouble: Callable[[], Trouble] = Trouble
-        self.picture: Picture | None = None
+        self.latest: Scrape | None = None
 
-    def gather(self, budget: float) -> Picture | None:
-        """A fresh picture within ``budget`` seconds; the last one, perhaps None, if that is not to be had."""
+    def gather(self, budget: float) -> Scrape | None:
+        """Return a scrape made within ``budget`` seconds. If another runs, return the latest or None."""
         if not self._lock.acquire(timeout=budget):
-            return self.picture
+            return self.latest
         try:
-            if self.picture is None or self._clock() - self.picture.at > _FRESH:
-                self.picture = self._gather(budget)
-            return self.picture
+            if self.latest is None or self._clock() - self.latest.at > _SHARED_S:
+                self.latest = self._gather(budget)
+            return self.latest
         finally:
             self._lock.release()
 
-    def recent(self, budget: float, most_s: float) -> Picture | None:
-        """The last picture if it is no older than that, else a fresh one."""
-        if self.picture is not None and self.age() <= most_s:
-            return self.picture
+    def recent(self, budget: float, max_age_s: float) -> Scrape | None:
+        """Return the latest scrape if it is at most ``max_age_s`` old, otherwise a new one."""
+        if self.latest is not None and self.age() <= max_age_s:
+            return self.latest
         return self.gather(budget)
 
     def age(self) -> float:
-        """Seconds since the last gathering; 0 before the first."""
-        return self._clock() - self.picture.at if self.picture else 0.0
+        """Return the seconds since the latest scrape; 0 before the first."""
+        return self._clock() - self.latest.at if self.latest else 0.0
 
     def maintain(self) -> None:
-        """Look for servers while the sensor does not tell of them, and forget those that ended long ago."""
+        """Find servers ourselves while the sensor is unavailable, and forget those that ended long ago."""
         targets = () if self.state.up else find_all(ProcFs())
         with self._lock:
-            self._servers.found(targets)
-            self._servers.forget_the_gone()
+            self._servers.register(targets)
+            self._servers.forget_ended()
             self._merger.keep_only(server.name for server in self._servers)
 
-    def _gather(self, budget: float) -> Picture:
+    def _gather(self, budget: float) -> Scrape:
         deadline = self._clock() + budget
-        self._asking.timeout = min(self._timeout, budget)
+        self._sensor.timeout = min(self._timeout, budget)
         self._runner.start()
         known = list(self._servers)
-        asked = self._ask(known, deadline)
-        self._take_sensor(known)
-        self._ask([server for server in self._servers if server.lane not in asked], deadline)
+        asked = self._start_sql(known, deadline)
+        self._store_sensor_outcomes(known)
+        self._start_sql([server for server in self._servers if server.channel not in asked], deadline)
         self._toggles.read()
         series: list[Series] = []
-        views = []
+        states = []
         for server in self._servers:
             outcomes = self._outcomes(server)
             series += self._merger.merge(Reading(server.name, self._life(server), outcomes))
-            views.append(_view(server, outcomes))
-        ours = own(self.state, self._merger.dropped, self.pushes, self.trouble())
-        series += self._merger.merge(Reading("", Life(None, self.state.life), (ours,)))
-        return Picture(self._clock(), tuple(series), tuple(views))
+            states.append(_state_of(server, outcomes))
+        own_outcome = own(self.state, self._merger.dropped, self.pushes, self.trouble())
+        series += self._merger.merge(Reading("", Life(None, self.state.life), (own_outcome,)))
+        return Scrape(self._clock(), tuple(series), tuple(states))
 
-    def _ask(self, servers: Iterable[Server], deadline: float) -> list[Lane]:
-        """Begin to ask them over SQL; the lanes that were started."""
-        most = self._servers.config.sql.timeout_seconds
-        lanes = [server.lane for server in servers if server.lane is not None]
-        for lane in lanes:
-            lane.start(max(_LEAST, min(most, deadline - self._clock())))
-        return lanes
+    def _start_sql(self, servers: Iterable[ObservedServer], deadline: float) -> list[SqlChannel]:
+        """Start the SQL queries of these servers. Return their channels."""
+        timeout = self._servers.config.sql.timeout_seconds
+        channels = [server.channel for server in servers if server.channel is not None]
+        for channel in channels:
+            channel.start(max(_MIN_TIMEOUT_S, min(timeout, deadline - self._clock())))
+        return channels
 
-    def _take_sensor(self, servers: Iterable[Server]) -> None:
-        """What the sensor said, or that it said nothing."""
+    def _store_sensor_outcomes(self, servers: Iterable[ObservedServer]) -> None:
+        """Store each server's outcomes from the sensor's reply, or failures if there is no reply."""
         (outcome,) = self._runner.outcomes()
-        reply = self._asking.reply if outcome.success else None
+        reply = self._sensor.reply if outcome.success else None
         if reply is None:
             self.state.failed(failure(outcome)[1])
             for server in servers:
-                server.outcomes = _silent(server, outcome.seconds)
+                server.outcomes = _failed_outcomes(server, outcome.seconds)
             return
         life = (reply.boot_id, reply.pid)
         self.state.answered(life, reply.version, reply.cpu_seconds, reply.rss_bytes, reply.trouble)
         for server in servers:
             server.outcomes = ()
-        for told in reply.servers:
-            met = self._servers.met(told.name, told.target)
-            if met is not None:
-                met.outcomes = told.outcomes
-                met.collectors = tuple(one.collector for one in told.outcomes)
+        for entry in reply.servers:
+            known = self._servers.register_from_sensor(entry.name, entry.target)
+            if known is not None:
+                known.outcomes = entry.outcomes
+                known.collectors = tuple(one.collector for one in entry.outcomes)
 
-    def _outcomes(self, server: Server) -> tuple[Outcome, ...]:
-        """All outcomes of a server, and what follows from them together."""
+    def _outcomes(self, server: ObservedServer) -> tuple[Outcome, ...]:
+        """Return all outcomes of a server, and those derived from them."""
         outcomes = [*server.outcomes]
-        if server.lane is not None:
-            outcomes.append(self._sql(server, server.lane))
+        if server.channel is not None:
+            outcomes.append(self._sql(server, server.channel))
         if server.target is not None:
             outcomes.append(self._toggles.outcome(server.target))
-        told = [Sample("mysqld_up", int(server.up))] if server.up is not None else []
-        told += self.incidents(server.name) if server.target is not None else []
-        return (*outcomes, Outcome("agent", True, 0.0, (*about(outcomes), *told)))
+        samples = [Sample("mysqld_up", int(server.up))] if server.up is not None else []
+        samples += self.incidents(server.name) if server.target is not None else []
+        return (*outcomes, Outcome("agent", True, 0.0, (*about(outcomes), *samples)))
 
-    def _sql(self, server: Server, lane: Lane) -> Outcome:
-        outcome = lane.outcome()
-        answered = Sample("sql_up", int(bool(outcome.samples)))
+    def _sql(self, server: ObservedServer, channel: SqlChannel) -> Outcome:
+        outcome = channel.outcome()
+        sql_up = Sample("sql_up", int(bool(outcome.samples)))
         memory = [one for one in server.outcomes if one.collector == "memory"]
-        checked = [found for one in memory for found in differences(one, outcome.samples, self._checked)]
+        checks = [sample for one in memory for sample in differences(one, outcome.samples, self._checked)]
         return Outcome(
             outcome.collector,
             outcome.success,
             outcome.seconds,
-            (*outcome.samples, answered, *checked),
+            (*outcome.samples, sql_up, *checks),
             outcome.reason,
         )
 
-    def _life(self, server: Server) -> Life:
+    def _life(self, server: ObservedServer) -> Life:
         return Life(server.life, self.state.life)
 
 
-def _silent(server: Server, seconds: float) -> tuple[Outcome, ...]:
-    """What the sensor would have told, as failures: series must not just vanish."""
+def _failed_outcomes(server: ObservedServer, seconds: float) -> tuple[Outcome, ...]:
+    """Return a failure for each collector of the sensor, so that the server's series do not vanish."""
     if server.target is None:
         return ()
-    names = server.collectors or _SENSOR_COLLECTORS
+    names = server.collectors or _DEFAULT_COLLECTORS
     return tuple(Outcome(name, False, seconds, (), "gone: the sensor does not answer") for name in names)
 
 
-def _view(server: Server, outcomes: Iterable[Outcome]) -> ServerView:
+def _state_of(server: ObservedServer, outcomes: Iterable[Outcome]) -> ServerState:
     target = server.target
     what = f"{target.flavour} {target.version_text}, pid {target.pid}" if target else "on another host"
     collectors = tuple(
@@ -226,4 +226,4 @@ def _view(server: Server, outcomes: Iterable[Outcome]) -> ServerView:
         for one in outcomes
         if one.collector != "agent"
     )
-    return ServerView(server.name, what, server.up, collectors)
+    return ServerState(server.name, what, server.up, collectors)

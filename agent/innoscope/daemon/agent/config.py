@@ -1,4 +1,4 @@
-"""The agent's configuration: a TOML file whose every key is in ``packaging/agent.toml``, explained."""
+"""The agent's configuration, a TOML file. ``packaging/agent.toml`` documents every key."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The sensor keeps three minutes of looks.
+#: The sensor stores three minutes of snapshots.
 MOST_BEFORE_S: Final = 60.0
 _EXPLAINED = "packaging/agent.toml explains all keys"
-#: Keys of earlier versions, for which there is nothing to suggest instead.
+#: Keys of earlier versions that have no replacement.
 _REMOVED: Final = ("own.profile_seconds",)
 
 
@@ -46,7 +46,7 @@ class Sensor:
 
 @dataclass(frozen=True, slots=True)
 class Sql:
-    """How to ask servers over SQL."""
+    """How to query servers over SQL."""
 
     enabled: bool = True
     defaults_file: str | None = None
@@ -56,7 +56,7 @@ class Sql:
 
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    """The ring of folded stacks."""
+    """The history of folded stacks."""
 
     keep_seconds: float = 3600
     poll_seconds: float = 10
@@ -64,7 +64,7 @@ class Stacks:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """What the agent itself may cost, as a share of one core; beyond it, the log has a warning."""
+    """CPU budget of the agent as a share of one core. It logs a warning if it uses more."""
 
     cpu_budget: float = 0.05
     window_seconds: float = 60
@@ -72,7 +72,7 @@ class Own:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Rules for which a stall is captured, and where; without rules there are no captures."""
+    """Triggers that capture a stall, and where the files go. Without triggers nothing is captured."""
 
     triggers: tuple[str, ...] = ()
     for_seconds: float = 3
@@ -86,7 +86,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What is written to standard error."""
+    """Logging to standard error."""
 
     level: str = "info"
     format: str = "logfmt"
@@ -94,7 +94,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One server, named; found by its socket or its port."""
+    """A configured server, identified by its socket or its port."""
 
     name: str
     socket: str | None = None
@@ -106,7 +106,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """All of it, with its defaults."""
+    """All sections, with their defaults."""
 
     web: Web = field(default_factory=Web)
     sensor: Sensor = field(default_factory=Sensor)

@@ -1,4 +1,4 @@
-"""The warning in the log when the agent uses more CPU time than its budget."""
+"""Warn in the log if the agent uses more CPU time than its budget."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _log = logging.getLogger(__name__)
 
 
 class CpuBudget:
-    """Compare the CPU time of one window after the other with the budget.
+    """Compares the CPU time of consecutive windows with the budget.
 
-    The first window begins with the first ``check``.
+    The first window starts with the first ``check``.
     """
 
     def __init__(self, settings: Own) -> None:
@@ -23,9 +23,9 @@ class CpuBudget:
         self._over = False
 
     def check(self, now: float, used: float) -> None:
-        """Warn if the window is complete and over the budget, and the one before it was not.
+        """Warn if the window is complete and over the budget, and the previous one was not.
 
-        ``now`` is monotonic time and ``used`` the CPU time until then, both in seconds.
+        ``now`` is monotonic time, ``used`` the total CPU time so far, both in seconds.
         """
         began, before = self._start = self._start or (now, used)
         if now - began < self._settings.window_seconds:
@@ -34,5 +34,5 @@ class CpuBudget:
         over = 0 < self._settings.cpu_budget < share
         if over and not self._over:
             figures = {"used": f"{share:.1%}", "budget": f"{self._settings.cpu_budget:.1%}"}
-            _log.warning("CPU budget passed", extra=figures | {"remedy": "sudo innoscope self-profile"})
+            _log.warning("CPU budget exceeded", extra=figures | {"remedy": "sudo innoscope self-profile"})
         self._start, self._over = (now, used), over

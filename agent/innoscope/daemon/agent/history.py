@@ -1,4 +1,4 @@
-"""An hour of a few numbers of each server, for the page: kept whether anybody scrapes or not."""
+"""An hour of a few numbers of each server, for the live page. It is recorded without any scrapes too."""
 
 from __future__ import annotations
 
@@ -18,20 +18,23 @@ if TYPE_CHECKING:
     from innoscope.metrics.merge import Series
     from innoscope.sampling.profile_history import Chunk
 
-#: Gauges without labels that are kept, as probes/catalog/metrics.yaml names them.
-KEPT: Final = (
+#: Recorded gauges (without labels), named as in probes/catalog/metrics.yaml.
+METRICS: Final = (
     "buffer_pool_dirty_pages",
     "buffer_pool_dirty_ratio",
     "buffer_pool_dirty_limit_ratio",
     "checkpoint_age_bytes",
     "checkpoint_age_max_bytes",
 )
-#: Digits that a drawing can show; exact numbers are in /metrics.
+#: Significant digits: more are not visible in a chart. /metrics has the exact values.
 _DIGITS: Final = 5
 
 
 class Ring:
-    """Rows of numbers by name, in the order of time, for so long; 4 bytes a number and 8 a row."""
+    """Time series in columns by name: 4 bytes per value and 8 per row.
+
+    Rows older than ``span_s`` are dropped. ``missing`` is stored where a row has no value for a column.
+    """
 
     def __init__(self, span_s: float, missing: float) -> None:
         self._span_s, self._missing = span_s, missing
@@ -40,16 +43,16 @@ class Ring:
 
     @property
     def newest(self) -> float:
-        """Unix time of the last row, 0 without any."""
+        """Unix time of the last row; 0 if there is none."""
         return self._at[-1] if self._at else 0.0
 
     @property
     def used_bytes(self) -> int:
-        """What the numbers occupy."""
+        """Bytes of all arrays."""
         return sum(len(one) * one.itemsize for one in (self._at, *self._columns.values()))
 
     def add(self, at: float, row: Mapping[str, float]) -> None:
-        """Append a row; of a clock that was set back, what had been the future is forgotten."""
+        """Append a row. If the clock was set back, drop the rows that are later than ``at``."""
         self._cut(bisect_left(self._at, at - self._span_s), bisect_left(self._at, at))
         for name in row.keys() - self._columns.keys():
             self._columns[name] = array("f", [self._missing]) * len(self._at)
@@ -62,17 +65,19 @@ class Ring:
             del column[end:], column[:first]
 
     def since(self, at: float) -> tuple[list[float], dict[str, list[float | None]]]:
-        """Rows later than that: their times, and the columns that have anything in them."""
+        """Return the times of the rows after ``at``, and the columns with at least one value in them."""
         first = bisect_right(self._at, at)
-        told = {name: [_short(value) for value in column[first:]] for name, column in self._columns.items()}
-        empty = _short(self._missing)
+        columns = {
+            name: [_rounded(value) for value in column[first:]] for name, column in self._columns.items()
+        }
+        empty = _rounded(self._missing)
         return self._at[first:].tolist(), {
-            name: column for name, column in told.items() if any(value != empty for value in column)
+            name: column for name, column in columns.items() if any(value != empty for value in column)
         }
 
 
-class _Kept:
-    """One server's: average threads by wait class for each chunk of looks, and gauges at moments."""
+class _ServerHistory:
+    """One server: mean threads per wait class for each profile chunk, and gauges for each scrape."""
 
     def __init__(self, span_s: float) -> None:
         self.waits = Ring(span_s, 0.0)
@@ -84,16 +89,16 @@ class _Kept:
 
 
 class History:
-    """All servers, by name. Safe to use from several threads."""
+    """Histories of all servers by name. Thread-safe."""
 
     def __init__(self, span_s: float, clock: Callable[[], float] = time.time) -> None:
         self._span_s = span_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._servers: dict[str, _Kept] = {}
+        self._servers: dict[str, _ServerHistory] = {}
 
-    def looked(self, server: str, chunks: Iterable[Chunk]) -> None:
-        """Take in what the stacks said; a row's time is when its chunk's ten seconds begin."""
+    def add_profiles(self, server: str, chunks: Iterable[Chunk]) -> None:
+        """Add a row for each chunk, timed at the start of the chunk's ten seconds."""
         for chunk in chunks:
             threads: Counter[str] = Counter()
             for stack, count in chunk.counts.items():
@@ -103,46 +108,48 @@ class History:
             with self._lock:
                 self._of(server).waits.add(at, row)
 
-    def gathered(self, at: float, series: Iterable[Series]) -> None:
-        """Take in one gathering, made at that Unix time; the same one a second time changes nothing."""
+    def add_scrape(self, at: float, series: Iterable[Series]) -> None:
+        """Add the gauges of a scrape made at Unix time ``at``. Adding the same scrape twice has no effect."""
         rows: dict[str, dict[str, float]] = {}
         for one in series:
-            if one.metric.name in KEPT and isinstance(one.value, int | float):
+            if one.metric.name in METRICS and isinstance(one.value, int | float):
                 rows.setdefault(one.server, {})[one.metric.name] = one.value
         with self._lock:
             for server, row in rows.items():
                 self._of(server).gauges.add(at, row)
             since = self._clock() - self._span_s
-            self._servers = {name: kept for name, kept in self._servers.items() if kept.newest >= since}
+            self._servers = {
+                name: history for name, history in self._servers.items() if history.newest >= since
+            }
 
-    def told(self, server: str, since: float = 0.0) -> dict[str, Any]:
-        """``waits`` and ``gauges``, each with ``at`` and columns, of rows later than that; perhaps none."""
+    def rows_since(self, server: str, since: float = 0.0) -> dict[str, Any]:
+        """Return the rows after ``since`` as ``waits`` and ``gauges``, each with ``at`` and its columns."""
         with self._lock:
-            kept = self._servers.get(server) or _Kept(self._span_s)
-            threads, gauges = kept.waits.since(since), kept.gauges.since(since)
+            history = self._servers.get(server) or _ServerHistory(self._span_s)
+            threads, gauges = history.waits.since(since), history.gauges.since(since)
         return {
             "waits": {"at": threads[0], "threads": threads[1]},
             "gauges": {"at": gauges[0], "values": gauges[1]},
         }
 
     def newest(self, server: str) -> float:
-        """Unix time of the last row of a server, 0 without any."""
+        """Return the Unix time of a server's last row; 0 if there is none."""
         with self._lock:
-            kept = self._servers.get(server)
-            return kept.newest if kept else 0.0
+            history = self._servers.get(server)
+            return history.newest if history else 0.0
 
     def used_bytes(self) -> int:
-        """What all numbers occupy."""
+        """Return the bytes of all histories."""
         with self._lock:
-            return sum(kept.waits.used_bytes + kept.gauges.used_bytes for kept in self._servers.values())
+            return sum(one.waits.used_bytes + one.gauges.used_bytes for one in self._servers.values())
 
-    def _of(self, server: str) -> _Kept:
-        return self._servers.setdefault(server, _Kept(self._span_s))
+    def _of(self, server: str) -> _ServerHistory:
+        return self._servers.setdefault(server, _ServerHistory(self._span_s))
 
 
-def _short(value: float) -> float | None:
-    """With as many digits as a drawing can show; None where there is no number."""
+def _rounded(value: float) -> float | None:
+    """Round to ``_DIGITS`` significant digits; None if the value is not finite."""
     if not math.isfinite(value):
         return None
-    short = float(f"{value:.{_DIGITS}g}")
-    return int(short) if short.is_integer() else short
+    rounded = float(f"{value:.{_DIGITS}g}")
+    return int(rounded) if rounded.is_integer() else rounded

@@ -1,4 +1,4 @@
-"""``[watch]`` of the configuration: all rules are judged each second, a stall becomes an incident file."""
+"""``[watch]`` of the configuration: evaluate all triggers each second, and write incident files of stalls."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _EVERY_S: Final = 1.0
-_GATHERING_S: Final = 0.8
+_SCRAPE_S: Final = 0.8
 
 
 def settings(watch: Watch) -> Settings:
-    """As a watcher wants them."""
+    """Convert the configuration to settings of a Watcher."""
     return Settings(
         tuple(parse(rule) for rule in watch.triggers),
         watch.for_seconds,
@@ -40,8 +40,8 @@ def settings(watch: Watch) -> Settings:
     )
 
 
-class Watching:
-    """All servers of this host. ``run`` belongs to one thread."""
+class IncidentWatch:
+    """Watches all servers of this host. Only one thread may call ``run``."""
 
     def __init__(
         self, settings: Settings, gatherer: Gatherer, recorders: Recorders, incidents: Incidents
@@ -49,63 +49,63 @@ class Watching:
         self._settings = settings
         self._gatherer, self._recorders, self._incidents = gatherer, recorders, incidents
         self._watchers: dict[str, tuple[Recorder, Watcher]] = {}
-        self.taken: Counter[str] = Counter()
-        self.taken_at: dict[str, float] = {}
+        self.files_written: Counter[str] = Counter()
+        self.last_written_at: dict[str, float] = {}
 
     def run(self, ended: threading.Event, beat: Beat) -> None:
-        """Until ``ended`` is set."""
+        """Evaluate the triggers each second until ``ended`` is set."""
         due = time.monotonic()
         while not ended.wait(max(0.0, due - time.monotonic())):
             beat()
             due = max(due + _EVERY_S, time.monotonic())
             try:
                 self._second()
-            except Exception:  # the next second may do better
-                _log.exception("not watched")
+            except Exception:  # try again in the next second
+                _log.exception("cannot evaluate triggers")
 
     def samples(self, server: str) -> list[Sample]:
-        """What metrics.yaml declares of a server's incidents."""
-        told = [Sample("incidents", self.taken[server])]
-        if server in self.taken_at:
-            told.append(Sample("incident_timestamp_seconds", self.taken_at[server]))
-        return told
+        """Return the incident metrics of a server."""
+        samples = [Sample("incidents", self.files_written[server])]
+        if server in self.last_written_at:
+            samples.append(Sample("incident_timestamp_seconds", self.last_written_at[server]))
+        return samples
 
     def _second(self) -> None:
-        picture = self._gatherer.gather(_GATHERING_S)
-        if picture is not None:
-            self._recorders.gathered(time.time() - self._gatherer.age(), picture)
-        there_are = self._recorders.all()
+        scrape = self._gatherer.gather(_SCRAPE_S)
+        if scrape is not None:
+            self._recorders.add_scrape(time.time() - self._gatherer.age(), scrape)
+        current = self._recorders.all()
         for name, (recorder, watcher) in list(self._watchers.items()):
-            if there_are.get(name) is not recorder:
-                self._tell(name, watcher.cut_short(time.time()))
+            if current.get(name) is not recorder:
+                self._handle_event(name, watcher.cut_short(time.time()))
                 del self._watchers[name]
-                if name not in there_are:
-                    self.taken.pop(name, None)
-                    self.taken_at.pop(name, None)
-        for name, recorder in there_are.items():
+                if name not in current:
+                    self.files_written.pop(name, None)
+                    self.last_written_at.pop(name, None)
+        for name, recorder in current.items():
             now = time.time()
             if name not in self._watchers:
                 self._watchers[name] = recorder, Watcher(recorder, self._settings, now)
             for event in self._watchers[name][1].step(now):
-                self._tell(name, event)
+                self._handle_event(name, event)
 
-    def _tell(self, server: str, event: Event | None) -> None:
+    def _handle_event(self, server: str, event: Event | None) -> None:
         if isinstance(event, Stalled):
             self._write(server, event)
         elif isinstance(event, Triggered):
             extra = {"server": server, "trigger": event.trigger.text, "value": shown(event.number)}
-            _log.warning("a stall is gathered", extra=extra)
+            _log.warning("capturing a stall", extra=extra)
         elif isinstance(event, Blind):
             extra = {"server": server, "trigger": event.trigger.text, "reason": event.words}
-            _log.warning("a trigger cannot be told", extra=extra)
+            _log.warning("cannot evaluate a trigger", extra=extra)
 
     def _write(self, server: str, stalled: Stalled) -> None:
         try:
             path, verdict = self._incidents.put(server, stalled)
         except InnoscopeError as error:
-            _log.error("no incident file", extra={"server": server, "error": error.what})
+            _log.error("cannot write an incident file", extra={"server": server, "error": error.what})
             return
-        self.taken[server] += 1
-        self.taken_at[server] = time.time()
+        self.files_written[server] += 1
+        self.last_written_at[server] = time.time()
         extra = {"server": server, "file": str(path), "finding": first_finding(verdict)}
         _log.warning("incident file written", extra=extra)

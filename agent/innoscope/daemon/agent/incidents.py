@@ -1,4 +1,4 @@
-"""The agent's incident files: what is in each, told without reading it, and the files themselves."""
+"""Store the agent's incident files with an index of their contents, and serve both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.common import sanitize
 from innoscope.daemon.agent.profiles import NOT_TRUSTED
-from innoscope.daemon.http.answers import DATA_HEADERS, as_json, packed
+from innoscope.daemon.http.answers import DATA_HEADERS, as_json, compressed
 from innoscope.daemon.http.server import Request, Response, plain
 from innoscope.diagnose.watch.folder import Bounds, Shelf
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 SCHEMA: Final = 1
-#: What the files are about. It may be lost: the list is shorter in words then.
+#: Server, trigger and first finding of each file. If it is lost, the list has names and times only.
 _INDEX: Final = "incidents.json"
-_MOST_INDEX_BYTES: Final = 1 << 20
+_MAX_INDEX_BYTES: Final = 1 << 20
 
 
 class Incidents:
-    """The folder, and what was put there by whom. Safe to use from several threads."""
+    """The folder with the incident files of all servers. Thread-safe."""
 
     def __init__(self, watch: Watch) -> None:
         self._shelf = Shelf(Path(watch.directory), Bounds(watch.max_files, watch.max_bytes))
@@ -38,11 +38,11 @@ class Incidents:
         self._about = _index(self._shelf.folder / _INDEX)
 
     def prepare(self) -> None:
-        """Make the folder. Raises CannotWrite."""
+        """Create the folder. Raise CannotWrite."""
         self._shelf.prepare()
 
     def put(self, server: str, stalled: Stalled) -> tuple[Path, Verdict]:
-        """Write a capture. Raises CannotWrite."""
+        """Write a capture to a file. Raise CannotWrite."""
         capture, verdict = stalled.capture()
         path = self._shelf.put(capture)
         first = verdict.findings[0] if verdict.findings else None
@@ -55,40 +55,40 @@ class Incidents:
                 "title": first.title if first else None,
                 "score": round(first.score, 1) if first else None,
             }
-            names = {kept.name for kept in self._shelf.kept()}
+            names = {file.name for file in self._shelf.kept()}
             self._about = {name: about for name, about in self._about.items() if name in names}
             text = sanitize.dumps(self._about)
         self._write_index(text)
         return path, verdict
 
     def answer(self, request: Request) -> Response:
-        """``/api/incidents?server=``: the files, the newest first; ``?file=``: one of them."""
+        """Serve ``/api/incidents``: the list, newest first (``?server=``), or one file (``?file=``)."""
         if not request.trusted:
             return plain(NOT_TRUSTED, HTTPStatus.FORBIDDEN)
         if "file" in request.query:
             return self._file(request.query["file"])
         wanted = request.query.get("server")
         rows = [one for one in self.rows() if wanted is None or one.get("server") == wanted]
-        return packed(request, as_json({"schema": SCHEMA, "incidents": rows}))
+        return compressed(request, as_json({"schema": SCHEMA, "incidents": rows}))
 
     def rows(self) -> list[dict[str, Any]]:
-        """What is known of each file."""
+        """Return one row per file: time, name, size, and its entry of the index."""
         with self._lock:
             about = dict(self._about)
         return [
-            {"at": round(kept.at, 3), **about.get(kept.name, {}), "file": kept.name, "bytes": kept.bytes}
-            for kept in self._shelf.kept()
+            {"at": round(file.at, 3), **about.get(file.name, {}), "file": file.name, "bytes": file.bytes}
+            for file in self._shelf.kept()
         ]
 
     def _file(self, name: str) -> Response:
-        """Only what is in the list: no path is ever made of what a client asks for."""
-        there_are = {kept.name for kept in self._shelf.kept()}
-        if name not in there_are:
-            return plain("there is no such file: /api/incidents lists them", HTTPStatus.NOT_FOUND)
+        """Serve a file of the list. A name that the client sent is never used as a path."""
+        names = {file.name for file in self._shelf.kept()}
+        if name not in names:
+            return plain("no such file; /api/incidents lists all files", HTTPStatus.NOT_FOUND)
         try:
             body = (self._shelf.folder / name).read_bytes()
         except OSError as error:
-            return plain(f"cannot read it: {error.strerror}", HTTPStatus.INTERNAL_SERVER_ERROR)
+            return plain(f"cannot read the file: {error.strerror}", HTTPStatus.INTERNAL_SERVER_ERROR)
         headers = {**DATA_HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
         return Response(body, "application/gzip", headers=headers)
 
@@ -99,14 +99,14 @@ class Incidents:
             partial.chmod(0o600)
             partial.replace(self._shelf.folder / _INDEX)
         except OSError as error:
-            _log.warning("no index of incidents", extra={"error": error.strerror})
+            _log.warning("cannot write the index of incidents", extra={"error": error.strerror})
 
 
 def _index(path: Path) -> dict[str, dict[str, Any]]:
-    """What was known of files; nothing where it cannot be read."""
+    """Read the index. Return an empty one if the file is missing, too large or malformed."""
     with suppress(OSError, ValueError, RecursionError):
-        if path.stat().st_size <= _MOST_INDEX_BYTES:
-            told = json.loads(path.read_text(encoding="utf-8"))
-            if isinstance(told, dict):
-                return {name: about for name, about in told.items() if isinstance(about, dict)}
+        if path.stat().st_size <= _MAX_INDEX_BYTES:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(document, dict):
+                return {name: about for name, about in document.items() if isinstance(about, dict)}
     return {}

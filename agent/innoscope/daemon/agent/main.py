@@ -1,4 +1,4 @@
-"""The agent: asks the sensor and the servers, keeps an hour of stacks, and serves it all over HTTP."""
+"""The agent: collect from the sensor and the servers, store an hour of stacks, and serve both over HTTP."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from innoscope.daemon.agent.collect import Gatherer
 from innoscope.daemon.agent.cpu_budget import CpuBudget
 from innoscope.daemon.agent.findings import Findings
 from innoscope.daemon.agent.history import History
-from innoscope.daemon.agent.incident_watch import Watching
+from innoscope.daemon.agent.incident_watch import IncidentWatch
 from innoscope.daemon.agent.incidents import Incidents
 from innoscope.daemon.agent.page import Page
-from innoscope.daemon.agent.profiles import Store
+from innoscope.daemon.agent.profiles import ProfileStore
 from innoscope.daemon.agent.recorder import Recorders
 from innoscope.daemon.agent.routes import Routes
 from innoscope.daemon.agent.servers import Servers
@@ -47,32 +47,31 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Seconds for profiles, of which an hour may have to be taken over at once.
-_PATIENT: Final = 5.0
-_GATHERING: Final = 0.8
-#: Seconds for the looks of a minute.
-_LOOKS: Final = 2.0
-#: The page's numbers are kept every poll, but no more often than stacks are; a gathering for a scrape counts
-#: for them too while it is younger than this share of that time.
-_STILL_NEW: Final = 0.9
-#: Seconds without a sign of life after which a thread hangs, and of the one that polls, beside its pause.
+#: Timeout of a request for profiles. The first reply may contain an hour of them.
+_PROFILES_S: Final = 5.0
+_SCRAPE_S: Final = 0.8
+#: Timeout of a request for the snapshots of one minute.
+_SNAPSHOTS_S: Final = 2.0
+#: The page's numbers are recorded once per step. A scrape younger than this share of a step is used again.
+_MAX_SCRAPE_AGE: Final = 0.9
+#: Seconds without a heartbeat after which a thread counts as hung. The polling thread's pause is added.
 _HANGS_S: Final = 60.0
 _POLL_HANGS_S: Final = 90.0
-#: malloc.h. A thread a connection would each get a heap of its own, and keep what its answer took.
+#: malloc.h. By default each connection's thread gets its own heap, which keeps the memory of its response.
 _M_ARENA_MAX: Final = -8
 _HEAPS: Final = 2
-#: Seconds that what is still to be pushed may hold up our end, and then all threads that are at work.
-_LAST_PUSH: Final = 3.0
+#: At shutdown: seconds to send the remaining profiles, and then for all threads to end.
+_LAST_PUSH_S: Final = 3.0
 _END_S: Final = 0.5
 
 
 class Agent:
-    """Listens from the moment it is made, and answers from ``run`` on. Raises BadFile."""
+    """Opens the listening socket when it is created (raises BadFile); ``run`` serves requests."""
 
     def __init__(self, config: Config) -> None:
         sensor = SensorClient(config.sensor.socket, config.sensor.timeout_seconds)
-        patient = SensorClient(config.sensor.socket, _PATIENT)
-        looks = SensorClient(config.sensor.socket, _LOOKS)
+        profiles_client = SensorClient(config.sensor.socket, _PROFILES_S)
+        snapshots_client = SensorClient(config.sensor.socket, _SNAPSHOTS_S)
         web_file = config.web.config_file
         self.watched = Watched(Path(web_file) if web_file else None)
         if self.watched.config.users:
@@ -82,15 +81,17 @@ class Agent:
         self._gatherer = Gatherer(sensor, servers, registry.default())
         self._step_s = max(config.stacks.poll_seconds, CHUNK_S)
         self.history = History(config.stacks.keep_seconds)
-        self._noted_at = 0.0
+        self._recorded_at = 0.0
         rules = incident_watch.settings(config.watch)
-        self._recorders = Recorders(servers, looks, rules.span_s)
+        self._recorders = Recorders(servers, snapshots_client, rules.span_s)
         self.incidents = Incidents(config.watch)
-        self._watching = Watching(rules, self._gatherer, self._recorders, self.incidents)
+        self._incident_watch = IncidentWatch(rules, self._gatherer, self._recorders, self.incidents)
         if rules.triggers:
-            self._gatherer.incidents = self._watching.samples
+            self._gatherer.incidents = self._incident_watch.samples
         self._pusher = self._make_pusher(config)
-        self._store = Store(patient, servers.called, config.stacks.keep_seconds, taken=self._take)
+        self._store = ProfileStore(
+            profiles_client, servers.own_name, config.stacks.keep_seconds, on_new=self._add_chunks
+        )
         page = Page(
             self._gatherer,
             self._store,
@@ -99,7 +100,9 @@ class Agent:
             step_s=self._step_s,
             keep_s=config.stacks.keep_seconds,
         )
-        routes = Routes(self._gatherer, self._store, page, sensor, servers.name_of, config.web.telemetry_path)
+        routes = Routes(
+            self._gatherer, self._store, page, sensor, servers.own_name_of, config.web.telemetry_path
+        )
         more = {
             "/api/findings": Findings(self._gatherer, self._recorders).answer,
             "/api/incidents": self.incidents.answer,
@@ -115,7 +118,7 @@ class Agent:
         address = f"{scheme}://{self.web.address}"
         _log.info("agent listens", extra={"address": address, "version": __version__})
         if not self.web.local and not self.watched.config.authenticates:
-            _log.warning("everybody who reaches this address may read the metrics; stacks are not served")
+            _log.warning("metrics are readable without authentication; stacks are not served")
 
     def _make_pusher(self, config: Config) -> Pusher | None:
         if config.push.url is None:
@@ -123,27 +126,27 @@ class Agent:
         self._gatherer.pushes = Pushes(failures=dict.fromkeys(REASONS, 0))
         return Pusher(config.push, self._gatherer.pushes)
 
-    def _take(self, server: str, target: Target, chunks: list[Chunk]) -> None:
-        """What is new of a server's stacks."""
-        self.history.looked(server, chunks)
+    def _add_chunks(self, server: str, target: Target, chunks: list[Chunk]) -> None:
+        """Pass new chunks of a server to the history and the pusher."""
+        self.history.add_profiles(server, chunks)
         if self._pusher is not None:
             self._pusher.take(server, target, chunks)
 
     def run(self) -> None:
-        """Serve until ``ended`` is set. Raises GaveUp."""
+        """Serve until ``ended`` is set. Raise GaveUp."""
         start = self._supervisor.start
         start("workers", self._servers.workers.run, _HANGS_S)
         start("web", self.web.serve, _HANGS_S)
         start("poll", self._poll, self._config.stacks.poll_seconds + _POLL_HANGS_S)
         if self._config.watch.triggers:
-            self._begin_watching()
+            self._start_incident_watch()
         if self._pusher is not None:
             start("push", self._pusher.run, self._pusher.hangs_s)
         self._supervisor.watch(self.ended)
         self.web.stop()
         if self._pusher is not None:
             self._pusher.end()
-            self._supervisor.join("push", _LAST_PUSH)
+            self._supervisor.join("push", _LAST_PUSH_S)
         self._servers.workers.close()
         self._supervisor.join_all(_END_S)
 
@@ -151,61 +154,61 @@ class Agent:
         stuck = self._supervisor.hung() + len(self._servers.workers.stuck())
         return Trouble(restarts=self._supervisor.restarts, stuck=stuck)
 
-    def _begin_watching(self) -> None:
+    def _start_incident_watch(self) -> None:
         try:
             self.incidents.prepare()
-        except InnoscopeError as error:  # the rest of us is of use without it
-            _log.error("no incident files", extra={"error": error.what, "remedy": error.remedy})
+        except InnoscopeError as error:  # the agent works without it
+            _log.error("cannot capture incidents", extra={"error": error.what, "remedy": error.remedy})
             return
-        self._supervisor.start("watch", partial(self._watching.run, self.ended), _HANGS_S)
+        self._supervisor.start("watch", partial(self._incident_watch.run, self.ended), _HANGS_S)
 
     def _poll(self, beat: Beat) -> None:
-        """Now and then: profiles, and servers where the sensor is of no help."""
+        """Fetch profiles, record numbers and look for servers every ``stacks.poll_seconds``."""
         self._maintain()
-        self._gatherer.gather(_GATHERING)
+        self._gatherer.gather(_SCRAPE_S)
         self._supervisor.ready()
         while True:
             beat()
-            self._take_over_profiles()
-            self._note_numbers()
-            # Not before an hour of stacks was taken over: that is no steady cost.
+            self._fetch_profiles()
+            self._record_numbers()
+            # After the first fetch, which may bring an hour of stacks and is not part of the steady cost.
             self._budget.check(time.monotonic(), cpu_seconds())
             if self.ended.wait(self._config.stacks.poll_seconds):
                 return
             self._maintain()
 
-    def _take_over_profiles(self) -> None:
+    def _fetch_profiles(self) -> None:
         try:
             self._store.poll()
         except SensorDown as error:
-            _log.debug("no profiles", extra={"reason": error.what})
+            _log.debug("cannot fetch profiles", extra={"reason": error.what})
         except Exception:
-            _log.exception("no profiles")
+            _log.exception("cannot fetch profiles")
 
-    def _note_numbers(self) -> None:
-        """What the page draws, whether anybody scrapes or not."""
+    def _record_numbers(self) -> None:
+        """Record the numbers that the live page draws, once per step."""
         now = time.monotonic()
-        if now - self._noted_at < self._step_s * _STILL_NEW:
+        if now - self._recorded_at < self._step_s * _MAX_SCRAPE_AGE:
             return
-        self._noted_at = now
+        self._recorded_at = now
         try:
-            picture = self._gatherer.recent(_GATHERING, self._step_s * _STILL_NEW)
-            if picture is not None:
-                at = time.time() - (time.monotonic() - picture.at)
-                self.history.gathered(at, picture.series)
-                self._recorders.gathered(at, picture)
+            scrape = self._gatherer.recent(_SCRAPE_S, self._step_s * _MAX_SCRAPE_AGE)
+            if scrape is not None:
+                at = time.time() - (time.monotonic() - scrape.at)
+                self.history.add_scrape(at, scrape.series)
+                self._recorders.add_scrape(at, scrape)
         except Exception:
-            _log.exception("no numbers")
+            _log.exception("cannot record numbers")
 
     def _maintain(self) -> None:
         try:
             self._gatherer.maintain()
-        except Exception:  # those that are known must go on being asked
-            _log.exception("no search for servers")
+        except Exception:  # known servers must still be collected
+            _log.exception("cannot search for servers")
 
 
 def run(config: Config) -> None:
-    """The whole life of ``innoscope agent``. Raises InnoscopeError when it cannot begin."""
+    """Run ``innoscope agent`` until it is signalled. Raise InnoscopeError if it cannot start."""
     with suppress(AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _HEAPS)
     agent = Agent(config)
@@ -224,37 +227,37 @@ def run(config: Config) -> None:
 
 
 def _as_root(config: Config) -> child.OwnSensor | None:
-    """Start a sensor if there is none, then give up all rights.
+    """Start a sensor if none is running, then drop all privileges.
 
-    We become another user where that one can do our work: where it can read the account's option file, and
-    the sensor is ours to open for it. Else we stay user 0, who owns root's files, without capabilities.
+    The agent becomes an unprivileged user if that user can read the option files and we start the sensor
+    ourselves, with a socket that belongs to that user's group. Otherwise it stays root without capabilities.
     """
     other = privileges.unprivileged()
     files = _option_files(config)
-    answered = child.answers(config.sensor.socket)
+    already_running = child.answers(config.sensor.socket)
     account = (
         other
-        if files and not answered and privileges.readable_by(other, [*files, *config.push.files])
+        if files and not already_running and privileges.readable_by(other, [*files, *config.push.files])
         else None
     )
     own = None
-    if config.sensor.start and not answered and "NOTIFY_SOCKET" not in os.environ:
+    if config.sensor.start and not already_running and "NOTIFY_SOCKET" not in os.environ:
         group = ("--group", account.group) if account else ()
         own = child.OwnSensor(config.sensor.socket, [*group, "--log-format", config.log.format])
         try:
             own.wait_ready()
-        except InnoscopeError as error:  # SQL and what /proc tells work without it
+        except InnoscopeError as error:  # SQL and /proc are still available
             _log.warning("no sensor", extra={"reason": error.what, "remedy": error.remedy})
             own = None
     if config.watch.triggers:
-        _place_for_incidents(Path(config.watch.directory), account)
+        _create_incident_folder(Path(config.watch.directory), account)
     privileges.drop(account)
-    _log.info("rights given up", extra={"user": account.name if account else "root, without capabilities"})
+    _log.info("privileges dropped", extra={"user": account.name if account else "root, without capabilities"})
     return own
 
 
-def _place_for_incidents(folder: Path, account: privileges.Account | None) -> None:
-    """A folder of the agent's own; one that is there stays as it is, which the log may complain of."""
+def _create_incident_folder(folder: Path, account: privileges.Account | None) -> None:
+    """Create the folder for incident files, owned by the account. An existing folder is not changed."""
     with suppress(OSError):
         folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700)
@@ -263,6 +266,9 @@ def _place_for_incidents(folder: Path, account: privileges.Account | None) -> No
 
 
 def _option_files(config: Config) -> list[Path]:
-    """Those that name an account: without any, we are to servers who we are to the system."""
+    """Return the option files that name a database account.
+
+    Without any, the agent logs in as the operating-system user it runs as.
+    """
     named = {config.sql.defaults_file, *(server.defaults_file for server in config.server)}
     return [path for name in named for path in credentials.naming_files(name)]

@@ -1,4 +1,4 @@
-"""Giving up rights for good: what has a network has no privileges."""
+"""Drop privileges permanently: a process with network access must not have any."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-#: The package's own account, else the one that owns nothing.
+#: The account that the package creates, or the one that owns no files.
 _USERS: Final = ("innoscope", "nobody")
 # linux/prctl.h, linux/capability.h
 _PR_CAPBSET_DROP: Final = 24
@@ -23,12 +23,12 @@ _PR_SET_NO_NEW_PRIVS: Final = 38
 _PR_CAP_AMBIENT: Final = 47
 _PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
 _CAPABILITY_VERSION_3: Final = 0x20080522
-_MOST_CAPABILITIES: Final = 64
+_MAX_CAPABILITIES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Whom to become."""
+    """The account to switch to."""
 
     name: str
     uid: int
@@ -37,26 +37,28 @@ class Account:
 
 
 def unprivileged() -> Account:
-    """The account that root's agent becomes. Raises NoRights where a host has none."""
+    """Return the account that an agent started as root switches to. Raise NoRights if there is none."""
     for name in _USERS:
         try:
             entry = pwd.getpwnam(name)
             return Account(name, entry.pw_uid, entry.pw_gid, grp.getgrgid(entry.pw_gid).gr_name)
         except KeyError:
             continue
-    raise NoRights("there is no user innoscope and no user nobody", remedy="useradd --system innoscope")
+    raise NoRights(
+        "cannot drop privileges: neither user innoscope nor user nobody exists",
+        remedy="useradd --system innoscope",
+    )
 
 
 def readable_by(account: Account, files: Sequence[Path]) -> bool:
-    """Return whether that account can read all files, by trying it in a forked child that becomes it.
+    """Return whether the account can read all files, by opening them in a forked child of that account.
 
-    The child ends with ``os._exit``: the cleanups that Python runs at its end are the parent's. No program
-    is run, because the agent starts none but a sensor.
+    The child ends with ``os._exit``, because Python's exit handlers belong to the parent.
     """
     child = os.fork()
     if child == 0:
         try:
-            _become(account)
+            _switch_to(account)
             for path in files:
                 path.open("rb").close()
         except BaseException:
@@ -66,26 +68,28 @@ def readable_by(account: Account, files: Sequence[Path]) -> bool:
 
 
 def drop(account: Account | None) -> None:
-    """Lose all capabilities, now and for all programs run from here; become ``account`` if one is given.
+    """Drop all capabilities, also for programs started later, and switch to ``account`` if given.
 
-    Before any thread is started: capabilities are a thread's own. Raises NoRights.
+    Call it before any thread is started, because capabilities are per thread. Raise NoRights.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     try:
-        for number in range(_MOST_CAPABILITIES):
-            libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # EINVAL beyond what the kernel knows
+        for number in range(_MAX_CAPABILITIES):
+            libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # EINVAL for numbers that the kernel does not know
         libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
         if account is not None:
-            _become(account)
+            _switch_to(account)
         header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
         none = (ctypes.c_uint32 * 6)()
         if libc.capset(header, none) or libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     except OSError as error:
-        raise NoRights(f"cannot give up rights: {error.strerror}", remedy="run it as another user") from error
+        raise NoRights(
+            f"cannot drop privileges: {error.strerror}", remedy="run it as another user"
+        ) from error
 
 
-def _become(account: Account) -> None:
+def _switch_to(account: Account) -> None:
     os.setgroups([])
     os.setresgid(account.gid, account.gid, account.gid)
     os.setresuid(account.uid, account.uid, account.uid)

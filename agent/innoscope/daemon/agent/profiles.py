@@ -1,4 +1,4 @@
-"""The last hour of folded stacks, taken over from the sensor chunk by chunk, and served."""
+"""Fetch folded stacks from the sensor in chunks, store the last hour, and serve it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Protocol
 
-from innoscope.daemon.http.answers import REPORT_HEADERS, as_json, packed
+from innoscope.daemon.http.answers import REPORT_HEADERS, as_json, compressed
 from innoscope.daemon.http.server import HTML, TEXT, Request, Response, plain
 from innoscope.sampling.profile_history import Profiles, report
 from innoscope.sampling.render import FORMATS, encode
@@ -31,21 +31,21 @@ _TYPES: Final = {
     "pprof": "application/octet-stream",
 }
 NOT_TRUSTED: Final = (
-    "stacks are served to this host only, or to those who prove who they are: "
+    "stacks are only served to this host or to authenticated clients: "
     "set basic_auth_users or RequireAndVerifyClientCert in the web configuration file"
 )
 
 
-class Sensor(Protocol):
-    """What tells of profiles: ``innoscope.daemon.protocol.client.SensorClient``."""
+class ProfilesApi(Protocol):
+    """The part of ``SensorClient`` that returns profiles."""
 
     def profiles(self, cursor: Cursor) -> tuple[Cursor, dict[str, ServerProfiles]]:
-        """What is new since the cursor."""
+        """Return the chunks that are new since the cursor."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """One server's ring, and the Unix time of its newest look."""
+class _ServerProfiles:
+    """Stored profiles of one server, and the Unix time of its newest snapshot."""
 
     target: Target
     profiles: Profiles
@@ -53,96 +53,99 @@ class _Kept:
 
 
 class _Refused(Exception):
-    """Why there is no answer."""
+    """The request cannot be answered; ``response`` says why."""
 
     def __init__(self, status: HTTPStatus, words: str) -> None:
         super().__init__(words)
         self.response = plain(words, status)
 
 
-class Store:
-    """The profiles of all servers; ``called`` gives our name for the sensor's.
+class ProfileStore:
+    """The profiles of all servers.
 
-    ``taken`` is told of what is new, each chunk once. ``poll`` belongs to one thread, the answers to any.
+    ``own_name`` maps a sensor's server name to the configured one. ``on_new`` is called once for each new
+    chunk. Only one thread may call ``poll``; the other methods are thread-safe.
     """
 
     def __init__(
         self,
-        sensor: Sensor,
-        called: Callable[[str, Target], str | None],
+        sensor: ProfilesApi,
+        own_name: Callable[[str, Target], str | None],
         keep_s: float,
         clock: Callable[[], float] = time.time,
-        taken: Callable[[str, Target, list[Chunk]], None] = lambda _name, _target, _chunks: None,
+        on_new: Callable[[str, Target, list[Chunk]], None] = lambda _name, _target, _chunks: None,
     ) -> None:
         self._sensor = sensor
-        self._called = called
+        self._own_name = own_name
         self._keep_s = keep_s
         self._clock = clock
-        self._taken = taken
+        self._on_new = on_new
         self._cursor: Cursor = {}
         self._lock = threading.Lock()
-        self._kept: dict[str, _Kept] = {}
+        self._stored: dict[str, _ServerProfiles] = {}
 
     def poll(self) -> None:
-        """Take over what is new. Raises SensorDown."""
+        """Fetch and store all new chunks. Raise SensorDown."""
         while True:
-            self._cursor, told = self._sensor.profiles(self._cursor)
-            for its_name, one in told.items():
-                name = self._called(its_name, one.target)
+            self._cursor, new = self._sensor.profiles(self._cursor)
+            for sensor_name, one in new.items():
+                name = self._own_name(sensor_name, one.target)
                 if name is None:
                     continue
                 with self._lock:
-                    kept = self._kept.get(name) or _Kept(one.target, Profiles(span_s=self._keep_s), 0)
-                    newest = max([kept.newest, *(chunk.end for chunk in one.chunks)])
-                    self._kept[name] = _Kept(one.target, kept.profiles, newest)
+                    stored = self._stored.get(name) or _ServerProfiles(
+                        one.target, Profiles(span_s=self._keep_s), 0
+                    )
+                    newest = max([stored.newest, *(chunk.end for chunk in one.chunks)])
+                    self._stored[name] = _ServerProfiles(one.target, stored.profiles, newest)
                 for chunk in one.chunks:
-                    kept.profiles.put(chunk)
-                self._taken(name, one.target, one.chunks)
-            if not any(one.chunks for one in told.values()):
-                self._forget_the_old()
+                    stored.profiles.put(chunk)
+                self._on_new(name, one.target, one.chunks)
+            if not any(one.chunks for one in new.values()):
+                self._drop_expired()
                 return
 
-    def _forget_the_old(self) -> None:
-        """Drop servers of which there was nothing new for as long as we keep it."""
+    def _drop_expired(self) -> None:
+        """Drop servers without a new chunk for ``keep_s``."""
         since = self._clock() - self._keep_s
         with self._lock:
-            self._kept = {name: kept for name, kept in self._kept.items() if kept.newest >= since}
+            self._stored = {name: stored for name, stored in self._stored.items() if stored.newest >= since}
 
     def answer(self, request: Request) -> Response:
-        """``/api/stacks?server=&from=&to=&format=``."""
+        """Serve ``/api/stacks?server=&from=&to=&format=``."""
         try:
             _require_trust(request)
-            form = _choice("format", request.query.get("format") or "text", list(FORMATS))
-            _, made = self._asked_for(request)
+            output_format = _choice("format", request.query.get("format") or "text", list(FORMATS))
+            _, profile = self._requested(request)
         except _Refused as refused:
             return refused.response
-        headers = REPORT_HEADERS if form == "html" else {}
-        return Response(encode(made, form), _TYPES.get(form, TEXT), headers=headers)
+        headers = REPORT_HEADERS if output_format == "html" else {}
+        return Response(encode(profile, output_format), _TYPES.get(output_format, TEXT), headers=headers)
 
     def flame(self, request: Request) -> Response:
-        """``/api/flame?server=&from=&to=``: the same, each name told once."""
+        """Serve ``/api/flame?server=&from=&to=``: the same stacks in a compact form with a table of names."""
         try:
             _require_trust(request)
-            name, made = self._asked_for(request)
+            name, profile = self._requested(request)
         except _Refused as refused:
             return refused.response
-        return packed(request, as_json({"server": name, **compact(made)}))
+        return compressed(request, as_json({"server": name, **compact(profile)}))
 
-    def _asked_for(self, request: Request) -> tuple[str, Report]:
-        """The server, and what it did in that time. Raises _Refused."""
+    def _requested(self, request: Request) -> tuple[str, Report]:
+        """Return the name and the profile of the requested server and time range. Raise _Refused."""
         with self._lock:
-            kept = dict(self._kept)
-        if not kept:
-            words = "no stacks yet: the sensor has told of none"
-            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, words)
-        only = next(iter(kept)) if len(kept) == 1 else ""
-        name = _choice("server", request.query.get("server") or only, list(kept))
+            stored = dict(self._stored)
+        if not stored:
+            message = "no stacks yet: the sensor has not sent any"
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, message)
+        only = next(iter(stored)) if len(stored) == 1 else ""
+        name = _choice("server", request.query.get("server") or only, list(stored))
         try:
             end = moment(request.query.get("to") or "now", self._clock())
             start = moment(request.query.get("from") or f"-{self._keep_s:.0f}s", self._clock())
         except ValueError as error:
             raise _Refused(HTTPStatus.BAD_REQUEST, str(error)) from error
-        return name, report(kept[name].target, kept[name].profiles.between(start, end))
+        return name, report(stored[name].target, stored[name].profiles.between(start, end))
 
 
 def _require_trust(request: Request) -> None:
@@ -150,24 +153,29 @@ def _require_trust(request: Request) -> None:
         raise _Refused(HTTPStatus.FORBIDDEN, NOT_TRUSTED)
 
 
-def _choice(what: str, value: str, there_are: list[str]) -> str:
-    if value not in there_are:
-        raise _Refused(HTTPStatus.BAD_REQUEST, f"{what}= is one of: {', '.join(there_are)}")
+def _choice(field: str, value: str, choices: list[str]) -> str:
+    if value not in choices:
+        raise _Refused(HTTPStatus.BAD_REQUEST, f"{field}= is one of: {', '.join(choices)}")
     return value
 
 
 def moment(text: str, now: float) -> float:
-    """Unix time of ``now``, ``-15m`` (s, m, h), ``1700000000``, ``2026-01-31T12:00:00Z``; else ValueError."""
+    """Parse ``now``, ``-15m`` (s, m, h), ``1700000000`` or ``2026-01-31T12:00:00Z`` to a Unix time.
+
+    Raise ValueError for anything else.
+    """
     try:
-        found = _moment(text, now)
-        if not math.isfinite(found):
+        unix_time = _parse_moment(text, now)
+        if not math.isfinite(unix_time):
             raise ValueError(text)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{text[:40]!r} is no time: -15m, a Unix time, or 2026-01-31T12:00:00Z") from error
-    return found
+        raise ValueError(
+            f"{text[:40]!r} is not a time: use -15m, a Unix time, or 2026-01-31T12:00:00Z"
+        ) from error
+    return unix_time
 
 
-def _moment(text: str, now: float) -> float:
+def _parse_moment(text: str, now: float) -> float:
     units = {"s": 1, "m": 60, "h": 3600}
     if text == "now":
         return now

@@ -1,4 +1,4 @@
-"""``innoscope agent --push-once``: a profile of each server sent by hand, to see if it gets through."""
+"""``innoscope agent --push-once``: push one profile of each server, to test the configuration."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from innoscope.common.errors import BadFile, NoTarget
 from innoscope.daemon.agent.config import Sql
 from innoscope.daemon.agent.servers import Servers
 from innoscope.daemon.protocol.client import SensorClient
-from innoscope.daemon.push.client import Client
-from innoscope.daemon.push.formats import posted
-from innoscope.daemon.push.pusher import entry
+from innoscope.daemon.push.client import PushClient
+from innoscope.daemon.push.formats import push_request
+from innoscope.daemon.push.pusher import queued_profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,38 +21,41 @@ if TYPE_CHECKING:
     from innoscope.daemon.agent.config import Config
     from innoscope.daemon.protocol.client import ServerProfiles
 
-#: Seconds for the sensor, which may have an hour to tell.
-_PATIENT: Final = 5.0
-#: What tells these profiles from those that the agent pushes, which have the same looks in them.
+#: Seconds for the sensor's reply, which may contain an hour of profiles.
+_SENSOR_TIMEOUT_S: Final = 5.0
+#: Label that distinguishes these profiles from those that the agent pushes, which contain the same snapshots.
 _LABEL: Final = {"try": "by_hand"}
 
 
 def push_once(config: Config) -> Iterator[str]:
-    """Lines for people, one a server. Raises BadFile, SensorDown, NoTarget, PushFailed."""
+    """Push a profile of each server. Yield one line of text per server.
+
+    Raise BadFile, SensorDown, NoTarget or PushFailed.
+    """
     push = config.push
     if push.url is None:
-        raise BadFile("push.url is not set: nothing is pushed", remedy="packaging/agent.toml explains [push]")
-    called = Servers(replace(config, sql=Sql(enabled=False))).called
-    client, sent = Client(push), 0
-    for its_name, one in _newest(SensorClient(config.sensor.socket, _PATIENT)).items():
-        name = called(its_name, one.target)
+        raise BadFile("cannot push: push.url is not set", remedy="see [push] in packaging/agent.toml")
+    own_name = Servers(replace(config, sql=Sql(enabled=False))).own_name
+    client, sent = PushClient(push), 0
+    for sensor_name, one in _newest(SensorClient(config.sensor.socket, _SENSOR_TIMEOUT_S)).items():
+        name = own_name(sensor_name, one.target)
         if name is None or not one.chunks:
             continue
-        made = entry(name, one.target, one.chunks)
-        began = time.monotonic()
-        client.post(posted(made, push, socket.gethostname(), _LABEL))
-        took = time.monotonic() - began
+        profile = queued_profile(name, one.target, one.chunks)
+        started = time.monotonic()
+        client.post(push_request(profile, push, socket.gethostname(), _LABEL))
+        seconds = time.monotonic() - started
         sent += 1
-        yield f"{name}: {made.looks} looks, {len(made.pprof):,} bytes, taken in {took:.2f} s"
+        yield f"{name}: {profile.looks} snapshots, {len(profile.pprof):,} bytes, accepted in {seconds:.2f} s"
     if not sent:
-        raise NoTarget("the sensor has no looks yet", remedy="try again in 20 seconds; innoscope targets")
+        raise NoTarget("the sensor has no snapshots yet", remedy="try again in 20 seconds; innoscope targets")
 
 
 def _newest(sensor: SensorClient) -> dict[str, ServerProfiles]:
-    """The last chunk of each server."""
-    found: dict[str, ServerProfiles] = {}
-    cursor, told = sensor.profiles({})
-    while any(one.chunks for one in told.values()):
-        found |= {name: replace(one, chunks=one.chunks[-1:]) for name, one in told.items() if one.chunks}
-        cursor, told = sensor.profiles(cursor)
-    return found
+    """Return the last chunk of each server."""
+    newest: dict[str, ServerProfiles] = {}
+    cursor, batch = sensor.profiles({})
+    while any(one.chunks for one in batch.values()):
+        newest |= {name: replace(one, chunks=one.chunks[-1:]) for name, one in batch.items() if one.chunks}
+        cursor, batch = sensor.profiles(cursor)
+    return newest

@@ -1,4 +1,4 @@
-"""What the agent has of each server's last minutes: its gatherings, and the looks that the sensor keeps."""
+"""The last minutes of each server: the agent's scrapes, and the snapshots that the sensor stores."""
 
 from __future__ import annotations
 
@@ -20,35 +20,43 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from innoscope.common.samples import Value
-    from innoscope.daemon.agent.collect import Picture
-    from innoscope.daemon.agent.servers import Server, Servers
+    from innoscope.daemon.agent.collect import Scrape
+    from innoscope.daemon.agent.servers import ObservedServer, Servers
     from innoscope.sampling.snapshot_history import Look, Seen
     from innoscope.target.model import Target
 
-#: Looks older than this say nothing of how many wait now.
+#: Snapshots older than this do not show how many threads are waiting now.
 _RECENT_S: Final = 10.0
 _SQL_TIMEOUT_S: Final = 1.0
-#: What the host tells is of the last minute at the most, and of half of that at the least.
+#: Seconds between two baselines of the host's counters. Rates cover one to two of these intervals.
 _HOST_S: Final = 30.0
 
 
-class Sensor(Protocol):
-    """What tells of looks: ``innoscope.daemon.protocol.client.SensorClient``."""
+class SnapshotsApi(Protocol):
+    """The part of ``SensorClient`` that returns snapshots."""
 
     def looks(
         self, server: str, begin: float, end: float, *, stacks: bool
     ) -> tuple[tuple[Look, ...], tuple[Seen, ...]]:
-        """Looks between two Unix times."""
+        """Return the snapshots between two Unix times."""
 
 
 class Recorder:
-    """One server process: numbers here, looks from the sensor. Safe to use from several threads."""
+    """Numbers of one server process; its snapshots come from the sensor. Thread-safe.
+
+    ``sensor_name`` is the sensor's name of the server, None if the sensor has not reported it.
+    """
 
     def __init__(
-        self, server: Server, target: Target, sensor: Sensor, its_name: str | None, span_s: float
+        self,
+        server: ObservedServer,
+        target: Target,
+        sensor: SnapshotsApi,
+        sensor_name: str | None,
+        span_s: float,
     ) -> None:
         self.target = target
-        self._server, self._sensor, self._its_name = server, sensor, its_name
+        self._server, self._sensor, self._sensor_name = server, sensor, sensor_name
         self._span_s = span_s
         self._lock = threading.Lock()
         self._snapshots: deque[Snapshot] = deque()
@@ -56,22 +64,22 @@ class Recorder:
         self._fetched = Fetched()
         self._hosts = [(time.monotonic(), Host(target.pid))]
 
-    def is_of(self, server: Server, its_name: str | None) -> bool:
-        """Whether this goes on to be the recorder of that server."""
-        there = server.target
-        same = there is not None and (there.pid, there.start_time) == (
+    def belongs_to(self, server: ObservedServer, sensor_name: str | None) -> bool:
+        """Return whether this is still the recorder of that server's process."""
+        target = server.target
+        same_process = target is not None and (target.pid, target.start_time) == (
             self.target.pid,
             self.target.start_time,
         )
-        return same and self._server is server and self._its_name == its_name
+        return same_process and self._server is server and self._sensor_name == sensor_name
 
-    def gathered(self, at: float, values: Mapping[str, Value], missing: Mapping[str, Missing]) -> None:
-        """Take in one gathering, made at that Unix time; the same one a second time changes nothing."""
+    def add_scrape(self, at: float, values: Mapping[str, Value], missing: Mapping[str, Missing]) -> None:
+        """Add a scrape made at Unix time ``at``. Adding the same scrape twice has no effect."""
         with self._lock:
             last = self._snapshots[-1] if self._snapshots else Snapshot(0.0, {})
             if at <= last.at:
                 return
-            known = last.values  # most do not change: one number serves for all of them
+            known = last.values  # most values do not change: reuse the number instead of storing a copy
             shared = {key: known[key] if known.get(key) == value else value for key, value in values.items()}
             self._snapshots.append(Snapshot(at, shared))
             self._missing = dict(missing)
@@ -81,37 +89,37 @@ class Recorder:
                 self._hosts = [self._hosts[-1], (time.monotonic(), Host(self.target.pid))]
 
     def glance(self, begin: float, end: float) -> Evidence:
-        """Numbers and looks of that time, without stacks."""
+        """Return the numbers and snapshots of a time range, without stacks."""
         return self._evidence(begin, end, None, stacks=False)
 
     def between(self, begin: float, end: float, asked: Asked | None = None) -> Evidence:
-        """All of that time, with what the server answered, if it was asked."""
+        """Return all evidence of a time range, with the SQL results ``asked`` if given."""
         return self._evidence(begin, end, asked, stacks=True)
 
     def begin(self) -> None:
-        """A stall is being gathered. Owners of locks are in memory, which the agent may not read."""
-        self._fetched = left_out("unsupported", "SQL was left out, or the server ended before it was asked")
+        """Start a capture. It has no lock owners from memory, which the agent cannot read."""
+        self._fetched = left_out("unsupported", "SQL is disabled, or the server ended before it was queried")
 
     def end(self) -> Fetched:
-        """It is complete."""
+        """End the capture. Return what was queried over SQL."""
         return self._fetched
 
     def ask(self) -> Asked:
-        """What ``who`` asks, InnoDB's status and the variables."""
-        lane = self._server.lane
-        if lane is not None:
-            self._fetched = fetch(lane.connect, self._waiting())
-        return self.who()
+        """Query the lock holders, InnoDB's status and the variables over SQL."""
+        channel = self._server.channel
+        if channel is not None:
+            self._fetched = fetch(channel.connect, self._waiting())
+        return self.query_blockers()
 
-    def who(self) -> Asked:
-        """Who holds what, as the server says; nothing that could wait for long."""
-        lane = self._server.lane
-        if lane is None:
+    def query_blockers(self) -> Asked:
+        """Query the lock holders over SQL, with a timeout of 1 s per statement."""
+        channel = self._server.channel
+        if channel is None:
             return Asked()
-        return ask(self.target, partial(lane.connect, _SQL_TIMEOUT_S), self._waiting())
+        return ask(self.target, partial(channel.connect, _SQL_TIMEOUT_S), self._waiting())
 
     def _waiting(self) -> int:
-        """Threads that waited for row locks at the last look."""
+        """Return how many threads waited for row locks in the last snapshot."""
         now = time.time()
         looks = self.glance(now - _RECENT_S, now).looks
         return looks[-1].threads.get((CLIENT, "row_lock"), 0) if looks else 0
@@ -120,20 +128,20 @@ class Recorder:
         asked = asked or Asked()
         looks: tuple[Look, ...] = ()
         seen: tuple[Seen, ...] = ()
-        blind: dict[str, Missing] = {}
+        unavailable: dict[str, Missing] = {}
         try:
-            if self._its_name is not None:
-                looks, seen = self._sensor.looks(self._its_name, begin, end, stacks=stacks)
+            if self._sensor_name is not None:
+                looks, seen = self._sensor.looks(self._sensor_name, begin, end, stacks=stacks)
         except SensorDown as error:
-            blind["looks"] = Missing("gone", error.what, error.remedy)
+            unavailable["looks"] = Missing("gone", error.what, error.remedy)
         with self._lock:
             snapshots = tuple(one for one in self._snapshots if begin <= one.at <= end)
             missing, host = dict(self._missing), self._hosts[0][1]
-        if self._server.lane is None:
-            blind["sql"] = Missing("unsupported", "left out by sql.enabled = false of the agent")
+        if self._server.channel is None:
+            unavailable["sql"] = Missing("unsupported", "disabled by sql.enabled = false of the agent")
         if not looks and "waits" in missing:
-            blind.setdefault("looks", missing["waits"])
-        if "looks" in blind and asked.statements:
+            unavailable.setdefault("looks", missing["waits"])
+        if "looks" in unavailable and asked.statements:
             looks = (process_list.look(end, asked.statements, asked.answers.get("transactions", ())),)
         return Evidence(
             server=described(self.target),
@@ -145,52 +153,52 @@ class Recorder:
             statements=asked.statements,
             answers=asked.answers,
             host=host.rates(),
-            missing=missing | blind | asked.missing,
+            missing=missing | unavailable | asked.missing,
         )
 
 
 class Recorders:
-    """Those of all servers of this host, by the agent's name. ``span_s`` is how much of the past is kept."""
+    """Recorders of all servers of this host, by the agent's name. Scrapes are stored for ``span_s``."""
 
-    def __init__(self, servers: Servers, sensor: Sensor, span_s: float) -> None:
+    def __init__(self, servers: Servers, sensor: SnapshotsApi, span_s: float) -> None:
         self._servers, self._sensor, self._span_s = servers, sensor, span_s
         self._lock = threading.Lock()
         self._known: dict[str, Recorder] = {}
 
-    def gathered(self, at: float, picture: Picture) -> None:
-        """Take in a gathering of all servers."""
+    def add_scrape(self, at: float, scrape: Scrape) -> None:
+        """Add a scrape of all servers, made at Unix time ``at``."""
         values: dict[str, dict[str, Value]] = {}
-        for one in picture.series:
+        for one in scrape.series:
             values.setdefault(one.server, {})[".".join((one.metric.name, *one.labels))] = one.value
-        missing = {view.name: _missing(view.collectors) for view in picture.servers}
-        there_are = {server.name: server for server in self._servers if server.target is not None}
+        missing = {view.name: _missing(view.collectors) for view in scrape.servers}
+        local = {server.name: server for server in self._servers if server.target is not None}
         with self._lock:
             self._known = {
-                name: self._of(server) for name, server in there_are.items() if server.target is not None
+                name: self._of(server) for name, server in local.items() if server.target is not None
             }
             known = list(self._known.items())
         for name, recorder in known:
             if name in values:
-                recorder.gathered(at, values[name], missing.get(name, {}))
+                recorder.add_scrape(at, values[name], missing.get(name, {}))
 
     def of(self, name: str) -> Recorder | None:
-        """That of a server; None for one on another host, or of which nothing is known yet."""
+        """Return the recorder of a server; None if it is on another host or was not scraped yet."""
         with self._lock:
             return self._known.get(name)
 
     def all(self) -> dict[str, Recorder]:
-        """All of them."""
+        """Return all recorders by server name."""
         with self._lock:
             return dict(self._known)
 
-    def _of(self, server: Server) -> Recorder:
-        """Another process under a known name begins anew; its numbers are not those of the other."""
+    def _of(self, server: ObservedServer) -> Recorder:
+        """Return the server's recorder: a new one if another process has its name now."""
         target: Any = server.target
-        its_name = self._servers.sensor_s_name(server.name)
+        sensor_name = self._servers.sensor_name_of(server.name)
         known = self._known.get(server.name)
-        if known is not None and known.is_of(server, its_name):
+        if known is not None and known.belongs_to(server, sensor_name):
             return known
-        return Recorder(server, target, self._sensor, its_name, self._span_s)
+        return Recorder(server, target, self._sensor, sensor_name, self._span_s)
 
 
 def _missing(collectors: tuple[tuple[str, str | None], ...]) -> dict[str, Missing]:

@@ -1,4 +1,4 @@
-"""What the agent serves at which path."""
+"""Map the agent's paths to handlers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from innoscope.daemon.http import runbooks
-from innoscope.daemon.http.answers import as_json, packed
+from innoscope.daemon.http.answers import as_json, compressed
 from innoscope.daemon.http.server import Request, Response, plain
 from innoscope.daemon.protocol.client import SensorDown
 from innoscope.metrics.families import Texts
@@ -16,40 +16,40 @@ if TYPE_CHECKING:
 
     from innoscope.daemon.agent.collect import Gatherer
     from innoscope.daemon.agent.page import Page
-    from innoscope.daemon.agent.profiles import Store
+    from innoscope.daemon.agent.profiles import ProfileStore
 
-#: Seconds that a gathering may take, and what is kept back of Prometheus' own patience for the answer's way.
-_BUDGET: Final = 0.8
-_ON_THE_WAY: Final = 0.15
+#: Seconds that a scrape may take, and the part of Prometheus' timeout that is reserved for the transfer.
+_BUDGET_S: Final = 0.8
+_TRANSFER_S: Final = 0.15
 _TIMEOUT_HEADER: Final = "X-Prometheus-Scrape-Timeout-Seconds"
 
 
-class Sensor(Protocol):
-    """What tells of probes: ``innoscope.daemon.protocol.client.SensorClient``."""
+class ProbesApi(Protocol):
+    """The part of ``SensorClient`` that returns the status of probes."""
 
     def probes(self) -> dict[str, list[dict[str, Any]]]:
-        """What the probes of each server say of themselves."""
+        """Return the status of each probe, by server."""
 
 
 class Routes:
-    """The pages, by path."""
+    """Handlers of all paths."""
 
     def __init__(
         self,
         gatherer: Gatherer,
-        store: Store,
+        store: ProfileStore,
         page: Page,
-        sensor: Sensor,
-        name_of: Callable[[str], str | None],
+        sensor: ProbesApi,
+        own_name_of: Callable[[str], str | None],
         telemetry_path: str,
     ) -> None:
         self._gatherer, self._store, self._page = gatherer, store, page
-        self._sensor, self._name_of = sensor, name_of
+        self._sensor, self._own_name_of = sensor, own_name_of
         self._telemetry_path = telemetry_path
         self._texts = Texts()
 
     def table(self) -> Mapping[str, Callable[[Request], Response]]:
-        """Path → what answers."""
+        """Return the handler of each path."""
         return {
             **self._page.table(),
             self._telemetry_path: self.metrics,
@@ -61,32 +61,32 @@ class Routes:
         }
 
     def metrics(self, request: Request) -> Response:
-        """All series, gathered now."""
-        picture = self._gatherer.gather(budget(request.headers.get(_TIMEOUT_HEADER)))
-        if picture is None:
-            return plain("the first gathering is under way", HTTPStatus.SERVICE_UNAVAILABLE)
-        return Response(*self._texts.of(picture.series, request.headers.get("Accept", "")))
+        """Serve all series of a new scrape."""
+        scrape = self._gatherer.gather(budget(request.headers.get(_TIMEOUT_HEADER)))
+        if scrape is None:
+            return plain("the first scrape is not complete", HTTPStatus.SERVICE_UNAVAILABLE)
+        return Response(*self._texts.of(scrape.series, request.headers.get("Accept", "")))
 
     def ready(self, _: Request) -> Response:
-        """Whether there was a gathering; nobody is asked for it."""
-        if self._gatherer.picture is None:
+        """Serve the readiness check: ready after the first scrape. It does not start one."""
+        if self._gatherer.latest is None:
             return plain("Innoscope is not ready.", HTTPStatus.SERVICE_UNAVAILABLE)
         return plain("Innoscope is ready.")
 
     def probes(self, request: Request) -> Response:
-        """``{server: [probe, …]}`` as the sensor tells it."""
+        """Serve ``{server: [probe, …]}`` as reported by the sensor."""
         try:
-            told = self._sensor.probes()
+            statuses = self._sensor.probes()
         except SensorDown as error:
             return as_json({"error": error.what, "remedy": error.remedy}, HTTPStatus.SERVICE_UNAVAILABLE)
-        named = ((self._name_of(name), rows) for name, rows in told.items())
-        return packed(request, as_json({name: rows for name, rows in named if name is not None}))
+        named = ((self._own_name_of(name), rows) for name, rows in statuses.items())
+        return compressed(request, as_json({name: rows for name, rows in named if name is not None}))
 
 
 def budget(header: str | None) -> float:
-    """Seconds for a gathering, when Prometheus says how long it will wait."""
+    """Return the seconds for a scrape, from Prometheus' timeout header (None if it is missing)."""
     try:
-        patience = float(header or "inf")
+        timeout = float(header or "inf")
     except ValueError:
-        patience = float("inf")
-    return max(0.05, min(_BUDGET, patience - _ON_THE_WAY))
+        timeout = float("inf")
+    return max(0.05, min(_BUDGET_S, timeout - _TRANSFER_S))

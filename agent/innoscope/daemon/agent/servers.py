@@ -1,4 +1,4 @@
-"""The servers that the agent knows: from the sensor, from the configuration, or found by itself."""
+"""The servers that the agent observes: reported by the sensor, configured, or discovered."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.common.samples import Outcome
 from innoscope.common.workers import Workers
-from innoscope.daemon.protocol.server_names import Names
+from innoscope.daemon.protocol.server_names import ServerNames
 from innoscope.metrics.collectors import sql_catalog
 from innoscope.metrics.collectors.runner import Runner, slow_kind
 from innoscope.metrics.collectors.sql import SqlCollector
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from innoscope.daemon.agent.config import Config
-    from innoscope.daemon.agent.config import Server as Named
+    from innoscope.daemon.agent.config import Server as ConfiguredServer
     from innoscope.target.login import Connection
     from innoscope.target.model import Target
 
-#: Seconds for which a server that ended is still told of, with mysqld_up 0.
-_REMEMBERED: Final = 3600.0
-#: And no more than so many of them: the sensor tells of fewer.
-_MOST_ENDED: Final = 64
-#: Threads that wait for answers over SQL, however many servers there are. One that does not answer takes its
-#: thread for ``sql.timeout_seconds``.
+#: Seconds for which a server that ended is still reported, with mysqld_up 0.
+_REMEMBER_S: Final = 3600.0
+#: Maximum number of ended servers to report. The sensor reports fewer.
+_MAX_ENDED: Final = 64
+#: Threads for SQL queries, for all servers. A server that does not respond occupies one for
+#: ``sql.timeout_seconds``.
 _SQL_THREADS: Final = 32
-_HERE: Final = ("127.0.0.1", "::1", "localhost")
+_LOCAL_HOSTS: Final = ("127.0.0.1", "::1", "localhost")
 
 
-class Lane:
-    """The way to one server over SQL: a collector, and what runs it.
+class SqlChannel:
+    """SQL access to one server: its collector, and the runner of that collector.
 
-    ``connect`` makes a connection beside the collector's; it takes seconds of patience.
+    ``connect`` opens another connection; its argument is a timeout in seconds.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class Lane:
         self._runner = Runner([collector], workers, name)
 
     def start(self, timeout: float) -> None:
-        """Begin to ask; ``timeout`` is in seconds."""
+        """Start the queries, with a timeout in seconds."""
         self._collector.timeout = timeout
         self._runner.start()
 
     def outcome(self) -> Outcome:
-        """What came of it. An account that may not see all is a failure with samples."""
+        """Return the result. Missing privileges of the account make it a failure with samples."""
         (outcome,) = self._runner.outcomes()
         shortfall = self._collector.shortfall
         if outcome.success and shortfall is not None:
@@ -66,127 +66,129 @@ class Lane:
         return outcome
 
     def close(self) -> None:
-        """Let go; a question that is still under way ends by its own timeout."""
+        """Close the connection. A running query ends by its own timeout."""
         self._runner.close()
 
 
 @dataclass(slots=True)
-class Server:
-    """One server under the name that its series have. ``target`` is None where it is on another host."""
+class ObservedServer:
+    """One server. ``name`` is its label ``server``. ``target`` is None if it is on another host."""
 
     name: str
     target: Target | None
-    lane: Lane | None
+    channel: SqlChannel | None
     seen_at: float
-    outcomes: tuple[Outcome, ...] = ()  # of the sensor, this time
-    collectors: tuple[str, ...] = ()  # which of them there were the last time the sensor answered
+    outcomes: tuple[Outcome, ...] = ()  # from the sensor, in the current scrape
+    collectors: tuple[str, ...] = ()  # names of the collectors in the sensor's last reply
 
     @property
     def life(self) -> Hashable:
-        """What names its process for good."""
+        """Identity of its process: pid and start time."""
         return (self.target.pid, self.target.start_time) if self.target else None
 
     @property
     def up(self) -> bool | None:
-        """Whether its process is there; None where we cannot know."""
+        """Whether its process is running; None if it is on another host."""
         return still_same(self.target) if self.target else None
 
 
 class Servers:
-    """All of them, by name."""
+    """All observed servers, by name."""
 
     def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
         self.config = config
         kinds = (SqlCollector.name, slow_kind(SqlCollector.name))
         self.workers = Workers(sizes=dict.fromkeys(kinds, _SQL_THREADS))
         self._clock = clock
-        self._names = Names({}, ProcFs())
-        self._known: dict[str, Server] = {}
-        self._sensor_s: dict[str, str] = {}
+        self._names = ServerNames({}, ProcFs())
+        self._known: dict[str, ObservedServer] = {}
+        self._own_names: dict[str, str] = {}
         for named in config.server:
-            if named.host is not None and named.host not in _HERE:
-                self._known[named.name] = Server(named.name, None, self._lane(None, named), clock())
+            if named.host is not None and named.host not in _LOCAL_HOSTS:
+                self._known[named.name] = ObservedServer(
+                    named.name, None, self._make_channel(None, named), clock()
+                )
 
-    def __iter__(self) -> Iterator[Server]:
+    def __iter__(self) -> Iterator[ObservedServer]:
         return iter(list(self._known.values()))
 
-    def met(self, name: str, target: Target) -> Server | None:
-        """The server that the sensor calls so, None if it is not wanted.
+    def register_from_sensor(self, name: str, target: Target) -> ObservedServer | None:
+        """Register a server that the sensor reported. Return None if it is excluded by ``only_named``.
 
-        Another process under a known name gets a new connection.
+        A new process under a known name gets a new connection.
         """
-        wanted = self.called(name, target)
-        if wanted is None:
+        own_name = self.own_name(name, target)
+        if own_name is None:
             return None
-        self._sensor_s[name] = wanted
-        named, name = self._named(target), wanted
+        self._own_names[name] = own_name
+        named, name = self._named(target), own_name
         self._drop_others(name, target)
         server = self._known.get(name)
         if server is None or server.target != target:
-            lane = server.lane if server is not None else None
-            if lane is not None and server is not None and not _reached_alike(server.target, target):
-                lane.close()
-                lane = None
-            server = Server(name, target, lane or self._lane(target, named), self._clock())
+            channel = server.channel if server is not None else None
+            if channel is not None and server is not None and not _same_endpoint(server.target, target):
+                channel.close()
+                channel = None
+            server = ObservedServer(name, target, channel or self._make_channel(target, named), self._clock())
             self._known[name] = server
         server.seen_at = self._clock()
         return server
 
     def _drop_others(self, name: str, target: Target) -> None:
-        """Let go of names that we gave this process ourselves, before the sensor said how it is called."""
+        """Drop this process under other names, which we gave it before the sensor reported its name."""
         for server in self:
             if server.name != name and server.target is not None and same(server.target, target):
                 self.close(server)
                 del self._known[server.name]
 
-    def found(self, targets: Iterable[Target]) -> None:
-        """Take in those that we found ourselves: what there is to do while the sensor does not answer."""
+    def register(self, targets: Iterable[Target]) -> None:
+        """Register servers that the agent found itself, while the sensor is unavailable."""
         for target in targets:
             known = next((server for server in self if server.target and same(server.target, target)), None)
             alive = {server.name for server in self if server.up}
-            self.met(known.name if known else self._names.give(target, alive), target)
+            self.register_from_sensor(known.name if known else self._names.give(target, alive), target)
 
-    def called(self, name: str, target: Target) -> str | None:
-        """Our name of the server that the sensor calls so; None if it is not wanted."""
+    def own_name(self, name: str, target: Target) -> str | None:
+        """Map a sensor's server name to the configured name; None if the server is excluded."""
         named = self._named(target)
         if named is not None:
             return named.name
         return None if self.config.only_named else name
 
-    def name_of(self, name: str) -> str | None:
-        """Our name of a server of which we only know how the sensor calls it; None before it was met."""
-        return self._sensor_s.get(name)
+    def own_name_of(self, name: str) -> str | None:
+        """Look up the configured name of a sensor's server name; None if it is not registered."""
+        return self._own_names.get(name)
 
-    def sensor_s_name(self, name: str) -> str | None:
-        """How the sensor calls a server of ours; None where it has not told of it."""
-        return next((its for its, ours in list(self._sensor_s.items()) if ours == name), None)
+    def sensor_name_of(self, name: str) -> str | None:
+        """Look up the sensor's name of a server; None if the sensor has not reported it."""
+        return next((theirs for theirs, own in list(self._own_names.items()) if own == name), None)
 
-    def forget_the_gone(self) -> None:
-        """Drop those that ended long ago, and the first to end if there are many."""
+    def forget_ended(self) -> None:
+        """Drop servers that ended long ago, and the oldest ones if there are too many."""
         ended = [server for server in self if server.up is False]
         ended.sort(key=lambda server: server.seen_at, reverse=True)
         for number, server in enumerate(ended):
-            if number >= _MOST_ENDED or self._clock() - server.seen_at > _REMEMBERED:
+            if number >= _MAX_ENDED or self._clock() - server.seen_at > _REMEMBER_S:
                 self.close(server)
                 del self._known[server.name]
         known = self._known
-        self._sensor_s = {its: ours for its, ours in self._sensor_s.items() if ours in known}
+        self._own_names = {theirs: own for theirs, own in self._own_names.items() if own in known}
 
-    def close(self, server: Server) -> None:
-        """Let go of its connection."""
-        if server.lane is not None:
-            server.lane.close()
+    def close(self, server: ObservedServer) -> None:
+        """Close the server's connection."""
+        if server.channel is not None:
+            server.channel.close()
 
-    def _named(self, target: Target) -> Named | None:
-        """The configured server that this is."""
+    def _named(self, target: Target) -> ConfiguredServer | None:
+        """Return the configured server that matches the target's socket or port."""
         for named in self.config.server:
             if named.socket is not None and named.socket == target.socket:
                 return named
-            if named.host in (None, *_HERE) and named.port == target.port and named.port:
+            if named.host in (None, *_LOCAL_HOSTS) and named.port == target.port and named.port:
                 return named
         return None
 
-    def _lane(self, target: Target | None, named: Named | None) -> Lane | None:
+    def _make_channel(self, target: Target | None, named: ConfiguredServer | None) -> SqlChannel | None:
         settings = self.config.sql
         if not settings.enabled:
             return None
@@ -194,32 +196,35 @@ class Servers:
         user = (named and named.user) or settings.user
         connect: Callable[[float], Connection]
         if named is not None and named.host is not None and named.port is not None:
-            chosen = replace(target, chosen=True) if target else None  # over TCP it is asked as configured
+            chosen = replace(target, chosen=True) if target else None  # configured with host and port
             connect = partial(sql.connect_tcp, named.host, named.port, file, user, target=chosen)
         elif target is not None:
             connect = partial(_connect, target, named, file, user)
         else:
             return None
         flavour, version = (target.flavour, target.version) if target else ("", ())
-        within = partial(connect, settings.timeout_seconds)
-        asking = SqlCollector(within, sql_catalog.default(), flavour, version, settings.timeout_seconds)
-        return Lane(asking, connect, self.workers, str(target.pid) if target else named.name if named else "")
+        connect_in_time = partial(connect, settings.timeout_seconds)
+        collector = SqlCollector(
+            connect_in_time, sql_catalog.default(), flavour, version, settings.timeout_seconds
+        )
+        process = str(target.pid) if target else named.name if named else ""
+        return SqlChannel(collector, connect, self.workers, process)
 
 
 def _connect(
-    target: Target, named: Named | None, file: str | None, user: str | None, timeout: float
+    target: Target, named: ConfiguredServer | None, file: str | None, user: str | None, timeout: float
 ) -> Connection:
-    """Connect to a server that was found. In a container it has to be one that a ``[[server]]`` leads to."""
+    """Connect to a local server. A server in a container must be configured as ``[[server]]``."""
     proc = ProcFs()
     chosen = named is not None and choice.chosen_by(proc, target, named.socket, named.port)
     return sql.connect(replace(target, chosen=chosen), file, user, timeout, proc=proc)
 
 
 def same(before: Target, now: Target) -> bool:
-    """Whether both are the same process."""
+    """Return whether both are the same process."""
     return (before.pid, before.start_time) == (now.pid, now.start_time)
 
 
-def _reached_alike(before: Target | None, now: Target) -> bool:
-    """Whether a connection to one is a connection to the other."""
+def _same_endpoint(before: Target | None, now: Target) -> bool:
+    """Return whether a connection to ``before`` is still a connection to ``now``."""
     return before is not None and same(before, now) and (before.socket, before.port) == (now.socket, now.port)

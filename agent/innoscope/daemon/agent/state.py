@@ -1,4 +1,4 @@
-"""One gathering as a document: each server as it is now. docs/live-page.md has the keys."""
+"""Convert a scrape to the documents of ``/api/status``. docs/live-page.md describes the keys."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from innoscope.common.samples import Histogram
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from innoscope.daemon.agent.collect import Picture, ServerView
+    from innoscope.daemon.agent.collect import Scrape, ServerState
     from innoscope.metrics.merge import Series
 
     _Values = Mapping[tuple[str, ...], float]
 
-#: Gauges without labels that are told.
+#: Gauges (without labels) in the document.
 _NOW: Final = (
     "buffer_pool_pages", "buffer_pool_free_pages", "buffer_pool_data_pages", "buffer_pool_dirty_pages",
     "buffer_pool_dirty_ratio", "buffer_pool_dirty_limit_ratio", "checkpoint_age_bytes",
@@ -28,68 +28,68 @@ _OWN: Final = {"own_cpu_seconds": "cpu_seconds", "own_resident_memory_bytes": "r
 
 
 class Numbers:
-    """The plain numbers of a gathering, by server and metric; those about ourselves under "" (no server)."""
+    """Finite numbers of a scrape by server and metric. Innoscope's own metrics have the server "" (none)."""
 
     def __init__(self, series: Iterable[Series]) -> None:
-        self._found: dict[str, dict[str, dict[tuple[str, ...], float]]] = {}
+        self._values: dict[str, dict[str, dict[tuple[str, ...], float]]] = {}
         for one in series:
             if not isinstance(one.value, Histogram) and math.isfinite(one.value):
-                values = self._found.setdefault(one.server, {}).setdefault(one.metric.name, {})
+                values = self._values.setdefault(one.server, {}).setdefault(one.metric.name, {})
                 values[one.labels] = one.value
 
     def of(self, server: str, metric: str) -> _Values:
-        """Values by labels; empty where nobody tells them."""
-        return self._found.get(server, {}).get(metric, {})
+        """Return a metric's values by labels; empty if there are none."""
+        return self._values.get(server, {}).get(metric, {})
 
     def one(self, server: str, metric: str) -> float | None:
-        """Of a metric without labels."""
+        """Return the value of a metric without labels."""
         return self.of(server, metric).get(())
 
 
-def servers(picture: Picture | None) -> list[dict[str, Any]]:
-    """All servers, in the order of the agent."""
-    if picture is None:
+def servers(scrape: Scrape | None) -> list[dict[str, Any]]:
+    """Return a document for each server, in the agent's order."""
+    if scrape is None:
         return []
-    numbers = Numbers(picture.series)
-    return [_server(view, numbers) for view in picture.servers]
+    numbers = Numbers(scrape.series)
+    return [_server(state, numbers) for state in scrape.servers]
 
 
-def own(picture: Picture | None) -> dict[str, dict[str, float]]:
-    """What our processes cost: ``{"agent": {"cpu_seconds": …, "resident_bytes": …}, "sensor": …}``."""
-    numbers = Numbers(picture.series if picture else ())
-    found: dict[str, dict[str, float]] = {}
+def own(scrape: Scrape | None) -> dict[str, dict[str, float]]:
+    """Return what our processes use: ``{"agent": {"cpu_seconds": …, "resident_bytes": …}, "sensor": …}``."""
+    numbers = Numbers(scrape.series if scrape else ())
+    costs: dict[str, dict[str, float]] = {}
     for metric, key in _OWN.items():
         for (process,), value in numbers.of("", metric).items():
-            found.setdefault(process, {})[key] = value
-    return found
+            costs.setdefault(process, {})[key] = value
+    return costs
 
 
-def _server(view: ServerView, numbers: Numbers) -> dict[str, Any]:
-    now = ((name, numbers.one(view.name, name)) for name in _NOW)
-    attached = numbers.of(view.name, "probe_attached")
+def _server(state: ServerState, numbers: Numbers) -> dict[str, Any]:
+    now = ((name, numbers.one(state.name, name)) for name in _NOW)
+    attached = numbers.of(state.name, "probe_attached")
     return {
-        "name": view.name,
-        "what": view.what,
-        "up": view.up,
-        "collectors": [{"name": name, "ok": why is None, "why": why} for name, why in view.collectors],
-        "toggles": list(_toggles(view.name, numbers)),
+        "name": state.name,
+        "what": state.what,
+        "up": state.up,
+        "collectors": [{"name": name, "ok": why is None, "why": why} for name, why in state.collectors],
+        "toggles": list(_toggles(state.name, numbers)),
         "probes": {"attached": int(sum(attached.values())), "known": len(attached)},
-        "threads": {wait: count for (wait,), count in numbers.of(view.name, "threads").items() if count},
+        "threads": {wait: count for (wait,), count in numbers.of(state.name, "threads").items() if count},
         "now": {name: value for name, value in now if value is not None},
     }
 
 
 def _toggles(server: str, numbers: Numbers) -> Iterator[dict[str, Any]]:
-    about = {toggle: (value, who) for toggle, value, who in numbers.of(server, "toggle_info")}
+    about = {toggle: (value, user) for toggle, value, user in numbers.of(server, "toggle_info")}
     since = numbers.of(server, "toggle_since_timestamp_seconds")
     until = numbers.of(server, "toggle_until_timestamp_seconds")
-    for toggle, way in numbers.of(server, "toggle_in_force"):
-        value, who = about.get(toggle, ("", ""))
+    for toggle, backend in numbers.of(server, "toggle_in_force"):
+        value, user = about.get(toggle, ("", ""))
         yield {
             "toggle": toggle,
             "value": value,
-            "way": way,
-            "who": who,
+            "way": backend,
+            "who": user,
             "since": since.get((toggle,)),
             "until": until.get((toggle,)),
         }

@@ -1,1 +1,1 @@
-"""/metrics, health and the landing page over HTTP, with TLS and basic auth."""
+"""HTTP server with TLS and basic authentication, and the files of the live page."""

@@ -1,4 +1,4 @@
-"""What answers that are dear to make may take together: so many at a time, so many bytes on their way."""
+"""Limit expensive responses: how many are generated at a time, and how many bytes wait to be received."""
 
 from __future__ import annotations
 
@@ -9,32 +9,34 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Made at a time. An hour of 2,000 distinct stacks as HTML takes a second and 90 MB.
-MAKING: Final = 1
-#: Seconds that the next one waits for its turn.
+#: Responses generated at a time. An hour of 2,000 distinct stacks as HTML takes 1 s and 90 MB.
+MAX_GENERATING: Final = 1
+#: Seconds that a request waits for its turn.
 PATIENCE_S: Final = 2.0
-#: Bytes that were made and that clients have not taken yet.
-UNTAKEN: Final = 24 << 20
+#: Bytes of generated responses that clients have not received yet.
+MAX_UNSENT: Final = 24 << 20
 
 
-class TooMuch(Exception):
-    """There is no room for this answer now."""
+class Overloaded(Exception):
+    """A limit is reached; the request is refused."""
 
 
-class Load:
-    """Keeps count of both; raises TooMuch where they are reached. Safe to use from several threads."""
+class ExpensiveResponses:
+    """Enforces both limits by raising Overloaded. Thread-safe."""
 
-    def __init__(self, making: int = MAKING, untaken: int = UNTAKEN, patience_s: float = PATIENCE_S) -> None:
-        self._turns = threading.BoundedSemaphore(making)
+    def __init__(
+        self, generating: int = MAX_GENERATING, unsent: int = MAX_UNSENT, patience_s: float = PATIENCE_S
+    ) -> None:
+        self._turns = threading.BoundedSemaphore(generating)
         self._patience_s = patience_s
         self._lock = threading.Lock()
-        self._most, self._untaken = untaken, 0
+        self._max_unsent, self._unsent = unsent, 0
 
     @contextmanager
-    def making(self) -> Iterator[None]:
-        """While an answer is made."""
+    def generating(self) -> Iterator[None]:
+        """Hold a turn to generate a response. Raise Overloaded after ``patience_s``."""
         if not self._turns.acquire(timeout=self._patience_s):
-            raise TooMuch
+            raise Overloaded
         try:
             yield
         finally:
@@ -42,13 +44,13 @@ class Load:
 
     @contextmanager
     def sending(self, size: int) -> Iterator[None]:
-        """While so many bytes are sent. One answer alone always has room."""
+        """Count ``size`` bytes as unsent. A single response is always allowed. Raise Overloaded."""
         with self._lock:
-            if self._untaken and self._untaken + size > self._most:
-                raise TooMuch
-            self._untaken += size
+            if self._unsent and self._unsent + size > self._max_unsent:
+                raise Overloaded
+            self._unsent += size
         try:
             yield
         finally:
             with self._lock:
-                self._untaken -= size
+                self._unsent -= size

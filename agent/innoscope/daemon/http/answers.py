@@ -1,4 +1,4 @@
-"""Answers to browsers: JSON, compressed where it pays, kept where that is safe, and framed by nobody."""
+"""Responses for browsers: JSON, compression, caching, and security headers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from innoscope.daemon.http.server import Request
 
 JSON: Final = "application/json"
-#: Below this the headers weigh more than what is saved; the level is where time grows faster than size falls.
-_WORTH_BYTES: Final = 1_000
+#: Smaller bodies are not compressed. Higher levels than 5 cost more time than they save bytes.
+_MIN_BYTES: Final = 1_000
 _LEVEL: Final = 5
 
-#: Of what browsers show as pages: scripts, styles and data from here only, nothing inline, in no frame.
+#: Headers of pages: scripts, styles and data from this origin only, nothing inline, no frames.
 PAGE_HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -32,8 +32,8 @@ PAGE_HEADERS: Final[Mapping[str, str]] = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-#: Of a report that has its scripts in it, to be opened from a file too: it gets an origin of its own, from
-#: which it can ask for nothing, neither here nor elsewhere.
+#: Headers of HTML reports, which contain their scripts so that they can be opened from a file. The
+#: sandbox gives them a unique origin and no network access.
 REPORT_HEADERS: Final[Mapping[str, str]] = {
     **PAGE_HEADERS,
     "Content-Security-Policy": (
@@ -41,7 +41,7 @@ REPORT_HEADERS: Final[Mapping[str, str]] = {
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
 }
-#: Of what is only read by programs, and kept by nobody.
+#: Headers of data for programs.
 DATA_HEADERS: Final[Mapping[str, str]] = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -50,31 +50,31 @@ DATA_HEADERS: Final[Mapping[str, str]] = {
 
 
 def as_json(value: Any, status: HTTPStatus = HTTPStatus.OK) -> Response:
-    """A document on one line; numbers in it are finite."""
+    """Return the document as one line of JSON. Raise ValueError for numbers that are not finite."""
     text = sanitize.dumps(value, separators=(",", ":"), allow_nan=False)
     return Response(text.encode() + b"\n", JSON, status, DATA_HEADERS)
 
 
-def packed(request: Request, response: Response) -> Response:
-    """The same, compressed, where the client takes that and it pays."""
-    if len(response.body) < _WORTH_BYTES or not takes_gzip(request):
+def compressed(request: Request, response: Response) -> Response:
+    """Return the response with a gzip body if the client accepts it and the body is large enough."""
+    if len(response.body) < _MIN_BYTES or not accepts_gzip(request):
         return response
     body = gzip.compress(response.body, _LEVEL, mtime=0)
     headers = {**response.headers, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
     return replace(response, body=body, headers=headers)
 
 
-def takes_gzip(request: Request) -> bool:
-    """Whether the client said so."""
+def accepts_gzip(request: Request) -> bool:
+    """Return whether the request's Accept-Encoding includes gzip."""
     names = (part.partition(";") for part in request.headers.get("Accept-Encoding", "").split(","))
     return any(name.strip() == "gzip" and rest.replace(" ", "") != "q=0" for name, _, rest in names)
 
 
-def unless_known(request: Request, response: Response) -> Response:
-    """The answer with a tag of its content; only that the client has it already, if it has."""
+def unless_cached(request: Request, response: Response) -> Response:
+    """Return the response with an ETag, or 304 Not Modified if the client has this version."""
     tag = f'"{hashlib.sha256(response.body).hexdigest()[:16]}"'
     headers = {**response.headers, "Cache-Control": "no-cache", "ETag": tag}
-    known = {one.strip().removeprefix("W/") for one in request.headers.get("If-None-Match", "").split(",")}
-    if tag in known:
+    cached = {one.strip().removeprefix("W/") for one in request.headers.get("If-None-Match", "").split(",")}
+    if tag in cached:
         return Response(b"", response.content_type, HTTPStatus.NOT_MODIFIED, headers)
     return replace(response, headers=headers)

@@ -18,39 +18,39 @@ from innoscope.common.errors import BadFile
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-#: bcrypt looks at no more bytes; longer passwords are refused, as newer libraries do.
-_LONGEST: Final = 72
-#: Each of the good and of the bad ones: guesses do not push out who was let in.
-_VERDICTS_KEPT: Final = 256
-#: After a wrong one none is computed for so many times the CPU time it took: guessing gets a tenth of a core.
-_PAUSE: Final = 9
-#: Passwords that wait to be computed, of one client and of all.
-_OF_ONE: Final = 2
-_OF_ALL: Final = 8
+#: bcrypt ignores further bytes. Longer passwords are refused, as newer libraries do.
+_MAX_PASSWORD_BYTES: Final = 72
+#: Cached results, of correct and of wrong passwords each: wrong guesses do not evict correct ones.
+_MAX_CACHED: Final = 256
+#: Pause after a wrong password, as a multiple of the CPU time of its hash: guessing uses a tenth of a core.
+_PAUSE_FACTOR: Final = 9
+#: Passwords waiting to be hashed, per client and in total.
+_MAX_PER_CLIENT: Final = 2
+_MAX_WAITING: Final = 8
 
 
 class TooManyGuesses(Exception):
-    """So many unknown passwords wait already that this one is not looked at."""
+    """Too many unknown passwords are waiting; this one is not checked."""
 
 
 class Verifier:
-    """Checks ``Authorization`` headers. A hash takes about 70 ms of CPU, so verdicts are remembered.
+    """Checks ``Authorization`` headers. A bcrypt hash takes about 70 ms of CPU, so results are cached.
 
-    They are kept under a keyed digest of user, password and hash: no password stays in memory, and a changed
-    hash is a new question. One hash is computed at a time, whoever asks.
+    The cache key is a keyed digest of user, password and hash: no password stays in memory, and a changed
+    hash invalidates the result. One hash is computed at a time.
     """
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
-        self._verdicts: dict[bool, dict[bytes, None]] = {True: {}, False: {}}
-        self._turn = threading.Lock()
-        self._lock = threading.Lock()  # of what follows
+        self._cache: dict[bool, dict[bytes, None]] = {True: {}, False: {}}
+        self._hashing = threading.Lock()
+        self._lock = threading.Lock()  # protects _waiting
         self._waiting: Counter[str] = Counter()
 
     def admits(self, header: str | None, users: Mapping[str, bytes], client: str = "") -> bool:
-        """Whether the header has a user and the right password; where there are no users, all are let in.
+        """Return whether the header has a user and the correct password; always True if there are no users.
 
-        ``client`` is who asks, as ``connections.counted_as`` has it. Raises TooManyGuesses.
+        ``client`` is a result of ``connections.client_of``. Raise TooManyGuesses.
         """
         if not users:
             return True
@@ -58,38 +58,38 @@ class Verifier:
         if account is None:
             return False
         user, password = account
-        # an unknown user takes as long as a known one
+        # hash the password of an unknown user too, so that the response time does not reveal user names
         hashed = users.get(user) or next(iter(users.values()))
         key = hmac.new(self._key, b"\0".join((user.encode(), password, hashed)), hashlib.sha256).digest()
-        verdict = self._known(key)
-        if verdict is None:
-            verdict = self._compute(key, password, hashed, client)
-        return verdict and user in users
+        correct = self._cached(key)
+        if correct is None:
+            correct = self._compute(key, password, hashed, client)
+        return correct and user in users
 
-    def _known(self, key: bytes) -> bool | None:
-        return next((verdict for verdict, keys in self._verdicts.items() if key in keys), None)
+    def _cached(self, key: bytes) -> bool | None:
+        return next((correct for correct, keys in self._cache.items() if key in keys), None)
 
     def _compute(self, key: bytes, password: bytes, hashed: bytes, client: str) -> bool:
-        with self._waits(client), self._turn:  # whoever is known already does not wait for it
-            verdict = self._known(key)
-            if verdict is None:
-                began = time.thread_time()
-                verdict = _matches(password, hashed)
-                self._keep(key, verdict)
-                if not verdict:
-                    time.sleep(_PAUSE * (time.thread_time() - began))
-            return verdict
+        with self._waits(client), self._hashing:
+            correct = self._cached(key)
+            if correct is None:
+                started = time.thread_time()
+                correct = _matches(password, hashed)
+                self._store(key, correct)
+                if not correct:
+                    time.sleep(_PAUSE_FACTOR * (time.thread_time() - started))
+            return correct
 
-    def _keep(self, key: bytes, verdict: bool) -> None:
-        keys = self._verdicts[verdict]
-        while len(keys) >= _VERDICTS_KEPT:
+    def _store(self, key: bytes, correct: bool) -> None:
+        keys = self._cache[correct]
+        while len(keys) >= _MAX_CACHED:
             del keys[next(iter(keys))]
         keys[key] = None
 
     @contextmanager
     def _waits(self, client: str) -> Iterator[None]:
         with self._lock:
-            if self._waiting[client] >= _OF_ONE or self._waiting.total() >= _OF_ALL:
+            if self._waiting[client] >= _MAX_PER_CLIENT or self._waiting.total() >= _MAX_WAITING:
                 raise TooManyGuesses
             self._waiting[client] += 1
         try:
@@ -97,11 +97,11 @@ class Verifier:
         finally:
             with self._lock:
                 self._waiting[client] -= 1
-                self._waiting += Counter()  # without the zeros
+                self._waiting += Counter()  # drops entries that are zero
 
 
 def parse(header: str | None) -> tuple[str, bytes] | None:
-    """``(user, password)`` of an ``Authorization: Basic …`` header; None for anything else."""
+    """Return ``(user, password)`` of an ``Authorization: Basic …`` header; None for any other value."""
     scheme, _, coded = (header or "").partition(" ")
     if scheme.lower() != "basic":
         return None
@@ -113,9 +113,9 @@ def parse(header: str | None) -> tuple[str, bytes] | None:
 
 
 def require_bcrypt() -> None:
-    """Raise BadFile where the package is missing: at start, not at the first scrape."""
-    try:  # here, since an agent without users works without it
-        import bcrypt  # noqa: F401 - here, since an agent without users works without it
+    """Raise BadFile if the package is missing. Called at start, before the first scrape."""
+    try:
+        import bcrypt  # noqa: F401 - optional: only needed with basic_auth_users
     except ImportError as error:
         raise BadFile(
             "basic_auth_users needs the Python package bcrypt", remedy="apt-get install python3-bcrypt"
@@ -123,11 +123,11 @@ def require_bcrypt() -> None:
 
 
 def _matches(password: bytes, hashed: bytes) -> bool:
-    import bcrypt  # as above
+    import bcrypt  # optional, see require_bcrypt
 
-    if len(password) > _LONGEST or b"\0" in password:
+    if len(password) > _MAX_PASSWORD_BYTES or b"\0" in password:
         return False
     try:
         return bcrypt.checkpw(password, hashed)
-    except ValueError:  # a hash that only looks like one
+    except ValueError:  # malformed hash
         return False

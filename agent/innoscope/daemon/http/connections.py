@@ -1,4 +1,4 @@
-"""The open connections of the HTTP server: a bounded number, and who has most of them gives way."""
+"""The open connections of the HTTP server. Their number is limited; the client with the most loses one."""
 
 from __future__ import annotations
 
@@ -14,106 +14,107 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MOST: Final = 64
-#: What one site is given of IPv6: counted as one address, or whoever has it would have 2**64.
+MAX_CONNECTIONS: Final = 64
+#: IPv6 prefix that counts as one client: a single site has 2**64 addresses.
 _SITE_BITS: Final = 64
 
 
-class Slot:
-    """One connection's place. ``socket`` is replaced when TLS wraps it; ``client`` as of ``counted_as``."""
+class OpenConnection:
+    """A connection. ``socket`` is replaced by the TLS socket; ``client`` is a result of ``client_of``."""
 
     def __init__(self, connection: socket.socket, client: str, seconds: float) -> None:
         self.socket = connection
         self.client = client
         self.busy = False
         self.ended = threading.Event()
-        self.within(seconds)
+        self.set_deadline(seconds)
 
-    def within(self, seconds: float) -> None:
-        """From now on it has so long for what comes next."""
+    def set_deadline(self, seconds: float) -> None:
+        """Set the deadline of the current step to ``seconds`` from now."""
         self.until = time.monotonic() + seconds
 
     def end(self) -> None:
-        """Shut it down, which wakes the thread that waits for it; that thread closes it."""
+        """Shut the socket down. This wakes its thread, which closes it."""
         self.ended.set()
         with contextlib.suppress(OSError):
-            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)  # not TLS's own: another thread uses that
+            # not SSLSocket.shutdown, which drops the TLS state while the connection's thread uses it
+            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
 
 
 class Connections:
-    """Keeps which connections are there and which of them are being answered.
+    """Tracks the open connections, each of which has a thread, and which of them have a request.
 
-    A thread belongs to each. When there are too many, one of the client that has most of them is ended: the
-    one that has been without a whole request for longest. Whoever opens connections and is slow to say
-    anything pushes out themselves. If all of that client's are being answered, it is the oldest.
+    If there are too many, a connection of the client with the most is ended: the one that has had no complete
+    request for the longest time, or the oldest if all of them have one. So a client that opens many
+    connections only displaces its own.
     """
 
-    def __init__(self, most: int = MOST) -> None:
-        self._most = most
+    def __init__(self, limit: int = MAX_CONNECTIONS) -> None:
+        self._limit = limit
         self._lock = threading.Lock()
-        self._slots: dict[Slot, None] = {}  # in the order in which they were last used
+        self._open: dict[OpenConnection, None] = {}  # least recently used first
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self._open)
 
     @property
     def crowded(self) -> bool:
-        """Whether more than half of the places are taken."""
-        return len(self._slots) > self._most // 2
+        """Whether more than half of the allowed connections are open."""
+        return len(self._open) > self._limit // 2
 
-    def add(self, connection: socket.socket, client: str, seconds: float) -> Slot:
-        """Take one in, at the cost of another where there are too many; ``seconds``: to send a request."""
-        slot = Slot(connection, client, seconds)
+    def add(self, wire: socket.socket, client: str, seconds: float) -> OpenConnection:
+        """Add a connection with ``seconds`` to send its request. If there are too many, end another one."""
+        connection = OpenConnection(wire, client, seconds)
         with self._lock:
-            if len(self._slots) >= self._most:
+            if len(self._open) >= self._limit:
                 victim = self._victim()
-                del self._slots[victim]
+                del self._open[victim]
                 victim.end()
-            self._slots[slot] = None
-        return slot
+            self._open[connection] = None
+        return connection
 
-    def remove(self, slot: Slot) -> None:
-        """Forget one that has ended."""
+    def remove(self, connection: OpenConnection) -> None:
+        """Remove a connection that has ended."""
         with self._lock:
-            self._slots.pop(slot, None)
+            self._open.pop(connection, None)
 
     @contextmanager
-    def answering(self, slot: Slot) -> Iterator[None]:
-        """While its request is answered; after that it is the one that was used last."""
-        slot.busy = True
+    def answering(self, connection: OpenConnection) -> Iterator[None]:
+        """Mark the connection as having a request; afterwards it is the most recently used one."""
+        connection.busy = True
         try:
             yield
         finally:
             with self._lock:
-                slot.busy = False
-                if slot in self._slots:
-                    del self._slots[slot]
-                    self._slots[slot] = None
+                connection.busy = False
+                if connection in self._open:
+                    del self._open[connection]
+                    self._open[connection] = None
 
-    def end_the_slow(self) -> None:
-        """End those whose time is over: a byte now and then is no reason to wait on."""
+    def end_expired(self) -> None:
+        """End connections past their deadline, even if they still send single bytes."""
         now = time.monotonic()
         with self._lock:
-            for slot in self._slots:
-                if now > slot.until:
-                    slot.end()
+            for connection in self._open:
+                if now > connection.until:
+                    connection.end()
 
     def close_all(self) -> None:
-        """End all."""
+        """End all connections."""
         with self._lock:
-            for slot in self._slots:
-                slot.end()
-            self._slots.clear()
+            for connection in self._open:
+                connection.end()
+            self._open.clear()
 
-    def _victim(self) -> Slot:
-        has = Counter(slot.client for slot in self._slots)
-        most = max(has.values())
-        crowd = [slot for slot in self._slots if has[slot.client] == most]
-        return next((one for one in crowd if not one.busy), crowd[0])
+    def _victim(self) -> OpenConnection:
+        per_client = Counter(connection.client for connection in self._open)
+        most = max(per_client.values())
+        candidates = [connection for connection in self._open if per_client[connection.client] == most]
+        return next((one for one in candidates if not one.busy), candidates[0])
 
 
-def counted_as(host: str) -> str:
-    """The client whose connection from the address ``host`` it is: the address, in IPv6 its /64."""
+def client_of(host: str) -> str:
+    """Return the client that an address counts as: the address itself, or its /64 prefix in IPv6."""
     address = ipaddress.ip_address(host.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is None:

@@ -1,4 +1,4 @@
-"""The files of the live page: named by what is in them, so that browsers may keep them for good."""
+"""Serve the files of the live page. Addresses contain a digest, so browsers cache the files forever."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
-from innoscope.daemon.http.answers import takes_gzip
+from innoscope.daemon.http.answers import accepts_gzip
 from innoscope.daemon.http.server import Response
 
 if TYPE_CHECKING:
@@ -32,25 +32,25 @@ _HEADERS: Final[Mapping[str, str]] = {
 
 @cache
 def digest() -> str:
-    """Of all files together: what their addresses have in them, so that modules can name each other."""
-    found = hashlib.sha256()
+    """Return a digest of all files together. With one prefix, modules can import each other."""
+    hasher = hashlib.sha256()
     for name, file in _files():
-        found.update(name.encode() + b"\0" + file.read_bytes())
-    return found.hexdigest()[:16]
+        hasher.update(name.encode() + b"\0" + file.read_bytes())
+    return hasher.hexdigest()[:16]
 
 
 def base() -> str:
-    """What their addresses begin with."""
+    """Return the address prefix of the files."""
     return f"/page/{digest()}"
 
 
 def routes() -> dict[str, Callable[[Request], Response]]:
-    """Address → what answers."""
-    return {f"{base()}/{name}": _answering(name, file) for name, file in _files()}
+    """Return the handler of each address."""
+    return {f"{base()}/{name}": _handler(name, file) for name, file in _files()}
 
 
 def template() -> str:
-    """The page itself."""
+    """Return the HTML template of the page."""
     return (resources.files(_PACKAGE) / "index.html").read_text(encoding="utf-8")
 
 
@@ -68,14 +68,14 @@ def _suffix(name: str) -> str:
     return name[name.rfind(".") :]
 
 
-def _answering(name: str, file: Traversable) -> Callable[[Request], Response]:
+def _handler(name: str, file: Traversable) -> Callable[[Request], Response]:
     @cache
-    def content(packed: bool) -> bytes:
-        return gzip.compress(file.read_bytes(), 9, mtime=0) if packed else file.read_bytes()
+    def content(compress: bool) -> bytes:
+        return gzip.compress(file.read_bytes(), 9, mtime=0) if compress else file.read_bytes()
 
-    def answer(request: Request) -> Response:
-        packed = takes_gzip(request)
-        headers = {**_HEADERS, "Content-Encoding": "gzip"} if packed else _HEADERS
-        return Response(content(packed), _TYPES[_suffix(name)], headers=headers)
+    def handle(request: Request) -> Response:
+        compress = accepts_gzip(request)
+        headers = {**_HEADERS, "Content-Encoding": "gzip"} if compress else _HEADERS
+        return Response(content(compress), _TYPES[_suffix(name)], headers=headers)
 
-    return answer
+    return handle

@@ -1,7 +1,7 @@
-"""The head of an HTTP request, taken literally.
+"""Strict parser of the head of an HTTP request.
 
-What a proxy before us could understand in another way than we do is refused and not guessed: lines that end
-otherwise, folded headers, two lengths, a body.
+It refuses everything that a proxy in front of the agent could interpret differently: other line ends, folded
+headers, duplicate lengths, bodies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 METHODS: Final = ("GET", "HEAD")
 LINE_BYTES: Final = 8 << 10
-#: All headers together. Browsers send the cookies of everything else on this host along.
+#: All headers together. Browsers also send the cookies of other services on this host.
 HEADER_BYTES: Final = 32 << 10
 HEADERS: Final = 100
 
@@ -26,29 +26,32 @@ _ONCE: Final = frozenset({b"host", b"content-length", b"authorization"})
 
 
 class Refused(Exception):
-    """It is not answered, and the connection ends."""
+    """The request is refused with ``status`` and ``reason``, and the connection is closed."""
 
-    def __init__(self, status: HTTPStatus, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, status: HTTPStatus, reason: str) -> None:
+        super().__init__(reason)
         self.status = status
-        self.words = words
+        self.reason = reason
 
 
 def check_line(line: bytes) -> None:
-    """The request line: method, a path of ours, version. Raises Refused."""
+    """Check the request line: method, path and version. Raise Refused."""
     if len(line) > LINE_BYTES:
         raise Refused(HTTPStatus.REQUEST_URI_TOO_LONG, f"a request line has at most {LINE_BYTES:,} bytes")
-    found = _LINE.fullmatch(line)
-    if found is None:
-        raise _bad("not a request line of HTTP/1.0 or 1.1")
-    if found[1].decode() not in METHODS:
-        raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"only {' and '.join(METHODS)} are answered")
-    if not found[2].startswith(b"/"):
-        raise _bad("a request is for a path; this is no proxy")
+    match = _LINE.fullmatch(line)
+    if match is None:
+        raise _bad("malformed request line: HTTP/1.0 or 1.1 expected")
+    if match[1].decode() not in METHODS:
+        raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"only {' and '.join(METHODS)} are supported")
+    if not match[2].startswith(b"/"):
+        raise _bad("the request target must be a path: this is not a proxy")
 
 
 def read(source: BufferedIOBase, *, needs_host: bool) -> bytes:
-    """All header lines and the empty one behind them, as they came. Raises Refused, or OSError."""
+    """Read and check the header lines. Return them unchanged, with the empty line that ends them.
+
+    Raise Refused, or OSError.
+    """
     lines: list[bytes] = []
     names: list[bytes] = []
     left = HEADER_BYTES
@@ -61,30 +64,30 @@ def read(source: BufferedIOBase, *, needs_host: bool) -> bytes:
                 f"at most {HEADERS} headers and {HEADER_BYTES:,} bytes of them",
             )
         if not line.endswith(b"\n"):
-            raise ConnectionAbortedError("the connection ended within a request")
+            raise ConnectionAbortedError("the connection ended in the middle of a request")
         lines.append(line)
         if line == b"\r\n":
             break
         names.append(_name(line))
     if any(names.count(name) > 1 for name in _ONCE):
-        raise _bad("a header that there is once stands there twice")
+        raise _bad("duplicate header")
     if needs_host and b"host" not in names:
-        raise _bad("no Host")
+        raise _bad("missing Host header")
     return b"".join(lines)
 
 
 def _name(line: bytes) -> bytes:
-    """The header's name in small letters, once its value is one that we take. Raises Refused."""
-    found = _HEADER.fullmatch(line)
-    if found is None:
-        raise _bad("a header line that is none")
-    name, value = found[1].lower(), found[2]
+    """Check a header line and return its name in lower case. Raise Refused."""
+    match = _HEADER.fullmatch(line)
+    if match is None:
+        raise _bad("malformed header line")
+    name, value = match[1].lower(), match[2]
     if name == b"transfer-encoding" or (name == b"content-length" and value != b"0"):
-        raise _bad("a request has no body here")
+        raise _bad("a request must not have a body")
     if name == b"host" and not _HOST.fullmatch(value):
-        raise _bad("a Host that is none")
+        raise _bad("malformed Host header")
     return name
 
 
-def _bad(words: str) -> Refused:
-    return Refused(HTTPStatus.BAD_REQUEST, words)
+def _bad(reason: str) -> Refused:
+    return Refused(HTTPStatus.BAD_REQUEST, reason)

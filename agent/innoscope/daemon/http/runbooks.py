@@ -1,4 +1,4 @@
-"""The runbooks of the alerts, where their ``runbook_url`` leads: /runbooks/NAME; /runbooks is the list."""
+"""Serve the runbooks that the alerts refer to (``runbook_url``): /runbooks/NAME, and a list at /runbooks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def routes() -> dict[str, Callable[[Request], Response]]:
-    """A route for each page that there is now: no path is ever made of what a client asks for."""
+    """Return a route for each existing page. A path that a client sends is never used as a file name."""
     pages = {page.stem: page for page in sorted(folder("runbooks").glob("*.md"))}
     listing = "\n".join(f"/runbooks/{name}" for name in pages)
     return {
@@ -24,5 +24,5 @@ def routes() -> dict[str, Callable[[Request], Response]]:
 
 
 def _page(page: Path, _: Request) -> Response:
-    """As text, which every browser shows and every pager reads."""
+    """Serve the page as plain text."""
     return Response(page.read_bytes())

@@ -1,4 +1,4 @@
-"""The HTTP server: a thread for each connection, bounded, and no client can keep others out."""
+"""The HTTP server: one thread per connection, a limited number of connections, fair between clients."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from urllib.parse import parse_qsl, urlsplit
 
 from innoscope.common.errors import BadFile
 from innoscope.daemon.http import request_parser
-from innoscope.daemon.http.admission import Load, TooMuch
+from innoscope.daemon.http.admission import ExpensiveResponses, Overloaded
 from innoscope.daemon.http.auth import TooManyGuesses, Verifier
-from innoscope.daemon.http.connections import Connections, counted_as
+from innoscope.daemon.http.connections import Connections, client_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from innoscope.common.supervision import Beat
-    from innoscope.daemon.http.connections import Slot
+    from innoscope.daemon.http.connections import OpenConnection
     from innoscope.daemon.http.web_config import Watched, WebConfig
 
 _log = logging.getLogger(__name__)
 
-#: Seconds that a client may take to send a request, TLS included, and for its answer to be made and taken.
-_SLOWEST: Final = 10
-_ANSWERED: Final = 30
-#: Prometheus scrapes every 15 to 60 s over the same connection: in between it may be silent for so long.
-_SILENT: Final = 75
-#: Seconds that a connection rests between two requests in a crowd, so that nobody takes all of our time.
-_REST: Final = 0.25
-#: Seconds between two looks for who has been too slow.
-_SWEEP: Final = 1.0
-#: Connections that the kernel holds for us: a thousand at once must not make it drop that of Prometheus.
+#: Seconds to receive a request, including the TLS handshake, and to generate and send its response.
+_REQUEST_S: Final = 10
+_RESPONSE_S: Final = 30
+#: Seconds that a connection may be idle: Prometheus reuses its connection for a scrape every 15 to 60 s.
+_IDLE_S: Final = 75
+#: Pause of a connection between two requests if there are many connections, so that none uses all CPU time.
+_PAUSE_S: Final = 0.25
+#: Seconds between two checks for expired connections.
+_SWEEP_S: Final = 1.0
+#: The kernel's accept queue: a thousand simultaneous connections must not make it drop that of Prometheus.
 _BACKLOG: Final = 1024
-#: Answers below this path are made of much; all others are made already, or shared.
-_DEAR: Final = "/api/"
-_AGAIN_S: Final = "2"
-#: What a proxy adds. It may be on this host, and who asks it may not.
+#: Responses below this path are expensive to generate; all others are cached or shared.
+_EXPENSIVE: Final = "/api/"
+_RETRY_AFTER_S: Final = "2"
+#: Headers that a proxy adds. With them, the client may be on another host although the proxy is on this one.
 _FORWARDED: Final = ("Forwarded", "Via", "X-Forwarded-For", "X-Real-IP")
 TEXT: Final = "text/plain; charset=utf-8"
 HTML: Final = "text/html; charset=utf-8"
@@ -53,7 +53,7 @@ HTML: Final = "text/html; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked. ``trusted``: the client proved who it is, or is on this host, where we listen only."""
+    """A request. ``trusted``: the client is authenticated, or local and we listen on loopback only."""
 
     path: str
     query: Mapping[str, str]
@@ -63,7 +63,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What is answered."""
+    """A response."""
 
     body: bytes
     content_type: str = TEXT
@@ -74,24 +74,24 @@ class Response:
 def plain(
     text: str, status: HTTPStatus = HTTPStatus.OK, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """A line of text."""
+    """Return a response with one line of plain text."""
     return Response(f"{text}\n".encode(), status=status, headers=headers or {})
 
 
-def _later(text: str, status: HTTPStatus) -> Response:
-    return plain(text, status, {"Retry-After": _AGAIN_S})
+def _retry_later(text: str, status: HTTPStatus) -> Response:
+    return plain(text, status, {"Retry-After": _RETRY_AFTER_S})
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen: ``127.0.0.1:9977``, ``[::1]:9977``, ``:9977`` (everywhere)."""
+    """An address to listen on: ``127.0.0.1:9977``, ``[::1]:9977``, ``:9977`` (all interfaces)."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Raises BadFile when it is no such thing."""
+        """Parse an address. Raise BadFile if it is malformed."""
         host, colon, port = text.rpartition(":")
         if (
             not colon
@@ -108,7 +108,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-#: In every answer: browsers are to take it for what it says it is, and to show it to no other page.
+#: Headers of every response: no content type sniffing, no access from other origins.
 _HEADERS: Final[Mapping[str, str]] = {
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -116,13 +116,13 @@ _HEADERS: Final[Mapping[str, str]] = {
 
 
 class WebServer:
-    """Listens from the moment it is made. ``routes`` are by path; what they raise is a 500."""
+    """Opens the listening socket when it is created. ``routes`` maps paths to handlers."""
 
     def __init__(
         self, address: Address, routes: Mapping[str, Callable[[Request], Response]], watched: Watched
     ) -> None:
         self._listener = _listen(address)
-        self._listener.settimeout(_SWEEP)
+        self._listener.settimeout(_SWEEP_S)
         host, self.port = self._listener.getsockname()[:2]
         self.address = Address(host, self.port)
         self.local = ipaddress.ip_address(host).is_loopback
@@ -130,88 +130,90 @@ class WebServer:
         self.watched = watched
         self.verifier = Verifier()
         self.connections = Connections()
-        self.load = Load()
+        self.expensive = ExpensiveResponses()
         self._stopping = threading.Event()
 
     def serve(self, beat: Beat = lambda: None) -> None:
-        """Answer until ``stop``."""
+        """Accept connections until ``stop`` is called."""
         swept = time.monotonic()
         while not self._stopping.is_set():
             beat()
-            if time.monotonic() - swept >= _SWEEP:
-                self.connections.end_the_slow()
+            if time.monotonic() - swept >= _SWEEP_S:
+                self.connections.end_expired()
                 swept = time.monotonic()
             try:
-                connection, client = self._listener.accept()
+                wire, client = self._listener.accept()
             except TimeoutError:
                 continue
             except OSError as error:
                 if self._stopping.is_set():
                     return
                 _log.warning("cannot accept a connection", extra={"error": error.strerror})
-                self._stopping.wait(0.1)  # out of descriptors: give those in use time to end
+                self._stopping.wait(0.1)  # out of descriptors, until other connections end
                 continue
-            slot = self.connections.add(connection, counted_as(client[0]), _SLOWEST)
+            opened = self.connections.add(wire, client_of(client[0]), _REQUEST_S)
             try:
-                threading.Thread(target=self._handle, args=(slot, client), name="http", daemon=True).start()
-            except (RuntimeError, MemoryError):  # TasksMax is reached: those that were ended are on their way
-                self.connections.remove(slot)
-                connection.close()
+                threading.Thread(target=self._handle, args=(opened, client), name="http", daemon=True).start()
+            except (RuntimeError, MemoryError):  # systemd's TasksMax is reached, until other threads end
+                self.connections.remove(opened)
+                wire.close()
                 self._stopping.wait(0.01)
 
     def stop(self) -> None:
-        """Stop listening, which ends ``serve``; answers on their way are cut off."""
+        """Stop listening, which ends ``serve``, and end all connections."""
         self._stopping.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
         self._listener.close()
         self.connections.close_all()
 
-    def _handle(self, slot: Slot, client: Any) -> None:
+    def _handle(self, opened: OpenConnection, client: Any) -> None:
         try:
-            slot.socket.settimeout(_SLOWEST)
+            opened.socket.settimeout(_REQUEST_S)
             config, context = self.watched.current()
             if context is not None:
-                slot.socket = context.wrap_socket(
-                    slot.socket, server_side=True, do_handshake_on_connect=False
+                opened.socket = context.wrap_socket(
+                    opened.socket, server_side=True, do_handshake_on_connect=False
                 )
-                if slot.ended.is_set():  # before there was this socket, which nobody will end now
+                if (
+                    opened.ended.is_set()
+                ):  # only the plain socket was shut down
                     return
-                slot.socket.do_handshake()
-            _Handler(slot, client, self, config)
-        except (OSError, ValueError) as error:  # the client went away, was too slow, or speaks no TLS
+                opened.socket.do_handshake()
+            _Handler(opened, client, self, config)
+        except (OSError, ValueError) as error:  # the client disconnected, was too slow, or does not use TLS
             _log.debug("connection ended", extra={"client": str(client[0]), "error": str(error)})
         finally:
-            self.connections.remove(slot)
-            slot.socket.close()
+            self.connections.remove(opened)
+            opened.socket.close()
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection; all its requests."""
+    """Handles all requests of one connection."""
 
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else each answer waits 40 ms for the other side's acknowledgement
+    disable_nagle_algorithm = True  # otherwise each response waits 40 ms for the client's delayed ACK
     server_version = "innoscope"
     sys_version = ""
 
     raw_requestline: bytes
 
-    def __init__(self, slot: Slot, client: Any, web: WebServer, config: WebConfig) -> None:
-        self.slot, self.web, self.config = slot, web, config
-        super().__init__(slot.socket, client, web)  # type: ignore[arg-type]
+    def __init__(self, opened: OpenConnection, client: Any, web: WebServer, config: WebConfig) -> None:
+        self.opened, self.web, self.config = opened, web, config
+        super().__init__(opened.socket, client, web)  # type: ignore[arg-type]
 
     def handle_one_request(self) -> None:
         super().handle_one_request()
-        self.slot.within(_SILENT)
-        self.connection.settimeout(_SILENT)
+        self.opened.set_deadline(_IDLE_S)
+        self.connection.settimeout(_IDLE_S)
         if self.web.connections.crowded:
-            self.slot.ended.wait(_REST)
+            self.opened.ended.wait(_PAUSE_S)
 
     def parse_request(self) -> bool:
-        """As the library does, of what was read strictly; a refusal is sent."""
-        self._begin()
-        self.slot.within(_SLOWEST)
-        self.connection.settimeout(_SLOWEST)
+        """Check the request strictly, then let the library parse it. Send a response if it is refused."""
+        self._reset()
+        self.opened.set_deadline(_REQUEST_S)
+        self.connection.settimeout(_REQUEST_S)
         wire = self.rfile
         try:
             request_parser.check_line(self.raw_requestline)
@@ -219,77 +221,79 @@ class _Handler(BaseHTTPRequestHandler):
             self.rfile = io.BytesIO(lines)
             return super().parse_request()
         except request_parser.Refused as refused:
-            self._begin()
-            self._send(plain(refused.words, refused.status, {"Allow": ", ".join(request_parser.METHODS)}))
+            self._reset()
+            self._send(plain(refused.reason, refused.status, {"Allow": ", ".join(request_parser.METHODS)}))
             return False
         finally:
             self.rfile = wire
 
     def handle_expect_100(self) -> bool:
-        """There is no body to go on with: the answer itself comes at once."""
+        """Do not send 100 Continue: requests have no body, so the final response follows at once."""
         return True
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the library refuses by itself, without a word of what was sent."""
-        self._begin()
+        """Refuse a request that the library could not parse. The text quotes nothing of it."""
+        self._reset()
         self._send(plain(HTTPStatus(code).phrase, HTTPStatus(code)))
 
-    def _begin(self) -> None:
-        """Nothing is known of the request, and it is the last one."""
+    def _reset(self) -> None:
+        """Reset the state of the request. Close the connection afterwards, unless parsing succeeds."""
         self.requestline, self.request_version, self.command = "", "HTTP/1.1", "GET"
         self.headers = Message()
         self.close_connection = True
 
     def do_GET(self) -> None:
-        self.slot.within(_ANSWERED)
-        with self.web.connections.answering(self.slot):
-            response, dear = self._answer()
-            if not dear:
+        self.opened.set_deadline(_RESPONSE_S)
+        with self.web.connections.answering(self.opened):
+            response, expensive = self._answer()
+            if not expensive:
                 self._send(response)
                 return
             try:
-                with self.web.load.sending(len(response.body)):
+                with self.web.expensive.sending(len(response.body)):
                     self._send(response)
-            except TooMuch:
-                self._send(_later("answers are not taken: try again", HTTPStatus.SERVICE_UNAVAILABLE))
+            except Overloaded:
+                self._send(
+                    _retry_later("too many unsent responses: try again", HTTPStatus.SERVICE_UNAVAILABLE)
+                )
 
     do_HEAD = do_GET
 
     def _answer(self) -> tuple[Response, bool]:
-        """What to send, and whether it is dear."""
+        """Return the response, and whether it counts as expensive."""
         config = self.web.watched.current()[0]
         try:
             admitted = self.web.verifier.admits(
-                self.headers.get("Authorization"), config.users, self.slot.client
+                self.headers.get("Authorization"), config.users, self.opened.client
             )
         except TooManyGuesses:
-            return _later("too many unknown passwords: try again", HTTPStatus.TOO_MANY_REQUESTS), False
+            return _retry_later("too many unknown passwords: try again", HTTPStatus.TOO_MANY_REQUESTS), False
         if not admitted:
             return plain(
-                "user and password are needed", HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": "Basic"}
+                "user and password required", HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": "Basic"}
             ), False
         path, _, query = self.path.partition("?")
         route = self.web.routes.get(path)
         if route is None:
-            return plain("no such page; / has links to those that there are", HTTPStatus.NOT_FOUND), False
+            return plain("no such page; / has links to all pages", HTTPStatus.NOT_FOUND), False
         try:
             fields = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=20))
         except ValueError:
             return plain("a query has at most 20 fields", HTTPStatus.BAD_REQUEST), False
         request = Request(path, fields, self.headers, self._trusted(config))
         try:
-            if not path.startswith(_DEAR):
+            if not path.startswith(_EXPENSIVE):
                 return route(request), False
-            with self.web.load.making():
+            with self.web.expensive.generating():
                 return route(request), True
-        except TooMuch:
-            return _later("too many ask at once: try again", HTTPStatus.SERVICE_UNAVAILABLE), False
+        except Overloaded:
+            return _retry_later("too many requests: try again", HTTPStatus.SERVICE_UNAVAILABLE), False
         except Exception:
             _log.exception("request failed", extra={"path": path})
             return plain("internal error, see the log", HTTPStatus.INTERNAL_SERVER_ERROR), False
 
     def _trusted(self, config: WebConfig) -> bool:
-        """Whether the client proved who it is, or is on this host as far as can be told."""
+        """Return whether the client is authenticated, or local as far as can be determined."""
         forwarded = any(name in self.headers for name in _FORWARDED)
         return config.authenticates or (
             self.web.local and not forwarded and _is_local(self.headers.get("Host", ""))
@@ -297,7 +301,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, response: Response) -> None:
         if "Content-Length" in self.headers:
-            self.close_connection = True  # who says how long no body is may say more
+            self.close_connection = (
+                True  # what follows may be a body: ignore it
+            )
         headers = {**_HEADERS, **response.headers, **self.config.headers}
         self.send_response(response.status)
         self.send_header("Content-Type", response.content_type)
@@ -329,7 +335,7 @@ def _listen(address: Address) -> socket.socket:
 
 
 def _is_local(host: str) -> bool:
-    """Whether a ``Host`` header names this machine, unlike that of a page whose name leads here."""
+    """Return whether a ``Host`` header names this machine: a DNS rebinding attack has another name."""
     name = urlsplit(f"//{host}").hostname or ""
     if name == "localhost":
         return True

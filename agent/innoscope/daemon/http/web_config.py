@@ -1,6 +1,6 @@
 """The web configuration file, in the format of Prometheus' exporter-toolkit: TLS, users, headers.
 
-What we do not support is refused by name: a file that asks for more safety than it gets is worse than none.
+Unsupported settings are errors, not ignored: otherwise a file could promise more security than it provides.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _VERSIONS: Final[Mapping[str, ssl.TLSVersion]] = {
     "TLS12": ssl.TLSVersion.TLSv1_2,
     "TLS13": ssl.TLSVersion.TLSv1_3,
 }
-#: Those that ask for a certificate without checking it have no counterpart in OpenSSL, and no use.
+#: exporter-toolkit's types that request a certificate without verifying it are not supported by OpenSSL.
 _CLIENT_AUTH: Final[Mapping[str, ssl.VerifyMode]] = {
     "NoClientCert": ssl.CERT_NONE,
     "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
@@ -45,7 +45,7 @@ _HEADERS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How to speak TLS; paths are absolute or relative to the configuration file."""
+    """TLS settings. Paths are absolute, or relative to the configuration file."""
 
     cert_file: Path
     key_file: Path
@@ -54,10 +54,12 @@ class Tls:
     min_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
 
     def context(self) -> ssl.SSLContext:
-        """Raises BadFile when the files do not fit together."""
+        """Create the TLS context. Raise BadFile if the files cannot be read or do not match."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = self.min_version
-        context.options |= ssl.OP_NO_RENEGOTIATION  # dear for us and free for who asks; nobody needs it
+        context.options |= (
+            ssl.OP_NO_RENEGOTIATION
+        )  # expensive for the server only
         try:
             context.load_cert_chain(self.cert_file, self.key_file)
             if self.client_ca_file is not None:
@@ -73,7 +75,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class WebConfig:
-    """What the file says; the default is plain HTTP for everybody who can connect."""
+    """The file's settings. The default is plain HTTP without authentication."""
 
     tls: Tls | None = None
     users: Mapping[str, bytes] = field(default_factory=dict)  # name → bcrypt hash
@@ -81,7 +83,7 @@ class WebConfig:
 
     @property
     def authenticates(self) -> bool:
-        """Whether nobody gets in without proving who they are."""
+        """Whether every client must authenticate."""
         return bool(self.users) or (self.tls is not None and self.tls.client_auth is ssl.CERT_REQUIRED)
 
 
@@ -162,7 +164,7 @@ def _http_problems(http: Mapping[Any, Any]) -> list[str]:
 
 
 class Watched:
-    """The file as it is now: read again when it or a certificate changes. A bad change is said, not used."""
+    """The current configuration. It is reloaded if the file or a certificate changes."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -174,20 +176,20 @@ class Watched:
             self._read(path)
 
     def current(self) -> tuple[WebConfig, ssl.SSLContext | None]:
-        """The configuration, and its TLS context."""
+        """Return the configuration and its TLS context."""
         if self._path is not None:
             with self._lock:
                 if self._fingerprint(self._path) != self._seen:
                     try:
                         self._read(self._path)
                     except BadFile as error:
-                        _log.error("web configuration not changed", extra={"error": error.what})
+                        _log.error("cannot reload the web configuration", extra={"error": error.what})
                     else:
-                        _log.info("web configuration read again", extra={"file": str(self._path)})
+                        _log.info("web configuration reloaded", extra={"file": str(self._path)})
         return self.config, self.context
 
     def reload(self) -> None:
-        """Read it again at the next request, changed or not."""
+        """Reload the file at the next request, even if it has not changed."""
         self._seen = None
 
     def _read(self, path: Path) -> None:
@@ -195,7 +197,7 @@ class Watched:
         config = load(path)
         context = config.tls.context() if config.tls else None
         self.config, self.context = config, context
-        self._seen = self._fingerprint(path)  # now with its certificates
+        self._seen = self._fingerprint(path)  # including the certificates that it names
 
     def _fingerprint(self, path: Path) -> object:
         tls = self.config.tls

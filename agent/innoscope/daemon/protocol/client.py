@@ -1,4 +1,4 @@
-"""Asks the sensor. All that the agent needs of it."""
+"""Client of the sensor's socket, used by the agent and by commands."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 DEFAULT_SOCKET: Final = "/run/innoscope/sensor.sock"
 
-#: Where the sensor's ``profiles`` go on, by server; an empty one begins with all there is.
+#: Position in the sensor's profiles, by server. An empty cursor starts with the oldest.
 Cursor = dict[str, int]
 
 
 class SensorDown(InnoscopeError):
-    """The sensor does not answer, or not as it should."""
+    """The sensor does not reply, or its reply is an error or is malformed."""
 
     exit_code = 13
 
@@ -44,9 +44,9 @@ class ServerProfiles:
 
 
 class SensorClient:
-    """One connection a question: a sensor that was restarted is met without further ado.
+    """Opens one connection per request, so a restart of the sensor needs no handling.
 
-    ``timeout`` is seconds for a whole question. Every method raises SensorDown, and nothing else.
+    ``timeout`` is seconds for a whole request. The methods raise SensorDown, and nothing else.
     """
 
     def __init__(self, path: str = DEFAULT_SOCKET, timeout: float = 1.0) -> None:
@@ -54,59 +54,64 @@ class SensorClient:
         self._timeout = timeout
 
     def hello(self) -> dict[str, Any]:
-        """``version``, ``protocol``, ``pid``, ``boot_id`` and the names of the ``servers``."""
-        answer = self._ask({"call": "hello"})
-        if answer.get("protocol") != messages.VERSION:
-            raise self._down(f"it speaks protocol {answer.get('protocol')}, we speak {messages.VERSION}")
-        return answer
+        """Return ``version``, ``protocol``, ``pid``, ``boot_id`` and the names of the ``servers``."""
+        reply = self._call({"call": "hello"})
+        if reply.get("protocol") != messages.VERSION:
+            raise self._down(
+                f"it uses protocol version {reply.get('protocol')}, this is version {messages.VERSION}"
+            )
+        return reply
 
     def collect(self) -> Reply:
-        """One run of all collectors on all servers."""
-        with self._explaining():
-            return messages.decode_reply(self._ask({"call": "collect"}))
+        """Run all collectors on all servers once."""
+        with self._bad_message_as_down():
+            return messages.decode_reply(self._call({"call": "collect"}))
 
     def profiles(self, cursor: Cursor) -> tuple[Cursor, dict[str, ServerProfiles]]:
-        """``(new cursor, profiles by server)``: ask again until no server has a chunk."""
-        with self._explaining():
-            return _profiles(self._ask({"call": "profiles", "cursor": cursor}))
+        """Return ``(new cursor, profiles by server)``. Repeat until no server has a chunk."""
+        with self._bad_message_as_down():
+            return _profiles(self._call({"call": "profiles", "cursor": cursor}))
 
     def looks(
         self, server: str, begin: float, end: float, *, stacks: bool
     ) -> tuple[tuple[Look, ...], tuple[Seen, ...]]:
-        """Looks at a server, by the sensor's name of it, between two Unix times; what was seen, if asked."""
+        """Return a server's snapshots between two Unix times, with stacks on request.
+
+        ``server`` is the sensor's name of it.
+        """
         request = {"call": "looks", "server": server, "from": begin, "to": end, "stacks": stacks}
-        with self._explaining():
-            return decode_looks(self._ask(request))
+        with self._bad_message_as_down():
+            return decode_looks(self._call(request))
 
     def probes(self) -> dict[str, list[dict[str, Any]]]:
-        """What the probes of each server say of themselves, by the server's name."""
-        with self._explaining():
-            return _statuses(self._ask({"call": "probes"}))
+        """Return the status of each probe, by server."""
+        with self._bad_message_as_down():
+            return _statuses(self._call({"call": "probes"}))
 
-    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _call(self, request: Mapping[str, Any]) -> dict[str, Any]:
         deadline = time.monotonic() + self._timeout
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as wire:
-                # a timeout of Python's own would not wait for a place in the queue
+                # with settimeout() Python connects without blocking, which fails if the backlog is full
                 wire.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(self._timeout))
                 wire.connect(self.path)
-                with suppress(BrokenPipeError):  # refused before we asked: the answer says why
+                with suppress(BrokenPipeError):  # refused before the request was sent: the reply says why
                     messages.send(wire, request, messages.REQUEST_BYTES, deadline)
-                answer = messages.receive(wire, messages.REPLY_BYTES, deadline)
+                reply = messages.receive(wire, messages.REPLY_BYTES, deadline)
         except (messages.TooSlow, TimeoutError, BlockingIOError) as error:
-            raise self._down(f"no answer within {self._timeout:g} s") from error
+            raise self._down(f"no reply within {self._timeout:g} s") from error
         except OSError as error:
             raise self._unreachable(error) from error
         except messages.BadMessage as error:
             raise self._down(error.what) from error
-        if not isinstance(answer, dict) or not isinstance(answer.get("ok"), dict):
-            words = answer.get("error") if isinstance(answer, dict) else None
-            raise self._down(str(words or "an answer that nobody understands")[:300])
-        return dict(answer["ok"])
+        if not isinstance(reply, dict) or not isinstance(reply.get("ok"), dict):
+            reason = reply.get("error") if isinstance(reply, dict) else None
+            raise self._down(str(reason or "malformed reply")[:300])
+        return dict(reply["ok"])
 
     @contextmanager
-    def _explaining(self) -> Iterator[None]:
-        """An answer that is not what it should be is no answer."""
+    def _bad_message_as_down(self) -> Iterator[None]:
+        """Convert BadMessage to SensorDown."""
         try:
             yield
         except messages.BadMessage as error:
@@ -115,35 +120,35 @@ class SensorClient:
     def _unreachable(self, error: OSError) -> SensorDown:
         if error.errno in (errno.EACCES, errno.EPERM):
             return SensorDown(
-                f"no right to ask the sensor at {self.path}",
+                f"cannot connect to the sensor at {self.path}: permission denied",
                 remedy=f"as root, or as a member of the socket's group: ls -l {self.path}",
             )
         return self._down(error.strerror or str(error))
 
-    def _down(self, words: str) -> SensorDown:
+    def _down(self, reason: str) -> SensorDown:
         other = "" if self.path == DEFAULT_SOCKET else f" --socket {self.path}"
         start = "sudo innoscope sensor" if os.geteuid() else "innoscope sensor"
         return SensorDown(
-            f"the sensor at {self.path} is of no help: {words}", remedy=f"start it: {start}{other}"
+            f"cannot query the sensor at {self.path}: {reason}", remedy=f"start it: {start}{other}"
         )
 
 
 def _timeval(seconds: float) -> bytes:
-    """The kernel's struct timeval."""
+    """Return the kernel's struct timeval."""
     return struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
 
 
-def _profiles(answer: Any) -> tuple[Cursor, dict[str, ServerProfiles]]:
+def _profiles(reply: Any) -> tuple[Cursor, dict[str, ServerProfiles]]:
     cursor, found = {}, {}
-    for name, body in messages.part(answer, "servers", dict).items():
+    for name, body in messages.part(reply, "servers", dict).items():
         target = messages.decode_target(messages.part(body, "target", dict))
         cursor[name] = messages.part(body, "cursor", int)
         found[name] = ServerProfiles(target, decode_chunks(body))
     return cursor, found
 
 
-def _statuses(answer: Any) -> dict[str, list[dict[str, Any]]]:
-    servers = messages.part(answer, "servers", dict)
+def _statuses(reply: Any) -> dict[str, list[dict[str, Any]]]:
+    servers = messages.part(reply, "servers", dict)
     return {
         name: [messages.expect(row, dict) for row in messages.expect(rows, list)]
         for name, rows in servers.items()

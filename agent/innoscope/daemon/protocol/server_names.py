@@ -1,4 +1,4 @@
-"""One stable name for each server, the value of the label ``server``."""
+"""Give each server a stable name, the value of the label ``server``."""
 
 from __future__ import annotations
 
@@ -16,81 +16,81 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
     from innoscope.target.proc import ProcFs
 
-#: Names whose owner is remembered; the first ones are forgotten first.
-_REMEMBERED: Final = 1024
+#: Names whose owner is stored; the oldest are dropped first.
+_MAX_NAMES: Final = 1024
 
 
-class Names:
-    """Gives names out. ``configured`` maps a pid or a socket's path, as text, to a name.
+class ServerNames:
+    """Assigns names. ``configured`` maps a pid or a socket's path, as text, to a name.
 
-    A name belongs to the data directory of the server that had it. Another server gets it only for what it
-    does (it listens on that port), not for what its options say.
+    A name belongs to the data directory of the server that had it. Another server gets it only if it listens
+    on that port, not because its options name the port.
     """
 
     def __init__(self, configured: Mapping[str, str], proc: ProcFs) -> None:
         self._configured = dict(configured)
         self._proc = proc
         self._owners: dict[str, Home] = {}
-        self._makeshift: dict[Home, str] = {}  # names of servers that have not listened on a port yet
+        self._provisional: dict[Home, str] = {}  # names of servers that do not listen on a port yet
 
     def give(self, target: Target, taken: Collection[str], home: Home | None = None) -> str:
-        """Return the server's name: configured, else that of the last server on its ``home``, else its port.
+        """Return the server's name: configured, or that of the last server on its ``home``, or its port.
 
-        One that does not listen yet, or on no port, is named by its socket or data directory until then: ask
-        again. Never one of ``taken``, the names of other living servers: a port, socket or directory that
-        several containers have is told with its container or home.
+        A server that does not listen on a port is named by its socket or data directory; call again once it
+        listens. The name is never one of ``taken``, the names of other running servers. If a port, socket or
+        directory exists in several containers, the container or a digest of the home is appended.
         """
         configured = self._configured.get(target.socket or "")
-        facts = (
+        candidates = (
             self._configured.get(str(target.pid)),
             configured if configured and endpoints.listens(self._proc, target) else None,
             *(name for name, owner in self._owners.items() if owner == home and home is not None),
             str(target.port) if target.port is not None else None,
         )
-        for name in facts:
+        for name in candidates:
             if name and name not in taken:
-                return self._given(label(name), home)
+                return self._assign(label(name), home)
         if target.port is not None:
-            placed = self._placed((str(target.port),), target, taken, home)
-            return self._given(placed, home) if placed else f"pid {target.pid}"
+            with_place = self._with_place((str(target.port),), target, taken, home)
+            return self._assign(with_place, home) if with_place else f"pid {target.pid}"
         for option in (configured, self._port_option(target)):
             name = label(option or "")
             if name and self._is_free(name, taken, home):
-                return self._given(name, home)
-        return self._makeshift_of(target, taken, home)
+                return self._assign(name, home)
+        return self._provisional_name(target, taken, home)
 
     def owners(self) -> dict[str, Home]:
-        """Return which home each name belongs to."""
+        """Return the home that each name belongs to."""
         return dict(self._owners)
 
-    def _makeshift_of(self, target: Target, taken: Collection[str], home: Home | None) -> str:
-        """Return the name that a server has until it listens on a port: what one on its home had before."""
+    def _provisional_name(self, target: Target, taken: Collection[str], home: Home | None) -> str:
+        """Return the name of a server that does not listen on a port: its socket or previous name."""
         socket, datadir = label(target.socket or ""), label(target.datadir or "")
         reserved = set(taken)
         if home is not None:
-            reserved.update(name for owner, name in self._makeshift.items() if owner != home)
-        before = self._makeshift.get(home, "") if home is not None else ""
+            reserved.update(name for owner, name in self._provisional.items() if owner != home)
+        before = self._provisional.get(home, "") if home is not None else ""
         free = (name for name in (socket, before, datadir) if name and self._is_free(name, reserved, home))
-        name = next(free, None) or self._placed((socket or datadir,), target, taken, home)
+        name = next(free, None) or self._with_place((socket or datadir,), target, taken, home)
         if name is None:
             return f"pid {target.pid}"
         if home is not None:
-            self._makeshift.pop(home, None)
-            self._makeshift[home] = name
-            _bound(self._makeshift)
+            self._provisional.pop(home, None)
+            self._provisional[home] = name
+            _bound(self._provisional)
         return name
 
-    def _placed(
+    def _with_place(
         self, names: Collection[str], target: Target, taken: Collection[str], home: Home | None
     ) -> str | None:
-        """Return one of the names with the container or home that it is in; None if neither is known."""
+        """Return one of the names with its container or home appended; None if neither is known."""
         every = (label(f"{name} in {place}") for place in _places(target, home) for name in names)
         return next((name for name in every if self._is_free(name, taken, home)), None)
 
     def _is_free(self, name: str, taken: Collection[str], home: Home | None) -> bool:
         return name not in taken and self._owners.get(name, home) == home
 
-    def _given(self, name: str, home: Home | None) -> str:
+    def _assign(self, name: str, home: Home | None) -> str:
         if home is not None:
             for other in [one for one, owner in self._owners.items() if owner == home or one == name]:
                 del self._owners[other]
@@ -99,7 +99,7 @@ class Names:
         return name
 
     def _port_option(self, target: Target) -> str | None:
-        """The port of its command line, on which a server that starts up does not listen yet."""
+        """Return the port of its command line: a server that is starting does not listen on it yet."""
         try:
             port = endpoints.option_port(self._proc.cmdline(target.pid))
         except OSError:
@@ -108,7 +108,7 @@ class Names:
 
 
 def _places(target: Target, home: Home | None) -> list[str]:
-    """Return what tells a server from those of other containers: its container's id, its home in short."""
+    """Return what distinguishes servers of different containers: the container's id, a digest of the home."""
     container = target.container or ""
     found = [] if set(container.split(",")) <= {"", *NAMESPACES} else [container]
     if home is not None:
@@ -117,7 +117,7 @@ def _places(target: Target, home: Home | None) -> list[str]:
     return found
 
 
-def _bound(remembered: dict[Any, Any]) -> None:
-    """Forget the first one if there are too many."""
-    if len(remembered) > _REMEMBERED:
-        del remembered[next(iter(remembered))]
+def _bound(names: dict[Any, Any]) -> None:
+    """Drop the oldest entry if there are too many."""
+    if len(names) > _MAX_NAMES:
+        del names[next(iter(names))]

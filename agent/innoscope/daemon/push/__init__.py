@@ -1,1 +1,1 @@
-"""Sending the looks at servers to a store of profiles for many hosts, as pprof: Pyroscope or Parca."""
+"""Push stacks as pprof profiles to a profile store for many hosts: Pyroscope or Parca."""

@@ -1,4 +1,4 @@
-"""One HTTP request to the receiver, over in a bounded time whatever it does, and what its answer means."""
+"""Send one HTTP request to the receiver within a deadline, and interpret its response."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from innoscope.daemon.push.errors import PushFailed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from innoscope.daemon.push.formats import Posted
+    from innoscope.daemon.push.formats import PushRequest
     from innoscope.daemon.push.settings import Push
 
-#: How much of an answer is read, and how much of it is told.
-_MOST_ANSWER: Final = 65_536
-_MOST_WORDS: Final = 200
-_LARGEST_SECRET: Final = 65_536
-#: Of what a receiver asks us to wait, so much is believed.
-_MOST_WAIT_S: Final = 600.0
+#: Bytes of an error response that are read, and characters of it that are logged.
+_MAX_BODY: Final = 65_536
+_MAX_LOGGED: Final = 200
+_MAX_SECRET: Final = 65_536
+#: Longest Retry-After that is respected.
+_MAX_WAIT_S: Final = 600.0
 
-#: (status, reason, whether to try again). Other 4xx are refusals, other 5xx are outages.
+#: Status: (reason, whether to retry). Other 4xx are "refused", other 5xx "unavailable".
 _STATUSES: Final = {
     401: ("auth", False),
     403: ("auth", False),
@@ -42,26 +42,26 @@ _STATUSES: Final = {
 }
 _REMEDIES: Final = {
     "auth": "check push.bearer_token_file or push.basic_auth_file, and push.tenant",
-    "too_large": "a shorter push.interval_seconds, or a higher limit at the receiver",
-    "busy": "a longer push.interval_seconds, or a higher limit at the receiver",
-    "redirect": "set push.url to where it sends us: credentials are not taken along",
-    "refused": "the receiver's log has more; push.url and push.kind have to fit together",
-    "error": "the receiver's log has more",
-    "unavailable": "it is tried again by itself",
-    "timeout": "it is tried again by itself; push.timeout_seconds is how long it may take",
+    "too_large": "decrease push.interval_seconds, or raise the receiver's limit",
+    "busy": "increase push.interval_seconds, or raise the receiver's limit",
+    "redirect": "set push.url to the redirect's target: redirects are not followed",
+    "refused": "see the receiver's log; check that push.url and push.kind match",
+    "error": "see the receiver's log",
+    "unavailable": "nothing: the push is retried automatically",
+    "timeout": "nothing: the push is retried automatically; push.timeout_seconds is the limit",
 }
 
 
 class _Deadline:
-    """Ends a connection when its time is over: each read may be quick, and the answer never end."""
+    """Shuts a connection down after a total time. Socket timeouts limit only single reads."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
-        self._timer = threading.Timer(seconds, self._strike)
+        self._timer = threading.Timer(seconds, self._expire)
         self._timer.daemon = True
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
-        self.struck = False
+        self.expired = False
 
     def __enter__(self) -> _Deadline:
         self._timer.start()
@@ -72,36 +72,36 @@ class _Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds, never none: a timeout of 0 would mean not to wait at all."""
+        """Seconds left, at least 1 ms: a socket timeout of 0 would make it non-blocking."""
         return max(0.001, self._end - time.monotonic())
 
     def guard(self, wire: socket.socket) -> None:
-        """This is the socket to be ended."""
+        """Set the socket to shut down."""
         with self._lock:
             self._socket = wire
-            if self.struck:
-                self._shut()
+            if self.expired:
+                self._shut_down()
 
-    def _strike(self) -> None:
+    def _expire(self) -> None:
         with self._lock:
-            self.struck = True
-            self._shut()
+            self.expired = True
+            self._shut_down()
 
-    def _shut(self) -> None:
+    def _shut_down(self) -> None:
         if self._socket is not None:
-            with suppress(OSError):  # not SSLSocket.shutdown, which forgets the TLS state under a reader
+            with suppress(OSError):  # not SSLSocket.shutdown, which drops the TLS state while a thread reads
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection that is under the deadline from its first packet on, its TLS handshake included."""
+    """A connection whose deadline includes connecting and the TLS handshake."""
 
     def __init__(self, host: str, port: int, deadline: _Deadline, tls: ssl.SSLContext | None) -> None:
         super().__init__(host, port)
         self._deadline, self._tls = deadline, tls
 
     def connect(self) -> None:
-        """Connect to the first address of the host that accepts."""
+        """Connect to the first address of the host that accepts a connection."""
         found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         for place, (family, kind, protocol, _, address) in enumerate(found):
             wire = socket.socket(family, kind, protocol)
@@ -109,45 +109,45 @@ class _Connection(http.client.HTTPConnection):
             self._deadline.guard(wire)
             try:
                 wire.connect(address)
-                self.sock = self._secured(wire) if self._tls else wire
+                self.sock = self._with_tls(wire) if self._tls else wire
                 return
             except OSError as error:
                 wire.close()
-                if isinstance(error, ssl.SSLError) or place == len(found) - 1 or self._deadline.struck:
+                if isinstance(error, ssl.SSLError) or place == len(found) - 1 or self._deadline.expired:
                     raise
 
-    def _secured(self, wire: socket.socket) -> ssl.SSLSocket:
+    def _with_tls(self, wire: socket.socket) -> ssl.SSLSocket:
         assert self._tls is not None  # noqa: S101
-        secured = self._tls.wrap_socket(wire, server_hostname=self.host, do_handshake_on_connect=False)
-        self._deadline.guard(secured)
+        tls_wire = self._tls.wrap_socket(wire, server_hostname=self.host, do_handshake_on_connect=False)
+        self._deadline.guard(tls_wire)
         try:
-            secured.do_handshake()
+            tls_wire.do_handshake()
         except BaseException:
-            secured.close()
+            tls_wire.close()
             raise
-        return secured
+        return tls_wire
 
 
-class Client:
-    """Sends profiles. Secrets are read from their files each time, and never told."""
+class PushClient:
+    """Sends profiles. Secrets are read from their files for each request, and never appear in messages."""
 
     def __init__(self, push: Push) -> None:
         self._push = push
 
-    def post(self, posted: Posted, timeout_s: float | None = None) -> None:
-        """Returns once the receiver has taken it; raises PushFailed."""
+    def post(self, request: PushRequest, timeout_s: float | None = None) -> None:
+        """Send a profile and return when the receiver has accepted it. Raise PushFailed."""
         authorization, secrets = self._authorization()
         with _Deadline(timeout_s or self._push.timeout_seconds) as deadline, self._explained(deadline):
-            status, headers, body = self._exchange(posted, deadline, authorization)
+            status, headers, body = self._exchange(request, deadline, authorization)
         if not 200 <= status < 300:
-            raise self._refusal(status, headers, _words(body, secrets))
+            raise self._status_error(status, headers, _loggable(body, secrets))
         if self._push.kind == "parca" and headers.get_content_type() != "application/json":
-            what = f"{self._where} answered {status} with a page that is not Parca's JSON gateway's"
-            remedy = "push.url is Parca's address, or the whole path of its gateway"
+            what = f"{self._where} answered {status}, but not as Parca's JSON gateway"
+            remedy = "set push.url to Parca's address, or to the full path of its gateway"
             raise PushFailed("protocol", what, remedy=remedy, again=False)
 
     def check(self) -> None:
-        """Read the files that it will need. Raises BadFile."""
+        """Check that the configured files can be read. Raise BadFile."""
         try:
             self._authorization()
             self._tls()
@@ -155,7 +155,7 @@ class Client:
             raise BadFile(error.what, remedy=error.remedy) from error
 
     def _exchange(
-        self, posted: Posted, deadline: _Deadline, authorization: str | None
+        self, request: PushRequest, deadline: _Deadline, authorization: str | None
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
         target = self._push.target
         tls = self._tls() if target.scheme == "https" else None
@@ -163,7 +163,7 @@ class Client:
         headers = {
             **self._push.headers,
             "User-Agent": f"innoscope/{__version__}",
-            "Content-Type": posted.content_type,
+            "Content-Type": request.content_type,
             "Accept": "application/json",
             "Connection": "close",
         }
@@ -173,13 +173,13 @@ class Client:
             headers["Authorization"] = authorization
         try:
             try:
-                connection.request("POST", posted.target, posted.body, headers)
+                connection.request("POST", request.target, request.body, headers)
             except (BrokenPipeError, ConnectionResetError):
                 if connection.sock is None:
                     raise
-                # it may have said why before it hung up: 413, 401
-            answer = connection.getresponse()
-            return answer.status, answer.headers, _told(answer)
+                # the receiver may have sent a status (413, 401) before it closed the connection
+            response = connection.getresponse()
+            return response.status, response.headers, _error_body(response)
         finally:
             connection.close()
 
@@ -199,7 +199,7 @@ class Client:
         return context
 
     def _authorization(self) -> tuple[str | None, tuple[str, ...]]:
-        """The header's value, and what of it must never be told."""
+        """Return the header's value, and the secrets in it, which must not be logged."""
         push = self._push
         if push.bearer_token_file is not None:
             token = self._secret(push.bearer_token_file)
@@ -219,34 +219,36 @@ class Client:
 
     @contextmanager
     def _explained(self, deadline: _Deadline) -> Iterator[None]:
-        """What the network does, in words; after the deadline that is the reason of whatever came."""
+        """Convert network errors to PushFailed. After the deadline, any error is a timeout."""
         try:
             yield
         except PushFailed:
             raise
         except (OSError, http.client.HTTPException, ValueError) as error:
-            if deadline.struck or isinstance(error, TimeoutError):
-                what = f"{self._where} did not take the profile within {self._push.timeout_seconds:g} s"
+            if deadline.expired or isinstance(error, TimeoutError):
+                what = f"{self._where} did not accept the profile within {self._push.timeout_seconds:g} s"
                 raise PushFailed("timeout", what, remedy=_REMEDIES["timeout"]) from error
-            raise self._failure(error) from error
+            raise self._network_error(error) from error
 
-    def _failure(self, error: Exception) -> PushFailed:
+    def _network_error(self, error: Exception) -> PushFailed:
         if isinstance(error, ssl.SSLError):
             words = getattr(error, "verify_message", "") or error.reason or str(error)
             return PushFailed(
-                "tls", f"no TLS with {self._where}: {words}", remedy="push.ca_file verifies a CA of your own"
+                "tls",
+                f"TLS with {self._where} failed: {words}",
+                remedy="set push.ca_file if the certificate is from your own CA",
             )
         if isinstance(error, socket.gaierror):
             host = self._push.target.hostname
-            what = f"the name {host} cannot be resolved: {error.strerror}"
+            what = f"cannot resolve {host}: {error.strerror}"
             return PushFailed("dns", what, remedy=f"getent hosts {host}")
         if isinstance(error, OSError):
-            what = f"no connection with {self._where}: {error.strerror or error}"
-            return PushFailed("connection", what, remedy="is it up, and reachable from here?")
-        what = f"{self._where} does not speak HTTP as it should: {type(error).__name__}"
+            what = f"cannot connect to {self._where}: {error.strerror or error}"
+            return PushFailed("connection", what, remedy="check that it runs and is reachable from this host")
+        what = f"{self._where} sent a malformed HTTP response: {type(error).__name__}"
         return PushFailed("protocol", what, remedy="check push.url")
 
-    def _refusal(self, status: int, headers: http.client.HTTPMessage, words: str) -> PushFailed:
+    def _status_error(self, status: int, headers: http.client.HTTPMessage, words: str) -> PushFailed:
         if 300 <= status < 400:
             reason, again = "redirect", False
         elif status in _STATUSES:
@@ -264,16 +266,16 @@ class Client:
 
 
 def secret(path: Path) -> str:
-    """The only line of the file. Raises OSError, or ValueError where it is no such thing."""
+    """Return the only line of the file. Raise OSError, or ValueError if it is not one line of ASCII."""
     with path.open("rb") as file:
-        text = file.read(_LARGEST_SECRET).decode().strip()
+        text = file.read(_MAX_SECRET).decode().strip()
     if not text or not text.isprintable() or not text.isascii():
         raise ValueError("it is not one line of ASCII")
     return text
 
 
 def retry_after(header: str | None, now: float) -> float:
-    """Seconds to wait, at most ten minutes; 0 where nothing is asked or nobody understands it (RFC 9110)."""
+    """Parse a Retry-After header (RFC 9110): seconds to wait, at most 600; 0 if missing or malformed."""
     if header is None:
         return 0.0
     if header.strip().isdecimal():
@@ -283,23 +285,23 @@ def retry_after(header: str | None, now: float) -> float:
             seconds = email.utils.parsedate_to_datetime(header).timestamp() - now
         except (ValueError, OverflowError):
             return 0.0
-    return min(max(0.0, seconds), _MOST_WAIT_S)
+    return min(max(0.0, seconds), _MAX_WAIT_S)
 
 
-def _told(answer: http.client.HTTPResponse) -> bytes:
-    """Why it was refused, as much as comes in time. What was taken is taken, whatever follows the status."""
-    if 200 <= answer.status < 300:
+def _error_body(response: http.client.HTTPResponse) -> bytes:
+    """Read the body of an error response. It is not needed for success, and optional otherwise."""
+    if 200 <= response.status < 300:
         return b""
     try:
-        return answer.read(_MOST_ANSWER)
+        return response.read(_MAX_BODY)
     except (OSError, ValueError, http.client.HTTPException):
         return b""
 
 
-def _words(body: bytes, secrets: tuple[str, ...]) -> str:
-    """The beginning of an answer, fit for a log: one line, and nothing that we have to keep to ourselves."""
+def _loggable(body: bytes, secrets: tuple[str, ...]) -> str:
+    """Return the start of a response on one line, for the log, with secrets replaced."""
     text = body.decode("utf-8", "replace")
     for hidden in secrets:
         if hidden:
             text = text.replace(hidden, "…")
-    return sanitize.words(text, _MOST_WORDS)
+    return sanitize.words(text, _MAX_LOGGED)

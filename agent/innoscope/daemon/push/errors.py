@@ -1,4 +1,4 @@
-"""Why a profile did not get through, and what is to be done about it."""
+"""The error of a failed push: its reason, and whether to retry."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from innoscope.common.errors import InnoscopeError
 
-#: The label ``reason`` of ``innoscope_push_failures_total``.
+#: Values of the label ``reason`` of ``innoscope_push_failures_total``.
 REASONS: Final = (
     "refused", "auth", "too_large", "busy", "error", "unavailable", "redirect", "timeout", "dns",
     "connection", "tls", "protocol", "file",
@@ -16,8 +16,8 @@ REASONS: Final = (
 class PushFailed(InnoscopeError):
     """One attempt failed.
 
-    ``again``: whether the same profile may get through later. ``after_s``: not before so many seconds, as
-    the receiver asked.
+    ``again``: whether to retry the same profile. ``after_s``: the delay in seconds that the receiver
+    requested (Retry-After).
     """
 
     exit_code = 17

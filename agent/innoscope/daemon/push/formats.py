@@ -1,7 +1,7 @@
-"""What the receivers want to be told: path, query, headers and body of one profile.
+"""The receivers' formats: path, query, headers and body of the request for one profile.
 
-Pyroscope: ``POST /ingest`` with the profile as it is (its reference of the server API, ``format=pprof``); it
-makes a series of each value of a sample label. Parca: ``POST /profiles/writeraw``, the JSON gateway of
+Pyroscope: ``POST /ingest`` with the pprof file as the body (``format=pprof`` in its server API reference). It
+creates a series for each value of a sample label. Parca: ``POST /profiles/writeraw``, the JSON gateway of
 ``parca.profilestore.v1alpha1.ProfileStoreService`` (proto/parca/profilestore/v1alpha1/profilestore.proto).
 """
 
@@ -18,32 +18,34 @@ from innoscope.common import sanitize
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from innoscope.daemon.push.queue import Entry
+    from innoscope.daemon.push.queue import QueuedProfile
     from innoscope.daemon.push.settings import Push
 
-#: What ends a label's value in Pyroscope's ``name{label=value,…}``, which knows no quotes.
-_ENDS_A_VALUE: Final = str.maketrans(",{}", "___")
+#: Characters that end a label's value in Pyroscope's ``name{label=value,…}``, which has no quoting.
+_VALUE_ENDS: Final = str.maketrans(",{}", "___")
 
 
 @dataclass(frozen=True, slots=True)
-class Posted:
-    """What is put into an HTTP request."""
+class PushRequest:
+    """The parts of an HTTP request."""
 
     target: str  # path and query
     content_type: str
     body: bytes
 
 
-def posted(entry: Entry, push: Push, instance: str, more: Mapping[str, str] | None = None) -> Posted:
-    """The request for one profile; ``more`` are labels of this one only."""
-    told = {"server": entry.server, "flavour": entry.flavour, "version": entry.version, "instance": instance}
-    labels = {name: value for name, value in (told | push.labels | dict(more or {})).items() if value}
-    make = {"pyroscope": _pyroscope, "parca": _parca}[push.kind]
-    return make(entry, push, labels)
+def push_request(
+    entry: QueuedProfile, push: Push, instance: str, more: Mapping[str, str] | None = None
+) -> PushRequest:
+    """Return the request for one profile; ``more`` are additional labels."""
+    own = {"server": entry.server, "flavour": entry.flavour, "version": entry.version, "instance": instance}
+    labels = {name: value for name, value in (own | push.labels | dict(more or {})).items() if value}
+    build = {"pyroscope": _pyroscope, "parca": _parca}[push.kind]
+    return build(entry, push, labels)
 
 
-def _pyroscope(entry: Entry, push: Push, labels: Mapping[str, str]) -> Posted:
-    pairs = (f"{name}={value.translate(_ENDS_A_VALUE)}" for name, value in labels.items())
+def _pyroscope(entry: QueuedProfile, push: Push, labels: Mapping[str, str]) -> PushRequest:
+    pairs = (f"{name}={value.translate(_VALUE_ENDS)}" for name, value in labels.items())
     query = {
         "name": f"{push.name}{{{','.join(pairs)}}}",
         "from": int(entry.start),
@@ -51,14 +53,14 @@ def _pyroscope(entry: Entry, push: Push, labels: Mapping[str, str]) -> Posted:
         "format": "pprof",
         "spyName": "innoscope",
     }
-    return Posted(f"{push.target.path}?{urlencode(query)}", "application/octet-stream", entry.pprof)
+    return PushRequest(f"{push.target.path}?{urlencode(query)}", "application/octet-stream", entry.pprof)
 
 
-def _parca(entry: Entry, push: Push, labels: Mapping[str, str]) -> Posted:
+def _parca(entry: QueuedProfile, push: Push, labels: Mapping[str, str]) -> PushRequest:
     named = {"__name__": push.name, **labels}
     series = {
         "labels": {"labels": [{"name": name, "value": value} for name, value in named.items()]},
         "samples": [{"raw_profile": base64.b64encode(entry.pprof).decode("ascii")}],
     }
     body = sanitize.dumps({"series": [series], "normalized": True}).encode()
-    return Posted(push.target.path, "application/json", body)
+    return PushRequest(push.target.path, "application/json", body)

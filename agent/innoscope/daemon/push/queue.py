@@ -1,4 +1,4 @@
-"""Profiles that wait to be sent: in order, in bounded memory, the oldest dropped first."""
+"""A queue of profiles to send, with bounded memory: the oldest are dropped first."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-#: What an entry takes besides its bytes: itself, its strings, its place.
+#: Bytes of an entry besides its profile: the object, its strings, its place in the queue.
 _OVERHEAD: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One profile of one server. ``start`` and ``end`` are Unix times of its first and last look."""
+class QueuedProfile:
+    """One profile of one server. ``start`` and ``end`` are Unix times of its first and last snapshot."""
 
     server: str
     flavour: str
@@ -24,37 +24,37 @@ class Entry:
 
     @property
     def size(self) -> int:
-        """Bytes of memory."""
+        """Bytes of memory that the entry occupies."""
         return len(self.pprof) + _OVERHEAD
 
 
-class Queue:
-    """First in, first out. Belongs to one thread; others may read ``bytes`` and ``dropped``."""
+class ProfileQueue:
+    """First in, first out. Only one thread may use it; others may read ``bytes`` and ``dropped``."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most = most_bytes
-        self._entries: deque[Entry] = deque()
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._entries: deque[QueuedProfile] = deque()
         self.bytes = 0
         self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def put(self, entry: Entry) -> None:
-        """Add it as the newest, at the cost of the oldest."""
+    def put(self, entry: QueuedProfile) -> None:
+        """Add an entry; drop the oldest ones beyond the memory limit."""
         self._entries.append(entry)
         self.bytes += entry.size
-        while self.bytes > self._most:
+        while self.bytes > self._max_bytes:
             self.take()
             self.dropped += 1
 
     @property
-    def oldest(self) -> Entry | None:
-        """The next to be sent; it stays."""
+    def oldest(self) -> QueuedProfile | None:
+        """The next entry to send, without removing it."""
         return self._entries[0] if self._entries else None
 
-    def take(self) -> Entry:
-        """The oldest, which leaves."""
+    def take(self) -> QueuedProfile:
+        """Remove and return the oldest entry."""
         entry = self._entries.popleft()
         self.bytes -= entry.size
         return entry

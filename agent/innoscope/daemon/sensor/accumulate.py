@@ -1,7 +1,6 @@
-"""Counters that go on when what counts them starts again from zero.
+"""Continue counters across restarts of their source, which starts again from zero.
 
-The sensor uses it over restarts of a server, the agent may over restarts of the sensor. Pure: no clock, no
-input or output.
+The sensor uses it for restarts of a server. Pure: no clock, no input or output.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ if TYPE_CHECKING:
 
 _Series: TypeAlias = tuple[str, tuple[str, ...]]
 
-#: The share of what was reached from which on a number that lasts counts as being back.
-_BACK: Final = 0.9
+#: A persistent counter has recovered from a restart when it reaches this share of its previous maximum.
+_RECOVERED_SHARE: Final = 0.9
 
 
 @dataclass(slots=True)
-class _Thing:
-    """What is known of one thing that counts: sums of its earlier lives, and what this one said last.
+class _Source:
+    """State of one source of counters: sums of its earlier epochs, and the last values of the current one.
 
-    ``reached`` is the most that was told of what lasts.
+    ``reached`` holds the maximum reported so far of each persistent counter.
     """
 
     epoch: Hashable
@@ -36,57 +35,58 @@ class _Thing:
 
 
 class Accumulator:
-    """Adds to each counter what it had before, so that it never goes backwards.
+    """Adds the values of earlier epochs to each counter, so that it never decreases.
 
-    ``counters`` are the metrics it is about; ``lasting`` are those of them that outlive a restart by
-    themselves (log sequence numbers), to which nothing is added.
+    ``counters`` are the names of all counters. ``persistent`` are those that continue after a restart by
+    themselves (log sequence numbers); nothing is added to them.
     """
 
-    def __init__(self, counters: Collection[str], lasting: Collection[str] = ()) -> None:
+    def __init__(self, counters: Collection[str], persistent: Collection[str] = ()) -> None:
         self._counters = frozenset(counters)
-        self._lasting = frozenset(lasting)
-        self._things: dict[Hashable, _Thing] = {}
+        self._persistent = frozenset(persistent)
+        self._sources: dict[Hashable, _Source] = {}
 
-    def update(self, thing: Hashable, epoch: Hashable, samples: Iterable[Sample]) -> tuple[Sample, ...]:
-        """The samples, counters with their past. A new ``epoch`` says that the thing counts from zero again.
+    def update(self, source: Hashable, epoch: Hashable, samples: Iterable[Sample]) -> tuple[Sample, ...]:
+        """Return the samples with earlier epochs added. A new ``epoch`` starts from zero.
 
-        Within an epoch a counter that falls stands still instead: who counted lost its memory.
+        A counter that decreases within an epoch keeps its value instead: its source was reset.
         """
-        known = self._things.setdefault(thing, _Thing(epoch))
+        known = self._sources.setdefault(source, _Source(epoch))
         if known.epoch != epoch:
             self._restart(known, epoch)
         return tuple(
-            self._go_on(known, sample) if sample.metric in self._counters else sample for sample in samples
+            self._continued(known, sample) if sample.metric in self._counters else sample
+            for sample in samples
         )
 
-    def forget(self, thing: Hashable) -> None:
-        """It will not come back."""
-        self._things.pop(thing, None)
+    def forget(self, source: Hashable) -> None:
+        """Drop the state of a source that will not return."""
+        self._sources.pop(source, None)
 
-    def _restart(self, known: _Thing, epoch: Hashable) -> None:
+    def _restart(self, known: _Source, epoch: Hashable) -> None:
         for series, last in known.last.items():
             known.before[series] = _sum(known.before.get(series), last)
         known.last = {}
         known.epoch = epoch
 
-    def _go_on(self, known: _Thing, sample: Sample) -> Sample:
+    def _continued(self, known: _Source, sample: Sample) -> Sample:
         series = (sample.metric, sample.labels)
         value, last, before = sample.value, known.last.get(series), known.before.get(series)
-        if sample.metric in self._lasting and not isinstance(value, Histogram):
-            return sample._replace(value=_outlive(known, series, value))
-        if last is not None and _fell(value, last):
-            before = known.before[series] = _standing(before, last, value)
+        if sample.metric in self._persistent and not isinstance(value, Histogram):
+            return sample._replace(value=_continue_persistent(known, series, value))
+        if last is not None and _decreased(value, last):
+            before = known.before[series] = _offset_after_reset(before, last, value)
         known.last[series] = value
         return sample if before is None else sample._replace(value=_sum(before, value))
 
 
-def _outlive(known: _Thing, series: _Series, value: float) -> float:
-    """As it is, once it is back where it was: a crash loses the end, and recovery begins near zero.
+def _continue_persistent(known: _Source, series: _Series, value: float) -> float:
+    """Return the value as it is once it has recovered: a crash loses its end, and recovery starts near zero.
 
-    In a new data folder it stays below, and what was reached before is added.
+    With a new data directory it does not recover; then the previous maximum is added.
     """
     reached, before = known.reached.get(series, value), known.before.get(series, 0)
-    if value >= _BACK * reached or isinstance(before, Histogram):
+    if value >= _RECOVERED_SHARE * reached or isinstance(before, Histogram):
         before = 0
     elif value + before < reached:
         before = reached - value
@@ -95,32 +95,32 @@ def _outlive(known: _Thing, series: _Series, value: float) -> float:
     return known.reached[series]
 
 
-def added(raw: Iterable[Sample], told: Iterable[Sample]) -> tuple[Sample, ...]:
-    """What ``update`` added to each number, where it added something."""
+def added(raw: Iterable[Sample], updated: Iterable[Sample]) -> tuple[Sample, ...]:
+    """Return the difference that ``update`` added to each number, without those it did not change."""
     return tuple(
         now._replace(value=now.value - one.value)
-        for one, now in zip(raw, told, strict=True)
+        for one, now in zip(raw, updated, strict=True)
         if now != one and not isinstance(now.value, Histogram) and not isinstance(one.value, Histogram)
     )
 
 
-def _fell(value: Value, last: Value) -> bool:
+def _decreased(value: Value, last: Value) -> bool:
     if isinstance(value, Histogram) and isinstance(last, Histogram):
         return value.count < last.count
     if isinstance(value, Histogram) or isinstance(last, Histogram):
-        return False  # it changed its nature: there is nothing to compare
+        return False  # a number became a histogram or the reverse: not comparable
     return value < last
 
 
-def _standing(before: Value | None, last: Value, value: Value) -> Value:
-    """What to add from now on: a number stays where it was, a histogram begins again above its past."""
+def _offset_after_reset(before: Value | None, last: Value, value: Value) -> Value:
+    """Return the offset to add after a reset: numbers keep their value, histograms add to it."""
     if isinstance(last, Histogram) or isinstance(value, Histogram):
         return _sum(before, last)
     return _sum(before, last - value)
 
 
 def _sum(before: Value | None, value: Value) -> Value:
-    """Both added up; what cannot be added (a number and a histogram) leaves the new one."""
+    """Add both; return ``value`` alone if one is a number and the other a histogram."""
     if isinstance(before, Histogram) and isinstance(value, Histogram):
         return before.plus(value)
     if before is None or isinstance(before, Histogram) or isinstance(value, Histogram):

@@ -1,4 +1,4 @@
-"""Which of the host's servers are watched, and under which name."""
+"""Decide which of the host's servers are watched, and under which name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from innoscope.target.home import directory_of, home_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from innoscope.daemon.protocol.server_names import Names
+    from innoscope.daemon.protocol.server_names import ServerNames
     from innoscope.target.home import Home
     from innoscope.target.model import Target
     from innoscope.target.ownership import Ignored, Rule
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: A process that neither listens nor has entered its data directory is a server after so many seconds: one
-#: that dies before, as in a crash loop, gets no series.
-_SETTLES_S: Final = 10.0
+#: Seconds until a process that neither listens nor has entered its data directory counts as a server.
+#: One that dies earlier, as in a crash loop, gets no series.
+_SETTLE_S: Final = 10.0
 #: Seconds until a second server on a data directory is identified again: it waits for the lock of the first.
 _DUPLICATE_S: Final = 10.0
-#: Seconds for which the place of a server that ended is held for the next one on its data directory.
-_HELD_S: Final = 60.0
-#: Seconds until a server that gave up its place to another owner's may have one again.
+#: Seconds for which the place of a server that ended is reserved for the next one on its data directory.
+_RESERVED_S: Final = 60.0
+#: Seconds until a server that lost its place to another owner's server may get one again.
 _EVICTED_S: Final = 10.0
-#: Different owners of ignored processes that are logged.
-_LOGGED: Final = 64
+#: Maximum number of owners of ignored processes to log.
+_MAX_LOGGED_OWNERS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A server's name, and whether what was counted under it before is its own."""
+    """A server's name, and whether the counters stored under that name belong to it."""
 
     name: str
     inherits: bool
@@ -46,30 +46,30 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One of ``max_servers`` places. ``tenant`` is whose server has it: a container's, or a user's."""
+    """One of ``max_servers`` places. ``tenant`` is the container or the user of the server that has it."""
 
     tenant: str
     home: Home | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """The place of a server that has ended, for whoever begins on its data directory ``until`` then."""
+class _Reservation:
+    """The place of a server that ended, reserved ``until`` then for a new server on its data directory."""
 
     tenant: str
     until: float
 
 
 class Admission:
-    """Decides for one sensor. Belongs to the thread that looks for servers.
+    """Decides for one sensor. Only the discovery thread may use it.
 
-    Places are fair: the tenant that has the fewest comes first, of its servers the one that was offered a
-    place longest ago. Where all places are taken, the tenant that has the most gives one to a tenant that has
-    fewer. The place of a server that ends is held for its successor.
+    Places are shared fairly. The tenant with the fewest places comes first; of its servers, the one that was
+    offered a place longest ago. If all places are taken, the tenant with the most gives one to a tenant with
+    fewer. The place of a server that ended is reserved for its successor.
     """
 
     def __init__(
-        self, rule: Rule, names: Names, proc: ProcFs, clock: Callable[[], float] = time.monotonic
+        self, rule: Rule, names: ServerNames, proc: ProcFs, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._rule = rule
         self._names = names
@@ -77,45 +77,45 @@ class Admission:
         self._clock = clock
         self._first_seen: dict[int, float] = {}
         self._places: dict[int, _Place] = {}  # by pid, in the order of admission
-        self._held: dict[Home, _Held] = {}
-        self._evicted: set[int] = set()  # those that are watched and lose their place now
+        self._reserved: dict[Home, _Reservation] = {}
+        self._evicted: set[int] = set()  # watched servers that lose their place in the next search
         self._tenants: dict[int, str] = {}
         self._searches = 0
-        self._offered: dict[int, int] = {}  # in which search it was last offered a place
+        self._offered: dict[int, int] = {}  # number of the search in which it was last offered a place
         self._not_before: dict[int, float] = {}
-        self._told: set[int] = set()  # whose refusal is in the log
-        self._owners: set[str] = set()
+        self._logged: set[int] = set()  # servers whose refusal was logged
+        self._logged_owners: set[str] = set()
 
     def pids(
-        self, watched: Collection[int], passed_by: Collection[int], resting: Collection[int] = ()
+        self, watched: Collection[int], excluded: Collection[int], failed: Collection[int] = ()
     ) -> list[int]:
-        """Return the servers that are watched, and those to be identified now.
+        """Return the watched servers, and those to be identified now.
 
-        Together they are at most ``max_servers``, and one that may replace a watched one. Those passed by
-        and those ``resting`` after a failure are returned too, and take no place.
+        Together they are at most ``max_servers``, plus one that may replace a watched one. Servers
+        ``excluded`` by configuration and those waiting after they ``failed`` are included, and need no place.
         """
         found = discover.scan(self._proc, self._rule)
         now = self._clock()
         self._searches += 1
-        self._tell_ignored(found.ignored)
-        self._give_back(set(found.servers), watched, now)
-        kept = [
+        self._log_ignored(found.ignored)
+        self._release_places(set(found.servers), watched, now)
+        decided = [
             pid for pid in found.servers
-            if (pid in watched and pid not in self._evicted) or pid in passed_by or pid in resting
+            if (pid in watched and pid not in self._evicted) or pid in excluded or pid in failed
         ]  # fmt: skip
         self._evicted.clear()
-        waiting = set(found.servers).difference(kept)
+        waiting = set(found.servers).difference(decided)
         candidates = [pid for pid in waiting if now >= self._not_before.get(pid, 0.0)]
         offered = self._offer(candidates)
         for pid in set(candidates).difference(offered):
             self._refuse(pid, f"{self._rule.max_servers} servers are watched: raise max_servers")
         self._offered.update(dict.fromkeys(offered, self._searches))
-        return sorted(kept + offered)
+        return sorted(decided + offered)
 
     def admit(self, target: Target, watched: Mapping[int, str]) -> Admitted | None:
-        """Return the server's name; None if it is not to be watched now: ask again when ``pids`` has it.
+        """Return the server's name, or None if it cannot be watched now; retry when ``pids`` has it again.
 
-        ``watched`` has the names of the servers that are watched, by pid.
+        ``watched`` maps the pids of the watched servers to their names.
         """
         now, pid = self._clock(), target.pid
         home = home_of(self._proc, target)
@@ -123,10 +123,10 @@ class Admission:
             holder = next((other for other in watched if home and self._home(other) == home), None)
             if holder is not None:
                 self._not_before[pid] = now + _DUPLICATE_S
-                self._refuse(pid, f"process {holder} is on its data directory")
+                self._refuse(pid, f"process {holder} uses the same data directory")
                 return None
             settled = home is not None or target.port is not None
-            if not settled and now - self._first_seen.setdefault(pid, now) < _SETTLES_S:
+            if not settled and now - self._first_seen.setdefault(pid, now) < _SETTLE_S:
                 return None
             if not self._has_place(pid, home, len(watched), now):
                 return None
@@ -136,46 +136,46 @@ class Admission:
         name = self._names.give(target, taken, home)
         return Admitted(name, owners.get(name, home) == home)
 
-    def _tell_ignored(self, ignored: Iterable[Ignored]) -> None:
+    def _log_ignored(self, ignored: Iterable[Ignored]) -> None:
         for one in ignored:
-            if one.owner not in self._owners and len(self._owners) < _LOGGED:
-                self._owners.add(one.owner)
+            if one.owner not in self._logged_owners and len(self._logged_owners) < _MAX_LOGGED_OWNERS:
+                self._logged_owners.add(one.owner)
                 extra = {"pid": one.pid, "owner": one.owner, "remedy": one.remedy}
                 _log.warning("process with a server's name ignored", extra=extra)
 
-    def _give_back(self, servers: set[int], watched: Collection[int], now: float) -> None:
-        """Take back the places of servers that are no longer watched; hold those of ended servers."""
+    def _release_places(self, servers: set[int], watched: Collection[int], now: float) -> None:
+        """Release the places of servers that are no longer watched; reserve those of ended servers."""
         for pid in [
             one for one in self._places if one not in watched or one not in servers or one in self._evicted
         ]:
             place = self._places.pop(pid)
             if pid not in servers and place.home is not None:
-                self._held[place.home] = _Held(place.tenant, now + _HELD_S)
-        for home in [home for home, held in self._held.items() if now >= held.until]:
-            del self._held[home]
-        for kept in (self._first_seen, self._tenants, self._offered, self._not_before):
-            for pid in kept.keys() - servers:
-                del kept[pid]
-        self._told &= servers
+                self._reserved[place.home] = _Reservation(place.tenant, now + _RESERVED_S)
+        for home in [home for home, reservation in self._reserved.items() if now >= reservation.until]:
+            del self._reserved[home]
+        for by_pid in (self._first_seen, self._tenants, self._offered, self._not_before):
+            for pid in by_pid.keys() - servers:
+                del by_pid[pid]
+        self._logged &= servers
 
     def _offer(self, candidates: Iterable[int]) -> list[int]:
-        """Choose who is offered a place, the successors of servers that have ended before all others."""
+        """Choose the servers that are offered a place: first those with a reservation, then the others."""
         in_turn = sorted(candidates, key=lambda pid: (self._offered.get(pid, 0), pid))
-        returning = {home: pid for pid in reversed(in_turn) if (home := self._held_for(pid)) is not None}
+        returning = {home: pid for pid in reversed(in_turn) if (home := self._reserved_home(pid)) is not None}
         offered = list(returning.values())
         taken = self._taken()
         room = self._rule.max_servers - taken.total()
         for pid in self._fairly([pid for pid in in_turn if pid not in offered], taken):
-            if room <= 0 and self._giving(self._tenant(pid), taken) is None:
+            if room <= 0 and self._tenant_to_evict(self._tenant(pid), taken) is None:
                 break
             offered.append(pid)
             room -= 1
-            if room < 0:  # one may replace another's
+            if room < 0:  # this one may replace another tenant's server
                 break
         return offered
 
     def _fairly(self, in_turn: Iterable[int], taken: Counter[str]) -> Iterator[int]:
-        """Yield the servers, those of the tenant that would have the fewest places first."""
+        """Yield the servers in turn, each time one of the tenant with the fewest places."""
         waiting: defaultdict[str, list[int]] = defaultdict(list)
         for pid in in_turn:
             waiting[self._tenant(pid)].append(pid)
@@ -188,44 +188,44 @@ class Admission:
                 del waiting[tenant]
 
     def _has_place(self, pid: int, home: Home | None, watched: int, now: float) -> bool:
-        """Return whether there is a place for it; if all are taken, see that there is one the next time."""
-        if home is not None and self._held.pop(home, None) is not None:
+        """Return whether a place is free. If none is, mark a server of the largest tenant for eviction."""
+        if home is not None and self._reserved.pop(home, None) is not None:
             return True
-        if watched + len(self._held) < self._rule.max_servers:
+        if watched + len(self._reserved) < self._rule.max_servers:
             return True
-        giving = self._giving(self._tenant(pid), self._taken())
-        for other, held in self._held.items():
-            if held.tenant == giving:
-                del self._held[other]
+        largest = self._tenant_to_evict(self._tenant(pid), self._taken())
+        for other, reservation in self._reserved.items():
+            if reservation.tenant == largest:
+                del self._reserved[other]
                 return True
-        newest = next((one for one in reversed(self._places) if self._places[one].tenant == giving), None)
+        newest = next((one for one in reversed(self._places) if self._places[one].tenant == largest), None)
         if newest is not None:
             self._evicted.add(newest)
             self._not_before[newest] = now + _EVICTED_S
-            self._refuse(newest, "it gives its place to another owner's server: raise max_servers")
+            self._refuse(newest, "replaced by another owner's server: raise max_servers")
         return False
 
-    def _giving(self, tenant: str, taken: Counter[str]) -> str | None:
-        """Return the tenant that has most places, if it has more than this one even without one of them."""
+    def _tenant_to_evict(self, tenant: str, taken: Counter[str]) -> str | None:
+        """Return the tenant with the most places, if it has at least two more than ``tenant``."""
         most = max(taken, key=lambda one: taken[one], default=None)
         return most if most is not None and taken[most] - 1 > taken[tenant] else None
 
     def _taken(self) -> Counter[str]:
-        """Count the places of each tenant, those that are held for it too."""
+        """Count the places of each tenant, including reserved ones."""
         watched = Counter(place.tenant for place in self._places.values())
-        return watched + Counter(held.tenant for held in self._held.values())
+        return watched + Counter(reservation.tenant for reservation in self._reserved.values())
 
-    def _held_for(self, pid: int) -> Home | None:
-        """Return the home on which it has begun, if a place is held for that."""
-        home = directory_of(self._proc, pid) if self._held else None
-        return home if home in self._held else None
+    def _reserved_home(self, pid: int) -> Home | None:
+        """Return the process's data directory if a place is reserved for it."""
+        home = directory_of(self._proc, pid) if self._reserved else None
+        return home if home in self._reserved else None
 
     def _home(self, pid: int) -> Home | None:
         place = self._places.get(pid)
         return place.home if place else None
 
     def _tenant(self, pid: int) -> str:
-        """Return whose server it is: its container's, whatever its uid there, or its user's."""
+        """Return the server's container, or its user if it is not in a container."""
         if pid not in self._tenants:
             container = tenant_of(self._proc, pid)
             self._tenants[pid] = container or f"uid {self._uid(pid)}"
@@ -237,7 +237,7 @@ class Admission:
         except (ProcessLookupError, PermissionError):
             return None
 
-    def _refuse(self, pid: int, why: str) -> None:
-        if pid not in self._told:
-            self._told.add(pid)
-            _log.warning("server not watched", extra={"pid": pid, "reason": why})
+    def _refuse(self, pid: int, reason: str) -> None:
+        if pid not in self._logged:
+            self._logged.add(pid)
+            _log.warning("server not watched", extra={"pid": pid, "reason": reason})

@@ -1,4 +1,4 @@
-"""The sensor: finds the servers of this host, watches each, and answers for all of them."""
+"""The sensor: find and watch the servers of this host, and answer the agent's requests."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from innoscope.common.workers import Job, Workers
 from innoscope.daemon.protocol import messages
 from innoscope.daemon.protocol.messages import ServerReply
 from innoscope.daemon.protocol.profiles import encode_chunks, encode_looks
-from innoscope.daemon.protocol.server_names import Names
+from innoscope.daemon.protocol.server_names import ServerNames
 from innoscope.daemon.sensor.admission import Admission
-from innoscope.daemon.sensor.watch import ATTACHING, ENDING, Slot, Watch
+from innoscope.daemon.sensor.watch import ATTACHING, ENDING, ServerSlot, WatchedServer
 from innoscope.metrics import registry
 from innoscope.metrics.collectors.runner import explain
 from innoscope.target import discover, ownership
@@ -39,29 +39,32 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 DISCOVER_S: Final = 2.0
-#: A server that ended is reported as down for so long, unless one of its name begins.
+#: Seconds for which a server that ended is reported as down, unless a new server gets its name.
 REMEMBER_S: Final = 3600.0
-#: And no more than so many of them, the last to end: test hosts start thousands.
-MOST_ENDED: Final = 16
+#: Maximum number of ended servers to report, the last to end: test hosts start thousands.
+MAX_ENDED: Final = 16
 _END_S: Final = 0.5
 #: Chunks of profiles in one reply, of all servers together.
-_MOST_CHUNKS: Final = 60
-#: The first pause before a server that does not listen is identified again; doubled each time.
-_AGAIN_S: Final = 2.0
-#: The longest pause before a server that could not be watched is tried again.
-_LONGEST_AGAIN_S: Final = 60.0
-#: Threads by kind of job where four are not right: a compiler takes 100 MB, and all probes come off at once.
+_MAX_CHUNKS: Final = 60
+#: First pause before a server that does not listen is identified again; doubled each time.
+_RETRY_S: Final = 2.0
+#: Longest pause before a server that could not be watched is tried again.
+_MAX_RETRY_S: Final = 60.0
+#: Threads per kind of job, where not 4: a compiler needs 100 MB, and all servers are detached together.
 _THREADS: Final = {ATTACHING: 2, ENDING: 16}
-#: Compiling and attaching all probes of one server takes seconds, and on a busy host tens of them.
+#: Seconds until a job counts as stuck: attaching one server's probes can take tens of seconds.
 _PATIENCE: Final = {ATTACHING: 120.0}
-#: Seconds without a sign of life after which a thread hangs. To identify one server may take seconds.
+#: Seconds without a heartbeat after which a thread counts as hung. Identifying one server may take seconds.
 _HANGS_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``names`` maps a pid or a socket's path, as text, to a server's name; ``only`` are those to watch, none
-    for all. No ``probes``, no uprobes. ``rule`` says who may own a server.
+    """What to watch, and how.
+
+    ``names`` maps a pid or a socket's path, as text, to a server's name. ``only`` limits watching to those
+    pids and sockets, unless it is empty. Without ``probes`` no uprobes are attached. ``rule`` says who may
+    own a server.
     """
 
     interval_s: float = 1.0
@@ -73,24 +76,24 @@ class Settings:
 
 @dataclass(slots=True)
 class _Known:
-    """A server process that was identified. ``again_at`` is when to do so again, while it does not listen."""
+    """An identified server process. While it does not listen, it is identified again at ``retry_at``."""
 
     name: str
-    again_s: float
-    again_at: float
+    retry_s: float
+    retry_at: float
 
 
 @dataclass(slots=True)
 class _Failing:
-    """A process that could not be watched. ``again_at`` is when to try again, ``words`` is in the log."""
+    """A process that could not be watched; it is tried again at ``retry_at``. ``reason`` was logged."""
 
-    words: str
-    again_s: float
-    again_at: float
+    reason: str
+    retry_s: float
+    retry_at: float
 
 
 class Sensor:
-    """All watched servers. ``tick`` belongs to one thread, all else may be called by any."""
+    """All watched servers. Only one thread may call ``tick``; the other methods are thread-safe."""
 
     def __init__(
         self,
@@ -103,7 +106,7 @@ class Sensor:
         self._settings = settings
         self._factories = tuple(factories)
         self._proc = proc or ProcFs()
-        self._admission = Admission(settings.rule, Names(settings.names, self._proc), self._proc)
+        self._admission = Admission(settings.rule, ServerNames(settings.names, self._proc), self._proc)
         self._counters = frozenset(
             metric.name for metric in registry.default() if metric.kind in ("counter", "histogram")
         )
@@ -112,15 +115,15 @@ class Sensor:
         self._failing: dict[int, _Failing] = {}
         self._failures = 0
         self._known: dict[int, _Known] = {}
-        self._slots: dict[str, Slot] = {}
-        self._lock = threading.Lock()  # of the two above
-        self._passed_by: set[int] = set()  # those that ``only`` leaves out
+        self._slots: dict[str, ServerSlot] = {}
+        self._lock = threading.Lock()  # protects _slots
+        self._excluded: set[int] = set()  # servers that ``only`` excludes
         self._collecting = threading.Lock()
         self._collected: tuple[float, list[ServerReply]] = (-1.0, [])
         self._boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
     def run(self, ended: threading.Event) -> None:
-        """Find servers every two seconds until ``ended``, and tell systemd that we live. Raises GaveUp."""
+        """Find servers every two seconds until ``ended``, and feed systemd's watchdog. Raise GaveUp."""
         self._supervisor.start("workers", self._workers.run, _HANGS_S)
         self._supervisor.start("discovery", partial(self._discover, ended), _HANGS_S)
         self._supervisor.watch(ended)
@@ -130,54 +133,54 @@ class Sensor:
             beat()
             try:
                 self.tick(beat)
-            except Exception:  # those that are watched must go on being watched
-                _log.exception("no search for servers")
+            except Exception:  # servers that are already watched must not be affected
+                _log.exception("cannot search for servers")
             else:
                 self._supervisor.ready()
             if ended.wait(DISCOVER_S):
                 return
 
     def tick(self, beat: Beat = lambda: None) -> None:
-        """Begin to watch servers that are new, and end with those that are gone. Skip one that fails."""
+        """Start watching new servers, and stop watching those that ended. Skip one that fails."""
         now = time.monotonic()
-        resting = {pid for pid, failing in self._failing.items() if now < failing.again_at}
-        pids = self._admission.pids(self._known.keys(), self._passed_by, resting)
-        self._end_gone(set(pids), now)
-        self._passed_by.intersection_update(pids)
+        resting = {pid for pid, failing in self._failing.items() if now < failing.retry_at}
+        pids = self._admission.pids(self._known.keys(), self._excluded, resting)
+        self._remove_ended(set(pids), now)
+        self._excluded.intersection_update(pids)
         for pid in self._failing.keys() - set(pids):
             del self._failing[pid]
         for pid in pids:
             beat()
-            if pid in self._passed_by:
+            if pid in self._excluded:
                 continue
             known, failing = self._known.get(pid), self._failing.get(pid)
-            if (known is None or now >= known.again_at) and (failing is None or now >= failing.again_at):
+            if (known is None or now >= known.retry_at) and (failing is None or now >= failing.retry_at):
                 try:
                     self._identify(pid, known, now)
-                except BaseException as error:  # a panic of the Rust core too: the others are to be watched
+                except BaseException as error:  # also a panic of the Rust core: watch the other servers
                     self._failed(pid, error, now)
                 else:
                     self._failing.pop(pid, None)
 
     def _failed(self, pid: int, error: BaseException, now: float) -> None:
-        """Plan when to try again, and log what is new: it ended meanwhile, may not be read, or worse."""
+        """Schedule the next attempt, and log the error unless it is the same as before."""
         self._failures += 1
         before = self._failing.get(pid)
-        again_s = min(2 * before.again_s, _LONGEST_AGAIN_S) if before else _AGAIN_S
-        words = f"{type(error).__name__}: {error}"
-        self._failing[pid] = _Failing(words, again_s, now + again_s)
-        if before is not None and before.words == words:
+        retry_s = min(2 * before.retry_s, _MAX_RETRY_S) if before else _RETRY_S
+        reason = f"{type(error).__name__}: {error}"
+        self._failing[pid] = _Failing(reason, retry_s, now + retry_s)
+        if before is not None and before.reason == reason:
             return
-        foreseen = isinstance(error, (OSError, InnoscopeError))
+        expected = isinstance(error, (OSError, InnoscopeError))
         _log.log(
-            logging.INFO if foreseen else logging.ERROR,
+            logging.INFO if expected else logging.ERROR,
             "cannot watch a server",
-            extra={"pid": pid, "reason": words, "again_in_s": again_s},
-            exc_info=None if foreseen else error,
+            extra={"pid": pid, "reason": reason, "again_in_s": retry_s},
+            exc_info=None if expected else error,
         )
 
     def handle(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer one request of the socket. Raises BadMessage."""
+        """Answer one request from the socket. Raise BadMessage."""
         calls: dict[str, Callable[[], dict[str, Any]]] = {
             "hello": self.hello,
             "collect": self.collect,
@@ -187,17 +190,17 @@ class Sensor:
         }
         call = calls.get(str(request.get("call")))
         if call is None:
-            raise messages.BadMessage(f"there is no call {str(request.get('call'))[:40]!r}")
+            raise messages.BadMessage(f"unknown call {str(request.get('call'))[:40]!r}")
         return call()
 
     def hello(self) -> dict[str, Any]:
-        """Who we are."""
+        """Return the sensor's identity, its protocol version and the names of its servers."""
         with self._lock:
             names = list(self._slots)
         return self._identity() | {"protocol": messages.VERSION, "servers": names}
 
     def collect(self) -> dict[str, Any]:
-        """One run of all collectors of all servers, side by side; who asks meanwhile shares it."""
+        """Run all collectors of all servers in parallel. Concurrent requests share one run."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         servers = messages.encode_servers(self._run_collectors())
@@ -210,11 +213,11 @@ class Sensor:
         }
 
     def profiles(self, cursor: Any) -> dict[str, Any]:
-        """Chunks since the cursor, a number for each server (none: from the beginning)."""
+        """Return the chunks after the cursor, which has a position per server; all chunks without one."""
         begun = messages.expect(cursor or {}, dict)
         with self._lock:
             slots = list(self._slots.items())
-        left = _MOST_CHUNKS
+        left = _MAX_CHUNKS
         servers = {}
         for name, slot in slots:
             position, chunks = slot.profiles.since(messages.expect(begun.get(name, 0), int), left)
@@ -227,9 +230,9 @@ class Sensor:
         return {"servers": servers}
 
     def looks(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The looks of a ``server`` from Unix time ``from`` ``to`` another; its ``stacks`` too, if asked.
+        """Return the snapshots of ``server`` between two Unix times, with ``stacks`` on request.
 
-        Of a server that is not watched there are none.
+        Return none for a server that is not watched.
         """
         name = messages.part(request, "server", str)
         begin, end = messages.part(request, "from", float), messages.part(request, "to", float)
@@ -241,15 +244,17 @@ class Sensor:
         return encode_looks(looks, seen if request.get("stacks") is True else ())
 
     def probes(self) -> dict[str, Any]:
-        """The status of each server's probes."""
+        """Return the status of each server's probes."""
         return {
-            "servers": {name: watch.probes() for name, _, _, watch in self._watches() if watch is not None}
+            "servers": {
+                name: watch.probes() for name, _, _, watch in self._watched_servers() if watch is not None
+            }
         }
 
     def close(self) -> None:
-        """End all watches, side by side, and wait for all threads.
+        """Stop watching all servers in parallel, and wait up to 0.5 s for all threads.
 
-        What takes longer than half a second ends with the process: the kernel detaches what it had attached.
+        What takes longer ends with the process: the kernel detaches the remaining probes.
         """
         with self._lock:
             slots = list(self._slots.items())
@@ -263,22 +268,22 @@ class Sensor:
         self._supervisor.join_all(max(0.0, deadline - time.monotonic()))
 
     def _run_collectors(self) -> list[ServerReply]:
-        """A run that ended after we were asked is as good as one of our own."""
+        """Run all collectors, or return the result of a run that ended after this request arrived."""
         asked = time.monotonic()
         with self._collecting:
             if self._collected[0] < asked:
-                found = self._watches()
+                found = self._watched_servers()
                 for _, _, _, watch in found:
                     if watch is not None:
                         watch.start()
-                told = [
+                replies = [
                     ServerReply(name, target, _outcomes(slot, watch, target))
                     for name, slot, target, watch in found
                 ]
-                self._collected = time.monotonic(), told
+                self._collected = time.monotonic(), replies
             return self._collected[1]
 
-    def _watches(self) -> list[tuple[str, Slot, Target, Watch | None]]:
+    def _watched_servers(self) -> list[tuple[str, ServerSlot, Target, WatchedServer | None]]:
         with self._lock:
             return [(name, slot, slot.target, slot.watch) for name, slot in self._slots.items()]
 
@@ -289,8 +294,8 @@ class Sensor:
     def _identity(self) -> dict[str, Any]:
         return {"boot_id": self._boot_id, "pid": os.getpid(), "version": __version__}
 
-    def _end_gone(self, pids: set[int], now: float) -> None:
-        """End watches whose process is gone, and forget servers that have been down for long."""
+    def _remove_ended(self, pids: set[int], now: float) -> None:
+        """Stop watching servers that ended or lost their place, and forget those that ended long ago."""
         for pid, known in list(self._known.items()):
             slot = self._slots[known.name]
             alive = slot.watch is not None and _alive(slot.watch)
@@ -298,8 +303,8 @@ class Sensor:
                 continue
             del self._known[pid]
             extra = {"server": known.name, "pid": pid}
-            if alive:  # it is not down, but nothing more is known of it
-                _log.warning("server gave up its place", extra=extra)
+            if alive:  # it is still running, but no longer watched
+                _log.warning("server lost its place", extra=extra)
                 self._workers.submit(Job(ENDING, known.name, slot.end))
                 with self._lock:
                     del self._slots[known.name]
@@ -309,16 +314,16 @@ class Sensor:
         ended = [(slot.ended_at, name) for name, slot in self._slots.items() if slot.watch is None]
         with self._lock:
             for number, (ended_at, name) in enumerate(sorted(ended, reverse=True)):
-                if number >= MOST_ENDED or now - ended_at > REMEMBER_S:
+                if number >= MAX_ENDED or now - ended_at > REMEMBER_S:
                     del self._slots[name]
 
     def _identify(self, pid: int, known: _Known | None, now: float) -> None:
-        """Learn who it is; begin to watch it if it is new, else take over what it did not tell before."""
+        """Identify a server process. Start watching it if it is new, otherwise update its name and target."""
         target = discover.identify(self._proc, pid)
         only = self._settings.only
         if only and only.isdisjoint({str(pid), target.socket}):
-            if target.socket is not None:  # else it does not listen yet: ask again
-                self._passed_by.add(pid)
+            if target.socket is not None:  # without a socket it does not listen yet: identify it again
+                self._excluded.add(pid)
             return
         admitted = self._admission.admit(target, {number: one.name for number, one in self._known.items()})
         if admitted is None:
@@ -326,21 +331,21 @@ class Sensor:
         name = admitted.name
         if not admitted.inherits and known is None:
             with self._lock:
-                self._slots.pop(name, None)  # another server's, that has ended
-        again_s = 2 * known.again_s if known else _AGAIN_S
-        again_at = now + again_s if target.port is None else float("inf")
+                self._slots.pop(name, None)  # the slot of another server, which has ended
+        retry_s = 2 * known.retry_s if known else _RETRY_S
+        retry_at = now + retry_s if target.port is None else float("inf")
         if known is None:
-            self._begin(name, target)
+            self._start_watching(name, target)
         elif name != known.name:
             self._rename(known.name, name)
         with self._lock:
             self._slots[name].target = target
-        self._known[pid] = _Known(name, again_s, again_at)
+        self._known[pid] = _Known(name, retry_s, retry_at)
 
-    def _begin(self, name: str, target: Target) -> None:
-        slot = self._slots.get(name) or Slot(target, self._counters, self._workers)
+    def _start_watching(self, name: str, target: Target) -> None:
+        slot = self._slots.get(name) or ServerSlot(target, self._counters, self._workers)
         settings = self._settings
-        watch = Watch(
+        watch = WatchedServer(
             target,
             slot.profiles,
             self._factories,
@@ -361,28 +366,28 @@ class Sensor:
             self._slots[new] = self._slots.pop(old)
 
 
-def _outcomes(slot: Slot, watch: Watch | None, target: Target) -> tuple[Outcome, ...]:
-    """What came of a server's collectors; what goes wrong is its failure and nobody else's."""
+def _outcomes(slot: ServerSlot, watch: WatchedServer | None, target: Target) -> tuple[Outcome, ...]:
+    """Return the outcomes of a server's collectors. An exception becomes a failure of this server only."""
     try:
         return tuple(slot.outcomes(watch, target))
     except Exception as error:
-        _log.exception("no outcomes", extra={"pid": target.pid})
+        _log.exception("cannot collect from a server", extra={"pid": target.pid})
         return (Outcome("process", False, 0.0, (), ": ".join(explain(error))),)
 
 
-def _alive(watch: Watch) -> bool:
-    """Whether its process still is there. Who cannot be asked now may be asked the next time."""
+def _alive(watch: WatchedServer) -> bool:
+    """Return whether the process still runs; True if /proc cannot be read now."""
     try:
         return watch.alive
     except OSError:
         return True
 
 
-def _end(slot: Slot, done: threading.Semaphore) -> None:
+def _end(slot: ServerSlot, done: threading.Semaphore) -> None:
     slot.end()
     done.release()
 
 
 def _resident() -> int:
-    """Our own resident memory in bytes (/proc/self/statm)."""
+    """Return the sensor's resident memory in bytes, from /proc/self/statm."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

@@ -1,4 +1,4 @@
-"""The sensor's Unix socket: who may ask, how much, how long. A thread a client, a request a connection."""
+"""The sensor's Unix socket: access control and limits. One thread per client, one request per connection."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Clients served at a time, of all users and of one: who asks for much and takes nothing keeps no other out.
-MOST_CLIENTS: Final = 16
-MOST_OF_ONE: Final = 12
-#: Seconds to send a request, and to take its reply.
+#: Clients served at a time, of all users and per user: a user with slow clients does not lock out the others.
+MAX_CLIENTS: Final = 16
+MAX_PER_USER: Final = 12
+#: Seconds that a client has to send its request, and to receive the reply.
 REQUEST_S: Final = 2.0
 REPLY_S: Final = 5.0
-_UMASK: Final = 0o117  # read and write for us and the group
+_UMASK: Final = 0o117  # read and write for the owner and the group
 _UCRED: Final = struct.Struct("iII")
 _SO_PEERGROUPS: Final = 59  # asm-generic/socket.h, since Linux 4.13; the socket module does not name it
-_GROUPS_BYTES: Final = 1024  # the most that Python asks for: 256 groups
+_GROUPS_BYTES: Final = 1024  # Python's limit for getsockopt: 256 groups
 _SUN_PATH: Final = 107
 _BACKLOG: Final = 128
 _ANSWERS_S: Final = 0.5
-#: Seconds between two beats of the accepting thread, and without one until it hangs.
+#: Seconds between two heartbeats of the accepting thread, and without one until it counts as hung.
 _BEAT_S: Final = 1.0
 _HANGS_S: Final = 30.0
 
 
 class SocketTaken(InnoscopeError):
-    """Another sensor answers on the socket, or it cannot be made."""
+    """Another sensor listens on the socket, or the socket cannot be created."""
 
 
 class SocketServer:
-    """Listens on ``path`` and answers with what ``handle`` makes of a request.
+    """Listens on ``path`` and answers requests with the result of ``handle``.
 
-    Root, our own user and members of ``group`` may ask. What ``handle`` raises becomes an error reply.
-    Raises SocketTaken, or NoRights.
+    Root, the sensor's own user and members of ``group`` may connect. An exception of ``handle`` becomes an
+    error reply. Raises SocketTaken, or NoRights.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class SocketServer:
         self._gid = _group_id(group)
         self._lock = threading.Lock()
         self._clients: Counter[int] = Counter()  # by user
-        #: Those that have not sent their request yet, oldest first, and their users.
+        #: Clients that have not sent their request yet, oldest first, and their users.
         self._reading: dict[socket.socket, int] = {}
         self._wire = self._listen()
         self._inode = self._path.stat().st_ino
@@ -76,7 +76,7 @@ class SocketServer:
         supervisor.start("socket", self._accept, _HANGS_S)
 
     def close(self) -> None:
-        """Stop listening, and remove the socket if it still is ours."""
+        """Stop listening, and remove the socket file unless another sensor replaced it."""
         with suppress(OSError):
             self._wire.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
         self._wire.close()
@@ -85,19 +85,23 @@ class SocketServer:
                 self._path.unlink()
 
     def _listen(self) -> socket.socket:
-        """A socket with its rights set before anybody can connect to it."""
+        """Create the socket, with its permissions set before a client can connect."""
         partial = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         if len(os.fsencode(partial)) > _SUN_PATH:
-            raise SocketTaken(f"the path is too long for a socket: {self._path}", remedy="--socket SHORTER")
+            raise SocketTaken(
+                f"cannot listen on {self._path}: the path is too long for a socket", remedy="--socket SHORTER"
+            )
         wire = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            if _answers(self._path):
+            if _has_listener(self._path):
                 raise SocketTaken(
-                    f"another sensor answers at {self._path}", remedy="use that one, or --socket OTHER"
+                    f"another sensor listens on {self._path}", remedy="use that one, or --socket OTHER"
                 )
             partial.unlink(missing_ok=True)
-            before = os.umask(_UMASK)  # not by name afterwards, which may be somebody else's link by then
+            before = os.umask(
+                _UMASK
+            )  # a chmod afterwards could follow a symbolic link that replaced the socket
             try:
                 wire.bind(str(partial))
             finally:
@@ -105,13 +109,14 @@ class SocketServer:
             if self._gid is not None:
                 os.chown(partial, -1, self._gid, follow_symlinks=False)
             wire.listen(_BACKLOG)
-            partial.replace(self._path)  # in place of a stale one
+            partial.replace(self._path)  # replaces a stale socket
         except OSError as error:
             wire.close()
             partial.unlink(missing_ok=True)
             kind = NoRights if isinstance(error, PermissionError) else SocketTaken
             raise kind(
-                f"cannot listen on {self._path}: {error.strerror}", remedy="--socket PATH in a folder of ours"
+                f"cannot listen on {self._path}: {error.strerror}",
+                remedy="--socket PATH in a folder that the sensor's user owns",
             ) from error
         except InnoscopeError:
             wire.close()
@@ -128,28 +133,28 @@ class SocketServer:
             except OSError:
                 if self._wire.fileno() < 0:
                     return
-                time.sleep(0.1)  # no descriptors left, for instance: they come back as clients go
+                time.sleep(0.1)  # for example out of descriptors, until other clients disconnect
                 continue
-            self._meet(client)
+            self._handle_client(client)
 
-    def _meet(self, client: socket.socket) -> None:
+    def _handle_client(self, client: socket.socket) -> None:
         try:
-            uid, allowed = self._who(client)
-        except OSError:  # it is gone already
+            uid, allowed = self._authorize(client)
+        except OSError:  # it has disconnected
             client.close()
             return
         if not allowed:
-            _log.warning("a client was refused", extra={"uid": uid})
-            _refuse(client, f"user {uid} may not ask: it is not of the sensor's group")
+            _log.warning("client refused", extra={"uid": uid})
+            _refuse(client, f"access denied: user {uid} is not in the sensor's group")
         elif not self._admit(client, uid):
-            _refuse(client, "too many ask at once: try again")
+            _refuse(client, "too many requests: try again")
         else:
-            self._begin(client, uid)
+            self._start_thread(client, uid)
 
-    def _begin(self, client: socket.socket, uid: int) -> None:
+    def _start_thread(self, client: socket.socket, uid: int) -> None:
         try:
             threading.Thread(target=self._serve, args=(client, uid), name="client", daemon=True).start()
-        except (RuntimeError, MemoryError):  # no more threads at the moment
+        except (RuntimeError, MemoryError):  # out of threads
             self._forget(client, uid)
 
     def _forget(self, client: socket.socket, uid: int) -> None:
@@ -159,11 +164,14 @@ class SocketServer:
         client.close()
 
     def _admit(self, client: socket.socket, uid: int) -> bool:
-        """Whether there is a place. Who has taken longest to send its request gives way, answers do not."""
+        """Reserve a place and return whether there was one.
+
+        If all are taken, the client that has waited longest without sending its request is disconnected.
+        """
         with self._lock:
-            if self._clients[uid] >= MOST_OF_ONE:
+            if self._clients[uid] >= MAX_PER_USER:
                 waiting = [one for one, user in self._reading.items() if user == uid]
-            elif self._clients.total() >= MOST_CLIENTS:
+            elif self._clients.total() >= MAX_CLIENTS:
                 waiting = list(self._reading)
             else:
                 waiting = None
@@ -181,9 +189,9 @@ class SocketServer:
         try:
             self._answer(client)
         except (messages.TooSlow, messages.BadMessage, OSError) as error:
-            _log.info("a client was let go", extra={"reason": str(error) or type(error).__name__})
+            _log.info("client disconnected", extra={"reason": str(error) or type(error).__name__})
         except Exception:
-            _log.exception("a client could not be served")
+            _log.exception("cannot serve a client")
         finally:
             self._forget(client, uid)
 
@@ -191,32 +199,32 @@ class SocketServer:
         request = messages.receive(client, messages.REQUEST_BYTES, time.monotonic() + self._request_s)
         with self._lock:
             self._reading.pop(client, None)
-        answer = self._handled(request)
+        answer = self._result_of(request)
         try:
             messages.send(client, answer, messages.REPLY_BYTES, time.monotonic() + REPLY_S)
         except messages.BadMessage as error:
             _refuse(client, error.what)
 
-    def _handled(self, request: Any) -> dict[str, Any]:
+    def _result_of(self, request: Any) -> dict[str, Any]:
         if not isinstance(request, dict):
-            return {"error": "a request is an object"}
+            return {"error": "the request must be an object"}
         try:
             return {"ok": self._handle(request)}
         except InnoscopeError as error:
             return {"error": error.what}
         except Exception as error:
-            _log.exception("a request failed", extra={"call": str(request.get("call"))[:40]})
+            _log.exception("request failed", extra={"call": str(request.get("call"))[:40]})
             return {"error": f"{type(error).__name__}: {error}"}
 
-    def _who(self, client: socket.socket) -> tuple[int, bool]:
-        """The user id of a client, and whether it may ask."""
+    def _authorize(self, client: socket.socket) -> tuple[int, bool]:
+        """Return a client's user id, and whether it may use the socket."""
         _, uid, gid = _UCRED.unpack(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         own = uid in (0, os.geteuid())
         return uid, own or (self._gid is not None and self._gid in (gid, *_groups(client)))
 
 
 def _groups(client: socket.socket) -> tuple[int, ...]:
-    """The supplementary groups of the other side, when it connected; none where the kernel does not tell."""
+    """Return the supplementary groups that the client had when it connected; none if unsupported."""
     try:
         raw = client.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
     except OSError:
@@ -230,15 +238,15 @@ def _group_id(group: str | None) -> int | None:
     try:
         return grp.getgrnam(group).gr_gid
     except KeyError as error:
-        raise SocketTaken(f"there is no group {group}", remedy=f"groupadd --system {group}") from error
+        raise SocketTaken(f"unknown group {group}", remedy=f"groupadd --system {group}") from error
 
 
-def _answers(path: Path) -> bool:
-    """Whether somebody listens there. Raises OSError for what is no socket."""
+def _has_listener(path: Path) -> bool:
+    """Return whether a process listens on the path. Raise OSError if it is not a socket."""
     if not path.exists():
         return False
     if not path.is_socket():
-        raise FileExistsError(0, "it is there and is not a socket")
+        raise FileExistsError(0, "the path exists and is not a socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
         probe.settimeout(_ANSWERS_S)
         try:
@@ -248,22 +256,25 @@ def _answers(path: Path) -> bool:
         except TimeoutError:
             return True
         listener, _, _ = _UCRED.unpack(probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    return _lives(listener)
+    return _is_running(listener)
 
 
-def _lives(pid: int) -> bool:
-    """Not one that was killed: what still takes its probes off shares its descriptors, the socket too."""
+def _is_running(pid: int) -> bool:
+    """Return whether the process is running, not exiting.
+
+    After a kill, the processes that detach its probes still hold its descriptors, including the socket.
+    """
     try:
         Path(f"/proc/{pid}/exe").readlink()
     except FileNotFoundError:
-        return pid == 0  # of another pid namespace: nothing is known of it
+        return pid == 0  # in another pid namespace: unknown, so assume that it runs
     except OSError:
         return True
     return True
 
 
-def _refuse(client: socket.socket, words: str) -> None:
-    """One short error, if the client takes it at once."""
+def _refuse(client: socket.socket, reason: str) -> None:
+    """Send an error reply, waiting at most 0.1 s for the client, and disconnect."""
     with suppress(OSError, messages.TooSlow, messages.BadMessage):
-        messages.send(client, {"error": words}, messages.REPLY_BYTES, time.monotonic() + 0.1)
+        messages.send(client, {"error": reason}, messages.REPLY_BYTES, time.monotonic() + 0.1)
     client.close()

@@ -1,4 +1,4 @@
-"""One server that is watched: its collectors, and what outlives them when it is restarted."""
+"""A watched server: its collectors, and the state that is preserved when the server is restarted."""
 
 from __future__ import annotations
 
@@ -32,32 +32,33 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: However long a collector may take, who asks gets an answer within this. The agent waits for half a second.
+#: Seconds after which a reply is sent even if a collector still runs. The agent waits for 0.5 s.
 PATIENCE_S: Final = 0.35
-#: Taking off a server's probes keeps the kernel's lock on all probes for up to 5 s. Those of a process that
-#: is dead cost nothing, so its successor, which often begins at once, gets its own first.
+#: Seconds until the probes of an ended server are detached. Detaching holds the kernel's lock on all probes
+#: for up to 5 s, and probes of a dead process cost nothing, so a restarted server gets its probes first.
 LINGER_S: Final = 10.0
-#: The kind of job that compiles and attaches probes, and that which takes them off.
+#: Kinds of jobs: compile and attach probes; detach them.
 ATTACHING: Final = "attach"
 ENDING: Final = "end"
-#: Single looks are kept for so long: a capture holds the minute before a stall.
-LOOKS_S: Final = 180.0
-#: Log sequence numbers go on by themselves when their server is restarted.
-LASTING: Final = ("redo_written_bytes", "redo_flushed_bytes", "redo_checkpoint_bytes")
+#: Seconds for which single snapshots are stored. A capture includes the minute before a stall.
+SNAPSHOTS_S: Final = 180.0
+#: Counters that the server continues by itself after a restart: log sequence numbers.
+PERSISTENT: Final = ("redo_written_bytes", "redo_flushed_bytes", "redo_checkpoint_bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeSettings:
-    """Which probes (None: those on by default), and what they may cost as a share of the server's CPUs."""
+    """Probe families to attach (None: the default ones), and their budget as a share of the server's CPUs."""
 
     families: frozenset[str] | None = None
     budget: float = DEFAULT_BUDGET
 
 
-class Watch:
-    """All collectors of one server process. ``factories`` make those beyond waits and process, quickly.
+class WatchedServer:
+    """All collectors of one server process. They run on ``workers``.
 
-    Without ``probes`` no code of the server is probed. All of it runs on ``workers``.
+    ``factories`` create the collectors besides waits and process; they must return quickly. Without
+    ``probes`` nothing is attached to the server.
     """
 
     def __init__(
@@ -84,11 +85,11 @@ class Watch:
         self._collectors: list[Collector] = [waits]
         try:
             self._collectors.insert(0, ProcessCollector(target, waits.thread_kinds))
-            self._collectors += [_made(factory, target) for factory in factories]
+            self._collectors += [_create(factory, target) for factory in factories]
             if probes is not None:
                 self._collectors.append(self._prober(probes, waits.thread_kinds))
             self._runner = Runner(self._collectors, workers, str(target.pid))
-        except BaseException:  # it is tried again: no looks may go on for this one
+        except BaseException:  # the sensor tries again, so this attempt must not go on taking snapshots
             self._close_collectors()
             raise
 
@@ -111,26 +112,26 @@ class Watch:
             self._workers.submit(job)
 
     def _own_counters(self) -> Mapping[str, float]:
-        """The server's own counters, as last read from its memory."""
+        """Return the server's own counters as last read from its memory."""
         found = (getattr(collector, "latest", None) for collector in self._collectors)
         return next((latest() for latest in found if latest is not None), {})
 
     def start(self) -> None:
-        """Begin one run of all collectors."""
+        """Start one run of all collectors."""
         self._runner.start()
 
     def outcomes(self) -> list[Outcome]:
-        """What came of it. A server that has ended is down, whatever its collectors say."""
+        """Return the outcomes of the run. A server that has ended is reported as down."""
         outcomes = self._runner.outcomes(PATIENCE_S)
         return outcomes if self.alive else [down(self.target)]
 
     @property
     def alive(self) -> bool:
-        """Whether the process still is there."""
+        """Whether the process still runs."""
         return still_same(self.target)
 
     def probes(self) -> list[dict[str, Any]]:
-        """What the probes say of themselves; empty without any."""
+        """Return the status of each probe; empty if there are none."""
         return [
             row
             for collector in self._collectors
@@ -139,7 +140,7 @@ class Watch:
         ]
 
     def close(self) -> None:
-        """End the collectors. One that fails to end is left to the end of the process."""
+        """Close the collectors, ignoring errors: the kernel releases the rest when the sensor exits."""
         self._runner.close()
         self._close_collectors()
 
@@ -150,68 +151,70 @@ class Watch:
                     close()
 
 
-class Slot:
-    """A named server over all its restarts: counters go on, the hour of profiles and the looks stay."""
+class ServerSlot:
+    """A named server across its restarts: its counters continue, its profiles and snapshots are preserved."""
 
     def __init__(self, target: Target, counters: Collection[str], workers: Workers) -> None:
         self.target = target
         self._workers = workers
         self.profiles = Profiles()
-        self.looks = Looks(LOOKS_S)
-        self.watch: Watch | None = None
+        self.looks = Looks(SNAPSHOTS_S)
+        self.watch: WatchedServer | None = None
         self.ended_at = time.monotonic()
-        self._sums = Accumulator(counters, LASTING)
+        self._accumulator = Accumulator(counters, PERSISTENT)
 
     def end(self) -> None:
-        """We end."""
+        """Stop watching the server, and close its collectors now."""
         watch, self.watch, self.ended_at = self.watch, None, time.monotonic()
         if watch is not None:
             watch.close()
 
     def ended(self) -> None:
-        """The server has ended, by itself. Nothing is pressing: first comes its successor."""
+        """Mark the server as ended. Its collectors are closed after ``LINGER_S``."""
         watch, self.watch, self.ended_at = self.watch, None, time.monotonic()
         if watch is not None:
             job = Job(ENDING, str(watch.target.pid), watch.close)
             self._workers.at(time.monotonic() + LINGER_S, job)
 
-    def outcomes(self, watch: Watch | None, target: Target) -> list[Outcome]:
-        """What came of the run that ``watch`` began, its counters with their past; without, that it is down.
+    def outcomes(self, watch: WatchedServer | None, target: Target) -> list[Outcome]:
+        """Return the outcomes of the run that ``watch`` started, with continued counters; "down" without one.
 
-        ``watch`` and ``target`` are those of one moment: the next server may begin while we ask.
+        ``watch`` and ``target`` were read together: the server may be replaced during the call.
         """
         if watch is None:
             return [down(target)]
-        return [self._go_on(outcome, watch) for outcome in watch.outcomes()]
+        return [self._continued(outcome, watch) for outcome in watch.outcomes()]
 
-    def _go_on(self, outcome: Outcome, watch: Watch) -> Outcome:
-        samples = self._sums.update(outcome.collector, watch.epoch, outcome.samples)
+    def _continued(self, outcome: Outcome, watch: WatchedServer) -> Outcome:
+        samples = self._accumulator.update(outcome.collector, watch.epoch, outcome.samples)
         return replace(outcome, samples=samples, past=added(outcome.samples, samples))
 
 
 def down(target: Target) -> Outcome:
-    """What is said of a server that is not there."""
+    """Return the outcome of a server that has ended."""
     reason = f"gone: process {target.pid} has ended"
     return Outcome(ProcessCollector.name, False, 0.0, (Sample("mysqld_up", 0),), reason)
 
 
-class _Unmade:
-    """In the place of a collector that could not be made: it says why at each run."""
+class _FailedCollector:
+    """Replaces a collector that could not be created; each run fails with the reason."""
 
     timeout = 1.0
 
     def __init__(self, name: str, error: Exception) -> None:
         self.name = name
-        self._why = explain(error)
+        self._reason = explain(error)
 
     def collect(self) -> Iterable[Sample]:
-        raise CollectorFailed(*self._why)
+        raise CollectorFailed(*self._reason)
 
 
-def _made(factory: Factory, target: Target) -> Collector:
+def _create(factory: Factory, target: Target) -> Collector:
     try:
         return factory(target)
-    except Exception as error:  # the others can do without it
+    except Exception as error:  # the other collectors do not need it
         name = str(getattr(factory, "name", getattr(factory, "__name__", "collector")))
-        _log.warning("no collector", extra={"collector": name, "pid": target.pid, "reason": str(error)})
-        return _Unmade(name, error)
+        _log.warning(
+            "cannot create a collector", extra={"collector": name, "pid": target.pid, "reason": str(error)}
+        )
+        return _FailedCollector(name, error)

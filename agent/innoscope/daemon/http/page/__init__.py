@@ -1,1 +1,1 @@
-"""The live page: what the browser gets. ``vendor/libraries.json`` says where its libraries are from."""
+"""The files of the live page. ``vendor/libraries.json`` lists the origin of its libraries."""

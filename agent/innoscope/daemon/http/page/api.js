@@ -1,36 +1,36 @@
-// Asking the agent; nothing else is ever asked.
+// Requests to the agent's HTTP API. The page contacts no other host.
 
-const PATIENCE_MS = 8000;
+const TIMEOUT_MS = 8000;
 
-/** Why there is no answer: `status` is 0 where the agent did not answer at all. */
-export class Unanswered extends Error {
-  constructor(status, words) {
-    super(words);
+/** A failed request. `status` is 0 if the agent did not respond. */
+export class RequestFailed extends Error {
+  constructor(status, message) {
+    super(message);
     this.status = status;
   }
 }
 
-async function ask(path, query = {}) {
-  const asked = Object.entries(query).filter(([, value]) => value !== undefined && value !== "");
-  const address = asked.length ? `${path}?${new URLSearchParams(asked)}` : path;
-  let answer;
+async function request(path, query = {}) {
+  const fields = Object.entries(query).filter(([, value]) => value !== undefined && value !== "");
+  const url = fields.length ? `${path}?${new URLSearchParams(fields)}` : path;
+  let response;
   try {
-    answer = await fetch(address, { signal: AbortSignal.timeout(PATIENCE_MS), credentials: "same-origin" });
+    response = await fetch(url, { signal: AbortSignal.timeout(TIMEOUT_MS), credentials: "same-origin" });
   } catch (error) {
-    throw new Unanswered(0, error.name === "TimeoutError" ? "no answer in time" : "no connection");
+    throw new RequestFailed(0, error.name === "TimeoutError" ? "timeout" : "no connection");
   }
-  const text = await answer.text();
-  if (!answer.ok) throw new Unanswered(answer.status, text.trim() || answer.statusText);
+  const text = await response.text();
+  if (!response.ok) throw new RequestFailed(response.status, text.trim() || response.statusText);
   try {
     return JSON.parse(text);
   } catch {
-    throw new Unanswered(answer.status, "an answer that is not JSON");
+    throw new RequestFailed(response.status, "the response is not JSON");
   }
 }
 
-export const status = () => ask("/api/status");
-export const history = (server, since) => ask("/api/history", { server, since });
-export const flame = (server, from, to) => ask("/api/flame", { server, from, to });
-export const probes = () => ask("/api/probes");
-export const findings = (server) => ask("/api/findings", { server });
-export const incidents = (server) => ask("/api/incidents", { server });
+export const status = () => request("/api/status");
+export const history = (server, since) => request("/api/history", { server, since });
+export const flame = (server, from, to) => request("/api/flame", { server, from, to });
+export const probes = () => request("/api/probes");
+export const findings = (server) => request("/api/findings", { server });
+export const incidents = (server) => request("/api/incidents", { server });

@@ -1,9 +1,9 @@
-// The three charts of an hour: same time, same cursor, same selection.
+// The three charts of the last hour, with a common time axis, cursor and selection.
 
 import { color, onScheme, styled } from "./colors.js";
 import { bytes, clock, number, percent } from "./format.js";
 
-const SHORTEST = 600; // seconds that the time axis shows at least
+const MIN_SPAN = 600; // shortest time axis in seconds
 const ZONES = [
   [0.5, 0.75, "--zone-steady"],
   [0.75, 0.875, "--zone-aggressive"],
@@ -11,7 +11,7 @@ const ZONES = [
 ];
 
 export class Charts {
-  /** `places` are elements by name; `heard` is told of the cursor's time and of times dragged over. */
+  /** `places` maps names to elements. Calls `heard.cursor` with the cursor's time, `heard.selected` after a drag. */
   constructor(places, heard) {
     this.places = places;
     this.heard = heard;
@@ -22,30 +22,30 @@ export class Charts {
     onScheme(() => this.redo());
     const watcher = new ResizeObserver(() => this.resize());
     Object.values(places).forEach((place) => watcher.observe(place));
-    // A click without a drag takes away what shows the selection, not the selection.
+    // uPlot hides the selection on a click without a drag: show it again.
     document.addEventListener("mouseup", () => requestAnimationFrame(() => this.mark(this.marked)));
   }
 
-  /** Draw the hour with these classes; `end` is the agent's time, `keep` seconds before it are told. */
+  /** Draw the hour with these wait classes, up to the agent's time `end` and at most `keep` seconds back. */
   draw(hour, shown, end, keep) {
     this.drawn = [hour, shown, end, keep];
-    const from = Math.max(end - keep, Math.min(hour.oldest - 30, end - SHORTEST));
+    const from = Math.max(end - keep, Math.min(hour.oldest - 30, end - MIN_SPAN));
     this.range = [from, end];
     const data = { threads: stacked(hour.spaced("waits", shown)), ...gauges(hour) };
     const shape = shown.join();
     if (shape !== this.shape || !this.plots.threads) {
       this.plots.threads?.destroy();
-      this.plots.threads = this.plot("threads", threadsLook(shown), data.threads);
+      this.plots.threads = this.plot("threads", threadsStyle(shown), data.threads);
       this.shape = shape;
     } else this.plots.threads.setData(data.threads);
     for (const name of ["dirty", "age"]) {
       if (this.plots[name]) this.plots[name].setData(data[name]);
-      else this.plots[name] = this.plot(name, name === "dirty" ? dirtyLook() : ageLook(), data[name]);
+      else this.plots[name] = this.plot(name, name === "dirty" ? dirtyStyle() : ageStyle(), data[name]);
     }
     this.mark(this.marked);
   }
 
-  /** Show which time is selected: [from, to] or null. */
+  /** Show the selected time range [from, to], or none (null). */
   mark(times) {
     this.marked = times;
     for (const plot of Object.values(this.plots)) {
@@ -56,7 +56,7 @@ export class Charts {
     }
   }
 
-  /** Put the cursor on a moment; null takes it away. */
+  /** Move the cursor to a Unix time; null removes it. */
   point(unix) {
     for (const plot of Object.values(this.plots)) {
       const left = unix === null ? -10 : plot.valToPos(unix, "x");
@@ -78,7 +78,7 @@ export class Charts {
     this.mark(this.marked);
   }
 
-  plot(name, look, data) {
+  plot(name, style, data) {
     const place = this.places[name];
     const plot = new uPlot(
       {
@@ -92,15 +92,15 @@ export class Charts {
           sync: { key: "hour", setSeries: false, scales: ["x", null] },
         },
         select: { show: true },
-        scales: { x: { range: () => this.range }, y: { range: look.range } },
+        scales: { x: { range: () => this.range }, y: { range: style.range } },
         axes: [
           axis({ values: (_, times) => times.map((time) => clock(time, false)), size: 24, space: 64 }),
-          axis({ values: (_, values) => values.map(look.show), size: 58, space: 26, incrs: look.steps }),
+          axis({ values: (_, values) => values.map(style.show), size: 58, space: 26, incrs: style.steps }),
         ],
-        series: [{}, ...look.series],
-        bands: look.bands,
+        series: [{}, ...style.series],
+        bands: style.bands,
         hooks: {
-          drawAxes: look.under ? [look.under] : [],
+          drawAxes: style.under ? [style.under] : [],
           setCursor: name === "threads" ? [(one) => this.heard.cursor(timeAt(one, one.cursor.left))] : [],
           setSelect: [(one) => this.dragged(one)],
         },
@@ -108,7 +108,7 @@ export class Charts {
       data,
       place,
     );
-    byTouch(plot, (one) => this.dragged(one));
+    selectByTouch(plot, (one) => this.dragged(one));
     return plot;
   }
 
@@ -137,7 +137,7 @@ function axis(more) {
   };
 }
 
-/** Values on top of each other, the last class below: each series is the upper edge of its class. */
+/** Stack the columns, the last class at the bottom: each series is the upper edge of its class. */
 function stacked([at, ...columns]) {
   const found = [];
   let below = new Array(at.length).fill(0);
@@ -148,7 +148,7 @@ function stacked([at, ...columns]) {
   return [at, ...found];
 }
 
-function threadsLook(shown) {
+function threadsStyle(shown) {
   const series = shown
     .map((wait) => ({
       stroke: color(wait),
@@ -176,13 +176,13 @@ const edge = (name) => ({ stroke: () => styled(name), width: 1.5, points: { show
 const last = (column) => column.findLast((value) => value !== null);
 const largest = (column) => column.reduce((most, value) => Math.max(most, value ?? 0), 0);
 
-function dirtyLook() {
+function dirtyStyle() {
   return {
     series: [
       { ...edge("--dirty"), fill: () => styled("--dirty-fill") },
       { ...edge("--limit"), dash: [5, 4] },
     ],
-    // The limit is in the picture where it is near enough to matter.
+    // Include the limit in the y axis only if the values come near it.
     range: (plot) => {
       const [, ratios, limits] = plot.data;
       const [peak, limit] = [largest(ratios), largest(limits)];
@@ -195,7 +195,7 @@ function dirtyLook() {
   };
 }
 
-function ageLook() {
+function ageStyle() {
   return {
     series: [
       { ...edge("--age"), fill: () => styled("--age-fill") },
@@ -212,7 +212,7 @@ function ageLook() {
   };
 }
 
-/** The zones of the checkpoint age, as far as they are in the picture. */
+/** Draw the visible part of the checkpoint age's zones. */
 function zones(plot) {
   const most = last(plot.data[2]);
   if (!most) return;
@@ -229,8 +229,8 @@ function zones(plot) {
   ctx.restore();
 }
 
-/** A finger selects as a mouse does; up and down still scroll the page (touch-action in the style). */
-function byTouch(plot, done) {
+/** Select by touch as with a mouse. Vertical moves scroll the page (touch-action in the style sheet). */
+function selectByTouch(plot, done) {
   let began = null;
   const place = (event) => event.clientX - plot.over.getBoundingClientRect().left;
   plot.over.addEventListener("pointerdown", (event) => {

@@ -1,4 +1,4 @@
-// One colour for each wait class, by what it is about; the same in charts, tables and the flame graph.
+// The colour of each wait class, similar for related classes, in charts, tables and the flame graph.
 // [hue, saturation, lightness]: dark text is readable on all of them.
 
 const FAMILIES = {
@@ -38,7 +38,7 @@ const FAMILIES = {
   other: [40, 16, 72],
 };
 
-/** Classes of threads that wait for work: most of a server's threads, and rarely what one looks for. */
+/** Classes of threads that wait for work. They are hidden by default. */
 export const IDLE = new Set(["idle", "background_idle"]);
 
 function hashed(text) {
@@ -53,7 +53,7 @@ function parts(wait) {
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-/** The colour of a class, calmer on a dark page. */
+/** Return the colour of a class, less bright in dark mode. */
 export function color(wait, lighter = 0) {
   const [hue, saturation, lightness] = parts(wait);
   return dark.matches
@@ -61,17 +61,17 @@ export function color(wait, lighter = 0) {
     : `hsl(${hue} ${saturation}% ${lightness + lighter}%)`;
 }
 
-/** That of one function of a stack of the class: a shade lighter or not, always the same for a name. */
+/** Return the colour of a function in a stack of the class: a lightness that depends on its name. */
 export function shade(wait, name) {
   return color(wait, hashed(name) % 7);
 }
 
-/** A colour of the page's style, as it is now: "--line". */
+/** Return the current value of a CSS variable, for example "--line". */
 export function styled(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-/** Call when the browser goes from light to dark or back. */
+/** Call `then` when the browser switches between light and dark mode. */
 export function onScheme(then) {
   dark.addEventListener("change", then);
 }

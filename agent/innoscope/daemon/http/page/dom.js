@@ -1,9 +1,9 @@
-// Elements of text: nothing that a server says is ever taken for markup.
+// Create elements from text. Text from servers is never interpreted as markup.
 
-/** The element with that id. */
+/** Return the element with that id. */
 export const by = (id) => document.getElementById(id);
 
-/** An element; properties by name ("class", "onclick", aria-…), children are elements or text. */
+/** Create an element with properties by name ("class", "onclick", aria-…). Children are elements or text. */
 export function el(name, properties = {}, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(properties)) {
@@ -18,7 +18,7 @@ export function el(name, properties = {}, ...children) {
 
 const plain = (child) => (child instanceof Node ? child : String(child));
 
-/** Put these in the place of what is there, unless it would look the same: focus and selections stay. */
+/** Replace the children, unless they are equal to the present ones, which preserves focus and selection. */
 export function fill(place, ...children) {
   const next = el("div", {}, ...children);
   if (next.childNodes.length === place.childNodes.length) {
@@ -28,12 +28,12 @@ export function fill(place, ...children) {
   place.replaceChildren(...next.childNodes);
 }
 
-/** Set text if it changed: what is read aloud is not read twice. */
+/** Set the text only if it changed, so that screen readers do not repeat it. */
 export function say(place, text) {
   if (place.textContent !== text) place.textContent = text;
 }
 
-/** A table: caption for who cannot see it, headings ("n" in front: numbers), rows of cells. */
+/** Create a table. The caption is for screen readers; a heading that starts with "n:" is a numeric column. */
 export function table(caption, headings, rows, properties = {}) {
   const kinds = headings.map((heading) => (heading.startsWith("n:") ? "n" : undefined));
   const heads = headings.map((heading, index) =>

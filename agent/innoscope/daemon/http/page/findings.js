@@ -1,4 +1,4 @@
-// What is wrong with a server, as `innoscope diagnose` says it, and the files of stalls that were captured.
+// The findings of `innoscope diagnose` for a server, and its incident files.
 
 import { el, fill, say, table } from "./dom.js";
 import { bytes, moment } from "./format.js";
@@ -6,26 +6,26 @@ import { bytes, moment } from "./format.js";
 const URGENT = 75;
 const FUNCTIONS = 7;
 
-const unfolded = new Set(); // findings whose reasons are being read: numbers change under them
-let reader = ""; // the server that they are of
+const unfolded = new Set(); // names of findings that are open; they stay open when the list is redrawn
+let shownServer = ""; // the server whose findings are shown
 
-/** The verdict on a server's last minute, `why` instead of it where there is none. */
-export function findings(place, about, told, why) {
-  if (told?.name !== reader) unfolded.clear();
-  reader = told?.name ?? "";
-  if (!told?.findings) {
+/** Show the findings of a server's last minute, or the reason `why` there are none. */
+export function findings(place, about, verdict, why) {
+  if (verdict?.name !== shownServer) unfolded.clear();
+  shownServer = verdict?.name ?? "";
+  if (!verdict?.findings) {
     say(about, "");
-    fill(place, el("p", { class: "dim" }, why || told?.why || "They are being judged."));
+    fill(place, el("p", { class: "dim" }, why || verdict?.why || "Diagnosing…"));
     return;
   }
-  const unknown = told.rules - told.checked;
-  say(about, `of the last minute · ${told.checked} of ${told.rules} checks`);
+  const unknown = verdict.rules - verdict.checked;
+  say(about, `of the last minute · ${verdict.checked} of ${verdict.rules} checks`);
   fill(
     place,
-    told.findings.length
-      ? el("ol", { class: "findings" }, ...told.findings.map(finding))
-      : el("p", { class: "good" }, unknown ? "Nothing wrong was found." : "Nothing is wrong."),
-    told.cannot_tell.length ? cannotTell(told.cannot_tell) : null,
+    verdict.findings.length
+      ? el("ol", { class: "findings" }, ...verdict.findings.map(finding))
+      : el("p", { class: "good" }, unknown ? "No problem found." : "No problems."),
+    verdict.cannot_tell.length ? notChecked(verdict.cannot_tell) : null,
   );
 }
 
@@ -51,7 +51,7 @@ function blocked(one) {
   ]);
 }
 
-/** Why it happens and what to do, folded until somebody wants it. */
+/** Show the reasons and remedies of a finding, folded by default. */
 function reasons(one) {
   const toggle = (event) => unfolded[event.target.open ? "add" : "delete"](one.name);
   const toggles = one.toggles.map((name) =>
@@ -67,21 +67,21 @@ function reasons(one) {
   );
 }
 
-function cannotTell(groups) {
+function notChecked(groups) {
   const rows = groups.map(({ source, words, findings: names }) => {
-    const untold = names.join(", ").replaceAll("_", " ");
-    return el("li", {}, `${source.replaceAll("_", " ")}: ${words}, so not told: ${untold}`);
+    const unchecked = names.join(", ").replaceAll("_", " ");
+    return el("li", {}, `${source.replaceAll("_", " ")}: ${words}, so not checked: ${unchecked}`);
   });
   const toggle = (event) => unfolded[event.target.open ? "add" : "delete"]("");
   return el(
     "details",
     { class: "dim", open: unfolded.has(""), ontoggle: toggle },
-    el("summary", {}, "What could not be told"),
+    el("summary", {}, "Not checked"),
     el("ul", {}, ...rows),
   );
 }
 
-/** Files of stalls, the newest first. */
+/** Show the list of incident files, newest first. */
 export function incidents(place, rows) {
   const lines = rows.map((one) => [
     moment(one.at),

@@ -1,18 +1,18 @@
-// The stacks of a time as a flame graph: roots on top, coloured by wait class, to be walked through by keys.
+// Flame graph of the stacks of a time range: roots on top, coloured by wait class, with keyboard navigation.
 
 import { shade } from "./colors.js";
 import { average, percent } from "./format.js";
 
 const CELL = 18;
-const SMALLEST = 1.5; // pixels below which a frame is left out
+const MIN_WIDTH = 1.5; // narrower frames (in pixels) are omitted
 
-/** Stacks of /api/flame, without some classes, as a tree that counts threads over all looks. */
-export function grow(told, hidden, label) {
+/** Convert the stacks of /api/flame to a tree of thread counts, without the hidden classes. */
+export function buildTree(profile, hidden, label) {
   const root = { name: "all threads", wait: "", value: 0, children: new Map() };
-  for (const [wait, threads, mark, ...frames] of told.stacks) {
-    const id = told.waits[wait];
+  for (const [wait, threads, mark, ...frames] of profile.stacks) {
+    const id = profile.waits[wait];
     if (hidden.has(id)) continue;
-    const path = frames.map((name) => told.names[name]).reverse();
+    const path = frames.map((name) => profile.names[name]).reverse();
     if (!path.length) path.push("[no frames]");
     let node = root;
     node.value += threads;
@@ -32,7 +32,7 @@ function listed(node) {
 }
 
 export class Flame {
-  /** `details` and `found` are elements for what is pointed at and for the result of a search. */
+  /** `details` shows the frame under the pointer, `found` the result of a search. */
   constructor(place, details, found) {
     Object.assign(this, { place, details, found, here: null, term: "", zoomed: false });
     place.addEventListener("keydown", (event) => this.key(event));
@@ -40,7 +40,7 @@ export class Flame {
     new ResizeObserver(() => this.fit()).observe(place);
   }
 
-  /** Whether somebody is at work in it, so that it had better stay as it is. */
+  /** Whether the user is interacting with the graph; then it is not redrawn. */
   get used() {
     return this.zoomed || this.term !== "" || this.place.matches(":hover, :focus");
   }
@@ -57,7 +57,7 @@ export class Flame {
       .cellHeight(CELL)
       .inverted(true)
       .transitionDuration(0)
-      .minFrameSize(SMALLEST)
+      .minFrameSize(MIN_WIDTH)
       .sort(false)
       .setColorMapper((node) =>
         node.highlight
@@ -88,7 +88,7 @@ export class Flame {
     return `${average(value / this.looks)} threads, ${percent(value / (this.total || 1))}`;
   }
 
-  /** Highlight functions whose name has this in it. */
+  /** Highlight the functions whose name contains the term. */
   search(term) {
     this.term = term.trim().toLowerCase();
     this.found.textContent = "";
@@ -116,7 +116,7 @@ export class Flame {
     const here = this.here ?? this.root();
     const siblings = here?.parent?.children ?? [here];
     const beside = (by) => siblings[siblings.indexOf(here) + by];
-    const ways = {
+    const actions = {
       ArrowDown: () => this.go(this.here ? here.children?.[0] : here),
       ArrowUp: () => this.go(here.parent),
       ArrowRight: () => this.go(beside(1)),
@@ -125,12 +125,12 @@ export class Flame {
       Enter: () => this.chart.zoomTo(here),
       Escape: () => this.chart.resetZoom(),
     };
-    if (!this.chart || !ways[event.key] || event.ctrlKey || event.altKey || event.metaKey) return;
+    if (!this.chart || !actions[event.key] || event.ctrlKey || event.altKey || event.metaKey) return;
     event.preventDefault();
-    ways[event.key]();
+    actions[event.key]();
   }
 
-  /** Stand on a frame and say what it is; null for none. */
+  /** Select a frame and describe it; null selects none. */
   go(node) {
     if (node === undefined) return;
     this.here = node;

@@ -1,8 +1,8 @@
-// Numbers and times as a person reads them.
+// Format numbers and times.
 
 const known = (value) => value !== null && value !== undefined && !Number.isNaN(value);
 
-/** 1,234 or 12.3 or 0.45: as many digits as help. */
+/** Format as 1,234 or 12.3 or 0.45: at most three significant digits after the point. */
 export function number(value) {
   if (!known(value)) return "–";
   const size = Math.abs(value);
@@ -10,7 +10,7 @@ export function number(value) {
   return value.toLocaleString("en", { maximumFractionDigits: digits });
 }
 
-/** 1,234 or 12.3 or 4.0: averages below each other. */
+/** Format as 1,234 or 12.3 or 4.0, for columns of averages. */
 export function average(value) {
   if (!known(value)) return "–";
   const digits = Math.abs(value) >= 99.95 ? 0 : 1;
@@ -19,14 +19,14 @@ export function average(value) {
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 
-/** 12.3 MiB. */
+/** Format bytes as 12.3 MiB. */
 export function bytes(value) {
   if (!known(value)) return "–";
   const power = value < 1 ? 0 : Math.min(UNITS.length - 1, Math.floor(Math.log2(value) / 10));
   return `${number(value / 1024 ** power)} ${UNITS[power]}`;
 }
 
-/** 12.3 %. */
+/** Format a ratio as 12.3 %. */
 export function percent(ratio, digits = 1) {
   if (!known(ratio)) return "–";
   const size = { minimumFractionDigits: digits, maximumFractionDigits: digits };
@@ -35,20 +35,20 @@ export function percent(ratio, digits = 1) {
 
 const two = (value) => String(value).padStart(2, "0");
 
-/** 14:03:20 of this browser's clock. */
+/** Format a Unix time as 14:03:20 in the browser's time zone. */
 export function clock(unix, seconds = true) {
   const at = new Date(unix * 1000);
   const text = `${two(at.getHours())}:${two(at.getMinutes())}`;
   return seconds ? `${text}:${two(at.getSeconds())}` : text;
 }
 
-/** 2026-11-21 14:03. */
+/** Format a Unix time as 2026-11-21 14:03. */
 export function moment(unix) {
   const at = new Date(unix * 1000);
   return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock(unix, false)}`;
 }
 
-/** 50 s, 12 min, 3 h, 5 d. */
+/** Format seconds as 50 s, 12 min, 3 h or 5 d. */
 export function span(seconds) {
   if (seconds < 100) return `${Math.round(seconds)} s`;
   if (seconds < 6000) return `${Math.round(seconds / 60)} min`;

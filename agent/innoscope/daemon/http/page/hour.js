@@ -1,6 +1,6 @@
-// The hour of one server as the agent told it: merged as it grows, and made ready to be drawn.
+// The last hour of one server: merge the agent's responses, and prepare them for the charts.
 
-/** Seconds that a row of threads is an average over; rows are further apart only where nobody looked. */
+/** Seconds that a row of thread counts averages. Intervals without snapshots have no row. */
 export const STEP = 10;
 
 export class Hour {
@@ -10,32 +10,32 @@ export class Hour {
     this.classes = {};
   }
 
-  /** Take in an answer of /api/history: all rows, or those since `newest`. */
-  take(told, keep) {
-    this.classes = told.classes;
-    append(this.waits, told.waits.at, told.waits.threads, 0);
-    append(this.gauges, told.gauges.at, told.gauges.values, null);
+  /** Add a response of /api/history, and drop rows older than `keep` seconds. */
+  add(response, keep) {
+    this.classes = response.classes;
+    append(this.waits, response.waits.at, response.waits.threads, 0);
+    append(this.gauges, response.gauges.at, response.gauges.values, null);
     const end = Math.max(this.newest, 0);
     for (const rows of [this.waits, this.gauges]) cut(rows, end - keep);
   }
 
-  /** Unix time of the newest row; what to ask from next. */
+  /** Unix time of the newest row. */
   get newest() {
     return Math.max(this.waits.at.at(-1) ?? 0, this.gauges.at.at(-1) ?? 0);
   }
 
-  /** From where to ask: threads come later than gauges, and a row more than once does no harm. */
+  /** Start of the next request. Threads arrive later than gauges; rows already present are skipped. */
   get since() {
     const newest = [this.waits, this.gauges].map((rows) => rows.at.at(-1) ?? 1);
     return Math.min(...newest) - 1;
   }
 
-  /** When there is the first row. */
+  /** Unix time of the first row. */
   get oldest() {
     return Math.min(this.waits.at[0] ?? Infinity, this.gauges.at[0] ?? Infinity);
   }
 
-  /** Classes that were seen, in the order of the catalog. */
+  /** Return the wait classes that occurred, in the order of the catalog. */
   seen() {
     const known = Object.keys(this.classes);
     const place = (wait) => (known.includes(wait) ? known.indexOf(wait) : known.length);
@@ -52,7 +52,7 @@ export class Hour {
     return this.classes[wait]?.about ?? "";
   }
 
-  /** {now, mean, peak} of a class. */
+  /** Return {now, mean, peak} of a class. */
   summary(wait) {
     const values = this.waits.columns.get(wait) ?? [];
     const sum = values.reduce((total, value) => total + value, 0);
@@ -63,13 +63,13 @@ export class Hour {
     };
   }
 
-  /** The row of threads of a moment, -1 where nobody looked. */
+  /** Return the row of thread counts at a Unix time, -1 if there is none. */
   rowAt(unix) {
     const start = Math.floor(unix / STEP) * STEP;
     return this.waits.at.indexOf(start);
   }
 
-  /** Times of the middle of each step and values by column, with a gap where rows are missing. */
+  /** Return the middle of each step and the values by column, with a null where rows are missing. */
   spaced(kind, names) {
     const rows = this[kind];
     const columns = names.map((name) => rows.columns.get(name) ?? []);

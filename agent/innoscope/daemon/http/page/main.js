@@ -1,27 +1,27 @@
-// The live page: asks the agent every few seconds, and draws what it says.
+// The live page: request the agent's data every few seconds, and draw it.
 
 import * as api from "./api.js";
 import { Charts } from "./charts.js";
 import { IDLE, onScheme } from "./colors.js";
 import { by, el, fill, say } from "./dom.js";
 import * as found from "./findings.js";
-import { Flame, grow } from "./flame.js";
+import { Flame, buildTree } from "./flame.js";
 import { clock, number, span } from "./format.js";
 import { Hour, STEP } from "./hour.js";
 import { Spans } from "./spans.js";
 import * as tables from "./tables.js";
 import * as words from "./words.js";
 
-const FIRST_WAIT = 2; // seconds until the next try when the agent does not answer; doubled up to
-const LONGEST_WAIT = 30;
-const STACKS_EVERY = 3; // steps: stacks that follow the clock need not follow every one
+const FIRST_WAIT = 2; // seconds until the next attempt if the agent does not respond; doubled up to MAX_WAIT
+const MAX_WAIT = 30;
+const STACKS_EVERY = 3; // steps between two requests for stacks
 const FORMATS = ["text", "tree", "folded", "json", "speedscope", "pprof", "html"];
 
 const page = {
   status: null,
   server: "",
   hour: new Hour(),
-  told: null,
+  profile: null,
   hidden: new Set(IDLE),
   cursorRow: -1,
   wait: FIRST_WAIT,
@@ -30,8 +30,8 @@ const page = {
   own: null,
   timer: 0,
   again: 0,
-  asked: 0,
-  lead: wanted().show === "findings", // where alerts lead to
+  stacksRequests: 0,
+  lead: wanted().show === "findings", // links in alerts jump to the findings
 };
 
 const flame = new Flame(by("flame"), by("details"), by("found"));
@@ -49,16 +49,17 @@ function label(wait) {
   return page.hour.label(wait);
 }
 
-// ── asking ──────────────────────────────────────────────────────────────────────────────────────────
+// ── requests ───────────────────────────────────────────────────────
 
 async function round() {
   clearTimeout(page.timer);
   try {
     page.status = await api.status();
     arrived();
-    if (server()) await askHistory();
+    if (server()) await fetchHistory();
     show();
-    if (page.steps++ % STACKS_EVERY === 0) await Promise.all([followStacks(), askProbes(), askFindings()]);
+    if (page.steps++ % STACKS_EVERY === 0)
+      await Promise.all([refreshStacks(), fetchProbes(), fetchFindings()]);
     page.wait = FIRST_WAIT;
     later(page.status.step_seconds);
   } catch (error) {
@@ -77,7 +78,7 @@ function arrived() {
   document.body.classList.remove("stale");
   const loaded = new URL(import.meta.url).pathname.split("/")[2];
   if (page.status.page !== loaded && !sessionStorage.getItem(page.status.page)) {
-    sessionStorage.setItem(page.status.page, "seen"); // once: a proxy may give us an old page for ever
+    sessionStorage.setItem(page.status.page, "seen"); // reload once only: a proxy may keep serving an old page
     location.reload();
   }
   const names = page.status.servers.map((one) => one.name);
@@ -85,39 +86,39 @@ function arrived() {
     choose(names.includes(wanted().server) ? wanted().server : (names[0] ?? ""), false);
 }
 
-async function askHistory() {
-  const asked = page.server;
-  const told = await api.history(asked, page.hour.since || undefined);
-  if (asked === page.server) page.hour.take(told, page.status.keep_seconds);
+async function fetchHistory() {
+  const name = page.server;
+  const response = await api.history(name, page.hour.since || undefined);
+  if (name === page.server) page.hour.add(response, page.status.keep_seconds);
 }
 
-async function askStacks() {
+async function fetchStacks() {
   if (!page.status?.stacks.served || !server()) return showStacks();
-  if (!page.hour.waits.at.length) return showStacks("No stacks yet: they are told ten seconds at a time.");
-  const mine = ++page.asked;
-  const asked = spans.text;
-  const [from, to] = spans.asked(page.status.now);
-  let told = null;
+  if (!page.hour.waits.at.length) return showStacks("No stacks yet: they arrive every ten seconds.");
+  const id = ++page.stacksRequests;
+  const range = spans.text;
+  const [from, to] = spans.bounds(page.status.now);
+  let profile = null;
   let why = "";
   try {
-    told = await api.flame(page.server, from.toFixed(3), to.toFixed(3));
+    profile = await api.flame(page.server, from.toFixed(3), to.toFixed(3));
   } catch (error) {
     why = error.message;
   }
-  if (mine !== page.asked) return undefined;
-  page.told = told && { ...told, asked };
+  if (id !== page.stacksRequests) return undefined;
+  page.profile = profile && { ...profile, range };
   return showStacks(why);
 }
 
-function followStacks() {
+function refreshStacks() {
   const read = flame.used || by("top").querySelector("details[open]");
-  return !page.told || (!spans.times && !read) ? askStacks() : undefined;
+  return !page.profile || (!spans.times && !read) ? fetchStacks() : undefined;
 }
 
-async function askProbes() {
+async function fetchProbes() {
   if (!by("probes").open || !server()) return;
   if (!page.status.sensor.up) {
-    fill(by("probes-table"), el("p", { class: "dim" }, "The sensor tells of them, and it does not answer."));
+    fill(by("probes-table"), el("p", { class: "dim" }, "Not available: the sensor does not respond."));
     return;
   }
   try {
@@ -127,21 +128,21 @@ async function askProbes() {
   }
 }
 
-async function askFindings() {
+async function fetchFindings() {
   const { stacks } = page.status;
-  const asked = page.server;
+  const name = page.server;
   if (!server()) return;
-  let [told, why, files] = [null, `Not shown: ${stacks.why}.`, []];
+  let [verdict, why, files] = [null, `Not shown: ${stacks.why}.`, []];
   if (stacks.served) {
     try {
-      told = await api.findings(asked);
-      files = (await api.incidents(asked)).incidents;
+      verdict = await api.findings(name);
+      files = (await api.incidents(name)).incidents;
     } catch (error) {
       why = error.message;
     }
   }
-  if (asked !== page.server) return;
-  found.findings(by("findings-list"), by("findings-about"), told, why);
+  if (name !== page.server) return;
+  found.findings(by("findings-list"), by("findings-about"), verdict, why);
   found.incidents(by("incidents"), files);
   by("incidents").hidden = !files.length;
   if (page.lead) {
@@ -152,31 +153,31 @@ async function askFindings() {
 }
 
 function failed(error) {
-  if (!(error instanceof api.Unanswered)) console.error(error);
+  if (!(error instanceof api.RequestFailed)) console.error(error);
   document.body.classList.add("stale");
   const since = page.answered ? ` since ${clock(page.answered / 1000)}` : "";
-  const words = error.status
-    ? `answers with ${error.status}: ${error.message}`
-    : `does not answer${since} (${error.message})`;
+  const problem = error.status
+    ? `responds with ${error.status}: ${error.message}`
+    : `does not respond${since} (${error.message})`;
   by("live").hidden = false;
-  by("said").replaceChildren(
+  by("banners").replaceChildren(
     el(
       "p",
       { class: "banner bad", role: "alert" },
-      `The agent at ${location.host} ${words}. `,
-      page.answered ? "What is below is from before. " : "",
-      "It is asked again ",
+      `The agent at ${location.host} ${problem}. `,
+      page.answered ? "The data below is not current. " : "",
+      "Next attempt ",
       el("span", { id: "again" }),
       " ",
       el("button", { type: "button", onclick: round }, "Now"),
     ),
   );
   later(page.wait);
-  page.wait = Math.min(LONGEST_WAIT, page.wait * 2);
+  page.wait = Math.min(MAX_WAIT, page.wait * 2);
   tick();
 }
 
-// ── choosing ────────────────────────────────────────────────────────────────────────────────────────
+// ── selection ───────────────────────────────────────────────────────
 
 function wanted() {
   return Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
@@ -187,10 +188,10 @@ function remember() {
   history.replaceState(null, "", `#${chosen}`);
 }
 
-function choose(name, ask = true) {
-  Object.assign(page, { server: name, hour: new Hour(), told: null, cursorRow: -1, steps: 0 });
+function choose(name, fetch = true) {
+  Object.assign(page, { server: name, hour: new Hour(), profile: null, cursorRow: -1, steps: 0 });
   found.findings(by("findings-list"), by("findings-about"), null);
-  if (ask) {
+  if (fetch) {
     spans.follow(spans.last);
     round();
   }
@@ -211,7 +212,7 @@ function classesChanged() {
 function stacksChanged() {
   remember();
   showSpan();
-  askStacks();
+  fetchStacks();
 }
 
 function pointed(unix) {
@@ -221,19 +222,19 @@ function pointed(unix) {
   showClasses();
 }
 
-// ── showing ─────────────────────────────────────────────────────────────────────────────────────────
+// ── display ───────────────────────────────────────────────────────
 
 function show() {
   by("live").hidden = false;
   const { servers, sensor } = page.status;
   fill(
-    by("said"),
+    by("banners"),
     sensor.up
       ? null
       : el(
           "p",
           { class: "banner bad", role: "alert" },
-          `No sensor, so no stacks and no probes: ${sensor.words}`,
+          `No sensor, so no stacks or probes: ${sensor.words}`,
         ),
     servers.length
       ? null
@@ -241,7 +242,7 @@ function show() {
           "p",
           { class: "banner" },
           "No mysqld or mariadbd is running on this host. ",
-          "One that starts is found within seconds; one that runs may be left out by only_named.",
+          "A new server is found within seconds. If one is running, check only_named in the configuration.",
         ),
   );
   by("live").classList.toggle("nothing", !servers.length);
@@ -311,32 +312,32 @@ function showGauges(one) {
 }
 
 function showStacks(why = "") {
-  const { status, told, hidden } = page;
+  const { status, profile, hidden } = page;
   if (!status) return;
   const refused = status.stacks.served ? why : `Not shown: ${status.stacks.why}.`;
   by("no-stacks").hidden = !refused;
   by("choice").hidden = !status.stacks.served;
   say(by("no-stacks"), refused);
-  by("with-stacks").hidden = Boolean(refused) || !told;
+  by("with-stacks").hidden = Boolean(refused) || !profile;
   showSpan();
-  if (refused || !told) return;
-  const tree = grow(told, hidden, label);
+  if (refused || !profile) return;
+  const tree = buildTree(profile, hidden, label);
   by("drawn").hidden = !tree.value;
-  if (tree.value) flame.draw(tree, told.looks);
-  tables.stacks(by("top"), told, hidden, label);
+  if (tree.value) flame.draw(tree, profile.looks);
+  tables.stacks(by("top"), profile, hidden, label);
 }
 
-/** Which time it is, and where to get the same in other formats. */
+/** Show the time range of the stacks, and links to the same stacks in other formats. */
 function showSpan() {
-  const { status, told } = page;
+  const { status, profile } = page;
   const served = status?.stacks.served;
-  fill(by("raw"), ...(served ? ["The same as ", ...links()] : []));
-  const looks = told?.asked === spans.text ? ` · ${number(told.looks)} looks` : " · …";
-  say(by("stacks-about"), served ? spans.words() + looks : "");
+  fill(by("raw"), ...(served ? ["Download: ", ...links()] : []));
+  const snapshots = profile?.range === spans.text ? ` · ${number(profile.looks)} snapshots` : " · …";
+  say(by("stacks-about"), served ? spans.words() + snapshots : "");
 }
 
 function links() {
-  const [from, to] = spans.times ? spans.asked(0) : [`-${spans.last}s`, "now"];
+  const [from, to] = spans.times ? spans.bounds(0) : [`-${spans.last}s`, "now"];
   return FORMATS.flatMap((format, index) => {
     const query = new URLSearchParams({ server: page.server, from, to, format });
     return [index ? " · " : "", el("a", { href: `/api/stacks?${query}` }, format)];
@@ -357,22 +358,22 @@ function showOwn() {
   by("links").querySelector("a").setAttribute("href", path);
 }
 
-/** What the clock changes by itself. */
+/** Update what depends on the clock, once per second. */
 function tick() {
   const ago = page.answered ? Math.max(0, Math.round((Date.now() - page.answered) / 1000)) : 0;
   const stale = document.body.classList.contains("stale");
   const sensor = page.status?.sensor.up;
   say(
     by("state"),
-    stale ? "agent: no answer" : sensor === undefined ? "" : sensor ? "sensor answers" : "no sensor",
+    stale ? "agent: no response" : sensor === undefined ? "" : sensor ? "sensor: ok" : "no sensor",
   );
   by("state").className = stale || sensor === false ? "bad" : "good";
-  by("state").title = page.answered ? `asked ${span(ago)} ago` : "";
+  by("state").title = page.answered ? `updated ${span(ago)} ago` : "";
   const again = document.getElementById("again");
   if (again) say(again, `in ${Math.max(0, Math.ceil((page.again - Date.now()) / 1000))} s.`);
 }
 
-// ── beginning ───────────────────────────────────────────────────────────────────────────────────────
+// ── start ───────────────────────────────────────────────────────
 
 for (const name of ["threads", "dirty", "age"]) {
   const chart = by(`${name}-chart`);
@@ -389,7 +390,7 @@ by("idle").addEventListener("change", (event) => {
   classesChanged();
 });
 by("find").addEventListener("input", (event) => flame.search(event.target.value));
-by("probes").addEventListener("toggle", askProbes);
+by("probes").addEventListener("toggle", fetchProbes);
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden && page.again && Date.now() > page.again - 1000) round();
 });

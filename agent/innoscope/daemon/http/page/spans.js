@@ -1,4 +1,4 @@
-// Which time the stacks are of: the last minutes, or what was selected in a chart by mouse, finger or keys.
+// The time range of the stacks: the last minutes, or a selection in a chart (mouse, touch or keyboard).
 
 import { el, say } from "./dom.js";
 import { average, clock, span } from "./format.js";
@@ -10,10 +10,10 @@ const LAST = [
   [900, "15 min"],
   [3600, "1 hour"],
 ];
-const PAUSE_MS = 350; // after the last key, before the stacks are asked for
+const PAUSE_MS = 350; // between the last key press and the request for stacks
 
 export class Spans {
-  /** `heard.changed` is called with the choice settled, `heard.marked` while it is being made. */
+  /** Calls `heard.marked` while the range changes and `heard.changed` when it is final. */
   constructor(place, heard) {
     this.heard = heard;
     this.last = 300;
@@ -36,13 +36,13 @@ export class Spans {
     this.show();
   }
 
-  /** The last so many seconds, going on as time goes on. */
+  /** Show the last `seconds`, continuously updated. */
   follow(seconds) {
     [this.last, this.times, this.anchor] = [seconds, null, null];
     this.settle();
   }
 
-  /** From here to there, in whole steps: what was looked at in them is told, and nothing else. */
+  /** Select a fixed range, extended to whole steps. */
   select(from, to, settled = true) {
     const first = Math.floor(from / STEP) * STEP;
     this.times = [first, Math.max(first + STEP, Math.ceil(to / STEP) * STEP)];
@@ -68,12 +68,12 @@ export class Spans {
     );
   }
 
-  /** [from, to] to ask for, the end of the last step left out: it is the next one's beginning. */
-  asked(now) {
+  /** Return [from, to] for a request, excluding the end, where the next step begins. */
+  bounds(now) {
     return this.times ? [this.times[0], this.times[1] - 0.001] : [now - this.last, now];
   }
 
-  /** For the address of the page, and back. */
+  /** The range as text, for the page's URL. */
   get text() {
     return this.times ? this.times.join("-") : String(this.last);
   }
@@ -91,7 +91,7 @@ export class Spans {
     return `${clock(from)} – ${clock(to)} (${span(to - from)})`;
   }
 
-  /** Keys on a chart: arrows move a cursor, with Shift they select, Enter takes the step, Escape lets go. */
+  /** Handle keys on a chart: arrows move the cursor (Shift: select), Enter selects a step, Escape resets. */
   keys(chart, charts, hour, place) {
     chart.addEventListener("keydown", (event) => {
       const by = { ArrowLeft: -1, ArrowRight: 1, PageUp: -6, PageDown: 6 }[event.key];
@@ -128,11 +128,11 @@ export class Spans {
     }
   }
 
-  /** What there is under the cursor, for who cannot see it. */
+  /** Describe the values under the cursor, for screen readers. */
   spoken(hour) {
     if (!this.cursor) return "";
     const row = hour.rowAt(this.cursor);
-    const told =
+    const values =
       row < 0
         ? []
         : hour
@@ -142,6 +142,6 @@ export class Spans {
             .sort((a, b) => b[1] - a[1])
             .slice(0, 4)
             .map(([label, value]) => `${label} ${average(value)}`);
-    return `${clock(this.cursor)}: ${told.join(", ") || "nobody looked"}`;
+    return `${clock(this.cursor)}: ${values.join(", ") || "no data"}`;
   }
 }

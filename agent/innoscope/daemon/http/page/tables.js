@@ -1,10 +1,10 @@
-// The tables of the page.
+// The tables of the live page.
 
 import { IDLE, color } from "./colors.js";
 import { el, fill, table } from "./dom.js";
 import { average, moment, number, percent, span } from "./format.js";
 
-const STACKS = 20; // of which the list shows the most frequent, and so many more at each press
+const STACKS = 20; // stacks shown at first, and added by each press of the button
 
 const swatch = (wait) => {
   const made = el("span", { class: "swatch", "aria-hidden": "true" });
@@ -12,7 +12,7 @@ const swatch = (wait) => {
   return made;
 };
 
-/** Classes of the hour; a press on one hides it or shows it. `row` is that of the cursor, -1 without one. */
+/** Show the wait classes of the hour. A press on one hides or shows it. `row` is the cursor's row or -1. */
 export function classes(place, hour, hidden, row, heading, press) {
   const rows = hour
     .seen()
@@ -44,17 +44,17 @@ export function classes(place, hour, hidden, row, heading, press) {
       : el(
           "p",
           { class: "dim" },
-          "No stacks seen yet. The first ten seconds are under way, or what fails says so below.",
+          "No stacks yet. The first ones appear after 10 seconds; failures are listed under Collectors.",
         ),
   );
   if (focused) place.querySelector(`[data-wait="${CSS.escape(focused)}"]`)?.focus();
 }
 
-/** All servers of the agent, the chosen one marked. */
+/** Show all servers of the agent, with the chosen one highlighted. */
 export function fleet(place, servers, chosen, label, choose) {
   const rows = servers.map((server) => {
     const { now } = server;
-    const told = Object.keys(server.threads).length > 0;
+    const known = Object.keys(server.threads).length > 0;
     const busy = Object.entries(server.threads)
       .filter(([wait]) => !IDLE.has(wait))
       .sort((a, b) => b[1] - a[1]);
@@ -78,7 +78,7 @@ export function fleet(place, servers, chosen, label, choose) {
       ),
       el("td", {}, server.what),
       el("td", {}, up(server)),
-      el("td", { class: "n" }, told ? number(busy.reduce((sum, [, count]) => sum + count, 0)) : "–"),
+      el("td", { class: "n" }, known ? number(busy.reduce((sum, [, count]) => sum + count, 0)) : "–"),
       el(
         "td",
         {},
@@ -99,10 +99,10 @@ export function fleet(place, servers, chosen, label, choose) {
       "Servers",
       [
         "Server",
-        "What",
+        "Process",
         "State",
         "n:Busy threads",
-        "Most of them",
+        "Top wait",
         "n:Dirty pages",
         "n:Checkpoint age",
         "Collectors",
@@ -112,7 +112,7 @@ export function fleet(place, servers, chosen, label, choose) {
   );
 }
 
-/** In words whether its process is there. */
+/** Describe the state of the server's process. */
 export function up(server) {
   if (server.up === null) return el("span", { class: "dim" }, "on another host");
   if (!server.up) return el("span", { class: "bad" }, "ended");
@@ -120,12 +120,12 @@ export function up(server) {
   return el("span", { class: "good" }, "up");
 }
 
-/** The most frequent stacks of a time. */
-export function stacks(place, told, hidden, label, most = STACKS) {
-  const shown = told.stacks.filter(([wait]) => !hidden.has(told.waits[wait]));
+/** Show the most frequent stacks of a time range. */
+export function stacks(place, profile, hidden, label, most = STACKS) {
+  const shown = profile.stacks.filter(([wait]) => !hidden.has(profile.waits[wait]));
   const total = shown.reduce((sum, [, threads]) => sum + threads, 0) || 1;
   const rows = shown.slice(0, most).map(([wait, threads, mark, ...frames]) => {
-    const id = told.waits[wait];
+    const id = profile.waits[wait];
     const bar = el("span", { class: "share", "aria-hidden": "true" });
     bar.style.width = `${(100 * threads) / shown[0][1]}%`;
     bar.style.background = color(id);
@@ -135,14 +135,14 @@ export function stacks(place, told, hidden, label, most = STACKS) {
       el(
         "span",
         { class: "n" },
-        average(threads / Math.max(1, told.looks)),
+        average(threads / Math.max(1, profile.looks)),
         el("span", { class: "hidden-text" }, " threads,"),
       ),
       el("span", { class: "n dim" }, percent(threads / total)),
       bar,
       el("span", { class: "class" }, swatch(id), label(id)),
       stack(
-        frames.map((name) => told.names[name]),
+        frames.map((name) => profile.names[name]),
         mark,
       ),
     );
@@ -155,21 +155,21 @@ export function stacks(place, told, hidden, label, most = STACKS) {
       : el(
           "p",
           { class: "dim" },
-          told.threads
-            ? "Only threads of classes that are not shown: tick idle threads to see those that wait for work."
-            : "Nobody looked in this time.",
+          profile.threads
+            ? "All threads are in hidden classes: select idle threads to see those that wait for work."
+            : "No snapshots in this time range.",
         ),
     rest > 0
       ? el(
           "button",
-          { type: "button", onclick: () => stacks(place, told, hidden, label, most + STACKS) },
+          { type: "button", onclick: () => stacks(place, profile, hidden, label, most + STACKS) },
           `${number(rest)} more`,
         )
       : null,
   );
 }
 
-/** One line that opens to all its functions. */
+/** Show a stack on one line that unfolds to all its functions. */
 function stack(names, mark) {
   const marked = mark ? el("span", { class: "mark" }, `[${mark}] `) : null;
   if (!names.length) return el("code", {}, marked, "[no frames]");
@@ -183,7 +183,7 @@ function stack(names, mark) {
 
 const STATES = { attached: "good", sampled: "good", off: "bad", refused: "bad", missing: "dim" };
 
-/** What each probe says of itself, the dearest first. */
+/** Show the status of each probe, the most expensive first. */
 export function probes(place, reports) {
   const rows = [...reports]
     .sort((a, b) => b.cost_ratio - a.cost_ratio || b.hits - a.hits || a.probe.localeCompare(b.probe))
@@ -198,12 +198,12 @@ export function probes(place, reports) {
   fill(
     place,
     rows.length
-      ? table("Probes", ["Probe", "State", "n:Hits/s", "n:Cost", "n:On", "Functions, or why not"], rows)
-      : el("p", { class: "dim" }, "No probes on this server: the collectors below say why."),
+      ? table("Probes", ["Probe", "State", "n:Hits/s", "n:Cost", "n:Duty", "Functions, or reason"], rows)
+      : el("p", { class: "dim" }, "No probes on this server; see Collectors for the reason."),
   );
 }
 
-/** Changes by `innoscope toggle` that are in force. */
+/** Show the changes by `innoscope toggle` that are in force. */
 export function toggles(place, server, now) {
   const rows = server.toggles.map((one) => [
     one.toggle,
@@ -217,15 +217,15 @@ export function toggles(place, server, now) {
   fill(
     place,
     rows.length
-      ? table("Toggles in force", ["Toggle", "Value", "Way", "Who", "Since", "Undone"], rows)
-      : el("p", { class: "dim" }, "None: nothing was changed by innoscope toggle."),
+      ? table("Toggles in force", ["Toggle", "Value", "Backend", "User", "Since", "Undone"], rows)
+      : el("p", { class: "dim" }, "None: no changes by innoscope toggle."),
     unfinished
-      ? el("p", { class: "bad" }, `${unfinished} unfinished: innoscope toggle history tells more.`)
+      ? el("p", { class: "bad" }, `${unfinished} unfinished: see innoscope toggle history.`)
       : null,
   );
 }
 
-/** What works, and why the rest does not. */
+/** Show the state of each collector, with the reason of its failure. */
 export function collectors(place, server) {
   const rows = server.collectors.map((one) => [
     one.name,
@@ -235,6 +235,6 @@ export function collectors(place, server) {
     place,
     rows.length
       ? table("Collectors", ["Collector", "State"], rows)
-      : el("p", { class: "dim" }, "Nobody told anything of this server yet."),
+      : el("p", { class: "dim" }, "No data about this server yet."),
   );
 }

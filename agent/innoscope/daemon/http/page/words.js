@@ -1,4 +1,4 @@
-// Sentences about a server, made of what /api/status says of it.
+// Short descriptions of a server's state, from /api/status.
 
 import { bytes, number, percent, span } from "./format.js";
 
@@ -11,7 +11,7 @@ const ZONES = [
 
 const joined = (...parts) => parts.filter(Boolean).join(" · ");
 
-/** How many threads and connections there are. */
+/** Describe the numbers of threads and connections. */
 export function threads({ threads: byWait, now }) {
   const seen = Object.values(byWait).reduce((sum, count) => sum + count, 0) || now.mysqld_os_threads;
   const { connections, connections_running: running, history_list_length: history } = now;
@@ -22,7 +22,7 @@ export function threads({ threads: byWait, now }) {
   );
 }
 
-/** Dirty pages, and how many there may be. */
+/** Describe the dirty pages and their limit. */
 export function dirty(server) {
   const pages = server.now.buffer_pool_dirty_pages;
   const { buffer_pool_dirty_ratio: ratio, buffer_pool_dirty_limit_ratio: limit } = server.now;
@@ -30,7 +30,7 @@ export function dirty(server) {
   return `${number(pages)} pages, ${percent(ratio)}; limit ${percent(limit)}`;
 }
 
-/** The checkpoint age, how far it may go, and its zone. */
+/** Describe the checkpoint age, its maximum and its zone. */
 export function age(server) {
   const { checkpoint_age_bytes: now, checkpoint_age_max_bytes: most } = server.now;
   const { checkpoint_age_ratio: ratio, redo_full_seconds: left } = server.now;
@@ -38,23 +38,23 @@ export function age(server) {
   if (ratio === undefined) return bytes(now);
   const zone = ZONES.find(([end]) => ratio <= end)[1];
   const soon = left !== undefined && left < 3600 ? `, full in ${span(left)} at this rate` : "";
-  return `${bytes(now)}, ${percent(ratio)} of at most ${bytes(most)}: ${zone}${soon}`;
+  return `${bytes(now)}, ${percent(ratio)} of ${bytes(most)}: ${zone}${soon}`;
 }
 
-/** Why a number is not there. */
+/** Return why a number is missing. */
 function missing({ collectors }) {
   const failing = collectors.some((collector) => !collector.ok);
-  return failing ? "not known: a collector fails, see below" : "not told by this server";
+  return failing ? "unknown: a collector fails, see below" : "not reported by this server";
 }
 
-/** How many probes there are, and what all of them cost. */
+/** Describe how many probes are attached, and their cost. */
 export function probes({ probes: { attached, known }, now }) {
-  if (!known) return "none: the collectors below say why";
+  if (!known) return "none, see Collectors for the reason";
   const [cost, budget] = [percent(now.probe_overhead_ratio, 3), percent(now.probe_budget_ratio)];
-  return `${attached} of ${known} attached · ${cost} of the CPU that the server may use, of at most ${budget}`;
+  return `${attached} of ${known} attached · ${cost} of the server's CPUs, budget ${budget}`;
 }
 
-/** What Innoscope takes itself: {process: {cpu, resident_bytes}}, cpu as a share of one core. */
+/** Describe Innoscope's own cost: {process: {cpu, resident_bytes}}, cpu as a share of one core. */
 export function cost(own) {
   const parts = Object.entries(own).sort();
   return joined(
@@ -65,11 +65,11 @@ export function cost(own) {
   );
 }
 
-/** Of an answer that may be JSON: what is wrong, and what to do. */
+/** Return the error and the remedy of a response that may be JSON. */
 export function reason(text) {
   try {
-    const told = JSON.parse(text);
-    return [told.error, told.remedy].filter(Boolean).join(" – ") || text;
+    const response = JSON.parse(text);
+    return [response.error, response.remedy].filter(Boolean).join(" – ") || text;
   } catch {
     return text;
   }
