@@ -109,8 +109,8 @@ class Page:
         if server not in names:
             return plain(f"server= is one of: {', '.join(names)}", HTTPStatus.BAD_REQUEST)
         told = self._history.told(server, since)
-        classes = default_classifier().catalog.classes.values()
-        about = {one.id: {"label": one.label, "about": one.about} for one in classes}
+        classes = default_classifier().catalog.classes
+        about = {name: {"label": one.label, "about": one.about} for name, one in classes.items()}
         answer = as_json({"schema": SCHEMA, "server": server, **told, "classes": about})
         return packed(request, unless_known(request, answer))
 
