@@ -17,6 +17,7 @@ from innoscope.common.errors import BadFile
 from innoscope.common.versions import VersionRange
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 T = TypeVar("T")
@@ -31,6 +32,20 @@ _KEY: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A mapping of a file: unknown, missing and ill-typed keys are errors."""
+
+
+class NamedEntry(Entry, frozen=True):
+    """An entry that knows its key in the mapping where it is: name_entries() sets ``name``."""
+
+    name: str = ""
+
+
+def name_entries(entries: Mapping[str, NamedEntry]) -> None:
+    """Set the names of entries; for the ``__post_init__`` of the structure that has the mapping."""
+    for name, entry in entries.items():
+        if entry.name:
+            raise ValueError(f"{name}: unknown field `name`")
+        msgspec.structs.force_setattr(entry, "name", name)
 
 
 class ServerEntry(Entry, frozen=True):
