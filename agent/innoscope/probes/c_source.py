@@ -79,13 +79,12 @@ def _accessor(probe: Probe, site: Site, name: str, slots: Slots) -> str:
 
 
 def _reading(value: Value, labels: Sequence[str]) -> Iterable[str]:
-    if value.constant is not None:
-        number = labels.index(value.constant) if isinstance(value.constant, str) else value.constant
-        yield f"    return {number};"
+    if value.arg is None and value.result is None:
+        yield f"    return {value.number if value.label is None else labels.index(value.label)};"
         return
     register = "PT_REGS_RC(ctx)" if value.arg is None else f"PT_REGS_PARM{value.arg + 1}(ctx)"
     # The upper bits of a narrow argument or result are whatever was there before.
-    narrow = f" & {(1 << value.bits) - 1:#x}ULL" if value.bits < 64 else ""
+    narrow = f" & {(1 << value.width) - 1:#x}ULL" if value.width < 64 else ""
     if not value.labels:
         yield f"    return {register}{narrow};"
         return
