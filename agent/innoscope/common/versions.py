@@ -42,6 +42,10 @@ class VersionRange:
             return False
         return self.last is None or version[: len(self.last)] <= self.last
 
+    def overlaps(self, other: VersionRange) -> bool:
+        """Return whether some version is in both ranges."""
+        return max(self.first, other.first) in self and max(self.first, other.first) in other
+
     def __str__(self) -> str:
         first = ".".join(map(str, self.first))
         if self.last is None:
