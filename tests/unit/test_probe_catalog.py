@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -75,6 +76,18 @@ def test_a_programs_functions_are_those_the_catalog_attaches() -> None:
     }
     for name in needed:
         assert f"int {name}(struct pt_regs *ctx)" in text, name
+
+
+def test_one_grep_finds_where_a_number_comes_from() -> None:
+    """A metric is named in metrics.yaml, by the probes that feed it, and in their C code, literally."""
+    catalog = default_catalog()
+    for probe in catalog.probes.values():
+        text = (folder("uprobes") / catalog.families[probe.family].source).read_text()
+        for metric in (*probe.feeds, *(metric for site in probe.sites for metric in site.feeds)):
+            assert metric in _METRICS
+            assert re.search(rf"(\b|SLOT_){metric}\b", text), f"{probe.name} feeds {metric}"
+        for value in probe.values:
+            assert f"{probe.name}_{value}(ctx)" in text
 
 
 @pytest.mark.parametrize(

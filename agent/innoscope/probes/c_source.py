@@ -48,27 +48,26 @@ def _constants(slots: Slots) -> Iterable[str]:
     yield f"#define COUNTERS {slots.counter_count}"
     # One more for the calibration's own observations.
     yield f"#define HISTOGRAMS {slots.histogram_count + 1}"
-    yield f"#define CALIBRATION_SECONDS {slots.histogram_count}"
+    yield f"#define SLOT_calibration_seconds {slots.histogram_count}"
     for slot in (*slots.counters.values(), *slots.histograms.values()):
-        name = slot.metric.upper()
-        yield f"#define {name} {slot.first}"
-        yield f"#define {name}_LABELS {slot.count}"
+        yield f"#define SLOT_{slot.metric} {slot.first}"
+        yield f"#define LABELS_{slot.metric} {slot.count}"
         for index, label in enumerate(slot.labels or ()):
-            yield f"#define {name}_{label.upper()} {index}"
+            yield f"#define LABEL_{slot.metric}_{label} {index}"
     for index, thread in enumerate(THREADS):
         yield f"#define THREAD_{thread.upper()} {index}"
 
 
 def _points(used: Sequence[tuple[Probe, Site]]) -> Iterable[str]:
     yield f"#define POINTS {len(used) + 1}"
-    yield f"#define {CALIBRATION.upper()} {len(used)}"
+    yield f"#define POINT_{CALIBRATION} {len(used)}"
     present = {probe.name for probe, _ in used}
     asked = dict.fromkeys(name for probe, _ in used for name in probe.asks)
     for index, (probe, _) in enumerate(used):
-        yield f"#define {probe.name.upper()} {index}"
-        yield f"#define HAVE_{probe.name.upper()}"
+        yield f"#define POINT_{probe.name} {index}"
+        yield f"#define HAVE_{probe.name}"
     # A program may ask whether it runs inside a call that is not probed here: never.
-    yield from (f"#define {name.upper()} POINTS" for name in asked if name not in present)
+    yield from (f"#define POINT_{name} POINTS" for name in asked if name not in present)
 
 
 def _accessor(probe: Probe, site: Site, name: str, slots: Slots) -> str:
