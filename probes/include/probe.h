@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * Shared by all probe families: counters, histograms, calls in progress. The generated code before this file
- * defines the slots (from probes/catalog/metrics.yaml), the points (one per probe) and, for each value that a
- * probe reads, an accessor such as flush_batch_type(ctx) (from probes/catalog/probes.yaml).
+ * Shared by all probe families: counters, histograms, calls in progress. The generated code before and after
+ * this file (c_source.py) has the names of the catalog in it. For each metric of probes/catalog/metrics.yaml:
+ * SLOT_<metric>, LABELS_<metric> (how many values its label has), LABEL_<metric>_<value>. For each probe of
+ * probes/catalog/probes.yaml: POINT_<probe>, HAVE_<probe> if it attaches, and for each of its values the
+ * function <probe>_<value>(ctx).
  *
  * Everything is aggregated in the kernel and read by descriptor: no events are sent to user space, however
  * busy the server is. Additions are atomic although most maps are per CPU, because on a preemptible kernel
@@ -118,6 +120,8 @@ static inline void add(u32 slot, u32 labels, u64 label, u64 amount)
 		__sync_fetch_and_add(value, amount);
 }
 
+#define ADD(metric, label, amount) add(SLOT_##metric, LABELS_##metric, label, amount)
+
 static inline u32 octave(u64 ns)
 {
 	u32 bits = highest_bit(ns);
@@ -142,6 +146,8 @@ static inline void observe(u32 slot, u32 labels, u64 label, u64 ns)
 	if (histogram)
 		spread(histogram, ns);
 }
+
+#define OBSERVE(metric, label, ns) observe(SLOT_##metric, LABELS_##metric, label, ns)
 
 /* Store when a call began, and one value for its return. */
 static inline void remember(u32 point, u64 value)

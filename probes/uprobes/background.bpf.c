@@ -1,39 +1,39 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /* Background activity: the master thread, purge, the change buffer. */
 
-#ifdef HAVE_MASTER_TICK
+#ifdef HAVE_master_tick
 int master_tick_enter(struct pt_regs *ctx)
 {
-	return counted(MASTER_TICK, MASTER_TICKS);
+	return counted(POINT_master_tick, SLOT_master_ticks);
 }
 #endif
 
-#ifdef HAVE_PURGE
+#ifdef HAVE_purge
 int purge_enter(struct pt_regs *ctx)
 {
-	if (elsewhere() || !begin(PURGE, 0))
+	if (elsewhere() || !begin(POINT_purge, 0))
 		return 0;
-	add(PURGE_BATCHES, PURGE_BATCHES_LABELS, 0, 1);
+	ADD(purge_batches, 0, 1);
 	return 0;
 }
 
 int purge_leave(struct pt_regs *ctx)
 {
-	return timed_leave(PURGE, PURGE_BATCH_SECONDS);
+	return timed_leave(POINT_purge, SLOT_purge_batch_seconds);
 }
 #endif
 
-#ifdef HAVE_CHANGE_BUFFER_MERGE
+#ifdef HAVE_change_buffer_merge
 int change_buffer_merge_enter(struct pt_regs *ctx)
 {
-	if (elsewhere() || !begin(CHANGE_BUFFER_MERGE, 0))
+	if (elsewhere() || !begin(POINT_change_buffer_merge, 0))
 		return 0;
-	add(CHANGE_BUFFER_MERGES, CHANGE_BUFFER_MERGES_LABELS, 0, 1);
+	ADD(change_buffer_merges, 0, 1);
 	return 0;
 }
 
 int change_buffer_merge_leave(struct pt_regs *ctx)
 {
-	return timed_leave(CHANGE_BUFFER_MERGE, CHANGE_BUFFER_MERGE_SECONDS);
+	return timed_leave(POINT_change_buffer_merge, SLOT_change_buffer_merge_seconds);
 }
 #endif

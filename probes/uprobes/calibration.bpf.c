@@ -3,10 +3,10 @@
 
 int calibration_enter(struct pt_regs *ctx)
 {
-	return timed_enter(CALIBRATION);
+	return timed_enter(POINT_calibration);
 }
 
 int calibration_leave(struct pt_regs *ctx)
 {
-	return timed_leave(CALIBRATION, CALIBRATION_SECONDS);
+	return timed_leave(POINT_calibration, SLOT_calibration_seconds);
 }

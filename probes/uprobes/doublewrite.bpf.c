@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /* The doublewrite buffer: pages that go through it, and its batches. */
 
-#ifdef HAVE_DOUBLEWRITE_PAGE
+#ifdef HAVE_doublewrite_page
 int doublewrite_page_enter(struct pt_regs *ctx)
 {
-	return counted(DOUBLEWRITE_PAGE, DOUBLEWRITE_PAGES);
+	return counted(POINT_doublewrite_page, SLOT_doublewrite_pages);
 }
 #endif
 
-#ifdef HAVE_DOUBLEWRITE_BATCH
+#ifdef HAVE_doublewrite_batch
 int doublewrite_batch_enter(struct pt_regs *ctx)
 {
-	return timed_enter(DOUBLEWRITE_BATCH);
+	return timed_enter(POINT_doublewrite_batch);
 }
 
 int doublewrite_batch_leave(struct pt_regs *ctx)
 {
-	return timed_leave(DOUBLEWRITE_BATCH, DOUBLEWRITE_BATCH_SECONDS);
+	return timed_leave(POINT_doublewrite_batch, SLOT_doublewrite_batch_seconds);
 }
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* File system calls, by descriptor. The agent finds out by /proc/PID/fd which kind of file a descriptor is.
- */
+/* File system calls, by descriptor. The agent finds out by /proc/PID/fd which kind of file a descriptor is,
+ * and makes fsync_seconds and read_seconds from the map `files`. */
 
-#if defined(HAVE_FSYNC) || defined(HAVE_FDATASYNC) || defined(HAVE_PREAD)
+#if defined(HAVE_fsync) || defined(HAVE_fdatasync) || defined(HAVE_pread)
 
 #define SYNCED 0
 #define READ 1
@@ -47,38 +47,38 @@ static inline int file_leave(u32 point, u32 operation)
 }
 #endif
 
-#ifdef HAVE_FSYNC
+#ifdef HAVE_fsync
 int fsync_enter(struct pt_regs *ctx)
 {
-	return file_enter(FSYNC, fsync_fd(ctx));
+	return file_enter(POINT_fsync, fsync_fd(ctx));
 }
 
 int fsync_leave(struct pt_regs *ctx)
 {
-	return file_leave(FSYNC, SYNCED);
+	return file_leave(POINT_fsync, SYNCED);
 }
 #endif
 
-#ifdef HAVE_FDATASYNC
+#ifdef HAVE_fdatasync
 int fdatasync_enter(struct pt_regs *ctx)
 {
-	return file_enter(FDATASYNC, fdatasync_fd(ctx));
+	return file_enter(POINT_fdatasync, fdatasync_fd(ctx));
 }
 
 int fdatasync_leave(struct pt_regs *ctx)
 {
-	return file_leave(FDATASYNC, SYNCED);
+	return file_leave(POINT_fdatasync, SYNCED);
 }
 #endif
 
-#ifdef HAVE_PREAD
+#ifdef HAVE_pread
 int pread_enter(struct pt_regs *ctx)
 {
-	return file_enter(PREAD, pread_fd(ctx));
+	return file_enter(POINT_pread, pread_fd(ctx));
 }
 
 int pread_leave(struct pt_regs *ctx)
 {
-	return file_leave(PREAD, READ);
+	return file_leave(POINT_pread, READ);
 }
 #endif

@@ -9,7 +9,7 @@ static inline int batch_enter(u32 point, u64 type, u64 asked)
 	if (elsewhere() || !begin(point, type))
 		return 0;
 	if (asked < NO_LIMIT)
-		add(FLUSH_BATCH_ASKED_PAGES, FLUSH_BATCH_ASKED_PAGES_LABELS, type, asked);
+		ADD(flush_batch_asked_pages, type, asked);
 	return 0;
 }
 
@@ -22,55 +22,56 @@ static inline int batch_leave(u32 point, u64 ran, u64 pages)
 	if (!took)
 		return 0;
 	if (!ran) {
-		add(FLUSH_BATCHES_REFUSED, FLUSH_BATCHES_REFUSED_LABELS, type, 1);
+		ADD(flush_batches_refused, type, 1);
 		return 0;
 	}
-	add(FLUSH_BATCHES, FLUSH_BATCHES_LABELS, type, 1);
-	observe(FLUSH_BATCH_SECONDS, FLUSH_BATCH_SECONDS_LABELS, type, took);
+	ADD(flush_batches, type, 1);
+	OBSERVE(flush_batch_seconds, type, took);
 	if (pages < NO_LIMIT) {
-		add(FLUSHED_PAGES, FLUSHED_PAGES_LABELS, type, pages);
-		add(FLUSHED_PAGES_BY_THREAD, FLUSHED_PAGES_BY_THREAD_LABELS, thread_kind(), pages);
+		ADD(flushed_pages, type, pages);
+		ADD(flushed_pages_by_thread, thread_kind(), pages);
 	}
 	return 0;
 }
 
-#ifdef HAVE_FLUSH_BATCH
+#ifdef HAVE_flush_batch
 int flush_batch_enter(struct pt_regs *ctx)
 {
-	return batch_enter(FLUSH_BATCH, flush_batch_type(ctx), flush_batch_asked(ctx));
+	return batch_enter(POINT_flush_batch, flush_batch_type(ctx), flush_batch_asked(ctx));
 }
 
 int flush_batch_leave(struct pt_regs *ctx)
 {
-	return batch_leave(FLUSH_BATCH, flush_batch_ran(ctx), flush_batch_pages(ctx));
+	return batch_leave(POINT_flush_batch, flush_batch_ran(ctx), flush_batch_pages(ctx));
 }
 #endif
 
-#ifdef HAVE_FLUSH_LRU_BATCH
+#ifdef HAVE_flush_lru_batch
 int flush_lru_batch_enter(struct pt_regs *ctx)
 {
-	return batch_enter(FLUSH_LRU_BATCH, FLUSHED_PAGES_LRU, flush_lru_batch_asked(ctx));
+	return batch_enter(POINT_flush_lru_batch, LABEL_flushed_pages_lru, flush_lru_batch_asked(ctx));
 }
 
 int flush_lru_batch_leave(struct pt_regs *ctx)
 {
-	return batch_leave(FLUSH_LRU_BATCH, 1, NOTHING);
+	return batch_leave(POINT_flush_lru_batch, 1, NOTHING);
 }
 #endif
 
-#ifdef HAVE_PAGE_FLUSH
+#ifdef HAVE_page_flush
 /* Count one page handed to the operating system. If the type is not an argument, the enclosing batch call
  * determines it. */
 static inline void page_flushed(u64 type)
 {
-	add(FLUSHED_PAGES, FLUSHED_PAGES_LABELS, type, 1);
-	add(FLUSHED_PAGES_BY_THREAD, FLUSHED_PAGES_BY_THREAD_LABELS, thread_kind(), 1);
+	ADD(flushed_pages, type, 1);
+	ADD(flushed_pages_by_thread, thread_kind(), 1);
 }
 
 int page_flush_enter(struct pt_regs *ctx)
 {
 	u64 type = page_flush_type(ctx);
-	if (elsewhere() || !begin(PAGE_FLUSH, inside(FLUSH_LRU_BATCH) == NOTHING ? type : FLUSHED_PAGES_LRU))
+	if (elsewhere() || !begin(POINT_page_flush,
+				  inside(POINT_flush_lru_batch) == NOTHING ? type : LABEL_flushed_pages_lru))
 		return 0;
 	return 0;
 }
@@ -81,33 +82,33 @@ int page_flush_leave(struct pt_regs *ctx)
 	u64 type, took;
 	if (elsewhere())
 		return 0;
-	took = end(PAGE_FLUSH, &type);
+	took = end(POINT_page_flush, &type);
 	if (took && page_flush_done(ctx))
 		page_flushed(type);
 	return 0;
 }
 #endif
 
-#ifdef HAVE_SINGLE_PAGE_FLUSH
+#ifdef HAVE_single_page_flush
 int single_page_flush_enter(struct pt_regs *ctx)
 {
-	return timed_enter(SINGLE_PAGE_FLUSH);
+	return timed_enter(POINT_single_page_flush);
 }
 
 int single_page_flush_leave(struct pt_regs *ctx)
 {
-	return timed_leave(SINGLE_PAGE_FLUSH, SINGLE_PAGE_FLUSH_SECONDS);
+	return timed_leave(POINT_single_page_flush, SLOT_single_page_flush_seconds);
 }
 #endif
 
-#ifdef HAVE_FLUSH_WAIT
+#ifdef HAVE_flush_wait
 int flush_wait_enter(struct pt_regs *ctx)
 {
-	return timed_enter(FLUSH_WAIT);
+	return timed_enter(POINT_flush_wait);
 }
 
 int flush_wait_leave(struct pt_regs *ctx)
 {
-	return timed_leave(FLUSH_WAIT, FLUSH_WAIT_SECONDS);
+	return timed_leave(POINT_flush_wait, SLOT_flush_wait_seconds);
 }
 #endif

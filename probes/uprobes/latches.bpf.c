@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* Contended latches: threads that spin, by the line of code that requests the latch, and threads that sleep.
- */
+/* Contended latches: threads that spin, by the line of code that requests the latch (the agent makes
+ * latch_spin_waits from the map `sites`), and threads that sleep. */
 
-#if defined(HAVE_MUTEX_SPIN) || defined(HAVE_RW_LOCK_SPIN)
+#if defined(HAVE_mutex_spin) || defined(HAVE_rw_lock_spin)
 
 /* The place of the request. `file` is the address of a string of the server, which the agent reads once per
  * site. */
@@ -32,33 +32,33 @@ static inline int spins(u32 point, u64 file, u64 line)
 }
 #endif
 
-#ifdef HAVE_MUTEX_SPIN
+#ifdef HAVE_mutex_spin
 int mutex_spin_enter(struct pt_regs *ctx)
 {
-	return spins(MUTEX_SPIN, mutex_spin_file(ctx), mutex_spin_line(ctx));
+	return spins(POINT_mutex_spin, mutex_spin_file(ctx), mutex_spin_line(ctx));
 }
 #endif
 
-#ifdef HAVE_RW_LOCK_SPIN
+#ifdef HAVE_rw_lock_spin
 int rw_lock_spin_enter(struct pt_regs *ctx)
 {
-	return spins(RW_LOCK_SPIN, rw_lock_spin_file(ctx), rw_lock_spin_line(ctx));
+	return spins(POINT_rw_lock_spin, rw_lock_spin_file(ctx), rw_lock_spin_line(ctx));
 }
 #endif
 
-#ifdef HAVE_LATCH_WAIT
+#ifdef HAVE_latch_wait
 int latch_wait_enter(struct pt_regs *ctx)
 {
-	return timed_enter(LATCH_WAIT);
+	return timed_enter(POINT_latch_wait);
 }
 
 int latch_wait_leave(struct pt_regs *ctx)
 {
-	return timed_leave(LATCH_WAIT, LATCH_WAIT_SECONDS);
+	return timed_leave(POINT_latch_wait, SLOT_latch_wait_seconds);
 }
 #endif
 
-#ifdef HAVE_MUTEX_WAIT
+#ifdef HAVE_mutex_wait
 /* The slow path of pthread_mutex_lock in libc, by mutex: those for which the server exports a symbol. */
 BPF_HASH(mutexes, u64, u32, 256);
 
@@ -67,11 +67,11 @@ int mutex_wait_enter(struct pt_regs *ctx)
 	u64 address = mutex_wait_mutex(ctx);
 	u32 *index;
 	/* Count the hit before the lookup, because hits of mutexes without a name cost as much. */
-	if (elsewhere() || !hit(MUTEX_WAIT))
+	if (elsewhere() || !hit(POINT_mutex_wait))
 		return 0;
 	index = mutexes.lookup(&address);
 	if (index)
-		remember(MUTEX_WAIT, *index);
+		remember(POINT_mutex_wait, *index);
 	return 0;
 }
 
@@ -80,9 +80,9 @@ int mutex_wait_leave(struct pt_regs *ctx)
 	u64 index, took;
 	if (elsewhere())
 		return 0;
-	took = end(MUTEX_WAIT, &index);
+	took = end(POINT_mutex_wait, &index);
 	if (took)
-		observe(MUTEX_WAIT_SECONDS, MUTEX_WAIT_SECONDS_LABELS, index, took);
+		OBSERVE(mutex_wait_seconds, index, took);
 	return 0;
 }
 #endif

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /* Deadlock searches and row-lock waits. Only the function that begins a search may be probed: the recursive
- * one that it calls runs half a million times per second under the lock system's mutex. */
+ * one that it calls runs half a million times per second under the lock system's mutex.
+ * The agent makes deadlock_search_wall_ratio from deadlock_search_seconds. */
 
-#ifdef HAVE_DEADLOCK_SEARCH
+#ifdef HAVE_deadlock_search
 int deadlock_search_enter(struct pt_regs *ctx)
 {
-	return timed_enter(DEADLOCK_SEARCH);
+	return timed_enter(POINT_deadlock_search);
 }
 
 int deadlock_search_leave(struct pt_regs *ctx)
@@ -13,30 +14,30 @@ int deadlock_search_leave(struct pt_regs *ctx)
 	u64 value, took;
 	if (elsewhere())
 		return 0;
-	took = end(DEADLOCK_SEARCH, &value);
+	took = end(POINT_deadlock_search, &value);
 	if (!took)
 		return 0;
-	add(DEADLOCK_SEARCHES, DEADLOCK_SEARCHES_LABELS, 0, 1);
-	add(DEADLOCK_SEARCH_SECONDS, DEADLOCK_SEARCH_SECONDS_LABELS, 0, took);
+	ADD(deadlock_searches, 0, 1);
+	ADD(deadlock_search_seconds, 0, took);
 	return 0;
 }
 #endif
 
-#ifdef HAVE_DEADLOCK_FOUND
+#ifdef HAVE_deadlock_found
 int deadlock_found_enter(struct pt_regs *ctx)
 {
-	return counted(DEADLOCK_FOUND, DEADLOCKS);
+	return counted(POINT_deadlock_found, SLOT_deadlocks);
 }
 #endif
 
-#ifdef HAVE_ROW_LOCK_WAIT
+#ifdef HAVE_row_lock_wait
 int row_lock_wait_enter(struct pt_regs *ctx)
 {
-	return timed_enter(ROW_LOCK_WAIT);
+	return timed_enter(POINT_row_lock_wait);
 }
 
 int row_lock_wait_leave(struct pt_regs *ctx)
 {
-	return timed_leave(ROW_LOCK_WAIT, ROW_LOCK_WAIT_SECONDS);
+	return timed_leave(POINT_row_lock_wait, SLOT_row_lock_wait_seconds);
 }
 #endif

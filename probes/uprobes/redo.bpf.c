@@ -1,49 +1,49 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /* Redo log: waits until it is written, stalls because its space is used up, checkpoints. */
 
-#ifdef HAVE_REDO_WRITE
+#ifdef HAVE_redo_write
 int redo_write_enter(struct pt_regs *ctx)
 {
-	return timed_enter(REDO_WRITE);
+	return timed_enter(POINT_redo_write);
 }
 
 int redo_write_leave(struct pt_regs *ctx)
 {
-	return timed_leave(REDO_WRITE, REDO_WRITE_SECONDS);
+	return timed_leave(POINT_redo_write, SLOT_redo_write_seconds);
 }
 #endif
 
-#ifdef HAVE_REDO_STALL
+#ifdef HAVE_redo_stall
 int redo_stall_enter(struct pt_regs *ctx)
 {
-	return timed_enter(REDO_STALL);
+	return timed_enter(POINT_redo_stall);
 }
 
 int redo_stall_leave(struct pt_regs *ctx)
 {
-	return timed_leave(REDO_STALL, REDO_STALL_SECONDS);
+	return timed_leave(POINT_redo_stall, SLOT_redo_stall_seconds);
 }
 #endif
 
-#ifdef HAVE_CHECKPOINT
+#ifdef HAVE_checkpoint
 /* A checkpoint by a client's thread is a forced one; background threads take the fuzzy ones. */
 int checkpoint_enter(struct pt_regs *ctx)
 {
 	u32 forced = thread_kind() == THREAD_USER;
-	if (elsewhere() || !hit(CHECKPOINT))
+	if (elsewhere() || !hit(POINT_checkpoint))
 		return 0;
-	add(CHECKPOINTS, CHECKPOINTS_LABELS, forced ? CHECKPOINTS_FORCED : CHECKPOINTS_FUZZY, 1);
+	ADD(checkpoints, forced ? LABEL_checkpoints_forced : LABEL_checkpoints_fuzzy, 1);
 	return 0;
 }
 #endif
 
-#ifdef HAVE_FORCED_CHECKPOINT
+#ifdef HAVE_forced_checkpoint
 int forced_checkpoint_enter(struct pt_regs *ctx)
 {
-	if (elsewhere() || !hit(FORCED_CHECKPOINT))
+	if (elsewhere() || !hit(POINT_forced_checkpoint))
 		return 0;
 	if (forced_checkpoint_furious(ctx))
-		add(CHECKPOINTS, CHECKPOINTS_LABELS, CHECKPOINTS_FORCED, 1);
+		ADD(checkpoints, LABEL_checkpoints_forced, 1);
 	return 0;
 }
 #endif

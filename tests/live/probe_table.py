@@ -62,10 +62,10 @@ def document(found: Mapping[str, Sequence[ProbeReport]]) -> str:
 def _families(found: Mapping[str, Sequence[ProbeReport]]) -> Iterator[str]:
     yield "| family | answers | " + " | ".join(found) + " |"
     yield "|---|---|" + "---|" * len(found)
-    for family in default_catalog().families.values():
-        title = family.name if family.default else f"*{family.name}*"
+    for name, family in default_catalog().families.items():
+        title = name if family.default else f"*{name}*"
         cells = [
-            _cell([each for each in reports if each.family == family.name]) for reports in found.values()
+            _cell([each for each in reports if each.family == name]) for reports in found.values()
         ]
         yield f"| {title} | {family.answers} | " + " | ".join(cells) + " |"
 

@@ -42,7 +42,7 @@ def running(name: str, folder: Path) -> Iterator[int]:
     """Start the process; yield its pid once its memory is filled."""
     home = folder / name
     home.mkdir()
-    anchor = catalog.load().status.anchors[0]
+    anchor = catalog.load().tables.status.anchors[0]
     bytes_of_bss = PROCESSES[name][0] << 20
     options = [f'-DANCHOR="{anchor}"', f"-DBYTES={bytes_of_bss}"]
     subprocess.run(["cc", "-O1", *options, "-o", home / "mysqld", _SOURCE], check=True)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from innoscope.common.errors import NoRights
+from innoscope.common.versions import VersionRange
 from innoscope.target.discover import find_one
 from innoscope.toggles import catalog, engine, lock
 from innoscope.toggles.dependencies import Means
@@ -135,7 +136,7 @@ def tampered(target: Target, toggle: Toggle, setting: Setting) -> Means:
     """A catalog that takes a toggle's variable for something else."""
     values = SWITCH if toggle.domain.words else None
     way = Way("memory", (Assignment(setting, values),))
-    generation = Generation(target.flavour, (0,), None, (way,))
+    generation = Generation(target.flavour, VersionRange.parse("0+"), (way,))
     return Means(toggles=lambda: {toggle.name: replace(toggle, generations=(generation,))})
 
 

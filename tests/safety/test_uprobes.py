@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import structs
 
 from innoscope._native import CodeFile, Uprobe
 from innoscope.common.errors import NoSuchProcess
@@ -123,7 +124,7 @@ def test_a_return_probe_without_a_reason_is_refused(server_5_6: Server) -> None:
     try:
         [point] = attachment.points
         site = point.placed.site
-        unsafe = type(site)(versions=site.versions, at=site.at, returns=None, functions=site.functions)
+        unsafe = structs.replace(site, returns=None)
         point.placed = Placed(point.placed.probe, unsafe, point.placed.path, point.placed.places)
         attachment.attach()
         assert not point.attached

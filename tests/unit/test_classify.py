@@ -9,6 +9,7 @@ import yaml
 
 from golden import store
 from innoscope.common.errors import BadFile
+from innoscope.common.schema import convert
 from innoscope.sampling import descriptors, wait_catalog
 from innoscope.sampling.classify import Classifier, default_classifier, label
 from unit.dumps import frames
@@ -27,8 +28,7 @@ CLASSES = {
 
 def rules(*given: dict[str, Any], libraries: tuple[str, ...] = ("libc.so*",)) -> Classifier:
     data = {"version": 1, "classes": CLASSES, "libraries": list(libraries), "rules": list(given)}
-    assert wait_catalog.problems(data) == []
-    return Classifier(wait_catalog._build(data))
+    return Classifier(convert(data, wait_catalog.Catalog, "waits.yaml"))
 
 
 def test_the_first_rule_that_matches_wins() -> None:
@@ -130,53 +130,56 @@ def test_nothing_matches() -> None:
 @pytest.mark.parametrize(
     ("rule", "problem"),
     [
-        ({"class": "nothing", "frames": ["a"]}, "unknown class 'nothing'"),
-        ({"class": "io", "frame": ["a"]}, "unknown key 'frame'"),
-        ({"class": "io", "frames": ["/(/"]}, "bad pattern '/(/'"),
-        ({"class": "io", "frames": "a"}, "frames is not a list"),
-        ({"class": "io", "syscall": ["fsink"]}, "unknown system call 'fsink'"),
-        ({"class": "io", "file": ["tape"]}, "unknown kind of file 'tape'"),
-        ({"class": "io", "state": "dead", "frames": ["a"]}, "unknown state 'dead'"),
-        ({"class": "io", "not": ["a"]}, "has no condition"),
-        ("io", "is not a mapping"),
+        ({"class": "nothing", "frames": ["a"]}, "rules[0]: unknown class 'nothing'"),
+        ({"class": "io", "frame": ["a"]}, "rules[0]: Object contains unknown field `frame`"),
+        ({"class": "io", "frames": ["/(/"]}, "rules[0]: malformed pattern '/(/'"),
+        ({"class": "io", "comm": ["a", "/[/"]}, "rules[0]: malformed pattern '/[/'"),
+        ({"class": "io", "frames": "a"}, "rules[0].frames: Expected `array`, got `str`"),
+        ({"class": "io", "frames": [1]}, "rules[0].frames[0]: Expected `str`, got `int`"),
+        ({"class": "io", "syscall": ["fsink"]}, "rules[0]: unknown system call 'fsink'"),
+        ({"class": "io", "file": ["tape"]}, "rules[0]: unknown kind of file 'tape'"),
+        ({"class": "io", "state": "dead", "frames": ["a"]}, "rules[0].state: Invalid enum value 'dead'"),
+        ({"class": "io", "not": ["a"]}, "rules[0]: has no condition"),
+        ({"frames": ["a"]}, "rules[0]: Object missing required field `class`"),
+        ("io", "rules[0]: Expected `object`, got `str`"),
     ],
 )
-def test_the_check_names_what_is_wrong(rule: Any, problem: str) -> None:
+def test_an_invalid_rule_is_named(rule: Any, problem: str) -> None:
     data = {"version": 1, "classes": CLASSES, "rules": [rule]}
 
-    assert any(text.startswith("rule 1: ") and problem in text for text in wait_catalog.problems(data))
+    with pytest.raises(BadFile) as caught:
+        convert(data, wait_catalog.Catalog, "waits.yaml")
+    assert caught.value.what.startswith(f"waits.yaml: {problem}")
 
 
-def test_the_check_finds_bad_classes() -> None:
-    data = {
-        "version": 2,
-        "classes": {"Bad-Name": {}, "x": {"label": "x", "colour": "y"}},
-        "rules": [],
-        "more": 1,
-    }
-
-    found = "\n".join(wait_catalog.problems(data))
-
-    for part in (
-        "unknown key 'more'",
-        "version is not 1",
-        "class on_cpu is missing",
-        "'Bad-Name'",
-        "'colour'",
-        "about is missing",
-    ):
-        assert part in found
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"more": 1}, "unknown field `more`"),
+        ({"version": 2}, "version: Invalid enum value 2"),
+        ({"classes": {}}, "class on_cpu is missing"),
+        ({"classes": CLASSES | {"Bad-Name": {"label": "a", "about": "b"}}}, "classes.Bad-Name: "),
+        ({"classes": CLASSES | {"x": {"label": "x", "about": "y", "colour": "z"}}}, "classes.x: .*`colour`"),
+        ({"classes": CLASSES | {"x": {"label": "x"}}}, "classes.x: .*missing required field `about`"),
+        ({"classes": CLASSES | {"x": {"label": "", "about": "y"}}}, "classes.x.label: .*length >= 1"),
+        ({"classes": CLASSES | {"x": {"label": "a", "about": "b", "state": "c"}}}, "classes.x.state: "),
+        ({"rules": {}}, "rules: Expected `array`"),
+    ],
+)
+def test_an_invalid_catalog_is_named(change: dict[str, Any], problem: str) -> None:
+    with pytest.raises(BadFile, match=problem):
+        convert({"version": 1, "classes": CLASSES, "rules": []} | change, wait_catalog.Catalog, "waits.yaml")
 
 
 def test_a_damaged_file_is_one_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "waits.yaml"
     path.write_text("rules: [")
-    with pytest.raises(BadFile, match="not YAML"):
+    with pytest.raises(BadFile, match="as YAML"):
         wait_catalog.load(path)
     path.write_text(
         yaml.safe_dump({"version": 1, "classes": CLASSES, "rules": [{"class": "io", "frame": ["a"]}]})
     )
-    with pytest.raises(BadFile, match="rule 1: unknown key 'frame'"):
+    with pytest.raises(BadFile, match=r"line \d+: rules\[0\]: .*`frame`"):
         wait_catalog.load(path)
     with pytest.raises(BadFile, match="cannot read"):
         wait_catalog.load(tmp_path / "missing")

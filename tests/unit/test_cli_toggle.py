@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from innoscope.cli.common import duration_option
 from innoscope.cli.main import Settings, cli, main
 from innoscope.cli.toggle_text import _change
+from innoscope.common.versions import VersionRange
 from innoscope.target import people
 from innoscope.target.model import Target
 from innoscope.toggles import catalog, engine
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 NEVER = "it stops checkpoints"
 WAY = Way("sql", (Assignment(Setting("innodb_read_ahead_threshold")),), note="applies at once")
-GENERATION = Generation("mysql", (5, 6), None, (WAY,), never={"memory": NEVER})
+GENERATION = Generation("mysql", VersionRange.parse("5.6+"), (WAY,), never={"memory": NEVER})
 READ_AHEAD = Toggle(
     "read_ahead", "Linear and random read-ahead", "Fetches whole extents.", Risk.CAREFUL,
     Domain(("on", "off")), (GENERATION,), also="nothing else", undo="pages that were read",

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from innoscope.common.data import catalog_path, read_yaml
+from innoscope.common.errors import BadFile
 from innoscope.common.samples import Histogram
+from innoscope.common.schema import convert
 from innoscope.diagnose import facts
 from innoscope.diagnose.evidence import Evidence, Missing, Snapshot, Statement
-from innoscope.diagnose.rules import default_rules, metrics_read, problems
+from innoscope.diagnose.rules import File, default_rules, metrics_read
 from innoscope.diagnose.signals import Signals
 from innoscope.diagnose.text import record, text
 from innoscope.diagnose.unavailable import Unknown
@@ -21,9 +22,11 @@ from innoscope.diagnose.verdict import Verdict, judge
 from innoscope.metrics.registry import default
 from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.snapshot_history import CLIENT, Look, Seen
+from innoscope.toggles import catalog
 
 SERVER = {"flavour": "mysql", "version": "5.6.24", "pid": "42"}
 SECONDS = 10.0
+ROW_LOCK = {"signal": "threads.row_lock", "at_least": 1}
 WAITING = ("futex", "os_event_wait_low", "lock_wait_suspend_thread", "row_search_for_mysql")
 
 
@@ -43,15 +46,13 @@ def names(verdict: Verdict) -> list[str]:
 
 
 def test_the_catalog_is_sound() -> None:
-    data = read_yaml(catalog_path("findings.yaml"))
-    assert list(problems(data)) == []
-    toggles = read_yaml(catalog_path("toggles.yaml"))["toggles"]
+    toggles = catalog.load()
     classes = default_classifier().catalog.classes
     for rule in default_rules():
         assert set(rule.toggles) <= toggles.keys(), rule.name
         assert set(rule.stacks) <= set(classes), rule.name
-        for alternatives in rule.when:
-            for condition in alternatives:
+        for item in rule.when:
+            for condition in item.alternatives:
                 kind, _, rest = condition.signal.partition(".")
                 assert kind not in ("threads", "share", "background", "growth") or rest in classes, rule.name
 
@@ -75,23 +76,45 @@ def test_the_metrics_that_facts_read_are_all_told() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"when": [{"signal": "threads.row_lock"}]}, "wants at_least or below"),
-        ({"when": [{"signal": "hunch.row_lock", "at_least": 1}]}, "no such signal"),
-        ({"when": [{"signal": "rate.no_such_metric", "at_least": 1}]}, "no such signal"),
-        ({"title": "{threads.row_lock}"}, "a place that is not"),
-        ({"title": "{threads.row_lock:furlongs}"}, "no such unit"),
-        ({"blocker": "somebody"}, "no such blocker"),
-        ({"explains": ["nothing_known"]}, "which is no finding"),
-        ({"remedy": "hope"}, "unknown key"),
+        (
+            {"when": [ROW_LOCK | {"at_least": None}]},
+            r"\.when\[0\]: threads\.row_lock: wants at_least or below",
+        ),
+        ({"when": [{"signal": "hunch.row_lock", "at_least": 1}]}, r"\.when\[0\]: no such signal"),
+        ({"when": [{"signal": "rate.no_such_metric", "at_least": 1}]}, r"\.when\[0\]: no such signal"),
+        ({"when": [{"at_least": 1}]}, r"\.when\[0\]: no such signal"),
+        ({"when": [ROW_LOCK | {"above": 1}]}, r"\.when\[0\]: .*unknown field `above`"),
+        ({"when": [{"any": [{"signal": "x", "below": 1}]}]}, r"\.when\[0\]\.any\[0\]: no such signal: 'x'"),
+        ({"when": [ROW_LOCK | {"any": [ROW_LOCK]}]}, r"\.when\[0\]: any is a list of signals"),
+        ({"score": {"base": 1, "signal": "x", "full": 1, "most": 2}}, r"\.score: no such signal: 'x'"),
+        ({"score": {"base": 1}}, r"\.score: .*missing required field"),
+        ({"title": "{threads.row_lock}"}, ": a place that is not"),
+        ({"title": "{threads.row_lock:furlongs}"}, ": no such unit"),
+        ({"do": ["{hunch.a:count}"]}, ": no such signal: 'hunch.a'"),
+        ({"series": ["no_such_metric"]}, ": no such metric: 'no_such_metric'"),
+        ({"blocker": "somebody"}, ": no such blocker"),
+        ({"explains": ["nothing_known"]}, ": explains 'nothing_known', which is not a finding"),
+        ({"remedy": "hope"}, ": .*unknown field `remedy`"),
+        ({"name": "two"}, ": unknown field `name`"),
+        ({"do": "d"}, r"\.do: Expected `array`"),
     ],
 )
-def test_a_wrong_rule_is_named(change: dict[str, Any], said: str) -> None:
-    when = [{"signal": "threads.row_lock", "at_least": 1}]
-    good = {"title": "t", "when": when, "score": 1, "why": "w", "do": ["d"]}
-    assert list(problems({"version": 1, "findings": {"one": good}})) == []
-    [problem] = problems({"version": 1, "findings": {"one": good | change}})
-    assert problem.startswith("one: ")
-    assert said in problem
+def test_an_invalid_rule_is_named(change: dict[str, Any], said: str) -> None:
+    good = {"title": "t", "when": [ROW_LOCK], "score": 1, "why": "w", "do": ["d"]}
+    convert({"version": 1, "findings": {"other": good, "one": good}}, File, "findings.yaml")
+    with pytest.raises(BadFile, match=f"^findings.yaml: (findings\\.)?one{said}"):
+        convert({"version": 1, "findings": {"other": good, "one": good | change}}, File, "findings.yaml")
+
+
+@pytest.mark.parametrize("missing", ["title", "when", "score", "why", "do"])
+def test_a_rule_needs(missing: str) -> None:
+    good = {"title": "t", "when": [ROW_LOCK], "score": 1, "why": "w", "do": ["d"]}
+    with pytest.raises(BadFile, match=f"findings.one: .*missing required field `{missing}`"):
+        convert(
+            {"version": 1, "findings": {"one": {key: good[key] for key in good if key != missing}}},
+            File,
+            "findings.yaml",
+        )
 
 
 def test_a_healthy_busy_server_has_nothing_wrong() -> None:

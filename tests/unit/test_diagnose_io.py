@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
+from innoscope.common.errors import BadFile
 from innoscope.diagnose.evidence import Evidence, Missing, OnFile, Snapshot, Statement
 from innoscope.diagnose.host import Host
-from innoscope.diagnose.sql_queries import Question, default_questions
+from innoscope.diagnose.sql_queries import default_questions, load
 from innoscope.diagnose.verdict import Finding, Verdict, judge
 from innoscope.sampling.snapshot_history import CLIENT, Look, Seen
 
@@ -184,10 +186,6 @@ def test_without_the_right_to_ask_the_process_list_tells() -> None:
     assert found.cannot_tell == ()
 
 
-def _question(name: str) -> Question:
-    return next(one for one in default_questions() if one.name == name)
-
-
 @pytest.mark.parametrize(
     ("flavour", "version", "statement"),
     [
@@ -199,7 +197,24 @@ def _question(name: str) -> Question:
 def test_replicas_are_asked_in_their_own_words(
     flavour: str, version: tuple[int, ...], statement: str
 ) -> None:
-    asked = _question("replication").asked_of(flavour, version)
+    asked = default_questions()["replication"].asked_of(flavour, version)
     assert asked is not None
-    assert asked["sql"].startswith(statement)
-    assert set(asked.get("named", {}).values()) <= set(_question("replication").columns)
+    assert asked.sql.startswith(statement)
+
+
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        ({"mysql": "5.5+"}, "required field `sql`"),
+        ({"mysql": 5.5, "sql": "x"}, r"servers\[0\]\.mysql: quote the version range: 5\.5"),
+        ({"mysql": "new", "sql": "x"}, "malformed version range 'new'"),
+        ({"from": "5.5", "sql": "x"}, "unknown field `from`"),
+        ({"sql": "x", "named": {"Theirs": "ours"}}, "named: 'ours' is not among the columns"),
+    ],
+)
+def test_an_invalid_question_is_named(tmp_path: Path, server: dict[str, Any], words: str) -> None:
+    path = tmp_path / "questions.yaml"
+    question = {"columns": ["a"], "servers": [server]}
+    path.write_text(yaml.safe_dump({"version": 1, "questions": {"q": question}}))
+    with pytest.raises(BadFile, match=rf"questions\.yaml, line \d+: questions\.q.*{words}"):
+        load(path)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.common.data import catalog_path, read_yaml
 from innoscope.common.errors import BadFile
 from innoscope.diagnose.evidence import Evidence
 from innoscope.diagnose.latches import load, named, wanted
@@ -97,17 +96,18 @@ def test_what_has_no_names_is_not_guessed() -> None:
 
 
 def test_each_pattern_is_a_function_name() -> None:
-    for body in read_yaml(catalog_path("latches.yaml"))["latches"]:
-        assert body.keys() <= {"latch", "kind", "callers"}
-        assert body.get("kind") in (None, "rw_lock", "mutex")
-        for pattern in body["callers"]:
+    for latch in load():
+        for pattern in latch.callers:
             assert re.fullmatch(r"[\w:<>*~]+", pattern), pattern
 
 
 def test_a_broken_file_is_named(tmp_path: Path) -> None:
     broken = tmp_path / "latches.yaml"
-    broken.write_text("latches: [{latch: a page}]\n")
-    with pytest.raises(BadFile, match=r"latches\.yaml: KeyError"):
+    broken.write_text("version: 1\nlatches: [{latch: a page}]\n")
+    with pytest.raises(BadFile, match=r"latches\.yaml, line 2: latches\[0\]: .*required field `callers`"):
+        load(broken)
+    broken.write_text("version: 1\nlatches:\n- {latch: a page, callers: [f], kind: spin}\n")
+    with pytest.raises(BadFile, match=r"line 3: latches\[0\]\.kind: Invalid enum value 'spin'"):
         load(broken)
 
 

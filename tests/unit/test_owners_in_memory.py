@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from innoscope.common.data import catalog_path, read_yaml
 from innoscope.diagnose import process_list
 from innoscope.diagnose.evidence import Statement
 from innoscope.memory.layout import Member
-from innoscope.memory.locks import metadata, sessions, srw, sync_array
+from innoscope.memory.locks import layout, metadata, sessions, srw, sync_array
 from innoscope.memory.locks.layout import Anatomy, Memory, Part
 from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.model import Frame, Thread, Trust
@@ -201,8 +200,8 @@ def test_the_process_list_as_wait_classes() -> None:
 
 def test_the_catalogs_name_classes_and_parts_that_there_are() -> None:
     assert process_list.told_classes() <= set(default_classifier().catalog.classes)
-    parts = {"sessions", "metadata", "latches"}
-    for one in read_yaml(catalog_path("owners.yaml"))["servers"]:
-        assert one.keys() <= parts | {"flavour", "from", "below"}
-        assert one["sessions"]["walk"] in sessions._WALKS
-        assert one["metadata"]["tickets"] in metadata._WALKS
+    for one in layout.servers():
+        assert one.sessions is not None
+        assert one.sessions.walk in sessions._WALKS
+        assert one.metadata is not None
+        assert one.metadata.tickets in metadata._WALKS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,7 +10,7 @@ import yaml
 
 from innoscope.common.data import folder
 from innoscope.common.errors import BadFile
-from innoscope.probes.catalog import LEAVE, Versions, default_catalog, load
+from innoscope.probes.catalog import LEAVE, default_catalog, load
 from innoscope.probes.slots import default_slots
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def test_every_return_probe_says_why_no_exception_crosses_it() -> None:
     for probe in catalog.probes.values():
         for site in probe.sites:
             if LEAVE in site.at and not site.absent:
-                assert site.returns in catalog.safe, f"{probe.name} on {site.versions}"
+                assert site.returns in catalog.safe, f"{probe.name} on {site.ranges}"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_labels_are_values_of_the_metrics_label() -> None:
     for probe in default_catalog().probes.values():
         for site in probe.sites:
             for value in site.values.values():
-                constant = {value.constant} if isinstance(value.constant, str) else set()
+                constant = {value.label} if value.label is not None else set()
                 assert constant | set(value.labels.values()) <= known, probe.name
 
 
@@ -75,6 +76,18 @@ def test_a_programs_functions_are_those_the_catalog_attaches() -> None:
     }
     for name in needed:
         assert f"int {name}(struct pt_regs *ctx)" in text, name
+
+
+def test_one_grep_finds_where_a_number_comes_from() -> None:
+    """A metric is named in metrics.yaml, by the probes that feed it, and in their C code, literally."""
+    catalog = default_catalog()
+    for probe in catalog.probes.values():
+        text = (folder("uprobes") / catalog.families[probe.family].source).read_text()
+        for metric in (*probe.feeds, *(metric for site in probe.sites for metric in site.feeds)):
+            assert metric in _METRICS
+            assert re.search(rf"(\b|SLOT_){metric}\b", text), f"{probe.name} feeds {metric}"
+        for value in probe.values:
+            assert f"{probe.name}_{value}(ctx)" in text
 
 
 @pytest.mark.parametrize(
@@ -95,18 +108,13 @@ def test_the_probes_that_feed_a_metric_are_known(metric: str, server: str, wante
     assert sorted(probe.name for probe in found) == sorted(wanted)
 
 
-@pytest.mark.parametrize(
-    ("version", "inside"),
-    [((5, 6, 24), True), ((5, 7, 42), True), ((5, 5, 9), False), ((8, 0, 11), False), ((5, 6), True)],
-)
-def test_ranges_of_versions(version: tuple[int, ...], inside: bool) -> None:
-    assert Versions("mysql", (5, 6), (5, 7)).has("mysql", version) is inside
-    assert not Versions("mysql", (5, 6), (5, 7)).has("mariadb", version)
+def _site(**values: Any) -> dict[str, Any]:
+    return {"mysql": "5.5", "functions": ["f"], "values": values}
 
 
 def _one_probe(**changes: Any) -> dict[str, Any]:
     probe = {
-        "family": "flush", "at": ["enter"], "feeds": ["flushed_pages"],
+        "family": "flush", "at": ["enter"], "feeds": ["flushed_pages"], "values": ["v"],
         "sites": [{"mysql": "5.5+", "functions": ["f"]}],
     }  # fmt: skip
     family = {"source": "flush.bpf.c", "default": True, "answers": "x"}
@@ -121,21 +129,31 @@ def _one_probe(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"at": ["enter", "leave"]}, "no exception can cross"),
-        ({"at": ["leave"], "returns": "hope"}, "no exception can cross"),
-        ({"family": "nobody"}, "no family nobody"),
-        ({"weight": 0}, "weight 0 is no whole number"),
-        ({"asks": ["nobody"]}, "asks about nobody"),
-        ({"sites": [{"mysql": "new", "functions": ["f"]}]}, "no range of versions"),
-        ({"sites": [{"mysql": "5.5", "function": "f"}]}, "unknown keys function"),
-        (
-            {"values": ["v"], "sites": [{"mysql": "5.5", "functions": ["f"], "v": {"register": 1}}]},
-            "where the value is",
-        ),
+        ({"at": ["enter", "leave"]}, r"sites\[0\]: .*no exception can cross"),
+        ({"at": ["leave"], "returns": "hope"}, r"sites\[0\]: .*no exception can cross"),
+        ({"sites": [{"mysql": "5.5", "functions": ["f"], "at": ["leave"]}]}, "no exception can cross"),
+        ({"at": ["exit"]}, r"at\[0\]: Invalid enum value 'exit'"),
+        ({"family": "nobody"}, ": no family nobody"),
+        ({"weight": 0}, "weight: Expected `int` >= 1"),
+        ({"limit": 0.5}, r"limit: Expected `int \| null`, got `float`"),
+        ({"asks": ["nobody"]}, ": asks about nobody"),
+        ({"name": "q"}, ": unknown field `name`"),
+        ({"check": {"metric": "m"}}, "check: .*missing required field `counter`"),
+        ({"sites": [{"mysql": "new", "functions": ["f"]}]}, r"sites\[0\].mysql: malformed version range"),
+        ({"sites": [{"functions": ["f"]}]}, r"sites\[0\]: needs a version range"),
+        ({"sites": [{"mysql": "5.5", "mariadb": "10.5"}]}, r"sites\[0\]: needs a version range"),
+        ({"sites": [{"mysql": "5.5", "function": "f"}]}, r"sites\[0\]: .*unknown field `function`"),
+        ({"sites": [_site(w={"arg": 1})]}, r"sites\[0\]: value 'w' is not among the probe's"),
+        ({"sites": [_site(v={"register": 1})]}, r"sites\[0\].values.v: .*unknown field `register`"),
+        ({"sites": [_site(v={"labels": {1: "a"}})]}, r"sites\[0\].values.v: needs exactly one of arg"),
+        ({"sites": [_site(v={"arg": 1, "is": 1})]}, r"sites\[0\].values.v: needs exactly one of arg"),
+        ({"sites": [_site(v={"arg": 6})]}, r"sites\[0\].values.v.arg: Expected `int` <= 5"),
+        ({"sites": [_site(v={"result": 65})]}, r"sites\[0\].values.v.result: Expected `int` <= 64"),
+        ({"sites": [_site(v={"is": 1, "bits": 8})]}, r"sites\[0\].values.v: bits are those"),
     ],
 )
-def test_what_is_wrong_is_refused(tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:
+def test_an_invalid_probe_is_named(tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:
     path = tmp_path / "probes.yaml"
     path.write_text(yaml.safe_dump(_one_probe(**changes)))
-    with pytest.raises(BadFile, match=complaint):
+    with pytest.raises(BadFile, match=rf"probes\.yaml(, line \d+)?: (probes\.)?p\W?.*{complaint}"):
         load(path)

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from innoscope.common import metrics_file
+from innoscope.common.errors import BadFile
+from innoscope.common.schema import convert
 from innoscope.metrics import docs, registry
 
 #: Names that dashboards rely on.
@@ -20,8 +23,8 @@ PROMISED = (
 GOOD: dict[str, Any] = {"kind": "gauge", "sources": ["sql"], "help": "Words (Threads_running)."}
 
 
-def wrong(name: str = "things", **changes: Any) -> list[str]:
-    return registry.problems({"version": 1, "metrics": {name: {**GOOD, **changes}}})
+def check(name: str = "things", **changes: Any) -> None:
+    convert({"version": 1, "metrics": {name: {**GOOD, **changes}}}, metrics_file.File, "metrics.yaml")
 
 
 def test_the_catalog_is_sound_and_keeps_its_promises() -> None:
@@ -41,33 +44,47 @@ def test_the_documentation_is_what_the_catalog_says() -> None:
     assert page.read_text() == generated, "run: python -m innoscope.metrics.docs > docs/metrics.md"
 
 
-def test_a_good_declaration_has_no_problem() -> None:
-    assert wrong() == []
-    assert wrong(labels={"file": ["data", "redo"], "site": 40}) == []
+def test_valid_declarations() -> None:
+    check()
+    check(labels={"file": ["data", "redo"], "site": 40})
 
 
 @pytest.mark.parametrize(
     ("name", "changes", "words"),
     [
-        ("Things", {}, "snake_case"),
-        ("things_total", {}, "exposition format adds"),
-        ("innoscope_things", {}, "already"),
-        ("wait_ms", {}, "base unit"),
-        ("dirty_pct", {}, "base unit"),
-        ("things", {"kind": "summary"}, "unknown kind"),
-        ("things", {"kind": "histogram"}, "of seconds"),
-        ("things", {"kind": "info", "labels": {"a": 1}}, "_info"),
-        ("things_info", {"kind": "info"}, "says nothing"),
-        ("things", {"labels": {"server": ["a"]}}, "another meaning"),
-        ("things", {"labels": {"result": [False, True]}}, "bounded neither"),
-        ("things", {"labels": {"site": 0}}, "bounded neither"),
-        ("things", {"labels": {"site": ["a", "a"]}}, "twice"),
-        ("things", {"sources": ["guess"]}, "unknown source"),
-        ("things", {"sources": []}, "must be a list"),
-        ("things", {"help": "Words."}, "where the number comes from"),
-        ("things", {"help": "Words (a) and more"}, "full stop"),
-        ("things", {"owner": 1}, "unknown key"),
+        ("Things", {}, ": the name is not snake_case"),
+        ("things_total", {}, ": the name ends with what the exposition format adds"),
+        ("innoscope_things", {}, ": the name has innoscope_ already"),
+        ("wait_ms", {}, ": the name has a unit that is not a base unit"),
+        ("dirty_pct", {}, ": the name has a unit that is not a base unit"),
+        ("things", {"kind": "summary"}, ".kind: Invalid enum value 'summary'"),
+        ("things", {"kind": "histogram"}, ": histograms are of seconds"),
+        ("things", {"kind": "info", "labels": {"a": 1}}, ": info metrics, and only they, end with _info"),
+        ("things_info", {"kind": "info"}, ": an info metric without labels says nothing"),
+        ("things", {"labels": {"server": ["a"]}}, ": label 'server' is not snake_case, or has another"),
+        ("things", {"labels": {"A": ["a"]}}, ": label 'A' is not snake_case"),
+        ("things", {"labels": {"result": [False, True]}}, ".labels.result[0]: Expected `str`, got `bool`"),
+        ("things", {"labels": {"result": []}}, ".labels.result: Expected `array` of length >= 1"),
+        ("things", {"labels": {"site": 0}}, ".labels.site: Expected `int` >= 1"),
+        ("things", {"labels": {"site": True}}, ".labels.site: Expected `int | array`, got `bool`"),
+        ("things", {"labels": {"site": ["a", "a"]}}, ": label site has a duplicate value"),
+        ("things", {"labels": []}, ".labels: Expected `object`, got `array`"),
+        ("things", {"sources": ["guess"]}, ".sources[0]: Invalid enum value 'guess'"),
+        ("things", {"sources": []}, ".sources: Expected `array` of length >= 1"),
+        ("things", {"help": "Words."}, ": help does not end with where the number comes from"),
+        ("things", {"help": "Words (a) and more"}, ": help is not one line that ends with a full stop"),
+        ("things", {"help": "Words\n(a)."}, ": help is not one line"),
+        ("things", {"owner": 1}, ": Object contains unknown field `owner`"),
+        ("things", {"own": "yes"}, ".own: Expected `bool`, got `str`"),
     ],
 )
-def test_a_bad_declaration_is_named(name: str, changes: dict[str, Any], words: str) -> None:
-    assert any(words in text for text in wrong(name, **changes))
+def test_an_invalid_declaration_is_named(name: str, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadFile) as caught:
+        check(name, **changes)
+    assert caught.value.what.startswith(f"metrics.yaml: metrics.{name}{words}")
+
+
+@pytest.mark.parametrize("document", [[], {"version": 2, "metrics": {}}, {"version": 1, "metrics": []}])
+def test_an_invalid_file_is_refused(document: Any) -> None:
+    with pytest.raises(BadFile):
+        convert(document, metrics_file.File, "metrics.yaml")

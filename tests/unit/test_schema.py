@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -20,6 +21,7 @@ class Rule(schema.Entry, frozen=True):
     name: str
     versions: VersionRange | None = None
     state: Literal["sleeping", "running"] = "sleeping"
+    like: re.Pattern[str] | None = None
 
     def __post_init__(self) -> None:
         if not self.name.islower():
@@ -68,7 +70,10 @@ def test_a_valid_file(written: Callable[[str, str], Path]) -> None:
         ("rules:\n- name: a\n  state: dead\n", "line 3: rules[0].state: Invalid enum value 'dead'"),
         ("rules:\n- name: A\n", "line 2: rules[0]: name must be lower case"),
         ("rules:\n- name: a\n  versions: 5.6\n", "line 3: rules[0].versions: quote the version range: 5.6"),
-        ("rules: []\nby_name:\n  x: {name: 1}\n", "line 3: by_name[...].name: Expected `str`, got `int`"),
+        ("rules: []\nby_name:\n  x: {name: 1}\n", "line 3: by_name.x.name: Expected `str`, got `int`"),
+        ("rules: []\nby_name:\n  x: {name: x}\n  y: {name: y}\n  z: {}\n", "line 5: by_name.z: Object"),
+        ("rules: []\nby_name:\n  x: {name: x}\n  1: {name: y}\n", "line 4: by_name[1]: Expected `str`"),
+        ("rules:\n- name: a\n  like: (\n", "line 3: rules[0].like: malformed regular expression '('"),
         ("- 1\n", "line 1: Expected `object`, got `array`"),
         ("", "Expected `object`, got `null`"),
         ("rules: [\n", "as YAML"),
@@ -101,10 +106,23 @@ def test_toml_problems(written: Callable[[str, str], Path], text: str, words: st
 def test_json_problems() -> None:
     with pytest.raises(BadFile, match=r"the journal: rules: Expected `array`, got `int`"):
         schema.decode_json(b'{"rules": 1}', Rules, "the journal")
+    with pytest.raises(BadFile, match=r"the journal: by_name\.a\.name: Expected `str`, got `int`"):
+        schema.decode_json(b'{"rules": [], "by_name": {"a": {"name": 1}}}', Rules, "the journal")
     with pytest.raises(BadFile, match="cannot parse the journal as JSON"):
         schema.decode_json(b"{", Rules, "the journal")
     with pytest.raises(BadFile):
         schema.decode_json(b"[" * 100_000, Rules, "the journal")
+
+
+def test_entries_for_some_servers() -> None:
+    entry = schema.convert({"mysql": "5.6+", "mariadb": "10.6"}, schema.ServerEntry, "x")
+
+    assert entry.fits("mysql", (9, 7))
+    assert entry.fits("mariadb", (10, 6, 21))
+    assert not entry.fits("mariadb", (10, 11))
+    assert not entry.fits("mysql", ())
+    assert not entry.fits("drizzle", (7,))
+    assert schema.ServerEntry().fits("mysql", ())
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -124,14 +142,18 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ("10.6.4-10.6", [(10, 6, 4), (10, 6, 21)], [(10, 6, 3), (10, 7)]),
     ],
 )
-def test_version_ranges(
-    text: str, inside: list[tuple[int, ...]], outside: list[tuple[int, ...]]
-) -> None:
+def test_version_ranges(text: str, inside: list[tuple[int, ...]], outside: list[tuple[int, ...]]) -> None:
     versions = VersionRange.parse(text)
 
     assert all(version in versions for version in inside)
     assert not any(version in versions for version in outside)
     assert str(versions) == text
+
+
+@pytest.mark.parametrize("text", ["5.7-5.6", "10.11-10.6.4", "8.0-5"])
+def test_reversed_version_ranges(text: str) -> None:
+    with pytest.raises(ValueError, match="reversed version range"):
+        VersionRange.parse(text)
 
 
 @pytest.mark.parametrize("text", ["", "5.", "5-", "-5", "5.6-", "5.6++", "x", "5.6 "])

@@ -10,6 +10,7 @@ import pytest
 
 from innoscope.common.errors import BadFile, SqlFailed
 from innoscope.common.samples import Outcome, Sample
+from innoscope.common.schema import convert
 from innoscope.metrics import registry
 from innoscope.metrics.collectors import sql_catalog, sql_plan
 from innoscope.metrics.collectors.crosscheck import differences
@@ -234,22 +235,46 @@ def test_reasons_of_what_is_not_the_server_s_fault() -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"metric": "no_such", "any": [{"status": "A"}]}, "metric of metrics.yaml"),
+        ({"metric": "no_such", "any": [{"status": "A"}]}, "metric 'no_such' is not in metrics.yaml"),
         ({"metric": "fsync_seconds", "any": [{"status": "A"}]}, "sql is not among the sources"),
         ({"metric": "read_ahead_pages", "any": [{"status": "A"}]}, "has 1 labels"),
-        ({"metric": "uptime_seconds", "any": []}, "list of sources"),
+        ({"metric": "uptime_seconds", "any": []}, r"\.any: Expected `array` of length >= 1"),
         ({"metric": "uptime_seconds", "any": [{"status": "A", "counter": "b"}]}, "exactly one"),
         ({"metric": "uptime_seconds", "any": [{"status": "A", "line": "(a)"}]}, "only that, has a line"),
         ({"metric": "uptime_seconds", "any": [{"monitor": "LOG", "line": "a"}]}, "one or two groups"),
-        ({"metric": "uptime_seconds", "any": [{"monitor": "LOG", "line": "("}]}, "bad pattern"),
-        ({"metric": "uptime_seconds", "any": [{"status": "A"}], "some": 1}, "unknown key"),
-        ({"metric": "uptime_seconds", "any": [{"formula": "guess"}]}, "no formula"),
+        (
+            {"metric": "uptime_seconds", "any": [{"monitor": "LOG", "line": "("}]},
+            r"\.line: malformed regular",
+        ),
+        ({"metric": "uptime_seconds", "any": [{"status": "A", "scale": "2"}]}, r"\.scale: Expected `int"),
+        ({"metric": "uptime_seconds", "any": [{"status": "A", "mysql": "8"}, {"x": 1}]}, r"any\[1\].*`x`"),
+        ({"metric": "uptime_seconds", "any": [{"status": "A"}], "some": 1}, "unknown field `some`"),
+        (
+            {"metric": "uptime_seconds", "any": [{"formula": "guess"}]},
+            r"\.formula: Invalid enum value 'guess'",
+        ),
     ],
 )
-def test_a_bad_catalog_is_named(body: dict[str, Any], words: str) -> None:
-    data = {"version": 1, "session": [], "metrics": [body]}
+def test_an_invalid_series_is_named(body: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadFile, match=rf"sql\.yaml: metrics\[0\].*{words}"):
+        convert({"version": 1, "session": [], "metrics": [body]}, sql_catalog.File, "sql.yaml")
 
-    assert any(words in text for text in sql_catalog.problems(data, registry.default()))
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version": 2}, "version: Invalid"),
+        ({"session": ["a; b"]}, r"session\[0\]: "),
+        (
+            {"metrics": [{"metric": "uptime_seconds", "any": [{"status": "A"}]}] * 2},
+            r"metrics\[1\]: duplicate",
+        ),
+        ({"metric": []}, "unknown field `metric`"),
+    ],
+)
+def test_an_invalid_sql_catalog_is_named(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadFile, match=words):
+        convert({"version": 1, "session": [], "metrics": []} | change, sql_catalog.File, "sql.yaml")
 
 
 def test_every_metric_that_names_sql_comes_from_the_catalog_or_is_derived() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from innoscope.common.text import LIMIT, label
+from innoscope.common.sanitize import LIMIT, label
 from innoscope.metrics import registry
 from innoscope.metrics.families import expose
 from innoscope.metrics.merge import Series

@@ -12,6 +12,7 @@ import yaml
 
 from innoscope.common.data import catalog_path
 from innoscope.common.errors import BadFile
+from innoscope.common.schema import convert
 from innoscope.toggles import catalog, catalog_file
 
 if TYPE_CHECKING:
@@ -61,57 +62,80 @@ def _set(*path: Any) -> Callable[[Any], None]:
 
 FLAG = ("read_ahead", "servers", 0, "ways", 0, "memory", "srv_startup_is_before_trx_rollback_phase")
 ROUNDS = ("spin_rounds", "servers", 1, "ways", 1, "memory", "srv_n_spin_wait_rounds")
+FLUSH = ("flush_neighbors", "servers", 1, "ways", 1, "memory", "srv_flush_neighbors")
 UNSIGNED = {"kind": "unsigned", "size": 8, "plausible": [0, 100000]}
+#: A choice of words has no default for memory.
+NEIGHBORS = {"kind": "unsigned", "size": 8, "plausible": [0, 2]}
 
 
-def only(flavour: str, since: str, below: str) -> dict[str, Any]:
+def only(flavour: str, versions: str) -> dict[str, Any]:
     """A generation that writes the start-up flag."""
-    ways = [{"memory": {FLAG[-1]: UNSIGNED}}]
-    return {"flavour": flavour, "from": since, "below": below, "ways": ways}
+    return {flavour: versions, "ways": [{"memory": {FLAG[-1]: UNSIGNED}}]}
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (_set(*FLAG, "size", 2), "srv_startup_is_before_trx_rollback_phase: size is not 1, 4, 8"),
-        (_set(*FLAG, "size", True), "size is not 1, 4, 8"),
+        (_set(*FLAG, "size", 2), "srv_startup_is_before_trx_rollback_phase.size: Invalid enum value 2"),
+        (_set(*FLAG, "size", True), "size: Expected `int`, got `bool`"),
         (_set(*FLAG, "kind", "float"), None),  # 8 bytes of float: only the server's own type can tell
-        (_set(*FLAG, "kind", "double"), "kind is not unsigned"),
-        (_set(*FLAG, "kind", ["float"]), "kind is not unsigned"),
-        (_set(*FLAG, "plausible", [1, 0]), "plausible does not fit"),
-        (_set(*FLAG, "plausible", [0]), "plausible is not"),
+        (_set(*FLAG, "kind", "double"), "kind: Invalid enum value 'double'"),
+        (_set(*FLAG, "kind", ["float"]), "kind: Expected `str`, got `array`"),
+        (_set(*FLAG, "plausible", [1, 0]), "phase: plausible does not fit"),
+        (_set(*FLAG, "plausible", [0, float("nan")]), "phase: plausible does not fit"),
+        (_set(*FLAG, "plausible", [0]), "plausible: Expected `array` of length 2"),
         (_set(*FLAG, "values", {"on": 0, "off": 2}), "values: 2 is outside of plausible"),
+        (_set(*FLAG, "values", {"on": 0, "off": float("nan")}), "off is not a number"),
+        (_set(*FLAG, "values", {"on": 0, "off": 10**40}), "off is not a number"),
         (_set(*FLAG, "values", {"on": 0}), "needs on and off"),
         (_set(*FLAG, "values", {"on": 0, "off": 1, "max": 1}), "max is not among"),
-        (_set(*FLAG, "values", {"on": 0, "off": True}), "values is not a number"),
-        (_set(*FLAG, "address", 4096), "unknown key 'address'"),
-        (_set(*FLAG, "bound", "raise"), "unknown key 'bound'"),
+        (_set(*FLAG, "values", {"on": 0, True: 1}), "a word twice"),
+        (_set(*FLAG, "values", {"on": 0, "off": True}), r"values.off: Expected `int \| float`, got `bool`"),
+        (_set(*FLAG, "address", 4096), "unknown field `address`"),
+        (_set(*FLAG, "bound", "raise"), "unknown field `bound`"),
         (_set(*ROUNDS, "plausible", [0, 99]), "100000 is outside of plausible"),
         (_set(*ROUNDS, "size", 1), "plausible does not fit 1 bytes"),
+        (_set(*ROUNDS, "kind", "float"), None),
         (_set(*ROUNDS, "low", 5.5e30), "low is not a number"),
+        (_set(*ROUNDS, "low", float("nan")), "low is not a number"),
         (_set(*ROUNDS, "high", 200000), "not within the toggle's own"),
         (_set(*ROUNDS, "values", {"on": 1, "off": 0}), "takes a number"),
-        (_set(*ROUNDS, "scale", 2), "scale is not"),
+        (_set(*ROUNDS, "scale", -2.0), "scale is not above 0"),
+        (_set(*ROUNDS, "scale", "2"), r"scale: Expected `float \| null`, got `str`"),
         (_set(*ROUNDS, "variable", "innodb_doublewrite"), "never be written to memory"),
-        (_set("spin_rounds", "values", {"low": 9, "high": 3, "unit": "x"}), "low is not below high"),
-        (_set("spin_rounds", "values", "number"), "values is not a mapping"),
-        (_set("spin_rounds", "risk", "none"), "risk is not"),
+        (_set(*ROUNDS, "variable", "a b"), "variable: Expected `str` matching regex"),
+        (_set("spin_rounds", "values", {"low": 9, "high": 3, "unit": "x"}), "values: low is not below high"),
+        (_set("spin_rounds", "values", {"low": 9, "high": float("nan"), "unit": "x"}), "high is not a num"),
+        (_set("spin_rounds", "values", "number"), "values: Invalid enum value 'number'"),
+        (_set("spin_rounds", "values", ["on"]), "values: needs two words"),
+        (_set("spin_rounds", "risk", "none"), "risk: Invalid enum value 'none'"),
         (_set("spin_rounds", "what", ""), "spin_rounds: what is not a line"),
-        (_set("spin_rounds", "titel", "x"), "spin_rounds: unknown key 'titel'"),
-        (_set("spin_rounds", "servers", 1, "from", 5.5), "from is not a version in quotes"),
-        (_set("spin_rounds", "servers", 1, "from", "9.9"), "from is not before below"),
-        (_set("spin_rounds", "servers", 1, "from", "5.1"), "two entries for mysql 5.1"),
-        (_set("spin_rounds", "servers", 1, "flavour", "percona"), "flavour is not"),
-        (_set("spin_rounds", "servers", 1, "refused", "x"), "either ways or refused"),
+        (_set("spin_rounds", "title", "a\x00"), "spin_rounds: title is not a line"),
+        (_set("spin_rounds", "titel", "x"), "spin_rounds: .*unknown field `titel`"),
+        (_set("spin_rounds", "servers", []), "servers: Expected `array` of length >= 1"),
+        (_set("spin_rounds", "servers", 1, "mysql", 5.5), r"servers\[1\].mysql: quote the version range"),
+        (_set("spin_rounds", "servers", 1, "mysql", "9.9-9.8"), "reversed version range"),
+        (_set("spin_rounds", "servers", 1, "mysql", "5.5+"), r"servers\[1\]: the version range has no end"),
+        (_set("spin_rounds", "servers", 1, "mysql", "5.1-9.7"), "two entries for mysql 5.1-9.7 and 5.0-5.4"),
+        (_set("spin_rounds", "servers", 1, "mariadb", "12.0-12.3"), "either mysql or mariadb"),
+        (_set("spin_rounds", "servers", 1, "percona", "5.7"), "unknown field `percona`"),
+        (_set("spin_rounds", "servers", 1, "refused", "x"), r"servers\[1\]: needs either ways or refused"),
         (_set("spin_rounds", "servers", 1, "never", {"memory": "x"}), "forbids a way that ways has"),
-        (_set("spin_rounds", "servers", 1, "ways", []), "ways needs one or more"),
-        (_set("spin_rounds", "servers", 1, "ways", 1, {"gdb": {"glibc": "abort()"}}), "unknown key 'gdb'"),
+        (_set("spin_rounds", "servers", 1, "never", {"gdb": "x"}), r"servers\[1\]: never: unknown way 'gdb'"),
+        (_set("spin_rounds", "servers", 1, "ways", []), "needs either ways or refused"),
+        (_set("spin_rounds", "servers", 1, "ways", 1, {"gdb": {"glibc": "abort()"}}), "unknown field `gdb`"),
+        (_set("spin_rounds", "servers", 1, "ways", 1, {"note": "x"}), "needs one of sql, memory"),
+        (_set("spin_rounds", "servers", 1, "ways", 1, {"sql": {}}), "sql: Expected `object` of length >= 1"),
         (_set("spin_rounds", "servers", 1, "ways", 1, {"sql": {"a": {}}}), "each kind once"),
-        (_set("spin_rounds", "servers", 1, "ways", 1, {"sql": {"a b": {}}}), "'a b' is not a name"),
+        (_set("spin_rounds", "servers", 1, "ways", 1, {"sql": {"a b": {}}}), "sql.a b: Expected `str`"),
         (_set("spin_rounds", "servers", 1, "ways", 0, {"sql": {"a": {"bound": "lower"}}}), "of its own"),
-        (_set("read_ahead", "servers", [only("mariadb", "10.11", "11.5")]), "these servers"),
-        (_set("read_ahead", "servers", [only("mysql", "5.7", "8.0")]), "not be written .* these servers"),
-        (_set("read_ahead", "servers", [only("mysql", "5.1", "5.7")]), "not be written .* these servers"),
+        (_set("read_ahead", "servers", 1, "ways", 0, "sql", FLAG[-1], {"bound": "raise"}), "bound is for"),
+        (_set("read_ahead", "servers", [only("mariadb", "10.11-11.4")]), "these servers"),
+        (_set("read_ahead", "servers", [only("mysql", "5.7")]), "not be written .* these servers"),
+        (_set("read_ahead", "servers", [only("mysql", "5.1-5.6")]), "not be written .* these servers"),
+        (_set("read_ahead", "servers", [only("mysql", "5.1-5")]), "not be written .* these servers"),
+        (_set("read_ahead", "servers", [only("mysql", "5.1-5.5")]), None),
+        (_set(*FLUSH, NEIGHBORS), "srv_flush_neighbors: values is missing"),
         *(
             (_set("spin_rounds", "servers", 0, "ways", [{"memory": {symbol: UNSIGNED}}]), "never be written")
             for symbol in (
@@ -133,18 +157,20 @@ def test_a_tampered_entry_is_refused(
         return
     with pytest.raises(BadFile, match=said) as caught:
         catalog.load(file)
-    assert caught.value.what.startswith(f"{file}: ")
+    assert caught.value.what.startswith(f"{file}, line ")
 
 
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "toggles.yaml"
     for content, said in (
-        (b"a: [", "is not YAML"),
-        (b"", "the file is not a mapping"),
-        (b"version: 2\ntoggles: {a: b}", "version is not 1"),
-        (b"version: 1\ntoggles: {}", "toggles is not a mapping"),
-        (b"version: 1\ntoggles: &a {a: *a}", "a: unknown key 'a'"),
-        (b"\xff\xfe\x00", "is not YAML"),
+        (b"a: [", "as YAML"),
+        (b"", "Expected `object`, got `null`"),
+        (b"version: 2\ntoggles: {a: {}}", "version: Invalid enum value 2"),
+        (b"version: true\ntoggles: {a: {}}", "version: Expected `int`, got `bool`"),
+        (b"version: 1\ntoggles: {}", "toggles: Expected `object` of length >= 1"),
+        (b"version: 1\ntoggles: {A b: {}}", "toggles.A b: Expected `str` matching regex"),
+        (b"version: 1\ntoggles: &a {a: *a}", "toggles.a: .*unknown field `a`"),
+        (b"\xff\xfe\x00", "not UTF-8"),
     ):
         file.write_bytes(content)
         with pytest.raises(BadFile, match=said):
@@ -192,8 +218,8 @@ def test_mutated_documents_are_refused_or_good(data: Any) -> None:
         for _ in range(chance.randint(1, 3)):
             if list(places(document)):
                 mutate(document, chance)
-        with contextlib.suppress(catalog_file.Wrong):
-            check_safe(catalog_file.toggles(document))
+        with contextlib.suppress(BadFile):
+            check_safe(convert(document, catalog_file.File, "toggles.yaml").by_name())
             good += 1
     assert 100 < good < 3000
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -79,7 +80,7 @@ def test_only_the_ways_that_were_asked_for(world: World) -> None:
 
 def test_a_way_that_must_never_be_used(world: World) -> None:
     harmful = toggle().generations[0]
-    harmful = type(harmful)("mysql", (5, 5), None, (MEMORY,), never={"memory": "it stops checkpoints"})
+    harmful = replace(harmful, ways=(MEMORY,), never={"memory": "it stops checkpoints"})
     world.toggles["spin"] = toggle(generations=(harmful,))
 
     for ways in (None, ["memory"]):

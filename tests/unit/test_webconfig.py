@@ -69,7 +69,7 @@ basic_auth_users: {{ann: "{HASH}"}}
         ("basic_auth_users: {ann: secret}", "is not a bcrypt hash"),
         ("basic_auth_users: [ann]", "is not a mapping"),
         ("[]", "is not a mapping"),
-        ("{", "not YAML"),
+        ("{", "as YAML"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(tmp_path: Path, text: str, words: str) -> None:

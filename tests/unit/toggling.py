@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from innoscope.common.versions import VersionRange
 from innoscope.target.credentials import Account
 from innoscope.target.discover import identify
 from innoscope.target.proc import ProcFs
@@ -52,7 +53,7 @@ SQL = Way("sql", (Assignment(SPIN), Assignment(DELAY)))
 
 
 def toggle(name: str = "spin", *ways: Way, **changes: Any) -> Toggle:
-    generation = Generation("mysql", (5, 5), None, ways or (SQL, MEMORY))
+    generation = Generation("mysql", VersionRange.parse("5.5+"), ways or (SQL, MEMORY))
     made = Toggle(
         name, "Spinning", "what it is", Risk.HARMLESS, Domain(low=0, high=500), (generation,), also="CPU"
     )

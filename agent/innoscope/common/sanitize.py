@@ -7,6 +7,7 @@ leaves the program: ``console``, ``logs``, the renderers. Calling them twice cha
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from typing import Any, Final
@@ -15,6 +16,9 @@ from typing import Any, Final
 _SUSPECT: Final = re.compile(r"[^ -~]")
 _SUSPECT_IN_BLOCK: Final = re.compile(r"[^ -~\n]")
 _ELLIPSIS: Final = "…"
+#: Characters of a label. Longer ones are cut and end with a digest, so that they stay distinct.
+LIMIT: Final = 200
+_DIGEST: Final = 8
 
 
 def line(text: str, limit: int | None = None) -> str:
@@ -40,6 +44,16 @@ def block(text: str) -> str:
     return _SUSPECT_IN_BLOCK.sub(_escaped, text.expandtabs() if "\t" in text else text)
 
 
+def label(text: str, limit: int = LIMIT) -> str:
+    r"""Return printable UTF-8 of bounded length: ``"a\udcff\x1b"`` becomes ``r"a\xff\x1b"``."""
+    if not text.isprintable():
+        text = "".join(one if one.isprintable() else _byte_escaped(one) for one in text[: 2 * limit])
+    if len(text) <= limit:
+        return text
+    digest = hashlib.blake2s(text.encode(), digest_size=_DIGEST // 2).hexdigest()
+    return f"{text[: limit - _DIGEST - 1]}…{digest}"
+
+
 def dumps(value: Any, **options: Any) -> str:
     r"""Return ``value`` as JSON without a raw control character or surrogate.
 
@@ -63,3 +77,11 @@ def _json_escaped(match: re.Match[str]) -> str:
     """JSON's own escape; the only characters outside of its strings are ASCII and line feeds."""
     character = match.group()
     return character if character.isprintable() else json.dumps(character)[1:-1]
+
+
+def _byte_escaped(character: str) -> str:
+    """Escape one character; a surrogate of ``surrogateescape`` is shown as the byte that it stands for."""
+    number = ord(character)
+    if 0xDC80 <= number <= 0xDCFF:
+        return f"\\x{number - 0xDC00:02x}"
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"

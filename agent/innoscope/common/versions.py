@@ -31,14 +31,20 @@ class VersionRange:
         match = _RANGE.fullmatch(text)
         if match is None:
             raise ValueError(f"malformed version range {text!r}: use 5.6, 5.6+ or 5.5-5.7")
-        first, endless, last = match.groups()
-        return cls(_numbers(first), None if endless else _numbers(last or first))
+        first, last = _numbers(match[1]), None if match[2] else _numbers(match[3] or match[1])
+        if last is not None and first[: len(last)] > last:
+            raise ValueError(f"reversed version range {text!r}")
+        return cls(first, last)
 
     def __contains__(self, version: tuple[int, ...]) -> bool:
         """Return whether a server's version is in the range."""
         if version < self.first:
             return False
         return self.last is None or version[: len(self.last)] <= self.last
+
+    def overlaps(self, other: VersionRange) -> bool:
+        """Return whether some version is in both ranges."""
+        return max(self.first, other.first) in self and max(self.first, other.first) in other
 
     def __str__(self) -> str:
         first = ".".join(map(str, self.first))

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 
-
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """All numbers at Unix time ``at``; keys are ``metric`` or ``metric.label`` of metrics.yaml."""

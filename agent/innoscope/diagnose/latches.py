@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
 from fnmatch import translate
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
-from innoscope.common.data import catalog_path, read_yaml, reading
+from msgspec import field
+
+from innoscope.common.data import catalog_path
+from innoscope.common.schema import Entry, read_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,34 +32,36 @@ _OF_LOCKS: Final = re.compile(
 _OF_RW_LOCKS: Final = re.compile(r"rw_lock|rwlock|ssux_|srw_lock|sux_lock")
 
 
-@dataclass(frozen=True, slots=True)
-class Latch:
-    """One entry: its name in words, ``rw_lock``, ``mutex`` or None for either, and who asks for it."""
+class Latch(Entry, frozen=True):
+    """One latch: its name in words, its kind (None for either), patterns of functions that request it."""
 
-    words: str
-    kind: str | None
-    callers: re.Pattern[str]
+    words: str = field(name="latch")
+    callers: tuple[str, ...]
+    kind: Literal["rw_lock", "mutex"] | None = None
+
+
+class File(Entry, frozen=True):
+    """The whole file."""
+
+    version: Literal[1]
+    latches: tuple[Latch, ...]
 
 
 @cache
 def default_latches() -> tuple[Latch, ...]:
-    """Those of the installed catalog."""
+    """Return those of the installed catalog."""
     return load()
 
 
 def load(path: Path | None = None) -> tuple[Latch, ...]:
     """Read the file. Raises BadFile."""
-    path = path or catalog_path("latches.yaml")
-    data = read_yaml(path)
-    with reading(path):
-        return tuple(
-            Latch(
-                body["latch"],
-                body.get("kind"),
-                re.compile("|".join(translate(name) for name in body["callers"])),
-            )
-            for body in data["latches"]
-        )
+    return read_yaml(path or catalog_path("latches.yaml"), File).latches
+
+
+@cache
+def _callers() -> tuple[tuple[Latch, re.Pattern[str]], ...]:
+    """Return each installed latch with one expression for its callers."""
+    return tuple((latch, re.compile("|".join(map(translate, latch.callers)))) for latch in default_latches())
 
 
 def wanted(evidence: Evidence, waits: Iterable[str]) -> list[str]:
@@ -83,8 +87,8 @@ def named(functions: tuple[str, ...]) -> str:
     if not callers:
         return ""
     kind = "rw_lock" if any(map(_OF_RW_LOCKS.search, functions[: outermost + 1])) else "mutex"
-    for latch in default_latches():
-        if latch.kind in (None, kind) and any(map(latch.callers.match, callers)):
+    for latch, pattern in _callers():
+        if latch.kind in (None, kind) and any(map(pattern.match, callers)):
             return f"{latch.words}, in {callers[0]}"
     return f"{'an rw-lock' if kind == 'rw_lock' else 'a mutex'}, in {callers[0]}"
 

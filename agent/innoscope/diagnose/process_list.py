@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Literal
 
-from innoscope.common.data import catalog_path, read_yaml
+from innoscope.common.data import catalog_path
+from innoscope.common.schema import Entry, read_yaml
 from innoscope.sampling.snapshot_history import CLIENT, Look
 
 if TYPE_CHECKING:
@@ -23,17 +24,24 @@ _ROW_LOCK: Final = "row_lock"
 _OTHER: Final = "other"
 
 
+class States(Entry, frozen=True):
+    """The file states.yaml: wait classes by COMMAND, and by patterns of STATE."""
+
+    version: Literal[1]
+    commands: dict[str, str]
+    states: dict[str, str]
+
+
 @cache
-def _catalog() -> dict[str, Any]:
-    data: dict[str, Any] = read_yaml(catalog_path("states.yaml"))
-    return data
+def _catalog() -> States:
+    return read_yaml(catalog_path("states.yaml"), States)
 
 
 @cache
 def told_classes() -> frozenset[str]:
     """The wait classes that the process list can tell; of others it says nothing."""
     data = _catalog()
-    return frozenset({*data["commands"].values(), *data["states"].values(), _ROW_LOCK})
+    return frozenset({*data.commands.values(), *data.states.values(), _ROW_LOCK})
 
 
 def look(at: float, statements: Iterable[Statement], transactions: Iterable[Mapping[str, str]]) -> Look:
@@ -49,8 +57,6 @@ def look(at: float, statements: Iterable[Statement], transactions: Iterable[Mapp
 
 def _wait(command: str, state: str) -> str:
     data = _catalog()
-    if command in data["commands"]:
-        return str(data["commands"][command])
-    return str(
-        next((wait for pattern, wait in data["states"].items() if fnmatchcase(state, pattern)), _OTHER)
-    )
+    if command in data.commands:
+        return data.commands[command]
+    return next((wait for pattern, wait in data.states.items() if fnmatchcase(state, pattern)), _OTHER)

@@ -1,14 +1,16 @@
-"""The questions of ``probes/catalog/questions.yaml``: asked once, each bounded, texts reduced at once."""
+"""Run the questions of ``probes/catalog/questions.yaml`` once; texts are reduced to fingerprints at once."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from innoscope.common.data import catalog_path, read_yaml, reading
+from msgspec import Meta
+
+from innoscope.common.data import catalog_path
 from innoscope.common.errors import BadFile, InnoscopeError, SqlFailed
+from innoscope.common.schema import Entry, ServerEntry, read_yaml
 from innoscope.diagnose.evidence import Missing, Statement
 from innoscope.metrics.collectors.sql_failures import explain
 from innoscope.target import sql
@@ -29,46 +31,50 @@ _PROCESSES: Final = "processes"
 _SESSION: Final = ("lock_wait_timeout = 1", "max_execution_time = 500", "max_statement_time = 0.5")
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """One question: the statement for each generation, and what its columns are called.
+class ServerQuery(ServerEntry, frozen=True, kw_only=True):
+    """The statement for some servers; ``named`` maps the server's names of the wanted columns to ours."""
 
-    Where a server decides which columns there are (SHOW …), its ``named`` maps those that are wanted to ours.
+    sql: str
+    named: dict[str, str] | None = None
+
+
+class Question(Entry, frozen=True):
+    """One question: the names of its columns, and the statement for each generation.
+
+    It is not asked while more threads than ``crowd`` wait for row locks.
     """
 
-    name: str
     columns: tuple[str, ...]
-    servers: tuple[Mapping[str, Any], ...]
-    crowd: int | None
+    servers: Annotated[tuple[ServerQuery, ...], Meta(min_length=1)]
+    crowd: int | None = None
 
-    def asked_of(self, flavour: str, version: tuple[int, ...]) -> Mapping[str, Any] | None:
-        """The statement (``sql``) for that server, perhaps ``named``; None where there is none."""
-        for one in self.servers:
-            known = one["flavour"] == flavour and _number(one["from"]) <= version
-            if known and ("below" not in one or version < _number(one["below"])):
-                return one
-        return None
+    def __post_init__(self) -> None:
+        """Check that servers name no other columns."""
+        for server in self.servers:
+            if unknown := set((server.named or {}).values()) - set(self.columns):
+                raise ValueError(f"named: {min(unknown)!r} is not among the columns")
+
+    def asked_of(self, flavour: str, version: tuple[int, ...]) -> ServerQuery | None:
+        """Return the statement for a server; None if there is none."""
+        return next((one for one in self.servers if one.fits(flavour, version)), None)
 
 
-def _number(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split("."))
+class File(Entry, frozen=True):
+    """The whole file."""
+
+    version: Literal[1]
+    questions: dict[str, Question]
 
 
 @cache
-def default_questions() -> tuple[Question, ...]:
-    """Those of the installed catalog."""
+def default_questions() -> dict[str, Question]:
+    """Return those of the installed catalog, by name."""
     return load()
 
 
-def load(path: Path | None = None) -> tuple[Question, ...]:
+def load(path: Path | None = None) -> dict[str, Question]:
     """Read the file. Raises BadFile."""
-    path = path or catalog_path("questions.yaml")
-    data = read_yaml(path)
-    with reading(path):
-        return tuple(
-            Question(name, tuple(body["columns"]), tuple(body["servers"]), body.get("crowd"))
-            for name, body in data["questions"].items()
-        )
+    return read_yaml(path or catalog_path("questions.yaml"), File).questions
 
 
 class Asked:
@@ -98,7 +104,7 @@ def ask(target: Target, connect: Callable[[], Connection], waiting: float) -> As
     try:
         connection = connect()
     except (SqlFailed, BadFile) as error:
-        asked.missing = {f"sql.{question.name}": _why(error) for question in default_questions()}
+        asked.missing = {f"sql.{name}": _why(error) for name in default_questions()}
         return asked
     try:
         for assignment in _SESSION:
@@ -115,23 +121,23 @@ def ask(target: Target, connect: Callable[[], Connection], waiting: float) -> As
 
 
 def _answers(target: Target, connection: Connection, waiting: float) -> Iterator[tuple[str, Rows | Missing]]:
-    for question in default_questions():
+    for name, question in default_questions().items():
         asked = question.asked_of(target.flavour, target.version)
         if asked is None:
-            yield question.name, Missing("unsupported", "this server does not tell it")
+            yield name, Missing("unsupported", "this server does not tell it")
         elif question.crowd is not None and waiting > question.crowd:
             words = f"not asked, because it would cost the server too much while {waiting:,.0f} threads wait"
-            yield question.name, Missing("unsupported", words)
+            yield name, Missing("unsupported", words)
         else:
             try:
-                columns, rows = sql.answer(connection, asked["sql"])
+                columns, rows = sql.answer(connection, asked.sql)
             except InnoscopeError as error:
-                yield question.name, _why(error)
+                yield name, _why(error)
                 if explain(error).reason in ("gone", "timeout"):
                     return
             else:
                 names = _names(question, asked, columns)
-                yield question.name, _checked(question.name, tuple(_named(names, row) for row in rows))
+                yield name, _checked(name, tuple(_named(names, row) for row in rows))
 
 
 def _checked(name: str, rows: Rows) -> Rows | Missing:
@@ -144,10 +150,9 @@ def _checked(name: str, rows: Rows) -> Rows | Missing:
     return rows
 
 
-def _names(question: Question, asked: Mapping[str, Any], columns: tuple[str, ...]) -> tuple[str | None, ...]:
-    """Our name for each column of the answer; None for those that nobody wants."""
-    named: Mapping[str, str] | None = asked.get("named")
-    return question.columns if named is None else tuple(named.get(column) for column in columns)
+def _names(question: Question, asked: ServerQuery, columns: tuple[str, ...]) -> tuple[str | None, ...]:
+    """Return our name for each column of the answer; None for those that are not wanted."""
+    return question.columns if asked.named is None else tuple(map(asked.named.get, columns))
 
 
 def _named(columns: tuple[str | None, ...], row: tuple[Any, ...]) -> Mapping[str, str]:

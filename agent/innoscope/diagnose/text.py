@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.common.data import catalog_path, read_yaml
+from innoscope.common.data import catalog_path
+from innoscope.common.schema import Entry, read_yaml
 from innoscope.diagnose.facts import AT_REST
 from innoscope.diagnose.signals import blind
 from innoscope.sampling.snapshot_history import CLIENT
@@ -95,10 +96,19 @@ def _short(functions: tuple[str, ...]) -> str:
     return shown + ",…" if len(functions) > _FUNCTIONS else shown
 
 
+class _Toggle(Entry, frozen=True, forbid_unknown_fields=False):
+    title: str
+    risk: str
+
+
+class _Toggles(Entry, frozen=True, forbid_unknown_fields=False):
+    toggles: dict[str, _Toggle]
+
+
 def _toggles() -> dict[str, tuple[str, str]]:
     """Title and risk of each toggle, read as text: nothing that diagnoses may import what changes."""
-    data = read_yaml(catalog_path("toggles.yaml"))
-    return {name: (body["title"], body["risk"]) for name, body in data["toggles"].items()}
+    toggles = read_yaml(catalog_path("toggles.yaml"), _Toggles).toggles
+    return {name: (toggle.title, toggle.risk) for name, toggle in toggles.items()}
 
 
 def record(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:

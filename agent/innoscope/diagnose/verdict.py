@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose import latches
 from innoscope.diagnose.blockers import BLOCKERS, Blocker
-from innoscope.diagnose.rules import PLACE, default_rules
+from innoscope.diagnose.rules import PLACE, Score, default_rules
 from innoscope.diagnose.signals import Signals
 from innoscope.diagnose.unavailable import Unknown
 from innoscope.diagnose.units import UNITS
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from innoscope.diagnose.evidence import Evidence
-    from innoscope.diagnose.rules import Condition, Rule, Score
+    from innoscope.diagnose.rules import Condition, Rule
     from innoscope.sampling.snapshot_history import Seen
 
 #: Stacks that are shown of a wait class, and files of all of a rule's.
@@ -81,9 +81,9 @@ def judge(evidence: Evidence, rules: Iterable[Rule] | None = None) -> Verdict:
 def _holds(rule: Rule, signals: Signals) -> bool:
     """Whether all conditions hold. Unknown is raised only if what is known leaves it open."""
     open_: Unknown | None = None
-    for alternatives in rule.when:
+    for condition in rule.when:
         try:
-            if not _any_holds(alternatives, signals):
+            if not _any_holds(condition.alternatives, signals):
                 return False
         except Unknown as error:
             open_ = open_ or error
@@ -144,9 +144,9 @@ def _filled(text: str, signals: Signals) -> str | None:
         return None
 
 
-def _score(score: Score, signals: Signals) -> float:
-    if score.signal is None:
-        return score.base
+def _score(score: float | Score, signals: Signals) -> float:
+    if not isinstance(score, Score):
+        return score
     share = min(1.0, max(0.0, signals.get(score.signal) / score.full))
     return score.base + (score.most - score.base) * share
 

@@ -95,9 +95,9 @@ class _Maker:
             terms = (self._symbol(source.symbol, source.kind or "unsigned"),)
             origin = f"symbol {source.symbol}"
         elif source.status:
-            terms = tuple(self._status(name, settled=source.settled) for name in source.status)
+            terms = tuple(self._status(name, settled=source.settled) for name in source.statuses)
             copy = " (a copy of what SET GLOBAL changes)" if source.settled else ""
-            origin = f"status variable {' + '.join(source.status)} in the server's own table{copy}"
+            origin = f"status variable {' + '.join(source.statuses)} in the server's own table{copy}"
         else:
             terms = (self._variable(source.variable or ""),)
             origin = f"system variable {source.variable} in the server's own table"
@@ -168,7 +168,7 @@ def make(
     for value, sources in catalog.values.items():
         reasons = []
         for source in sources:
-            if not source.is_for(target.flavour, target.version):
+            if not source.fits(target.flavour, target.version):
                 continue
             try:
                 readings.append(maker.reading(value, source))

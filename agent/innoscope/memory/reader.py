@@ -162,14 +162,14 @@ class MemoryReader:
         if self._status is None:
             flavour = self._target.flavour
             self._status = self._search(
-                lambda image: tables.status_variables(image, self._catalog.status, flavour)
+                lambda image: tables.status_variables(image, self._catalog.tables.status, flavour)
             )
         return self._status
 
     def _variable_table(self) -> dict[str, tables.Variable]:
         if self._variables is None:
             self._variables = self._search(
-                lambda image: tables.system_variables(image, self._catalog.variables)
+                lambda image: tables.system_variables(image, self._catalog.tables.variables)
             )
         return self._variables
 

@@ -16,7 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 
 from innoscope.common.samples import Histogram
-from innoscope.common.text import label
+from innoscope.common.sanitize import label
 from innoscope.metrics.registry import BUCKETS, PREFIX
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _chosen(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
 def families(series: Iterable[Series]) -> list[Family]:
     """Return one family a metric, in the order of their first series.
 
-    Every label value passes through ``text.label`` here: one that is no UTF-8 would cost all series.
+    Every label value passes through ``sanitize.label`` here: one that is no UTF-8 would cost all series.
     """
     found: dict[str, Family] = {}
     for one in series:

@@ -48,27 +48,26 @@ def _constants(slots: Slots) -> Iterable[str]:
     yield f"#define COUNTERS {slots.counter_count}"
     # One more for the calibration's own observations.
     yield f"#define HISTOGRAMS {slots.histogram_count + 1}"
-    yield f"#define CALIBRATION_SECONDS {slots.histogram_count}"
+    yield f"#define SLOT_calibration_seconds {slots.histogram_count}"
     for slot in (*slots.counters.values(), *slots.histograms.values()):
-        name = slot.metric.upper()
-        yield f"#define {name} {slot.first}"
-        yield f"#define {name}_LABELS {slot.count}"
+        yield f"#define SLOT_{slot.metric} {slot.first}"
+        yield f"#define LABELS_{slot.metric} {slot.count}"
         for index, label in enumerate(slot.labels or ()):
-            yield f"#define {name}_{label.upper()} {index}"
+            yield f"#define LABEL_{slot.metric}_{label} {index}"
     for index, thread in enumerate(THREADS):
         yield f"#define THREAD_{thread.upper()} {index}"
 
 
 def _points(used: Sequence[tuple[Probe, Site]]) -> Iterable[str]:
     yield f"#define POINTS {len(used) + 1}"
-    yield f"#define {CALIBRATION.upper()} {len(used)}"
+    yield f"#define POINT_{CALIBRATION} {len(used)}"
     present = {probe.name for probe, _ in used}
     asked = dict.fromkeys(name for probe, _ in used for name in probe.asks)
     for index, (probe, _) in enumerate(used):
-        yield f"#define {probe.name.upper()} {index}"
-        yield f"#define HAVE_{probe.name.upper()}"
+        yield f"#define POINT_{probe.name} {index}"
+        yield f"#define HAVE_{probe.name}"
     # A program may ask whether it runs inside a call that is not probed here: never.
-    yield from (f"#define {name.upper()} POINTS" for name in asked if name not in present)
+    yield from (f"#define POINT_{name} POINTS" for name in asked if name not in present)
 
 
 def _accessor(probe: Probe, site: Site, name: str, slots: Slots) -> str:
@@ -79,13 +78,12 @@ def _accessor(probe: Probe, site: Site, name: str, slots: Slots) -> str:
 
 
 def _reading(value: Value, labels: Sequence[str]) -> Iterable[str]:
-    if value.constant is not None:
-        number = labels.index(value.constant) if isinstance(value.constant, str) else value.constant
-        yield f"    return {number};"
+    if value.arg is None and value.result is None:
+        yield f"    return {value.number if value.label is None else labels.index(value.label)};"
         return
     register = "PT_REGS_RC(ctx)" if value.arg is None else f"PT_REGS_PARM{value.arg + 1}(ctx)"
     # The upper bits of a narrow argument or result are whatever was there before.
-    narrow = f" & {(1 << value.bits) - 1:#x}ULL" if value.bits < 64 else ""
+    narrow = f" & {(1 << value.width) - 1:#x}ULL" if value.width < 64 else ""
     if not value.labels:
         yield f"    return {register}{narrow};"
         return

@@ -1,120 +1,147 @@
-"""Reading and checking ``probes/catalog/probes.yaml``: which function tells what, on which server."""
+"""Read ``probes/catalog/probes.yaml``: which function tells what, on which server."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from innoscope.common.data import catalog_path, read_yaml, reading
+from msgspec import Meta, field, structs
+
+from innoscope.common.data import catalog_path
+from innoscope.common.schema import Entry, NamedEntry, ServerEntry, name_entries, read_yaml
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 ENTER: Final = "enter"
 LEAVE: Final = "leave"
-_FLAVOURS: Final = ("mysql", "mariadb")
-_SITE_KEYS: Final = frozenset(
-    {*_FLAVOURS, "functions", "symbols", "library", "at", "returns", "feeds", "absent", "without", "instead"}
-)
-_RANGE = re.compile(r"(\d+(?:\.\d+)*)(?:(\+)|-(\d+(?:\.\d+)*))?")
+_At = Literal["enter", "leave"]
+_Positive = Annotated[int, Meta(ge=1)]
+_Bits = Annotated[int, Meta(ge=1, le=64)]
 
 
-@dataclass(frozen=True, slots=True)
-class Versions:
-    """The versions of one flavour from ``first`` on, up to all that begin with ``last`` (None: no end)."""
-
-    flavour: str
-    first: tuple[int, ...]
-    last: tuple[int, ...] | None
-
-    def has(self, flavour: str, version: tuple[int, ...]) -> bool:
-        """Whether this server is one of them."""
-        if flavour != self.flavour or version < self.first:
-            return False
-        return self.last is None or version[: len(self.last)] <= self.last
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """Where a program finds one value: ``arg`` N or the ``result``, of so many bits; or a ``constant``.
+class Value(Entry, frozen=True):
+    """Where a program finds one value: in ``arg`` N or the ``result``, of so many bits; or a constant.
 
     ``labels`` maps numbers to label values.
     """
 
-    arg: int | None = None
-    bits: int = 64
-    constant: int | str | None = None
+    arg: Annotated[int, Meta(ge=0, le=5)] | None = None
+    bits: _Bits | None = None
+    result: _Bits | None = None
+    label: str | None = None
+    number: int | None = field(default=None, name="is")
     labels: dict[int, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Check what the types cannot."""
+        places = (self.arg, self.result, self.label, self.number)
+        if sum(place is not None for place in places) != 1:
+            raise ValueError("needs exactly one of arg, result, label, is")
+        if self.bits is not None and self.arg is None:
+            raise ValueError("bits are those of an argument")
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """What a probe attaches to on some servers."""
+    @property
+    def width(self) -> int:
+        """The bits of the argument or the result."""
+        return self.result or self.bits or 64
 
-    versions: Versions
-    at: tuple[str, ...]
-    returns: str | None
+
+class Site(ServerEntry, frozen=True):
+    """Where a probe attaches on some servers. ``at`` and ``returns`` are the probe's by default."""
+
+    at: tuple[_At, ...] = ()
+    returns: str | None = None
     functions: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
-    shared_object: str | None = None  # the beginning of a mapped file's name; None: the executable
+    shared_object: str | None = field(default=None, name="library")  # the beginning of its file's name
     values: dict[str, Value] = field(default_factory=dict)
     feeds: tuple[str, ...] = ()  # besides what the probe feeds everywhere
     absent: str | None = None  # why there is nothing to attach to
     without: str | None = None  # why, if the function is not found
     instead: str | None = None  # what tells it then
 
+    def __post_init__(self) -> None:
+        """Check that it is for servers of one flavour."""
+        if len(self.ranges) != 1:
+            raise ValueError("needs a version range of either mysql or mariadb")
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+
+class Check(Entry, frozen=True):
+    """A metric of ours and the server's own counter of the same event."""
+
+    metric: str
+    counter: str
+
+
+class Probe(NamedEntry, frozen=True, kw_only=True):
     """One probe, everywhere."""
 
-    name: str
     family: str
+    at: tuple[_At, ...]
     feeds: tuple[str, ...]
-    values: tuple[str, ...]
     sites: tuple[Site, ...]
-    limit: int | None = None
-    weight: int = 1
-    check: tuple[str, str] | None = None  # (metric of ours, counter of the server)
-    asks: tuple[str, ...] = ()  # probes of whose calls its programs ask whether they run inside one
+    returns: str | None = None
+    values: tuple[str, ...] = ()
+    limit: _Positive | None = None
+    weight: _Positive = 1
+    check: Check | None = None
+    asks: tuple[str, ...] = ()  # probes whose calls its programs ask about: whether they run inside one
+
+    def __post_init__(self) -> None:
+        """Complete the sites, and check their values."""
+        for number, site in enumerate(self.sites):
+            if unknown := site.values.keys() - set(self.values):
+                raise ValueError(f"sites[{number}]: value {min(unknown)!r} is not among the probe's")
+            structs.force_setattr(site, "at", site.at or self.at)
+            structs.force_setattr(site, "returns", site.returns or self.returns)
 
     def site(self, flavour: str, version: tuple[int, ...]) -> Site | None:
-        """Where on this server; None where nothing is known."""
-        return next((site for site in self.sites if site.versions.has(flavour, version)), None)
+        """Return where it attaches on a server; None if nothing is known."""
+        return next((site for site in self.sites if site.fits(flavour, version)), None)
 
     def fed(self, flavour: str, version: tuple[int, ...]) -> frozenset[str]:
-        """The metrics that get their numbers from it on this server."""
+        """Return the metrics that get their numbers from it on a server."""
         site = self.site(flavour, version)
         return frozenset((*self.feeds, *(site.feeds if site is not None else ())))
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Entry, frozen=True):
     """Probes that are switched together."""
 
-    name: str
     source: str
     default: bool
     answers: str
 
 
-@dataclass(frozen=True, slots=True)
-class Catalog:
-    """The whole file, checked. ``safe`` says why no exception can cross a function, by key."""
+class Catalog(Entry, frozen=True):
+    """The whole file. ``safe`` says why no exception can cross a function, by key."""
 
+    version: Literal[1]
     families: dict[str, Family]
     probes: dict[str, Probe]
     safe: dict[str, str]
 
+    def __post_init__(self) -> None:
+        """Check what probes refer to."""
+        name_entries(self.probes)
+        for name, probe in self.probes.items():
+            if probe.family not in self.families:
+                raise ValueError(f"probes.{name}: no family {probe.family}")
+            if unknown := set(probe.asks) - self.probes.keys():
+                raise ValueError(f"probes.{name}: asks about {min(unknown)}, which is not a probe")
+            for number, site in enumerate(probe.sites):
+                if site.absent is None and LEAVE in site.at and site.returns not in self.safe:
+                    why = "attaches at a return without saying why no exception can cross it"
+                    raise ValueError(f"probes.{name}.sites[{number}]: {why}")
+
     def of(self, families: frozenset[str] | None = None) -> list[Probe]:
-        """The probes of these families; of those on by default for None."""
+        """Return the probes of these families; of those on by default for None."""
         wanted = families or frozenset(name for name, family in self.families.items() if family.default)
         return [probe for probe in self.probes.values() if probe.family in wanted]
 
     def feeding(self, metrics: frozenset[str], flavour: str, version: tuple[int, ...]) -> list[Probe]:
-        """Of those on by default, who feeds these metrics on that server, and whom they ask about."""
+        """Return the probes on by default that feed these metrics on a server, and those they ask about."""
         default = self.of()
         feeding = {probe.name for probe in default if metrics & probe.fed(flavour, version)}
         asked = {name for name in feeding for name in self.probes[name].asks}
@@ -123,102 +150,10 @@ class Catalog:
 
 @cache
 def default_catalog() -> Catalog:
-    """The catalog that comes with the program."""
+    """Return the installed catalog."""
     return load(catalog_path("probes.yaml"))
 
 
 def load(path: Path) -> Catalog:
-    """Read and check. Raises BadFile with what is wrong and where."""
-    with reading(path):
-        return _catalog(read_yaml(path))
-
-
-def _catalog(document: dict[str, Any]) -> Catalog:
-    families = {name: Family(name=name, **family) for name, family in document["families"].items()}
-    safe = document["safe"]
-    probes = {name: _probe(name, entry, safe) for name, entry in document["probes"].items()}
-    for probe in probes.values():
-        if probe.family not in families:
-            raise ValueError(f"probe {probe.name}: no family {probe.family}")
-        if unknown := set(probe.asks) - set(probes):
-            raise ValueError(f"probe {probe.name}: asks about {unknown.pop()}, which is none")
-    return Catalog(families, probes, safe)
-
-
-def _probe(name: str, entry: dict[str, Any], safe: dict[str, str]) -> Probe:
-    values = tuple(entry.get("values", ()))
-    check = entry.get("check")
-    try:
-        sites = tuple(_site(site, entry, values, safe) for site in entry["sites"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"probe {name}: {error}") from error
-    return Probe(
-        name=name,
-        family=entry["family"],
-        feeds=tuple(entry["feeds"]),
-        values=values,
-        sites=sites,
-        limit=entry.get("limit"),
-        weight=_weight(entry.get("weight", 1)),
-        check=(check["metric"], check["counter"]) if check else None,
-        asks=tuple(entry.get("asks", ())),
-    )
-
-
-def _weight(value: object) -> int:
-    if not isinstance(value, int) or value < 1:
-        raise ValueError(f"weight {value!r} is no whole number from 1 on")
-    return value
-
-
-def _site(
-    entry: dict[str, Any], probe: dict[str, Any], values: tuple[str, ...], safe: dict[str, str]
-) -> Site:
-    unknown = set(entry) - _SITE_KEYS - set(values)
-    if unknown:
-        raise ValueError(f"unknown keys {', '.join(sorted(unknown))}")
-    at = tuple(entry.get("at", probe["at"]))
-    returns = entry.get("returns", probe.get("returns"))
-    attaches = "absent" not in entry
-    if attaches and LEAVE in at and returns not in safe:
-        raise ValueError("attaches at a return without saying why no exception can cross it")
-    return Site(
-        versions=_versions(entry),
-        at=at,
-        returns=returns,
-        functions=tuple(entry.get("functions", ())),
-        symbols=tuple(entry.get("symbols", ())),
-        shared_object=entry.get("library"),
-        values={key: _value(entry[key]) for key in values if key in entry},
-        feeds=tuple(entry.get("feeds", ())),
-        absent=entry.get("absent"),
-        without=entry.get("without"),
-        instead=entry.get("instead"),
-    )
-
-
-def _versions(entry: dict[str, Any]) -> Versions:
-    [flavour] = [key for key in _FLAVOURS if key in entry]
-    matched = _RANGE.fullmatch(str(entry[flavour]))
-    if not matched:
-        raise ValueError(f"{entry[flavour]!r} is no range of versions")
-    first, open_end, last = matched.groups()
-    return Versions(flavour, _version(first), None if open_end else _version(last or first))
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(".")))
-
-
-def _value(entry: dict[str, Any]) -> Value:
-    labels = {int(number): str(label) for number, label in entry.get("labels", {}).items()}
-    match entry:
-        case {"arg": int(arg)}:
-            return Value(arg=arg, bits=entry.get("bits", 64), labels=labels)
-        case {"result": int(bits)}:
-            return Value(bits=bits, labels=labels)
-        case {"label": str(label)}:
-            return Value(constant=label)
-        case {"is": int(number)}:
-            return Value(constant=number)
-    raise ValueError(f"{entry} says not where the value is")
+    """Read and check the catalog. Raises BadFile."""
+    return read_yaml(path, Catalog)

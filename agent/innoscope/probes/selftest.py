@@ -41,9 +41,9 @@ class SelfTest:
 
         A counter that is not told (no SQL, no layout) checks nothing. Verdicts stand until the next one.
         """
-        for name, (metric, counter) in self._checks.items():
-            if metric in seen and counter in told:
-                self._compare_one(name, counter, seen[metric], told[counter])
+        for name, check in self._checks.items():
+            if check.metric in seen and check.counter in told:
+                self._compare_one(name, check.counter, seen[check.metric], told[check.counter])
         return dict(self._notes)
 
     def _compare_one(self, name: str, counter: str, seen: float, told: float) -> None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
-from innoscope.common.data import catalog_path, read_yaml
+from innoscope.common import metrics_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from innoscope.common.metrics_file import Declaration
 
 #: Counted by key in maps of their own, or not counted in the kernel at all.
 _ELSEWHERE = frozenset({"latch_spin_waits", "fsync_seconds", "read_seconds"})
@@ -49,28 +54,28 @@ class Slots:
 
 @cache
 def default_slots() -> Slots:
-    """The places for the metrics that come with the program."""
-    metrics = read_yaml(catalog_path("metrics.yaml"))["metrics"]
+    """Return the places for the metrics that come with the program."""
+    metrics = metrics_file.installed()
     return Slots(_lay_out(metrics, "counter"), _lay_out(metrics, "histogram"))
 
 
-def _lay_out(metrics: dict[str, dict[str, Any]], kind: str) -> dict[str, Slot]:
+def _lay_out(metrics: Mapping[str, Declaration], kind: str) -> dict[str, Slot]:
     slots: dict[str, Slot] = {}
     first = 0
     for name, metric in metrics.items():
-        counted = metric["kind"] == kind and metric["sources"][0] == "probes"
+        counted = metric.kind == kind and metric.sources[0] == "probes"
         if not counted or name in _ELSEWHERE or name.startswith("probe_"):
             continue
-        slot = _slot(name, first, metric.get("labels"))
+        slot = _slot(name, first, metric)
         slots[name] = slot
         first += slot.count
     return slots
 
 
-def _slot(name: str, first: int, labels: dict[str, Any] | None) -> Slot:
-    if not labels:
+def _slot(name: str, first: int, metric: Declaration) -> Slot:
+    if not metric.labels:
         return Slot(name, first, 1, ())
-    [values] = labels.values()
+    [values] = metric.labels.values()
     if isinstance(values, int):
         return Slot(name, first, values, None)
-    return Slot(name, first, len(values), tuple(values))
+    return Slot(name, first, len(values), values)

@@ -21,7 +21,6 @@ _SUFFIX: Final = re.compile(
 IDLE: Final = frozenset({"idle", "background_idle"})
 #: Names of functions, and of files, that are remembered: those of all servers that this process has met.
 _MOST_NAMES: Final = 65_536
-_NAME_KEYS: Final = ("frames", "also", "leaf", "not")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +55,16 @@ class Classifier:
         self._rules = [self._compile(rule) for rule in catalog.rules]
 
     def _compile(self, rule: Rule) -> _Compiled:
-        lists = {key: self._list(rule.patterns[key]) for key in _NAME_KEYS if key in rule.patterns}
+        state = self.catalog.state(rule)
         return _Compiled(
             wait=rule.wait,
-            running=None if rule.state is None else rule.state == "running",
-            needs=frozenset(lists[key] for key in ("frames", "also") if key in lists),
-            leaf=lists.get("leaf"),
-            never=lists.get("not"),
+            running=None if state is None else state == "running",
+            needs=frozenset(self._list(patterns) for patterns in (rule.frames, rule.also) if patterns),
+            leaf=self._list(rule.leaf) if rule.leaf else None,
+            never=self._list(rule.never) if rule.never else None,
             syscalls=rule.syscalls or None,
             files=rule.files or None,
-            comm=any_of(rule.patterns["comm"]) if "comm" in rule.patterns else None,
+            comm=any_of(rule.comm) if rule.comm else None,
         )
 
     def _list(self, patterns: tuple[str, ...]) -> int:

@@ -1,136 +1,99 @@
-"""Reading and checking ``probes/catalog/waits.yaml``: the wait classes and the rules that tell them apart."""
+"""Read ``probes/catalog/waits.yaml``: the wait classes and the rules that tell them apart."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from innoscope.common.data import catalog_path, read_yaml, reading
-from innoscope.common.errors import BadFile
+from msgspec import Meta, field
+
+from innoscope.common.data import catalog_path
+from innoscope.common.schema import Entry, read_yaml
 from innoscope.sampling.descriptors import KINDS, SYSCALLS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-_CONDITIONS: Final = ("frames", "also", "leaf", "not", "syscall", "file", "comm")
-_RULE_KEYS: Final = frozenset({"class", "state", *_CONDITIONS})
-_CLASS_KEYS: Final = frozenset({"label", "about", "state"})
-_STATES: Final = frozenset({"sleeping", "running"})
-_TOP_KEYS: Final = frozenset({"version", "libraries", "classes", "lists", "rules"})
-#: Classes the code itself gives out.
+State = Literal["sleeping", "running"]
+_Name = Annotated[str, Meta(pattern=r"\A[a-z][a-z0-9_]*\Z")]
+_Words = Annotated[str, Meta(min_length=1)]
+#: Classes that the code itself assigns.
 _REQUIRED: Final = frozenset({"on_cpu", "other"})
 
 
-@dataclass(frozen=True, slots=True)
-class WaitClass:
-    """One wait class. ``state`` (sleeping or running) limits all its rules."""
+class WaitClass(Entry, frozen=True):
+    """One wait class. ``state`` limits all its rules."""
 
-    id: str
-    label: str
-    about: str
-    state: str | None = None
+    label: _Words
+    about: _Words
+    state: State | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One rule: every condition that is not empty must hold. ``line`` counts rules from 1."""
+class Rule(Entry, frozen=True):
+    """One rule: every condition that is not empty must hold."""
 
-    number: int
-    wait: str
-    state: str | None
-    patterns: dict[str, tuple[str, ...]]  # frames, also, leaf, not, comm
-    syscalls: frozenset[str]
-    files: frozenset[str]
+    wait: str = field(name="class")
+    state: State | None = None
+    frames: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    leaf: tuple[str, ...] = ()
+    never: tuple[str, ...] = field(default=(), name="not")
+    comm: tuple[str, ...] = ()
+    syscalls: frozenset[str] = field(default=frozenset(), name="syscall")
+    files: frozenset[str] = field(default=frozenset(), name="file")
+
+    def __post_init__(self) -> None:
+        """Check what the types cannot."""
+        if not any((self.frames, self.also, self.leaf, self.comm, self.syscalls, self.files)):
+            raise ValueError("has no condition")
+        if unknown := self.syscalls - SYSCALLS:
+            raise ValueError(f"unknown system call {min(unknown)!r}")
+        if unknown := self.files - KINDS:
+            raise ValueError(f"unknown kind of file {min(unknown)!r}")
+        for pattern in (*self.frames, *self.also, *self.leaf, *self.never, *self.comm):
+            _check_pattern(pattern)
 
 
-@dataclass(frozen=True, slots=True)
-class Catalog:
-    """The whole file, checked."""
+class Catalog(Entry, frozen=True):
+    """The whole file. ``lists`` holds YAML anchors only."""
 
-    classes: dict[str, WaitClass]
+    version: Literal[1]
+    classes: dict[_Name, WaitClass]
     rules: tuple[Rule, ...]
-    libraries: tuple[str, ...]
+    libraries: tuple[str, ...] = ()
+    lists: Any = None
+
+    def __post_init__(self) -> None:
+        """Check that the rules and the code use classes that exist."""
+        for name in sorted(_REQUIRED - self.classes.keys()):
+            raise ValueError(f"class {name} is missing")
+        for number, rule in enumerate(self.rules):
+            if rule.wait not in self.classes:
+                raise ValueError(f"rules[{number}]: unknown class {rule.wait!r}")
+        for pattern in self.libraries:
+            _check_pattern(pattern)
+
+    def state(self, rule: Rule) -> State | None:
+        """Return the state to which a rule is limited, by itself or by its class."""
+        return rule.state or self.classes[rule.wait].state
 
 
 def load(path: Path | None = None) -> Catalog:
-    """Read and check the catalog; BadFile names the first problem."""
-    path = path or catalog_path("waits.yaml")
-    data = read_yaml(path)
-    with reading(path):
-        found = problems(data)
-        if found:
-            raise BadFile(f"{path}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""))
-        return _build(data)
+    """Read and check the catalog. Raises BadFile."""
+    return read_yaml(path or catalog_path("waits.yaml"), Catalog)
 
 
-def problems(data: Any) -> list[str]:
-    """What is wrong with a parsed waits.yaml, in words; empty when nothing is."""
-    if not isinstance(data, dict):
-        return ["the file is not a mapping"]
-    found = [f"unknown key {key!r}" for key in data.keys() - _TOP_KEYS]
-    if data.get("version") != 1:
-        found.append("version is not 1")
-    classes = data.get("classes")
-    rules = data.get("rules")
-    if not isinstance(classes, dict) or not isinstance(rules, list):
-        return [*found, "classes must be a mapping and rules a list"]
-    found += [f"class {name} is missing" for name in sorted(_REQUIRED - classes.keys())]
-    for name, body in classes.items():
-        found += _class_problems(name, body)
-    for number, rule in enumerate(rules, 1):
-        found += [f"rule {number}: {text}" for text in _rule_problems(rule, classes)]
-    return found
-
-
-def _class_problems(name: Any, body: Any) -> list[str]:
-    if not isinstance(body, dict) or not re.fullmatch(r"[a-z][a-z0-9_]*", str(name)):
-        return [f"class {name!r} is not snake_case with a mapping"]
-    found = [f"class {name}: unknown key {key!r}" for key in body.keys() - _CLASS_KEYS]
-    found += [f"class {name}: {key} is missing" for key in ("label", "about") if not body.get(key)]
-    if body.get("state", "sleeping") not in _STATES:
-        found.append(f"class {name}: unknown state {body['state']!r}")
-    return found
-
-
-def _rule_problems(rule: Any, classes: dict[str, Any]) -> list[str]:
-    if not isinstance(rule, dict):
-        return ["is not a mapping"]
-    found = [f"unknown key {key!r}" for key in rule.keys() - _RULE_KEYS]
-    if rule.get("class") not in classes:
-        found.append(f"unknown class {rule.get('class')!r}")
-    if rule.get("state", "sleeping") not in _STATES:
-        found.append(f"unknown state {rule['state']!r}")
-    if not any(rule.get(key) for key in _CONDITIONS if key != "not"):
-        found.append("has no condition")
-    for key in _CONDITIONS:
-        value = rule.get(key, [])
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            found.append(f"{key} is not a list of strings")
-            continue
-        found += _value_problems(key, value)
-    return found
-
-
-def _value_problems(key: str, values: list[str]) -> list[str]:
-    if key == "syscall":
-        return [f"unknown system call {name!r}" for name in values if name not in SYSCALLS]
-    if key == "file":
-        return [f"unknown kind of file {name!r}" for name in values if name not in KINDS]
-    found = []
-    for pattern in values:
-        if not pattern.startswith("/"):
-            continue  # a glob cannot be wrong
+def _check_pattern(pattern: str) -> None:
+    if pattern.startswith("/"):  # a glob is always valid
         try:
             re.compile(to_regex(pattern))
         except re.error as error:
-            found.append(f"bad pattern {pattern!r}: {error}")
-    return found
+            raise ValueError(f"malformed pattern {pattern!r}: {error}") from error
 
 
 def to_regex(pattern: str) -> str:
-    """The regular expression, for ``fullmatch``, of a glob or of ``/a regular expression/``."""
+    """Return the regular expression, for ``fullmatch``, of a glob or of ``/a regular expression/``."""
     if len(pattern) > 1 and pattern.startswith("/") and pattern.endswith("/"):
         return pattern[1:-1]
     return ".*".join(re.escape(part).replace(r"\?", ".") for part in pattern.split("*"))
@@ -139,24 +102,3 @@ def to_regex(pattern: str) -> str:
 def any_of(patterns: Iterable[str]) -> re.Pattern[str]:
     """Compile a list of patterns to one expression, for ``fullmatch``. An empty list matches nothing."""
     return re.compile("|".join(f"(?:{to_regex(pattern)})" for pattern in patterns) or r"(?!)")
-
-
-def _build(data: dict[str, Any]) -> Catalog:
-    classes = {
-        name: WaitClass(name, body["label"], body["about"], body.get("state"))
-        for name, body in data["classes"].items()
-    }
-    rules = tuple(
-        Rule(
-            number=number,
-            wait=rule["class"],
-            state=rule.get("state", classes[rule["class"]].state),
-            patterns={
-                key: tuple(rule[key]) for key in ("frames", "also", "leaf", "not", "comm") if key in rule
-            },
-            syscalls=frozenset(rule.get("syscall", ())),
-            files=frozenset(rule.get("file", ())),
-        )
-        for number, rule in enumerate(data["rules"], 1)
-    )
-    return Catalog(classes, rules, tuple(data.get("libraries", ())))

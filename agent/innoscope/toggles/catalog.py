@@ -9,8 +9,9 @@ import math
 import re
 from typing import TYPE_CHECKING, Final
 
-from innoscope.common.data import catalog_path, read_yaml
+from innoscope.common.data import catalog_path
 from innoscope.common.errors import BadFile
+from innoscope.common.schema import read_yaml
 from innoscope.toggles import catalog_file
 from innoscope.toggles.model import NotOnThisServer, Refused, same
 
@@ -25,16 +26,13 @@ _NAMES: Final = {"mysql": "MySQL", "mariadb": "MariaDB"}
 
 
 def load(path: Path | None = None) -> dict[str, Toggle]:
-    """All toggles by name, in file order. Raises BadFile, which names entry and key."""
+    """Return all toggles by name, in file order. Raises BadFile, which names entry and key."""
     path = path or catalog_path("toggles.yaml")
     try:
-        return catalog_file.toggles(read_yaml(path))
-    except catalog_file.Wrong as error:
-        raise BadFile(
-            f"{path}: {error}", remedy="install innoscope again: nothing is changed by it"
-        ) from error
-    except RecursionError as error:  # mappings in mappings, some thousand deep
-        raise BadFile(f"{path}: is nested too deeply") from error
+        return read_yaml(path, catalog_file.File).by_name()
+    except BadFile as error:
+        remedy = error.remedy or "install innoscope again: nothing is changed by it"
+        raise BadFile(error.what, remedy=remedy) from error
 
 
 def generation(toggle: Toggle, flavour: str, version: tuple[int, ...]) -> Generation:
@@ -47,7 +45,7 @@ def generation(toggle: Toggle, flavour: str, version: tuple[int, ...]) -> Genera
             f"the version of this {server} is not known, so nothing is tried", remedy=remedy
         )
     for one in known:
-        if one.since <= version and (one.below is None or version < one.below):
+        if version in one.versions:
             if one.refused is not None:
                 why = "; ".join(
                     (one.refused, *(f"by {kind}: {reason}" for kind, reason in one.never.items()))
@@ -146,13 +144,12 @@ def _usage(toggle: Toggle, value: str) -> str:
 
 
 def _extent(known: Sequence[Generation]) -> str:
-    """From where to where the catalog knows the flavour."""
+    """Return from where to where the catalog knows the flavour."""
     if not known:
         return "the catalog has no servers of this kind"
-    first = min(one.since for one in known)
-    ends = [one.below for one in known if one.below is not None]
-    last = f", up to before {_dotted(max(ends))}" if len(ends) == len(known) else ""
-    return f"the catalog knows it from {_dotted(first)} on{last}; nobody has looked at this one"
+    first = min(one.versions.first for one in known)
+    last = max(one.versions.last or () for one in known)
+    return f"the catalog knows it from {_dotted(first)} to {_dotted(last)}; nobody has looked at this one"
 
 
 def _dotted(version: tuple[int, ...]) -> str:

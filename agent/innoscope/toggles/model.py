@@ -11,6 +11,8 @@ from innoscope.common.errors import InnoscopeError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from innoscope.common.versions import VersionRange
+
 #: What a server's variable holds, as written and read back.
 Raw: TypeAlias = bool | int | float | str
 
@@ -86,14 +88,13 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Servers of a flavour from a version up to (not with) another. No ``ways``: ``refused`` says why not.
+    """Servers of a flavour in a version range. No ``ways``: ``refused`` says why not.
 
     ``never`` maps a kind of way to the reason why it must not be used here even when asked for.
     """
 
     flavour: str
-    since: tuple[int, ...]
-    below: tuple[int, ...] | None
+    versions: VersionRange
     ways: tuple[Way, ...] = ()
     refused: str | None = None
     never: Mapping[str, str] = field(default_factory=dict)

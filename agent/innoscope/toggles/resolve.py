@@ -248,4 +248,4 @@ def check_place(name: str, place: Resolved, image: Image) -> None:
 
 
 def _table(image: Image) -> Mapping[str, tables.Variable]:
-    return tables.system_variables(image, memory_catalog.load().variables)
+    return tables.system_variables(image, memory_catalog.load().tables.variables)

@@ -10,7 +10,7 @@ from innoscope import __version__
 from innoscope.daemon.agent import state
 from innoscope.daemon.agent.profiles import NOT_TRUSTED
 from innoscope.daemon.http import landing, page_files
-from innoscope.daemon.http.answers import PAGE_HEADERS, as_json, compressed, unless_cached
+from innoscope.daemon.http.answers import PAGE_HEADERS, as_json, compressed
 from innoscope.daemon.http.server import HTML, Request, Response, plain
 from innoscope.sampling.classify import default_classifier
 
@@ -109,8 +109,8 @@ class Page:
         if server not in names:
             return plain(f"server= is one of: {', '.join(names)}", HTTPStatus.BAD_REQUEST)
         rows = self._history.rows_since(server, since)
-        classes = default_classifier().catalog.classes.values()
-        about = {one.id: {"label": one.label, "about": one.about} for one in classes}
+        classes = default_classifier().catalog.classes
+        about = {name: {"label": one.label, "about": one.about} for name, one in classes.items()}
         answer = as_json({"schema": SCHEMA, "server": server, **rows, "classes": about})
         return compressed(request, unless_cached(request, answer))
 

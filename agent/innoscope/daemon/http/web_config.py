@@ -11,8 +11,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.common.data import read_yaml
 from innoscope.common.errors import BadFile
+from innoscope.common.schema import read_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,7 +89,7 @@ class WebConfig:
 
 def load(path: Path) -> WebConfig:
     """Read and check the file; BadFile names the first problem."""
-    data = read_yaml(path)
+    data: Any = read_yaml(path, Any)
     data = {} if data is None else data
     found = problems(data)
     if found:

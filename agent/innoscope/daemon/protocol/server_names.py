@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import blake2s
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.common.text import label
+from innoscope.common.sanitize import label
 from innoscope.target import endpoints
 from innoscope.target.proc import NAMESPACES
 

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 #: Names that modules import for type checkers only.
-_NAMES: Final = (
-    vars(collections.abc) | vars(samples) | vars(snapshot_history) | vars(held) | vars(evidence)
-)
+_NAMES: Final = vars(collections.abc) | vars(samples) | vars(snapshot_history) | vars(held) | vars(evidence)
 #: Control characters but line feeds and tabs, halves of characters, what turns the order of writing.
 _UNPRINTABLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"

@@ -1,30 +1,108 @@
-"""Where a server's memory has its connections, metadata locks and InnoDB's waits: owners.yaml and DWARF."""
+"""Locate connections, metadata locks and InnoDB's waits in a server's memory, by owners.yaml and DWARF."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from msgspec import structs
 
 from innoscope import _native
 from innoscope.common.cache import Cache
-from innoscope.common.data import catalog_path, read_yaml
-from innoscope.common.errors import BadFile
+from innoscope.common.data import catalog_path
+from innoscope.common.schema import Entry, ServerEntry, read_yaml
 from innoscope.memory import layout as layouts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from innoscope.memory.layout import Member
     from innoscope.target.model import Target
 
 #: Layouts of some builds.
 _CACHE: Final = Cache("owners", 64)
-#: Words of a part that are no paths.
+#: Keys of a part whose values are not paths.
 _WORDS: Final = frozenset({"walk", "tickets", "namespaces", "cells"})
-_PARTS: Final = ("sessions", "metadata", "latches")
 #: The beginning of the tables of virtual functions by which objects of a class are told.
 TICKETS: Final = "_ZTV10MDL_ticket"
+
+
+class Sessions(Entry, frozen=True):
+    """Where the list of connections is."""
+
+    walk: Literal["linked", "tree"]
+    first: str
+    next: str
+    thread: str
+    connection: str
+    text: str
+    length: str
+
+
+class Metadata(Entry, frozen=True):
+    """Where metadata locks are."""
+
+    tickets: Literal["linked", "ring"]
+    namespaces: tuple[str, ...]
+    context: str
+    waiting_for: str
+    lock: str
+    holder: str
+    key: str
+    names: str
+    first: str
+    next: str
+
+
+class Latches(Entry, frozen=True):
+    """Where InnoDB's waits are; ``count`` if there are several arrays."""
+
+    cells: Literal["one", "several"]
+    array: str
+    size: str
+    used: str
+    cell: str
+    object: str
+    request: str
+    waiting: str
+    thread: str
+    writer: str
+    word: str
+    made_in: str
+    mutex_made_in: str
+    cell_bytes: str
+    count: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check that several arrays have a count."""
+        if (self.cells == "several") != (self.count is not None):
+            raise ValueError("several arrays, and only they, have a count")
+
+
+class Generation(ServerEntry, frozen=True):
+    """The parts of some servers."""
+
+    sessions: Sessions | None = None
+    metadata: Metadata | None = None
+    latches: Latches | None = None
+
+    @property
+    def parts(self) -> dict[str, dict[str, Any]]:
+        """The keys of each part that is given."""
+        parts = {"sessions": self.sessions, "metadata": self.metadata, "latches": self.latches}
+        return {
+            name: {key: value for key, value in structs.asdict(part).items() if value is not None}
+            for name, part in parts.items()
+            if part is not None
+        }
+
+
+class File(Entry, frozen=True):
+    """The whole file."""
+
+    version: Literal[1]
+    servers: tuple[Generation, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +157,20 @@ def learn(target: Target) -> Anatomy:
 
     Raises NoSuchProcess, NoRights or BadFile.
     """
-    generation = _generation(target)
+    generations = (one for one in servers() if one.fits(target.flavour, target.version))
+    generation = next(generations, None)
     if generation is None:
         return Anatomy()
-    paths = sorted(set(_paths(generation)))
+    bodies = generation.parts
+    paths = sorted({path for body in bodies.values() for path in _paths(body)})
     names = sorted({layouts.root(path) for path in paths} | {TICKETS})
     known = layouts.learn(target, names, (), layouts.Debug(), _CACHE, types=paths)
     parts: dict[str, Part] = {}
     why: dict[str, str] = {}
-    for name in _PARTS:
-        body = generation.get(name, {})
-        missing = [path for path in _of(body) if path not in known.members]
-        if missing:
+    for name, body in bodies.items():
+        if missing := [path for path in _paths(body) if path not in known.members]:
             why[name] = known.missing.get(missing[0], "no debug information of this build")
-        elif body:
+        else:
             parts[name] = _part(body, known)
     table = known.symbols.get(TICKETS)
     return Anatomy(**parts, tickets=table[0] if table else None, why=why)
@@ -109,32 +187,11 @@ def _part(body: Mapping[str, Any], known: layouts.Layout) -> Part:
     return Part(words, members, roots)
 
 
-def _paths(generation: Mapping[str, Any]) -> Iterator[str]:
-    for name in _PARTS:
-        yield from _of(generation.get(name, {}))
-
-
-def _of(body: Mapping[str, Any]) -> list[str]:
-    return [str(path) for name, path in body.items() if name not in _WORDS]
-
-
-def _generation(target: Target) -> Mapping[str, Any] | None:
-    for one in _servers():
-        known = one["flavour"] == target.flavour and _number(one["from"]) <= target.version
-        if known and ("below" not in one or target.version < _number(one["below"])):
-            return one
-    return None
-
-
-def _number(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split("."))
+def _paths(body: Mapping[str, Any]) -> list[str]:
+    return [path for name, path in body.items() if name not in _WORDS]
 
 
 @cache
-def _servers() -> tuple[Mapping[str, Any], ...]:
-    path = catalog_path("owners.yaml")
-    data = read_yaml(path)
-    try:
-        return tuple(data["servers"])
-    except (KeyError, TypeError) as error:
-        raise BadFile(f"{path}: {type(error).__name__}: {error}") from error
+def servers() -> tuple[Generation, ...]:
+    """Return the installed catalog. Raises BadFile."""
+    return read_yaml(catalog_path("owners.yaml"), File).servers

@@ -1,13 +1,13 @@
-"""What a thread is for: from the root of its stack and its name. Which names mean what is threads.yaml."""
+"""Tell what a thread is for, by the root of its stack and its name: threads.yaml has the names."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
-from innoscope.common.data import catalog_path, read_yaml, reading
-from innoscope.common.errors import BadFile
+from innoscope.common.data import catalog_path
+from innoscope.common.schema import Entry, read_yaml
 from innoscope.sampling.classify import plain_name
 from innoscope.sampling.wait_catalog import any_of
 
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     from innoscope.sampling.model import Frame
 
 #: The values of the label ``group`` of mysqld_cpu_seconds.
-KINDS: Final = (
-    "connection", "page_cleaner", "master", "io", "purge", "redo", "replication", "background", "other",
-)  # fmt: skip
-
-
+_KindName = Literal[
+    "connection", "page_cleaner", "master", "io", "purge", "redo", "replication", "background", "other"
+]
+KINDS: Final[tuple[str, ...]] = get_args(_KindName)
 #: Names of functions of which the kind is remembered: those of all servers that this process has met.
 _MOST_KNOWN: Final = 65_536
 
@@ -39,21 +38,32 @@ _OTHER: Final = Kind("other", False)
 _POOL: Final = Kind("background", False)
 
 
+class Names(Entry, frozen=True):
+    """The functions and the thread names of one kind, as patterns."""
+
+    frames: tuple[str, ...]
+    comm: tuple[str, ...]
+
+
+class File(Entry, frozen=True):
+    """The whole file. ``pool``: functions of pools of threads."""
+
+    version: Literal[1]
+    kinds: dict[_KindName, Names]
+    pool: tuple[str, ...]
+
+
 class Kinds:
     """Applies one threads.yaml. Remembers what each function's name means."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """Raises BadFile, which names the first problem."""
-        path = path or catalog_path("threads.yaml")
-        data = read_yaml(path)
-        with reading(path):
-            if found := problems(data):
-                raise BadFile(f"{path}: {found[0]}")
-            kinds = {Kind(name, True): body for name, body in data["kinds"].items()}
-            #: In the order of threads.yaml, the pool last: the first that matches is meant.
-            self._frames = [(kind, any_of(body["frames"])) for kind, body in kinds.items()]
-            self._frames.append((_POOL, any_of(data["pool"])))
-            self._comms = [(kind, any_of(body["comm"])) for kind, body in kinds.items()]
+        """Raise BadFile if the file is invalid."""
+        file = read_yaml(path or catalog_path("threads.yaml"), File)
+        kinds = {Kind(name, True): names for name, names in file.kinds.items()}
+        #: In the order of threads.yaml, the pool last: the first that matches is meant.
+        self._frames = [(kind, any_of(names.frames)) for kind, names in kinds.items()]
+        self._frames.append((_POOL, any_of(file.pool)))
+        self._comms = [(kind, any_of(names.comm)) for kind, names in kinds.items()]
         self._known: dict[str, Kind | None] = {}
 
     def of(self, frames: tuple[Frame, ...], comm: str) -> Kind:
@@ -78,29 +88,6 @@ class Kinds:
 def default_kinds() -> Kinds:
     """Those of the installed catalog, built once."""
     return Kinds()
-
-
-def problems(data: Any) -> list[str]:
-    """What is wrong with a parsed threads.yaml, in words; empty when nothing is."""
-    if not isinstance(data, dict) or not isinstance(data.get("kinds"), dict):
-        return ["kinds must be a mapping"]
-    found = [f"unknown key {key!r}" for key in data.keys() - {"version", "kinds", "pool"}]
-    if data.get("version") != 1:
-        found.append("version is not 1")
-    if not _is_names(data.get("pool")):
-        found.append("pool is not a list of names")
-    for name, body in data["kinds"].items():
-        if name not in KINDS:
-            found.append(f"unknown kind {name!r}")
-        if not isinstance(body, dict) or body.keys() != {"frames", "comm"}:
-            found.append(f"{name}: wants frames and comm")
-        elif not all(map(_is_names, body.values())):
-            found.append(f"{name}: frames and comm are lists of names")
-    return found
-
-
-def _is_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def _first(kinds: list[tuple[Kind, re.Pattern[str]]], name: str) -> Kind | None:

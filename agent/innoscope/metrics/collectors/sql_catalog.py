@@ -1,26 +1,83 @@
-"""Reading and checking ``probes/catalog/sql.yaml``: which statement gives which metric."""
+"""Read ``probes/catalog/sql.yaml``: which statement gives which metric."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from innoscope.common.data import catalog_path, read_yaml, reading
-from innoscope.common.errors import BadFile
+from msgspec import Meta
+
+from innoscope.common.data import catalog_path
+from innoscope.common.schema import Entry, ServerEntry, read_yaml
 from innoscope.metrics import registry
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from innoscope.metrics.registry import Registry
-
 KINDS: Final = ("status", "variable", "counter", "monitor", "formula")
-#: Those that sql_plan.py can compute.
-FORMULAS: Final = ("classic_redo_limit",)
-_ENTRY_KEYS: Final = frozenset({"metric", "labels", "any"})
-_SOURCE_KEYS: Final = frozenset({*KINDS, "line", "scale", "only"})
+
+
+class SourceEntry(ServerEntry, frozen=True):
+    """One way to learn a number; one of KINDS is given. With ranges, it is right on these servers only."""
+
+    status: str | None = None
+    variable: str | None = None
+    counter: str | None = None
+    monitor: str | None = None
+    formula: Literal["classic_redo_limit"] | None = None  # those that sql_plan.py can compute
+    line: re.Pattern[str] | None = None
+    scale: int | float = 1
+
+    def __post_init__(self) -> None:
+        """Check what the types cannot."""
+        if len(self.names) != 1:
+            raise ValueError(f"a source has exactly one of {', '.join(KINDS)}")
+        if (self.monitor is None) != (self.line is None):
+            raise ValueError("a monitor source, and only that, has a line")
+        if self.line is not None and not 1 <= self.line.groups <= 2:
+            raise ValueError("a line has one or two groups")
+
+    @property
+    def names(self) -> list[tuple[str, str]]:
+        """Return (kind, name) for what is given."""
+        names = (self.status, self.variable, self.counter, self.monitor, self.formula)
+        return [(kind, name) for kind, name in zip(KINDS, names, strict=True) if name is not None]
+
+
+class SeriesEntry(Entry, frozen=True):
+    """One series and its sources."""
+
+    metric: str
+    any: Annotated[tuple[SourceEntry, ...], Meta(min_length=1)]
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check that the metric is declared, as one that SQL can tell."""
+        if self.metric not in registry.default():
+            raise ValueError(f"metric {self.metric!r} is not in metrics.yaml")
+        metric = registry.default()[self.metric]
+        if "sql" not in metric.sources:
+            raise ValueError(f"sql is not among the sources of {metric.name}")
+        if len(self.labels) != len(metric.labels):
+            raise ValueError(f"{metric.name} has {len(metric.labels)} labels")
+
+
+class File(Entry, frozen=True):
+    """The whole file."""
+
+    version: Literal[1]
+    session: tuple[Annotated[str, Meta(pattern=r"\A\w+ = \w+\Z")], ...]
+    metrics: tuple[SeriesEntry, ...]
+
+    def __post_init__(self) -> None:
+        """Check that each series is listed once."""
+        seen = set()
+        for number, series in enumerate(self.metrics):
+            if (series.metric, series.labels) in seen:
+                raise ValueError(f"metrics[{number}]: duplicate series of {series.metric}")
+            seen.add((series.metric, series.labels))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +86,17 @@ class Source:
 
     kind: str
     name: str
-    scale: float = 1
-    line: re.Pattern[str] | None = None
-    only: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    scale: float
+    line: re.Pattern[str] | None
+    servers: ServerEntry
 
     def fits(self, flavour: str, version: tuple[int, ...]) -> bool:
-        """Whether the number is right on that server; one of an unknown version is taken for an old one."""
-        return not self.only or any(flavour == name and version >= least for name, least in self.only)
+        """Return whether the number is right on a server; one of unknown version is taken for an old one."""
+        return self.servers.fits(flavour, version)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Series:
     """One series and its sources, the best first."""
 
     metric: str
@@ -51,89 +108,25 @@ class Entry:
 class Catalog:
     """The whole file, checked. ``session`` are assignments for ``SET SESSION``."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[Series, ...]
     session: tuple[str, ...]
 
 
 @cache
 def default() -> Catalog:
-    """The catalog that is installed with the program."""
+    """Return the installed catalog."""
     return load()
 
 
 def load(path: Path | None = None) -> Catalog:
-    """Read and check the file; BadFile names the first problem."""
-    path = path or catalog_path("sql.yaml")
-    data = read_yaml(path)
-    with reading(path):
-        found = problems(data, registry.default())
-        if found:
-            raise BadFile(f"{path}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""))
-        entries = tuple(
-            Entry(body["metric"], tuple(body.get("labels", ())), tuple(map(_source, body["any"])))
-            for body in data["metrics"]
-        )
-        return Catalog(entries, tuple(data["session"]))
-
-
-def _source(body: dict[str, Any]) -> Source:
-    kind = next(kind for kind in KINDS if kind in body)
-    only = tuple(
-        (flavour, tuple(map(int, least.split(".")))) for flavour, least in body.get("only", {}).items()
+    """Read and check the file. Raises BadFile."""
+    file = read_yaml(path or catalog_path("sql.yaml"), File)
+    entries = (
+        Series(series.metric, series.labels, tuple(map(_source, series.any))) for series in file.metrics
     )
-    line = re.compile(body["line"]) if "line" in body else None
-    return Source(kind, body[kind], body.get("scale", 1), line, only)
+    return Catalog(tuple(entries), file.session)
 
 
-def problems(data: Any, metrics: Registry) -> list[str]:
-    """What is wrong with a parsed sql.yaml, in words; empty when nothing is."""
-    if not isinstance(data, dict) or not isinstance(data.get("metrics"), list):
-        return ["metrics must be a list"]
-    found = [f"unknown key {key!r}" for key in data.keys() - {"version", "session", "metrics"}]
-    if data.get("version") != 1:
-        found.append("version is not 1")
-    session = data.get("session")
-    if not isinstance(session, list) or not all(re.fullmatch(r"\w+ = \w+", str(item)) for item in session):
-        found.append("session is not a list of 'variable = value'")
-    seen: set[tuple[str, tuple[str, ...]]] = set()
-    for number, body in enumerate(data["metrics"], 1):
-        wrong = _entry_problems(body, metrics)
-        if not wrong:
-            key = (body["metric"], tuple(body.get("labels", ())))
-            wrong = [f"{key[0]} is there twice"] if key in seen else []
-            seen.add(key)
-        found += [f"entry {number}: {text}" for text in wrong]
-    return found
-
-
-def _entry_problems(body: Any, metrics: Registry) -> list[str]:
-    if not isinstance(body, dict) or body.get("metric") not in metrics:
-        return ["is not a mapping with a metric of metrics.yaml"]
-    metric = metrics[body["metric"]]
-    found = [f"unknown key {key!r}" for key in body.keys() - _ENTRY_KEYS]
-    if "sql" not in metric.sources:
-        found.append(f"sql is not among the sources of {metric.name}")
-    labels = body.get("labels", [])
-    if len(labels) != len(metric.labels):
-        found.append(f"{metric.name} has {len(metric.labels)} labels")
-    if not isinstance(body.get("any"), list) or not body["any"]:
-        return [*found, "any must be a list of sources"]
-    for source in body["any"]:
-        found += _source_problems(source)
-    return found
-
-
-def _source_problems(body: Any) -> list[str]:
-    if not isinstance(body, dict) or sum(kind in body for kind in KINDS) != 1:
-        return [f"a source has exactly one of {', '.join(KINDS)}"]
-    found = [f"unknown key {key!r}" for key in body.keys() - _SOURCE_KEYS]
-    if "formula" in body and body["formula"] not in FORMULAS:
-        found.append(f"there is no formula {body['formula']}")
-    if ("monitor" in body) != ("line" in body):
-        found.append("a monitor source, and only that, has a line")
-    try:
-        if not 1 <= re.compile(body.get("line", "()")).groups <= 2:
-            found.append("a line has one or two groups")
-    except re.error as error:
-        found.append(f"bad pattern {body['line']!r}: {error}")
-    return found
+def _source(entry: SourceEntry) -> Source:
+    [(kind, name)] = entry.names
+    return Source(kind, name, entry.scale, entry.line, entry)

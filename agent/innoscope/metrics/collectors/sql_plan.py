@@ -11,7 +11,7 @@ from innoscope.metrics.collectors import monitor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from innoscope.metrics.collectors.sql_catalog import Catalog, Entry, Source
+    from innoscope.metrics.collectors.sql_catalog import Catalog, Series, Source
 
 Number = int | float
 
@@ -92,7 +92,7 @@ FORMULAS: Final[Mapping[str, Formula]] = {"classic_redo_limit": Formula(_REDO_VA
 class Plan:
     """The chosen source of each series, and what must be asked for them."""
 
-    chosen: tuple[tuple[Entry, Source], ...]
+    chosen: tuple[tuple[Series, Source], ...]
 
     def names(self, kind: str) -> list[str]:
         """The names to ask for of that kind, sorted; variables include those of formulas."""

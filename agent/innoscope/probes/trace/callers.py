@@ -50,9 +50,7 @@ class Callers:
             found = frames[stack]
             level = Trust.EXACT if trust is _SOUND else trust
             report.count("calls", level, tuple([frame.label for frame in found]), found, calls)
-        report.notes |= dict.fromkeys(
-            missing_names(self._target, self._samples.modules, frames.values())
-        )
+        report.notes |= dict.fromkeys(missing_names(self._target, self._samples.modules, frames.values()))
         return report
 
     @property

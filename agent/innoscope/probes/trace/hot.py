@@ -1,47 +1,43 @@
-"""Reading ``probes/catalog/hot.yaml``: which functions are too hot, and what answers the question instead."""
+"""Read ``probes/catalog/hot.yaml``: which functions are too hot to probe, and what to do instead."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Annotated, Literal
 
-from innoscope.common.data import catalog_path, read_yaml
-from innoscope.common.errors import BadFile
+from msgspec import Meta
+
+from innoscope.common.data import catalog_path
+from innoscope.common.schema import Entry, read_yaml
 from innoscope.probes.mangling import is_of
 
 
-@dataclass(frozen=True, slots=True)
-class Hot:
-    """Some functions that are alike: why they are hot, the way around, what a hit counts in the budget."""
+class Hot(Entry, frozen=True):
+    """Similar functions: why they are hot, what to do instead, and what a hit counts in the budget."""
 
     functions: tuple[str, ...]
     why: str
     instead: str
-    weight: int = 1
+    weight: Annotated[int, Meta(ge=1)] = 1
 
     def has(self, symbol: str) -> bool:
-        """Whether that symbol is one of them."""
+        """Return whether a symbol is one of them."""
         return is_of(symbol, self.functions)
+
+
+class File(Entry, frozen=True):
+    """The whole file."""
+
+    version: Literal[1]
+    hot: tuple[Hot, ...]
 
 
 @cache
 def default_hot() -> tuple[Hot, ...]:
-    """The list that comes with the program."""
-    path = catalog_path("hot.yaml")
-    try:
-        return tuple(_hot(entry) for entry in read_yaml(path)["hot"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadFile(f"{path}: {error}") from error
-
-
-def _hot(entry: dict[str, Any]) -> Hot:
-    weight = entry.get("weight", 1)
-    if not isinstance(weight, int) or weight < 1:
-        raise ValueError(f"weight {weight!r} is no whole number from 1 on")
-    return Hot(tuple(entry["functions"]), str(entry["why"]), str(entry["instead"]), weight)
+    """Return the installed list. Raises BadFile."""
+    return read_yaml(catalog_path("hot.yaml"), File).hot
 
 
 def of(symbol: str) -> Hot | None:
-    """What is known of a symbol; None for one that is not in the list."""
+    """Return what is known of a symbol; None for one that is not in the list."""
     return next((hot for hot in default_hot() if hot.has(symbol)), None)

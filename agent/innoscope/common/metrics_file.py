@@ -1,0 +1,100 @@
+"""Read ``probes/catalog/metrics.yaml``: the name and the meaning of every exported metric.
+
+Probes need it to number their counters, so it is below the registry.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from msgspec import Meta, field
+
+from innoscope.common.data import catalog_path
+from innoscope.common.schema import Entry, read_yaml
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PREFIX: Final = "innoscope_"
+Kind = Literal["counter", "gauge", "histogram", "info"]
+#: All collectors; ``agent`` is what the agent knows of itself.
+Source = Literal["probes", "memory", "sql", "waits", "process", "toggles", "agent"]
+_NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
+#: What exposition formats add to names by themselves, and what OpenMetrics keeps for itself.
+_SUFFIXES: Final = ("_total", "_count", "_sum", "_bucket", "_created")
+#: Units that are not base units (Prometheus: "use seconds, bytes, ratio").
+_BAD_UNITS: Final = re.compile(
+    r"_(?:milliseconds|microseconds|nanoseconds|ms|us|ns|minutes|hours|days|percent|pct|kb|mb|kilobytes|megabytes)\b"
+)
+#: Labels that belong to a scrape's target, or to the exposition format.
+_TAKEN_LABELS: Final = frozenset({"server", "job", "instance", "le", "quantile", "type_"})
+_FROM: Final = re.compile(r"\([^()]+(?:\([^()]*\)[^()]*)*\)\.$")
+
+
+class Declaration(Entry, frozen=True):
+    """One metric as the file declares it."""
+
+    kind: Kind
+    sources: Annotated[tuple[Source, ...], Meta(min_length=1)]
+    help: str
+    labels: dict[str, Annotated[int, Meta(ge=1)] | Annotated[tuple[str, ...], Meta(min_length=1)]] = field(
+        default_factory=dict
+    )
+    own: bool = False
+
+    def __post_init__(self) -> None:
+        """Check what the types cannot."""
+        if self.kind == "info" and not self.labels:
+            raise ValueError("an info metric without labels says nothing")
+        for label, bound in self.labels.items():
+            if not _NAME.fullmatch(label) or label in _TAKEN_LABELS:
+                raise ValueError(f"label {label!r} is not snake_case, or has another meaning")
+            if not isinstance(bound, int) and len(set(bound)) < len(bound):
+                raise ValueError(f"label {label} has a duplicate value")
+        if not self.help.endswith(".") or "\n" in self.help:
+            raise ValueError("help is not one line that ends with a full stop")
+        # Only what the agent knows of itself has no other origin.
+        if self.sources != ("agent",) and not _FROM.search(self.help):
+            raise ValueError("help does not end with where the number comes from, in parentheses")
+
+
+class File(Entry, frozen=True):
+    """The whole file."""
+
+    version: Literal[1]
+    metrics: dict[str, Declaration]
+
+    def __post_init__(self) -> None:
+        """Check the names."""
+        for name, declared in self.metrics.items():
+            if problem := _name_problem(name, declared.kind):
+                raise ValueError(f"metrics.{name}: {problem}")
+
+
+def _name_problem(name: str, kind: str) -> str | None:
+    if not _NAME.fullmatch(name):
+        return "the name is not snake_case"
+    if name.endswith(_SUFFIXES):
+        return "the name ends with what the exposition format adds"
+    if name.startswith(PREFIX):
+        return f"the name has {PREFIX} already"
+    if _BAD_UNITS.search(name):
+        return "the name has a unit that is not a base unit (seconds, bytes, ratio)"
+    if name.endswith("_info") != (kind == "info"):
+        return "info metrics, and only they, end with _info"
+    if kind == "histogram" and not name.endswith("_seconds"):
+        return "histograms are of seconds, and their names say so"
+    return None
+
+
+@cache
+def installed() -> dict[str, Declaration]:
+    """Return the metrics of the installed file. Raises BadFile."""
+    return load(catalog_path("metrics.yaml"))
+
+
+def load(path: Path) -> dict[str, Declaration]:
+    """Read and check the file; the metrics are in its order. Raises BadFile."""
+    return read_yaml(path, File).metrics
