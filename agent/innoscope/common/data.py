@@ -1,4 +1,4 @@
-"""Where the data that comes with the program is: catalogs, BPF sources, headers."""
+"""Find and read the data files of the package: catalogs, BPF sources, headers."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def folder(name: str) -> Path:
-    """Return the folder of the package's data: catalog, uprobes, include or runbooks."""
+    """Return the path of one data folder: catalog, uprobes, include or runbooks."""
     return Path(__file__).resolve().parents[1] / name
 
 
 def catalog_path(name: str) -> Path:
-    """A file of the catalog: metrics.yaml, waits.yaml, …"""
+    """Return the path of a catalog file: metrics.yaml, waits.yaml, …"""
     return folder("catalog") / name
 
 
 def read_yaml(path: Path) -> Any:
-    """Return the parsed file. Raises BadFile."""
+    """Parse a YAML file. Raises BadFile."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -37,22 +37,23 @@ def read_yaml(path: Path) -> Any:
     try:
         return yaml.load(content, Loader=_LOADER)  # noqa: S506 - it is one of the two safe loaders
     except (yaml.YAMLError, ValueError) as error:
-        raise BadFile(f"{path} is not YAML: {_where(error)}") from error
+        raise BadFile(f"{path} is not YAML: {_problem(error)}") from error
 
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Raise BadFile where the code that reads the document of ``path`` meets a value of another shape."""
+    """Raise BadFile if the enclosed code finds a value of an unexpected shape in the document of ``path``."""
     try:
         yield
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError, re.error) as error:
         raise BadFile(f"{path}: {type(error).__name__}: {error}") from error
 
 
-def _where(error: Exception) -> str:
-    """Return what is wrong and where, without quoting the file: it may have a password in it."""
+def _problem(error: Exception) -> str:
+    """Describe the problem and its position without quoting the file, which may contain a password."""
     mark = getattr(error, "problem_mark", None)
-    grammar = isinstance(error, (yaml.scanner.ScannerError, yaml.parser.ParserError))
-    words = re.split("['\"]", getattr(error, "problem", None) or "")[0].strip() if grammar else ""
-    place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else type(error).__name__
-    return f"{words}, {place}" if words else place
+    is_syntax_error = isinstance(error, (yaml.scanner.ScannerError, yaml.parser.ParserError))
+    text = getattr(error, "problem", None) or ""
+    description = re.split("['\"]", text)[0].strip() if is_syntax_error else ""
+    position = f"line {mark.line + 1}, column {mark.column + 1}" if mark else type(error).__name__
+    return f"{description}, {position}" if description else position

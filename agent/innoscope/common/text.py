@@ -1,11 +1,11 @@
-"""Text of foreign origin, made fit for a label or a name."""
+"""Turn untrusted text into a label or a name of bounded length."""
 
 from __future__ import annotations
 
 import hashlib
 from typing import Final
 
-#: Characters of a label. Longer ones are cut and end with a digest, so that they stay distinct.
+#: Maximum characters of a label. Longer ones are cut and end with a digest, so that they stay distinct.
 LIMIT: Final = 200
 _DIGEST: Final = 8
 
@@ -21,7 +21,7 @@ def label(text: str, limit: int = LIMIT) -> str:
 
 
 def _escaped(character: str) -> str:
-    """Escape one character; a surrogate of ``surrogateescape`` is shown as the byte that it stands for."""
+    """Escape one character. Show a surrogate of ``surrogateescape`` as the byte that it stands for."""
     number = ord(character)
     if 0xDC80 <= number <= 0xDCFF:
         return f"\\x{number - 0xDC00:02x}"

@@ -119,13 +119,13 @@ def _json_writer(sink: Stdout | File) -> Callable[[Dump], None]:
 
 def _progress(count: int) -> Callable[[int], None] | None:
     """One line on stderr that counts looks, from the third second on; nothing when nobody watches."""
-    if not console.watched():
+    if not console.shows_progress():
         return None
     started = time.monotonic()
 
     def show(number: int) -> None:
         if number == count:
-            console.wipe()
+            console.clear_progress()
         elif time.monotonic() - started > _PATIENCE_S:
             console.progress(f"{number:,} of {count:,} looks; Ctrl-C prints what is there")
 

@@ -231,7 +231,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
 @contextmanager
 def _step(what: str) -> Iterator[None]:
     """Around what may take long: one line on stderr from the third second on; nothing when nobody watches."""
-    if not console.watched():
+    if not console.shows_progress():
         yield
         return
     done = threading.Event()
@@ -250,4 +250,4 @@ def _step(what: str) -> Iterator[None]:
     finally:
         done.set()
         teller.join()
-        console.wipe()
+        console.clear_progress()

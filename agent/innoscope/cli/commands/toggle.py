@@ -225,7 +225,7 @@ def _confirm(plan: Plan, *, yes: bool, confirmed: bool) -> None:
     if yes or not on_terminal():
         what = "--yes is not enough" if yes else "there is no terminal to ask for confirmation"
         raise Refused(f"{name} is dangerous, {what}: nothing was changed", remedy=f"{call} --confirm {name}")
-    if console.answer(f"This is dangerous. Type {name} to do it") != name:
+    if console.ask_text(f"This is dangerous. Type {name} to do it") != name:
         raise Refused("not confirmed: nothing was changed", remedy=call)
 
 

@@ -152,4 +152,4 @@ class Progress:
 
     def clear(self) -> None:
         """An empty line for what comes."""
-        console.wipe()
+        console.clear_progress()

@@ -52,7 +52,7 @@ _LONGEST_AGAIN_S: Final = 60.0
 #: Threads by kind of job where four are not right: a compiler takes 100 MB, and all probes come off at once.
 _THREADS: Final = {ATTACHING: 2, ENDING: 16}
 #: Compiling and attaching all probes of one server takes seconds, and on a busy host tens of them.
-_PATIENCE: Final = {ATTACHING: 120.0}
+_STUCK_AFTER: Final = {ATTACHING: 120.0}
 #: Seconds without a sign of life after which a thread hangs. To identify one server may take seconds.
 _HANGS_S: Final = 60.0
 
@@ -107,7 +107,7 @@ class Sensor:
             metric.name for metric in registry.default() if metric.kind in ("counter", "histogram")
         )
         self._supervisor = supervisor or Supervisor()
-        self._workers = Workers(sizes=_THREADS, patience=_PATIENCE)
+        self._workers = Workers(sizes=_THREADS, stuck_after=_STUCK_AFTER)
         self._failing: dict[int, _Failing] = {}
         self._failures = 0
         self._known: dict[int, _Known] = {}

@@ -106,7 +106,7 @@ class Watch:
     def _attach_on(self, attach: Callable[[], None], delay_s: float) -> None:
         job = Job(ATTACHING, str(self.target.pid), attach)
         if delay_s > 0:
-            self._workers.at(time.monotonic() + delay_s, job)
+            self._workers.submit_at(time.monotonic() + delay_s, job)
         else:
             self._workers.submit(job)
 
@@ -173,7 +173,7 @@ class Slot:
         watch, self.watch, self.ended_at = self.watch, None, time.monotonic()
         if watch is not None:
             job = Job(ENDING, str(watch.target.pid), watch.close)
-            self._workers.at(time.monotonic() + LINGER_S, job)
+            self._workers.submit_at(time.monotonic() + LINGER_S, job)
 
     def outcomes(self, watch: Watch | None, target: Target) -> list[Outcome]:
         """What came of the run that ``watch`` began, its counters with their past; without, that it is down.

@@ -136,7 +136,7 @@ class WaitsCollector:
                 self._due += pause
                 if (late := now - self._due) > 0:
                     self._due += pause * (late // pause + 1)
-                self._workers.at(self._due, self._job)
+                self._workers.submit_at(self._due, self._job)
             if self._ended:
                 self._let_go()
 
@@ -144,7 +144,7 @@ class WaitsCollector:
         """The thread died in a look, with which the lock went."""
         self._looking = threading.Lock()
         self._due = time.monotonic() + _RETRY_S
-        self._workers.at(self._due, self._job)
+        self._workers.submit_at(self._due, self._job)
 
     def _let_go(self) -> None:
         """Descriptors and symbols go now, not with the next collection of garbage."""
