@@ -1,4 +1,4 @@
-"""Reading ``probes/catalog/hot.yaml``: which functions are too hot, and what answers the question instead."""
+"""Read ``probes/catalog/hot.yaml``: functions that are too hot, and what to trace instead."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from innoscope.common.data import catalog_path, read_yaml
 from innoscope.common.errors import BadFile
-from innoscope.probes.mangling import is_of
+from innoscope.probes.mangling import is_symbol_of
 
 
 @dataclass(frozen=True, slots=True)
 class Hot:
-    """Some functions that are alike: why they are hot, the way around, what a hit counts in the budget."""
+    """Hot functions of one kind: why they are hot, the alternative, and the weight of a hit in the budget."""
 
     functions: tuple[str, ...]
     why: str
@@ -21,13 +21,13 @@ class Hot:
     weight: int = 1
 
     def has(self, symbol: str) -> bool:
-        """Whether that symbol is one of them."""
-        return is_of(symbol, self.functions)
+        """Return whether the symbol belongs to one of them."""
+        return is_symbol_of(symbol, self.functions)
 
 
 @cache
 def default_hot() -> tuple[Hot, ...]:
-    """The list that comes with the program."""
+    """Return the list in the package's catalog."""
     path = catalog_path("hot.yaml")
     try:
         return tuple(_hot(entry) for entry in read_yaml(path)["hot"])
@@ -38,10 +38,10 @@ def default_hot() -> tuple[Hot, ...]:
 def _hot(entry: dict[str, Any]) -> Hot:
     weight = entry.get("weight", 1)
     if not isinstance(weight, int) or weight < 1:
-        raise ValueError(f"weight {weight!r} is no whole number from 1 on")
+        raise ValueError(f"weight {weight!r} is not a positive integer")
     return Hot(tuple(entry["functions"]), str(entry["why"]), str(entry["instead"]), weight)
 
 
-def of(symbol: str) -> Hot | None:
-    """What is known of a symbol; None for one that is not in the list."""
+def find(symbol: str) -> Hot | None:
+    """Return the entry of a symbol; None if it is not listed."""
     return next((hot for hot in default_hot() if hot.has(symbol)), None)
