@@ -111,7 +111,7 @@ def _progress(seconds: float) -> Callable[[float, str], None] | None:
     if not console.shows_progress() or seconds <= _PATIENCE_S:
         return None
 
-    def show(gone_by: float, so_far: str) -> None:
-        console.progress(f"{gone_by:.0f} of {seconds:g} s, {so_far}; Ctrl-C prints what is there")
+    def show(elapsed: float, text: str) -> None:
+        console.progress(f"{elapsed:.0f} of {seconds:g} s, {text}; Ctrl-C prints what is there")
 
     return show

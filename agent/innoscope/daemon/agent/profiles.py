@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from innoscope.daemon.http.answers import REPORT_HEADERS, as_json, packed
 from innoscope.daemon.http.server import HTML, TEXT, Request, Response, plain
-from innoscope.sampling.profile_history import Profiles, report
+from innoscope.sampling.profile_history import ProfileHistory, report
 from innoscope.sampling.render import FORMATS, encode
 from innoscope.sampling.render.compact import compact
 
@@ -48,7 +48,7 @@ class _Kept:
     """One server's ring, and the Unix time of its newest look."""
 
     target: Target
-    profiles: Profiles
+    profiles: ProfileHistory
     newest: float
 
 
@@ -92,11 +92,11 @@ class Store:
                 if name is None:
                     continue
                 with self._lock:
-                    kept = self._kept.get(name) or _Kept(one.target, Profiles(span_s=self._keep_s), 0)
+                    kept = self._kept.get(name) or _Kept(one.target, ProfileHistory(span_s=self._keep_s), 0)
                     newest = max([kept.newest, *(chunk.end for chunk in one.chunks)])
                     self._kept[name] = _Kept(one.target, kept.profiles, newest)
                 for chunk in one.chunks:
-                    kept.profiles.put(chunk)
+                    kept.profiles.add_chunk(chunk)
                 self._taken(name, one.target, one.chunks)
             if not any(one.chunks for one in told.values()):
                 self._forget_the_old()

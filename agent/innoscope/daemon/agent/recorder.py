@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from innoscope.common.samples import Value
     from innoscope.daemon.agent.collect import Picture
     from innoscope.daemon.agent.servers import Server, Servers
-    from innoscope.sampling.snapshot_history import Look, Seen
+    from innoscope.sampling.snapshot_history import ObservedStack, SnapshotSummary
     from innoscope.target.model import Target
 
 #: Looks older than this say nothing of how many wait now.
@@ -37,7 +37,7 @@ class Sensor(Protocol):
 
     def looks(
         self, server: str, begin: float, end: float, *, stacks: bool
-    ) -> tuple[tuple[Look, ...], tuple[Seen, ...]]:
+    ) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...]]:
         """Looks between two Unix times."""
 
 
@@ -118,8 +118,8 @@ class Recorder:
 
     def _evidence(self, begin: float, end: float, asked: Asked | None, *, stacks: bool) -> Evidence:
         asked = asked or Asked()
-        looks: tuple[Look, ...] = ()
-        seen: tuple[Seen, ...] = ()
+        looks: tuple[SnapshotSummary, ...] = ()
+        seen: tuple[ObservedStack, ...] = ()
         blind: dict[str, Missing] = {}
         try:
             if self._its_name is not None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from innoscope.daemon.protocol.messages import Reply
     from innoscope.sampling.profile_history import Chunk
-    from innoscope.sampling.snapshot_history import Look, Seen
+    from innoscope.sampling.snapshot_history import ObservedStack, SnapshotSummary
     from innoscope.target.model import Target
 
 DEFAULT_SOCKET: Final = "/run/innoscope/sensor.sock"
@@ -72,7 +72,7 @@ class SensorClient:
 
     def looks(
         self, server: str, begin: float, end: float, *, stacks: bool
-    ) -> tuple[tuple[Look, ...], tuple[Seen, ...]]:
+    ) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...]]:
         """Looks at a server, by the sensor's name of it, between two Unix times; what was seen, if asked."""
         request = {"call": "looks", "server": server, "from": begin, "to": end, "stacks": stacks}
         with self._explaining():

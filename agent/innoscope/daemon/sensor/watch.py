@@ -17,8 +17,8 @@ from innoscope.metrics.collectors.process import ProcessCollector
 from innoscope.metrics.collectors.runner import Runner, explain
 from innoscope.metrics.collectors.waits import WaitsCollector
 from innoscope.probes.governor import DEFAULT_BUDGET
-from innoscope.sampling.profile_history import Profiles
-from innoscope.sampling.snapshot_history import Looks
+from innoscope.sampling.profile_history import ProfileHistory
+from innoscope.sampling.snapshot_history import SnapshotHistory
 from innoscope.target.discover import still_same
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ class Watch:
     def __init__(
         self,
         target: Target,
-        profiles: Profiles,
+        profiles: ProfileHistory,
         factories: Iterable[Factory],
         *,
         workers: Workers,
-        looks: Looks | None = None,
+        looks: SnapshotHistory | None = None,
         interval_s: float,
         probes: ProbeSettings | None = None,
     ) -> None:
@@ -79,7 +79,7 @@ class Watch:
             profiles,
             workers=workers,
             interval_s=interval_s,
-            looked=looks.took if looks else None,
+            looked=looks.add_groups if looks else None,
         )
         self._collectors: list[Collector] = [waits]
         try:
@@ -156,8 +156,8 @@ class Slot:
     def __init__(self, target: Target, counters: Collection[str], workers: Workers) -> None:
         self.target = target
         self._workers = workers
-        self.profiles = Profiles()
-        self.looks = Looks(LOOKS_S)
+        self.profiles = ProfileHistory()
+        self.looks = SnapshotHistory(LOOKS_S)
         self.watch: Watch | None = None
         self.ended_at = time.monotonic()
         self._sums = Accumulator(counters, LASTING)
