@@ -12,7 +12,7 @@ from innoscope.daemon.protocol import messages
 from innoscope.daemon.protocol.profiles import encode_chunks
 from innoscope.daemon.sensor.server import SocketServer
 from innoscope.sampling.model import Frame, Trust
-from innoscope.sampling.profile_history import CHUNK_S, MOST_STACKS, SPAN_S, Chunk, ProfileHistory, Stack
+from innoscope.sampling.profile_history import CHUNK_S, MAX_STACKS, SPAN_S, Chunk, ProfileHistory, Stack
 from innoscope.target.discover import find_one
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class HourSensor:
         self._path = path
         self._target = messages.encode_target(find_one(server.pid))
         self._profiles = ProfileHistory()
-        counts = {_stack(number): 1 + number % 9 for number in range(MOST_STACKS)}
+        counts = {_stack(number): 1 + number % 9 for number in range(MAX_STACKS)}
         now = time.time()
         for number in range(int(SPAN_S / CHUNK_S)):
             end = now - SPAN_S + (number + 1) * CHUNK_S

@@ -137,7 +137,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(governor, "_RETRY_S", PAUSE_S)
     for module in (failures, collecting):
         monkeypatch.setattr(module, "FIRST_PAUSE_S", PAUSE_S)
-        monkeypatch.setattr(module, "MOST_PAUSE_S", PAUSE_S)
+        monkeypatch.setattr(module, "MAX_PAUSE_S", PAUSE_S)
 
 
 @pytest.fixture

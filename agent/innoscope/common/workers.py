@@ -40,7 +40,7 @@ class Job:
     owner: str
     run: Callable[[], None]
     lost: Callable[[], None] = lambda: None
-    begun: float = 0.0
+    started: float = 0.0
     logged_as_stuck: bool = False
 
 
@@ -132,14 +132,14 @@ class Workers:
         now = time.monotonic()
         with self._lock:
             return [
-                Stuck(job.kind, job.owner, now - job.begun)
+                Stuck(job.kind, job.owner, now - job.started)
                 for lane in self._lanes.values()
                 for job in lane.threads.values()
                 if job is not None and self._is_stuck(job, now)
             ]
 
     def _is_stuck(self, job: Job, now: float) -> bool:
-        return now - job.begun > self._stuck_after.get(job.kind, STUCK_S)
+        return now - job.started > self._stuck_after.get(job.kind, STUCK_S)
 
     def threads(self) -> int:
         """Return the number of threads."""
@@ -227,6 +227,6 @@ class Workers:
                     return
                 job = lane.waiting.popleft()
                 lane.threads[thread] = job
-                job.begun = time.monotonic()
+                job.started = time.monotonic()
             job.run()
             del job  # an idle thread must not keep its last job's objects alive

@@ -15,7 +15,7 @@ from innoscope.metrics.collectors.runner import explain
 from innoscope.sampling import descriptors
 from innoscope.sampling.snapshot_history import (
     CLIENT,
-    MOST_STACKS,
+    MAX_STACKS,
     TIDS_KEPT,
     SnapshotHistory,
     SnapshotSummary,
@@ -170,7 +170,7 @@ class Looker:
         """The labels of its frames, remembered by the frames' identity (the engine keeps equal ones once)."""
         known = self._labels.get(id(thread.frames))
         if known is None:
-            if len(self._labels) >= MOST_STACKS:
+            if len(self._labels) >= MAX_STACKS:
                 self._labels.clear()
             known = (thread.frames, tuple(frame.label for frame in thread.frames))
             self._labels[id(thread.frames)] = known

@@ -124,7 +124,7 @@ def _answers(target: Target, connection: Connection, waiting: float) -> Iterator
             yield question.name, Missing("unsupported", words)
         else:
             try:
-                columns, rows = sql.answer(connection, asked["sql"])
+                columns, rows = sql.table(connection, asked["sql"])
             except InnoscopeError as error:
                 yield question.name, _why(error)
                 if explain(error).reason in ("gone", "timeout"):

@@ -55,7 +55,7 @@ class Point:
 
     @property
     def name(self) -> str:
-        """The probe's name in the catalog."""
+        """Return the probe's name in the catalog."""
         return self.placed.probe.name
 
     @property
@@ -227,7 +227,9 @@ class Attachment:
         try:
             _native.detach_all([probe for _, probe in probes])
         except BaseException as error:
-            _LOG.warning("cannot detach probes together: pid=%d error=%r", self.target.pid, error)
+            _LOG.warning(
+                "cannot detach probes together", extra={"pid": self.target.pid, "error": repr(error)}
+            )
             for _, probe in probes:
                 probe.detach()
         for point, probe in probes:
@@ -273,9 +275,8 @@ class Attachment:
                 if error.errno != errno.E2BIG:
                     raise
                 if not self._dropped_kinds:
-                    _LOG.warning(
-                        "map full: map=thread_kinds pid=%d entries=%d", self.target.pid, len(self._kinds)
-                    )
+                    extra = {"map": "thread_kinds", "pid": self.target.pid, "entries": len(self._kinds)}
+                    _LOG.warning("map full", extra=extra)
                 self._dropped_kinds += 1
             else:
                 self._kinds[tid] = kind

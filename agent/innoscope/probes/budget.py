@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 #: With a smaller duty than this a probe gives no useful rate, so it is detached.
-LEAST_DUTY = 0.001
+MIN_DUTY = 0.001
 #: A duty is only increased by at least this factor, to avoid oscillation.
 _SLACK = 1.25
 
@@ -49,7 +49,7 @@ def duties(
         before = now.get(name, 1.0)
         if before < duty < 1.0 and duty < before * _SLACK:
             duty = before
-        decided[name] = duty if duty >= LEAST_DUTY else 0.0
+        decided[name] = duty if duty >= MIN_DUTY else 0.0
     return decided
 
 

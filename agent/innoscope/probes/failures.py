@@ -7,7 +7,7 @@ from typing import Final
 
 #: Seconds before the first retry, doubled after each further failure, up to the maximum.
 FIRST_PAUSE_S: Final = 60.0
-MOST_PAUSE_S: Final = 3600.0
+MAX_PAUSE_S: Final = 3600.0
 
 
 class Failures:
@@ -17,16 +17,16 @@ class Failures:
         self.why: str | None = None
         self.count = 0
         self._pause = FIRST_PAUSE_S
-        self._at = -2 * MOST_PAUSE_S
+        self._at = -2 * MAX_PAUSE_S
         self._retry_at: float | None = None
 
     def add(self, why: str, *, temporary: bool) -> None:
         """Record a failure now. A long time without failures resets the pause."""
         now = time.monotonic()
-        if now - self._at > 2 * MOST_PAUSE_S:
+        if now - self._at > 2 * MAX_PAUSE_S:
             self._pause = FIRST_PAUSE_S
         self._retry_at = now + self._pause if temporary else None
-        self._at, self._pause = now, min(2 * self._pause, MOST_PAUSE_S)
+        self._at, self._pause = now, min(2 * self._pause, MAX_PAUSE_S)
         self.count += 1
         self.why = why
 

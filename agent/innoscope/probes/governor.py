@@ -132,7 +132,7 @@ class Governor:
             if self._stop_thread():
                 self.attachment.close()
             else:  # its descriptors are still in use; the exit of the process closes them
-                _LOG.error("governor hangs, probes are off: pid=%d", self.attachment.target.pid)
+                _LOG.error("governor hangs, probes detached", extra={"pid": self.attachment.target.pid})
 
     def _stop_thread(self) -> bool:
         """Stop the thread. Return whether it has ended."""
@@ -220,7 +220,8 @@ class Governor:
         try:
             self.attachment.disable()
         except BaseException as second:  # the guard retries
-            _LOG.critical("cannot detach probes: pid=%d error=%r", self.attachment.target.pid, second)
+            extra = {"pid": self.attachment.target.pid, "error": repr(second)}
+            _LOG.critical("cannot detach probes", extra=extra)
         if self.failures.why is None:
             self._record_failure(
                 f"{type(error).__name__}: {error}", temporary=not isinstance(error, NoSuchProcess)
@@ -230,9 +231,8 @@ class Governor:
     def _record_failure(self, why: str, *, temporary: bool) -> None:
         self.failures.add(why, temporary=temporary)
         self.overhead = 0.0
-        _LOG.error(
-            "governor failed, probes detached: pid=%d reason=%s", self.attachment.target.pid, self.failures
-        )
+        extra = {"pid": self.attachment.target.pid, "reason": str(self.failures)}
+        _LOG.error("governor failed, probes detached", extra=extra)
 
     def _reset_windows(self) -> None:
         with self._lock:
@@ -324,11 +324,15 @@ class Governor:
 
     def _decide(self, state: State, duty: float) -> bool:
         """Apply a new duty. Return whether the probe must be detached."""
-        _LOG.log(
-            logging.INFO if 1 in (duty, state.duty) or 0 in (duty, state.duty) else logging.DEBUG,
-            "probe %s of process %d: %.0f hits a second; attached %.1f %% of the time, before %.1f %%",
-            state.point.name, self.attachment.target.pid, state.rate, 100 * duty, 100 * state.duty,
-        )  # fmt: skip
+        level = logging.INFO if 1 in (duty, state.duty) or 0 in (duty, state.duty) else logging.DEBUG
+        extra = {
+            "probe": state.point.name,
+            "pid": self.attachment.target.pid,
+            "hits_per_s": round(state.rate),
+            "duty": round(duty, 3),
+            "duty_before": round(state.duty, 3),
+        }
+        _LOG.log(level, "duty of probe changed", extra=extra)
         always, state.duty = state.duty >= 1, duty
         if duty >= 1:
             if state.attached_since is None:

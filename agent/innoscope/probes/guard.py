@@ -12,7 +12,7 @@ _LOG = logging.getLogger(__name__)
 
 PERIOD_S: Final = 0.5
 #: The kernel detaches what an exited process had attached. So abort if detaching fails this often.
-_MOST_FAILURES: Final = 3
+_MAX_FAILURES: Final = 3
 
 
 class Attached(Protocol):
@@ -74,7 +74,7 @@ class Guard:
                     if governor.check(time.monotonic()):
                         self._start_detaching(key, governor)
                 except BaseException as error:  # also a panic of the core: others must be watched
-                    _LOG.critical("guard of probes failed: error=%r", error)
+                    _LOG.critical("guard of probes failed", extra={"error": repr(error)})
 
     def _start_detaching(self, key: int, governor: Governor) -> None:
         """Detach on a thread of its own: the kernel may block it for long, and others must be watched."""
@@ -94,8 +94,9 @@ class Guard:
             governor.attachment.disable()
         except BaseException as error:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
-            _LOG.critical("cannot detach probes: failures=%d error=%r", failures, error)
-            if failures >= _MOST_FAILURES:
+            extra = {"failures": failures, "error": repr(error)}
+            _LOG.critical("cannot detach probes", extra=extra)
+            if failures >= _MAX_FAILURES:
                 signal.raise_signal(signal.SIGABRT)
         else:
             self._failures.pop(key, None)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 #: Version of the serialised format.
 _FORMAT: Final = 1
 #: A hundred programs take 200 KB.
-_MOST_BYTES: Final = 32 << 20
+_MAX_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Compiled:
     def unpack(cls, data: bytes) -> Compiled:
         """Parse the output of ``pack``. Raises ValueError for malformed data or another version."""
         try:
-            record: dict[str, Any] = json.loads(zlib.decompressobj().decompress(data, _MOST_BYTES))
+            record: dict[str, Any] = json.loads(zlib.decompressobj().decompress(data, _MAX_BYTES))
             if record["format"] != _FORMAT:
                 raise ValueError("another format version")
             programs = {name: base64.b64decode(code) for name, code in record["programs"].items()}

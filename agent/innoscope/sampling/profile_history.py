@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SPAN_S: Final = 3600.0
 CHUNK_S: Final = 10.0
 #: Distinct stacks stored for the whole hour. If each occurs in all 360 chunks, that takes 6 MB.
-MOST_STACKS: Final = 2_000
+MAX_STACKS: Final = 2_000
 #: Share of them that remains when the rarest are dropped, so that dropping is rarely needed.
 _REMAINING: Final = 3 / 4
 #: Stands for dropped stacks: their threads are counted here, so that totals stay correct.
@@ -83,7 +83,7 @@ class ProfileHistory:
     """A ring of chunks. Thread-safe."""
 
     def __init__(
-        self, *, span_s: float = SPAN_S, chunk_s: float = CHUNK_S, most_stacks: int = MOST_STACKS
+        self, *, span_s: float = SPAN_S, chunk_s: float = CHUNK_S, most_stacks: int = MAX_STACKS
     ) -> None:
         self._span_s, self._chunk_s, self._most = span_s, chunk_s, most_stacks
         self._lock = threading.RLock()

@@ -21,7 +21,7 @@ APPLIER: Final = "replication"
 Key = tuple[str, str, tuple[str, ...]]
 
 #: Distinct stacks returned for one period. Each takes some kilobytes in an incident file.
-MOST_STACKS: Final = 2_000
+MAX_STACKS: Final = 2_000
 #: Distinct stacks stored for all snapshots. Beyond them, threads are counted by wait class only.
 _MAX_STORED_STACKS: Final = 8_000
 #: Thread ids stored per stack.
@@ -115,7 +115,7 @@ class SnapshotHistory:
             last = _ids(entries[-1]) if entries else {}
             stacks = tuple(
                 ObservedStack(*self._keys[number], count, last.get(number, ()))
-                for number, count in counts.most_common(MOST_STACKS)
+                for number, count in counts.most_common(MAX_STACKS)
             )
             return tuple(entry.summary for entry in entries), stacks
 

@@ -12,7 +12,7 @@ import click
 from innoscope.cli.common import sql_options, target_options
 from innoscope.common import console
 from innoscope.probes.trace import document, text
-from innoscope.probes.trace.model import FORCED_SECONDS, MOST_FORCED_SECONDS, SECONDS, TraceOptions
+from innoscope.probes.trace.model import FORCED_SECONDS, MAX_FORCED_SECONDS, SECONDS, TraceOptions
 from innoscope.probes.trace.run import run
 from innoscope.probes.trace.server_pace import ServerPace
 from innoscope.sampling.render import BINARY, FORMATS, encode
@@ -123,8 +123,8 @@ def _format(form: str | None, as_json: bool, callers: bool, output: Path | None)
 
 
 def _seconds(seconds: float | None, force: bool) -> float:
-    if force and seconds and seconds > MOST_FORCED_SECONDS:
-        raise click.UsageError(f"with --force at most {MOST_FORCED_SECONDS:g} seconds")
+    if force and seconds and seconds > MAX_FORCED_SECONDS:
+        raise click.UsageError(f"with --force at most {MAX_FORCED_SECONDS:g} seconds")
     return seconds or (FORCED_SECONDS if force else SECONDS)
 
 

@@ -265,4 +265,4 @@ def _place_for_incidents(folder: Path, account: privileges.Account | None) -> No
 def _option_files(config: Config) -> list[Path]:
     """Those that name an account: without any, we are to servers who we are to the system."""
     named = {config.sql.defaults_file, *(server.defaults_file for server in config.server)}
-    return [path for name in named for path in credentials.naming_files(name)]
+    return [path for name in named for path in credentials.files_with_account(name)]

@@ -12,7 +12,7 @@ from innoscope.target.proc import NAMESPACES
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from innoscope.target.home import Home
+    from innoscope.target.data_directory import DataDirectory
     from innoscope.target.model import Target
     from innoscope.target.proc import ProcFs
 
@@ -30,10 +30,10 @@ class Names:
     def __init__(self, configured: Mapping[str, str], proc: ProcFs) -> None:
         self._configured = dict(configured)
         self._proc = proc
-        self._owners: dict[str, Home] = {}
-        self._makeshift: dict[Home, str] = {}  # names of servers that have not listened on a port yet
+        self._owners: dict[str, DataDirectory] = {}
+        self._makeshift: dict[DataDirectory, str] = {}  # names of servers that have not listened yet
 
-    def give(self, target: Target, taken: Collection[str], home: Home | None = None) -> str:
+    def give(self, target: Target, taken: Collection[str], home: DataDirectory | None = None) -> str:
         """Return the server's name: configured, else that of the last server on its ``home``, else its port.
 
         One that does not listen yet, or on no port, is named by its socket or data directory until then: ask
@@ -59,11 +59,11 @@ class Names:
                 return self._given(name, home)
         return self._makeshift_of(target, taken, home)
 
-    def owners(self) -> dict[str, Home]:
+    def owners(self) -> dict[str, DataDirectory]:
         """Return which home each name belongs to."""
         return dict(self._owners)
 
-    def _makeshift_of(self, target: Target, taken: Collection[str], home: Home | None) -> str:
+    def _makeshift_of(self, target: Target, taken: Collection[str], home: DataDirectory | None) -> str:
         """Return the name that a server has until it listens on a port: what one on its home had before."""
         socket, datadir = label(target.socket or ""), label(target.datadir or "")
         reserved = set(taken)
@@ -81,16 +81,16 @@ class Names:
         return name
 
     def _placed(
-        self, names: Collection[str], target: Target, taken: Collection[str], home: Home | None
+        self, names: Collection[str], target: Target, taken: Collection[str], home: DataDirectory | None
     ) -> str | None:
         """Return one of the names with the container or home that it is in; None if neither is known."""
         every = (label(f"{name} in {place}") for place in _places(target, home) for name in names)
         return next((name for name in every if self._is_free(name, taken, home)), None)
 
-    def _is_free(self, name: str, taken: Collection[str], home: Home | None) -> bool:
+    def _is_free(self, name: str, taken: Collection[str], home: DataDirectory | None) -> bool:
         return name not in taken and self._owners.get(name, home) == home
 
-    def _given(self, name: str, home: Home | None) -> str:
+    def _given(self, name: str, home: DataDirectory | None) -> str:
         if home is not None:
             for other in [one for one, owner in self._owners.items() if owner == home or one == name]:
                 del self._owners[other]
@@ -107,7 +107,7 @@ class Names:
         return str(port) if port is not None else None
 
 
-def _places(target: Target, home: Home | None) -> list[str]:
+def _places(target: Target, home: DataDirectory | None) -> list[str]:
     """Return what tells a server from those of other containers: its container's id, its home in short."""
     container = target.container or ""
     found = [] if set(container.split(",")) <= {"", *NAMESPACES} else [container]

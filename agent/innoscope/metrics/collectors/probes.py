@@ -20,7 +20,7 @@ from innoscope.probes.c_source import THREADS
 from innoscope.probes.calibration import HitCost, known_cost
 from innoscope.probes.catalog import default_catalog
 from innoscope.probes.descriptor_kinds import DescriptorKinds
-from innoscope.probes.failures import FIRST_PAUSE_S, MOST_PAUSE_S
+from innoscope.probes.failures import FIRST_PAUSE_S, MAX_PAUSE_S
 from innoscope.probes.governor import DEFAULT_BUDGET, Governor
 from innoscope.probes.selftest import SelfTest
 from innoscope.probes.slots import Slot, default_slots
@@ -131,7 +131,7 @@ class ProbesCollector:
             _LOG.warning("no probes", extra=extra | {"remedy": self._failure.remedy})
             if not final:
                 self._attach_on(self._start_quietly, self._pause_s)
-                self._pause_s = min(2 * self._pause_s, MOST_PAUSE_S)
+                self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
 
     def start_once(self) -> Governor:
         """The governor, started if it was not. Raises CollectorFailed while it starts on its own."""

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 #: Default and maximum duration of a trace, in seconds.
 SECONDS: Final = 10.0
-MOST_SECONDS: Final = 600.0
+MAX_SECONDS: Final = 600.0
 #: Default and maximum duration with ``--force``.
 FORCED_SECONDS: Final = 5.0
-MOST_FORCED_SECONDS: Final = 30.0
+MAX_FORCED_SECONDS: Final = 30.0
 #: Arguments passed in registers (System V ABI for x86-64; aarch64 has two more).
-MOST_ARGUMENTS: Final = 6
+MAX_ARGUMENTS: Final = 6
 
 
 class TooHot(InnoscopeError):

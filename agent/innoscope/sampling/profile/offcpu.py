@@ -29,8 +29,8 @@ _ADJUST_S: Final = 0.25
 #: least this pause between two of them.
 _SNAPSHOT_CPU_SHARE: Final = 0.02
 _LOOK_SHARE: Final = 0.02
-_LEAST_PAUSE_S: Final = 0.05
-_LEAST_THREADS: Final = 16384
+_MIN_PAUSE_S: Final = 0.05
+_MIN_THREADS: Final = 16384
 
 
 class OffCpuProfiler:
@@ -46,7 +46,7 @@ class OffCpuProfiler:
                 target.start_time,
                 kernel=naming.kernel,
                 ring_bytes=_RING_BYTES,
-                most_threads=max(_LEAST_THREADS, 4 * target.threads),
+                most_threads=max(_MIN_THREADS, 4 * target.threads),
             )
             ring = self._program.ring
         self._samples, notes = open_samples(target, ring, naming)
@@ -67,7 +67,7 @@ class OffCpuProfiler:
             self._began = self._program.begin()
             self._began_at = time.time()
         self._limit.since = time.monotonic()
-        self._next_snapshot_at = self._limit.since + _LEAST_PAUSE_S
+        self._next_snapshot_at = self._limit.since + _MIN_PAUSE_S
 
     def poll(self) -> None:
         """Read new samples, adjust the limit and take a snapshot if one is due."""
@@ -116,7 +116,7 @@ class OffCpuProfiler:
         except InnoscopeError as error:
             self._notes.setdefault(f"cannot take a snapshot of the waiting threads: {error.what}")
         used = time.thread_time() - used
-        self._next_snapshot_at = time.monotonic() + max(_LEAST_PAUSE_S, used / _SNAPSHOT_CPU_SHARE)
+        self._next_snapshot_at = time.monotonic() + max(_MIN_PAUSE_S, used / _SNAPSHOT_CPU_SHARE)
 
     def _rows(
         self, waits: Iterable[tuple[int, RawPlace | None, int, int, int]], comms: dict[int, str]

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     Fetch: TypeAlias = Callable[[Callable[[], list[ModuleInfo]]], tuple[Mapping[str, str], tuple[str, ...]]]
 
-_LEAST_RING: Final = 4 << 20
-_MOST_RING: Final = 64 << 20
+_MIN_RING: Final = 4 << 20
+_MAX_RING: Final = 64 << 20
 #: Size of most stack records in the ring buffer, and the seconds of samples that it should hold.
 _RECORD_BYTES: Final = 22 << 10
 _BUFFERED_S: Final = 0.25
@@ -43,8 +43,8 @@ class Naming:
 def ring_bytes(frequency: float) -> int:
     """Return the ring buffer size, a power of two, for this many samples per second and CPU."""
     wanted = frequency * (os.cpu_count() or 1) * _RECORD_BYTES * _BUFFERED_S
-    size = _LEAST_RING
-    while size < min(wanted, _MOST_RING):
+    size = _MIN_RING
+    while size < min(wanted, _MAX_RING):
         size *= 2
     return size
 

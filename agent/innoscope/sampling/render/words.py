@@ -20,7 +20,7 @@ _STOPPING = "each thread was stopped for a moment (ptrace)"
 
 
 def headline(report: Report) -> str:
-    """``1,021 threads in 4.8 ms: 1,000 idle, 12 row lock · 1,020 exact, 1 on-cpu · not stopped``."""
+    """Return ``1,021 threads in 4.8 ms: 1,000 idle, 12 row lock · 1,020 exact, 1 on-cpu · not stopped``."""
     if report.headline:
         return report.headline + (f" · showing {share(report.shown, report)}" if report.wanted else "")
     waits = ", ".join(f"{count:,} {label(wait)}" for wait, count in report.waits.most_common())
