@@ -120,7 +120,7 @@ class Attachment:
             raise
 
     def _check_same_file(self) -> None:
-        """Raise NoSuchProcess if the mapped executable is not the target's, because of an exec."""
+        """Raise NoSuchProcess if the mapped executable is not the target's: the process has called exec."""
         if self.build_id != self.target.build_id:
             raise NoSuchProcess(
                 f"process {self.target.pid} now runs another executable "

@@ -124,7 +124,7 @@ class Governor:
             self._account(self.attachment.read(), self._stopped_at)
 
     def close(self) -> None:
-        """Detach everything for good."""
+        """Detach everything and end the governor."""
         self._stop.set()
         try:
             self.attachment.disable()  # first: the thread may hang
@@ -265,9 +265,9 @@ class Governor:
         state.attached_since = time.monotonic() if state.point.attached else None
 
     def _begin_window(self, state: State, due: float | None = None) -> None:
-        """Begin a window. Its length and the duration of detaching together use the cycle's duty.
+        """Begin a window. The window and the detaching after it together take the cycle's duty.
 
-        On a busy host it begins later than ``due``; its hits are extrapolated to the delay as well.
+        On a busy host the window begins later than ``due``. Its hits are extrapolated to the delay too.
         """
         state.window_start = time.monotonic()
         self._account(self.attachment.read(), state.window_start)  # earlier hits have another scale

@@ -38,7 +38,7 @@ def process_owner(proc: ProcFs, pid: int) -> str:
 
 
 def current_user(proc: ProcFs) -> str:
-    """Return the user of this process in the same form. Without audit, SUDO_USER is used."""
+    """Return the owner of this process, like ``process_owner``. SUDO_USER replaces a missing login user."""
     owner = process_owner(proc, os.getpid())
     invoker = os.environ.get("SUDO_USER")
     return f"{owner} ({invoker})" if "(" not in owner and invoker not in (None, owner) else owner

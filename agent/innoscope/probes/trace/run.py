@@ -44,7 +44,7 @@ def run(
 ) -> TraceResult:
     """Trace a function.
 
-    ``progress`` is called with the current step; ``open_pace`` opens what measures the server's throughput.
+    ``progress`` is called with the current step. ``open_pace`` creates the ServerPace, if it is needed.
     Ctrl-C and the end of the server end the trace early; the latter sets ``TraceResult.error``. Raises
     TooHot, NotTraceable, Ambiguous, and the errors of loading, attaching and reading.
     """

@@ -32,7 +32,7 @@ _BUFFERED_S: Final = 0.25
 class Naming:
     """How stacks are symbolised.
 
-    ``fetch`` returns debug files by build-id for the mapped modules, and notes.
+    ``fetch`` returns notes and, by build-id, debug files for the mapped modules.
     """
     inlines: bool = False
     kernel: bool = False
