@@ -27,7 +27,7 @@ from innoscope.daemon.sensor.server import SocketServer
 from innoscope.probes.report import ProbeReport
 from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.profile_history import CHUNK_S, SPAN_S, Chunk, Stack
-from innoscope.sampling.snapshot_history import Look, Seen
+from innoscope.sampling.snapshot_history import ObservedStack, SnapshotSummary
 from innoscope.target.model import Target
 from innoscope.target.proc import ProcFs
 
@@ -202,9 +202,9 @@ class MadeSensor:
         }
         of_clients = {("connection", wait): count for wait, count in counts.items()}
         times = range(math.ceil(request["from"]), math.floor(request["to"]) + 1)
-        looks = [Look(float(at), of_clients) for at in times]
+        looks = [SnapshotSummary(float(at), of_clients) for at in times]
         seen = [
-            Seen("connection", stack.wait, stack.labels, count * len(looks))
+            ObservedStack("connection", stack.wait, stack.labels, count * len(looks))
             for wait, threads_of in counts.items()
             for stack, count in stacks.of(wait, threads_of).items()
         ]

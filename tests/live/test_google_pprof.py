@@ -13,7 +13,7 @@ import pprofile
 from innoscope.sampling.engine import Engine
 from innoscope.sampling.fold import Report
 from innoscope.sampling.profile.report import report as profile_report
-from innoscope.sampling.profile_history import Profiles, Stack
+from innoscope.sampling.profile_history import ProfileHistory, Stack
 from innoscope.sampling.profile_history import report as store_report
 from innoscope.sampling.render import encode
 from innoscope.target.discover import find_one
@@ -37,7 +37,7 @@ def reports() -> Iterator[dict[str, Report]]:
     """One of each kind, of the same server under a mixed load."""
     with Server("mysql-5.6.24") as server, RowLock(server, 20), Oltp(server, 2):
         target = find_one(server.pid)
-        engine, kept, dumps = Engine(target, method="bpf"), Profiles(), []
+        engine, kept, dumps = Engine(target, method="bpf"), ProfileHistory(), []
         for _ in range(LOOKS):
             dumps.append(engine.look())
             kept.add(dumps[-1].taken_at, _folded(dumps[-1]), dumps[-1].duration_ms)

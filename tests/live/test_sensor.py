@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.sampling.profile_history import Profiles, report
+from innoscope.sampling.profile_history import ProfileHistory, report
 from innoscope.sampling.render import encode
 from live import figures
 from safety.debugging import stand
@@ -170,7 +170,7 @@ def test_what_the_kernel_says_of_the_process(sensing: Sensing, mysql: Server) ->
 
 def test_profiles_travel_and_render(sensing: Sensing, mysql: Server) -> None:
     """All chunks, fetched as the agent does it, give what ``innoscope stacks`` would print."""
-    kept = Profiles()
+    kept = ProfileHistory()
     cursor: dict[str, int] = {}
     with RowLock(mysql, WAITERS):
         deadline = time.monotonic() + PATIENCE_S
@@ -178,7 +178,7 @@ def test_profiles_travel_and_render(sensing: Sensing, mysql: Server) -> None:
             assert time.monotonic() < deadline
             cursor, told = sensing.client.profiles(cursor)
             for chunk in told["shop"].chunks:
-                kept.put(chunk)
+                kept.add_chunk(chunk)
             time.sleep(0.2)
     again = sensing.client.profiles(cursor)[1]["shop"].chunks
     text = encode(report(told["shop"].target, kept.between(0, 1e12)), "text").decode()

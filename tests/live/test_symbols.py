@@ -25,7 +25,7 @@ from innoscope.probes.catalog import default_catalog
 from innoscope.probes.symbol_resolution import Placement, place
 from innoscope.target.discover import find_one
 from innoscope.target.symbols import pack_source, packs
-from innoscope.target.symbols.pack_source import Origin
+from innoscope.target.symbols.pack_source import PackSource
 from innoscope.toggles import resolve
 from innoscope.toggles.backends.memory import MemoryWriter
 from innoscope.toggles.model import Assignment, Setting, Way
@@ -256,11 +256,11 @@ def test_where_the_names_come_from_is_said(scene: Scene) -> None:
 
 def test_the_file_for_a_pack_is_found(scene: Scene) -> None:
     found = pack_source.of_server(find_one(scene.whole.pid))
-    assert found == Origin(
+    assert found == PackSource(
         Path(f"/proc/{scene.whole.pid}/exe"), "mariadbd", f"mariadb {scene.target.version_text}"
     )
 
-    with pytest.raises(BadFile, match="is stripped, and no debug file of it") as caught:
+    with pytest.raises(BadFile, match="is stripped, and its debug file was not found") as caught:
         pack_source.of_server(scene.target)
     assert "--file FILE" in str(caught.value.remedy)
     file = pack_source.of_server(scene.target, [str(scene.debug)]).file

@@ -12,7 +12,7 @@ from innoscope.daemon.protocol import messages
 from innoscope.daemon.protocol.profiles import encode_chunks
 from innoscope.daemon.sensor.server import SocketServer
 from innoscope.sampling.model import Frame, Trust
-from innoscope.sampling.profile_history import CHUNK_S, MOST_STACKS, SPAN_S, Chunk, Profiles, Stack
+from innoscope.sampling.profile_history import CHUNK_S, MAX_STACKS, SPAN_S, Chunk, ProfileHistory, Stack
 from innoscope.target.discover import find_one
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ class HourSensor:
     def __init__(self, path: Path, server: Server) -> None:
         self._path = path
         self._target = messages.encode_target(find_one(server.pid))
-        self._profiles = Profiles()
-        counts = {_stack(number): 1 + number % 9 for number in range(MOST_STACKS)}
+        self._profiles = ProfileHistory()
+        counts = {_stack(number): 1 + number % 9 for number in range(MAX_STACKS)}
         now = time.time()
         for number in range(int(SPAN_S / CHUNK_S)):
             end = now - SPAN_S + (number + 1) * CHUNK_S
-            self._profiles.put(Chunk(end - CHUNK_S, end, 10, 80.0, counts))
+            self._profiles.add_chunk(Chunk(end - CHUNK_S, end, 10, 80.0, counts))
 
     def __enter__(self) -> HourSensor:
         self._socket = SocketServer(str(self._path), self._answer, Supervisor())

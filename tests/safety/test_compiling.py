@@ -139,7 +139,7 @@ def test_without_a_place_to_keep_it_it_is_compiled_each_time(
 def test_old_ones_make_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build_cache, "_CACHE", Cache("programs", 2))
     for number in range(4):
-        build_cache.compiled(f"{_TEXT}// {number}", ["probe"], ["seen"])
+        build_cache.compile_cached(f"{_TEXT}// {number}", ["probe"], ["seen"])
     assert len(list(folder.iterdir())) == 2
 
 

@@ -109,7 +109,7 @@ class _Table:
 #: What is called while probes are on: by object and name. ``map: method`` are calls on the attachment's maps.
 _CALLS: Final = (
     "attachment.attach", "attachment.detach", "attachment.stop_counting", "attachment.read",
-    "attachment.set_thread_kinds", "attachment.dropped", "attachment.bar",
+    "attachment.set_thread_kinds", "attachment.dropped", "attachment.disable",
     "_native.Uprobe", "_native.detach_all", "governor.duties", "governor.totals.add",
     "collecting.site_names", "descriptors.kinds", "selftest.compare", "collector._kinds",
     "collector._own_counters",
@@ -117,7 +117,7 @@ _CALLS: Final = (
     "map thread_kinds.update", "map thread_kinds.delete", "map files.items", "map sites.items",
 )  # fmt: skip
 #: If these fail each time, the process ends: test_a_process_that_cannot_detach_ends.
-_ONCE: Final = frozenset({"attachment.detach", "attachment.bar"})
+_ONCE: Final = frozenset({"attachment.detach", "attachment.disable"})
 #: What is called before.
 _STARTING: Final = (
     "attaching.place", "attaching.compile_and_load", "attaching.program_text", "collecting.known_cost",
@@ -145,7 +145,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(governor, "_RETRY_S", PAUSE_S)
     for module in (failures, collecting):
         monkeypatch.setattr(module, "FIRST_PAUSE_S", PAUSE_S)
-        monkeypatch.setattr(module, "MOST_PAUSE_S", PAUSE_S)
+        monkeypatch.setattr(module, "MAX_PAUSE_S", PAUSE_S)
 
 
 @pytest.fixture
@@ -217,12 +217,12 @@ def test_a_call_fails(
 ) -> None:
     ruling = collector.start_once()
     fault = _inject(collector, call, monkeypatch)
-    reading = _inject(collector, "attachment.read", monkeypatch) if call == "attachment.bar" else fault
+    reading = _inject(collector, "attachment.read", monkeypatch) if call == "attachment.disable" else fault
     fault.once = call in _ONCE
     for name in _errors(_CALLS.index(call)):
         fail = ERRORS[name]
         fault.arm(fail)
-        if call == "attachment.bar":  # it is called where something else has failed
+        if call == "attachment.disable":  # it is called where something else has failed
             reading.arm(fail)
 
         def _hit() -> bool:
@@ -313,7 +313,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("call", ["bar", "detach"])
+@pytest.mark.parametrize("call", ["disable", "detach"])
 def test_a_process_that_cannot_detach_ends(server: Server, call: str) -> None:
     ended = subprocess.run([sys.executable, "-c", _STUCK, str(server.pid), call], check=False, timeout=60)
 

@@ -181,7 +181,7 @@ def test_a_rule_that_others_may_write_or_nobody_can_read_is_refused(folder: Path
     for mode, owner in ((0o666, 0), (0o664, 0), (0o644, NOBODY)):
         path.chmod(mode)
         os.chown(path, owner, owner)
-        with pytest.raises(BadFile, match="others than root"):
+        with pytest.raises(BadFile, match="users other than root"):
             ownership.load(str(path))
     with pytest.raises(BadFile, match="no such file"):
         ownership.load(str(folder / "none"))

@@ -158,7 +158,7 @@ def test_a_crash_recovery(name: str, roomy: Options, tight: dict[str, str | int 
         target = _found(server.pid)
         with pytest.raises(pymysql.err.OperationalError, match="connect"):
             server.connect()
-        profile, alive = run(OnCpuProfiler(target), target, 1.5, lambda _, so_far: told.append(so_far))
+        profile, alive = run(OnCpuProfiler(target), target, 1.5, lambda _, text: told.append(text))
         server.wait_ready()
     waits = _by_wait(profile)
     print(f"\n{name}: {told[-1]}; {waits}")

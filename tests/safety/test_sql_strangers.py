@@ -87,19 +87,19 @@ def test_a_stranger_on_the_socket_is_not_even_told_the_account(
     named: Target, folder: Path, account: str, first: str | None, asked: str
 ) -> None:
     with fake("--socket", folder / "s.sock", "--first", first or asked, "--asked", asked) as (process, _):
-        with pytest.raises(SqlFailed, match="no account was named"):
+        with pytest.raises(SqlFailed, match="no account was sent"):
             sql.connect(named, account)
         result = innoscope("doctor", "--pid", named.pid, "--defaults-file", account)
-        assert "no account was named" in result.stdout, result.stdout + result.stderr
+        assert "no account was sent" in result.stdout, result.stdout + result.stderr
         assert told(process) == b""
 
 
 @pytest.mark.parametrize("asked", PLUGINS)
 def test_a_stranger_on_the_port_is_not_even_told_the_account(named: Target, account: str, asked: str) -> None:
     with fake("--port", 0, "--first", asked, "--asked", asked) as (process, port):
-        with pytest.raises(SqlFailed, match="no account was named"):
+        with pytest.raises(SqlFailed, match="no account was sent"):
             sql.connect(replace(named, socket=None, port=port), account)
-        with pytest.raises(SqlFailed, match="no account was named"):
+        with pytest.raises(SqlFailed, match="no account was sent"):
             sql.connect_tcp("127.0.0.1", port, account, target=named)
         with pytest.raises(SqlFailed, match="does not speak TLS"):
             sql.connect_tcp("127.0.0.2", port, account)  # as if it were another host

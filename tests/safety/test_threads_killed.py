@@ -139,10 +139,10 @@ def test_a_governor_that_is_killed_takes_its_probes_off_and_on_again(
 ) -> None:
     """Its thread catches what kills it, logs the failure, and puts probes back on after a pause."""
     until(lambda: works(sensing, server))
-    before = sensing.log.count("governor failed, all probes off")
+    before = sensing.log.count("governor failed, probes detached")
     obeyed(sensing.pid, orders, "kill governor")
 
-    until(lambda: sensing.log.count("governor failed, all probes off") > before)
+    until(lambda: sensing.log.count("governor failed, probes detached") > before)
     until(lambda: attached(sensing))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from innoscope.cli.main import INTERRUPTED
 from innoscope.common.errors import NoRights, NoSuchProcess
-from innoscope.probes.trace.model import NotHere
+from innoscope.probes.trace.model import NotTraceable
 from safety.command import assert_one_clear_error, innoscope, run
 from safety.debugging import until
 from safety.leftovers import breakpoints, orphans
@@ -95,7 +95,7 @@ def test_two_servers_on_one_file_are_told_apart(server: Server) -> None:
 
 def test_a_name_that_is_not_there_comes_with_those_near_it(server: Server) -> None:
     result = innoscope("trace", "--pid", server.pid, "log_write_upto")
-    assert_one_clear_error(result, NotHere.exit_code, "log_write_upto", "no such function")
+    assert_one_clear_error(result, NotTraceable.exit_code, "log_write_upto", "no such function")
     assert "log_write_up_to" in result.stderr
 
 
@@ -119,7 +119,7 @@ def test_no_return_probe_where_an_exception_may_cross(server: Server) -> None:
 def test_a_stripped_server_says_what_gives_it_names() -> None:
     with Server("mariadb-10.11") as stripped:
         result = innoscope("trace", "--pid", stripped.pid, "buf_LRU_get_free_block")
-    assert_one_clear_error(result, NotHere.exit_code, "not exported", "stripped")
+    assert_one_clear_error(result, NotTraceable.exit_code, "not exported", "stripped")
     assert "dbgsym" in result.stderr or "debug" in result.stderr
 
 

@@ -12,7 +12,7 @@ from innoscope.common.samples import Histogram
 from innoscope.diagnose.evidence import Evidence, Missing, Snapshot, Statement
 from innoscope.diagnose.incident import codec
 from innoscope.diagnose.incident.model import Capture, Taken
-from innoscope.sampling.snapshot_history import CLIENT, Look, Seen
+from innoscope.sampling.snapshot_history import CLIENT, ObservedStack, SnapshotSummary
 
 if TYPE_CHECKING:
     import random
@@ -34,9 +34,10 @@ def evidence(waits: dict[str, int], looks: int = 10, **values: Any) -> Evidence:
         1000.0,
         1000.0 + looks,
         snapshots=tuple(Snapshot(1000.0 + number, one) for number, one in enumerate(each)),
-        looks=tuple(Look(1000.0 + number, counts) for number in range(looks)),
+        looks=tuple(SnapshotSummary(1000.0 + number, counts) for number in range(looks)),
         seen=tuple(
-            Seen(CLIENT, wait, (*WAITING, wait), count * looks, (7,)) for wait, count in waits.items()
+            ObservedStack(CLIENT, wait, (*WAITING, wait), count * looks, (7,))
+            for wait, count in waits.items()
         ),
         statements=(Statement(7, "app", "web1", "Query", "updating", 3, "UPDATE `t` SET `a` = ?", 70),),
         answers={

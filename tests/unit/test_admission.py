@@ -11,8 +11,8 @@ from innoscope.daemon.protocol.server_names import ServerNames
 from innoscope.daemon.sensor import admission
 from innoscope.daemon.sensor.admission import Admission
 from innoscope.target import discover
+from innoscope.target.data_directory import DataDirectory
 from innoscope.target.discover import Scan
-from innoscope.target.home import Home
 from innoscope.target.ownership import Rule
 from innoscope.target.proc import ProcFs
 from unit.dumps import target
@@ -30,7 +30,7 @@ class Process:
     """One with a server's name. One that never settles neither listens nor enters a data directory."""
 
     tenant: str
-    home: Home | None = None
+    home: DataDirectory | None = None
     fails: bool = False
     settles: bool = True
 
@@ -48,8 +48,8 @@ class World:
         self._admission = Admission(rule, ServerNames({}, ProcFs(folder)), ProcFs(folder), self._now)
         monkeypatch.setattr(discover, "scan", lambda *_: Scan(tuple(sorted(self.processes)), ()))
         monkeypatch.setattr(admission, "tenant_of", lambda _, pid: self.processes[pid].tenant)
-        monkeypatch.setattr(admission, "directory_of", lambda _, pid: self.processes[pid].home)
-        monkeypatch.setattr(admission, "home_of", lambda _, one: self.processes[one.pid].home)
+        monkeypatch.setattr(admission, "working_directory_of", lambda _, pid: self.processes[pid].home)
+        monkeypatch.setattr(admission, "data_directory_of", lambda _, one: self.processes[one.pid].home)
 
     def _now(self) -> float:
         return self._tick * TICK_S
@@ -57,7 +57,7 @@ class World:
     def start(
         self, pid: int, tenant: str, *, inode: int = 0, fails: bool = False, settles: bool = True
     ) -> None:
-        self.processes[pid] = Process(tenant, Home(1, inode, 27) if inode else None, fails, settles)
+        self.processes[pid] = Process(tenant, DataDirectory(1, inode, 27) if inode else None, fails, settles)
 
     def crowd(self, tenant: str, count: int, *, fails: bool = False, settles: bool = True) -> None:
         """Start so many servers, with the lowest pids."""

@@ -15,7 +15,7 @@ from innoscope.daemon.protocol.client import SensorDown
 from innoscope.diagnose.verdict import judge
 from innoscope.metrics import registry
 from innoscope.metrics.merge import Series
-from innoscope.sampling.snapshot_history import CLIENT, Look, Seen
+from innoscope.sampling.snapshot_history import CLIENT, ObservedStack, SnapshotSummary
 from unit.test_target_sql import target
 
 if TYPE_CHECKING:
@@ -34,13 +34,13 @@ class MadeSensor:
 
     def looks(
         self, server: str, begin: float, end: float, *, stacks: bool
-    ) -> tuple[tuple[Look, ...], tuple[Seen, ...]]:
+    ) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...]]:
         self.asked.append((server, stacks))
         if self.down:
             raise SensorDown("it is away", remedy="start it")
         at = [float(second) for second in range(2000) if begin <= second <= end]
-        looks = tuple(Look(second, {(CLIENT, "row_lock"): 10}) for second in at)
-        return looks, (Seen(CLIENT, "row_lock", STACK, 10 * len(at)),) if stacks else ()
+        looks = tuple(SnapshotSummary(second, {(CLIENT, "row_lock"): 10}) for second in at)
+        return looks, (ObservedStack(CLIENT, "row_lock", STACK, 10 * len(at)),) if stacks else ()
 
 
 @pytest.fixture

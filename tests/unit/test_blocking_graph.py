@@ -11,7 +11,7 @@ from innoscope.diagnose.graph import Graph
 from innoscope.memory.locks import futexes
 from innoscope.memory.locks.held import Held
 from innoscope.sampling.model import Frame, Thread, Trust
-from innoscope.sampling.snapshot_history import CLIENT, Seen
+from innoscope.sampling.snapshot_history import CLIENT, ObservedStack
 
 FUTEX, NANOSLEEP = 202, 35
 INSIDE = (
@@ -45,7 +45,7 @@ def evidence(*owners: Held, **more: Any) -> Evidence:
 
 def test_the_holder_is_told_in_one_line() -> None:
     statements = (Statement(42, "app", "web1", "Query", "Opening tables", 9, "SELECT * FROM t", 1234),)
-    seen = (Seen(CLIENT, "opening_tables", WAITING, 8, (1, 2, 3)),)
+    seen = (ObservedStack(CLIENT, "opening_tables", WAITING, 8, (1, 2, 3)),)
     [found] = blockers(evidence(held(1234, 1, 2, 3), statements=statements, seen=seen), "opening_tables")
     assert found.words == (
         "connection 42 (thread 1234, app@web1) holds LOCK_open, inside open_table → get_table_share →"

@@ -86,7 +86,7 @@ def test_a_server_that_ends_leaves_what_was_gathered(
     monkeypatch.setattr(FakeEngine, "ends_after", 2)
 
     assert run("--count", "5", "--interval", "0.01", "--output", str(tmp_path / "x")) == 4
-    assert "2 of 5 looks" in (tmp_path / "x").read_text()
+    assert "2 of 5 snapshots" in (tmp_path / "x").read_text()
     assert capsys.readouterr().err == "innoscope: process 4242 has ended\n"
 
 

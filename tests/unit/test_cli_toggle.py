@@ -15,7 +15,7 @@ from innoscope.cli.common import duration_option
 from innoscope.cli.main import Settings, cli, main
 from innoscope.cli.toggle_text import _change
 from innoscope.common.versions import VersionRange
-from innoscope.target import people
+from innoscope.target import users
 from innoscope.target.model import Target
 from innoscope.toggles import catalog, engine
 from innoscope.toggles.journal_format import Entry, ServerId
@@ -122,7 +122,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setattr(catalog, "generation", generation)
     monkeypatch.setattr(catalog, "allowed", lambda way, toggle: "on, off" if toggle.domain else "")
     monkeypatch.setattr("innoscope.cli.commands.toggle.find_one", lambda *_, **__: TARGET)
-    monkeypatch.setattr(people, "ourselves", lambda _: "root (alice)")
+    monkeypatch.setattr(users, "current_user", lambda _: "root (alice)")
     return fake
 
 

@@ -21,7 +21,7 @@ from innoscope.diagnose.unavailable import Unknown
 from innoscope.diagnose.verdict import Verdict, judge
 from innoscope.metrics.registry import default
 from innoscope.sampling.classify import default_classifier
-from innoscope.sampling.snapshot_history import CLIENT, Look, Seen
+from innoscope.sampling.snapshot_history import CLIENT, ObservedStack, SnapshotSummary
 from innoscope.toggles import catalog
 
 SERVER = {"flavour": "mysql", "version": "5.6.24", "pid": "42"}
@@ -31,11 +31,14 @@ WAITING = ("futex", "os_event_wait_low", "lock_wait_suspend_thread", "row_search
 
 
 def evidence(
-    threads: dict[str, int] | None = None, *values: dict[str, Any], seen: tuple[Seen, ...] = (), **more: Any
+    threads: dict[str, int] | None = None,
+    *values: dict[str, Any],
+    seen: tuple[ObservedStack, ...] = (),
+    **more: Any,
 ) -> Evidence:
     """Ten looks that each saw these clients, and snapshots evenly over the time."""
     counts = {(CLIENT, wait): count for wait, count in (threads or {}).items()}
-    looks = tuple(Look(number, counts) for number in range(10)) if threads is not None else ()
+    looks = tuple(SnapshotSummary(number, counts) for number in range(10)) if threads is not None else ()
     step = SECONDS / max(len(values) - 1, 1)
     snapshots = tuple(Snapshot(number * step, one) for number, one in enumerate(values))
     return Evidence(SERVER, 0.0, SECONDS, snapshots, looks, seen, **more)
@@ -132,8 +135,8 @@ def test_a_convoy_and_its_blocker() -> None:
     )
     statements = (Statement(7, "app", "web1", "Sleep", "", 29, "", 70),)
     seen = (
-        Seen(CLIENT, "row_lock", WAITING, 100, (80, 81)),
-        Seen(CLIENT, "idle", ("poll", "vio_read"), 10, (70,)),
+        ObservedStack(CLIENT, "row_lock", WAITING, 100, (80, 81)),
+        ObservedStack(CLIENT, "idle", ("poll", "vio_read"), 10, (70,)),
     )
     found = judge(
         evidence({"row_lock": 10}, seen=seen, statements=statements, answers={"transactions": transactions})
@@ -149,9 +152,9 @@ def test_who_is_inside_is_found_by_stacks() -> None:
     waiting = ("__lll_lock_wait", "inline_mysql_mutex_lock", "open_table", "open_tables", "mysql_parse")
     inside = ("pread64", "os_file_read", "dict_load_table", "open_table", "open_tables", "mysql_parse")
     seen = (
-        Seen(CLIENT, "opening_tables", waiting, 300, (1, 2, 3)),
-        Seen(CLIENT, "page_read", inside, 10, (9,)),
-        Seen(CLIENT, "on_cpu", ("evaluate", "mysql_parse"), 10, (10,)),
+        ObservedStack(CLIENT, "opening_tables", waiting, 300, (1, 2, 3)),
+        ObservedStack(CLIENT, "page_read", inside, 10, (9,)),
+        ObservedStack(CLIENT, "on_cpu", ("evaluate", "mysql_parse"), 10, (10,)),
     )
     found = judge(evidence({"opening_tables": 30, "page_read": 1}, seen=seen)).findings[0]
     assert found.name == "opening_tables"
@@ -162,8 +165,12 @@ def test_who_is_inside_is_found_by_stacks() -> None:
 
 def test_who_is_inside_is_shown_with_its_statement() -> None:
     seen = (
-        Seen(CLIENT, "opening_tables", ("pthread_mutex_lock", "open_table", "mysql_parse"), 300, (1, 2, 3)),
-        Seen(CLIENT, "page_read", ("pread64", "dict_load_table", "open_table", "mysql_parse"), 10, (9,)),
+        ObservedStack(
+            CLIENT, "opening_tables", ("pthread_mutex_lock", "open_table", "mysql_parse"), 300, (1, 2, 3)
+        ),
+        ObservedStack(
+            CLIENT, "page_read", ("pread64", "dict_load_table", "open_table", "mysql_parse"), 10, (9,)
+        ),
     )
     statements = (Statement(42, "app", "web1", "Query", "Opening tables", 9, "SELECT * FROM t", 9),)
     counts = {"opening_tables": 30, "page_read": 1}
@@ -228,6 +235,6 @@ def test_waits_for_free_pages_count_by_the_pages_that_are_read(waits: int, found
 
 
 def test_the_same_evidence_gives_the_same_record() -> None:
-    one = evidence({"row_lock": 10, "idle": 5}, seen=(Seen(CLIENT, "row_lock", WAITING, 100, (1,)),))
+    one = evidence({"row_lock": 10, "idle": 5}, seen=(ObservedStack(CLIENT, "row_lock", WAITING, 100, (1,)),))
     assert record(one, judge(one)) == record(replace(one), judge(replace(one)))
     assert record(one, judge(one))["client_threads"] == {"row_lock": 10.0, "idle": 5.0}

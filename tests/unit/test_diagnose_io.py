@@ -12,7 +12,7 @@ from innoscope.diagnose.evidence import Evidence, Missing, OnFile, Snapshot, Sta
 from innoscope.diagnose.host import Host
 from innoscope.diagnose.sql_queries import default_questions, load
 from innoscope.diagnose.verdict import Finding, Verdict, judge
-from innoscope.sampling.snapshot_history import CLIENT, Look, Seen
+from innoscope.sampling.snapshot_history import CLIENT, ObservedStack, SnapshotSummary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ APPLIER = "replication"
 
 def evidence(threads: dict[tuple[str, str], int], *values: dict[str, Any], **more: Any) -> Evidence:
     """Ten looks that each saw these threads, and snapshots evenly over the time."""
-    looks = tuple(Look(number, threads) for number in range(10))
+    looks = tuple(SnapshotSummary(number, threads) for number in range(10))
     step = SECONDS / max(len(values) - 1, 1)
     snapshots = tuple(Snapshot(number * step, one) for number, one in enumerate(values))
     return Evidence(SERVER, 0.0, SECONDS, snapshots, looks, **more)
@@ -127,7 +127,7 @@ def test_many_reads_are_not_slow_ones() -> None:
     ],
 )
 def test_the_phase_of_a_recovery(function: str, said: str) -> None:
-    seen = (Seen("background", "recovery", ("pread64", function, "start_thread"), 10),)
+    seen = (ObservedStack("background", "recovery", ("pread64", function, "start_thread"), 10),)
     found = first(
         evidence({("background", "recovery"): 1}, {"recovered_pages": 0}, {"recovered_pages": 9}, seen=seen)
     )

@@ -15,7 +15,7 @@ from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.engine import Engine, attach_queries
 from innoscope.sampling.fold import Report
 from innoscope.sampling.model import Trust
-from innoscope.sampling.snapshot_series import gather
+from innoscope.sampling.snapshot_series import take_snapshots
 from innoscope.target.model import Query
 from innoscope.target.symbols.advice import remedy
 from unit.dumps import dump, mixed, target, thread
@@ -210,7 +210,7 @@ def test_many_looks_are_gathered() -> None:
     seen: list[Dump] = []
     numbers: list[int] = []
 
-    error = gather(
+    error = take_snapshots(
         Eyes(mixed(), mixed()), report, count=2, interval_s=0, each=seen.append, progress=numbers.append
     )
 
@@ -221,18 +221,18 @@ def test_many_looks_are_gathered() -> None:
 def test_what_was_gathered_survives_an_early_end(end: BaseException) -> None:
     report = Report(target())
 
-    error = gather(Eyes(mixed(), end), report, count=5, interval_s=0)
+    error = take_snapshots(Eyes(mixed(), end), report, count=5, interval_s=0)
 
     assert error is (end if isinstance(end, InnoscopeError) else None)
     assert report.looks == 1
     assert report.ended is not None
-    assert "1 of 5 looks" in report.ended
+    assert "1 of 5 snapshots" in report.ended
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt(), NoSuchProcess("process 4242 has ended")])
 def test_an_end_before_the_first_look_comes_through(end: BaseException) -> None:
     with pytest.raises(type(end)):
-        gather(Eyes(end), Report(target()))
+        take_snapshots(Eyes(end), Report(target()))
 
 
 def test_a_server_that_does_not_answer_is_asked_once_and_said() -> None:
@@ -242,7 +242,7 @@ def test_a_server_that_does_not_answer_is_asked_once_and_said() -> None:
         asked.append(1)
         raise SqlFailed("no SQL: too many connections", remedy="leave out --queries")
 
-    gather(Eyes(dump(thread(1)), dump(thread(1))), report, count=2, interval_s=0, ask=ask)
+    take_snapshots(Eyes(dump(thread(1)), dump(thread(1))), report, count=2, interval_s=0, fetch_queries=ask)
 
     assert asked == [1]
     assert list(report.notes) == ["no queries: no SQL: too many connections (leave out --queries)"]

@@ -17,7 +17,7 @@ from innoscope.diagnose.verdict import judge
 from innoscope.probes import catalog as probe_catalog
 from innoscope.sampling import wait_catalog
 from innoscope.sampling.classify import Classifier
-from innoscope.sampling.snapshot_history import CLIENT, Look
+from innoscope.sampling.snapshot_history import CLIENT, SnapshotSummary
 from innoscope.toggles import catalog as toggle_catalog
 from unit.dumps import frames
 from unit.toggling import World
@@ -138,7 +138,7 @@ def test_a_finding(tree: Path) -> None:
     folder = apply("finding", tree)
 
     counts = {(CLIENT, "allocator"): 20, (CLIENT, "on_cpu"): 4}
-    looks = tuple(Look(number, counts) for number in range(10))
+    looks = tuple(SnapshotSummary(number, counts) for number in range(10))
     evidence = Evidence({"flavour": "mysql", "version": "5.6.24", "pid": "42"}, 0.0, 10.0, (), looks)
     found = judge(evidence, rules.load(folder / "findings.yaml")).findings
     assert ("allocator", "20 threads wait in malloc or free") in [(one.name, one.title) for one in found]

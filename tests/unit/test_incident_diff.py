@@ -20,7 +20,7 @@ from innoscope.sampling.fold import Report
 from innoscope.sampling.model import Dump
 from innoscope.sampling.recording import Recorder
 from innoscope.sampling.render.json import line, profile_line
-from innoscope.sampling.snapshot_history import CLIENT, Look
+from innoscope.sampling.snapshot_history import CLIENT, SnapshotSummary
 from unit.capturing import capture, evidence
 from unit.dumps import IDLE, ROW_LOCK, frames, thread
 from unit.dumps import target as made_target
@@ -111,7 +111,7 @@ def _drawn(draw: random.Random) -> Evidence:
         counts.append(total)
     base = evidence({}, looks + 1, row_lock_waits=counts, connections=[draw.randrange(8, 12) for _ in counts])
     each = tuple(
-        Look(
+        SnapshotSummary(
             1000.0 + number,
             {
                 (CLIENT, wait): sum(draw.random() < 0.25 for _ in range(16))

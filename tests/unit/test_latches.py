@@ -12,7 +12,7 @@ from innoscope.diagnose.evidence import Evidence
 from innoscope.diagnose.latches import load, named, wanted
 from innoscope.diagnose.rules import default_rules
 from innoscope.sampling.classify import default_classifier
-from innoscope.sampling.snapshot_history import CLIENT, Seen
+from innoscope.sampling.snapshot_history import CLIENT, ObservedStack
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,10 +77,10 @@ def test_functions_whose_names_end_like_a_system_call_belong_to_no_lock() -> Non
 def test_the_most_wanted_come_first_and_rare_ones_are_left_out() -> None:
     index, page, *_, unknown = STACKS
     seen = (
-        Seen(CLIENT, "mutex_wait", index, 30),
-        Seen(CLIENT, "spin", page, 66),
-        Seen(CLIENT, "mutex_wait", unknown, 4),
-        Seen(CLIENT, "on_cpu", page, 900),
+        ObservedStack(CLIENT, "mutex_wait", index, 30),
+        ObservedStack(CLIENT, "spin", page, 66),
+        ObservedStack(CLIENT, "mutex_wait", unknown, 4),
+        ObservedStack(CLIENT, "on_cpu", page, 900),
     )
     evidence = Evidence({}, 0.0, 10.0, seen=seen)
     assert [line.split(" (")[0] for line in wanted(evidence, ("spin", "mutex_wait"))] == [
@@ -91,7 +91,7 @@ def test_the_most_wanted_come_first_and_rare_ones_are_left_out() -> None:
 
 
 def test_what_has_no_names_is_not_guessed() -> None:
-    nameless = Seen(CLIENT, "mutex_wait", ("syscall", "mariadbd+0x1234", "mariadbd+0x2345"), 10)
+    nameless = ObservedStack(CLIENT, "mutex_wait", ("syscall", "mariadbd+0x1234", "mariadbd+0x2345"), 10)
     assert wanted(Evidence({}, 0.0, 10.0, seen=(nameless,)), ("mutex_wait",)) == []
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from innoscope.daemon.protocol.server_names import ServerNames
 from innoscope.target import endpoints
-from innoscope.target.home import Home
+from innoscope.target.data_directory import DataDirectory
 from innoscope.target.proc import ProcFs
 from unit.dumps import target
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from innoscope.target.model import Target
 
-HOME, OTHER = Home(1, 100, 27), Home(1, 200, 27)
+HOME, OTHER = DataDirectory(1, 100, 27), DataDirectory(1, 200, 27)
 
 
 @pytest.fixture
@@ -56,11 +56,11 @@ def test_two_living_servers_never_share_a_name(proc: ProcFs) -> None:
     assert (first, second, third) == ("3306", "3306 in b", "3306 in c")
 
 
-def pods(proc: ProcFs, count: int, **changes: object) -> tuple[ServerNames, dict[str, Home]]:
+def pods(proc: ProcFs, count: int, **changes: object) -> tuple[ServerNames, dict[str, DataDirectory]]:
     """Servers of one image in containers of their own, each with a volume; their names."""
-    names, given = ServerNames({}, proc), dict[str, Home]()
+    names, given = ServerNames({}, proc), dict[str, DataDirectory]()
     for number in range(count):
-        home, pid = Home(number, 2, 999), 1000 + number
+        home, pid = DataDirectory(number, 2, 999), 1000 + number
         container = f"{number:012x}"
         given[names.give(target(pid=pid, container=container, **changes), given.keys(), home)] = home
     return names, given
@@ -91,8 +91,8 @@ def test_all_restart_at_once_in_another_order(proc: ProcFs) -> None:
 def test_servers_of_one_container_have_names_of_their_own(proc: ProcFs) -> None:
     names, taken = ServerNames({}, proc), set[str]()
     for number in range(5):
-        name = names.give(target(pid=1000 + number, container="abc"), taken, Home(number, 2, 999))
-        again = names.give(target(pid=2000 + number, container="abc"), taken, Home(number, 2, 999))
+        name = names.give(target(pid=1000 + number, container="abc"), taken, DataDirectory(number, 2, 999))
+        again = names.give(target(pid=2000 + number, container="abc"), taken, DataDirectory(number, 2, 999))
         assert name == again
         assert not name.startswith("pid ")
         taken.add(name)
@@ -112,7 +112,7 @@ def test_the_names_that_are_remembered_are_bounded(proc: ProcFs) -> None:
     for number in range(1500):
         for port in (None, 3306):
             one = target(pid=1, port=port, container=f"{number:012x}")
-            names.give(one, {"3306"}, Home(1, number, 27))
+            names.give(one, {"3306"}, DataDirectory(1, number, 27))
     assert len(names._owners) <= 1024
     assert len(names._provisional) <= 1024
 

@@ -102,7 +102,7 @@ def test_several_lines_on_purpose(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_progress_is_for_terminals(capsys: pytest.CaptureFixture[str]) -> None:
     console.progress("x")
-    console.wipe()
+    console.clear_progress()
 
     assert capsys.readouterr() == ("", "")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from innoscope.probes.budget import LEAST_DUTY, Load, duties
+from innoscope.probes.budget import MIN_DUTY, Load, duties
 
 HIT = 1e-6  # seconds
 
@@ -35,7 +35,7 @@ def test_two_hot_ones_cost_the_same_afterwards() -> None:
 
 def test_what_would_tell_nothing_is_taken_off() -> None:
     loads = {"flood": Load(100_000_000, HIT)}
-    assert 0.01 / loads["flood"].cost < LEAST_DUTY
+    assert 0.01 / loads["flood"].cost < MIN_DUTY
     assert duties(loads, budget=0.01, cpus=1, now={}) == {"flood": 0.0}
 
 

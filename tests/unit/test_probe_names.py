@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from innoscope.probes.mangling import beginnings, is_copy, is_of, is_partial
+from innoscope.probes.mangling import is_copy, is_partial, is_symbol_of, symbol_prefixes
 
 
 @pytest.mark.parametrize(
@@ -21,8 +21,8 @@ from innoscope.probes.mangling import beginnings, is_copy, is_of, is_partial
     ],
 )
 def test_finds_every_form(function: str, symbol: str) -> None:
-    assert is_of(symbol, [function])
-    assert any(symbol.startswith(beginning) for beginning in beginnings(function))
+    assert is_symbol_of(symbol, [function])
+    assert any(symbol.startswith(prefix) for prefix in symbol_prefixes(function))
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_finds_every_form(function: str, symbol: str) -> None:
     ],
 )
 def test_finds_nothing_else(function: str, symbol: str) -> None:
-    assert not is_of(symbol, [function])
+    assert not is_symbol_of(symbol, [function])
 
 
 def test_a_whole_symbol_is_no_overload() -> None:

@@ -32,7 +32,7 @@ class File:
 
     def search(self, asked: list[str]) -> Any:
         """What is found, by way of what is kept."""
-        return symbol_resolution._kept_of(self, asked, lambda: self._search(asked))  # type: ignore[arg-type]
+        return symbol_resolution._cached(self, asked, lambda: self._search(asked))  # type: ignore[arg-type]
 
     def _search(self, asked: list[str]) -> list[tuple[str, int, bool]]:
         self.searched += 1

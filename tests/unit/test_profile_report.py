@@ -12,7 +12,7 @@ from innoscope.sampling.fold import Filter
 from innoscope.sampling.model import Frame, Thread, Trust
 from innoscope.sampling.profile import report as reporting
 from innoscope.sampling.profile.model import MICROSECONDS, SAMPLES, Profile, Row, ThreadTimes
-from innoscope.sampling.profile.offcpu import MOST_A_SECOND, Steering
+from innoscope.sampling.profile.offcpu import MAX_STACKS_PER_S, StackLimit
 from innoscope.sampling.profile.run import require_first_namespace
 from innoscope.sampling.profile.setup import ring_bytes
 from innoscope.sampling.render import encode, render
@@ -83,15 +83,15 @@ def test_json_adds_up() -> None:
     assert told["cpu_seconds"] is None
 
 
-def test_steering_keeps_the_rate_near_its_limit() -> None:
-    steering = Steering()
-    before = steering.most
-    assert not steering.steer(0.1, 10**6)
-    assert steering.steer(1.0, 8 * MOST_A_SECOND)
-    assert steering.most == before // 4
+def test_stack_limit_keeps_the_rate_near_the_target() -> None:
+    limit = StackLimit()
+    before = limit.value
+    assert not limit.adjust(0.1, 10**6)
+    assert limit.adjust(1.0, 8 * MAX_STACKS_PER_S)
+    assert limit.value == before // 4
     for second in range(2, 40):
-        steering.steer(second, 8 * MOST_A_SECOND)
-    assert steering.most == before
+        limit.adjust(second, 8 * MAX_STACKS_PER_S)
+    assert limit.value == before
 
 
 def test_the_ring_has_room_and_bounds() -> None:
@@ -101,5 +101,5 @@ def test_the_ring_has_room_and_bounds() -> None:
 
 def test_pids_of_a_container_are_refused(tmp_path: Path) -> None:
     (tmp_path / "pid").touch()
-    with pytest.raises(KernelUnable, match="process ids of its own"):
+    with pytest.raises(KernelUnable, match="its own process ids"):
         require_first_namespace(str(tmp_path / "pid"))

@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from innoscope.sampling.model import Frame, Trust
-from innoscope.sampling.profile_history import Chunk, Profiles, Stack, report
+from innoscope.sampling.profile_history import Chunk, ProfileHistory, Stack, report
 from innoscope.sampling.render import FORMATS, encode
 from unit.dumps import IDLE, ROW_LOCK, target
 
@@ -26,7 +26,7 @@ def made_up(number: int) -> Stack:
 
 
 def test_looks_are_added_up() -> None:
-    profiles = Profiles()
+    profiles = ProfileHistory()
     for second in range(25):
         profiles.add(1_000.0 + second, {IDLING: 10, LOCKED: second % 2}, look_ms=4.0)
     whole = profiles.between(0, 2_000)
@@ -37,7 +37,7 @@ def test_looks_are_added_up() -> None:
 
 
 def test_a_part_of_the_time_is_that_of_the_chunks_it_touches() -> None:
-    profiles = Profiles()
+    profiles = ProfileHistory()
     for second in range(60):
         profiles.add(1_000.0 + second, {IDLING: 1})
 
@@ -48,7 +48,7 @@ def test_a_part_of_the_time_is_that_of_the_chunks_it_touches() -> None:
 
 def test_the_same_functions_are_one_stack_wherever_they_came_from() -> None:
     other = tuple(Frame(frame.function, frame.module, frame.offset + 5) for frame in IDLE)
-    profiles = Profiles()
+    profiles = ProfileHistory()
     profiles.add(1_000.0, {IDLING: 1})
     profiles.add(1_001.0, {Stack.of("idle", Trust.EXACT, other): 1})
 
@@ -56,7 +56,7 @@ def test_the_same_functions_are_one_stack_wherever_they_came_from() -> None:
 
 
 def test_old_chunks_and_their_stacks_are_forgotten() -> None:
-    profiles = Profiles(span_s=60, chunk_s=10)
+    profiles = ProfileHistory(span_s=60, chunk_s=10)
     profiles.add(1_000.0, {LOCKED: 5})
     for second in range(1_010, 1_200):
         profiles.add(float(second), {IDLING: 1})
@@ -68,7 +68,7 @@ def test_old_chunks_and_their_stacks_are_forgotten() -> None:
 
 
 def test_chunks_are_told_once_and_in_order() -> None:
-    profiles = Profiles()
+    profiles = ProfileHistory()
     cursor, nothing = profiles.since(0)
     assert nothing == []
     for second in range(35):
@@ -83,7 +83,7 @@ def test_chunks_are_told_once_and_in_order() -> None:
 
 
 def test_a_cursor_of_an_earlier_process_stays_good() -> None:
-    before, after = Profiles(), Profiles()
+    before, after = ProfileHistory(), ProfileHistory()
     before.add(1_000.0, {IDLING: 1})
     before.add(1_010.0, {IDLING: 1})
     cursor, _ = before.since(0)
@@ -94,7 +94,7 @@ def test_a_cursor_of_an_earlier_process_stays_good() -> None:
 
 
 def test_a_clock_that_is_set_back_loses_nothing() -> None:
-    profiles = Profiles()
+    profiles = ProfileHistory()
     for moment in (1_000.0, 1_020.0, 940.0, 950.0):
         profiles.add(moment, {IDLING: 1})
 
@@ -102,17 +102,17 @@ def test_a_clock_that_is_set_back_loses_nothing() -> None:
 
 
 def test_another_store_takes_chunks_over() -> None:
-    sensor, agent = Profiles(), Profiles()
+    sensor, agent = ProfileHistory(), ProfileHistory()
     for second in range(30):
         sensor.add(1_000.0 + second, {IDLING: 2, TORN: 1}, look_ms=5.0)
     for chunk in sensor.since(0)[1]:
-        agent.put(chunk)
+        agent.add_chunk(chunk)
 
     assert agent.between(0, 2_000) == sensor.between(0, 1_019)
 
 
 def test_the_rarest_are_dropped_and_counted() -> None:
-    profiles = Profiles(most_stacks=100)
+    profiles = ProfileHistory(most_stacks=100)
     for look in range(300):
         profiles.add(1_000.0 + look, {IDLING: 500, LOCKED: 20, made_up(look): 1})
     whole = profiles.between(0, 2_000)
@@ -131,7 +131,7 @@ def test_memory_stays_within_10_mb() -> None:
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        profiles = Profiles()
+        profiles = ProfileHistory()
         steady = [made_up(number) for number in range(400)]
         for second in range(0, 3_900, 10):  # the other looks of a chunk only raise its counts
             counts = dict.fromkeys(steady, 2)
@@ -150,7 +150,7 @@ def test_memory_stays_within_10_mb() -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_format_renders_it(form: str) -> None:
-    profiles = Profiles()
+    profiles = ProfileHistory()
     for second in range(12):
         profiles.add(1_000.0 + second, {IDLING: 3, LOCKED: 1, TORN: 1}, look_ms=4.0)
     made = encode(report(target(), profiles.between(0, 2_000)), form)
@@ -160,7 +160,7 @@ def test_every_format_renders_it(form: str) -> None:
         assert b";my_net_read;vio_io_wait;poll 36\n" in made
         assert b"[torn];do_command;" in made
     if form == "text":
-        assert b"60 threads in 12 looks over 11.0 s" in made
+        assert b"60 threads in 12 snapshots over 11.0 s" in made
         assert b"[12 of 24 torn]" in made
     if form == "json":
         told = json.loads(made)
@@ -174,6 +174,6 @@ def test_every_format_renders_it(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_nothing_seen_renders_too(form: str) -> None:
-    made = encode(report(target(), Profiles().between(0, 1)), form)
+    made = encode(report(target(), ProfileHistory().between(0, 1)), form)
 
     assert made or form == "folded"

@@ -50,7 +50,7 @@ def test_headline_groups_digits() -> None:
 def test_headline_of_many_looks_and_a_filter() -> None:
     made = report(mixed(), dump(thread(1), taken_at=1_700_000_002.0), wanted=Filter(["row_lock"]))
 
-    assert words.headline(made).startswith("7 threads in 2 looks over 2.0 s (4.8 ms each): 4 idle")
+    assert words.headline(made).startswith("7 threads in 2 snapshots over 2.0 s (4.8 ms each): 4 idle")
     assert words.headline(made).endswith(" · not stopped · showing 2")
 
 
@@ -83,7 +83,7 @@ def test_text_marks_doubtful_stacks_and_shows_statements() -> None:
 def test_text_limit_says_what_is_left_out() -> None:
     lines = text(report(), limit=1).splitlines()
 
-    assert lines[-1] == "… 2 more (3 threads); without --limit they are shown"
+    assert lines[-1] == "… 2 more (3 threads); omit --limit to show all"
 
 
 def test_text_by_wait() -> None:
@@ -104,8 +104,8 @@ def test_text_by_thread() -> None:
 def test_text_of_a_thread_seen_in_two_places() -> None:
     shown = text(report(dump(thread(1)), dump(thread(1, ROW_LOCK, "row_lock"))), by="thread")
 
-    assert "  1 of 2 looks: idle" in shown
-    assert "  1 of 2 looks: row_lock" in shown
+    assert "  1 of 2 snapshots: idle" in shown
+    assert "  1 of 2 snapshots: row_lock" in shown
 
 
 def test_control_characters_do_not_reach_the_terminal() -> None:
@@ -240,7 +240,7 @@ def test_html_needs_nothing_from_outside_and_escapes() -> None:
     assert "<script>alert" not in page
     assert "&lt;b&gt;note" in page
     assert page.count("<svg version") == 1
-    assert "7 threads in 2 looks" in page
+    assert "7 threads in 2 snapshots" in page
     assert "[stale]" in page
 
 

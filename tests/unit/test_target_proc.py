@@ -321,7 +321,7 @@ def test_a_server_of_another_user_is_no_rights(fake: FakeProc, monkeypatch: pyte
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(ProcFs, "exe", refuse)
-    with pytest.raises(NoRights, match="no right to look into process 7") as caught:
+    with pytest.raises(NoRights, match="cannot inspect process 7") as caught:
         find_one(proc=fake.fs)
     assert "root" in (caught.value.remedy or "")
     assert find_one(7, proc=fake.fs, readable=False).executable == "/opt/mysqld"

@@ -79,19 +79,19 @@ def test_a_version_that_lies_across_two_pieces_is_found(size: int) -> None:
 def test_the_executable_is_read_through_proc(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "exe").write_bytes(b"\x7fELF\x0011.4.5-MariaDB-log\x00" + b"11.4.5-MariaDB-log\0")
-    learnt = version.learn(ProcFs(tmp_path), 7, "/usr/sbin/mysqld")
+    learnt = version.detect(ProcFs(tmp_path), 7, "/usr/sbin/mysqld")
     assert learnt == version.Version("mariadb", (11, 4, 5), "11.4.5-MariaDB-log", "binary")
 
 
 def test_an_unreadable_executable_is_an_unknown_version(tmp_path: Path) -> None:
-    learnt = version.learn(ProcFs(tmp_path), 7, "/usr/sbin/mariadbd")
+    learnt = version.detect(ProcFs(tmp_path), 7, "/usr/sbin/mariadbd")
     assert learnt == version.Version("mariadb", (), "", "unknown")
 
 
 def test_memory_comes_first(native: ModuleType) -> None:
     native.symbol_in_process = lambda pid, names: dict.fromkeys(names, (4096, 60))  # type: ignore[attr-defined]
     native.read_memory = lambda pid, address, size: b"5.6.24-log".ljust(size, b"\0")  # type: ignore[attr-defined]
-    learnt = version.learn(ProcFs(), 7, "mysqld")
+    learnt = version.detect(ProcFs(), 7, "mysqld")
     assert learnt == version.Version("mysql", (5, 6, 24), "5.6.24-log", "memory")
 
 

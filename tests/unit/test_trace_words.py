@@ -15,7 +15,7 @@ from innoscope.probes.symbol_resolution import Place
 from innoscope.probes.trace import document, hot, latency, suggestions
 from innoscope.probes.trace import text as trace_text
 from innoscope.probes.trace.costs import Cost
-from innoscope.probes.trace.model import Chosen, Seen, Trial, Values, Wanted
+from innoscope.probes.trace.model import TracedFunction, TraceOptions, TraceResult, Trial, Values
 from innoscope.probes.trace.run import refusal
 from innoscope.probes.trace.server_pace import Loss
 from innoscope.sampling.fold import Report
@@ -23,21 +23,21 @@ from innoscope.sampling.model import Frame, Trust
 from unit.dumps import target
 
 PLACE = Place("buf_page_get_gen", 0x1000, 64, 0x1000, stepped=False)
-CHOSEN = Chosen(
+CHOSEN = TracedFunction(
     "buf_page_get_gen", "/proc/1/map_files/0-1", (PLACE,), why_hot="each access", instead="innoscope trace x"
 )
 COST = Cost(call_s=2e-6, stack_s=20e-6, cpus=2)
 TRIAL = Trial(2000, 0.005, 0.0)
 
 
-def seen(**changes: Any) -> Seen:
-    made = Seen(CHOSEN, TRIAL, COST, seconds=10.0, calls=1000, hits=1010)
+def seen(**changes: Any) -> TraceResult:
+    made = TraceResult(CHOSEN, TRIAL, COST, seconds=10.0, calls=1000, hits=1010)
     for name, value in changes.items():
         setattr(made, name, value)
     return made
 
 
-def text(made: Seen) -> str:
+def text(made: TraceResult) -> str:
     return "\n".join(trace_text.lines(made, target()))
 
 
@@ -50,7 +50,7 @@ def stacks(*counts: int) -> Report:
 
 
 def test_a_refusal_tells_the_rate_the_cost_and_the_way_around() -> None:
-    error = refusal(CHOSEN, Wanted(), COST, TRIAL, 0.05)
+    error = refusal(CHOSEN, TraceOptions(), COST, TRIAL, 0.05)
     assert error.exit_code == 14
     assert "400,000 calls a second" in error.what
     assert "40.0% of its 2 CPUs (800 ms/s); the budget is 1.0%" in error.what
@@ -62,8 +62,8 @@ def test_a_refusal_tells_the_rate_the_cost_and_the_way_around() -> None:
 
 def test_a_function_that_others_wait_for_counts_more() -> None:
     assert replace(COST, weight=10).share(100) == pytest.approx(10 * COST.share(100))
-    error = refusal(CHOSEN, Wanted(), replace(COST, weight=10), TRIAL, 0.05)
-    assert "count 10 times" in error.what
+    error = refusal(CHOSEN, TraceOptions(), replace(COST, weight=10), TRIAL, 0.05)
+    assert "weight 10)" in error.what
 
 
 def test_without_a_return_probe_a_call_costs_less() -> None:
@@ -71,8 +71,8 @@ def test_without_a_return_probe_a_call_costs_less() -> None:
 
 
 def test_stacks_have_room_in_the_budget() -> None:
-    assert COST.stacks_a_second(0.01) == 250
-    assert replace(COST, stack_s=1e-3).stacks_a_second(0.01) == 10
+    assert COST.stacks_per_second(0.01) == 250
+    assert replace(COST, stack_s=1e-3).stacks_per_second(0.01) == 10
 
 
 def test_the_headline_tells_rate_and_cost() -> None:
@@ -85,7 +85,7 @@ def test_the_headline_tells_rate_and_cost() -> None:
 def test_how_long_calls_take() -> None:
     made = seen(latency=Histogram((0,) * 10 + (900, 0, 100), 2_000_000))
     shown = text(made)
-    assert "mean 2.00 µs, half within 2.05 µs, 90 % within 2.05 µs, 99 % within 8.19 µs" in shown
+    assert "mean 2.00 µs, p50 2.05 µs, p90 2.05 µs, p99 8.19 µs" in shown
     assert "1.02 µs to 2.05 µs" in shown
     assert "2.05 µs to 4.10 µs" in shown, "an empty one between others"
     assert "8.19 µs to 16.4 µs" not in shown
@@ -96,14 +96,14 @@ def test_values_most_frequent_first_then_by_powers_of_two() -> None:
     lines = text(seen(values=replace(values, octaves=(0, 0, 30, 10, *(0,) * 37, 5, *(0,) * 23)))).splitlines()
     [first, second, third] = [line.split()[2] for line in lines[4:7]]
     assert (first, second, third) == ("3", "7", "0x10000000000")
-    assert any("found no room" in line for line in lines)
+    assert any("did not fit" in line for line in lines)
     assert any("2 to 3" in line for line in lines)
 
 
 def test_callers_with_their_share_and_how_many_stacks_that_is() -> None:
     made = seen(report=stacks(300, 700), stacks_taken=250)
     lines = text(made).splitlines()
-    assert "2 different stacks in 250 of 1,000 calls (one of 4.0, drawn evenly" in text(made)
+    assert "2 different stacks in 250 of 1,000 calls (one of 4.0, sampled evenly" in text(made)
     assert lines[-2].split() == ["700", "70.0%", "buf_page_get_gen,caller1"]
     assert "one of" not in text(seen(report=stacks(10), stacks_taken=1000))
 
@@ -112,8 +112,8 @@ def test_what_is_missing_is_said() -> None:
     made = seen(calls=0, stacks_held_back=3, stacks_lost=4, ended="interrupted after 1.0 of 10 s")
     notes = list(trace_text.notes(made))
     assert notes[0] == "interrupted after 1.0 of 10 s"
-    assert "no call was seen" in notes[1]
-    assert "3 stacks were left out" in notes[2]
+    assert "no calls were seen" in notes[1]
+    assert "3 stacks were skipped" in notes[2]
     assert "4 stacks were lost" in notes[3]
 
 
@@ -121,7 +121,7 @@ def test_the_loss_is_told_in_both_ways() -> None:
     loss = Loss(0.5, 5.0, 0.05, {"statements": 1000.0}, {"statements": 900.0}, None)
     shown = text(seen(loss=loss))
     assert "0.50 s of CPU in 5.0 s: 100 ms/s, 5.0% of the server's 2 CPUs" in shown
-    assert "1,000 statements a second before, 900 meanwhile (-10 %)" in shown
+    assert "1,000 statements a second before, 900 during (-10 %)" in shown
 
 
 def test_json_has_what_the_text_has() -> None:
@@ -150,14 +150,14 @@ def test_a_glob_fits_whole_names() -> None:
 
 
 def test_hot_functions_are_known_by_their_symbols() -> None:
-    known = hot.of("_Z16buf_page_get_genmmmmP11buf_block_tmPKcmP5mtr_t")
+    known = hot.find("_Z16buf_page_get_genmmmmP11buf_block_tmPKcmP5mtr_t")
     assert known is not None
     assert "each access" in known.why
-    search = hot.of("lock_deadlock_recursive")
+    search = hot.find("lock_deadlock_recursive")
     assert search is not None
     assert search.weight > 1
     assert "deadlock_search" in search.instead
-    assert hot.of("log_write_up_to") is None
+    assert hot.find("log_write_up_to") is None
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from innoscope.metrics.collectors.errors import CollectorFailed
 from innoscope.metrics.collectors.waits import WaitsCollector
 from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.model import Trust
-from innoscope.sampling.profile_history import Profiles
+from innoscope.sampling.profile_history import ProfileHistory
 from unit.dumps import IDLE, ROW_LOCK, dump, frames, target, thread
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def collected(waits: WaitsCollector) -> dict[tuple[str, tuple[str, ...]], Value]
 
 
 def test_counts_sums_trust_and_profiles(workers: Workers) -> None:
-    clock, profiles = Clock(), Profiles()
+    clock, profiles = Clock(), ProfileHistory()
     look = dump(thread(1), thread(2), thread(3, ROW_LOCK, "row_lock", Trust.TORN))
     eyes = Eyes(look, stepped=True)
     waits = WaitsCollector(
@@ -118,7 +118,7 @@ def test_counts_sums_trust_and_profiles(workers: Workers) -> None:
 def test_a_long_gap_counts_for_no_more_than_five_intervals(workers: Workers) -> None:
     clock = Clock()
     eyes = Eyes(dump(thread(1)), stepped=True)
-    profiles = Profiles()
+    profiles = ProfileHistory()
     waits = WaitsCollector(
         target(), profiles, workers=workers, eyes=eyes, clock=clock, interval_s=INTERVAL_S
     )
@@ -150,7 +150,7 @@ def test_looks_keep_their_rate_and_leave_out_what_was_missed(workers: Workers) -
 def test_old_looks_are_not_taken_for_now(workers: Workers) -> None:
     clock = Clock()
     eyes = Eyes(dump(thread(1)), stepped=True)
-    profiles = Profiles()
+    profiles = ProfileHistory()
     waits = WaitsCollector(target(), profiles, workers=workers, eyes=eyes, clock=clock)
     try:
         eyes.step.release()
@@ -201,7 +201,7 @@ def test_a_pool_thread_stays_what_it_was_last(workers: Workers) -> None:
         dump(thread(1, IDLE)),
     ]
     eyes = Eyes(*looks, stepped=True)
-    profiles = Profiles()
+    profiles = ProfileHistory()
     waits = WaitsCollector(target(), profiles, workers=workers, eyes=eyes, interval_s=0.01)
     seen = []
     try:

@@ -12,7 +12,7 @@ from innoscope.diagnose.incident.server_facts import Fetched
 from innoscope.diagnose.sql_queries import Asked
 from innoscope.diagnose.watch.loop import Blind, Settings, Stalled, Triggered, Watcher
 from innoscope.diagnose.watch.triggers import parse
-from innoscope.sampling.snapshot_history import CLIENT, Look
+from innoscope.sampling.snapshot_history import CLIENT, SnapshotSummary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ class Recorder:
         if self.blind is not None:
             return Evidence({}, begin, end, missing={"looks": self.blind})
         looks = tuple(
-            Look(float(at), {(CLIENT, "row_lock" if self.stalled(at) else "on_cpu"): 5})
+            SnapshotSummary(float(at), {(CLIENT, "row_lock" if self.stalled(at) else "on_cpu"): 5})
             for at in range(1000)
             if begin <= at <= end
         )

@@ -20,7 +20,7 @@ from innoscope.diagnose.metric_readings import Readings
 from innoscope.diagnose.watch.folder import Bounds, Shelf
 from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.profile_history import Stack
-from innoscope.sampling.snapshot_history import CLIENT, Look, Looks, Seen
+from innoscope.sampling.snapshot_history import CLIENT, ObservedStack, SnapshotHistory, SnapshotSummary
 from live import figures
 
 if TYPE_CHECKING:
@@ -50,17 +50,18 @@ def busy(at: int) -> list[tuple[str, Stack, list[int]]]:
 
 
 def test_any_time_can_be_cut_from_the_looks() -> None:
-    looks = Looks(60)
+    looks = SnapshotHistory(60)
     for at in range(100):
         wait = "row_lock" if at >= 50 else "on_cpu"
-        looks.took(float(at), [(CLIENT, stack(wait, *WAITING), [1, 2, at]), ("purge", stack("purge"), [9])])
+        looks.add_groups(float(at), [(CLIENT, stack(wait, *WAITING), [1, 2, at]), ("purge", stack("purge"),
+        [9])])
     found, seen = looks.between(48, 52)
     assert [look.at for look in found] == [48, 49, 50, 51, 52]
     assert found[0].threads == {(CLIENT, "on_cpu"): 3, ("purge", "purge"): 1}
     assert found[0].running == (1, 2, 48)
     assert found[-1].running == ()
-    assert seen[0] == Seen(CLIENT, "row_lock", WAITING, 9, (1, 2, 52))
-    assert Seen(CLIENT, "on_cpu", WAITING, 6) in seen
+    assert seen[0] == ObservedStack(CLIENT, "row_lock", WAITING, 9, (1, 2, 52))
+    assert ObservedStack(CLIENT, "on_cpu", WAITING, 6) in seen
     assert [look.at for look in looks.since(96)] == [97, 98, 99]
     assert looks.between(0, 38) == ((), ())
     assert len(looks.between(0, 1000)[0]) == 61
@@ -69,10 +70,10 @@ def test_any_time_can_be_cut_from_the_looks() -> None:
 def test_looks_of_a_busy_server_stay_small() -> None:
     tracemalloc.start()
     try:
-        looks = Looks(SPAN_S)
+        looks = SnapshotHistory(SPAN_S)
         before = tracemalloc.get_traced_memory()[0]
         for at in range(2 * SPAN_S):
-            looks.took(float(at), busy(at))
+            looks.add_groups(float(at), busy(at))
         used = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
@@ -83,8 +84,11 @@ def test_looks_of_a_busy_server_stay_small() -> None:
 
 
 def test_looks_come_over_the_sensors_socket_as_they_are() -> None:
-    look = Look(1.5, {(CLIENT, "row_lock"): 3, ("purge", "purge"): 1}, (7, 8))
-    seen = (Seen(CLIENT, "row_lock", WAITING, 3, (1, 2)), Seen("purge", "purge", ("trx_purge", "futex"), 1))
+    look = SnapshotSummary(1.5, {(CLIENT, "row_lock"): 3, ("purge", "purge"): 1}, (7, 8))
+    seen = (
+        ObservedStack(CLIENT, "row_lock", WAITING, 3, (1, 2)),
+        ObservedStack("purge", "purge", ("trx_purge", "futex"), 1),
+    )
     assert decode_looks(encode_looks([look], seen)) == ((look,), seen)
     assert decode_looks(encode_looks([], [])) == ((), ())
 

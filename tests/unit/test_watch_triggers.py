@@ -21,12 +21,12 @@ from innoscope.diagnose.watch.triggers import (
     shown,
     value,
 )
-from innoscope.sampling.snapshot_history import CLIENT, Look
+from innoscope.sampling.snapshot_history import CLIENT, SnapshotSummary
 
 
 def evidence(threads: dict[str, int] | None = None, *values: dict[str, Any]) -> Evidence:
     counts = {(CLIENT, wait): count for wait, count in (threads or {}).items()}
-    looks = tuple(Look(float(at), counts) for at in range(3)) if threads is not None else ()
+    looks = tuple(SnapshotSummary(float(at), counts) for at in range(3)) if threads is not None else ()
     snapshots = tuple(Snapshot(float(at), one) for at, one in enumerate(values))
     return Evidence({}, 0.0, 2.0, snapshots, looks)
 

@@ -22,8 +22,8 @@ PATIENCE_S = 10
 @pytest.fixture
 def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
     monkeypatch.setattr(module, "STUCK_S", 0.05)
-    monkeypatch.setattr(module, "_TEND_S", 0.01)
-    workers = Workers(size=2, patience={"attach": 60.0})
+    monkeypatch.setattr(module, "_CHECK_S", 0.01)
+    workers = Workers(size=2, stuck_after={"attach": 60.0})
     Supervisor().start("workers", workers.run, PATIENCE_S)
     yield workers
     workers.close()
@@ -118,8 +118,8 @@ def test_without_a_thread_to_be_had_jobs_wait(workers: Workers, monkeypatch: pyt
 def test_delayed_jobs_run_in_their_order_and_on_time(workers: Workers) -> None:
     done: list[str] = []
     now = time.monotonic()
-    workers.at(now + 0.2, Job("memory", "b", lambda: done.append("b")))
-    workers.at(now + 0.1, Job("memory", "a", lambda: done.append("a")))
+    workers.submit_at(now + 0.2, Job("memory", "b", lambda: done.append("b")))
+    workers.submit_at(now + 0.1, Job("memory", "a", lambda: done.append("a")))
     until(lambda: len(done) == 2)
 
     assert done == ["a", "b"]

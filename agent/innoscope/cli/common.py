@@ -50,7 +50,7 @@ def require_yes(question: str, command: str) -> None:
         raise Refused(
             "there is no terminal to ask for confirmation: nothing was changed", remedy=f"{command} --yes"
         )
-    if not console.confirmed(question):
+    if not console.ask_yes_no(question):
         raise Refused("not confirmed: nothing was changed", remedy=command)
 
 

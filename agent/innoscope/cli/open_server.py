@@ -104,7 +104,7 @@ def _may_stop(error: InnoscopeError) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     console.line(error.what, err=True)
-    return console.confirmed("Stop each thread for some microseconds instead (--method ptrace)?")
+    return console.ask_yes_no("Stop each thread for some microseconds instead (--method ptrace)?")
 
 
 def fetched(modules: Callable[[], list[ModuleInfo]], how: How) -> tuple[Mapping[str, str], tuple[str, ...]]:
@@ -120,13 +120,13 @@ def fetched(modules: Callable[[], list[ModuleInfo]], how: How) -> tuple[Mapping[
 
 def download_progress() -> Callable[[str, int, int | None], None] | None:
     """What shows a download on stderr; None when nobody watches."""
-    if not console.watched():
+    if not console.shows_progress():
         return None
 
     def show(name: str, done: int, total: int | None) -> None:
         of = f" of {total / 1e6:,.0f}" if total else ""
         if total and done >= total:
-            console.wipe()
+            console.clear_progress()
         else:
             console.progress(f"debuginfod: {name} {done / 1e6:,.0f}{of} MB; Ctrl-C goes on without")
 

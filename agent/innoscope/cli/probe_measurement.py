@@ -102,7 +102,7 @@ def _wait(seconds: float) -> None:
             console.progress(f"attached; {left:.0f} s to go (Ctrl-C takes the probes off)")
         time.sleep(min(left, 1.0))
     if shows:
-        console.wipe()
+        console.clear_progress()
 
 
 def row(report: ProbeReport) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from innoscope._native import RawMember
-    from innoscope.target.symbols.pack_source import Origin
+    from innoscope.target.symbols.pack_source import PackSource
     from innoscope.toggles.backends.gdb import Described
     from innoscope.toggles.model import Setting
 
@@ -39,7 +39,7 @@ class Made:
     data: bytes
 
 
-def make(origin: Origin, step: Step, *, gdb: str = "gdb") -> Made:
+def make(origin: PackSource, step: Step, *, gdb: str = "gdb") -> Made:
     """The pack of a file with symbols and, if it has that, debug information. Takes seconds.
 
     Raises BadFile for a file that is not
@@ -54,7 +54,7 @@ def make(origin: Origin, step: Step, *, gdb: str = "gdb") -> Made:
 _REMEDY: Final = "give the server's debug file, or the server before it was stripped: --file FILE"
 
 
-def _make(origin: Origin, step: Step, gdb: str) -> Made:
+def _make(origin: PackSource, step: Step, gdb: str) -> Made:
     file = origin.file
     info = _native.elf_info(str(file))
     if info.build_id is None:
@@ -72,13 +72,13 @@ def _make(origin: Origin, step: Step, gdb: str) -> Made:
     return Made(info.build_id, data)
 
 
-def _about(origin: Origin) -> dict[str, Any]:
+def _about(origin: PackSource) -> dict[str, Any]:
     made_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     made_by = f"innoscope {innoscope.__version__}"
     return {"server": origin.server, "made_by": made_by, "made_at": made_at, "made_of": origin.name}
 
 
-def _layout(origin: Origin, step: Step, gdb: str) -> dict[str, Any]:
+def _layout(origin: PackSource, step: Step, gdb: str) -> dict[str, Any]:
     """What the catalogs ask of debug information, for the variables that this build has."""
     file = origin.file
     paths, names = memory_catalog.load().paths, [setting.name for setting in memory_settings()]

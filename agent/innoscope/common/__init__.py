@@ -1,1 +1,1 @@
-"""Shared by all packages: errors, cache, output, logging, threads."""
+"""Code shared by all packages: errors, cache, output, logging, threads."""

@@ -1,6 +1,7 @@
-"""Results of earlier work, cached in files that only we can write: CPU time is the server's.
+"""Cache results of earlier work in files that only our user can write.
 
-Where no such file can be written, the work is done each time.
+The CPU time belongs to the server, so expensive work is done once. If no such file can be written, the work
+is repeated each time.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _DIGEST_BYTES: Final = hashlib.sha256().digest_size
-#: For a user without a home: only root could make this folder, and root has /var/cache.
-_NOWHERE: Final = Path("/nonexistent")
+#: Cache folder of a user without a home directory. Only root could create it, and root uses /var/cache.
+_NO_FOLDER: Final = Path("/nonexistent")
 
 
 def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
@@ -33,30 +34,30 @@ def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
         return Path("/var/cache/innoscope")
     try:
         return Path.home() / ".cache/innoscope"
-    except RuntimeError:  # a user that the system does not know
-        return _NOWHERE
+    except RuntimeError:  # the user has no entry in the password database
+        return _NO_FOLDER
 
 
 def cache_key(*inputs: str) -> str:
-    """Return a file name for the result of these inputs, and of this version of Innoscope."""
+    """Return a file name that identifies these inputs and this version of Innoscope."""
     return hashlib.sha256(json.dumps((__version__, *inputs)).encode()).hexdigest()
 
 
 class Cache:
-    """The results of one kind: files in the folder ``name`` of ``root``, by default of the cache folder.
+    """Cached results of one kind: files in the folder ``name`` of ``root``, by default of the cache folder.
 
-    Beyond ``most`` files the oldest are removed.
+    Beyond ``max_files`` files the oldest are removed.
     """
 
-    def __init__(self, name: str, most: int, root: Path | None = None) -> None:
-        self._name, self._most, self._root = name, most, root
+    def __init__(self, name: str, max_files: int, root: Path | None = None) -> None:
+        self._name, self._max_files, self._root = name, max_files, root
 
     def read(self, key: str) -> bytes | None:
-        """Return what was written; None if it is missing or damaged, or others could have written it."""
+        """Return the cached content. Return None if it is missing, damaged or writable by other users."""
         file = self._folder / key
         try:
             with file.open("rb") as opened:
-                if not all(map(_is_ours, (os.fstat(opened.fileno()), file.parent.stat()))):
+                if not all(map(_only_we_can_write, (os.fstat(opened.fileno()), file.parent.stat()))):
                     return None
                 data = opened.read()
         except OSError:
@@ -65,7 +66,7 @@ class Cache:
         return content if hashlib.sha256(content).digest() == digest else None
 
     def write(self, key: str, content: bytes) -> None:
-        """Write the whole file or none; do nothing where nothing can be written."""
+        """Write the file atomically. Do nothing if the folder cannot be written."""
         folder = self._folder
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -75,7 +76,7 @@ class Cache:
             self._remove_oldest()
 
     def remove(self, key: str) -> bool:
-        """Remove one result, and return whether there was one."""
+        """Remove one result. Return whether it existed."""
         with contextlib.suppress(OSError):
             (self._folder / key).unlink()
             return True
@@ -87,9 +88,9 @@ class Cache:
 
     def _remove_oldest(self) -> None:
         oldest_first = sorted(self._folder.iterdir(), key=lambda each: each.stat().st_mtime)
-        for each in oldest_first[: -self._most]:
+        for each in oldest_first[: -self._max_files]:
             each.unlink(missing_ok=True)
 
 
-def _is_ours(about: os.stat_result) -> bool:
-    return about.st_uid == os.geteuid() and not about.st_mode & 0o022
+def _only_we_can_write(status: os.stat_result) -> bool:
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022

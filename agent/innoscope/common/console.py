@@ -1,7 +1,7 @@
-"""Write to standard output and standard error: the only module that does (tests/unit/test_one_output.py).
+"""Write to standard output and standard error. No other module does (tests/unit/test_one_output.py).
 
-All text is sanitized here. The control characters that the program itself wants on a terminal are those of
-``progress`` and ``wipe``, added after sanitizing; ``top`` and ``replay`` draw through Textual (top/view.py).
+All text is sanitized here. Only ``progress`` and ``clear_progress`` send control characters to the terminal;
+they add them after sanitizing. ``top`` and ``replay`` draw through Textual (top/view.py).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from innoscope.common import sanitize
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Back to the first column, and clear to the end of the line.
-WIPE: Final = "\r\x1b[K"
+#: Move to the first column and clear to the end of the line.
+CLEAR_LINE: Final = "\r\x1b[K"
 
 
 def line(text: str = "", *, err: bool = False) -> None:
-    """Write one line, seen at once."""
+    """Write one line and flush."""
     lines((text,), err=err)
 
 
 def lines(texts: Iterable[str], *, err: bool = False) -> None:
-    """Write lines; a line feed inside one is escaped, so that no name can add a line of its own."""
+    """Write lines. Line feeds inside a line are escaped, so that a foreign name cannot add a line."""
     stream = _stream(err=err)
     for text in texts:
         _write(stream, sanitize.line(text) + "\n")
@@ -34,7 +34,7 @@ def lines(texts: Iterable[str], *, err: bool = False) -> None:
 
 
 def block(text: str, *, err: bool = False) -> None:
-    """Write text of several lines: a help text, a remedy, a traceback."""
+    """Write text of several lines, such as a help text, a remedy or a traceback."""
     lines(sanitize.block(text).removesuffix("\n").split("\n"), err=err)
 
 
@@ -46,42 +46,42 @@ def document(value: Any, *, indent: int | None = None) -> None:
 
 
 def raw(data: bytes) -> None:
-    """Write bytes of a format that is not for terminals to standard output."""
+    """Write bytes of a binary format to standard output."""
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
 
 
-def watched() -> bool:
-    """Return whether standard error is a terminal, where progress is shown."""
+def shows_progress() -> bool:
+    """Return whether standard error is a terminal, so that progress is shown."""
     return sys.stderr.isatty()
 
 
 def progress(text: str) -> None:
-    """Replace the line of progress on standard error; nothing when nobody watches."""
-    if watched():
-        _write(sys.stderr, WIPE + sanitize.line(text))
+    """Replace the progress line on standard error. Do nothing if standard error is no terminal."""
+    if shows_progress():
+        _write(sys.stderr, CLEAR_LINE + sanitize.line(text))
         sys.stderr.flush()
 
 
-def wipe() -> None:
-    """Remove the line of progress; nothing when nobody watches."""
-    if watched():
-        sys.stderr.write(WIPE)
+def clear_progress() -> None:
+    """Remove the progress line. Do nothing if standard error is no terminal."""
+    if shows_progress():
+        sys.stderr.write(CLEAR_LINE)
         sys.stderr.flush()
 
 
-def confirmed(question: str) -> bool:
-    """Ask on standard error; only y or yes is a yes. Raises click.Abort at the end of input."""
+def ask_yes_no(question: str) -> bool:
+    """Ask on standard error and return whether the answer is y or yes. Raises click.Abort at end of input."""
     return click.confirm(sanitize.line(question), err=True)
 
 
-def answer(question: str) -> str:
-    """Ask on standard error and return what was typed. Raises click.Abort at the end of input."""
+def ask_text(question: str) -> str:
+    """Ask on standard error and return the typed answer. Raises click.Abort at end of input."""
     return str(click.prompt(sanitize.line(question), default="", show_default=False, err=True))
 
 
 def flush() -> None:
-    """Hand over to the kernel what was written."""
+    """Flush both streams."""
     sys.stdout.flush()
     sys.stderr.flush()
 
@@ -91,7 +91,7 @@ def _stream(*, err: bool) -> TextIO:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    """Write; what the terminal's encoding does not have is escaped too."""
+    """Write text; escape characters that the terminal's encoding does not have."""
     try:
         stream.write(text)
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Where the data that comes with the program is: catalogs, BPF sources, headers."""
+"""Find and read the data files of the package: catalogs, BPF sources, headers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def folder(name: str) -> Path:
-    """Return the folder of the package's data: catalog, uprobes, include or runbooks."""
+    """Return the path of one data folder: catalog, uprobes, include or runbooks."""
     return Path(__file__).resolve().parents[1] / name
 
 

@@ -1,4 +1,4 @@
-"""Errors a person meets: what failed, on what, why, and the next command to type."""
+"""Errors that end a command: what failed, on what, why, and which command to run next."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ class NoTarget(InnoscopeError):
 
 
 class NoSuchProcess(InnoscopeError):
-    """The pid does not exist, ended while we looked, or now belongs to another process."""
+    """The pid does not exist, has just ended, or now belongs to another process."""
 
     exit_code = 4
 
 
 class NotAServer(InnoscopeError):
-    """The process is there and is not a mysqld or mariadbd."""
+    """The process exists but is not a mysqld or mariadbd."""
 
     exit_code = 5
 
 
 class NoRights(InnoscopeError):
-    """The kernel refused us: not root, or a capability is missing."""
+    """The kernel denied access: not root, or a capability is missing."""
 
     exit_code = 6
 
 
 class KernelUnable(InnoscopeError):
-    """This kernel cannot do what the chosen method needs."""
+    """This kernel lacks a feature that the chosen method needs."""
 
     exit_code = 7
 
@@ -54,16 +54,16 @@ class SqlFailed(InnoscopeError):
 
 
 class BadFile(InnoscopeError):
-    """A file we were given or have to read is damaged or is not what it should be."""
+    """A file is damaged, malformed or of the wrong kind."""
 
     exit_code = 9
 
 
 class NotRead(BadFile):
-    """A file or process was not read because it exceeds a limit. Another attempt would fail too."""
+    """A file or process was not read because it exceeds a limit. Retrying does not help."""
 
 
 class CannotWrite(InnoscopeError):
-    """The output could not be written: no such folder, no rights, a full disk."""
+    """The output could not be written: no such folder, permission denied or disk full."""
 
     exit_code = 12

@@ -1,4 +1,4 @@
-"""Structured logs on stderr: one line an event, as logfmt or as JSON."""
+"""Write structured logs to stderr: one line per event, as logfmt or JSON."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _log = logging.getLogger(__name__)
 FORMATS: Final = ("logfmt", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
 
-#: What a LogRecord has by itself; all else came as ``extra``.
+#: Standard attributes of a LogRecord. All others were passed as ``extra``.
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def set_up(form: str, level: str) -> None:
-    """Send all logs to stderr in one of FORMATS, from one of LEVELS on."""
+    """Send logs to stderr in one of FORMATS; ``level``, one of LEVELS, is the lowest that is written."""
     logging.basicConfig(level=level.upper(), handlers=[_handler(form)], force=True)
 
 
 def set_up_for_command(*, debug: bool) -> None:
-    """Show warnings of a command that is no daemon only with ``debug``: what matters is in its output.
+    """Show warnings only with ``debug``, because a command's own output already says what matters.
 
-    Without a handler of ours, logging would print messages and tracebacks as they are.
+    Without this handler, Python would print messages and tracebacks unescaped.
     """
     handler = _handler("logfmt")
     handler.setLevel(logging.WARNING if debug else logging.CRITICAL)
@@ -61,14 +61,14 @@ def _handler(form: str) -> logging.Handler:
 
 
 class Structured(logging.Formatter):
-    """``ts=… level=info msg="…"``, then what came as ``extra``, then the traceback."""
+    """Format a record as ``ts=… level=info msg="…"``, the ``extra`` fields and the traceback."""
 
     def __init__(self, form: str) -> None:
         super().__init__()
         self._as_json = form == "json"
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Return the record as one line."""
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         fields: dict[str, Any] = {
             "ts": f"{moment}.{int(record.msecs):03}Z",
@@ -85,7 +85,7 @@ class Structured(logging.Formatter):
 
 
 def _logfmt(value: object) -> str:
-    """Return the value as one word, quoted where it is none; what is not printable as escapes of JSON."""
+    """Return the value as a logfmt word. Quote it, with JSON escapes, if it is not a plain printable word."""
     text = str(value)
     plain = text.isprintable() and not set(' "=') & set(text)
     return text if text and plain else sanitize.dumps(text)

@@ -1,4 +1,4 @@
-"""Samples: what every collector returns, what travels from the sensor to the agent, what is exported."""
+"""Define samples: collectors return them, the sensor sends them to the agent, and the agent exports them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Counts by power of two of nanoseconds: ``buckets[i]`` observations lie in [2**i, 2**(i+1)).
+    """Observations in nanoseconds, counted by power of two: ``buckets[i]`` counts those in [2**i, 2**(i+1)).
 
     Not cumulative; ``total_ns`` is the sum of all observations.
     """
@@ -21,11 +21,11 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many observations there are."""
+        """Return the number of observations."""
         return sum(self.buckets)
 
     def plus(self, other: Histogram) -> Histogram:
-        """Both added up."""
+        """Return the sum of both histograms."""
         longer, shorter = sorted((self.buckets, other.buckets), key=len, reverse=True)
         padded = shorter + (0,) * (len(longer) - len(shorter))
         return Histogram(
@@ -39,8 +39,8 @@ Value: TypeAlias = float | int | Histogram
 class Sample(NamedTuple):
     """The value of one series now. A tuple, because a scrape makes hundreds of them for each server.
 
-    ``metric`` is the name in ``probes/catalog/metrics.yaml``, ``labels`` the values of its labels in their
-    declared order, without ``server``. Counters are cumulative since the server started, or since we did.
+    ``metric`` is the name in ``probes/catalog/metrics.yaml``. ``labels`` are its label values in declared
+    order, without ``server``. Counters are cumulative since the server or this process started.
     """
 
     metric: str
@@ -50,9 +50,10 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One run of one collector. ``reason`` says why it failed, for a person; it may have samples even so.
+    """The result of one run of one collector.
 
-    ``past`` is what earlier processes of the server had counted, where samples have it in them.
+    ``reason`` explains a failure to the user; a failed run may still have samples. ``past`` has the counts of
+    the server's earlier processes that are included in ``samples``.
     """
 
     collector: str
@@ -64,5 +65,5 @@ class Outcome:
 
 
 def by_series(samples: Iterable[Sample]) -> dict[tuple[str, tuple[str, ...]], Value]:
-    """``{(metric, labels): value}``."""
+    """Return ``{(metric, labels): value}``."""
     return {(sample.metric, sample.labels): sample.value for sample in samples}

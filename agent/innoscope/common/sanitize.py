@@ -1,8 +1,8 @@
-"""Escape what could act on a terminal, a log or a reader in text of foreign origin.
+"""Escape characters in untrusted text that could control a terminal, forge a log line or mislead a reader.
 
-Other people choose the names of threads, functions, tables and files, statements, error texts and arguments.
-Everything that is printed, logged or written passes through one of these functions, at the one place where it
-leaves the program: ``console``, ``logs``, the renderers. Calling them twice changes nothing.
+Untrusted text includes the names of threads, functions, tables and files, statements, error texts and
+arguments. Text is escaped once, where it leaves the program: in ``console``, ``logs`` and the renderers.
+Escaping twice changes nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import re
 from typing import Any, Final
 
-#: Nearly all text is printable ASCII, which these skip at once; only what they match is looked up.
+#: Match the characters that are not printable ASCII. Nearly all text has none, so escaping is cheap.
 _SUSPECT: Final = re.compile(r"[^ -~]")
 _SUSPECT_IN_BLOCK: Final = re.compile(r"[^ -~\n]")
 _ELLIPSIS: Final = "…"
@@ -22,12 +22,12 @@ _DIGEST: Final = 8
 
 
 def line(text: str, limit: int | None = None) -> str:
-    r"""Return ``text`` on one line with what is not printable escaped, cut to ``limit`` characters.
+    r"""Return ``text`` on one line with unprintable characters escaped, cut to ``limit`` characters.
 
-    Escaped is what ``str.isprintable`` rejects: C0 (line feeds and tabs too), DEL, C1, format characters
-    (bidirectional controls and isolates, zero-width characters, tags), line and paragraph separators, unusual
-    spaces, surrogates, private and unassigned code points. They become ``\x1b``, ``\u202e``, ``\udcff``. A
-    backslash stays as it is, so the text cannot be turned back.
+    Escaped are all characters that ``str.isprintable`` rejects: C0 (also line feeds and tabs), DEL, C1,
+    format characters (bidirectional controls and isolates, zero-width characters, tags), line and paragraph
+    separators, unusual spaces, surrogates, private and unassigned code points. They become ``\x1b``,
+    ``\u202e``, ``\udcff``. Backslashes are not escaped, so the original text cannot be restored.
     """
     if not text.isprintable():
         text = _SUSPECT.sub(_escaped, text)
@@ -35,12 +35,12 @@ def line(text: str, limit: int | None = None) -> str:
 
 
 def words(text: str, limit: int | None = None) -> str:
-    """Return ``text`` like ``line``, with each run of white space as one space: statements, messages."""
+    """Return ``text`` like ``line``, with each run of white space collapsed to one space."""
     return line(" ".join(text.split()), limit)
 
 
 def block(text: str) -> str:
-    """Return ``text`` of several lines: like ``line``, but line feeds stay and tabs become spaces."""
+    """Escape text of several lines like ``line``, but keep line feeds and expand tabs."""
     return _SUSPECT_IN_BLOCK.sub(_escaped, text.expandtabs() if "\t" in text else text)
 
 
@@ -55,16 +55,16 @@ def label(text: str, limit: int = LIMIT) -> str:
 
 
 def dumps(value: Any, **options: Any) -> str:
-    r"""Return ``value`` as JSON without a raw control character or surrogate.
+    r"""Return ``value`` as JSON without raw control characters or surrogates.
 
-    They are escaped as JSON has it (``\u001b``, ``\udcff``), so that a program reads exactly what was there.
-    Other letters than ASCII stay readable.
+    They become JSON escapes (``\u001b``, ``\udcff``), so a program reads back the original text. Printable
+    non-ASCII characters stay as they are.
     """
     return json_text(json.dumps(value, ensure_ascii=False, **options))
 
 
 def json_text(text: str) -> str:
-    """Return a JSON text with the same meaning, like that of ``dumps``."""
+    """Escape a JSON text like ``dumps``; its meaning does not change."""
     return text if text.isprintable() else _SUSPECT_IN_BLOCK.sub(_json_escaped, text)
 
 
@@ -74,7 +74,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def _json_escaped(match: re.Match[str]) -> str:
-    """JSON's own escape; the only characters outside of its strings are ASCII and line feeds."""
+    """Return the JSON escape of the character. Outside of strings, JSON has only ASCII and line feeds."""
     character = match.group()
     return character if character.isprintable() else json.dumps(character)[1:-1]
 

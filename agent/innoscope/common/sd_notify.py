@@ -1,4 +1,4 @@
-"""Tells systemd how a service does (sd_notify), without its library."""
+"""Report a service's state to systemd (sd_notify) without its library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 
 
 def notify(state: str) -> bool:
-    """Send ``READY=1``, ``WATCHDOG=1``, ``STATUS=…`` or ``STOPPING=1``; False when nobody listens."""
+    """Send ``READY=1``, ``WATCHDOG=1``, ``STATUS=…`` or ``STOPPING=1``. Return whether it was sent."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if not path.startswith(("/", "@")):
         return False

@@ -1,4 +1,4 @@
-"""Threads that must not end: one that fails is started again, one that hangs stops systemd's watchdog."""
+"""Supervise long-lived threads: restart those that fail; stop the systemd watchdog when one hangs."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from innoscope.common.sd_notify import notify
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    #: Say "I am alive". A supervised function calls it at least once within its deadline.
+    #: A heartbeat: a supervised function calls it at least once within its deadline.
     Beat: TypeAlias = Callable[[], None]
 
 _log = logging.getLogger(__name__)
 
 #: Seconds between two checks of all threads.
 CHECK_S: Final = 1.0
-#: The pause before a thread is started again, doubled after each failure in a row.
+#: Seconds before a failed thread is restarted, doubled after each consecutive failure.
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
-#: A thread that ran for this long before it failed is not failing "in a row".
+#: A failure after this many seconds of running starts a new count of consecutive failures.
 STEADY_S: Final = 60.0
-#: Failures in a row after which the process exits, so that systemd starts a fresh one: about a minute.
-MOST_FAILURES: Final = 7
+#: After this many consecutive failures (about a minute) the process exits, so that systemd restarts it.
+MAX_FAILURES: Final = 7
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What went wrong in a process so far, and what hangs in it now."""
+    """Failures in a process so far, and what hangs in it now."""
 
-    watch_failures: int = 0  # attempts to watch a server
-    restarts: int = 0  # of threads
+    watch_failures: int = 0  # failed attempts to watch a server
+    restarts: int = 0  # restarts of threads
     stuck: int = 0  # threads that hang, and jobs that do not end
 
 
 class GaveUp(InnoscopeError):
-    """A thread keeps failing; a new process may do better."""
+    """A thread keeps failing; restarting the process may help."""
 
 
 class _Task:
-    """One supervised thread. ``finished``: its function returned, which is how it ends on purpose."""
+    """One supervised thread. ``finished`` is set when its function has returned: a regular end."""
 
     def __init__(self, name: str, run: Callable[[Beat], None], deadline_s: float) -> None:
         self.name, self.deadline_s = name, deadline_s
@@ -58,7 +58,7 @@ class _Task:
         self.beat_at = time.monotonic()
 
     def start(self) -> None:
-        """Raise RuntimeError when the kernel has no thread for us."""
+        """Start the thread. Raises RuntimeError if the kernel refuses another thread."""
         self.started_at = self.beat_at = time.monotonic()
         self.thread = None
         thread = threading.Thread(target=self._work, name=self.name, daemon=True)
@@ -73,12 +73,12 @@ class _Task:
         try:
             self._run(self.beat)
             self.finished = True
-        except BaseException as error:  # a panic of the Rust core too; ``check`` starts the thread again
+        except BaseException as error:  # also a panic of the Rust core; ``check`` restarts the thread
             _log.error("thread failed", extra={"thread_name": self.name}, exc_info=error)
 
 
 class Supervisor:
-    """The long-lived threads of a process. ``watch`` belongs to the main thread."""
+    """The long-lived threads of a process. The main thread runs ``watch``."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, _Task] = {}
@@ -86,39 +86,39 @@ class Supervisor:
         self.restarts = 0
 
     def start(self, name: str, run: Callable[[Beat], None], deadline_s: float) -> None:
-        """Run ``run(beat)`` on a thread. It hangs if it has not called ``beat()`` for ``deadline_s``."""
+        """Run ``run(beat)`` on a thread. It hangs if it does not call ``beat()`` for ``deadline_s``."""
         task = _Task(name, run, deadline_s)
         self._tasks[name] = task
         self._begin(task)
 
     def ready(self) -> None:
-        """Tell systemd, once, that we do what we are for; from now on its watchdog hears of us."""
+        """Report readiness to systemd once, and start feeding its watchdog."""
         if not self._ready:
             self._ready = True
             notify("READY=1")
 
     def watch(self, ended: threading.Event) -> None:
-        """Keep all threads running until ``ended``. Raises GaveUp."""
+        """Supervise all threads until ``ended`` is set. Raises GaveUp."""
         while not ended.wait(CHECK_S):
             if not self.check() and self._ready:
                 notify("WATCHDOG=1")
         notify("STOPPING=1")
 
     def check(self) -> list[str]:
-        """Restart threads that failed, and return the names of those that hang. Raises GaveUp."""
+        """Restart threads that failed. Return the names of those that hang. Raises GaveUp."""
         now = time.monotonic()
         hung = []
         for task in list(self._tasks.values()):
             if task.finished:
                 continue
             if not task.alive:
-                self._revive(task, now)
+                self._restart(task, now)
             elif self._hangs(task, now):
                 hung.append(task.name)
         return hung
 
     def join(self, name: str, timeout_s: float) -> None:
-        """Wait for a thread that was told to end, but not long."""
+        """Wait at most ``timeout_s`` for a thread to end."""
         thread = self._tasks[name].thread
         if thread is not None:
             thread.join(timeout_s)
@@ -130,18 +130,18 @@ class Supervisor:
             self.join(name, max(0.0, deadline - time.monotonic()))
 
     def hung(self) -> int:
-        """Return how many threads hang."""
+        """Return the number of threads that hang."""
         return sum(task.hung for task in self._tasks.values())
 
     def _hangs(self, task: _Task, now: float) -> bool:
-        silent = now - task.beat_at
-        hangs = silent > task.deadline_s
+        silent_s = now - task.beat_at
+        hangs = silent_s > task.deadline_s
         if hangs and not task.hung:
-            _log.error("thread hangs", extra={"thread_name": task.name, "silent_s": round(silent)})
+            _log.error("thread hangs", extra={"thread_name": task.name, "silent_s": round(silent_s)})
         task.hung = hangs
         return hangs
 
-    def _revive(self, task: _Task, now: float) -> None:
+    def _restart(self, task: _Task, now: float) -> None:
         if not task.paused:
             self._note_failure(task, now)
         elif now >= task.restart_at:
@@ -152,17 +152,17 @@ class Supervisor:
         task.paused = False
         try:
             task.start()
-        except (RuntimeError, MemoryError) as error:  # as many threads as we may have
+        except (RuntimeError, MemoryError) as error:  # the limit of threads is reached
             _log.error("cannot start a thread", extra={"thread_name": task.name, "error": str(error)})
 
     def _note_failure(self, task: _Task, now: float) -> None:
         task.failures = 1 if now - task.started_at >= STEADY_S else task.failures + 1
-        if task.failures >= MOST_FAILURES:
+        if task.failures >= MAX_FAILURES:
             raise GaveUp(
                 f"cannot keep the thread {task.name} running: it failed {task.failures} times in a row",
-                remedy="the log has the traceback of each failure",
+                remedy="see the log for the traceback of each failure",
             )
         pause = min(FIRST_PAUSE_S * 2 ** (task.failures - 1), LONGEST_PAUSE_S)
         task.paused, task.hung, task.restart_at = True, False, now + pause
         extra = {"thread_name": task.name, "failures": task.failures, "restart_in_s": pause}
-        _log.warning("thread restarts", extra=extra)
+        _log.warning("restarting thread", extra=extra)

@@ -1,4 +1,4 @@
-"""The file that ``innoscope toggle`` writes and the agent reads: which settings were changed."""
+"""Locate the status file of toggles: ``innoscope toggle`` records changed settings there for the agent."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ VERSION: Final = 1
 
 
 def status_path() -> Path:
-    """Return the file's path, in ``$INNOSCOPE_RUN`` or else /run/innoscope."""
+    """Return the file's path: in ``$INNOSCOPE_RUN``, else in /run/innoscope."""
     return Path(os.environ.get("INNOSCOPE_RUN") or "/run/innoscope") / "toggles.json"

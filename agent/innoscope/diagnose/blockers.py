@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 from innoscope.diagnose import blocking_chains, facts, replica_applier
 from innoscope.diagnose.blocking_chains import Blocker as Blocker
 from innoscope.diagnose.unavailable import Unknown
-from innoscope.sampling.lock_sections import first_of, sections
+from innoscope.sampling.lock_sections import innermost_of, protected_functions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from innoscope.diagnose.evidence import Evidence, Statement
-    from innoscope.sampling.snapshot_history import Seen
+    from innoscope.sampling.snapshot_history import ObservedStack
 
 #: Wait classes of threads that are at work inside a section, not at its door.
 _NOT_INSIDE: Final = frozenset(
@@ -159,13 +159,13 @@ def latch(*waits: str) -> Callable[[Evidence], list[Blocker]]:
         waiting = [seen for seen in evidence.seen if seen.wait in waits]
         if not waiting:
             return []
-        section = sections(waiting)
+        section = protected_functions(waiting)
         inside = [
             (seen, function)
             for seen in evidence.seen
             if seen.wait not in _NOT_INSIDE
             and seen.wait not in waits
-            and (function := first_of(seen.functions, section)) is not None
+            and (function := innermost_of(seen.functions, section)) is not None
         ]
         inside.sort(key=lambda found: -found[0].count)
         return [
@@ -176,7 +176,7 @@ def latch(*waits: str) -> Callable[[Evidence], list[Blocker]]:
     return find
 
 
-def _inside(seen: Seen, function: str, waited: int, evidence: Evidence) -> Blocker:
+def _inside(seen: ObservedStack, function: str, waited: int, evidence: Evidence) -> Blocker:
     """With what it runs and how many wait, if it is one thread; ``waited`` is the sum over all looks."""
     tid = seen.tids[0] if len(seen.tids) == 1 else None
     said = next((one for one in evidence.statements if tid is not None and one.tid == tid), None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose.graph import Graph
-from innoscope.sampling.lock_sections import inside, own_functions
+from innoscope.sampling.lock_sections import call_path, own_functions
 
 if TYPE_CHECKING:
     from innoscope.diagnose.evidence import Evidence
@@ -84,7 +84,7 @@ def _doing(root: Root, graph: Graph, evidence: Evidence) -> list[str]:
     held, said = root.path[-1].held, graph.statement(root.node)
     found = []
     if held and held.stack and held.owner_wait != "idle":
-        found.append(f"inside {inside(held.stack, _takers(held, evidence))} ({_plain(held.owner_wait)})")
+        found.append(f"inside {call_path(held.stack, _takers(held, evidence))} ({_plain(held.owner_wait)})")
     if said is None:
         return found
     if said.text:

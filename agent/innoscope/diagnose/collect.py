@@ -22,7 +22,7 @@ from innoscope.metrics.collectors.process import ProcessCollector
 from innoscope.metrics.collectors.sql import SqlCollector
 from innoscope.metrics.collectors.toggles import TogglesFile
 from innoscope.metrics.collectors.waits import open_eyes
-from innoscope.sampling.snapshot_history import CLIENT, Looks
+from innoscope.sampling.snapshot_history import CLIENT, SnapshotHistory
 from innoscope.target import sql
 from innoscope.target.discover import still_same
 
@@ -88,7 +88,7 @@ class Gathering:
         self._target, self._sources = target, sources
         self._host = Host(target.pid)
         self._holding = Holding(target) if span_s is None else None
-        self._looker = Looker(target, open_eyes, self._holding, Looks(span_s), interval_s)
+        self._looker = Looker(target, open_eyes, self._holding, SnapshotHistory(span_s), interval_s)
         self._probes = self._open_probes()
         self._readings = Readings(self._collectors(), span_s)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from innoscope.common.samples import Sample, Value
     from innoscope.memory.locks.held import Held
-    from innoscope.sampling.snapshot_history import Look, Seen
+    from innoscope.sampling.snapshot_history import ObservedStack, SnapshotSummary
     from innoscope.target.model import Target
 
 
@@ -75,8 +75,8 @@ class Evidence:
     begun: float
     ended: float
     snapshots: tuple[Snapshot, ...] = ()
-    looks: tuple[Look, ...] = ()
-    seen: tuple[Seen, ...] = ()
+    looks: tuple[SnapshotSummary, ...] = ()
+    seen: tuple[ObservedStack, ...] = ()
     files: tuple[OnFile, ...] = ()
     statements: tuple[Statement, ...] = ()
     owners: tuple[Held, ...] = ()

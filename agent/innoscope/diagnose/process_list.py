@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from innoscope.common.data import catalog_path
 from innoscope.common.schema import Entry, read_yaml
-from innoscope.sampling.snapshot_history import CLIENT, Look
+from innoscope.sampling.snapshot_history import CLIENT, SnapshotSummary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -44,7 +44,9 @@ def told_classes() -> frozenset[str]:
     return frozenset({*data.commands.values(), *data.states.values(), _ROW_LOCK})
 
 
-def look(at: float, statements: Iterable[Statement], transactions: Iterable[Mapping[str, str]]) -> Look:
+def look(
+    at: float, statements: Iterable[Statement], transactions: Iterable[Mapping[str, str]]
+) -> SnapshotSummary:
     """What a look at all threads would have counted, as far as the server says it."""
     waiting = {row["connection"] for row in transactions if row["state"] == "LOCK WAIT"}
     classes = Counter(
@@ -52,7 +54,7 @@ def look(at: float, statements: Iterable[Statement], transactions: Iterable[Mapp
         for one in statements
         if one.command not in _NOT_CLIENTS
     )
-    return Look(at, {(CLIENT, wait): count for wait, count in classes.items()})
+    return SnapshotSummary(at, {(CLIENT, wait): count for wait, count in classes.items()})
 
 
 def _wait(command: str, state: str) -> str:

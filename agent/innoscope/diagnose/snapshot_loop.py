@@ -13,7 +13,13 @@ from innoscope.diagnose.evidence import Missing, OnFile
 from innoscope.metrics.collectors.kinds import default_kinds
 from innoscope.metrics.collectors.runner import explain
 from innoscope.sampling import descriptors
-from innoscope.sampling.snapshot_history import CLIENT, MOST_STACKS, TIDS_KEPT, Look, Looks
+from innoscope.sampling.snapshot_history import (
+    CLIENT,
+    MAX_STACKS,
+    TIDS_KEPT,
+    SnapshotHistory,
+    SnapshotSummary,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,7 +27,7 @@ if TYPE_CHECKING:
     from innoscope.memory.locks.owners import Holding
     from innoscope.metrics.collectors.waits import Eyes
     from innoscope.sampling.model import Dump, Frame, Thread
-    from innoscope.sampling.snapshot_history import Key, Seen
+    from innoscope.sampling.snapshot_history import Key, ObservedStack
     from innoscope.target.model import Target
 
 #: Seconds between two looks, and how many times its own length the rest after a look is at least: a crowd of
@@ -48,7 +54,7 @@ class Looker:
         target: Target,
         open_eyes: Callable[[Target], Eyes],
         holding: Holding | None = None,
-        kept: Looks | None = None,
+        kept: SnapshotHistory | None = None,
         interval_s: float = INTERVAL_S,
     ) -> None:
         self._target = target
@@ -56,7 +62,7 @@ class Looker:
         self._noting = threading.Lock()
         self._open_eyes = open_eyes
         self._interval_s = interval_s
-        self.looks = kept or Looks()
+        self.looks = kept or SnapshotHistory()
         self._kinds: dict[int, str] = {}
         self._files: deque[tuple[float, Counter[tuple[str, str]]]] = deque(maxlen=_LOOKS_KEPT)
         self._labels: dict[int, tuple[tuple[Frame, ...], tuple[str, ...]]] = {}
@@ -76,7 +82,7 @@ class Looker:
 
     def between(
         self, begin: float, end: float
-    ) -> tuple[tuple[Look, ...], tuple[Seen, ...], tuple[OnFile, ...], Missing | None]:
+    ) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...], tuple[OnFile, ...], Missing | None]:
         """What was seen in that time, at which files; why nothing was, if so."""
         looks, seen = self.looks.between(begin, end)
         counts: Counter[tuple[str, str]] = Counter()
@@ -142,7 +148,7 @@ class Looker:
         self._kinds = kinds
         if files:
             self._files.append((dump.taken_at, files))
-        self.looks.add(Look(dump.taken_at, threads, tuple(busy[:TIDS_KEPT])), last)
+        self.looks.add(SnapshotSummary(dump.taken_at, threads, tuple(busy[:TIDS_KEPT])), last)
 
     def _path(self, thread: Thread) -> str | None:
         """The file that it reads, writes or syncs, as the server sees it; None if there is none."""
@@ -164,7 +170,7 @@ class Looker:
         """The labels of its frames, remembered by the frames' identity (the engine keeps equal ones once)."""
         known = self._labels.get(id(thread.frames))
         if known is None:
-            if len(self._labels) >= MOST_STACKS:
+            if len(self._labels) >= MAX_STACKS:
                 self._labels.clear()
             known = (thread.frames, tuple(frame.label for frame in thread.frames))
             self._labels[id(thread.frames)] = known

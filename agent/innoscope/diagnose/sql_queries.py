@@ -130,7 +130,7 @@ def _answers(target: Target, connection: Connection, waiting: float) -> Iterator
             yield name, Missing("unsupported", words)
         else:
             try:
-                columns, rows = sql.answer(connection, asked.sql)
+                columns, rows = sql.table(connection, asked.sql)
             except InnoscopeError as error:
                 yield name, _why(error)
                 if explain(error).reason in ("gone", "timeout"):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from innoscope.diagnose.evidence import Evidence
     from innoscope.diagnose.verdict import Finding, Verdict
     from innoscope.memory.locks.held import Held
-    from innoscope.sampling.snapshot_history import Seen
+    from innoscope.sampling.snapshot_history import ObservedStack
 
 #: Functions of a stack that are shown on a line.
 _FUNCTIONS: Final = 7
@@ -142,7 +142,7 @@ def _as_json(finding: Finding) -> dict[str, Any]:
     return told
 
 
-def _stack(seen: Seen) -> dict[str, Any]:
+def _stack(seen: ObservedStack) -> dict[str, Any]:
     return {
         "wait": seen.wait,
         "client": seen.kind == CLIENT,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Evidence
     from innoscope.diagnose.rules import Condition, Rule
-    from innoscope.sampling.snapshot_history import Seen
+    from innoscope.sampling.snapshot_history import ObservedStack
 
 #: Stacks that are shown of a wait class, and files of all of a rule's.
 _STACKS: Final = 2
@@ -35,7 +35,7 @@ class Finding:
     score: float
     evidence: tuple[str, ...]
     blockers: tuple[Blocker, ...]
-    stacks: tuple[Seen, ...]
+    stacks: tuple[ObservedStack, ...]
     why: str
     do: tuple[str, ...]
     toggles: tuple[str, ...]
@@ -178,7 +178,7 @@ def _files(evidence: Evidence, waits: tuple[str, ...]) -> str | None:
     return f"at the files {', '.join(shown)}"
 
 
-def _top(evidence: Evidence, wait: str) -> list[Seen]:
+def _top(evidence: Evidence, wait: str) -> list[ObservedStack]:
     """The most frequent stacks of a wait class."""
     found = [seen for seen in evidence.seen if seen.wait == wait]
     return sorted(found, key=lambda seen: -seen.count)[:_STACKS]

@@ -137,7 +137,7 @@ def _of_pack(
     try:
         known = packs.layout(target.build_id)
     except BadFile as error:
-        return Layout(symbols, source, {}, {}, described=False, problem=packs.in_words(error))
+        return Layout(symbols, source, {}, {}, described=False, problem=packs.one_line(error))
     if known is None:
         return Layout(symbols, source, {}, {}, described=False)
     members = _members({path: known.members[path] for path in paths if path in known.members})

@@ -1,1 +1,1 @@
-"""uprobes: which, where, at what cost; attached without harm, and never for longer than the budget allows."""
+"""uprobes: select, place, attach and read them safely and within a cost budget."""

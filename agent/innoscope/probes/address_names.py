@@ -1,4 +1,4 @@
-"""Names for what the programs count by address: exported mutexes, and files and lines of code."""
+"""Resolve addresses that the BPF programs count by: exported mutexes, and source files with lines."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from innoscope import _native
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: sizeof(pthread_mutex_t) with glibc on x86-64; the server's own mutexes begin with one.
+#: sizeof(pthread_mutex_t) in glibc on x86-64. The server's own mutex types start with one.
 _MUTEX_BYTES = 40
 _LONGEST_PATH = 256
 
 
 def exported_mutexes(pid: int, most: int) -> list[tuple[str, int]]:
-    """``(name, address in the process)`` of the server's LOCK_* variables that can hold a pthread mutex."""
+    """Return ``(name, address in the process)`` of the server's LOCK_* variables that can hold a mutex."""
     found = [
         (name, address)
         for name, address, size in _native.CodeFile(pid).variables(["LOCK_", "_ZL5LOCK_"])
@@ -25,7 +25,7 @@ def exported_mutexes(pid: int, most: int) -> list[tuple[str, int]]:
 
 
 def site_names(pid: int, sites: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
-    """``file:line`` for (address of the file's name, line), with the base name of the file only."""
+    """Return ``{(address of the file name, line): "file:line"}``, with base names of files."""
     names = {}
     files: dict[int, str] = {}
     for address, line in sites:
@@ -36,7 +36,7 @@ def site_names(pid: int, sites: Iterable[tuple[int, int]]) -> dict[tuple[int, in
 
 
 def _string(pid: int, address: int) -> str:
-    for size in (_LONGEST_PATH, 32):  # a short one may stand at the end of what is mapped
+    for size in (_LONGEST_PATH, 32):  # a short string may be at the end of a mapping
         try:
             return _native.read_memory(pid, address, size).split(b"\0", 1)[0].decode(errors="replace")
         except (_native.NativeError, OSError):

@@ -1,4 +1,4 @@
-"""The probes of one server: attached, read, taken off and put back."""
+"""The probes of one server: attach, read and detach them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _LOG = logging.getLogger(__name__)
 #: Words of ``struct histogram`` in probe.h: the sum, then the octaves.
 HISTOGRAM_WORDS = 41
 _MAPS = ("counters", "histograms", "hits", "thread_kinds", "server", "windows", "dropped")
-#: Keys of ``dropped`` in probe.h: maps that the programs themselves may fill.
+#: Keys of ``dropped`` in probe.h: the maps that the programs themselves fill.
 _FILLED_BY_PROGRAMS = ("files", "sites")
-#: Where the programs count what finds no room: keys that no server makes, entered before it can be full.
+#: Keys for what does not fit. No server produces them; they are inserted before the map can be full.
 OTHER_FILES = (struct.pack("=II", 0xFFFFFFFF, 0), struct.pack("=II", 0xFFFFFFFF, 1))
 OTHER_SITE = struct.pack("=QQ", 0, 0)
-#: The programs' default, which needs no entry.
+#: The programs' default kind, which needs no map entry.
 _USER = THREADS.index("user")
-#: Maps that only some probes bring, with their bytes of a key and words of a value.
+#: Maps that only some probes need: the probes, the key size in bytes, the value size in words.
 _OPTIONAL = {
     "files": ({"fsync", "fdatasync", "pread"}, 8, HISTOGRAM_WORDS),
     "sites": ({"mutex_spin", "rw_lock_spin"}, 16, 1),
@@ -46,7 +46,7 @@ _OPTIONAL = {
 
 @dataclass(slots=True)
 class Point:
-    """One probe at its place. ``probes`` are those attached now, ``problem`` why there are none."""
+    """One probe that found its place. ``probes`` are attached now; ``problem`` says why there are none."""
 
     index: int
     placed: Placed
@@ -55,18 +55,18 @@ class Point:
 
     @property
     def name(self) -> str:
-        """The probe's name in the catalog."""
+        """Return the probe's name in the catalog."""
         return self.placed.probe.name
 
     @property
     def attached(self) -> bool:
-        """Whether it counts now."""
+        """Return whether the probe is attached."""
         return bool(self.probes)
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """All that the maps hold: raw, since they were made."""
+class MapContents:
+    """The raw contents of all maps: counts since the maps were created."""
 
     at: float  # time.monotonic()
     counters: list[int]
@@ -74,16 +74,16 @@ class Reading:
     hits: list[int]
 
 
-class Barred(InnoscopeError):
-    """Somebody took everything off while it was put on."""
+class AttachDisabled(InnoscopeError):
+    """All probes were detached and disabled while one was being attached."""
 
 
 class Attachment:
-    """Programs and maps for one server, made once; its probes come and go.
+    """The programs and maps of one server, created once. Its probes can be attached and detached repeatedly.
 
-    ``families`` None are those on by default; of these, with ``metrics``, the probes that feed them.
-    Closing (or dying, in whatever way) takes everything off. Raises BccMissing, NoRights, KernelUnable or
-    NoSuchProcess.
+    ``families`` None means those that are on by default. With ``metrics``, only the probes that feed them are
+    used. Closing it, or any exit of the process, detaches everything. Raises BccMissing, NoRights,
+    KernelUnable or NoSuchProcess.
     """
 
     def __init__(
@@ -107,23 +107,23 @@ class Attachment:
         self.points = [Point(index, placed) for index, placed in enumerate(placement.placed)]
         self._check_same_file()
         self._loaded = self._load()
-        self._since: dict[int, int] = {}  # by point, monotonic ns
-        self._kinds: dict[int, int] = {}  # as the programs know them
-        self._barred = False
-        self._no_room = 0  # threads whose kind found no room
+        self._since: dict[int, int] = {}  # start of the window by point, monotonic ns
+        self._kinds: dict[int, int] = {}  # the entries of the map thread_kinds
+        self._disabled = False
+        self._dropped_kinds = 0  # threads whose kind did not fit into the map
         try:
             self._maps = self._open_maps()
-            self._make_room_for_others()
+            self._insert_other_keys()
             self.count_in(target.pid)
-        except BaseException:  # nobody can close what was never made
+        except BaseException:  # the caller gets no object that it could close
             self._loaded.close()
             raise
 
     def _check_same_file(self) -> None:
-        """What is mapped must be what the target was when it was found; an exec makes it another server."""
+        """Raise NoSuchProcess if the mapped executable is not the target's: the process has called exec."""
         if self.build_id != self.target.build_id:
             raise NoSuchProcess(
-                f"process {self.target.pid} runs another executable than before "
+                f"process {self.target.pid} now runs another executable "
                 f"(build-id {self.build_id}, not {self.target.build_id})",
                 remedy="innoscope targets",
             )
@@ -156,7 +156,7 @@ class Attachment:
             maps[name] = _native.BpfMap(self._loaded.maps[name], key_bytes=key_bytes, words=words)
         return maps
 
-    def _make_room_for_others(self) -> None:
+    def _insert_other_keys(self) -> None:
         for name, keys in (("files", OTHER_FILES), ("sites", (OTHER_SITE,))):
             if (table := self.optional_map(name)) is not None:
                 for key in keys:
@@ -166,11 +166,11 @@ class Attachment:
         return self._maps[name]
 
     def optional_map(self, name: str) -> _native.BpfMap | None:
-        """``files``, ``sites`` or ``mutexes``, if a probe that fills it is there."""
+        """Return ``files``, ``sites`` or ``mutexes``; None if no probe of this attachment fills it."""
         return self._maps.get(name)
 
     def attach(self, points: Iterable[Point] | None = None) -> None:
-        """Put these (all) on. One that the kernel refuses says so in its ``problem``; the others go on."""
+        """Attach these probes, by default all. If the kernel refuses one, its ``problem`` says why."""
         for point in self.points if points is None else points:
             if not point.attached:
                 self._attach(point)
@@ -181,15 +181,16 @@ class Attachment:
                 self._set_window(point.index, is_open=False)
                 for at in point.placed.site.at:  # entries first: a return without its entry is not counted
                     self._attach_at(point, at)
-                # Only now: the kernel calls us while it attaches where somebody else has a breakpoint.
+                # Open the window last: while attaching, the kernel runs the program where a breakpoint exists
+                # already.
                 self._set_window(point.index, is_open=True)
-        except (NoSuchProcess, Barred):
+        except (NoSuchProcess, AttachDisabled):
             self.detach([point])
             raise
         except InnoscopeError as error:
             self.detach([point])
             point.problem = error.what
-        except BaseException:  # half of a probe must not stay on, whatever it was
+        except BaseException:  # a probe must not stay half attached
             self.detach([point])
             raise
         else:
@@ -197,18 +198,18 @@ class Attachment:
 
     def _attach_at(self, point: Point, at: str) -> None:
         if at == LEAVE and point.placed.site.returns not in self.catalog.safe:
-            raise InnoscopeError(f"{point.name}: an exception may cross it, no return probe goes there")
+            raise InnoscopeError(f"cannot attach a return probe to {point.name}: an exception may cross it")
         program = self._loaded.programs[f"{point.name}_{at}"]
         for spot in point.placed.places:
             probe = _native.Uprobe(
                 program, point.placed.path, spot.offset, self.target.pid, on_return=at == LEAVE
             )
             point.probes.append(probe)
-            if self._barred:  # only now: who barred it may have missed this one
-                raise Barred(f"{point.name}: no probe may be attached")
+            if self._disabled:  # check after appending: whoever disabled us may have missed this probe
+                raise AttachDisabled(f"cannot attach {point.name}: probes are disabled")
 
     def stop_counting(self, point: Point) -> None:
-        """From now on its hits do not count: taking it off takes the kernel a while. Calls that began do."""
+        """Stop counting hits now; detaching takes the kernel a while. Calls in progress are still counted."""
         self._set_window(point.index, is_open=False)
 
     def _set_window(self, index: int, *, is_open: bool) -> None:
@@ -217,46 +218,48 @@ class Attachment:
         self._map("windows").update(struct.pack("=I", index), struct.pack("=QQ", since, is_open))
 
     def detach(self, points: Iterable[Point] | None = None) -> None:
-        """Take these (all) off. Takes some 100 ms: the kernel waits for programs at work.
+        """Detach these probes, by default all. Takes about 100 ms: the kernel waits for running programs.
 
-        If that raises, those that may still be on are still in their points.
+        If it raises, the points still list the probes that may be attached.
         """
         chosen = list(self.points if points is None else points)
         probes = [(point, probe) for point in chosen for probe in reversed(point.probes)]  # returns first
         try:
             _native.detach_all([probe for _, probe in probes])
         except BaseException as error:
-            _LOG.warning("cannot detach probes together: pid=%d error=%r", self.target.pid, error)
+            _LOG.warning(
+                "cannot detach probes together", extra={"pid": self.target.pid, "error": repr(error)}
+            )
             for _, probe in probes:
                 probe.detach()
         for point, probe in probes:
-            with suppress(ValueError):  # another thread has detached it too
+            with suppress(ValueError):  # another thread detached it as well
                 point.probes.remove(probe)
 
-    def bar(self) -> None:
-        """Take everything off, and keep it off until ``unbar``, also while another thread attaches."""
-        self._barred = True
+    def disable(self) -> None:
+        """Detach everything and keep it detached until ``enable``, even if another thread attaches now."""
+        self._disabled = True
         self.detach()
 
-    def unbar(self) -> None:
-        """Allow probes again."""
-        self._barred = False
+    def enable(self) -> None:
+        """Allow attaching again."""
+        self._disabled = False
 
     @property
     def attached(self) -> bool:
-        """Whether any probe is on."""
+        """Return whether any probe is attached."""
         return any(point.attached for point in self.points)
 
     def close(self) -> None:
-        """Take everything off and give up programs and maps."""
+        """Detach everything and close the programs and maps."""
         self.detach()
         self._loaded.close()
 
     def set_thread_kinds(self, kinds: Mapping[int, int]) -> None:
-        """Tell the programs which threads are not the clients' own: tid → index in ``source.THREADS``.
+        """Set the kinds of all threads that are not client threads: tid → index in ``c_source.THREADS``.
 
-        Those of before that are not among them have exited and are deleted. Where the map is full, the rest
-        count as clients, and as dropped.
+        Threads that are no longer listed have exited; their entries are deleted. If the map is full, the
+        remaining threads count as clients and in ``dropped``.
         """
         table = self._map("thread_kinds")
         wanted = {tid: kind for tid, kind in kinds.items() if kind != _USER}
@@ -271,31 +274,30 @@ class Attachment:
             except OSError as error:
                 if error.errno != errno.E2BIG:
                     raise
-                if not self._no_room:
-                    _LOG.warning(
-                        "map full: map=thread_kinds pid=%d entries=%d", self.target.pid, len(self._kinds)
-                    )
-                self._no_room += 1
+                if not self._dropped_kinds:
+                    extra = {"map": "thread_kinds", "pid": self.target.pid, "entries": len(self._kinds)}
+                    _LOG.warning("map full", extra=extra)
+                self._dropped_kinds += 1
             else:
                 self._kinds[tid] = kind
 
     @property
     def known_kinds(self) -> int:
-        """Threads whose kind the programs know."""
+        """Return the number of threads whose kind is in the map."""
         return len(self._kinds)
 
     def dropped(self) -> dict[str, int]:
-        """How often a map was full, for those that grow with the server."""
+        """Return how often each map that grows with the server was full."""
         by_programs = self._map("dropped").array(len(_FILLED_BY_PROGRAMS))
         found = {name: count for name, [count] in zip(_FILLED_BY_PROGRAMS, by_programs, strict=True)}
-        return {"thread_kinds": self._no_room} | {
+        return {"thread_kinds": self._dropped_kinds} | {
             name: count for name, count in found.items() if name in self._maps
         }
 
-    def read(self) -> Reading:
-        """What the maps hold now."""
+    def read(self) -> MapContents:
+        """Read all maps."""
         slots = default_slots()
-        return Reading(
+        return MapContents(
             at=time.monotonic(),
             counters=[value for [value] in self._map("counters").array(slots.counter_count)],
             histograms=self._map("histograms").array(slots.histogram_count),
@@ -304,11 +306,11 @@ class Attachment:
 
     @property
     def calibration_programs(self) -> tuple[int, int]:
-        """Descriptors of the programs for calibration: enter and leave."""
+        """Return the descriptors of the calibration programs: enter and leave."""
         programs = self._loaded.programs
         return programs[f"{CALIBRATION}_{ENTER}"], programs[f"{CALIBRATION}_{LEAVE}"]
 
     def count_in(self, pid: int) -> None:
-        """Let the programs count in this process and no other: the server, or ourselves for calibration."""
+        """Restrict counting to one process: the server, or this process during calibration."""
         self._map("server").update(struct.pack("=I", 0), struct.pack("=Q", pid))
-        self._set_window(len(self.points), is_open=True)  # the calibration's own
+        self._set_window(len(self.points), is_open=True)  # the window of the calibration

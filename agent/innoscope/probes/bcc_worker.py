@@ -1,7 +1,7 @@
-"""The child of ``compiling``: ``python -m innoscope.probes.bcc_worker``, the order on standard input.
+"""Compile BPF programs: the child process of ``build_cache``. It reads a request in JSON from standard input.
 
-The answer on standard output is what ``Compiled.pack`` makes. Where there is none, the last line of standard
-error is the reason, in JSON.
+Run as ``python -m innoscope.probes.bcc_worker``. On success it writes ``Compiled.pack`` to standard output.
+On failure, the last line of standard error is the reason, in JSON.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from typing import Any, Final
 
 from innoscope.probes.object_file import Compiled, Shape
 
-#: struct bpf_insn (linux/bpf.h): opcode, two registers of 4 bits, offset, constant.
+#: struct bpf_insn (linux/bpf.h): opcode, two 4-bit registers, offset, constant.
 _INSTRUCTION: Final = struct.Struct("=BBhi")
-#: BPF_LD | BPF_IMM | BPF_DW with BPF_PSEUDO_MAP_FD: the constant is a map's descriptor.
+#: BPF_LD | BPF_IMM | BPF_DW. With BPF_PSEUDO_MAP_FD the constant is the descriptor of a map.
 _LOAD_CONSTANT: Final = 0x18
 _MAP_DESCRIPTOR: Final = 1
 
 
 def main() -> int:
-    """Compile; what went wrong is told as the last line of standard error."""
-    answer = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # LLVM may print
-    order = json.load(sys.stdin)
+    """Compile the request. After a failure, the last line of standard error is the reason."""
+    output = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # LLVM may print to standard output
+    request = json.load(sys.stdin)
     try:
-        import bcc  # here, since it comes from the distribution and may be missing
+        import bcc  # not at the top: it is a package of the distribution and may be missing
     except ImportError as error:
         return _failed(str(error), "missing")
     try:
-        made = bcc.BPF(text=order["text"], cflags=["-Wno-macro-redefined"])
-        compiled = _collect(made, order["programs"], order["maps"])
+        module = bcc.BPF(text=request["text"], cflags=["-Wno-macro-redefined"])
+        compiled = _collect(module, request["programs"], request["maps"])
     except Exception as error:
         return _failed(str(error), _kind(error))
-    with answer:
-        answer.write(compiled.pack())
+    with output:
+        output.write(compiled.pack())
     return 0
 
 
-def _collect(made: Any, programs: list[str], maps: list[str]) -> Compiled:
-    """The code, in which bcc put the descriptors of maps that it made: they become indexes."""
-    descriptors = {made[name].map_fd: name for name in maps}
-    code = {name: made.dump_func(name.encode()) for name in programs}
+def _collect(module: Any, programs: list[str], maps: list[str]) -> Compiled:
+    """Return the code with indexes of maps instead of the descriptors of the maps that bcc created."""
+    descriptors = {module[name].map_fd: name for name in maps}
+    code = {name: module.dump_func(name.encode()) for name in programs}
     for each in code.values():
         for descriptor in _maps_of(each):
             descriptors.setdefault(descriptor, f"map_{descriptor}")
@@ -74,13 +74,14 @@ def _with_indexes(code: bytes, order: list[int]) -> bytes:
 
 
 def _shape(descriptor: int, name: str) -> Shape:
-    told = dict(re.findall(r"^(\w+):\s*(\w+)$", Path(f"/proc/self/fdinfo/{descriptor}").read_text(), re.M))
-    words = ("map_type", "key_size", "value_size", "max_entries", "map_flags")
-    return Shape(name, *(int(told[word], 0) for word in words))
+    text = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
+    fields = dict(re.findall(r"^(\w+):\s*(\w+)$", text, re.M))
+    names = ("map_type", "key_size", "value_size", "max_entries", "map_flags")
+    return Shape(name, *(int(fields[field], 0) for field in names))
 
 
-def _failed(words: str, kind: str) -> int:
-    print(json.dumps({"error": words, "kind": kind}), file=sys.stderr)
+def _failed(message: str, kind: str) -> int:
+    print(json.dumps({"error": message, "kind": kind}), file=sys.stderr)
     return 1
 
 

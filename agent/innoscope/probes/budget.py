@@ -1,9 +1,8 @@
-"""How much probing may cost, and what to do about it: a pure decision, taken anew every second.
+"""Decide how much of the time each probe may be attached. The decision is pure and repeated each second.
 
-The cost of a probe is its hits times what one was measured to cost on this host. While the sum is within the
-budget everything stays attached. Beyond it the hottest probes share what is left: each gets a duty cycle, the
-share of the time that it is attached, so that the most expensive ones cost the same and the others are not
-touched.
+The cost of a probe is its hits times the cost of one hit, measured on this host. While the sum is within the
+budget, all probes stay attached. Beyond it, the hottest probes get a duty cycle, the share of the time that
+they are attached, so that each of them costs the same; the others stay attached.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Attached for less than this share of the time a probe tells nothing: it is taken off instead.
-LEAST_DUTY = 0.001
-#: A probe on a duty cycle gets more only when this much is to be had, so that it does not swing.
+#: With a smaller duty than this a probe gives no useful rate, so it is detached.
+MIN_DUTY = 0.001
+#: A duty is only increased by at least this factor, to avoid oscillation.
 _SLACK = 1.25
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One probe: hits a second while attached, seconds that each costs the server, the most it may have."""
+    """The load of one probe: hits/s while attached, CPU seconds per hit, the maximum hits/s."""
 
     rate: float
     hit_cost: float
@@ -30,16 +29,16 @@ class Load:
 
     @property
     def cost(self) -> float:
-        """Seconds of CPU a second, were it attached all the time."""
+        """Return the CPU seconds per second if it were attached all the time."""
         return self.rate * self.hit_cost
 
 
 def duties(
     loads: Mapping[str, Load], *, budget: float, cpus: float, now: Mapping[str, float]
 ) -> dict[str, float]:
-    """The share of the time that each probe may be attached: 1 always, 0 taken off.
+    """Return the duty of each probe: 1 always attached, 0 detached.
 
-    ``budget`` is a share of the CPU time of ``cpus`` CPUs; ``now`` has the present duties.
+    ``budget`` is a share of the CPU time of ``cpus`` CPUs. ``now`` has the current duties.
     """
     ceiling = _ceiling([load.cost for load in loads.values()], budget * cpus)
     decided = {}
@@ -50,12 +49,12 @@ def duties(
         before = now.get(name, 1.0)
         if before < duty < 1.0 and duty < before * _SLACK:
             duty = before
-        decided[name] = duty if duty >= LEAST_DUTY else 0.0
+        decided[name] = duty if duty >= MIN_DUTY else 0.0
     return decided
 
 
 def _ceiling(costs: list[float], allowance: float) -> float:
-    """What each probe may cost at most so that all together cost no more than the allowance."""
+    """Return the maximum cost per probe with which the sum stays within the allowance."""
     if sum(costs) <= allowance:
         return float("inf")
     left = allowance

@@ -1,7 +1,8 @@
-"""From C text to code, in a child that bcc and LLVM live and die in; what it made is kept for the next time.
+"""Compile C to BPF code in a child process, and cache the result.
 
-``import bcc`` costs 70 MB and a compile 120 MB, which no daemon should keep, and both take 0.7 s of CPU time,
-which a server whose CPUs are all busy should not pay whenever somebody looks at it.
+``import bcc`` takes 70 MB and a compilation 120 MB, which a daemon must not hold. Both take 0.7 s of CPU
+time, which a busy server should not lose each time that a tool starts. So the child exits after each
+compilation.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-#: A compile takes about a second of CPU time; a loaded host may need many times that.
-_PATIENCE_S: Final = 60.0
-#: A host with many servers is there for them: compilers queue up.
+#: A compilation takes about a second of CPU time; on a loaded host it may take many times longer.
+_TIMEOUT_S: Final = 60.0
+#: On a host with many servers, only one compiler runs at a time.
 _ONE_AT_A_TIME: Final = threading.Lock()
-#: Some texts for each build of a server.
+#: There are a few programs per build of a server.
 _CACHE: Final = Cache("programs", 64)
 
 
@@ -37,63 +38,63 @@ class BccMissing(InnoscopeError):
     exit_code = KernelUnable.exit_code
 
 
-def compiled(text: str, programs: Sequence[str], maps: Sequence[str]) -> Compiled:
-    """The code of these programs, these maps among those they use: from the cache, or compiled now.
+def compile_cached(text: str, programs: Sequence[str], maps: Sequence[str]) -> Compiled:
+    """Return the code of these programs and the maps they use, from the cache if possible.
 
-    Raises BccMissing, NoRights (bcc makes the maps, for which it takes CAP_BPF and CAP_PERFMON, or root) or
-    KernelUnable with the compiler's words.
+    Raises BccMissing, NoRights (bcc creates the maps, which needs CAP_BPF and CAP_PERFMON, or root) or
+    KernelUnable with the compiler's message.
     """
     key = _key(text, programs, maps)
     with _ONE_AT_A_TIME:
-        known = _CACHE.read(key)
-        with contextlib.suppress(ValueError):  # of another version
-            if known is not None:
-                return Compiled.unpack(known)
+        cached = _CACHE.read(key)
+        with contextlib.suppress(ValueError):  # the format of another version
+            if cached is not None:
+                return Compiled.unpack(cached)
         data = _compile(text, programs, maps)
-        made = Compiled.unpack(data)
+        compiled = Compiled.unpack(data)
         _CACHE.write(key, data)
-    return made
+    return compiled
 
 
-def forget(text: str, programs: Sequence[str], maps: Sequence[str]) -> bool:
-    """Remove what is kept of it; whether there was something."""
+def discard(text: str, programs: Sequence[str], maps: Sequence[str]) -> bool:
+    """Remove the cached code. Return whether there was any."""
     return _CACHE.remove(_key(text, programs, maps))
 
 
 def _compile(text: str, programs: Sequence[str], maps: Sequence[str]) -> bytes:
-    order = {"text": text, "programs": list(programs), "maps": list(maps)}
+    request = {"text": text, "programs": list(programs), "maps": list(maps)}
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "innoscope.probes.bcc_worker"],
-            input=json.dumps(order).encode(),
+            input=json.dumps(request).encode(),
             capture_output=True,
-            timeout=_PATIENCE_S,
+            timeout=_TIMEOUT_S,
             env={**os.environ, "BCC_KERNEL_SOURCE": str(_headers())},
             check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise KernelUnable(
-            f"compiling the probes took more than {_PATIENCE_S:.0f} s",
+            f"cannot compile the probes: it took more than {_TIMEOUT_S:.0f} s",
             remedy="try again when the host is less busy",
         ) from error
     if done.returncode != 0:
-        raise _explained(done.stderr.decode(errors="replace").strip().splitlines())
+        raise _error_from(done.stderr.decode(errors="replace").strip().splitlines())
     return done.stdout
 
 
-def _explained(complaints: list[str]) -> InnoscopeError:
-    told: dict[str, Any] = {}
+def _error_from(lines: list[str]) -> InnoscopeError:
+    report: dict[str, Any] = {}
     with contextlib.suppress(ValueError, IndexError):
-        told = json.loads(complaints[-1])
-    kind, words = told.get("kind"), told.get("error", "the compiler ended without a word")
+        report = json.loads(lines[-1])
+    kind, message = report.get("kind"), report.get("error", "the compiler printed no reason")
     if kind == "missing":
         return BccMissing(
-            f"bcc cannot be loaded: {words}", remedy="apt install python3-bpfcc (python3-bcc on RPM systems)"
+            f"cannot load bcc: {message}", remedy="apt install python3-bpfcc (python3-bcc on RPM systems)"
         )
     if kind == "rights":
-        return NoRights(f"no right to load probes: {words}", remedy="run it as root")
-    before = "\n".join(complaints[-6:-1] if told else complaints[-5:])
-    return KernelUnable(f"the probes cannot be compiled: {words}\n{before}", remedy="innoscope doctor")
+        return NoRights(f"cannot load probes: permission denied: {message}", remedy="run it as root")
+    output = "\n".join(lines[-6:-1] if report else lines[-5:])
+    return KernelUnable(f"cannot compile the probes: {message}\n{output}", remedy="innoscope doctor")
 
 
 def _headers() -> Path:
@@ -101,7 +102,7 @@ def _headers() -> Path:
 
 
 def _key(text: str, programs: Sequence[str], maps: Sequence[str]) -> str:
-    """Told apart by what it is made of, and the kernel that bcc asks for features."""
+    """Return the cache key: the inputs, the headers and the kernel, whose features bcc tests."""
     shim = [path.read_text() for path in sorted(_headers().rglob("*.h"))]
     kernel = os.uname()
     return cache_key(text, *programs, *maps, *shim, kernel.release, kernel.machine)

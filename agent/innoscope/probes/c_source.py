@@ -1,4 +1,4 @@
-"""The C text that bcc compiles for one server: constants and accessors from the catalog, then families."""
+"""Generate the C source for one server: constants and accessors from the catalog, then the families."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from innoscope.probes.catalog import Catalog, Probe, Site, Value
 
-#: Kinds of threads as the programs know them: the values of ``flushed_pages_by_thread``'s label.
+#: Kinds of threads in the programs, which are the label values of ``flushed_pages_by_thread``.
 THREADS = ("page_cleaner", "master", "user", "other")
 CALIBRATION = "calibration"
 
 
 def program_text(catalog: Catalog, used: Sequence[tuple[Probe, Site]]) -> str:
-    """For these probes at these sites. Points are numbered in the order given, calibration comes last."""
+    """Return the source for these probes and sites. Points are numbered in this order, calibration last."""
     slots = default_slots()
     parts = [
         "#include <uapi/linux/ptrace.h>",
@@ -36,17 +36,17 @@ def program_text(catalog: Catalog, used: Sequence[tuple[Probe, Site]]) -> str:
 
 
 def _namespace(path: str = "/proc/self/ns/pid") -> Iterable[str]:
-    """Which pid namespace is ours, where it is not the first: in a container, and below a nested systemd."""
-    ours = os.stat(path)  # noqa: PTH116, a link that no path resolves
+    """Yield macros for our pid namespace, unless it is the initial one."""
+    ours = os.stat(path)  # noqa: PTH116, a magic link that pathlib cannot resolve
     if ours.st_ino != FIRST_PID_NAMESPACE:
-        # The kernel's own dev_t: 20 bits of minor number.
+        # In the kernel's dev_t the minor number has 20 bits.
         yield f"#define PID_NAMESPACE_DEVICE {os.major(ours.st_dev) << 20 | os.minor(ours.st_dev)}ULL"
         yield f"#define PID_NAMESPACE {ours.st_ino}ULL"
 
 
 def _constants(slots: Slots) -> Iterable[str]:
     yield f"#define COUNTERS {slots.counter_count}"
-    # One more for the calibration's own observations.
+    # One more for calibration.
     yield f"#define HISTOGRAMS {slots.histogram_count + 1}"
     yield f"#define SLOT_calibration_seconds {slots.histogram_count}"
     for slot in (*slots.counters.values(), *slots.histograms.values()):
@@ -62,27 +62,27 @@ def _points(used: Sequence[tuple[Probe, Site]]) -> Iterable[str]:
     yield f"#define POINTS {len(used) + 1}"
     yield f"#define POINT_{CALIBRATION} {len(used)}"
     present = {probe.name for probe, _ in used}
-    asked = dict.fromkeys(name for probe, _ in used for name in probe.asks)
+    queried = dict.fromkeys(name for probe, _ in used for name in probe.asks)
     for index, (probe, _) in enumerate(used):
         yield f"#define POINT_{probe.name} {index}"
         yield f"#define HAVE_{probe.name}"
-    # A program may ask whether it runs inside a call that is not probed here: never.
-    yield from (f"#define POINT_{name} POINTS" for name in asked if name not in present)
+    # A program may test whether it runs inside a call that is not probed here. POINTS never matches.
+    yield from (f"#define POINT_{name} POINTS" for name in queried if name not in present)
 
 
 def _accessor(probe: Probe, site: Site, name: str, slots: Slots) -> str:
     value = site.values.get(name)
     lines = [f"static inline u64 {probe.name}_{name}(struct pt_regs *ctx)", "{"]
-    lines += _reading(value, _labels(probe, slots)) if value else ["    return NOTHING;"]
+    lines += _value_code(value, _labels(probe, slots)) if value else ["    return NOTHING;"]
     return "\n".join([*lines, "}"])
 
 
-def _reading(value: Value, labels: Sequence[str]) -> Iterable[str]:
+def _value_code(value: Value, labels: Sequence[str]) -> Iterable[str]:
     if value.arg is None and value.result is None:
         yield f"    return {value.number if value.label is None else labels.index(value.label)};"
         return
     register = "PT_REGS_RC(ctx)" if value.arg is None else f"PT_REGS_PARM{value.arg + 1}(ctx)"
-    # The upper bits of a narrow argument or result are whatever was there before.
+    # The upper bits of a narrow argument or result are undefined.
     narrow = f" & {(1 << value.width) - 1:#x}ULL" if value.width < 64 else ""
     if not value.labels:
         yield f"    return {register}{narrow};"
@@ -94,7 +94,7 @@ def _reading(value: Value, labels: Sequence[str]) -> Iterable[str]:
 
 
 def _labels(probe: Probe, slots: Slots) -> Sequence[str]:
-    """The label values of the first metric it feeds that has some."""
+    """Return the label values of the first metric it feeds that has a label."""
     places: dict[str, Slot] = {**slots.counters, **slots.histograms}
     fed = (places[metric].labels for metric in probe.feeds if metric in places)
     return next((labels for labels in fed if labels), ())

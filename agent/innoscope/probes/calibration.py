@@ -1,4 +1,4 @@
-"""What a hit costs on this host: functions of our own, called with and without a probe."""
+"""Measure what a hit costs on this host, by calling our own functions with and without a probe."""
 
 from __future__ import annotations
 
@@ -21,38 +21,36 @@ if TYPE_CHECKING:
     from innoscope.probes.symbol_resolution import Place
     from innoscope.target.model import Target
 
-#: Calls of which the median is taken.
+#: Number of calls; the median is used.
 _CALLS = 201
-#: A busy server loses more than the time of a hit: branch predictors forget, the thread may lose its CPU on
-#: the way back, others spin for what it holds. Measured in pairs with and without probes: 3 to 5 times as
-#: much (docs/performance.md).
-BUSY = 4.0
-
-
-#: Seconds after which a host may have become another: a virtual machine moves while it runs.
+#: A busy server loses more than the duration of a hit: branch predictors are disturbed, the thread may lose
+#: its CPU, other threads spin for its locks. Measured in pairs with and without probes: 3 to 5 times as much
+#: (docs/performance.md).
+BUSY_FACTOR = 4.0
+#: A measurement is valid for so many seconds: a virtual machine may migrate to another host.
 _VALID_S: Final = 86_400
 _CACHE: Final = Cache("hit-costs", 8)
 
 
 class Programs(Protocol):
-    """Programs that are loaded to count in one server."""
+    """Loaded programs that count in one server."""
 
     target: Target
 
     @property
     def calibration_programs(self) -> tuple[int, int]:
-        """Descriptors of the programs for an entry and for a return."""
+        """Return the descriptors of the entry program and the return program."""
 
     def count_in(self, pid: int) -> None:
-        """Count in this process and no other."""
+        """Restrict counting to this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class HitCost:
-    """Nanoseconds that a busy server loses by one hit, with our programs.
+    """Nanoseconds that a busy server loses per hit.
 
-    An entry probe costs ``entry_ns``, or ``stepped_ns`` where the kernel cannot emulate the function's first
-    instruction; a return probe costs ``return_ns`` beside the entry.
+    An entry probe costs ``entry_ns``, or ``stepped_ns`` if the kernel cannot emulate the function's first
+    instruction. A return probe costs ``return_ns`` in addition to the entry.
     """
 
     entry_ns: float
@@ -60,61 +58,62 @@ class HitCost:
     return_ns: float
 
     def of(self, at: Sequence[str], places: Sequence[Place]) -> float:
-        """Seconds for one call of a function probed there; of several places the dearest."""
+        """Return the seconds per call of a function with these probes; the most expensive place counts."""
         entry = self.stepped_ns if any(place.stepped for place in places) else self.entry_ns
-        # A return probe is a breakpoint at the entry as well, shared with an entry probe if there is one.
-        both = self.return_ns if LEAVE in at else 0.0
-        return (entry if ENTER in at or LEAVE in at else 0.0) / 1e9 + both / 1e9
+        # A return probe needs a breakpoint at the entry too, which it shares with an entry probe.
+        on_return = self.return_ns if LEAVE in at else 0.0
+        return (entry if ENTER in at or LEAVE in at else 0.0) / 1e9 + on_return / 1e9
 
 
 def known_cost(attachment: Programs) -> HitCost:
-    """As measured on this host today, by whichever process was the first; raises what ``calibrate`` does."""
+    """Return the cost measured on this host today by any process; else measure it like ``calibrate``."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     key = cache_key(boot, str(int(time.time()) // _VALID_S))
-    if (known := _CACHE.read(key)) is not None:
-        return HitCost(**json.loads(known))
+    if (cached := _CACHE.read(key)) is not None:
+        return HitCost(**json.loads(cached))
     cost = calibrate(attachment)
     _CACHE.write(key, json.dumps(asdict(cost)).encode())
     return cost
 
 
 def calibrate(attachment: Programs) -> HitCost:
-    """Measure with the very programs that were loaded; takes some 50 ms of one CPU.
+    """Measure with the programs that were loaded. Takes about 50 ms of one CPU.
 
-    Raises NoRights (without uprobe links: CAP_SYS_ADMIN), or KernelUnable where our own code cannot be
-    probed.
+    Raises NoRights (without uprobe links: CAP_SYS_ADMIN), or KernelUnable if our own code cannot be probed.
     """
     enter, leave = attachment.calibration_programs
     probes: list[_native.Uprobe] = []
     attachment.count_in(os.getpid())
     try:
         with translating(os.getpid()):
-            plain, plain_stepped = per_call(stepped=False), per_call(stepped=True)
-            probes.append(probe_own(enter, _native.CALIBRATION_FUNCTION_STEPPED, on_return=False))
-            stepped = per_call(stepped=True)
-            probes.append(probe_own(enter, _native.CALIBRATION_FUNCTION, on_return=False))
-            entry = per_call(stepped=False)
-            probes.append(probe_own(leave, _native.CALIBRATION_FUNCTION, on_return=True))
-            both = per_call(stepped=False)
+            plain, plain_stepped = ns_per_call(stepped=False), ns_per_call(stepped=True)
+            probes.append(probe_own_function(enter, _native.CALIBRATION_FUNCTION_STEPPED, on_return=False))
+            stepped = ns_per_call(stepped=True)
+            probes.append(probe_own_function(enter, _native.CALIBRATION_FUNCTION, on_return=False))
+            entry = ns_per_call(stepped=False)
+            probes.append(probe_own_function(leave, _native.CALIBRATION_FUNCTION, on_return=True))
+            both = ns_per_call(stepped=False)
     finally:
         _native.detach_all(probes)
         attachment.count_in(attachment.target.pid)
     return HitCost(
-        entry_ns=BUSY * max(0.0, entry - plain),
-        stepped_ns=BUSY * max(0.0, stepped - plain_stepped),
-        return_ns=BUSY * max(0.0, both - entry),
+        entry_ns=BUSY_FACTOR * max(0.0, entry - plain),
+        stepped_ns=BUSY_FACTOR * max(0.0, stepped - plain_stepped),
+        return_ns=BUSY_FACTOR * max(0.0, both - entry),
     )
 
 
-def per_call(*, stepped: bool) -> float:
-    """Nanoseconds that one call of our own function takes now."""
+def ns_per_call(*, stepped: bool) -> float:
+    """Return the nanoseconds that one call of our own function takes now."""
     return float(_native.calibration_run(_CALLS, stepped=stepped))
 
 
-def probe_own(program: int, function: str, *, on_return: bool) -> _native.Uprobe:
-    """The program at a function of ours. Raises KernelUnable or NativeError."""
+def probe_own_function(program: int, function: str, *, on_return: bool) -> _native.Uprobe:
+    """Attach the program to one of our own functions. Raises KernelUnable or NativeError."""
     file = _native.CodeFile(os.getpid(), "_native.")
     offset = next((offset for name, _, _, offset, _ in file.functions([function]) if name == function), None)
     if offset is None:
-        raise KernelUnable(f"{file.shown_path} has no {function}", remedy="make setup")
+        raise KernelUnable(
+            f"cannot calibrate probes: {file.shown_path} has no {function}", remedy="make setup"
+        )
     return _native.Uprobe(program, file.path, offset, os.getpid(), on_return=on_return)

@@ -1,4 +1,4 @@
-"""The one right that the sensor's unit does not give: CAP_SYS_ADMIN, for uprobes by perf events."""
+"""Explain a missing CAP_SYS_ADMIN: uprobes by perf events need it, and the sensor's unit lacks it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from innoscope import _native
 from innoscope.common.errors import NoRights
 
-#: The drop-in as the packages bring it, and where it takes effect.
+#: The drop-in file in the packages, and the path where it takes effect.
 EXAMPLE: Final = Path("/usr/share/innoscope/systemd/sys-admin.conf")
 DROP_IN: Final = Path("/etc/systemd/system/innoscope-sensor.service.d/sys-admin.conf")
 REMEDY: Final = (
@@ -17,8 +17,8 @@ REMEDY: Final = (
 )
 
 
-def explained(error: NoRights) -> NoRights:
-    """Return why attaching failed: by the lack of uprobe links, where this kernel has none."""
+def explain(error: NoRights) -> NoRights:
+    """Return an error that names the missing uprobe links if this kernel has none, else the same error."""
     works, why = _native.probe_uprobe_links()
     if works:
         return error

@@ -1,4 +1,4 @@
-"""Keeps the cost of an attachment's probes within the budget, and its counts honest while it does."""
+"""Keep the cost of an attachment's probes within the budget, and extrapolate the counts accordingly."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ from innoscope.probes.state import State
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from innoscope.probes.attachment import Attachment, Reading
+    from innoscope.probes.attachment import Attachment, MapContents
     from innoscope.probes.calibration import HitCost
 
 _LOG = logging.getLogger(__name__)
 
-#: A share of the CPU time that the server may use.
+#: The default budget, a share of the CPU time that the server may use.
 DEFAULT_BUDGET = 0.01
 _TICK_S = 1.0
-#: The first look at what everything costs comes early: a hot function must not stay probed for a second.
+#: The first decision comes early: a hot function must not stay probed for a second.
 _FIRST_TICK_S = 0.1
-#: Less time than this says nothing about a rate.
+#: Seconds below which a rate is meaningless.
 _ENOUGH_S = 0.05
-#: What is left of a rate at the next one, in what is reckoned with.
+#: Share of the expected rate that remains at the next tick.
 _MEMORY = 0.85
-#: How long a probe on a duty cycle counts at a time, at least, and the least time of a cycle: putting
-#: one on and taking it off costs the server too.
+#: The minimum length of a window, in which a probe on a duty cycle counts, and of a whole cycle: attaching
+#: and detaching cost the server something too.
 _WINDOW_S = 0.1
 _CYCLE_S = 4.0
-#: What we leave the kernel to take one off beyond what it took the last time.
+#: Minimum detached time per cycle, in addition to the duration of the last detaching.
 _SPARE_S = 0.2
-#: Hardly off is on: the pause would be shorter than taking it off takes.
-_MOST_DUTY = 0.95
-#: A probe that was taken off is tried again for one window after so long, and one that was refused.
+#: A higher duty leaves a pause shorter than detaching takes.
+_MAX_DUTY = 0.95
+#: A detached or refused probe is tried again for one window after so many seconds.
 _RETRY_S = 60.0
-#: The thread ticks each second and never waits so long: it hangs in the kernel, or is gone.
+#: The thread ticks each second. Without a tick for so many seconds it hangs in the kernel or has died.
 OVERDUE_S = 5.0
-#: How long an end waits for the thread.
+#: Seconds that ``close`` and ``stop`` wait for the thread.
 _JOIN_S = 5.0
 
 
 class Governor:
-    """Owns an attachment: puts its probes on, and off again where they cost too much. Thread-safe.
+    """Owns an attachment: attaches its probes, and detaches those that cost too much. Thread-safe.
 
-    It fails safe: whatever it raises takes everything off, ``failures`` say why, and it tries again later. So
-    does a tick that is overdue: ``probes.guard`` compares ``beat_at``, when the thread was last at work, with
-    the clock.
+    It fails safe: any exception detaches everything, is recorded in ``failures``, and leads to a retry later.
+    An overdue tick does the same: ``probes.guard`` compares ``beat_at``, when the thread last ran, with the
+    clock.
     """
 
     def __init__(self, attachment: Attachment, cost: HitCost, *, budget: float = DEFAULT_BUDGET) -> None:
@@ -62,37 +62,37 @@ class Governor:
         self.cost = cost
         self.budget = budget
         self.totals = Totals()
-        self.overhead = 0.0  # share of the server's CPUs, over the last tick
-        self.cpus = usable_cpus(attachment.target.pid)  # that the server may use
+        self.overhead = 0.0  # share of the server's CPUs, during the last tick
+        self.cpus = usable_cpus(attachment.target.pid)
         self._states = {
             point.name: State(point, cost.of(point.placed.site.at, point.placed.places))
             for point in attachment.points
         }
-        self.decisions = 0  # how often it was decided what may stay
+        self.decisions = 0  # number of ticks that decided about duties
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._last_tick = self._stopped_at = time.monotonic()
-        self._spent = 0.0  # seconds, since then
+        self._spent = 0.0  # CPU seconds since the last tick
         self._thread: threading.Thread | None = None
-        self.beat_at = self._last_tick  # when the thread was last seen at work, monotonic
+        self.beat_at = self._last_tick  # when the thread last ran, monotonic
         self.failures = Failures()
 
     def start(self) -> None:
-        """Attach everything and begin to watch what it costs; after ``stop`` it goes on where it was."""
+        """Attach everything and start watching the cost. After ``stop`` it continues with the same state."""
         self._stop.clear()
         try:
             self._resume()
-            self._begin_watch()
+            self._start_thread()
             guard.watch(self)
-        except BaseException:  # what nobody governs must not stay on
+        except BaseException:  # probes without a governor must not stay attached
             self._stop.set()
-            guard.forget(self)
-            self.attachment.bar()
+            guard.unwatch(self)
+            self.attachment.disable()
             raise
 
     def _resume(self) -> None:
-        self.failures.clear()  # first: the guard bars what is attached after a failure
-        self.attachment.unbar()
+        self.failures.clear()  # first: after a failure the guard detaches what is attached
+        self.attachment.enable()
         with self._lock:
             paused = time.monotonic() - self._stopped_at
             for state in self._states.values():
@@ -101,43 +101,43 @@ class Governor:
                     self._switch_on(state)
             self._last_tick, self._spent = time.monotonic(), 0.0
 
-    def _begin_watch(self) -> None:
+    def _start_thread(self) -> None:
         self.beat_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="governor", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Take everything off, and keep programs, counts, rates and duty cycles for another ``start``."""
-        self._end_watch()
+        """Detach everything; keep programs, counts, rates and duties for another ``start``."""
+        self._stop_thread()
         try:
             with self._lock:
-                attached = [state for state in self._states.values() if state.on_since is not None]
+                attached = [state for state in self._states.values() if state.attached_since is not None]
                 for state in attached:
                     self._end_window(state)
         finally:
-            self.attachment.bar()
+            self.attachment.disable()
         with self._lock:
             self._stopped_at = time.monotonic()
             for state in attached:
-                state.attached_s += max(0.0, self._stopped_at - (state.on_since or self._stopped_at))
-                state.on_since = None
+                state.attached_s += max(0.0, self._stopped_at - (state.attached_since or self._stopped_at))
+                state.attached_since = None
             self._account(self.attachment.read(), self._stopped_at)
 
     def close(self) -> None:
-        """Take everything off for good."""
+        """Detach everything and end the governor."""
         self._stop.set()
         try:
-            self.attachment.bar()  # first: the thread may hang
+            self.attachment.disable()  # first: the thread may hang
         finally:
-            if self._end_watch():
+            if self._stop_thread():
                 self.attachment.close()
-            else:  # its descriptors are still in use: they end with the process
-                _LOG.error("governor hangs, probes are off: pid=%d", self.attachment.target.pid)
+            else:  # its descriptors are still in use; the exit of the process closes them
+                _LOG.error("governor hangs, probes detached", extra={"pid": self.attachment.target.pid})
 
-    def _end_watch(self) -> bool:
-        """Whether the thread has ended."""
+    def _stop_thread(self) -> bool:
+        """Stop the thread. Return whether it has ended."""
         self._stop.set()
-        guard.forget(self)
+        guard.unwatch(self)
         if self._thread is not None:
             self._thread.join(_JOIN_S)
             if self._thread.is_alive():
@@ -147,29 +147,30 @@ class Governor:
 
     @property
     def alive(self) -> bool:
-        """Whether its thread runs."""
+        """Return whether the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     def check(self, now: float) -> bool:
-        """Whether everything must come off now. For the guard, so it takes no lock: the thread may have it.
+        """Return whether everything must be detached now.
 
-        A thread that is gone begins again, with the pause after a failure.
+        Restarts a dead thread, which begins with the pause after a failure. The guard calls this. It takes no
+        lock, because the thread may hang while it holds one.
         """
         if self._stop.is_set():
             return False
         if self.failures.why is None and now - self.beat_at > OVERDUE_S:
-            self._tell_failure(f"no tick for {now - self.beat_at:.0f} s", temporary=True)
+            self._record_failure(f"no tick for {now - self.beat_at:.0f} s", temporary=True)
         if not self.alive:
-            self._begin_watch()
+            self._start_thread()
         return self.failures.why is not None and self.attachment.attached
 
     def refresh(self) -> None:
-        """Add up what is new now; for a reader that wants the present and not the last tick."""
+        """Update the totals now, for a reader that needs newer numbers than those of the last tick."""
         with self._lock:
             self._account(self.attachment.read(), time.monotonic())
 
     def report(self) -> list[ProbeReport]:
-        """All probes of the chosen families, attached or not."""
+        """Return a report of each probe of the chosen families, attached or not."""
         with self._lock:
             reports = [
                 report_of(state, budget=self.budget, cpus=self.cpus, failures=self.failures)
@@ -186,7 +187,7 @@ class Governor:
         return reports
 
     def _run(self) -> None:
-        """Govern until the end, with pauses after failures in which everything is off."""
+        """Govern until stopped. After a failure, pause with everything detached."""
         while not self._stop.is_set():
             try:
                 if self.failures.why is not None:
@@ -195,49 +196,49 @@ class Governor:
                     self.beat_at = time.monotonic()
                     self._resume()
                 self._govern()
-            except BaseException as error:  # a panic of the core too: what nobody governs must not stay on
+            except BaseException as error:  # also a panic of the core: no probe may stay attached without us
                 self._fail(error)
 
     def _govern(self) -> None:
-        """Return when it is to end, or the guard has taken everything off."""
+        """Return when stopped, or when the guard has detached everything."""
         tick_at = time.monotonic() + _FIRST_TICK_S
         while not self._stop.wait(max(0.0, min(tick_at, self._next_switch()) - time.monotonic())):
             if self.failures.why is not None:
-                self._forget_windows()
+                self._reset_windows()
                 return
-            guard.revive()
+            guard.ensure_running()
             now = self.beat_at = time.monotonic()
             with self._lock:
                 ending = self._switch(now)
                 if now >= tick_at:
                     ending += self._tick(now)
                     tick_at = now + _TICK_S
-            self._take_off(ending)
+            self._detach(ending)
 
     def _fail(self, error: BaseException) -> None:
-        """Everything off, and only then what there is to say."""
+        """Detach everything first, then record the failure."""
         try:
-            self.attachment.bar()
-        except BaseException as second:  # the guard tries again
-            _LOG.critical("cannot detach probes: pid=%d error=%r", self.attachment.target.pid, second)
+            self.attachment.disable()
+        except BaseException as second:  # the guard retries
+            extra = {"pid": self.attachment.target.pid, "error": repr(second)}
+            _LOG.critical("cannot detach probes", extra=extra)
         if self.failures.why is None:
-            self._tell_failure(
+            self._record_failure(
                 f"{type(error).__name__}: {error}", temporary=not isinstance(error, NoSuchProcess)
             )
-        self._forget_windows()
+        self._reset_windows()
 
-    def _tell_failure(self, why: str, *, temporary: bool) -> None:
+    def _record_failure(self, why: str, *, temporary: bool) -> None:
         self.failures.add(why, temporary=temporary)
         self.overhead = 0.0
-        _LOG.error(
-            "governor failed, all probes off: pid=%d reason=%s", self.attachment.target.pid, self.failures
-        )
+        extra = {"pid": self.attachment.target.pid, "reason": str(self.failures)}
+        _LOG.error("governor failed, probes detached", extra=extra)
 
-    def _forget_windows(self) -> None:
+    def _reset_windows(self) -> None:
         with self._lock:
             self._stopped_at = time.monotonic()
             for state in self._states.values():
-                state.on_since = None
+                state.attached_since = None
 
     def _next_switch(self) -> float:
         cycled = [
@@ -246,12 +247,12 @@ class Governor:
         return min(cycled, default=float("inf"))
 
     def _switch(self, now: float) -> list[State]:
-        """Duty cycles: puts on what is due, and says what is to come off."""
+        """Advance the duty cycles: attach what is due, and return the probes to detach."""
         ending = []
         for state in self._states.values():
             if state.duty >= 1 or state.point.problem or now < state.switch_at:
                 continue
-            if state.on_since is None:
+            if state.attached_since is None:
                 self._switch_on(state)
                 self._begin_window(state, due=state.switch_at)
             else:
@@ -261,47 +262,47 @@ class Governor:
     def _switch_on(self, state: State) -> None:
         self.beat_at = time.monotonic()
         self.attachment.attach([state.point])
-        state.on_since = time.monotonic() if state.point.attached else None
+        state.attached_since = time.monotonic() if state.point.attached else None
 
     def _begin_window(self, state: State, due: float | None = None) -> None:
-        """As long as the cycle's duty allows, together with the time that it takes to be taken off.
+        """Begin a window. The window and the detaching after it together take the cycle's duty.
 
-        On a busy host it begins later than it was ``due``: its hits stand for that time too.
+        On a busy host the window begins later than ``due``. Its hits are extrapolated to the delay too.
         """
-        state.begun = time.monotonic()
-        self._account(self.attachment.read(), state.begun)  # what came before has another scale
+        state.window_start = time.monotonic()
+        self._account(self.attachment.read(), state.window_start)  # earlier hits have another scale
         if state.duty <= 0:
-            state.scale, state.pause, state.switch_at = 1.0, 0.0, state.begun + _WINDOW_S
+            state.scale, state.pause, state.switch_at = 1.0, 0.0, state.window_start + _WINDOW_S
             return
-        duty = min(state.duty, _MOST_DUTY)
-        spared = max(_CYCLE_S * duty, _SPARE_S * duty / (1 - duty))
-        window = max(_WINDOW_S, spared - state.off_s)
-        state.pause = (window + state.off_s) / duty / window - 1
-        late = 0.0 if due is None else max(0.0, state.begun - due)
+        duty = min(state.duty, _MAX_DUTY)
+        attached_s = max(_CYCLE_S * duty, _SPARE_S * duty / (1 - duty))
+        window = max(_WINDOW_S, attached_s - state.detach_s)
+        state.pause = (window + state.detach_s) / duty / window - 1
+        late = 0.0 if due is None else max(0.0, state.window_start - due)
         state.scale = 1 + state.pause + late / window
-        state.switch_at = state.begun + window
+        state.switch_at = state.window_start + window
 
     def _end_window(self, state: State) -> State:
-        """It stops to count at once. Its next window begins so much later as this one's scale says."""
+        """Stop counting at once. Schedule the next window so that the pause matches this window's scale."""
         now = time.monotonic()
         self.attachment.stop_counting(state.point)
-        pause = (now - state.begun) * state.pause if state.duty > 0 else _RETRY_S
+        pause = (now - state.window_start) * state.pause if state.duty > 0 else _RETRY_S
         state.switch_at = now + min(pause, _RETRY_S)
         return state
 
-    def _take_off(self, states: list[State]) -> None:
-        """Not under the lock: the kernel takes its time, and readers want the others' numbers."""
+    def _detach(self, states: list[State]) -> None:
+        """Detach probes, without the lock: the kernel is slow, and readers want the others' numbers."""
         for state in states:
             began = self.beat_at = time.monotonic()
             self.attachment.detach([state.point])
             with self._lock:
-                state.off_s = time.monotonic() - began
-                if state.on_since is not None:
-                    state.attached_s += time.monotonic() - state.on_since
-                state.on_since = None
+                state.detach_s = time.monotonic() - began
+                if state.attached_since is not None:
+                    state.attached_s += time.monotonic() - state.attached_since
+                state.attached_since = None
 
     def _retry_refused(self, now: float) -> None:
-        """What the kernel had no memory or descriptor for may find some now."""
+        """Retry probes that the kernel refused, for example for lack of memory or descriptors."""
         for state in self._states.values():
             if state.point.problem and now >= state.switch_at:
                 state.switch_at = now + _RETRY_S
@@ -322,53 +323,57 @@ class Governor:
         return [state for state in changed if self._decide(state, decided[state.point.name])]
 
     def _decide(self, state: State, duty: float) -> bool:
-        """Whether it is to come off."""
-        _LOG.log(
-            logging.INFO if 1 in (duty, state.duty) or 0 in (duty, state.duty) else logging.DEBUG,
-            "probe %s of process %d: %.0f hits a second; attached %.1f %% of the time, before %.1f %%",
-            state.point.name, self.attachment.target.pid, state.rate, 100 * duty, 100 * state.duty,
-        )  # fmt: skip
+        """Apply a new duty. Return whether the probe must be detached."""
+        level = logging.INFO if 1 in (duty, state.duty) or 0 in (duty, state.duty) else logging.DEBUG
+        extra = {
+            "probe": state.point.name,
+            "pid": self.attachment.target.pid,
+            "hits_per_s": round(state.rate),
+            "duty": round(duty, 3),
+            "duty_before": round(state.duty, 3),
+        }
+        _LOG.log(level, "duty of probe changed", extra=extra)
         always, state.duty = state.duty >= 1, duty
         if duty >= 1:
-            if state.on_since is None:
+            if state.attached_since is None:
                 self._switch_on(state)
             state.scale = 1.0
         elif always and duty > 0:
-            # Its first window begins now, so that what comes in the pause after it is counted for.
+            # The first window begins now, so that hits in the pause after it are extrapolated.
             self._begin_window(state)
-        if duty > 0 or state.on_since is None:
+        if duty > 0 or state.attached_since is None:
             return False
         self._end_window(state)
         return True
 
-    def _account(self, reading: Reading, now: float) -> None:
-        """Hits, cost and counts since the last time."""
+    def _account(self, contents: MapContents, now: float) -> None:
+        """Add hits, cost and counts since the last call."""
         for state in self._states.values():
-            self._spent += self._account_one(state, reading.hits[state.point.index], now)
+            self._spent += self._account_one(state, contents.hits[state.point.index], now)
         if (elapsed := now - self._last_tick) >= _TICK_S / 2:
             self.overhead = self._spent / elapsed / self.cpus
             self._last_tick, self._spent = now, 0.0
-        self.totals.add(reading, self._scales(self._states.values()))
+        self.totals.add(contents, self._scales(self._states.values()))
 
     def _account_one(self, state: State, hits: int, now: float) -> float:
-        if state.on_since is not None:
-            state.attached_s += now - state.on_since
-            state.on_since = now
-        fresh = hits - state.hits
+        if state.attached_since is not None:
+            state.attached_s += now - state.attached_since
+            state.attached_since = now
+        new_hits = hits - state.hits
         state.hits = hits
-        state.fresh += fresh
+        state.new_hits += new_hits
         if state.attached_s >= _ENOUGH_S:
-            state.rate = state.fresh / state.attached_s
-            # A window that happens to be quiet is no reason to let go.
+            state.rate = state.new_hits / state.attached_s
+            # One quiet window is no reason to raise the duty.
             state.expected = max(state.rate, _MEMORY * state.expected)
-            state.attached_s, state.fresh = 0.0, 0
-        spent = fresh * state.hit_cost
+            state.attached_s, state.new_hits = 0.0, 0
+        spent = new_hits * state.hit_cost
         state.cost_s += spent
         return spent
 
     @staticmethod
     def _scales(states: Iterable[State]) -> dict[str, float]:
-        """For metrics fed by a probe on a duty cycle: seen times this is what there was."""
+        """Return the extrapolation factor of each metric that is fed by a probe on a duty cycle."""
         scales: dict[str, float] = {}
         for state in states:
             if state.scale > 1:
@@ -378,7 +383,7 @@ class Governor:
 
 
 def usable_cpus(pid: int) -> float:
-    """CPUs that the process may use (its affinity)."""
+    """Return the number of CPUs that the process may use, by its affinity."""
     try:
         return float(len(os.sched_getaffinity(pid)))
     except OSError:

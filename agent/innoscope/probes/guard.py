@@ -1,4 +1,4 @@
-"""Takes off the probes of a governor that failed to, or does not tick: one thread for all of this process."""
+"""Detach the probes of a governor that failed or hangs: one watchdog thread for the whole process."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from typing import Final, Protocol
 _LOG = logging.getLogger(__name__)
 
 PERIOD_S: Final = 0.5
-#: The kernel takes off what a process that ends has on. So we end if it is not to be had in another way.
-_MOST_FAILURES: Final = 3
+#: The kernel detaches what an exited process had attached. So abort if detaching fails this often.
+_MAX_FAILURES: Final = 3
 
 
 class Attached(Protocol):
-    """What a governor has attached."""
+    """The probes of a governor."""
 
-    def bar(self) -> None:
-        """Take everything off and keep it off."""
+    def disable(self) -> None:
+        """Detach everything and keep it detached."""
 
 
 class Governor(Protocol):
-    """Who is watched."""
+    """A governor that is watched."""
 
     @property
     def attachment(self) -> Attached:
-        """What it governs."""
+        """Return what it governs."""
 
     def check(self, now: float) -> bool:
-        """Whether everything must come off."""
+        """Return whether everything must be detached."""
 
 
 class Guard:
-    """``beat_at`` says when its thread was last at work. It takes no lock that a governor may have."""
+    """The watchdog. ``beat_at`` is when its thread last ran. It takes no lock that a governor may hold."""
 
     def __init__(self) -> None:
         self.beat_at = time.monotonic()
@@ -42,25 +42,25 @@ class Guard:
         self._thread: threading.Thread | None = None
         self._watched: dict[int, Governor] = {}  # by id()
         self._failures: dict[int, int] = {}
-        self._barring: dict[int, threading.Thread] = {}
+        self._detaching: dict[int, threading.Thread] = {}
 
     def watch(self, governor: Governor) -> None:
-        """Look after it from now on."""
+        """Watch a governor from now on."""
         with self._lock:
             self._watched[id(governor)] = governor
-        self.revive()
+        self.ensure_running()
 
-    def revive(self) -> None:
+    def ensure_running(self) -> None:
         """Start the thread unless it is alive. Governors call this at each tick."""
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="guard", daemon=True)
                 self._thread.start()
 
-    def forget(self, governor: Governor) -> None:
-        """It ends, and takes its probes off by itself."""
+    def unwatch(self, governor: Governor) -> None:
+        """Stop watching a governor. It detaches its probes itself."""
         with self._lock:
-            for known in (self._watched, self._failures, self._barring):
+            for known in (self._watched, self._failures, self._detaching):
                 known.pop(id(governor), None)
 
     def _run(self) -> None:
@@ -72,30 +72,31 @@ class Guard:
             for key, governor in watched:
                 try:
                     if governor.check(time.monotonic()):
-                        self._take_off(key, governor)
-                except BaseException as error:  # a panic of the core too: the others must be looked after
-                    _LOG.critical("guard of probes failed: error=%r", error)
+                        self._start_detaching(key, governor)
+                except BaseException as error:  # also a panic of the core: others must be watched
+                    _LOG.critical("guard of probes failed", extra={"error": repr(error)})
 
-    def _take_off(self, key: int, governor: Governor) -> None:
-        """On a thread of its own: the kernel may hold it for long, and the others must be looked after."""
-        before = self._barring.get(key)
+    def _start_detaching(self, key: int, governor: Governor) -> None:
+        """Detach on a thread of its own: the kernel may block it for long, and others must be watched."""
+        before = self._detaching.get(key)
         if before is not None and before.is_alive():
             return
-        bar = threading.Thread(target=self._bar, args=(key, governor), name="detach", daemon=True)
+        thread = threading.Thread(target=self._detach, args=(key, governor), name="detach", daemon=True)
         try:
-            bar.start()
-        except RuntimeError:  # the host has no room for a thread
-            self._bar(key, governor)
+            thread.start()
+        except RuntimeError:  # the limit of threads is reached
+            self._detach(key, governor)
         else:
-            self._barring[key] = bar
+            self._detaching[key] = thread
 
-    def _bar(self, key: int, governor: Governor) -> None:
+    def _detach(self, key: int, governor: Governor) -> None:
         try:
-            governor.attachment.bar()
+            governor.attachment.disable()
         except BaseException as error:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
-            _LOG.critical("cannot detach probes: failures=%d error=%r", failures, error)
-            if failures >= _MOST_FAILURES:
+            extra = {"failures": failures, "error": repr(error)}
+            _LOG.critical("cannot detach probes", extra=extra)
+            if failures >= _MAX_FAILURES:
                 signal.raise_signal(signal.SIGABRT)
         else:
             self._failures.pop(key, None)
@@ -103,5 +104,5 @@ class Guard:
 
 _GUARD: Final = Guard()
 watch = _GUARD.watch
-revive = _GUARD.revive
-forget = _GUARD.forget
+ensure_running = _GUARD.ensure_running
+unwatch = _GUARD.unwatch

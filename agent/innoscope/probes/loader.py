@@ -1,4 +1,4 @@
-"""Code into the kernel: descriptors of programs and maps, which live as long as somebody has them open."""
+"""Load BPF programs and maps into the kernel. They exist as long as their descriptors are open."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Loaded:
-    """Descriptors by name; ours to close."""
+    """Open descriptors by name. The owner must call ``close``."""
 
     programs: dict[str, int] = field(default_factory=dict)
     maps: dict[str, int] = field(default_factory=dict)
 
     def close(self) -> None:
-        """Give up the programs and maps."""
+        """Close the programs and maps."""
         for descriptors in (self.programs, self.maps):
             while descriptors:
                 os.close(descriptors.popitem()[1])
 
 
 def compile_and_load(text: str, programs: Sequence[str], maps: Sequence[str]) -> Loaded:
-    """Compile, unless that was done before, and load these programs (as uprobe programs) and all their maps.
+    """Compile these programs, unless they are cached, and load them as uprobe programs with all their maps.
 
-    Raises BccMissing, NoRights (CAP_BPF and CAP_PERFMON, or root) or KernelUnable with the compiler's or
-    verifier's words.
+    Raises BccMissing, NoRights (CAP_BPF and CAP_PERFMON, or root) or KernelUnable with the message of the
+    compiler or verifier.
     """
     try:
-        return load(build_cache.compiled(text, programs, maps))
+        return load(build_cache.compile_cached(text, programs, maps))
     except KernelUnable:
-        if not build_cache.forget(text, programs, maps):
+        if not build_cache.discard(text, programs, maps):
             raise
-        return load(build_cache.compiled(text, programs, maps))  # what was kept may be of another compiler
+        return load(build_cache.compile_cached(text, programs, maps))  # the cached code may be outdated
 
 
 def load(compiled: Compiled) -> Loaded:
-    """All of it. Raises NoRights or KernelUnable."""
+    """Load compiled programs and their maps. Raises NoRights or KernelUnable."""
     loaded = Loaded()
     try:
         for one in compiled.maps:
@@ -57,14 +57,14 @@ def load(compiled: Compiled) -> Loaded:
             loaded.programs[name] = _native.load_uprobe_program(name, code, maps)
     except _native.NativeError as error:
         loaded.close()
-        raise _explained(*error.args) from error
+        raise _explain(*error.args) from error
     except BaseException:
         loaded.close()
         raise
     return loaded
 
 
-def _explained(kind: str, detail: str) -> InnoscopeError:
+def _explain(kind: str, detail: str) -> InnoscopeError:
     if kind == "rights":
-        return NoRights(f"no right to load probes: {detail}", remedy="run it as root")
-    return KernelUnable(f"the probes cannot be loaded: {detail}", remedy="innoscope doctor")
+        return NoRights(f"cannot load probes: permission denied: {detail}", remedy="run it as root")
+    return KernelUnable(f"cannot load the probes: {detail}", remedy="innoscope doctor")

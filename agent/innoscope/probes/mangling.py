@@ -1,4 +1,4 @@
-"""From the names in the catalog to the names in a symbol table."""
+"""Match function names of the catalog with names in a symbol table."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: What compilers append to copies of a function. ``.cold`` is a piece of one, never an entry.
+#: Suffixes of copies of a function. ``.cold`` is part of a function, never its entry.
 _COPY: Final = re.compile(r"(?:\.(?:isra|constprop|part|lto_priv)\.\d+)*")
-#: What is behind the mangled name: parameters, and that.
+#: The rest of a mangled symbol after its name: parameters, then suffixes of copies.
 _PARAMETERS: Final = re.compile(r"[^.]*" + _COPY.pattern)
 
 
-def beginnings(function: str) -> list[str]:
-    """How the symbols of a C or C++ function begin, given its qualified name (``buf_page_t::flush``)."""
+def symbol_prefixes(function: str) -> list[str]:
+    """Return the prefixes of a function's symbols, given its qualified name (``buf_page_t::flush``)."""
     parts = function.split("::")
     if len(parts) == 1:
         length = len(function)
         return [function, f"_Z{length}{function}", f"_ZL{length}{function}"]
     nested = "".join(f"{len(part)}{part}" for part in parts)
-    # The last of several parts may be a static function of a class or namespace (L before its length).
+    # The last part may be a static function of a class or namespace (L before its length).
     local = "".join(f"{len(part)}{part}" for part in parts[:-1]) + f"L{len(parts[-1])}{parts[-1]}"
     return [f"_ZN{nested}E", f"_ZNK{nested}E", f"_ZN{local}E"]
 
 
-def is_of(symbol: str, functions: Iterable[str]) -> bool:
-    """Whether it is one of all symbols of these functions, copies included."""
-    return any(_is_behind(symbol, text) for function in functions for text in beginnings(function))
+def is_symbol_of(symbol: str, functions: Iterable[str]) -> bool:
+    """Return whether the symbol belongs to one of these functions, copies included."""
+    return any(_has_prefix(symbol, prefix) for function in functions for prefix in symbol_prefixes(function))
 
 
-def _is_behind(symbol: str, beginning: str) -> bool:
-    rest = _PARAMETERS if beginning.startswith("_Z") else _COPY
-    return symbol.startswith(beginning) and rest.fullmatch(symbol, len(beginning)) is not None
+def _has_prefix(symbol: str, prefix: str) -> bool:
+    rest = _PARAMETERS if prefix.startswith("_Z") else _COPY
+    return symbol.startswith(prefix) and rest.fullmatch(symbol, len(prefix)) is not None
 
 
 def is_copy(symbol: str, symbols: Iterable[str]) -> bool:
-    """Whether it is one of these very symbols or a copy of one."""
+    """Return whether the symbol is one of these symbols or a copy of one."""
     return any(symbol.startswith(one) and _COPY.fullmatch(symbol, len(one)) for one in symbols)
 
 
 def is_partial(symbol: str) -> bool:
-    """Whether the copy's arguments are not those of the source: .isra changes them, .part is a slow half."""
+    """Return whether the copy's arguments differ from the source: .isra changes them, .part is a fragment."""
     return ".isra." in symbol or ".part." in symbol

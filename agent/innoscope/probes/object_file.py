@@ -1,4 +1,4 @@
-"""What the compiler makes of a C text: code and the maps it uses, as bytes that can be kept."""
+"""Compiled BPF code with its maps, and its serialisation."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Of the bytes; another number is of another Innoscope.
+#: Version of the serialised format.
 _FORMAT: Final = 1
 #: A hundred programs take 200 KB.
-_MOST_BYTES: Final = 32 << 20
+_MAX_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A map as /proc/self/fdinfo tells it: ``kind`` is of enum bpf_map_type, sizes are in bytes."""
+    """A map as described in /proc/self/fdinfo: ``kind`` is an enum bpf_map_type, sizes are in bytes."""
 
     name: str
     kind: int
@@ -31,13 +31,13 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """``programs`` has struct bpf_insn after struct bpf_insn; a map is an index in ``maps`` there."""
+    """``programs`` are arrays of struct bpf_insn, in which a map is referred to by its index in ``maps``."""
 
     programs: Mapping[str, bytes]
     maps: tuple[Shape, ...]
 
     def pack(self) -> bytes:
-        """As bytes for ``unpack``."""
+        """Serialise it for ``unpack``."""
         record = {
             "format": _FORMAT,
             "programs": {name: base64.b64encode(code).decode() for name, code in self.programs.items()},
@@ -47,11 +47,11 @@ class Compiled:
 
     @classmethod
     def unpack(cls, data: bytes) -> Compiled:
-        """Raises ValueError for what ``pack`` of this version did not make."""
+        """Parse the output of ``pack``. Raises ValueError for malformed data or another version."""
         try:
-            record: dict[str, Any] = json.loads(zlib.decompressobj().decompress(data, _MOST_BYTES))
+            record: dict[str, Any] = json.loads(zlib.decompressobj().decompress(data, _MAX_BYTES))
             if record["format"] != _FORMAT:
-                raise ValueError("of another version")
+                raise ValueError("another format version")
             programs = {name: base64.b64decode(code) for name, code in record["programs"].items()}
             return cls(programs, tuple(Shape(**shape) for shape in record["maps"]))
         except (zlib.error, KeyError, TypeError, AttributeError) as error:

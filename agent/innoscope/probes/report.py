@@ -1,4 +1,4 @@
-"""What a person is told of one probe."""
+"""Describe one probe to the user."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)  # not frozen: a scrape makes thirty for each server
 class ProbeReport:
-    """One probe for a person: ``reason`` says why it is not attached, ``note`` what its numbers leave out."""
+    """The status of one probe. ``reason``: why it is not attached. ``note``: what its numbers leave out."""
 
     probe: str
     family: str
@@ -30,7 +30,7 @@ class ProbeReport:
 
 
 def report_of(state: State, *, budget: float, cpus: float, failures: Failures) -> ProbeReport:
-    """Return the report of a probe that found its place."""
+    """Return the report of a probe that was placed."""
     point = state.point
     reason = point.problem
     if reason:

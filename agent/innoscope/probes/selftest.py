@@ -1,7 +1,7 @@
-"""Whether a probe sees what the server itself counts: dead and partly inlined copies of functions do not.
+"""Compare probes with the server's own counters, to detect dead or partly inlined copies of functions.
 
-Link-time optimisation leaves functions of which only some calls go through the copy that has the name. The
-number of references cannot tell; the server's own counter of the same thing can.
+After link-time optimisation, only some calls may go through the copy that has the symbol. The number of
+references does not show this; the server's own counter of the same event does.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
     from innoscope.probes.catalog import Probe
 
-#: Fewer events than this say nothing.
+#: Fewer events than this are not significant.
 ENOUGH: Final = 200
-#: A probe that sees less than this share under-counts. Edges of the two readings make up for far less.
+#: A probe that sees a smaller share than this under-counts. Timing differences explain far less.
 FLOOR: Final = 0.9
 
 
 @dataclass(slots=True)
-class _Since:
+class _Baseline:
     """Both counts when the comparison began."""
 
-    seen: float
-    told: float
+    probe: float
+    server: float
 
 
 class SelfTest:
@@ -33,27 +33,28 @@ class SelfTest:
 
     def __init__(self, probes: Iterable[Probe]) -> None:
         self._checks = {probe.name: probe.check for probe in probes if probe.check}
-        self._since: dict[str, _Since] = {}
+        self._baselines: dict[str, _Baseline] = {}
         self._notes: dict[str, str] = {}
 
-    def compare(self, seen: Mapping[str, float], told: Mapping[str, float]) -> dict[str, str]:
-        """What to say of each probe that under-counts; ``seen`` by metric, ``told`` by counter, both totals.
+    def compare(self, probed: Mapping[str, float], server: Mapping[str, float]) -> dict[str, str]:
+        """Return a note for each probe that under-counts; ``probed`` is by metric, ``server`` by counter.
 
-        A counter that is not told (no SQL, no layout) checks nothing. Verdicts stand until the next one.
+        A counter that is unavailable (no SQL, no layout) is not compared. Notes remain until the next
+        comparison.
         """
         for name, check in self._checks.items():
-            if check.metric in seen and check.counter in told:
-                self._compare_one(name, check.counter, seen[check.metric], told[check.counter])
+            if check.metric in probed and check.counter in server:
+                self._compare_one(name, check.counter, probed[check.metric], server[check.counter])
         return dict(self._notes)
 
-    def _compare_one(self, name: str, counter: str, seen: float, told: float) -> None:
-        since = self._since.setdefault(name, _Since(seen, told))
-        happened = told - since.told
-        if happened < 0:  # another server, or a counter that was reset
-            self._since[name] = _Since(seen, told)
+    def _compare_one(self, name: str, counter: str, probed: float, server: float) -> None:
+        baseline = self._baselines.setdefault(name, _Baseline(probed, server))
+        happened = server - baseline.server
+        if happened < 0:  # another server process, or the counter was reset
+            self._baselines[name] = _Baseline(probed, server)
         elif happened >= ENOUGH:
-            counted = seen - since.seen
-            self._since[name] = _Since(seen, told)
+            counted = probed - baseline.probe
+            self._baselines[name] = _Baseline(probed, server)
             if counted < FLOOR * happened:
                 self._notes[name] = (
                     f"under-counts: saw {counted:,.0f} of {happened:,.0f} ({counter}); "

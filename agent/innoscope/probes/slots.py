@@ -1,4 +1,4 @@
-"""Where each series of a probe metric lies in the BPF maps: decided once, from ``metrics.yaml``."""
+"""Assign each series of a probe metric its index in the BPF maps, according to ``metrics.yaml``."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
     from innoscope.common.metrics_file import Declaration
 
-#: Counted by key in maps of their own, or not counted in the kernel at all.
+#: Metrics with maps of their own, or that are not counted in the kernel.
 _ELSEWHERE = frozenset({"latch_spin_waits", "fsync_seconds", "read_seconds"})
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One metric's place: ``count`` entries from ``first``, one for each value of its only label.
+    """The map entries of one metric: ``count`` entries from ``first``, one per value of its only label.
 
-    ``labels`` are the values; () for a metric without a label, None where we give out the values ourselves.
+    ``labels`` are these values: () for a metric without a label, None if the values are assigned at run time.
     """
 
     metric: str
@@ -30,25 +30,25 @@ class Slot:
     labels: tuple[str, ...] | None
 
     def index(self, label: str) -> int:
-        """The place of a label's value, from 0. ValueError for an unknown one."""
+        """Return the index of a label value, from 0. Raises ValueError for an unknown one."""
         return (self.labels or ()).index(label)
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """All places in ``counters`` and in ``histograms``."""
+    """The slots of all metrics in ``counters`` and in ``histograms``."""
 
     counters: dict[str, Slot]
     histograms: dict[str, Slot]
 
     @property
     def counter_count(self) -> int:
-        """Entries of the map ``counters``."""
+        """Return the number of entries of the map ``counters``."""
         return sum(slot.count for slot in self.counters.values())
 
     @property
     def histogram_count(self) -> int:
-        """Entries of the map ``histograms``."""
+        """Return the number of entries of the map ``histograms``."""
         return sum(slot.count for slot in self.histograms.values())
 
 

@@ -1,4 +1,4 @@
-"""Which probes can go where on one server, and why the others cannot."""
+"""Find the places of probes on one server, or the reason why a probe has none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from innoscope import _native
 from innoscope.common.cache import Cache, cache_key
-from innoscope.probes.mangling import beginnings, is_copy, is_of, is_partial
+from innoscope.probes.mangling import is_copy, is_partial, is_symbol_of, symbol_prefixes
 from innoscope.target.native_errors import reading_files
 from innoscope.target.symbols.advice import remedy
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from innoscope.probes.catalog import Probe, Site
     from innoscope.target.model import Target
 
-#: Two searches of each file.
+#: Each file is searched twice.
 _CACHE: Final = Cache("places", 128)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One function of one mapped file. ``offset`` is in the file, in bytes."""
+    """A function in a mapped file. ``offset`` is its offset in the file, in bytes."""
 
     symbol: str
     address: int  # ELF virtual address
     size: int
     offset: int
-    stepped: bool  # the kernel cannot emulate its first instruction: a hit costs several times as much
+    stepped: bool  # the kernel must single-step the first instruction: a hit costs several times as much
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A probe and all copies of the function that it goes to. ``note`` says what its numbers leave out."""
+    """A probe and all copies of its function. ``note`` says what its numbers leave out."""
 
     probe: Probe
     site: Site
@@ -46,13 +46,13 @@ class Placed:
 
     @property
     def feeds(self) -> tuple[str, ...]:
-        """The metrics that get their numbers from it on this server."""
+        """Return the metrics that this probe feeds on this server."""
         return (*self.probe.feeds, *self.site.feeds)
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A probe that cannot be there: why, what to do about it, what tells it instead."""
+    """A probe that cannot be placed: the reason, the remedy, and an alternative source."""
 
     probe: Probe
     reason: str
@@ -64,7 +64,7 @@ class Missing:
 class Placement:
     """The probes of one server. ``build_id`` is that of the mapped executable.
 
-    ``problem`` is why a better source of names could not be used, in words.
+    ``problem`` says why a better source of symbols could not be used.
     """
 
     placed: tuple[Placed, ...]
@@ -75,16 +75,16 @@ class Placement:
 
 
 def place(target: Target, probes: Iterable[Probe]) -> Placement:
-    """Look for the functions of these probes in the server's mapped files.
+    """Find the functions of these probes in the server's mapped files.
 
-    Raises NoSuchProcess, NoRights or BadFile for the executable itself; for a library that is not mapped the
-    probe is missing.
+    Raises NoSuchProcess, NoRights or BadFile if the executable cannot be read. If a library is not mapped,
+    its probes are missing.
     """
     with reading_files(target.pid):
         sites = [(probe, probe.site(target.flavour, target.version)) for probe in probes]
         files = _Files(target.pid, [site for _, site in sites if site is not None])
         found = [_place_one(target, probe, site, files) for probe, site in sites]
-        placed = _alive([each for each in found if isinstance(each, Placed)], files)
+        placed = _without_dead_copies([each for each in found if isinstance(each, Placed)], files)
     missing = [each for each in (*found, *placed) if isinstance(each, Missing)]
     return Placement(
         placed=tuple(each for each in placed if isinstance(each, Placed)),
@@ -96,7 +96,7 @@ def place(target: Target, probes: Iterable[Probe]) -> Placement:
 
 
 class _Files:
-    """The mapped files that are asked for, each opened once, and searched once for all that goes there."""
+    """The mapped files of some sites. Each is opened once and searched once for all its sites."""
 
     def __init__(self, pid: int, sites: Sequence[Site]) -> None:
         self._pid, self._sites = pid, sites
@@ -105,7 +105,7 @@ class _Files:
         self._found: dict[str | None, list[Place]] = {}
 
     def of(self, site: Site) -> _native.CodeFile:
-        """The file of a site. NativeError (elf) if it is not mapped."""
+        """Return the file of a site. Raises NativeError (elf) if it is not mapped."""
         if site.shared_object is None:
             return self.main
         if site.shared_object not in self._libraries:
@@ -113,48 +113,51 @@ class _Files:
         return self._libraries[site.shared_object]
 
     def places(self, site: Site) -> tuple[Place, ...]:
-        """All copies of its functions, once each."""
+        """Return all copies of the site's functions, each address once."""
         name = site.shared_object
         if name not in self._found:
-            wanted = {text for each in self._sites if each.shared_object == name for text in _wanted(each)}
+            wanted = {text for each in self._sites if each.shared_object == name for text in _prefixes(each)}
             file, names = self.of(site), sorted(wanted)
-            found = _kept_of(file, names, lambda: file.functions(names))
+            found = _cached(file, names, lambda: file.functions(names))
             self._found[name] = [Place(*each) for each in found]
         own = [
             place
             for place in self._found[name]
-            if is_of(place.symbol, site.functions) or is_copy(place.symbol, site.symbols)
+            if is_symbol_of(place.symbol, site.functions) or is_copy(place.symbol, site.symbols)
         ]
         return tuple({place.address: place for place in reversed(own)}.values())[::-1]
 
 
-def _kept_of(file: _native.CodeFile, asked: Any, search: Callable[[], Any]) -> Any:
-    """What a search finds in a file. A symbol pack may be replaced, so what it tells is not kept."""
+def _cached(file: _native.CodeFile, query: Any, search: Callable[[], Any]) -> Any:
+    """Return the cached or new result of a search in a file. Searches of symbol packs are not cached.
+
+    A symbol pack may be replaced without a change of the file.
+    """
     if file.symbols_from == "symbol-pack":
         return search()
     try:
-        told = Path(file.path).stat()
-    except OSError:  # the server has just ended, or its files are not ours to see
+        status = Path(file.path).stat()
+    except OSError:  # the server has just ended, or we have no access to the file
         return search()
-    identity = (file.build_id, told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns)
-    key = cache_key(json.dumps((identity, file.symbols_from, asked)))
-    if (known := _CACHE.read(key)) is not None:
-        return json.loads(known)
+    identity = (file.build_id, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    key = cache_key(json.dumps((identity, file.symbols_from, query)))
+    if (cached := _CACHE.read(key)) is not None:
+        return json.loads(cached)
     found = search()
     _CACHE.write(key, json.dumps(found).encode())
     return found
 
 
-def _wanted(site: Site) -> Iterable[str]:
-    """How the symbols begin."""
+def _prefixes(site: Site) -> Iterable[str]:
+    """Yield the prefixes of the site's symbols."""
     yield from site.symbols
     for function in site.functions:
-        yield from beginnings(function)
+        yield from symbol_prefixes(function)
 
 
 def _place_one(target: Target, probe: Probe, site: Site | None, files: _Files) -> Placed | Missing:
     if site is None:
-        return Missing(probe, f"no such function is known for {target.flavour} {target.version_text}")
+        return Missing(probe, f"no function is known for {target.flavour} {target.version_text}")
     if site.absent:
         return Missing(probe, site.absent, instead=site.instead)
     try:
@@ -189,12 +192,12 @@ def _not_found(target: Target, probe: Probe, site: Site, file: _native.CodeFile)
     )
 
 
-def _alive(placed: Sequence[Placed], files: _Files) -> list[Placed | Missing]:
-    """Without dead copies: exported by link-time optimisation, and nothing calls them."""
+def _without_dead_copies(placed: Sequence[Placed], files: _Files) -> list[Placed | Missing]:
+    """Remove dead copies: link-time optimisation left their symbols, but nothing calls them."""
     own = [
         (place.address, place.size) for each in placed if not each.site.shared_object for place in each.places
     ]
-    counts = _kept_of(files.main, own, lambda: files.main.references(own))
+    counts = _cached(files.main, own, lambda: files.main.references(own))
     if counts is None:
         return list(placed)
     dead = {address for (address, _), count in zip(own, counts, strict=True) if not count}

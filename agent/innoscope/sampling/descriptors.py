@@ -1,4 +1,4 @@
-"""What a thread's system call and file descriptor say about its wait, also on a server without names."""
+"""Map system call numbers to names, and file descriptors to kinds of files. Works without symbols."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Kinds of files, as waits.yaml and the JSON call them.
+#: Kinds of files, as named in waits.yaml and in the JSON.
 KINDS: Final = frozenset({
     "data", "redo", "binlog", "relaylog", "doublewrite", "undo", "temporary", "frm",
     "socket", "pipe", "eventpoll", "other",
 })  # fmt: skip
 
-# From the kernel's asm/unistd_64.h and asm-generic/unistd.h; only calls a waiting server is seen in.
+# From the kernel's asm/unistd_64.h and asm-generic/unistd.h: the calls in which servers are seen waiting.
 _X86_64: Final = (
     "read=0 write=1 poll=7 mmap=9 mprotect=10 munmap=11 brk=12 pread64=17 pwrite64=18 readv=19 writev=20 "
     "select=23 sched_yield=24 madvise=28 nanosleep=35 accept=43 sendto=44 recvfrom=45 sendmsg=46 recvmsg=47 "
@@ -40,9 +40,9 @@ def _table(text: str) -> dict[int, str]:
 
 
 _TABLES: Final = {"x86_64": _table(_X86_64), "aarch64": _table(_AARCH64)}
-#: Every system call name a rule may use.
+#: All system call names that a rule may use.
 SYSCALLS: Final = frozenset(name for table in _TABLES.values() for name in table.values())
-#: Calls whose first argument is the descriptor that says what is waited for.
+#: Calls whose first argument is the descriptor of the file that is waited for.
 _ON_A_FILE: Final = frozenset({
     "read", "write", "readv", "writev", "pread64", "pwrite64", "preadv", "pwritev", "preadv2", "pwritev2",
     "fsync", "fdatasync", "ftruncate", "fallocate", "sync_file_range", "io_uring_enter",
@@ -50,16 +50,16 @@ _ON_A_FILE: Final = frozenset({
 
 
 def syscall_names(machine: str | None = None) -> dict[int, str]:
-    """System call numbers to names, of this machine or the named one; empty for one we do not know."""
+    """Return ``{number: name}`` of the system calls of a machine, by default this one; ``{}`` if unknown."""
     return _TABLES.get(machine or os.uname().machine, {})
 
 
 def file_calls(machine: str | None = None) -> frozenset[int]:
-    """The numbers of the system calls whose first argument is a file descriptor worth resolving."""
+    """Return the numbers of the system calls whose first argument is a descriptor of interest."""
     return frozenset(number for number, name in syscall_names(machine).items() if name in _ON_A_FILE)
 
 
-# First match wins, against the whole path; each is compiled when it is first asked for.
+# The first match wins. Patterns match the whole path.
 _PATTERNS: Final = (
     ("socket", r"socket:\[.*"),
     ("pipe", r"pipe:\[.*"),
@@ -69,7 +69,7 @@ _PATTERNS: Final = (
     ("relaylog", r".*/[^/]*relay[^/]*\.\d{6,}"),
     ("binlog", r".*/[^/]+\.\d{6,}"),
     ("temporary", r".*/(ibtmp\d*|temp_\d+\.ibt|#sql[^/]*)"),
-    ("temporary", r".*/(ib[A-Za-z0-9]{6}|M[YL][A-Za-z0-9_=]{6,})( \(deleted\))?"),  # mkstemp's, unlinked
+    ("temporary", r".*/(ib[A-Za-z0-9]{6}|M[YL][A-Za-z0-9_=]{6,})( \(deleted\))?"),  # mkstemp, unlinked
     ("undo", r".*/(undo_?\d+|.*\.ibu)"),
     ("data", r".*/(ibdata\d+|[^/]*\.(ibd|MYD|MYI|MAD|MAI))"),
     ("frm", r".*\.(frm|par|sdi|opt|TRG)"),
@@ -77,7 +77,7 @@ _PATTERNS: Final = (
 
 
 def kind_of(link: str) -> str:
-    """The kind of the file that ``/proc/PID/fd/N`` links to; see KINDS."""
+    """Return the kind of the file that ``/proc/PID/fd/N`` links to, one of KINDS."""
     for kind, pattern in _PATTERNS:
         if re.fullmatch(pattern, link):
             return kind
@@ -85,7 +85,7 @@ def kind_of(link: str) -> str:
 
 
 def kinds(pid: int, descriptors: Iterable[int], proc: str = "/proc") -> dict[int, str]:
-    """The kind of each open descriptor; those that are gone or hidden from us are left out."""
+    """Return the kind of each descriptor. Omit those that are closed or not readable."""
     found = {}
     for number in set(descriptors):
         try:

@@ -1,4 +1,4 @@
-"""The section that a lock protects, by the stacks of those that wait for it."""
+"""Find the section that a lock protects from the stacks of the threads that wait for it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from innoscope.sampling.snapshot_history import Seen
+    from innoscope.sampling.snapshot_history import ObservedStack
 
-#: So many of the waiting threads' functions, from the lock outwards, are taken for what it protects.
-_SECTION: Final = 4
-#: Functions that are shown of the way from a section's begin to where its thread is.
-_SHOWN: Final = 4
-#: Functions that every thread of a server is in: they protect nothing.
+#: Functions of a waiting thread, counted from the lock outwards, that may be the protected section.
+_SECTION_DEPTH: Final = 4
+#: Maximum functions in a displayed call path.
+_MAX_SHOWN: Final = 4
+#: Functions that are on the stack of every server thread and so identify no section.
 _EVERYWHERE: Final = frozenset(
     {
         "do_command", "dispatch_command", "mysql_parse", "mysql_execute_command", "do_handle_one_connection",
@@ -24,29 +24,33 @@ _EVERYWHERE: Final = frozenset(
 )  # fmt: skip
 
 
-def sections(waiting: Iterable[Seen]) -> set[str]:
-    """The functions through which most of the waiting threads came to their lock."""
+def protected_functions(waiting: Iterable[ObservedStack]) -> set[str]:
+    """Return the functions through which at least half of the waiting threads reached their lock."""
     weights: Counter[str] = Counter()
     total = 0
-    for seen in waiting:
-        total += seen.count
-        for function in set(own_functions(seen.functions)):
-            weights[function] += seen.count
+    for stack in waiting:
+        total += stack.count
+        for function in set(own_functions(stack.functions)):
+            weights[function] += stack.count
     return {function for function, weight in weights.items() if weight * 2 >= total}
 
 
 def own_functions(functions: tuple[str, ...]) -> list[str]:
-    """The server's own functions next to the lock: those of libraries and of the lock itself are left out."""
+    """Return the server's own functions next to the lock, without libraries and the lock itself."""
     own = [name for name in functions if not _is_lock(name) and "+0x" not in name]
-    return [name for name in own[:_SECTION] if name not in _EVERYWHERE]
+    return [name for name in own[:_SECTION_DEPTH] if name not in _EVERYWHERE]
 
 
-def inside(functions: tuple[str, ...], wanted: set[str]) -> str:
-    """``open_table → open_table_def → pread64``: the way in, from a wanted function (else any) inwards."""
+def call_path(functions: tuple[str, ...], wanted: set[str]) -> str:
+    """Return the calls from a wanted function inwards: ``open_table → open_table_def → pread64``.
+
+    Without a wanted function, return the innermost calls.
+    """
     named = [name for name in functions if "+0x" not in name and name not in _EVERYWHERE]
-    start = next((place for place, name in enumerate(named) if name in wanted), min(len(named), _SHOWN) - 1)
-    way = named[: start + 1][::-1]
-    shown = way if len(way) <= _SHOWN else [*way[: _SHOWN - 1], "…", way[-1]]
+    innermost = min(len(named), _MAX_SHOWN) - 1
+    start = next((position for position, name in enumerate(named) if name in wanted), innermost)
+    path = named[: start + 1][::-1]
+    shown = path if len(path) <= _MAX_SHOWN else [*path[: _MAX_SHOWN - 1], "…", path[-1]]
     return " → ".join(shown)
 
 
@@ -68,6 +72,6 @@ def _is_lock(name: str) -> bool:
     return any(word in name.lower() for word in words)
 
 
-def first_of(functions: tuple[str, ...], wanted: set[str]) -> str | None:
-    """The innermost of the wanted functions."""
+def innermost_of(functions: tuple[str, ...], wanted: set[str]) -> str | None:
+    """Return the innermost of the wanted functions."""
     return next((name for name in functions if name in wanted), None)

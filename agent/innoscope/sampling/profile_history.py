@@ -1,4 +1,4 @@
-"""The last hour of looks at one server, folded: how many threads had which stack, in bounded memory."""
+"""Store the last hour of one server's snapshots: threads per stack, in bounded memory."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 SPAN_S: Final = 3600.0
 CHUNK_S: Final = 10.0
-#: Distinct stacks kept over the whole hour. With each of them in each of the 360 chunks it is 6 MB.
-MOST_STACKS: Final = 2_000
-#: What is left of them when the rarest are dropped, so that it is not done at each look.
-_LEFT: Final = 3 / 4
-#: Where the threads of dropped stacks are counted, so that totals stay true.
+#: Distinct stacks stored for the whole hour. If each occurs in all 360 chunks, that takes 6 MB.
+MAX_STACKS: Final = 2_000
+#: Share of them that remains when the rarest are dropped, so that dropping is rarely needed.
+_REMAINING: Final = 3 / 4
+#: Stands for dropped stacks: their threads are counted here, so that totals stay correct.
 _RARE: Final = (Frame("[rare stacks]", "", 0),)
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A wait class and functions, innermost first. Stacks are the same if all but the ``frames`` are."""
+    """A wait class and its functions, innermost first. Equality ignores ``frames``."""
 
     wait: str
     trust: Trust
@@ -38,16 +38,17 @@ class Stack:
 
     @classmethod
     def of(cls, wait: str, trust: Trust, frames: tuple[Frame, ...]) -> Stack:
-        """The stack of a thread."""
+        """Return the stack with the labels of these frames."""
         return cls(wait, trust, tuple([frame.label for frame in frames]), frames)
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Looks added up: ``counts`` are threads by stack, over all looks.
+    """The sum of some snapshots: ``counts`` are threads per stack over all of them.
 
-    ``start`` and ``end`` are Unix times of the first and the last look, ``look_ms`` what all took together.
-    ``dropped`` are stacks that are not told apart any more.
+    ``start`` and ``end`` are the Unix times of the first and the last snapshot, ``looks`` is the number of
+    snapshots, ``look_ms`` the total time to take them. ``dropped`` is how many stacks were merged into
+    ``[rare stacks]``.
     """
 
     start: float
@@ -60,7 +61,7 @@ class Chunk:
 
 @dataclass(slots=True)
 class _Sealed:
-    """A chunk in 8 bytes a stack. ``number`` grows from chunk to chunk, over restarts too."""
+    """A finished chunk, 8 bytes per stack. ``number`` increases from chunk to chunk, also across restarts."""
 
     number: int
     start: float
@@ -78,11 +79,11 @@ class _Sealed:
         self.ids, self.counts = array("I", counts.keys()), array("I", counts.values())
 
 
-class Profiles:
-    """The ring. Safe to use from several threads."""
+class ProfileHistory:
+    """A ring of chunks. Thread-safe."""
 
     def __init__(
-        self, *, span_s: float = SPAN_S, chunk_s: float = CHUNK_S, most_stacks: int = MOST_STACKS
+        self, *, span_s: float = SPAN_S, chunk_s: float = CHUNK_S, most_stacks: int = MAX_STACKS
     ) -> None:
         self._span_s, self._chunk_s, self._most = span_s, chunk_s, most_stacks
         self._lock = threading.RLock()
@@ -95,7 +96,7 @@ class Profiles:
         self._open: _Open | None = None
 
     def add(self, taken_at: float, counts: Mapping[Stack, int], look_ms: float = 0.0) -> None:
-        """Count the threads of one look; ``taken_at`` is Unix time."""
+        """Add one snapshot; ``taken_at`` is Unix time."""
         with self._lock:
             slot = int(taken_at // self._chunk_s)
             if self._open is not None and self._open.slot != slot:
@@ -106,20 +107,20 @@ class Profiles:
             if len(self._stacks) > self._most:
                 self._drop_rarest()
 
-    def put(self, chunk: Chunk) -> None:
-        """Take over a chunk of another store: how the agent keeps what the sensor saw."""
+    def add_chunk(self, chunk: Chunk) -> None:
+        """Add a chunk of another history. The agent copies the sensor's chunks this way."""
         with self._lock:
             counts = self._counted(chunk.counts)
-            self._keep(chunk.start, chunk.end, chunk.looks, chunk.look_ms, chunk.dropped, counts)
+            self._append(chunk.start, chunk.end, chunk.looks, chunk.look_ms, chunk.dropped, counts)
             if len(self._stacks) > self._most:
                 self._drop_rarest()
 
     def between(self, start: float, end: float) -> Chunk:
-        """All looks of the chunks that touch this time, those of the last seconds included; perhaps none."""
+        """Return the sum of the chunks that overlap this time, including the unfinished one."""
         counts: Counter[int] = Counter()
         with self._lock:
-            kept: list[_Sealed | _Open] = [*self._sealed, *([self._open] if self._open else [])]
-            chunks = [chunk for chunk in kept if chunk.end >= start and chunk.start <= end]
+            stored: list[_Sealed | _Open] = [*self._sealed, *([self._open] if self._open else [])]
+            chunks = [chunk for chunk in stored if chunk.end >= start and chunk.start <= end]
             for chunk in chunks:
                 for number, count in chunk.pairs():
                     counts[number] += count
@@ -134,16 +135,17 @@ class Profiles:
             )
 
     def since(self, cursor: int, most: int = 60) -> tuple[int, list[Chunk]]:
-        """``(new cursor, chunks)``: those completed since, the oldest first; 0 is before all.
+        """Return ``(new cursor, chunks)``: chunks finished since ``cursor``, oldest first. 0 means all.
 
-        At most ``most`` at a time: ask again until there are none. A cursor stays good over restarts.
+        At most ``most`` chunks are returned; call again until there are none. Cursors stay valid across
+        restarts.
         """
         with self._lock:
             found = [sealed for sealed in self._sealed if sealed.number > cursor][:most]
-            return (found[-1].number if found else cursor), [self._told(sealed) for sealed in found]
+            return (found[-1].number if found else cursor), [self._chunk(sealed) for sealed in found]
 
     def _counted(self, counts: Mapping[Stack, int]) -> dict[int, int]:
-        """Threads by the number of their stack, added to the totals."""
+        """Return threads by number of their stack, and add them to the totals."""
         found = {self._id(stack): count for stack, count in counts.items() if count}
         self._totals.update(found)
         return found
@@ -157,57 +159,57 @@ class Profiles:
         return known
 
     def _seal(self, chunk: _Open) -> None:
-        self._keep(chunk.start, chunk.end, chunk.looks, chunk.look_ms, chunk.dropped, chunk.counts)
+        self._append(chunk.start, chunk.end, chunk.looks, chunk.look_ms, chunk.dropped, chunk.counts)
         self._open = None
 
-    def _keep(
+    def _append(
         self, start: float, end: float, looks: int, look_ms: float, dropped: int, counts: Mapping[int, int]
     ) -> None:
-        """Append a chunk, and forget those that are too old with the stacks that only they had."""
+        """Append a chunk. Remove chunks that are too old, and stacks that only they contain."""
         self._number = max(self._number + 1, time.time_ns())
         sealed = _Sealed(self._number, start, end, looks, look_ms, dropped, array("I"), array("I"))
         sealed.replace(counts)
         self._sealed.append(sealed)
         while self._sealed[0].end < end - self._span_s:
-            self._forget(self._sealed.popleft())
+            self._remove(self._sealed.popleft())
 
-    def _forget(self, chunk: _Sealed) -> None:
-        """Take it out of the totals, and with it the stacks that only it had."""
+    def _remove(self, chunk: _Sealed) -> None:
+        """Subtract the chunk from the totals, and remove stacks that only it contains."""
         for number, count in chunk.pairs():
             self._totals[number] -= count
             if not self._totals[number]:
-                self._forget_stack(number)
+                self._remove_stack(number)
 
-    def _forget_stack(self, number: int) -> None:
+    def _remove_stack(self, number: int) -> None:
         del self._ids[self._stacks.pop(number)], self._totals[number]
 
     def _drop_rarest(self) -> None:
-        """Count the rarest stacks as ``[rare stacks]`` of their class, in every chunk."""
-        rare = {number for number, _ in self._totals.most_common()[int(self._most * _LEFT) :]}
+        """Count the rarest stacks as ``[rare stacks]`` of their wait class, in all chunks."""
+        rare = {number for number, _ in self._totals.most_common()[int(self._most * _REMAINING) :]}
         rare -= {number for number in rare if self._stacks[number].frames == _RARE}
-        instead = {number: self._id(self._rare(self._stacks[number])) for number in rare}
+        replacements = {number: self._id(self._rare(self._stacks[number])) for number in rare}
         for sealed in self._sealed:
             if not rare.isdisjoint(sealed.ids):
                 counts = Counter(dict(sealed.pairs()))
-                sealed.dropped += _replace(counts, instead)
+                sealed.dropped += _replace(counts, replacements)
                 sealed.replace(counts)
         if self._open is not None:
-            self._open.dropped += _replace(self._open.counts, instead)
-        for number, other in instead.items():
+            self._open.dropped += _replace(self._open.counts, replacements)
+        for number, other in replacements.items():
             self._totals[other] += self._totals[number]
-            self._forget_stack(number)
+            self._remove_stack(number)
 
     @staticmethod
     def _rare(stack: Stack) -> Stack:
         return Stack.of(stack.wait, stack.trust, _RARE)
 
-    def _told(self, sealed: _Sealed) -> Chunk:
+    def _chunk(self, sealed: _Sealed) -> Chunk:
         counts = {self._stacks[number]: count for number, count in sealed.pairs()}
         return Chunk(sealed.start, sealed.end, sealed.looks, sealed.look_ms, counts, sealed.dropped)
 
 
 class _Open:
-    """The chunk that looks are being added to."""
+    """The unfinished chunk, to which snapshots are added."""
 
     def __init__(self, slot: int, start: float) -> None:
         self.slot = slot
@@ -226,16 +228,16 @@ class _Open:
         return self.counts.items()
 
 
-def _replace(counts: Counter[int], instead: Mapping[int, int]) -> int:
-    """Count threads of some stacks as those of others; how many stacks that were."""
-    met = instead.keys() & counts.keys()
-    for number in met:
-        counts[instead[number]] += counts.pop(number)
-    return len(met)
+def _replace(counts: Counter[int], replacements: Mapping[int, int]) -> int:
+    """Move the counts of stacks to their replacements. Return how many stacks were replaced."""
+    present = replacements.keys() & counts.keys()
+    for number in present:
+        counts[replacements[number]] += counts.pop(number)
+    return len(present)
 
 
 def merged(chunks: list[Chunk]) -> Chunk:
-    """All of them as one; of none, an empty one."""
+    """Return the sum of the chunks; an empty chunk if there are none."""
     counts: Counter[Stack] = Counter()
     for chunk in chunks:
         counts.update(chunk.counts)
@@ -250,15 +252,14 @@ def merged(chunks: list[Chunk]) -> Chunk:
 
 
 def report(target: Target, chunk: Chunk) -> Report:
-    """What the renderers of ``innoscope stacks`` take. Threads are not told apart: no ``by="thread"``."""
-    made = Report(target)
-    made.looks, made.method = chunk.looks, "bpf"
-    made.started_at, made.ended_at = chunk.start, chunk.end
-    made.durations_ms = [chunk.look_ms / chunk.looks] if chunk.looks else []
+    """Return a report for the renderers of ``innoscope stacks``. It has no threads: ``by="thread"`` fails."""
+    result = Report(target)
+    result.looks, result.method = chunk.looks, "bpf"
+    result.started_at, result.ended_at = chunk.start, chunk.end
+    result.durations_ms = [chunk.look_ms / chunk.looks] if chunk.looks else []
     for stack, count in chunk.counts.items():
-        made.count(stack.wait, stack.trust, stack.labels, stack.frames, count)
+        result.count(stack.wait, stack.trust, stack.labels, stack.frames, count)
     if chunk.dropped:
-        made.notes[f"{chunk.dropped:,} rare stacks are counted as [rare stacks], to stay within memory"] = (
-            None
-        )
-    return made
+        note = f"{chunk.dropped:,} rare stacks are counted as [rare stacks], to stay within memory"
+        result.notes[note] = None
+    return result

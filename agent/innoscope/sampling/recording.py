@@ -1,12 +1,12 @@
-"""Recordings: looks kept in a file, to be read again line by line.
+"""Write and read recordings: snapshots stored in a file, one per line.
 
-The file is JSON Lines. The first line is a header, ``{"innoscope_recording": 1, …}``; each further line is
-one dump, the same document as ``innoscope stacks --format json`` prints (docs/json.md). Lines are flushed one
-by one, so a recorder that is killed leaves a readable file. A name that ends in ``.gz`` is compressed, each
-line as a gzip member of its own: ``zcat`` reads it, and so does a reader that meets a cut-off end.
+The file is JSON Lines. The first line is a header, ``{"innoscope_recording": 1, …}``. Each further line is
+one dump, the same document that ``innoscope stacks --format json`` prints (docs/json.md). Each line is
+flushed, so a killed recorder leaves a readable file. If the name ends in ``.gz``, each line is a gzip member
+of its own: ``zcat`` reads the file, and a truncated file is readable up to its last complete line.
 
-Measured on MySQL 5.6.24 with 1,036 threads, 60 looks: 85 MB plain, 1.3 MB with .gz (22 KB a look); writing
-takes about 12 ms of CPU time a look either way.
+Measured on MySQL 5.6.24 with 1,036 threads, 60 snapshots: 85 MB plain, 1.3 MB with .gz (22 KB per snapshot).
+Writing takes about 12 ms of CPU time per snapshot in either format.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ MAX_LINE_BYTES = 256 << 20
 _TAKEN_AT = re.compile(rb'"taken_at":\s?([0-9]+(?:\.[0-9]+)?)')
 _WAIT = re.compile(rb'"wait":\s?"([^"\\]*)"')
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-_CUT_OFF = "the last line is cut off (the recorder was killed or the disk was full); it is left out"
+_CUT_OFF = "the last line is incomplete (the recorder was killed or the disk was full) and was ignored"
 
 
 class _Lines(Protocol):
-    """What is read line by line: a file, compressed or not."""
+    """A file that is read line by line, compressed or not."""
 
     def readline(self, size: int, /) -> bytes:
-        """The next line, at most ``size`` bytes of it."""
+        """Return the next line, at most ``size`` bytes of it."""
         ...
 
 
 class Recorder:
-    """Writes a recording. The file must not exist: an earlier recording is never overwritten."""
+    """Writes a recording. It never overwrites an existing file."""
 
     def __init__(self, path: Path, *, interval_s: float) -> None:
         """Create ``path``, readable by its owner only, and write the header."""
@@ -60,7 +60,9 @@ class Recorder:
         try:
             self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
         except FileExistsError:
-            raise CannotWrite(f"{path} is there already", remedy="name another file or remove it") from None
+            raise CannotWrite(
+                f"cannot write {path}: it exists", remedy="name another file or remove it"
+            ) from None
         except OSError as error:
             raise CannotWrite(f"cannot write {path}: {error.strerror}") from error
         header = {
@@ -69,15 +71,15 @@ class Recorder:
             "started_at": round(time.time(), 3),
             "interval_s": interval_s,
         }
-        self._put(_JSON.encode(header))
+        self._write_line(_JSON.encode(header))
 
     def write(self, dump: Dump) -> None:
-        """Append one look and flush it. A full disk or the like raises ``CannotWrite``."""
-        self._put(_line(document(dump)))
+        """Append and flush one snapshot. Raises CannotWrite, for example if the disk is full."""
+        self._write_line(_line(document(dump)))
         self.looks += 1
 
     def close(self) -> None:
-        """Close the file; what was written is already there."""
+        """Close the file. All lines were already flushed."""
         try:
             self._file.close()
         except OSError as error:
@@ -89,7 +91,7 @@ class Recorder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _put(self, text: str) -> None:
+    def _write_line(self, text: str) -> None:
         line = sanitize.json_text(text).encode() + b"\n"
         try:
             self._file.write(gzip.compress(line, 1, mtime=0) if self._gzip else line)
@@ -99,7 +101,7 @@ class Recorder:
 
 
 def _line(value: dict[str, Any]) -> str:
-    """A document as JSON. Threads in the same stack share one list of frames, which is made text once."""
+    """Encode a document. Threads with the same stack share a list of frames, which is encoded only once."""
     texts: dict[int, str] = {}
     threads = []
     for thread in value["threads"]:
@@ -114,42 +116,42 @@ def _line(value: dict[str, Any]) -> str:
 
 
 class Recording:
-    """A recording opened for reading: an index of its looks, each parsed when it is asked for.
+    """A recording opened for reading: an index of its snapshots, each parsed on demand.
 
-    Opening reads the file once and checks the shape of every line. ``times`` are Unix seconds, one per look.
+    Opening reads the file once and checks each line roughly. ``times`` are Unix seconds, one per snapshot.
     """
 
     def __init__(
-        self, path: Path, *, bare: bool = False, progress: Callable[[int], None] | None = None
+        self, path: Path, *, allow_headerless: bool = False, progress: Callable[[int], None] | None = None
     ) -> None:
-        """Read ``path``; ``progress`` is told the number of looks found so far. Damage raises ``BadFile``.
+        """Read ``path``; call ``progress`` with the number of snapshots found so far. Raises BadFile.
 
-        ``bare`` takes a file without a header too: what ``innoscope stacks --json`` prints.
+        ``allow_headerless`` accepts a file without a header too: the output of ``innoscope stacks --json``.
         """
         self.path = path
         self.header: dict[str, Any] = {}
         self.notes: tuple[str, ...] = ()
         self.times: list[float] = []
         self.waits: list[dict[str, int]] = []
-        self._lines: list[bytes] = []  # compressed: an hour of 1,000 threads is gigabytes as text
+        self._lines: list[bytes] = []  # compressed: an hour of 1,000 threads is gigabytes of text
         self._parser = _Parser()
-        self._bare = bare
+        self._allow_headerless = allow_headerless
         try:
-            with path.open("rb") as probe:
-                packed = probe.read(2) == b"\x1f\x8b"
-            with path.open("rb") as raw, gzip.open(raw) if packed else nullcontext(raw) as file:
+            with path.open("rb") as start:
+                is_gzip = start.read(2) == b"\x1f\x8b"
+            with path.open("rb") as raw, gzip.open(raw) if is_gzip else nullcontext(raw) as file:
                 self._index(file, progress)
         except OSError as error:
             raise BadFile(
                 f"cannot read {path}: {error.strerror or error}",
-                remedy="innoscope top --record FILE writes one",
+                remedy="record one with: innoscope top --record FILE",
             ) from error
 
     def __len__(self) -> int:
         return len(self.times)
 
     def dump(self, index: int) -> Dump:
-        """The look number ``index``, from 0. Damage raises ``BadFile`` with the line number."""
+        """Return snapshot number ``index``, from 0. Raises BadFile with the line number."""
         try:
             value = json.loads(zlib.decompress(self._lines[index]))
             return self._parser.dump(value)
@@ -158,36 +160,36 @@ class Recording:
             raise self._bad(line, f"not a dump: {_reason(error)}") from error
 
     def at(self, moment: float) -> int:
-        """The index of the last look taken at or before ``moment`` (Unix seconds), else the first one."""
+        """Return the index of the last snapshot taken at or before ``moment`` (Unix seconds), else 0."""
         return max(0, bisect_right(self.times, moment) - 1)
 
     def _bad(self, line: int, why: str) -> BadFile:
-        by = "`innoscope stacks --json` or " if self._bare else ""
+        writers = "`innoscope stacks --json` or " if self._allow_headerless else ""
         return BadFile(
             f"{self.path}, line {line}: {why}",
-            remedy=f"this needs a file written by {by}`innoscope top --record FILE`, unchanged",
+            remedy=f"use an unmodified file written by {writers}`innoscope top --record FILE`",
         )
 
     def _index(self, file: _Lines, progress: Callable[[int], None] | None) -> None:
         number = 0
-        while line := self._next(file, number + 1):
+        while line := self._read_line(file, number + 1):
             number += 1
-            if not line.endswith(b"\n") and not _whole(line):
+            if not line.endswith(b"\n") and not _is_json(line):
                 self.notes = (_CUT_OFF,)
                 break
-            if number == 1 and not (self._bare and _TAKEN_AT.search(line)):
+            if number == 1 and not (self._allow_headerless and _TAKEN_AT.search(line)):
                 self.header = self._read_header(line)
                 continue
             self._add(line, number)
             if progress:
                 progress(len(self))
         if not self.header and not self.times:
-            raise self._bad(1, "no header; the file is empty or cut off at once")
+            raise self._bad(1, "no header: the file is empty or truncated")
 
-    def _next(self, file: _Lines, number: int) -> bytes:
+    def _read_line(self, file: _Lines, number: int) -> bytes:
         try:
             line = file.readline(MAX_LINE_BYTES + 1)
-        except EOFError:  # a gzip member that ends too soon
+        except EOFError:  # the gzip member is truncated
             self.notes = (_CUT_OFF,)
             return b""
         except (zlib.error, gzip.BadGzipFile) as error:
@@ -202,10 +204,9 @@ class Recording:
         except (ValueError, RecursionError):
             header = None
         if not isinstance(header, dict) or "innoscope_recording" not in header:
-            kinds = (
-                "not a dump, a recording or an incident file" if self._bare else "not an Innoscope recording"
-            )
-            raise self._bad(1, kinds)
+            if self._allow_headerless:
+                raise self._bad(1, "not a dump, a recording or an incident file")
+            raise self._bad(1, "not an Innoscope recording")
         version = header["innoscope_recording"]
         if version != VERSION:
             raise BadFile(
@@ -224,7 +225,7 @@ class Recording:
         self._lines.append(zlib.compress(line, 1))
 
 
-def _whole(line: bytes) -> bool:
+def _is_json(line: bytes) -> bool:
     try:
         json.loads(line)
     except (ValueError, RecursionError):
@@ -237,7 +238,7 @@ def _reason(error: Exception) -> str:
 
 
 class _Parser:
-    """Schema-1 documents back to records. Equal frames and stacks become one object, as in the engine."""
+    """Turns schema 1 documents into records. Equal frames and stacks become one object, as in the engine."""
 
     def __init__(self) -> None:
         self._frames: dict[Frame, Frame] = {}
@@ -290,7 +291,7 @@ def _query(item: dict[str, Any] | None) -> Query | None:
 
 
 def _target(item: dict[str, Any]) -> Target:
-    """A target as far as the document names it; what it does not name is unknown."""
+    """Return the target; fields that the document omits are set to unknown."""
     return Target(
         pid=int(item["pid"]),
         start_time=int(item.get("start_time") or 0),

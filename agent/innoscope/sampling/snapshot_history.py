@@ -1,4 +1,4 @@
-"""Looks at all threads, kept one by one: any stretch of time can be cut from them. No I/O, no clock."""
+"""Store snapshots one by one, so that any period can be extracted. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 #: Kind of the threads that serve clients (``threads.yaml``).
 CLIENT: Final = "connection"
-#: ... and of those that replicate.
+#: Kind of the threads that replicate.
 APPLIER: Final = "replication"
-#: Kind (threads.yaml), wait class and functions of threads with one stack.
+#: The kind (threads.yaml), wait class and functions of threads with the same stack.
 Key = tuple[str, str, tuple[str, ...]]
 
-#: Distinct stacks that are told of one time; each is some kilobytes in an incident file.
-MOST_STACKS: Final = 2_000
-#: Distinct stacks that are kept of all looks: beyond it the rest of a look is counted by class only.
-_STACKS_KEPT: Final = 8_000
-#: Thread ids kept of one stack.
+#: Distinct stacks returned for one period. Each takes some kilobytes in an incident file.
+MAX_STACKS: Final = 2_000
+#: Distinct stacks stored for all snapshots. Beyond them, threads are counted by wait class only.
+_MAX_STORED_STACKS: Final = 8_000
+#: Thread ids stored per stack.
 TIDS_KEPT: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """Threads with one stack: their kind (threads.yaml), wait class and functions, innermost first.
+class ObservedStack:
+    """Threads with the same stack: their kind (threads.yaml), wait class and functions, innermost first.
 
-    ``count`` adds up the threads of all looks; ``tids`` are those of the last look.
+    ``count`` is the sum over all snapshots; ``tids`` are the threads of the last one.
     """
 
     kind: str
@@ -43,52 +43,51 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """One look at all threads: how many of each ``(kind, wait class)``, at Unix time ``at``.
+class SnapshotSummary:
+    """One snapshot at Unix time ``at``: the number of threads of each ``(kind, wait class)``.
 
-    ``running`` are the clients' threads that had a CPU, by the id that the server knows.
+    ``running`` are the client threads on a CPU, by the thread ids that the server uses.
     """
-
     at: float
     threads: Mapping[tuple[str, str], int]
     running: tuple[int, ...] = ()
 
 
-class _Kept(NamedTuple):
-    """A look; its stacks by number, how many threads had each, and their ids one stack after the other."""
+class _Entry(NamedTuple):
+    """A snapshot: stacks by number, threads per stack, and the thread ids of all stacks in the same order."""
 
-    look: Look
+    summary: SnapshotSummary
     stacks: array[int]
     counts: array[int]
     tids: array[int]
 
 
-class Looks:
-    """The last ``span_s`` seconds of looks, all of them without one. Safe to use from several threads."""
+class SnapshotHistory:
+    """The snapshots of the last ``span_s`` seconds, or all of them. Thread-safe."""
 
     def __init__(self, span_s: float | None = None) -> None:
         self._span_s = span_s
         self._lock = threading.Lock()
-        self._kept: deque[_Kept] = deque()
+        self._entries: deque[_Entry] = deque()
         self._numbers: dict[Key, int] = {}
         self._keys: dict[int, Key] = {}
-        self._used: Counter[int] = Counter()  # looks that have it
+        self._used: Counter[int] = Counter()  # number of snapshots with the stack
         self._next = 0
 
-    def add(self, look: Look, threads: Mapping[Key, Sequence[int]]) -> None:
-        """Take in a look: the ids of the threads of each stack. Times only go on."""
+    def add(self, summary: SnapshotSummary, threads: Mapping[Key, Sequence[int]]) -> None:
+        """Add a snapshot; ``threads`` has the thread ids of each stack. Times must not decrease."""
         with self._lock:
-            met = [(self._number(key), tids) for key, tids in threads.items() if self._has_room(key)]
-            stacks = array("I", (number for number, _ in met))
-            counts = array("I", (len(tids) for _, tids in met))
-            known = array("i", (tid for _, tids in met for tid in tids[:TIDS_KEPT]))
+            stored = [(self._number(key), tids) for key, tids in threads.items() if self._has_room(key)]
+            stacks = array("I", (number for number, _ in stored))
+            counts = array("I", (len(tids) for _, tids in stored))
+            ids = array("i", (tid for _, tids in stored for tid in tids[:TIDS_KEPT]))
             self._used.update(stacks)
-            self._kept.append(_Kept(look, stacks, counts, known))
-            while self._span_s is not None and self._kept[0].look.at < look.at - self._span_s:
-                self._forget(self._kept.popleft())
+            self._entries.append(_Entry(summary, stacks, counts, ids))
+            while self._span_s is not None and self._entries[0].summary.at < summary.at - self._span_s:
+                self._remove(self._entries.popleft())
 
-    def took(self, taken_at: float, groups: Sequence[tuple[str, Stack, Sequence[int]]]) -> None:
-        """Take in a look of the collector ``waits``."""
+    def add_groups(self, taken_at: float, groups: Sequence[tuple[str, Stack, Sequence[int]]]) -> None:
+        """Add a snapshot of the collector ``waits``: ``(kind, stack, thread ids)`` of each group."""
         counts: Counter[tuple[str, str]] = Counter()
         threads: dict[Key, list[int]] = {}
         running: list[int] = []
@@ -97,39 +96,41 @@ class Looks:
             threads.setdefault((kind, stack.wait, stack.labels), []).extend(tids)
             if kind == CLIENT and stack.wait == "on_cpu":
                 running += tids
-        self.add(Look(taken_at, counts, tuple(running[:TIDS_KEPT])), threads)
+        self.add(SnapshotSummary(taken_at, counts, tuple(running[:TIDS_KEPT])), threads)
 
-    def since(self, at: float) -> tuple[Look, ...]:
-        """The looks later than that, in the order of time."""
+    def since(self, at: float) -> tuple[SnapshotSummary, ...]:
+        """Return the snapshots taken after that time, in chronological order."""
         with self._lock:
-            return tuple(kept.look for kept in self._kept if kept.look.at > at)
+            return tuple(entry.summary for entry in self._entries if entry.summary.at > at)
 
-    def between(self, begin: float, end: float) -> tuple[tuple[Look, ...], tuple[Seen, ...]]:
-        """The looks of that time, both ends included, and what was seen in them, the most frequent first."""
+    def between(
+        self, begin: float, end: float
+    ) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...]]:
+        """Return the snapshots of that time, both ends included, and their stacks, most frequent first."""
         with self._lock:
-            kept = [one for one in self._kept if begin <= one.look.at <= end]
+            entries = [entry for entry in self._entries if begin <= entry.summary.at <= end]
             counts: Counter[int] = Counter()
-            for one in kept:
-                counts.update(dict(zip(one.stacks, one.counts, strict=True)))
-            last = _ids(kept[-1]) if kept else {}
-            seen = tuple(
-                Seen(*self._keys[number], count, last.get(number, ()))
-                for number, count in counts.most_common(MOST_STACKS)
+            for entry in entries:
+                counts.update(dict(zip(entry.stacks, entry.counts, strict=True)))
+            last = _ids(entries[-1]) if entries else {}
+            stacks = tuple(
+                ObservedStack(*self._keys[number], count, last.get(number, ()))
+                for number, count in counts.most_common(MAX_STACKS)
             )
-            return tuple(one.look for one in kept), seen
+            return tuple(entry.summary for entry in entries), stacks
 
     @property
     def used_bytes(self) -> int:
-        """About what looks and stacks occupy; functions' names are shared with who told them."""
+        """Return the estimated size in bytes, without the functions' names, which are shared."""
         with self._lock:
-            looks = sum(
-                sum(len(part) * part.itemsize for part in kept[1:]) + 150 * len(kept.look.threads) + 400
-                for kept in self._kept
+            snapshots = sum(
+                sum(len(part) * part.itemsize for part in entry[1:]) + 150 * len(entry.summary.threads) + 400
+                for entry in self._entries
             )
-            return looks + sum(300 + 8 * len(functions) for _, _, functions in self._numbers)
+            return snapshots + sum(300 + 8 * len(functions) for _, _, functions in self._numbers)
 
     def _has_room(self, key: Key) -> bool:
-        return key in self._numbers or len(self._numbers) < _STACKS_KEPT
+        return key in self._numbers or len(self._numbers) < _MAX_STORED_STACKS
 
     def _number(self, key: Key) -> int:
         number = self._numbers.get(key)
@@ -139,19 +140,19 @@ class Looks:
             self._keys[number] = key
         return number
 
-    def _forget(self, kept: _Kept) -> None:
-        """Take back its stacks, and forget those that only it had."""
-        for number in kept.stacks:
+    def _remove(self, entry: _Entry) -> None:
+        """Release the entry's stacks, and remove those that no other entry has."""
+        for number in entry.stacks:
             self._used[number] -= 1
             if not self._used[number]:
                 del self._numbers[self._keys.pop(number)], self._used[number]
 
 
-def _ids(kept: _Kept) -> dict[int, tuple[int, ...]]:
-    """The threads of each stack of a look."""
-    found, at = {}, 0
-    for number, count in zip(kept.stacks, kept.counts, strict=True):
-        end = at + min(count, TIDS_KEPT)
-        found[number] = tuple(kept.tids[at:end])
-        at = end
+def _ids(entry: _Entry) -> dict[int, tuple[int, ...]]:
+    """Return the thread ids of each stack of a snapshot."""
+    found, start = {}, 0
+    for number, count in zip(entry.stacks, entry.counts, strict=True):
+        end = start + min(count, TIDS_KEPT)
+        found[number] = tuple(entry.tids[start:end])
+        start = end
     return found

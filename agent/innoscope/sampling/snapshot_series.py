@@ -1,4 +1,4 @@
-"""Looking several times, with statements beside the stacks, until enough, interrupted or the server ends."""
+"""Take several snapshots, with SQL statements if wanted, until done, interrupted or the server ends."""
 
 from __future__ import annotations
 
@@ -17,63 +17,63 @@ if TYPE_CHECKING:
     from innoscope.target.model import Query
 
 
-class Eyes(Protocol):
-    """What takes one look: the engine."""
+class SnapshotSource(Protocol):
+    """Takes snapshots: the engine."""
 
     def look(self) -> Dump:
-        """One look."""
+        """Take one snapshot."""
 
 
-def gather(
-    eyes: Eyes,
+def take_snapshots(
+    source: SnapshotSource,
     report: Report,
     *,
     count: int = 1,
     interval_s: float = 1.0,
-    ask: Callable[[], Mapping[int, Query]] | None = None,
+    fetch_queries: Callable[[], Mapping[int, Query]] | None = None,
     each: Callable[[Dump], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> InnoscopeError | None:
-    """Add ``count`` looks to the report; ``each`` is given every look as the filter left it.
+    """Add ``count`` snapshots to the report, and call ``each`` with every filtered snapshot.
 
-    Ctrl-C and an error after the first look end it early: the report says so in ``ended``, the error is
-    returned. Before the first look both come through.
+    Ctrl-C or an error after the first snapshot ends the series early: ``report.ended`` says so, and the error
+    is returned. Before the first snapshot, both are raised.
     """
     start = time.monotonic()
     try:
         for number in range(count):
             _sleep_until(start + number * interval_s)
-            dump = eyes.look()
-            if ask is not None:
-                dump, ask = _with_queries(dump, ask)
-            kept = report.add(dump)
+            dump = source.look()
+            if fetch_queries is not None:
+                dump, fetch_queries = _with_queries(dump, fetch_queries)
+            filtered = report.add(dump)
             if each is not None:
-                each(kept)
+                each(filtered)
             if progress is not None:
                 progress(number + 1)
     except KeyboardInterrupt:
         if not report.looks:
             raise
-        report.ended = f"interrupted after {report.looks:,} of {count:,} looks"
+        report.ended = f"interrupted after {report.looks:,} of {count:,} snapshots"
     except InnoscopeError as error:
         if not report.looks:
             raise
-        report.ended = f"{error.what}, after {report.looks:,} of {count:,} looks"
+        report.ended = f"{error.what}, after {report.looks:,} of {count:,} snapshots"
         return error
     return None
 
 
 def _with_queries(
-    dump: Dump, ask: Callable[[], Mapping[int, Query]]
+    dump: Dump, fetch_queries: Callable[[], Mapping[int, Query]]
 ) -> tuple[Dump, Callable[[], Mapping[int, Query]] | None]:
-    """The dump with its statements. A server that does not answer is not asked again, and a note says why."""
+    """Attach the statements to the dump. After an SQL failure, add a note and return None as function."""
     try:
-        return attach_queries(dump, ask()), ask
+        return attach_queries(dump, fetch_queries()), fetch_queries
     except SqlFailed as error:
         remedy = f" ({error.remedy})" if error.remedy else ""
         return replace(dump, notes=(*dump.notes, f"no queries: {error.what}{remedy}")), None
 
 
-def _sleep_until(moment: float) -> None:
-    if (rest := moment - time.monotonic()) > 0:
-        time.sleep(rest)
+def _sleep_until(deadline: float) -> None:
+    if (remaining := deadline - time.monotonic()) > 0:
+        time.sleep(remaining)

@@ -1,1 +1,1 @@
-"""Who we look at: the servers on this host, their identity, version, modules and symbols."""
+"""Find servers on this host and describe them: identity, version, modules, symbols, SQL."""

@@ -1,8 +1,8 @@
-"""Which servers may be logged in to: those of this host, and those in containers that a person chose.
+"""Decide which servers may be logged in to: those of this host, and those in containers that the user named.
 
-The tenant of a container decides what runs in it, and with which uid, name, socket and port. So a server in a
-container is watched once it is found, but no account is named to it unless a person chose it
-(``Target.chosen``), and the password itself is never sent over its socket.
+The tenant of a container controls what runs in it, and its uid, name, socket and port. So a server in a
+container is watched when it is found, but no account is sent to it unless the user named it
+(``Target.chosen``). The password itself is never sent over its socket.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
     from innoscope.target.proc import ProcFs
 
-#: Namespaces that units of systemd on this host have too (PrivateTmp=, PrivateNetwork=).
+#: Namespaces in which also systemd units of this host may differ (PrivateTmp=, PrivateNetwork=).
 _OF_UNITS: Final = frozenset({"", "mnt", "net"})
 
 
 class NotChosen(SqlFailed):
-    """The server runs in a container, and no person chose it."""
+    """The server runs in a container, and the user did not name it."""
 
 
 def require_chosen(proc: ProcFs, target: Target) -> None:
-    """Raise NotChosen if the server is in a container and nobody chose it, SqlFailed if it has ended."""
+    """Raise NotChosen for a server in a container that the user did not name, SqlFailed if it has ended."""
     if not target.chosen and in_container(proc, target):
         raise NotChosen(
             "no SQL: server in a container: SQL is used only when you name it: "
@@ -36,9 +36,10 @@ def require_chosen(proc: ProcFs, target: Target) -> None:
 
 
 def in_container(proc: ProcFs, target: Target) -> bool:
-    """Return whether it is in another pid or user namespace, or in a container's cgroup that we are not in.
+    """Return whether the server is in a container.
 
-    Raises SqlFailed if it has ended.
+    That means another pid or user namespace, or the cgroup of a container that we are not in. Raises
+    SqlFailed if it has ended.
     """
     if not _OF_UNITS.issuperset((target.container or "").split(",")):
         return True
@@ -49,10 +50,11 @@ def in_container(proc: ProcFs, target: Target) -> bool:
 
 
 def chosen_by(proc: ProcFs, target: Target, socket: str | None, port: int | None) -> bool:
-    """Return whether a person who named this path of a socket, or this port, has chosen the server.
+    """Return whether naming this socket path or port chooses the server.
 
-    A server of this host always is. One in a container is if the path, else the port, leads to it from here:
-    what it calls its socket does not count, in its own file system that may have any path.
+    For a server of this host it always does. For a server in a container, the path, else the port, must lead
+    to it from here. The socket path that the server itself reports is not trusted: in its own file system it
+    may be any path.
     """
     try:
         if not in_container(proc, target):

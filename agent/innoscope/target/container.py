@@ -1,4 +1,4 @@
-"""Whether a process lives in a container: its id, or the namespaces that are not ours."""
+"""Detect whether a process runs in a container, by the container id or by differing namespaces."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ if TYPE_CHECKING:
 #: docker-<id>.scope, /docker/<id>, libpod-<id>.scope, cri-containerd-<id>.scope, kubepods/…/<id>.
 _ID = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
 
-#: PROC_PID_INIT_INO of the kernel: BPF programs have the ids of this pid namespace, unless they ask.
+#: The kernel's PROC_PID_INIT_INO. BPF programs see the process ids of this namespace by default.
 FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
 
 
 def container_of(proc: ProcFs, pid: int) -> str | None:
-    """The short container id (12 digits), else the differing namespaces (``"mnt,pid,user"``), else None.
+    """Return the short container id (12 digits), else the differing namespaces (``"mnt,pid,user"``).
 
-    None also where the kernel does not let us compare. A unit of systemd with PrivateTmp differs by ``mnt``.
+    None if nothing differs or the kernel does not let us compare. A systemd unit with PrivateTmp differs in
+    ``mnt``.
     """
     ids = _ids(proc, pid)
     if ids:
         return ids[-1][:12]
-    return ",".join(differing(proc, pid)) or None
+    return ",".join(differing_namespaces(proc, pid)) or None
 
 
-def differing(proc: ProcFs, pid: int) -> list[str]:
-    """The names of the namespaces that differ from ours, in the order of ``proc.NAMESPACES``."""
+def differing_namespaces(proc: ProcFs, pid: int) -> list[str]:
+    """Return the names of the namespaces that differ from ours, in the order of ``proc.NAMESPACES``."""
     try:
         theirs, ours = proc.namespaces(pid), proc.namespaces("self")
     except (PermissionError, ProcessLookupError):
@@ -36,12 +37,12 @@ def differing(proc: ProcFs, pid: int) -> list[str]:
 
 
 def in_foreign_container(proc: ProcFs, pid: int) -> bool:
-    """Return whether its cgroup is a container's that we are not in, also if it shares our pid namespace."""
+    """Return whether its cgroup belongs to a container that we are not in, even in our own pid namespace."""
     return bool(_ids(proc, pid))
 
 
 def tenant_of(proc: ProcFs, pid: int) -> str | None:
-    """Return which container it is in: the outermost one's id, else its pid namespace; None on this host."""
+    """Return the outermost container's id, else the pid namespace; None for a process of this host."""
     ids = _ids(proc, pid)
     if ids:
         return ids[0]
@@ -52,7 +53,7 @@ def tenant_of(proc: ProcFs, pid: int) -> str | None:
 
 
 def _ids(proc: ProcFs, pid: int) -> list[str]:
-    """Container ids in the process's cgroup path, outermost first; none that we are in ourselves."""
+    """Return the container ids in the process's cgroup path, outermost first, without those of our own."""
     try:
         theirs = _ID.findall(proc.cgroup(pid))
     except (PermissionError, ProcessLookupError):

@@ -1,6 +1,6 @@
-"""Who we are to the server: the accounts in option files, as the mysql client reads them.
+"""Read accounts from option files, as the mysql client does.
 
-Passwords come from option files only; none is ever taken from a command line or put on one.
+Passwords come only from option files, never from or through a command line.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from innoscope.common.errors import BadFile
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-#: Read in this order, later ones win. ``!include`` is not followed.
+#: Read in this order; later files override earlier ones. ``!include`` is not followed.
 DEFAULT_FILES = (Path("/etc/my.cnf"), Path("/etc/mysql/my.cnf"), Path("~/.my.cnf"))
-#: Groups that count, later ones win within one file.
+#: Groups that are read; within a file, later ones override earlier ones.
 GROUPS = ("client", "client-innoscope")
 _MODES = ("REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 _OFF = ("0", "off", "false")
@@ -36,7 +36,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How to speak TLS over TCP: the options ``ssl-*`` of mysql and mariadb. No ``ca``, no verification."""
+    """TLS over TCP: the ``ssl-*`` options of mysql and mariadb. Without ``ca`` nothing is verified."""
 
     ca: str | None = None
     cert: str | None = None
@@ -46,16 +46,16 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Choose the option file and the user of ``find``; None means the defaults."""
+    """The option file and user to pass to ``find``; None means the default."""
 
     defaults_file: str | None = None
     user: str | None = None
 
 
 def find(options_file: str | None = None, user: str | None = None) -> Credentials:
-    """The account to use: from ``options_file``, else from the default files; else the system user.
+    """Return the account from ``options_file``, else from the default files, else the system user.
 
-    Raises BadFile when the named file cannot be read, or when everybody may write to it.
+    Raises BadFile if the named file cannot be read or is world-writable.
     """
     values: dict[str, str] = {}
     for path in _files(options_file):
@@ -66,17 +66,17 @@ def find(options_file: str | None = None, user: str | None = None) -> Credential
 
 
 def _tls(values: Mapping[str, str]) -> Tls | None:
-    """None where the options do not ask for it, or forbid it."""
+    """Return the TLS settings; None if the options do not request or disable TLS."""
     mode = values.get("ssl-mode", "").upper()
-    asked = any(name in values for name in ("ssl", "ssl-ca", "ssl-cert")) or mode in _MODES
-    if not asked or mode == "DISABLED" or values.get("ssl", "1").lower() in _OFF:
+    requested = any(name in values for name in ("ssl", "ssl-ca", "ssl-cert")) or mode in _MODES
+    if not requested or mode == "DISABLED" or values.get("ssl", "1").lower() in _OFF:
         return None
     verify = mode == "VERIFY_IDENTITY" or values.get("ssl-verify-server-cert", "0").lower() not in _OFF
     return Tls(values.get("ssl-ca"), values.get("ssl-cert"), values.get("ssl-key"), verify)
 
 
-def naming_files(options_file: str | None = None) -> list[Path]:
-    """Those of the files that name an account or its password. Raises BadFile."""
+def files_with_account(options_file: str | None = None) -> list[Path]:
+    """Return the option files that set a user or a password. Raises BadFile."""
     found = []
     for path in _files(options_file):
         groups = _parse(path)
@@ -85,8 +85,8 @@ def naming_files(options_file: str | None = None) -> list[Path]:
     return found
 
 
-def exposed(options_file: str | None = None) -> list[Path]:
-    """Those with a password that everybody may read. Raises BadFile."""
+def world_readable_files(options_file: str | None = None) -> list[Path]:
+    """Return the option files with a password that every user can read. Raises BadFile."""
     return [
         path
         for path in _files(options_file)
@@ -107,10 +107,10 @@ def _files(options_file: str | None) -> Iterable[Path]:
 
 
 def _parse(path: Path) -> dict[str, dict[str, str]]:
-    """``{group: {option: value}}`` of an option file; raises BadFile."""
+    """Parse an option file into ``{group: {option: value}}``. Raises BadFile."""
     try:
         if path.stat().st_mode & stat.S_IWOTH:
-            raise BadFile(f"everybody may write to {path}, so it is not trusted", remedy=f"chmod 600 {path}")
+            raise BadFile(f"cannot use {path}: it is world-writable", remedy=f"chmod 600 {path}")
         text = path.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError as error:
         raise BadFile(
@@ -123,7 +123,7 @@ def _parse(path: Path) -> dict[str, dict[str, str]]:
 
 
 def _options(text: str) -> Iterator[tuple[str, str, str]]:
-    """``(group, option, value)`` in file order; quotes around values removed, as mysql does."""
+    """Yield ``(group, option, value)`` in file order. Quotes around values are removed, as mysql does."""
     group = ""
     for line in map(str.strip, text.splitlines()):
         if line.startswith("[") and line.endswith("]"):
@@ -139,5 +139,5 @@ def _options(text: str) -> Iterator[tuple[str, str, str]]:
 def _system_user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a uid without a name
+    except (KeyError, OSError):  # the uid has no name
         return "root"

@@ -1,4 +1,4 @@
-"""Find the servers on this host, and the one that was meant."""
+"""Find the servers on this host, and select one of them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 #: Base names of server executables: mysqld, mariadbd, mysqld-debug, … but not mysqld_safe or an exporter.
 _SERVER = re.compile(r"(?:mysqld|mariadbd)(?:[-.](?:debug|bin|max|opt|stripped|\d[\d.]*))?")
 _LIST_REMEDY = "innoscope targets"
-#: How many ignored processes are named.
+#: Maximum ignored processes to list.
 _SHOWN: Final = 4
 
 
 def is_server(proc: ProcFs, pid: int) -> bool:
-    """Whether it runs a server's executable; by its comm where the executable may not be read."""
+    """Return whether it runs a server executable; judge by its comm if the executable is not readable."""
     try:
         name = proc.exe(pid)[0].rpartition("/")[2]
     except PermissionError:
@@ -38,7 +38,7 @@ def is_server(proc: ProcFs, pid: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The pids of servers, ascending, those in containers included; and who only bears a server's name."""
+    """The servers' pids, ascending, including containers; and processes that only have a server's name."""
 
     servers: tuple[int, ...]
     ignored: tuple[Ignored, ...]
@@ -55,31 +55,31 @@ def scan(proc: ProcFs, rule: Rule) -> Scan:
                     servers.append(pid)
                 else:
                     ignored.append(refused)
-        except (ProcessLookupError, PermissionError):  # ended in the meantime, or a kernel thread
+        except (ProcessLookupError, PermissionError):  # it has ended, or is a kernel thread
             continue
     return Scan(tuple(servers), tuple(ignored))
 
 
 def identify(proc: ProcFs, pid: int) -> Target:
-    """All we can learn of one server without SQL; ProcessLookupError when it ends while we look.
+    """Return what is known about one server without SQL. Raises ProcessLookupError if it ends meanwhile.
 
-    What the kernel does not let us read stays empty, so an unprivileged user still gets a list.
+    Fields that the kernel does not let us read stay empty, so an unprivileged user still gets a list.
     """
     stat = proc.stat(pid)
     where = executable.locate(proc, pid)
     arguments = proc.cmdline(pid)
     listens = endpoints.find(proc, pid, arguments)
-    learnt = version.learn(proc, pid, where.path)
+    detected = version.detect(proc, pid, where.path)
     file = executable.describe(proc, pid, where)
     if proc.stat(pid).start_time != stat.start_time:
         raise ProcessLookupError(pid)
     return Target(
         pid=pid,
         start_time=stat.start_time,
-        flavour=learnt.flavour,
-        version=learnt.number,
-        version_text=learnt.text,
-        version_from=learnt.source,
+        flavour=detected.flavour,
+        version=detected.number,
+        version_text=detected.text,
+        version_from=detected.source,
         executable=where.path,
         deleted=where.deleted,
         build_id=file.build_id,
@@ -94,12 +94,12 @@ def identify(proc: ProcFs, pid: int) -> Target:
 
 
 def find_all(proc: ProcFs | None = None) -> list[Target]:
-    """Every server on this host, by pid; an empty list when there is none. Raises BadFile."""
+    """Return all servers on this host, by pid. Raises BadFile."""
     return survey(proc)[0]
 
 
 def survey(proc: ProcFs | None = None) -> tuple[list[Target], tuple[Ignored, ...]]:
-    """Return the same, and what is ignored because of its owner. Raises BadFile."""
+    """Return all servers, and the processes that are ignored because of their owner. Raises BadFile."""
     proc = proc or ProcFs()
     found = scan(proc, ownership.load())
     return _identify_all(proc, found.servers), found.ignored
@@ -113,13 +113,14 @@ def find_one(
     proc: ProcFs | None = None,
     readable: bool = True,
 ) -> Target:
-    """The one server that is meant; nothing need be given when only one runs.
+    """Return the server that matches; without arguments, the only one that runs.
 
-    Root may name any user's server by ``pid``. Raises NoTarget (none matches, or several do), NoSuchProcess,
-    NotAServer (also for one whose owner is not allowed), BadFile (the rule of owners), and NoRights where the
-    kernel does not let us look into it; ``readable=False`` returns that one with what could be learnt.
+    Root may name any user's server by ``pid``. Raises NoTarget (none or several match), NoSuchProcess,
+    NotAServer (also if the owner is not allowed), BadFile (the rule of owners), and NoRights if the kernel
+    does not let us inspect it. With ``readable=False``, such a server is returned with the fields that are
+    known.
 
-    It is ``chosen`` if ``pid`` names it, or if ``socket`` or ``port`` leads to it from here.
+    The server is ``chosen`` if ``pid`` names it, or if ``socket`` or ``port`` leads to it from here.
     """
     proc = proc or ProcFs()
     target = _choose(proc, pid, socket, port)
@@ -146,7 +147,7 @@ def _choose(proc: ProcFs, pid: int | None, socket: str | None, port: int | None)
 
 
 def still_same(target: Target, proc: ProcFs | None = None) -> bool:
-    """Whether the pid still is the process it was: a reused pid has another start time."""
+    """Return whether the pid still is the same process. A reused pid has another start time."""
     try:
         stat = (proc or ProcFs()).stat(target.pid)
     except (ProcessLookupError, PermissionError):
@@ -165,7 +166,7 @@ def _identify_all(proc: ProcFs, pids: Iterable[int]) -> list[Target]:
 
 
 def _by_pid(proc: ProcFs, pid: int) -> Target:
-    """The server with that pid. Raises NoSuchProcess, NotAServer or NoRights."""
+    """Return the server with that pid. Raises NoSuchProcess, NotAServer or NoRights."""
     try:
         leader = int(proc.status(pid).get("Tgid") or pid)
         if leader != pid:
@@ -179,7 +180,7 @@ def _by_pid(proc: ProcFs, pid: int) -> Target:
             raise NotAServer(str(refused), remedy=f"sudo innoscope … --pid {pid}, or {refused.remedy}")
         return identify(proc, pid)
     except ProcessLookupError as error:
-        if proc.exists(pid):  # there, and without an executable: a kernel thread
+        if proc.exists(pid):  # a process without an executable: a kernel thread
             raise _not_a_server(proc, pid) from error
         raise gone(pid) from error
     except PermissionError as error:
@@ -187,11 +188,11 @@ def _by_pid(proc: ProcFs, pid: int) -> Target:
 
 
 def _must_be_readable(proc: ProcFs, pid: int) -> None:
-    """Raise NoRights if the kernel does not even tell us the executable: nothing else would work then."""
+    """Raise NoRights if the executable cannot be read, because then nothing else works."""
     try:
         proc.exe(pid)
     except PermissionError as error:
-        raise no_rights(pid, "the kernel does not even tell its executable") from error
+        raise no_rights(pid, "its executable cannot be read") from error
     except ProcessLookupError as error:
         raise gone(pid) from error
 
@@ -209,7 +210,7 @@ def _not_a_server(proc: ProcFs, pid: int) -> NotAServer:
 
 
 def _matches(proc: ProcFs, target: Target, socket: str | None, port: int | None) -> bool:
-    """Whether the target listens on that socket (as the server or as we see it) and that port."""
+    """Return whether the target listens on that socket (by its own or our path) and that port."""
     if port is not None and target.port != port:
         return False
     return socket is None or (
@@ -228,18 +229,18 @@ def _same_file(wanted: str, named: str, seen: str) -> bool:
 
 
 def none_found(ignored: Sequence[Ignored]) -> NoTarget:
-    """Return the error for a host without servers, which names what is ignored."""
+    """Return the error for a host without servers. It lists the ignored processes."""
     if not ignored:
         return NoTarget(
             "no mysqld or mariadbd is running on this host",
-            remedy="start one; a server of another host must be looked at there",
+            remedy="start one, or run innoscope on the host of the server",
         )
     what = "no mysqld or mariadbd of an allowed user is running on this host"
     return NoTarget(what, remedy="\n".join(describe_ignored(ignored)))
 
 
 def describe_ignored(ignored: Sequence[Ignored]) -> Iterator[str]:
-    """Lines that name the first few of them, each with its remedy."""
+    """Yield lines that name the first few ignored processes, each with its remedy."""
     for one in ignored[:_SHOWN]:
         yield f"{one}; to watch it: {one.remedy}"
     if len(ignored) > _SHOWN:
@@ -258,7 +259,7 @@ def _none_or_several(
     choices = [f"--pid {target.pid:<8} {_brief(target)}" for target in matching or found]
     choices += describe_ignored(ignored)
     if matching:
-        what = f"{len(matching)} servers are running, say which one"
+        what = f"{len(matching)} servers are running; choose one"
     else:
         wanted = f"socket {socket}" if socket is not None else f"port {port}"
         what = f"no server listens on {wanted}; these are running"
@@ -266,7 +267,7 @@ def _none_or_several(
 
 
 def _brief(target: Target) -> str:
-    """One line by which a person tells servers apart: flavour, version, socket or port, data directory."""
+    """Return one line that identifies a server: flavour, version, socket or port, data directory."""
     number = ".".join(map(str, target.version)) or "unknown version"
     port = f"port {target.port}" if target.port else None
     return "  ".join(filter(None, (target.flavour, number, target.socket or port, target.datadir)))

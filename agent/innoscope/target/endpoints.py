@@ -1,4 +1,4 @@
-"""Where a server listens and where its data is, from /proc and its command line."""
+"""Find where a server listens and where its data is, from /proc and its command line."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from innoscope.target.proc import ProcFs
 
 _DEFAULT_PORT = 3306
-_MOST_PORT: Final = 65535
+_MAX_PORT: Final = 65535
 _PORT_DIGITS: Final = 5
 _OTHER_PORTS = {33060, 33062, 4567, 4568}  # X protocol, admin_port, Galera
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """The Unix socket (its path as the server sees it) and the TCP port; None when it has none."""
+    """The Unix socket, as a path in the server's file system, and the TCP port; None if there is none."""
 
     socket: str | None
     port: int | None
 
 
 def option(arguments: Sequence[str], name: str, short: str) -> str | None:
-    """The value of ``--name=value``, ``--name value``, ``-Svalue`` or ``-S value``; the last one counts."""
+    """Return the last value of ``--name=value``, ``--name value``, ``-Svalue`` or ``-S value``."""
     value = None
     for position, argument in enumerate(arguments[1:], start=1):
         following = arguments[position + 1] if position + 1 < len(arguments) else None
@@ -40,14 +40,14 @@ def option(arguments: Sequence[str], name: str, short: str) -> str | None:
 
 
 def option_port(arguments: Sequence[str]) -> int | None:
-    """The port of the command line; None without one, or if it is not a port's number."""
+    """Return the port of the command line; None without one, or if it is not a valid port."""
     text = option(arguments, "port", "-P") or ""
     number = int(text) if text.isascii() and text.isdecimal() and len(text) <= _PORT_DIGITS else 0
-    return number if 0 < number <= _MOST_PORT else None
+    return number if 0 < number <= _MAX_PORT else None
 
 
 def find(proc: ProcFs, pid: int, arguments: Sequence[str]) -> Endpoints:
-    """Socket and port: what the process really listens on, else what its command line says."""
+    """Return the socket and port on which the process listens, else those of its command line."""
     named = option(arguments, "socket", "-S")
     named_port = option_port(arguments)
     try:
@@ -61,7 +61,7 @@ def find(proc: ProcFs, pid: int, arguments: Sequence[str]) -> Endpoints:
 
 
 def listens(proc: ProcFs, target: Target) -> bool:
-    """Return whether the target's socket is one that it really listens on, not only an option of its."""
+    """Return whether the server really listens on the target's socket. An option alone proves nothing."""
     try:
         inodes = proc.socket_inodes(target.pid)
         return any(
@@ -74,7 +74,7 @@ def listens(proc: ProcFs, target: Target) -> bool:
 
 
 def _choose_socket(paths: Sequence[str], named: str | None) -> str | None:
-    """The classic protocol's socket of those that listen: not the X protocol's (mysqlx.sock)."""
+    """Return the classic protocol's socket of the listening ones, not the X protocol's (mysqlx.sock)."""
     if named in paths:
         return named
     candidates = sorted(path for path in paths if not path.startswith("@") and "mysqlx" not in path)
@@ -82,7 +82,7 @@ def _choose_socket(paths: Sequence[str], named: str | None) -> str | None:
 
 
 def _port(proc: ProcFs, pid: int, inodes: set[int], named: int | None) -> int | None:
-    """The classic protocol's port; None with --skip-networking or before it listens."""
+    """Return the classic protocol's port; None with --skip-networking or before it listens."""
     ports = set()
     for inode, port in proc.tcp_listeners(pid):
         if inode in inodes:
@@ -95,7 +95,7 @@ def _port(proc: ProcFs, pid: int, inodes: set[int], named: int | None) -> int | 
 
 
 def _absolute(proc: ProcFs, pid: int, path: str | None) -> str | None:
-    """A relative ``--socket`` is relative to the data directory, where the server has changed to."""
+    """Resolve a relative ``--socket``, which is relative to the data directory, the server's current one."""
     if path is None or path.startswith("/"):
         return path
     try:
@@ -105,7 +105,7 @@ def _absolute(proc: ProcFs, pid: int, path: str | None) -> str | None:
 
 
 def datadir(proc: ProcFs, pid: int, arguments: Sequence[str], root: str) -> str | None:
-    """The data directory as the server sees it: ``--datadir``, else its current one, where it changes to."""
+    """Return the data directory in the server's file system: ``--datadir``, else its current directory."""
     named = option(arguments, "datadir", "-h")
     if named is not None and named.startswith("/"):
         return named.rstrip("/") or "/"
@@ -116,7 +116,7 @@ def datadir(proc: ProcFs, pid: int, arguments: Sequence[str], root: str) -> str 
 
 
 def strip_root(path: str, root: str) -> str:
-    """A path as we see it, as a process with that root directory sees it."""
+    """Convert a path as we see it to one as seen by a process with that root directory."""
     if root != "/" and (path + "/").startswith(root + "/"):
         return path.removeprefix(root) or "/"
     return path

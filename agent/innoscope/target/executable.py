@@ -1,4 +1,4 @@
-"""The file a server runs: where it is, whether it was replaced, and where names will come from."""
+"""Describe a server's executable: its path, whether it was replaced, and the source of its symbols."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from innoscope.target.symbols import packs
 if TYPE_CHECKING:
     from innoscope.target.proc import ProcFs
 
-#: Where distributions put separate debug files.
+#: Where distributions install separate debug files.
 DEBUG_DIR = "/usr/lib/debug"
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """``path`` as the server sees it, ``deleted`` when the file was replaced, ``root`` as we see it."""
+    """``path`` in the server's file system, ``deleted`` if the file was replaced, ``root`` as we see it."""
 
     path: str
     deleted: bool
@@ -37,7 +37,7 @@ class Description:
 
 
 def locate(proc: ProcFs, pid: int) -> Location:
-    """Where the executable is; from the command line when /proc/PID/exe may not be read."""
+    """Locate the executable; use the command line if /proc/PID/exe is not readable."""
     try:
         root = proc.root_of(pid)
         path, deleted = proc.exe(pid)
@@ -48,9 +48,9 @@ def locate(proc: ProcFs, pid: int) -> Location:
 
 
 def openable(proc: ProcFs, pid: int, where: Location) -> str:
-    """A path that opens the very file that runs: its own name if that still is it, else /proc/PID/exe.
+    """Return a path that opens exactly the running file: its own path if unchanged, else /proc/PID/exe.
 
-    A search by ``.gnu_debuglink`` needs the folder, which the link has not.
+    The search by ``.gnu_debuglink`` needs the file's folder, which /proc/PID/exe does not have.
     """
     link, named = proc.path(pid, "exe"), proc.inside(pid, where.path)
     try:
@@ -60,7 +60,7 @@ def openable(proc: ProcFs, pid: int, where: Location) -> str:
 
 
 def debug_dirs(proc: ProcFs, pid: int, root: str, container: str | None) -> list[str]:
-    """Folders to search for debug files: ours, and the server's own if it sees another file system."""
+    """Return the folders to search for debug files: ours, and the server's if it has another file system."""
     own = [DEBUG_DIR]
     if root != "/" or container:
         own.append(proc.inside(pid, DEBUG_DIR))
@@ -68,7 +68,7 @@ def debug_dirs(proc: ProcFs, pid: int, root: str, container: str | None) -> list
 
 
 def describe(proc: ProcFs, pid: int, where: Location) -> Description:
-    """Build-id and source of symbols of the executable, in the order in which the Rust core takes them."""
+    """Return the executable's build-id and the symbol source that the core would use."""
     path = openable(proc, pid, where)
     try:
         with translating(pid):

@@ -1,7 +1,7 @@
-"""Statement text without its literals, for servers that give no digest of their own.
+"""Remove the literals from statements, for servers that provide no digest.
 
-A server reads a statement by its version, its sql_mode and the client's character set, which we do not know.
-Where they differ about where a literal ends, the text is cut off with ``…``: what follows could be one.
+Where a literal ends may depend on the server's version, its sql_mode and the client's character set, which
+are unknown here. At an ambiguous end, the text is cut off with ``…``, because the rest could be a literal.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections import deque
 
 from innoscope.common import sanitize
 
-_LIMIT = 2048  # characters of the result
-_LONGEST = 65_536  # characters that are read; a literal that is cut there is left out like any other
+_LIMIT = 2048  # maximum characters of the result
+_LONGEST = 65_536  # characters that are read; a literal cut at this limit is removed like any other
 
-#: An identifier may have any character beyond ASCII; one that begins with a digit goes like a number.
+#: Identifiers may contain any non-ASCII character; one that starts with a digit is treated as a number.
 _TOKEN = re.compile(
     r"""
       (?P<comment> /\*.*?(?:\*/|\Z) | \#[^\n]* | --(?=[\x00-\x20\x7f]|\Z)[^\n]* )
@@ -36,16 +36,17 @@ _CLOSED = re.compile(
     re.DOTALL,
 )
 _ESCAPED_QUOTE = re.compile(r"\\['\"]")
-#: A comment that some servers run (``/*!``, ``/*M!``, hints), with what may end elsewhere then.
+#: A comment that some servers execute (``/*!``, ``/*M!``, hints), with tokens that would then end elsewhere.
 _RUN = re.compile(r"""/\*(?:M?!|\+).*?(?:['"`$\#]|--|/\*)""", re.DOTALL)
 _LIST = re.compile(r"\((?:\s*[-+]?\?\s*,)+\s*[-+]?\?\s*\)")
 _ROWS = re.compile(r"(\(\?[^()]*\)|\(…\))(?:\s*,\s*(?:\(\?[^()]*\)|\(…\)))+")
 
 
 def fingerprint(statement: str) -> str:
-    """``SELECT * FROM t WHERE a='x' -- y`` → ``SELECT * FROM t WHERE a=?``.
+    """Remove literals: ``SELECT * FROM t WHERE a='x' -- y`` → ``SELECT * FROM t WHERE a=?``.
 
-    Strings, numbers and comments go; lists of values become one ``(…)``; identifiers stay, sanitized.
+    Strings, numbers and comments are removed, lists of values become one ``(…)``. Identifiers stay,
+    sanitized.
     """
     parts: list[str] = []
     for match in _TOKEN.finditer(statement[:_LONGEST]):
@@ -64,11 +65,11 @@ def fingerprint(statement: str) -> str:
 
 
 def _unclear(match: re.Match[str]) -> bool:
-    """Return whether servers do not agree on where this token ends.
+    """Return whether servers disagree on where this token ends.
 
-    An escaped quote ends a string with NO_BACKSLASH_ESCAPES. Before MySQL 9 ``$$`` was a name. In a comment
-    that is run, quotes and other comments count. Half of a character (U+FFFD) may have taken a backtick with
-    it. A name without its last quote is a mistake, and a literal may be in it.
+    With NO_BACKSLASH_ESCAPES an escaped quote ends a string. Before MySQL 9 ``$$`` was a name. In an executed
+    comment, quotes and nested comments are tokens. A truncated character (U+FFFD) may have swallowed a
+    backtick. A quoted name without its closing quote may contain a literal.
     """
     if match["dollar"] is not None or match["unclear"] is not None:
         return True
@@ -78,6 +79,7 @@ def _unclear(match: re.Match[str]) -> bool:
 
 
 def _open_name(match: re.Match[str]) -> bool:
+    """Return whether the token is a quoted name without its closing quote, or with a truncated character."""
     text = match.group()
     return match["quoted"] is not None and ("\ufffd" in text or _CLOSED.fullmatch(text) is None)
 

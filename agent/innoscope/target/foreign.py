@@ -1,4 +1,4 @@
-"""Reading files that somebody else may have put there: regular, of bounded size, within their root."""
+"""Read files that another user may have created: regular files, bounded, within their root."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def open_binary(path: str | Path) -> BinaryIO:
-    """Open a regular file. A path below ``/proc/PID/root`` never leads out of that root. Raises OSError."""
+    """Open a regular file. A path below ``/proc/PID/root`` cannot escape that root. Raises OSError."""
     return os.fdopen(_native.open_regular(str(path)), "rb")
 
 
 def read_text(path: str | Path, limit: int = 64 << 10) -> str:
-    """Return the beginning of a file, at most ``limit`` bytes of it. Raises OSError."""
+    """Return the first ``limit`` bytes of a file. Raises OSError."""
     with open_binary(path) as file:
         return file.read(limit).decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Log in with PyMySQL over a socket of ours; only a verified server is told the password itself."""
+"""Log in with PyMySQL over our own socket. The password itself is only sent to a verified server."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ if TYPE_CHECKING:
     from innoscope.target.credentials import Credentials, Tls
     from innoscope.target.wire import Wire
 
-#: Seconds for a login with all its answers, as a multiple of those for one.
+#: Seconds for a whole login, as a multiple of those for one answer.
 _LOGIN: Final = 2
-#: Bytes of what a login sends after its first packets: no password, "give me your key", and SHA-1 scrambles.
-#: Scrambles of SHA-256 and Ed25519 are longer than the shortest first packet; MySQL 4.0's have 9 bytes.
+#: Bytes of the later packets of a login: no password, a request for the public key, a SHA-1 scramble.
+#: Scrambles of SHA-256 and Ed25519 are longer than the shortest first packet. Those of MySQL 4.0 have 9
+#: bytes.
 _SCRAMBLES: Final = (0, 1, 20)
 _FIRST_PACKETS: Final = 32
 _PLAIN: Final = "sha256_password"
+#: Plugins that send the password in clear text or in a weak form.
+_WEAK_PLUGINS: Final = ("mysql_clear_password", "dialog", "mysql_old_password")
 
 
 class Connection(Driver):
-    """A connection whose answers are bounded. ``verified``: its server is known to be the one that is meant.
+    """A connection with bounded answers. ``verified`` means that the server is known to be the right one.
 
-    Only a verified server is told the password itself (full authentication of sha256 and caching_sha2).
+    Only a verified server gets the password itself (full authentication of sha256 and caching_sha2).
     """
 
     server_capabilities: int
@@ -48,35 +51,35 @@ class Connection(Driver):
             ssl=tls_context(_context(tls), budget) if tls else None,
             ssl_disabled=tls is None,
             autocommit=True,
-            charset="utf8mb4",  # known from 5.5.3 on
+            charset="utf8mb4",  # supported since 5.5.3
             program_name="innoscope",
-            auth_plugin_map=dict.fromkeys(("mysql_clear_password", "dialog", "mysql_old_password"), _Never),
+            auth_plugin_map=dict.fromkeys(_WEAK_PLUGINS, _Rejected),
             defer_connect=True,
         )
 
     def log_in(self, wire: Wire) -> None:
-        """Log in over a connected socket. Raises what PyMySQL does, or SqlFailed before anything is sent."""
+        """Log in over a connected socket. Raises errors of PyMySQL, or SqlFailed before anything is sent."""
         wire.check_greeting()
         self.connect(wire)
         self._budget.login_until = float("inf")
 
     def _get_server_information(self) -> None:
-        """Let PyMySQL read the greeting, and judge by what it has read: by that it is going to log in."""
+        """Let PyMySQL parse the greeting, then check the result, because PyMySQL logs in according to it."""
         super()._get_server_information()  # type: ignore[misc]
         if self._tls and not self.server_capabilities & CLIENT.SSL:
             raise _refused("the server does not speak TLS", "enable TLS on the server")
         self._check_plugin()
 
     def write_packet(self, payload: bytes) -> None:
-        """Send one packet of the login; PyMySQL has no other use for it."""
+        """Check and send one packet of the login."""
         if self._budget.logging_in:
             self._check_plugin()
             self._check(payload)
         super().write_packet(payload)
 
     @contextmanager
-    def patience(self, seconds: float) -> Iterator[None]:
-        """Let answers take so many seconds."""
+    def answer_timeout(self, seconds: float) -> Iterator[None]:
+        """Change the seconds for an answer within the context."""
         before, self._budget.seconds = self._budget.seconds, seconds
         try:
             yield
@@ -84,42 +87,42 @@ class Connection(Driver):
             self._budget.seconds = before
 
     def abandon(self) -> None:
-        """Close it without a farewell, which a stalled server may not read."""
+        """Close the socket without COM_QUIT: a stalled server may not read it."""
         self._force_close()  # type: ignore[attr-defined]
 
     def _check_plugin(self) -> None:
-        """Refuse the plugin with which PyMySQL puts the password itself into its first packet over TLS."""
+        """Reject the plugin with which PyMySQL sends the password itself in its first packet over TLS."""
         if self._auth_plugin_name == _PLAIN and not self._verified:
             raise _unverified()
 
     def _check(self, payload: bytes) -> None:
         password = self.password
         if self.server_public_key:
-            raise _refused("the server wants the password encrypted with a key of its own", _OTHER_WAY)
+            raise _refused("the server wants the password encrypted with its own key", _OTHER_ACCOUNT)
         if password and payload == password + b"\0" and not self._verified:
             raise _unverified()
         if payload != password + b"\0" and len(payload) < _FIRST_PACKETS and len(payload) not in _SCRAMBLES:
-            raise _refused("the server wants an old, readable form of the password", _OTHER_WAY)
+            raise _refused("the server wants an old, readable form of the password", _OTHER_ACCOUNT)
 
 
 class LocalConnection(Connection):
-    """One that does not leave this host: PyMySQL need not encrypt what nobody else can read."""
+    """A connection within this host, over which PyMySQL may send the password unencrypted."""
 
     _secure = True
 
 
-class _Never:
-    """Authentication that would hand over the password itself, or as good as."""
+class _Rejected:
+    """An authentication that would send the password in clear text or in a weak form."""
 
     def __init__(self, _connection: object) -> None:
         pass
 
     def authenticate(self, _packet: object) -> None:
-        """Refuse."""
-        raise _refused("the server wants the password in clear text", _OTHER_WAY)
+        """Raise SqlFailed."""
+        raise _refused("the server wants the password in clear text", _OTHER_ACCOUNT)
 
 
-_OTHER_WAY: Final = (
+_OTHER_ACCOUNT: Final = (
     "an account with mysql_native_password or ed25519, or one with caching_sha2_password that the server "
     "remembers: log in with another client first"
 )
@@ -149,9 +152,9 @@ def _context(tls: Tls) -> ssl.SSLContext:
 def _unverified() -> SqlFailed:
     return _refused(
         "the server wants the password itself, and nothing shows that it is the right server",
-        f"ssl-ca in the option file, for TLS over TCP; or {_OTHER_WAY}",
+        f"ssl-ca in the option file, for TLS over TCP; or {_OTHER_ACCOUNT}",
     )
 
 
 def _refused(what: str, remedy: Any) -> SqlFailed:
-    return SqlFailed(f"no SQL: {what}; it was not told", remedy=remedy)
+    return SqlFailed(f"no SQL: {what}; the password was not sent", remedy=remedy)

@@ -1,4 +1,4 @@
-"""The identity of one server process, and what it says of its threads."""
+"""The identity of one server process, and what SQL reports about its threads."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Any
 class Target:
     """One running mysqld or mariadbd.
 
-    ``start_time`` is field 22 of /proc/PID/stat (clock ticks since boot): with the pid it names the process
-    for good. Paths are as the server sees them; ``root`` prefixes them to what we see (``/proc/PID/root``).
+    ``start_time`` is field 22 of /proc/PID/stat (clock ticks since boot). Together with the pid it identifies
+    the process uniquely. Paths are those in the server's file system; ``root`` is the prefix to see them from
+    here.
     """
 
     pid: int
     start_time: int
     flavour: str  # mysql or mariadb
-    version: tuple[int, ...]  # () when it could not be learnt
+    version: tuple[int, ...]  # () if unknown
     version_text: str
     version_from: str  # memory, binary, sql or unknown
     executable: str
@@ -27,26 +28,26 @@ class Target:
     port: int | None
     datadir: str | None
     threads: int
-    root: str  # "/" or the chroot as seen from here
-    container: str | None  # short container id or the namespaces that differ from ours ("mnt,pid,user")
-    symbols: str  # symtab, debug-file, symbol-pack, debugdata, dynsym or none: where names will come from
-    #: A person named this very process: only then is SQL used if it runs in a container (choice.py).
+    root: str  # "/", or the chroot as seen from here
+    container: str | None  # short container id, or the namespaces that differ from ours ("mnt,pid,user")
+    symbols: str  # symtab, debug-file, symbol-pack, debugdata, dynsym or none: the source of names
+    #: The user named this process. Otherwise SQL is not used if it runs in a container (choice.py).
     chosen: bool = field(default=False, compare=False)
 
     def document(self) -> dict[str, Any]:
-        """Return what programs are told of it: how it was found is no part of its identity."""
-        told = asdict(self)
-        del told["chosen"]
-        return told
+        """Return the fields for JSON, without ``chosen``, which is not part of the identity."""
+        fields = asdict(self)
+        del fields["chosen"]
+        return fields
 
     def inside(self, path: str) -> str:
-        """A path of the server's own file system, as we can open it from here."""
+        """Return the path by which we can open a path of the server's own file system."""
         return f"/proc/{self.pid}/root{path}"
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What the server says of a thread over SQL. ``digest_text`` has no literals in it."""
+    """What SQL reports about a thread. ``digest_text`` has no literals."""
 
     connection_id: int
     user: str | None

@@ -1,4 +1,4 @@
-"""Failures of the Rust core, turned into errors a person can act on."""
+"""Turn errors of the Rust core into errors with a remedy."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from innoscope.common.errors import BadFile, InnoscopeError, KernelUnable, NoRig
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Held while the symbols of a server are read in this process: that takes up to 30 MB for a moment, and a
-#: host may have many servers. Not held while a child reads debug information, which takes seconds.
+#: Held while this process reads the symbols of a server. That briefly takes up to 30 MB per server, and a
+#: host may have many. Not held while a child process reads debug information, which takes seconds.
 ONE_AT_A_TIME: Final = threading.Lock()
 RUN_AS_ROOT = (
     "run it as root: sudo innoscope …; or with CAP_BPF, CAP_PERFMON, "
@@ -23,37 +23,37 @@ RUN_AS_ROOT = (
 
 
 def no_rights(pid: int, detail: str) -> NoRights:
-    """The error for a process that the kernel does not let us look into."""
-    return NoRights(f"no right to look into process {pid}: {detail}", remedy=RUN_AS_ROOT)
+    """Return the error for a process that the kernel does not let us inspect."""
+    return NoRights(f"cannot inspect process {pid}: {detail}", remedy=RUN_AS_ROOT)
 
 
 def gone(pid: int) -> NoSuchProcess:
-    """The error for a process that is not there any more."""
+    """Return the error for a process that does not exist any more."""
     return NoSuchProcess(f"process {pid} does not exist or has ended", remedy="innoscope targets")
 
 
 def explain(pid: int, kind: str, detail: str) -> InnoscopeError:
-    """The error for one ``NativeError``; kinds are listed in ``_native.pyi``."""
+    """Return the error for a ``NativeError``; the kinds are listed in ``_native.pyi``."""
     if kind == "gone":
         return gone(pid)
     if kind == "rights":
         return no_rights(pid, detail)
     if kind == "traced":
         return NoRights(
-            f"process {pid} cannot be held: {detail}",
-            remedy="end that debugger, or take --method bpf, which needs no tracing",
+            f"cannot trace process {pid}: {detail}",
+            remedy="end the other debugger, or use --method bpf, which does not trace",
         )
     if kind == "bpf":
         return KernelUnable(
-            f"this kernel cannot run the stack snapshot: {detail}",
+            f"cannot take stack snapshots with this kernel: {detail}",
             remedy="innoscope doctor shows why; --method ptrace works, but stops each thread for a moment",
         )
     if kind == "elf":
-        return BadFile(f"not a usable ELF file: {detail}", remedy="reinstall the package the file came from")
+        return BadFile(f"cannot read the ELF file: {detail}", remedy="reinstall the package of the file")
     if kind == "arch":
         return KernelUnable(
-            f"process {pid} is of another CPU architecture: {detail}",
-            remedy="use an innoscope that was built for that architecture",
+            f"cannot inspect process {pid}: it has another CPU architecture: {detail}",
+            remedy="use an innoscope built for that architecture",
         )
     return InnoscopeError(
         f"internal error in the native core: {detail}", remedy="please report it with the output of --debug"
@@ -61,17 +61,17 @@ def explain(pid: int, kind: str, detail: str) -> InnoscopeError:
 
 
 def explain_os_error(pid: int, error: OSError) -> InnoscopeError:
-    """The error for an ``OSError`` met while looking into a process."""
+    """Return the error for an ``OSError`` while inspecting a process."""
     if error.errno in (errno.ESRCH, errno.ENOENT):
         return gone(pid)
     if error.errno in (errno.EPERM, errno.EACCES):
         return no_rights(pid, error.strerror or str(error))
-    return InnoscopeError(f"cannot look into process {pid}: {error}", remedy="innoscope doctor")
+    return InnoscopeError(f"cannot inspect process {pid}: {error}", remedy="innoscope doctor")
 
 
 @contextmanager
 def translating(pid: int) -> Iterator[None]:
-    """Around calls of the Rust core on process ``pid``: what goes wrong there becomes an InnoscopeError."""
+    """Translate errors of the Rust core on process ``pid`` into InnoscopeError."""
     try:
         yield
     except OSError as error:
@@ -83,6 +83,6 @@ def translating(pid: int) -> Iterator[None]:
 
 @contextmanager
 def reading_files(pid: int) -> Iterator[None]:
-    """Translate errors likewise around calls that read symbols in this process, one at a time."""
+    """Translate errors like ``translating``. Only one thread at a time may read symbols in this process."""
     with ONE_AT_A_TIME, translating(pid):
         yield

@@ -1,9 +1,9 @@
-"""The rule which processes are servers: a server's executable name is not enough, its user must be allowed.
+"""Decide which processes are servers: besides the executable's name, the process's user must be allowed.
 
 Any local user can name a program ``mysqld``, and root of a container can do so as root. So each user id of a
 process (real, effective, saved, file system) must be allowed where it runs:
 
-* on this host: ``mysql``, ``mariadb``, root, configured users, and ourselves when we are not root;
+* on this host: ``mysql``, ``mariadb``, root, configured users, and our own user if we are not root;
 * in a container (another pid namespace, our user namespace): ``container_uids``;
 * in another user namespace (rootless or remapped containers): ``remapped_uids``, as this host sees them.
 """
@@ -20,34 +20,34 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from innoscope.common.errors import BadFile
 from innoscope.target.container import in_foreign_container
-from innoscope.target.people import name_of
+from innoscope.target.users import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from innoscope.target.proc import ProcFs
 
-    #: Inclusive ranges.
+    #: Inclusive ranges of user ids.
     Uids: TypeAlias = tuple[tuple[int, int], ...]
 
 DEFAULT_FILE: Final = "/etc/innoscope/servers.toml"
-#: Names another file than the default one.
+#: The environment variable that names another file.
 VARIABLE: Final = "INNOSCOPE_SERVERS_CONFIG"
 
 _USERS: Final = ("mysql", "mariadb")
 #: The images of Red Hat (27), of Docker's library, Oracle and MariaDB (999), of Percona and Bitnami (1001).
 _CONTAINER_UIDS: Final = (27, 999, 1001)
 _MAX_SERVERS: Final = 64
-_MOST_UID: Final = (1 << 32) - 2
-_MOST_BYTES: Final = 1 << 16
-#: What a uid without a mapping into our user namespace looks like (kernel.overflowuid).
+_MAX_UID: Final = (1 << 32) - 2
+_MAX_BYTES: Final = 1 << 16
+#: A uid that is not mapped into our user namespace appears as this (kernel.overflowuid).
 _OVERFLOW: Final = 65534
 _LISTS: Final = ("users", "container_uids", "remapped_uids")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Who may own a server. ``max_servers`` is how many the sensor watches at most."""
+    """The user ids that may own a server. ``max_servers`` limits how many the sensor watches."""
 
     users: Uids
     container_uids: Uids
@@ -57,7 +57,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A process that is named like a server and is none by the rule. Nothing else of it was read."""
+    """A process with a server's name that the rule rejects. Nothing else of it was read."""
 
     pid: int
     name: str
@@ -71,9 +71,9 @@ class Ignored:
 
 
 def load(path: str | None = None) -> Rule:
-    """Read the rule from ``path``, else from where the environment says, else the default file if it exists.
+    """Read the rule from ``path``, else the file in the environment, else the default file if it exists.
 
-    Raises BadFile if the file is malformed, or can be written to by others than root and us.
+    Raises BadFile if the file is malformed, or if users other than root and us can write to it.
     """
     named = path or os.environ.get(VARIABLE)
     text = _read(Path(named or DEFAULT_FILE), required=named is not None)
@@ -86,15 +86,15 @@ def load(path: str | None = None) -> Rule:
         raise _bad(named, f"unknown key {min(unknown)}")
     most = values.get("max_servers", _MAX_SERVERS)
     if type(most) is not int or most < 1:
-        raise _bad(named, "max_servers is a whole number, 1 or more")
+        raise _bad(named, "max_servers must be a positive integer")
     users, container, remapped = (_uids(named, name, values.get(name)) for name in _LISTS)
     return Rule(users, container, remapped, most)
 
 
 def ignored(rule: Rule, proc: ProcFs, pid: int) -> Ignored | None:
-    """Return None if the process's user is allowed, else who owns it and what would allow it.
+    """Return None if the process's user is allowed, else the owner and how to allow it.
 
-    Reads /proc/PID/status, and the user namespace's link where the uid alone does not decide.
+    Reads /proc/PID/status, and the link of the user namespace if the uid does not decide.
     """
     owner = proc.owner(pid)
     uids = frozenset(owner.uids)
@@ -108,7 +108,7 @@ def ignored(rule: Rule, proc: ProcFs, pid: int) -> Ignored | None:
     if not _all_in(uids, (*wanted, *rule.remapped_uids)):
         return _refused(proc, pid, uids, "container" if owner.nested else "host")
     same = _shares_user_namespace(proc, pid)
-    if same is None:  # the kernel does not let us compare: only the sensor and root can judge it
+    if same is None:  # the kernel does not let us compare; only the sensor and root can decide
         return _refused(proc, pid, uids, "container")
     if _all_in(uids, wanted if same else rule.remapped_uids):
         return None
@@ -119,29 +119,29 @@ def _refused(proc: ProcFs, pid: int, uids: frozenset[int], place: str) -> Ignore
     if uids and _shares_user_namespace(proc, pid) is False:
         place = "user namespace"
     key = {"host": "users", "container": "container_uids"}.get(place, "remapped_uids")
-    owner = " and ".join(map(name_of, sorted(uids))) or "an unknown user"
+    owner = " and ".join(map(user_name, sorted(uids))) or "an unknown user"
     remedy = f"add {', '.join(_entry(key, uid) for uid in sorted(uids))} to {key} in {_file()}"
-    if uids == {_OVERFLOW}:  # as in a unit with PrivateUsers=, which sees root and itself only
+    if uids == {_OVERFLOW}:  # in a unit with PrivateUsers=, which knows only root and itself
         owner, remedy = "a user that has no uid here", "innoscope targets, as root on the host"
     return Ignored(pid, proc.stat(pid).comm, owner, place, remedy)
 
 
 def _entry(key: str, uid: int) -> str:
-    """What to write into the list ``key`` for this uid."""
+    """Return the entry for this uid in the list ``key``."""
     if key != "users":
         return str(uid)
-    name = name_of(uid)
+    name = user_name(uid)
     return f'"{uid}"' if name.startswith("uid ") else f'"{name}"'
 
 
 def _is_ourselves(uids: frozenset[int]) -> bool:
-    """Whether it runs as the ordinary user that we are; nobody's processes may be anybody's."""
+    """Return whether it runs as our own ordinary user. The overflow uid may be anybody."""
     own = os.getuid()
     return own not in (0, _OVERFLOW) and os.geteuid() == own and uids == {own}
 
 
 def _shares_user_namespace(proc: ProcFs, pid: int) -> bool | None:
-    """None where the kernel does not let us compare."""
+    """Return whether it is in our user namespace; None if the kernel does not let us compare."""
     try:
         return proc.namespace(pid, "user") == proc.namespace("self", "user")
     except PermissionError:
@@ -162,17 +162,17 @@ def _read(path: Path, *, required: bool) -> str:
             about = os.fstat(file.fileno())
             if about.st_uid not in (0, os.geteuid()) or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 raise _bad(
-                    str(path), "others than root may write to it", f"chown root {path}; chmod 644 {path}"
+                    str(path), "users other than root can write to it", f"chown root {path}; chmod 644 {path}"
                 )
-            data = file.read(_MOST_BYTES + 1)
+            data = file.read(_MAX_BYTES + 1)
     except FileNotFoundError as error:
         if required:
             raise _bad(str(path), "no such file", f"unset {VARIABLE}") from error
         return ""
     except OSError as error:
         raise _bad(str(path), str(error.strerror), f"chmod 644 {path}") from error
-    if len(data) > _MOST_BYTES:
-        raise _bad(str(path), f"it is longer than {_MOST_BYTES:,} bytes")
+    if len(data) > _MAX_BYTES:
+        raise _bad(str(path), f"it is longer than {_MAX_BYTES:,} bytes")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -180,18 +180,18 @@ def _read(path: Path, *, required: bool) -> str:
 
 
 def _uids(path: str | None, key: str, values: Any) -> Uids:
-    """Return the ranges of a list of names, numbers and ``"low-high"``; unknown names are left out."""
+    """Return the ranges of a list of names, numbers and ``"low-high"``. Unknown names are ignored."""
     defaults: dict[str, tuple[str | int, ...]] = {"users": _USERS, "container_uids": _CONTAINER_UIDS}
     if values is None:
         values = defaults.get(key, ())
     elif not isinstance(values, list):
-        raise _bad(path, f"{key} is a list")
+        raise _bad(path, f"{key} must be a list")
     found = []
     for value in values:
         low, dash, high = str(value).partition("-")
         if type(value) is int or (low.isdecimal() and (not dash or high.isdecimal())):
             pair = int(low or -1), int(high or low or -1)
-            if not 0 <= pair[0] <= pair[1] <= _MOST_UID:
+            if not 0 <= pair[0] <= pair[1] <= _MAX_UID:
                 raise _bad(path, f"{key}: {value!r} is not a uid or a range of uids")
             found.append(pair)
         elif key == "users" and isinstance(value, str):
@@ -209,5 +209,5 @@ def _named(user: str) -> Uids:
     return ((uid, uid),)
 
 
-def _bad(path: str | None, why: str, remedy: str = "packaging/servers.toml explains all keys") -> BadFile:
+def _bad(path: str | None, why: str, remedy: str = "see packaging/servers.toml for all keys") -> BadFile:
     return BadFile(f"cannot use {path or DEFAULT_FILE}: {why}", remedy=remedy)

@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection: no account is named to a process that is not the server."""
+"""Check which process is at the other end of a connection: no account is sent to anything but the server."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from innoscope.common.errors import SqlFailed
-from innoscope.target.people import name_of
+from innoscope.target.users import user_name
 
 if TYPE_CHECKING:
     from innoscope.target.model import Target
     from innoscope.target.proc import ProcFs
 
 _UCRED: Final = struct.Struct("iII")
-#: systemd listens for a service that it activates by socket.
+#: pid and uid of systemd, which listens for socket-activated services.
 _INIT: Final = (1, 0)
-#: kernel.overflowuid: a user that is not known in our user namespace, so it could be anybody.
+#: kernel.overflowuid: the user is not mapped into our user namespace, so it may be anybody.
 _UNKNOWN_UID: Final = 65534
-#: Seconds to connect to a socket of this host, of which we want to know who listens.
+#: Timeout in seconds of a connection that only finds out who listens.
 _CONNECT_S: Final = 0.2
 
 
-class Stranger(SqlFailed):
-    """Another process than the server that is meant is at the other end."""
+class WrongPeer(SqlFailed):
+    """Another process than the server is at the other end."""
 
 
-class Ended(SqlFailed):
+class ServerEnded(SqlFailed):
     """The server's process has ended."""
 
 
@@ -37,11 +37,11 @@ def require_unix(proc: ProcFs, target: Target, wire: socket.socket, path: str) -
     if (pid, uid) == _INIT or (pid == target.pid and uid in (0, *_uids(proc, target))):
         return
     who = f"process {pid}" if pid else "a process of another pid namespace"
-    raise _stranger(f"{who} answers on {path} as {name_of(uid)}, not process {target.pid}")
+    raise _wrong_peer(f"{who} answers on {path} as {user_name(uid)}, not process {target.pid}")
 
 
 def listener(path: str) -> int | None:
-    """Return the pid of who listens on the Unix socket at this path; None if nobody does, or not here."""
+    """Return the pid that listens on this Unix socket; None for no listener or one in another namespace."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as wire:
         wire.settimeout(_CONNECT_S)
         try:
@@ -55,24 +55,24 @@ def listener(path: str) -> int | None:
 def require_tcp(proc: ProcFs, target: Target, wire: socket.socket, where: str) -> None:
     """Raise SqlFailed unless the other end of this connection, on this host, is a socket of the target.
 
-    Call it after the server's greeting, for which it had to accept the connection. Where its descriptors may
-    not be read, the socket has to be its user's.
+    Call it after the greeting, when the server must have accepted the connection. If the target's descriptors
+    are not readable, the socket must belong to its user.
     """
     found = proc.tcp_owner("self", wire.getsockname()[:2], wire.getpeername()[:2])
     uids = _uids(proc, target)
     if found is None:
-        raise _stranger(f"no process of this host is at the other end of {where}")
+        raise _wrong_peer(f"no process of this host is at the other end of {where}")
     uid, inode = found
     try:
         ours = inode in proc.socket_inodes(target.pid)
     except PermissionError:
         ours = uid in uids and uid != _UNKNOWN_UID
     if not ours:
-        raise _stranger(f"a process of {name_of(uid)} answers at {where}, not process {target.pid}")
+        raise _wrong_peer(f"a process of {user_name(uid)} answers at {where}, not process {target.pid}")
 
 
 def _uids(proc: ProcFs, target: Target) -> tuple[int, ...]:
-    """The target's user ids. Raises SqlFailed if it is gone."""
+    """Return the target's user ids. Raises SqlFailed if it has ended."""
     try:
         uids = proc.owner(target.pid).uids
         if proc.stat(target.pid).start_time != target.start_time:
@@ -82,10 +82,10 @@ def _uids(proc: ProcFs, target: Target) -> tuple[int, ...]:
     return uids
 
 
-def ended(target: Target) -> Ended:
+def ended(target: Target) -> ServerEnded:
     """Return the error for a server that has ended."""
-    return Ended(f"no SQL: process {target.pid} has ended", remedy="innoscope targets")
+    return ServerEnded(f"no SQL: process {target.pid} has ended", remedy="innoscope targets")
 
 
-def _stranger(what: str) -> Stranger:
-    return Stranger(f"no SQL: {what}; no account was named to it", remedy="innoscope targets")
+def _wrong_peer(what: str) -> WrongPeer:
+    return WrongPeer(f"no SQL: {what}; no account was sent to it", remedy="innoscope targets")

@@ -1,7 +1,7 @@
-"""Reads /proc: which processes there are, what they run, and what they listen on.
+"""Read /proc: processes, what they run, and where they listen.
 
-Every reader takes the root as a parameter, so tests can hand it a made-up tree. A process that ends while it
-is being read is ``ProcessLookupError``, a refusal of the kernel ``PermissionError``; nothing else is raised.
+The root is a parameter, so tests can use an artificial tree. All methods raise ProcessLookupError if the
+process ends while it is read, PermissionError if the kernel denies access, and nothing else.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    #: Of a TCP connection's end, as ``socket.getsockname()`` returns it for IPv4.
+    #: An end of a TCP connection, as ``socket.getsockname()`` returns it for IPv4.
     Address: TypeAlias = tuple[str, int]
 
-#: Namespaces in which a server can differ from us in a way that matters for looking at it.
+#: Namespaces that matter if a server's differ from ours.
 NAMESPACES = ("mnt", "pid", "user", "net")
 
 _GONE = {errno.ENOENT, errno.ESRCH, errno.ENOTDIR, errno.EINVAL}
 _REFUSED = {errno.EACCES, errno.EPERM}
 _ACCEPTS = 0x10000  # __SO_ACCEPTCON in include/uapi/linux/net.h: the socket listens
 _TCP_LISTEN = "0A"
-_TCP_LINE = 150  # bytes, padded (TMPSZ in net/ipv4/tcp_ipv4.c): so the kernel does not look ahead
-#: A server may be made to have many of these, and others fill the host's tables: what is beyond is not read.
+_TCP_LINE = 150  # bytes of a padded line (TMPSZ in net/ipv4/tcp_ipv4.c): the kernel reads no further ahead
+#: Limits, because a server may have very many of these, and other users may fill the host's tables.
 _CMDLINE_BYTES: Final = 1 << 16
-_MOST_DESCRIPTORS: Final = 1 << 16
-_MOST_LINES: Final = 1 << 17
+_MAX_DESCRIPTORS: Final = 1 << 16
+_MAX_LINES: Final = 1 << 17
 #: Flags, inode and path.
 _UNIX_LINE = re.compile(
     r"[\da-fA-F]+: [\da-fA-F]{8} [\da-fA-F]{8} ([\da-fA-F]{8}) [\da-fA-F]{4} [\da-fA-F]{2} +(\d{1,20}) (.+)",
     re.ASCII,
 )
-_TCP_BEFORE_ESTABLISHED = {_TCP_LISTEN, "03"}  # before Linux 4.4 half-open ones stand between the listeners
+_TCP_BEFORE_ESTABLISHED = {_TCP_LISTEN, "03"}  # before Linux 4.4 half-open ones are between the listeners
 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """The fields of /proc/PID/stat that we use; ``start_time`` is clock ticks since boot."""
+    """Fields of /proc/PID/stat; ``start_time`` is in clock ticks since boot."""
 
     comm: str
     state: str
@@ -55,7 +55,7 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """``uids`` are real, effective, saved and file system; ``nested``: it is in another pid namespace."""
+    """The owner. ``uids``: real, effective, saved, file system. ``nested``: in another pid namespace."""
 
     uids: tuple[int, ...]
     nested: bool
@@ -63,7 +63,7 @@ class Owner:
 
 @contextmanager
 def _gone_or_refused(pid: int) -> Iterator[None]:
-    """Turn what /proc says of a process that just ended into ProcessLookupError."""
+    """Translate the errors of /proc for a process that has just ended into ProcessLookupError."""
     try:
         yield
     except OSError as error:
@@ -71,7 +71,7 @@ def _gone_or_refused(pid: int) -> Iterator[None]:
 
 
 def _raise(pid: int, error: OSError) -> NoReturn:
-    """Raise what an error of /proc means."""
+    """Raise ProcessLookupError or PermissionError for an error of /proc."""
     if error.errno in _REFUSED:
         raise PermissionError(error.errno, f"/proc/{pid}: {error.strerror}") from error
     if error.errno in _GONE:
@@ -80,20 +80,20 @@ def _raise(pid: int, error: OSError) -> NoReturn:
 
 
 def _field(status: bytes, name: bytes) -> list[bytes]:
-    """The words of one line of /proc/PID/status."""
+    """Return the words of one line of /proc/PID/status."""
     begin = status.find(b"\n" + name + b":")
     return status[begin + len(name) + 2 :].split(b"\n", 1)[0].split() if begin >= 0 else []
 
 
 def _address(address: Address) -> tuple[bytes, int]:
-    """The address in 16 bytes, IPv4 mapped into IPv6, and the port."""
+    """Return the address as 16 bytes, IPv4 mapped into IPv6, and the port."""
     parsed = ipaddress.ip_address(address[0].partition("%")[0])
     mapped = b"\0" * 10 + b"\xff\xff" + parsed.packed if parsed.version == 4 else parsed.packed
     return mapped, address[1]
 
 
-def _of_table(text: str) -> tuple[bytes, int]:
-    """The same of net/tcp and net/tcp6, which have words of 32 bits in the host's byte order."""
+def _table_address(text: str) -> tuple[bytes, int]:
+    """Parse an address of net/tcp or net/tcp6, which is in 32-bit words of the host's byte order."""
     words, _, port = text.partition(":")
     packed = b"".join(struct.pack("=I", int(words[at : at + 8], 16)) for at in range(0, len(words), 8))
     return (b"\0" * 10 + b"\xff\xff" + packed if len(packed) == 4 else packed), int(port, 16)
@@ -106,23 +106,23 @@ class ProcFs:
     root: Path = Path("/proc")
 
     def pids(self) -> list[int]:
-        """All process ids (thread group leaders), ascending. Directory entries of /proc."""
+        """Return all process ids (thread group leaders), ascending."""
         return sorted(int(entry.name) for entry in os.scandir(self.root) if entry.name.isdecimal())
 
     def path(self, pid: int, *parts: str) -> str:
-        """The path of a file of one process, as a string that can be opened."""
+        """Return the path of a file of one process, as a string."""
         return "/".join((str(self.root), str(pid), *parts))
 
     def inside(self, pid: int, path: str) -> str:
-        """A path of the process's own file system, as it can be opened from here (/proc/PID/root)."""
+        """Return the path by which we can open a path of the process's own file system (/proc/PID/root)."""
         return self.path(pid, "root") + path
 
     def exists(self, pid: int) -> bool:
-        """Whether the pid is a process or a thread right now."""
+        """Return whether the pid is a process or a thread right now."""
         return Path(self.path(pid)).is_dir()
 
     def stat(self, pid: int) -> Stat:
-        """/proc/PID/stat. The comm stands in parentheses and may itself hold spaces and parentheses."""
+        """Read /proc/PID/stat. The comm is in parentheses and may itself contain spaces and parentheses."""
         text = self._read(pid, "stat").decode(errors="replace")
         head, _, tail = text.rpartition(")")
         fields = tail.split()
@@ -132,85 +132,85 @@ class ProcFs:
             raise ProcessLookupError(errno.ESRCH, f"process {pid} is gone") from error
 
     def cpu_ticks(self, pid: int) -> int:
-        """User and system time of all its threads so far, in clock ticks. /proc/PID/stat."""
+        """Return the user and system time of all its threads so far, in clock ticks (/proc/PID/stat)."""
         fields = self._read(pid, "stat").rpartition(b")")[2].split()
         return int(fields[11]) + int(fields[12])
 
     def status(self, pid: int) -> dict[str, str]:
-        """/proc/PID/status as ``{"State": "S (sleeping)", "TracerPid": "0", …}``."""
+        """Read /proc/PID/status as ``{"State": "S (sleeping)", "TracerPid": "0", …}``."""
         lines = self._read(pid, "status").decode(errors="replace").splitlines()
         pairs = (line.partition(":") for line in lines)
         return {name: value.strip() for name, _, value in pairs}
 
     def owner(self, pid: int) -> Owner:
-        """Return who runs it, without its namespaces' links: anybody may read /proc/PID/status."""
+        """Return the owner from /proc/PID/status, which every user may read."""
         text = b"\n" + self._read(pid, "status")
         uids, inner = (_field(text, name) for name in (b"Uid", b"NSpid"))
         return Owner(tuple(map(int, uids)), len(inner) > 1)
 
     def cmdline(self, pid: int) -> list[str]:
-        """The arguments; an empty list for a kernel thread or a zombie. /proc/PID/cmdline."""
+        """Return the arguments; an empty list for a kernel thread or a zombie (/proc/PID/cmdline)."""
         raw = self._read(pid, "cmdline", _CMDLINE_BYTES).decode(errors="surrogateescape")
         return raw.rstrip("\0").split("\0") if raw else []
 
     def exe(self, pid: int) -> tuple[str, bool]:
-        """``(path, deleted)`` of the executable. Kernel threads and zombies have none: ProcessLookupError."""
+        """Return ``(path, deleted)`` of the executable. Raises ProcessLookupError for a kernel thread."""
         path = self._link(pid, "exe")
         return path.removesuffix(" (deleted)"), path.endswith(" (deleted)")
 
     def cwd(self, pid: int) -> str:
-        """The current directory, as seen from here. /proc/PID/cwd."""
+        """Return the current directory as seen from here (/proc/PID/cwd)."""
         return self._link(pid, "cwd")
 
     def root_of(self, pid: int) -> str:
-        """The root directory as seen from here: ``/``, or a chroot. /proc/PID/root."""
+        """Return the root directory as seen from here: ``/`` or a chroot (/proc/PID/root)."""
         return self._link(pid, "root")
 
     def namespaces(self, pid: int | str) -> dict[str, str]:
-        """``{"mnt": "mnt:[4026531841]", …}``; ``"self"`` for our own. /proc/PID/ns."""
+        """Return ``{"mnt": "mnt:[4026531841]", …}``; ``"self"`` for our own (/proc/PID/ns)."""
         return {name: self.namespace(pid, name) for name in NAMESPACES}
 
     def namespace(self, pid: int | str, name: str) -> str:
-        """Return one of them, as ``user:[4026531837]``."""
+        """Return one namespace, as ``user:[4026531837]``."""
         with _gone_or_refused(int(pid) if str(pid).isdecimal() else 0):
             return str(Path(f"{self.root}/{pid}/ns/{name}").readlink())
 
     def cgroup(self, pid: int) -> str:
-        """/proc/PID/cgroup, in which container engines leave the container's id."""
+        """Read /proc/PID/cgroup, which contains the container's id."""
         return self._read(pid, "cgroup").decode(errors="replace")
 
     def socket_inodes(self, pid: int) -> set[int]:
-        """Inodes of all sockets the process has open. Links of /proc/PID/fd."""
+        """Return the inodes of all sockets that the process has open (links of /proc/PID/fd)."""
         with _gone_or_refused(pid), os.scandir(self.path(pid, "fd")) as entries:
-            descriptors = [entry.path for entry in islice(entries, _MOST_DESCRIPTORS)]
+            descriptors = [entry.path for entry in islice(entries, _MAX_DESCRIPTORS)]
         inodes = set()
         for descriptor in descriptors:
             try:
                 target = os.readlink(descriptor)  # noqa: PTH115, thousands of them
-            except OSError:  # closed in the meantime
+            except OSError:  # closed meanwhile
                 continue
             if target.startswith("socket:["):
                 inodes.add(int(target[8:-1]))
         return inodes
 
     def unix_listeners(self, pid: int) -> dict[int, str]:
-        """``{inode: path}`` of the listening Unix sockets in the process's network namespace. net/unix.
+        """Return ``{inode: path}`` of listening Unix sockets in the process's network namespace (net/unix).
 
-        Anybody may choose a path with a newline in it, so lines that are malformed are passed over, and the
-        first line of an inode counts.
+        Any user may choose a path with a newline, so malformed lines are skipped, and the first line of an
+        inode counts.
         """
         found: dict[int, str] = {}
-        for line in islice(self._lines(pid, "net/unix"), _MOST_LINES):
+        for line in islice(self._lines(pid, "net/unix"), _MAX_LINES):
             match = _UNIX_LINE.match(line)
             if match and int(match[1], 16) & _ACCEPTS:
                 found.setdefault(int(match[2]), match[3])
         return found
 
     def tcp_listeners(self, pid: int) -> Iterator[tuple[int, int]]:
-        """``(inode, port)`` of each listening TCP socket in its network namespace. net/tcp, net/tcp6.
+        """Yield ``(inode, port)`` of each listening TCP socket in its network namespace (net/tcp, net/tcp6).
 
-        Lazy, so stop when you know enough: listeners come first, and to find a connection behind them the
-        kernel walks a hash table of up to 10⁶ buckets, for milliseconds. We stop at the first connection.
+        Callers should stop early. Listeners come first; to find a connection behind them, the kernel walks a
+        hash table of up to 10⁶ buckets, which takes milliseconds. The iteration ends at the first connection.
         """
         for name in ("net/tcp", "net/tcp6"):
             try:
@@ -219,7 +219,7 @@ class ProcFs:
                 continue
 
     def _tcp_listeners(self, pid: int, name: str) -> Iterator[tuple[int, int]]:
-        for line in islice(self._lines(pid, name, _TCP_LINE), _MOST_LINES):
+        for line in islice(self._lines(pid, name, _TCP_LINE), _MAX_LINES):
             fields = line.split()
             if fields[3] not in _TCP_BEFORE_ESTABLISHED:
                 return
@@ -227,16 +227,16 @@ class ProcFs:
                 yield int(fields[9]), int(fields[1].rpartition(":")[2], 16)
 
     def tcp_owner(self, pid: int | str, ours: Address, theirs: Address) -> tuple[int, int] | None:
-        """Return ``(uid, inode)`` of the other end of a connection on this host, None if there is none.
+        """Return ``(uid, inode)`` of the other end of a connection on this host; None if there is none.
 
-        ``ours`` and ``theirs`` are the two ends as we see them; the other end has them the other way round.
+        ``ours`` and ``theirs`` are the addresses from our side; the other end has them swapped.
         """
         wanted = _address(theirs), _address(ours)
         for name in ("net/tcp", "net/tcp6"):
             with suppress(ProcessLookupError):  # a kernel without IPv6 has no tcp6
-                for line in islice(self._lines(pid, name), _MOST_LINES):
+                for line in islice(self._lines(pid, name), _MAX_LINES):
                     fields = line.split(maxsplit=10)
-                    if len(fields) > 9 and (_of_table(fields[1]), _of_table(fields[2])) == wanted:
+                    if len(fields) > 9 and (_table_address(fields[1]), _table_address(fields[2])) == wanted:
                         return int(fields[7]), int(fields[9])
         return None
 
@@ -245,14 +245,14 @@ class ProcFs:
             return file.read(most)
 
     def _link(self, pid: int, name: str) -> str:
-        """Asked of every process of the host every other second, so without frills."""
+        """Read a link. Kept simple, because it is called for every process of the host every two seconds."""
         try:
             return os.readlink(self.path(pid, name))  # noqa: PTH115
         except OSError as error:
             _raise(pid, error)
 
     def _lines(self, pid: int | str, name: str, at_once: int = 1 << 16) -> Iterator[str]:
-        """The lines of a table after its heading, read in pieces of so many bytes."""
+        """Yield the lines of a table after its heading, read in pieces of ``at_once`` bytes."""
         who = int(pid) if str(pid).isdecimal() else 0
         with _gone_or_refused(who), Path(f"{self.root}/{pid}/{name}").open("rb", buffering=at_once) as table:
             next(table, None)

@@ -1,6 +1,6 @@
-"""A short, polite SQL connection to the server we look at, and what it says of its threads.
+"""Connect to a server over SQL for a short time, and read what its threads do.
 
-Every step has a timeout, and no statement here can wait on a metadata lock.
+Each step has a timeout, and no statement here can wait for a metadata lock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pymysql.err import OperationalError
 
 from innoscope.common.errors import SqlFailed
 from innoscope.target import choice, credentials, login, peer, version
-from innoscope.target.container import differing
+from innoscope.target.container import differing_namespaces
 from innoscope.target.fingerprint import fingerprint
 from innoscope.target.login import Connection, LocalConnection
 from innoscope.target.model import Query
@@ -36,7 +36,7 @@ _HERE = ("127.0.0.1", "::1", "localhost")
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """How one generation of servers tells which OS thread runs what."""
+    """How servers of one generation report which OS thread runs which statement."""
 
     statement: str
     remedy: str
@@ -60,8 +60,8 @@ _PROCESSLIST = _Source(
     GRANT,
 )
 
-#: By flavour, the newest generation first: the first whose version is not above the server's is taken. MySQL
-#: before 5.7 has no TID column, Percona Server 5.6 has: asking in vain costs nothing but the parsing.
+#: By flavour, newest generation first. The first entry whose version is not newer than the server's is used.
+#: MySQL before 5.7 has no TID column, but Percona Server 5.6 has; a failed attempt costs only the parsing.
 _SOURCES: Mapping[str, tuple[tuple[tuple[int, ...], _Source], ...]] = {
     "mysql": (((5, 7), _PERFORMANCE_SCHEMA), ((), _PROCESSLIST)),
     "mariadb": (((), _PROCESSLIST),),
@@ -78,8 +78,8 @@ def connect(
 ) -> Connection:
     """Connect over the target's Unix socket, else over TCP on 127.0.0.1 in our own network namespace.
 
-    Nothing is told to another process that listens there. ``timeout`` is seconds, for connecting and for each
-    answer as a whole. Raises SqlFailed (NotChosen for a server in a container) or BadFile (option file).
+    Nothing is sent to another process that listens there. ``timeout`` is in seconds, for connecting and for
+    each complete answer. Raises SqlFailed (NotChosen for a server in a container) or BadFile (option file).
     """
     proc = proc or ProcFs()
     choice.require_chosen(proc, target)
@@ -88,7 +88,7 @@ def connect(
         return _over_socket(proc, target, target.socket, account, timeout)
     if target.port is not None:
         return _to_this_host(proc, target, "127.0.0.1", target.port, account, timeout)
-    raise _no_way(target)
+    raise _not_reachable(target)
 
 
 def connect_tcp(
@@ -101,7 +101,7 @@ def connect_tcp(
     target: Target | None = None,
     proc: ProcFs | None = None,
 ) -> Connection:
-    """Connect over TCP: on this host to the ``target`` only, to another host always with TLS.
+    """Connect over TCP: on this host only to the ``target``, to another host always with TLS.
 
     Raises SqlFailed (NotChosen for a server in a container) or BadFile.
     """
@@ -119,14 +119,14 @@ def connect_tcp(
 def _to_this_host(
     proc: ProcFs, target: Target, host: str, port: int, account: Credentials, timeout: float
 ) -> Connection:
-    if "net" in differing(proc, target.pid):
-        raise _no_way(target)
+    if "net" in differing_namespaces(proc, target.pid):
+        raise _not_reachable(target)
     where = f"{host}:{port}"
-    made = login.budget(timeout)
+    answer_budget = login.budget(timeout)
     with explaining(account.user, where):
-        connection = _to_target(proc, target, account, made, host, account.tls)
-        with _connected(host, port, made) as wire:
-            wire.check_greeting()  # it has accepted us then, so the kernel knows who it is
+        connection = _to_target(proc, target, account, answer_budget, host, account.tls)
+        with _connected(host, port, answer_budget) as wire:
+            wire.check_greeting()  # the server has accepted now, so the kernel knows its socket
             peer.require_tcp(proc, target, wire, where)
             connection.log_in(wire)
     return connection
@@ -135,10 +135,10 @@ def _to_this_host(
 def _to_target(
     proc: ProcFs, target: Target, account: Credentials, budget: Budget, host: str, tls: Tls | None
 ) -> Connection:
-    """Prepare a login to a server of this host or in a container; its socket will be checked.
+    """Prepare a login to a server of this host or in a container, whose socket is checked afterwards.
 
-    That check verifies a server of this host. One in a container has to be chosen, and is told the password
-    itself only if a certificate shows that it is the right one.
+    That check verifies a server of this host. A server in a container must have been chosen, and gets the
+    password itself only if a certificate verifies it.
     """
     choice.require_chosen(proc, target)
     if choice.in_container(proc, target):
@@ -148,21 +148,21 @@ def _to_target(
 
 
 def _to_another_host(host: str, port: int, account: Credentials, timeout: float) -> Connection:
-    made = login.budget(timeout)
+    answer_budget = login.budget(timeout)
     with explaining(account.user, f"{host}:{port}"):
         known = account.tls is not None and account.tls.ca is not None
-        connection = Connection(account, made, verified=known, host=host, tls=account.tls)
-        with _connected(host, port, made) as wire:
+        connection = Connection(account, answer_budget, verified=known, host=host, tls=account.tls)
+        with _connected(host, port, answer_budget) as wire:
             connection.log_in(wire)
     return connection
 
 
 def _over_socket(proc: ProcFs, target: Target, path: str, account: Credentials, timeout: float) -> Connection:
-    made = login.budget(timeout)
+    answer_budget = login.budget(timeout)
     with socket_from_here(proc, target, path) as reachable, explaining(account.user, path):
-        # Nothing leaves this host over a Unix socket: no TLS.
-        connection = _to_target(proc, target, account, made, "localhost", None)
-        with _closing_on_error(_wire(socket.AF_UNIX, reachable, made)) as wire:
+        # A Unix socket stays within this host, so TLS is not needed.
+        connection = _to_target(proc, target, account, answer_budget, "localhost", None)
+        with _closing_on_error(_wire(socket.AF_UNIX, reachable, answer_budget)) as wire:
             peer.require_unix(proc, target, wire, path)
             connection.log_in(wire)
     return connection
@@ -170,7 +170,7 @@ def _over_socket(proc: ProcFs, target: Target, path: str, account: Credentials, 
 
 @contextmanager
 def _connected(host: str, port: int, budget: Budget) -> Iterator[Wire]:
-    """A TCP connection to the first of the host's addresses that answers."""
+    """Connect over TCP to the first of the host's addresses that answers."""
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -209,49 +209,49 @@ def _closing_on_error(wire: Wire) -> Iterator[Wire]:
 
 
 def _unreachable(error: OSError) -> OperationalError:
-    """Return what PyMySQL raises when it cannot connect."""
+    """Return the error that PyMySQL raises if it cannot connect."""
     failure = OperationalError(CR.CR_CONN_HOST_ERROR, f"cannot connect ({error})")
     failure.original_exception = error  # type: ignore[attr-defined]
     return failure
 
 
-def _no_way(target: Target) -> SqlFailed:
+def _not_reachable(target: Target) -> SqlFailed:
     return SqlFailed(
-        f"no way to connect to process {target.pid}: it listens on no socket or port that we can reach",
-        remedy="stacks work without SQL; a server that starts up or recovers does not listen yet",
+        f"no SQL: cannot connect to process {target.pid}: it listens on no socket or port that we can reach",
+        remedy="stacks work without SQL; a server does not listen yet while it starts or recovers",
     )
 
 
-def ask(connection: Connection, statement: str) -> tuple[tuple[Any, ...], ...]:
-    """Return the rows of an answer. Raises what PyMySQL does, or SqlFailed if it is too long."""
+def raw_rows(connection: Connection, statement: str) -> tuple[tuple[Any, ...], ...]:
+    """Return the rows of a statement. Raises errors of PyMySQL, or SqlFailed if the answer is too long."""
     with connection.cursor() as cursor:
         cursor.execute(statement)
         return tuple(cursor.fetchall())
 
 
 def rows(connection: Connection, statement: str) -> tuple[tuple[Any, ...], ...]:
-    """Return the rows of an answer. Raises SqlFailed."""
+    """Return the rows of a statement. Raises SqlFailed."""
     with explaining(_user(connection), "the socket"):
-        return ask(connection, statement)
+        return raw_rows(connection, statement)
 
 
-def answer(connection: Connection, statement: str) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
-    """Return the columns and rows of an answer. Raises SqlFailed."""
+def table(connection: Connection, statement: str) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
+    """Return the column names and the rows of a statement. Raises SqlFailed."""
     with explaining(_user(connection), "the socket"), connection.cursor() as cursor:
         cursor.execute(statement)
         return tuple(column[0] for column in cursor.description or ()), tuple(cursor.fetchall())
 
 
 def queries(target: Target, conn: Connection) -> dict[int, Query]:
-    """``{OS thread id in the server's pid namespace: what it does}``. Raises SqlFailed.
+    """Return ``{OS thread id in the server's pid namespace: what it does}``. Raises SqlFailed.
 
-    No literals: the text is MySQL's digest; where it has none yet, and in MariaDB, our fingerprint.
+    Statements have no literals: the text is MySQL's digest, or our fingerprint if there is no digest.
     """
     number = target.version or version.parse(str(getattr(conn, "server_version", "")))
     source = source_for(target.flavour, number)
-    told = _rows(conn, source, number)
+    found_rows = _rows(conn, source, number)
     found: dict[int, Query] = {}
-    for tid, connection_id, user, host, db, command, state, seconds, digest, info in told:
+    for tid, connection_id, user, host, db, command, state, seconds, digest, info in found_rows:
         text = digest or (fingerprint(info) if info else None)
         found[int(tid)] = Query(
             int(connection_id),
@@ -265,17 +265,17 @@ def queries(target: Target, conn: Connection) -> dict[int, Query]:
         )
     if _sees_only_itself(conn, found):
         raise SqlFailed(
-            f"{_user(conn)} sees no thread but its own", remedy=source.remedy.format(user=_user(conn))
+            f"{_user(conn)} can see only its own thread", remedy=source.remedy.format(user=_user(conn))
         )
     if not found:
         raise SqlFailed(
-            "the server tells of no thread what it does", remedy=source.remedy.format(user=_user(conn))
+            "the server reports no statements of threads", remedy=source.remedy.format(user=_user(conn))
         )
     return found
 
 
 def _sees_only_itself(conn: Connection, found: Mapping[int, Query]) -> bool:
-    """Whether an account without PROCESS was shown nothing but itself, though others are connected."""
+    """Return whether the account lacks PROCESS: it sees only itself although others are connected."""
     own: int = conn.thread_id()  # type: ignore[no-untyped-call]
     if [query.connection_id for query in found.values()] != [own]:
         return False
@@ -284,7 +284,7 @@ def _sees_only_itself(conn: Connection, found: Mapping[int, Query]) -> bool:
 
 
 def source_for(flavour: str, number: tuple[int, ...]) -> _Source:
-    """The statement for that server; an unknown version is taken for an old one."""
+    """Return the statement for that server. An unknown version is treated as an old one."""
     return next(source for least, source in _SOURCES[flavour] if number >= least)
 
 
@@ -293,7 +293,7 @@ def _rows(conn: Connection, source: _Source, number: tuple[int, ...]) -> tuple[t
         return rows(conn, source.statement)
     except SqlFailed as error:
         code = error.__cause__.args[:1] if error.__cause__ else ()
-        if code == (ER.BAD_FIELD_ERROR,):  # a fork or release that lacks the column
+        if code == (ER.BAD_FIELD_ERROR,):  # a fork or release without the column
             raise _no_thread_ids(number) from error
         raise
 
@@ -301,8 +301,8 @@ def _rows(conn: Connection, source: _Source, number: tuple[int, ...]) -> tuple[t
 def _no_thread_ids(number: tuple[int, ...]) -> SqlFailed:
     shown = ".".join(map(str, number)) or "unknown version"
     return SqlFailed(
-        f"this server ({shown}) does not tell OS thread ids; stacks are shown without their queries",
-        remedy="MySQL 5.7 or MariaDB 10.3 and newer do; here, compare with SHOW PROCESSLIST by eye",
+        f"this server ({shown}) does not report OS thread ids; stacks are shown without their queries",
+        remedy="MySQL 5.7 or MariaDB 10.3 and newer do; for this server, compare with SHOW PROCESSLIST",
     )
 
 

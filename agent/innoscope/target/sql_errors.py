@@ -1,4 +1,4 @@
-"""What PyMySQL raises, turned into one clear line with a remedy."""
+"""Turn errors of PyMySQL into one clear line with a remedy."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from innoscope.common.errors import InnoscopeError, SqlFailed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_CERTIFICATE = "ssl-ca in the option file must name who signed the server's certificate"
+_CERTIFICATE = "ssl-ca in the option file must name the issuer of the server's certificate"
 GRANT = "GRANT PROCESS ON *.* TO '{user}'@'localhost'"
 GRANT_SCHEMA = "GRANT SELECT ON performance_schema.* TO '{user}'@'localhost'"
 
-#: Server and client error numbers → what to say and to do. ``{user}`` and ``{where}`` are filled in.
+#: Server and client error numbers → message and remedy. ``{user}`` and ``{where}`` are filled in.
 _FAILURES: Mapping[int, tuple[str, str]] = {
     1040: (
         "too many connections",
-        "innoscope toggle plan max_connections 2000 finds a way in; stacks need no SQL: leave out --queries",
+        "innoscope toggle plan max_connections 2000 shows how to raise the limit; for stacks, omit --queries",
     ),
     1044: ("access denied to {user}", GRANT_SCHEMA),
     1045: (
         "access denied for {user}",
         "put user and password into ~/.my.cnf under [client-innoscope]; then " + GRANT,
     ),
-    1053: ("the server is shutting down", "stacks work without SQL: leave out --queries"),
+    1053: ("the server is shutting down", "stacks work without SQL: omit --queries"),
     1129: ("this host is blocked after many connection errors", "FLUSH HOSTS on the server"),
     1130: ("this host may not connect over TCP", "--socket, or an account for 127.0.0.1"),
     1142: ("{user} may not read performance_schema", GRANT_SCHEMA),
@@ -37,25 +37,25 @@ _FAILURES: Mapping[int, tuple[str, str]] = {
         "access denied for {user}",
         "run as the system user of that account, or put another one into ~/.my.cnf",
     ),
-    2002: ("nobody answers at {where}", "innoscope targets shows where the server listens"),
-    2003: ("nobody answers at {where}", "innoscope targets shows where the server listens"),
-    2006: ("the server at {where} closed the connection", "stacks work without SQL: leave out --queries"),
-    2013: ("the server at {where} did not answer in time", "stacks work without SQL: leave out --queries"),
+    2002: ("no server answers at {where}", "innoscope targets shows where the server listens"),
+    2003: ("no server answers at {where}", "innoscope targets shows where the server listens"),
+    2006: ("the server at {where} closed the connection", "stacks work without SQL: omit --queries"),
+    2013: ("the server at {where} did not answer in time", "stacks work without SQL: omit --queries"),
     2059: (
-        "{user} needs an authentication that we do not speak",
-        "an account with a password, or over the socket",
+        "{user} uses an unsupported authentication plugin",
+        "use an account with a password, or connect over the socket",
     ),
 }
 
 
 @contextmanager
 def explaining(user: str, where: str) -> Iterator[None]:
-    """Turn what PyMySQL raises into SqlFailed with a remedy; a malformed answer makes it raise anything."""
+    """Turn errors of PyMySQL into SqlFailed with a remedy. A malformed answer may raise any exception."""
     try:
         yield
     except InnoscopeError:
         raise
-    except RuntimeError as error:  # an authentication that needs the package `cryptography`
+    except RuntimeError as error:  # the authentication needs the package `cryptography`
         raise _failure(2059, str(error), user, where) from error
     except pymysql.MySQLError as error:
         inner = getattr(error, "original_exception", None)

@@ -1,4 +1,4 @@
-"""The Unix socket of a server that may see other files than we do, or have a long path."""
+"""Reach the Unix socket of a server in another file system, or with a long path."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
     from innoscope.target.proc import ProcFs
 
-_SUN_PATH = 107  # bytes of a Unix socket's path, unix(7), its final NUL not counted
+_SUN_PATH = 107  # maximum bytes of a Unix socket's path without the final NUL, unix(7)
 
 
 @contextmanager
 def socket_from_here(proc: ProcFs, target: Target, path: str) -> Iterator[str]:
-    """A path for connect(2), as long as the context lasts. Raises SqlFailed when its folder is not there.
+    """Yield a path for connect(2), valid within the context. Raises SqlFailed if its folder is missing.
 
-    Through /proc/PID/root: right in other mount namespaces and chroots; without rights, below its root.
+    The path goes through /proc/PID/root, which is correct in other mount namespaces and chroots. Without the
+    right to use that, it is below the server's root.
     """
     seen = proc.inside(target.pid, path)
     if not os.access(PurePosixPath(seen).parent, os.X_OK):
@@ -33,7 +34,7 @@ def socket_from_here(proc: ProcFs, target: Target, path: str) -> Iterator[str]:
 
 @contextmanager
 def _short(path: str) -> Iterator[str]:
-    """A path that fits into sun_path: long ones go through a descriptor of their directory."""
+    """Yield a path that fits into sun_path. Long ones go through a descriptor of their directory."""
     if len(os.fsencode(path)) <= _SUN_PATH:
         yield path
         return

@@ -1,7 +1,8 @@
-"""Which server and version a process is, learnt without SQL.
+"""Detect the flavour and version of a server without SQL.
 
-A server that starts, hangs or refuses connections still tells its version: in memory as the global
-``server_version`` (a char array in MySQL and in MariaDB), and in the read-only data of its executable.
+This also works while a server starts, hangs or refuses connections. The version is in its memory, as the
+global variable ``server_version`` (a char array in MySQL and MariaDB), and in the read-only data of its
+executable.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ if TYPE_CHECKING:
 _SYMBOL = "server_version"
 _SYMBOL_SIZE = 60  # SERVER_VERSION_LENGTH in include/mysql_com.h, unchanged from 4.1 to 9.7
 _SANE = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{1,3})(?![\d.])[\w.+~:-]*$")
-_WIRE_PREFIX = "5.5.5-"  # MariaDB ≥ 10 greets with it so that old replicas accept the number
+_WIRE_PREFIX = "5.5.5-"  # MariaDB ≥ 10 sends it first, so that old replicas accept the version
 _NUMBER = rb"\d{1,2}\.\d{1,2}\.\d{1,3}"
-_BINARY_LIMIT = 128 << 20  # bytes searched: allocated sections come first, debug info after them
-_BINARY_S = 5.0  # seconds searched, on a busy host; an idle one takes 0.1
-_HITS = 1_000  # of one literal in one piece: a server has a few
-_PIECE = 4 << 20  # bytes held at a time: a daemon has no room for a whole server
-_BEFORE, _AFTER = 16, 96  # bytes around a literal that its string may take
+_BINARY_LIMIT = 128 << 20  # bytes searched; allocated sections come first, debug information after them
+_BINARY_S = 5.0  # maximum seconds of the search on a busy host; an idle one takes 0.1
+_HITS = 1_000  # maximum occurrences of a literal in one piece; a server has a few
+_PIECE = 4 << 20  # bytes read at a time, because a daemon must not hold a whole server in memory
+_BEFORE, _AFTER = 16, 96  # bytes around a literal that belong to its string
 
-#: What to look for in an executable, in this order: a literal to find quickly, and the string around it.
+#: What to search for in an executable, in this order: a literal that is found fast, and the whole string.
 _MARKS: tuple[tuple[bytes, re.Pattern[bytes]], ...] = (
     (b"-MariaDB", re.compile(rb"\0(" + _NUMBER + rb"-MariaDB[\w.+~:-]*)\0")),
-    (b"\0MySQL ", re.compile(rb"\0MySQL (" + _NUMBER + rb")\0")),  # who wrote the redo log, from 5.7 on
+    (b"\0MySQL ", re.compile(rb"\0MySQL (" + _NUMBER + rb")\0")),  # creator in the redo log, since 5.7
     (b"mysqld-", re.compile(rb"\bmysqld-(" + _NUMBER + rb"[\w.+~-]*)\0")),
     (b"mysql-", re.compile(rb"/mysql-(?:\w+-)*(" + _NUMBER + rb")(?:-[\w.]+)?/")),
 )
@@ -43,7 +44,7 @@ _MARKS: tuple[tuple[bytes, re.Pattern[bytes]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """``number`` is a tuple of int, so (10, 11) > (10, 5); () with ``source`` "unknown" when not learnt."""
+    """``number`` is a tuple, so (10, 11) > (10, 5). If unknown, it is () and ``source`` is "unknown"."""
 
     flavour: str
     number: tuple[int, ...]
@@ -52,19 +53,19 @@ class Version:
 
 
 def parse(text: str) -> tuple[int, ...]:
-    """``"10.11.19-MariaDB-log"`` → (10, 11, 19); () when the text is not a server version."""
+    """Parse ``"10.11.19-MariaDB-log"`` → (10, 11, 19); return () if the text is not a server version."""
     match = _SANE.match(text.removeprefix(_WIRE_PREFIX) if "MariaDB" in text else text)
     return tuple(int(part) for part in match.groups()) if match else ()
 
 
 def flavour_of(text: str, executable: str) -> str:
-    """``mariadb`` or ``mysql``: by the version's text, else by the name of the executable."""
+    """Return ``mariadb`` or ``mysql``, by the version's text, else by the name of the executable."""
     name = PurePosixPath(executable).name
     return "mariadb" if "mariadb" in text.lower() or name.startswith("mariadb") else "mysql"
 
 
-def learn(proc: ProcFs, pid: int, executable: str) -> Version:
-    """The version of a running server, from its memory, else from its executable. Never raises."""
+def detect(proc: ProcFs, pid: int, executable: str) -> Version:
+    """Return the version of a running server, from its memory, else from its executable. Never raises."""
     for source, read in (("memory", from_memory), ("binary", from_binary)):
         text = read(proc, pid)
         if text is not None:
@@ -73,7 +74,7 @@ def learn(proc: ProcFs, pid: int, executable: str) -> Version:
 
 
 def from_memory(proc: ProcFs, pid: int) -> str | None:
-    """The variable ``server_version`` of the process; None without the symbol, the right or a sane value."""
+    """Read the variable ``server_version`` of the process. Return None if it is unreadable or malformed."""
     if proc != ProcFs():  # the Rust core reads the real /proc
         return None
     try:
@@ -90,7 +91,7 @@ def from_memory(proc: ProcFs, pid: int) -> str | None:
 
 
 def from_binary(proc: ProcFs, pid: int) -> str | None:
-    """The version that was compiled into the executable, or None. /proc/PID/exe, also when it was deleted."""
+    """Return the version compiled into the executable (/proc/PID/exe, even if it was deleted), or None."""
     try:
         with foreign.open_binary(proc.path(pid, "exe")) as file:
             return search(pieces(file))
@@ -99,7 +100,7 @@ def from_binary(proc: ProcFs, pid: int) -> str | None:
 
 
 def search(pieces: Iterable[bytes]) -> str | None:
-    """The server's version in an executable, of the best mark; not that of OpenSSL, libc and so on."""
+    """Return the server's version in an executable, by the best mark, and not that of OpenSSL or libc."""
     best, marks = None, _MARKS
     for piece in pieces:
         for rank, mark in enumerate(marks):
@@ -124,7 +125,7 @@ def _search(piece: bytes, literal: bytes, whole: re.Pattern[bytes]) -> str | Non
 
 
 def pieces(file: BinaryIO, size: int = _PIECE) -> Iterator[bytes]:
-    """The file's bytes; each piece begins with the end of the one before, for what lies across."""
+    """Yield the file's bytes. Each piece starts with the end of the previous one, for strings that cross."""
     piece = b""
     until = time.monotonic() + _BINARY_S
     for _ in range(0, _BINARY_LIMIT, size):

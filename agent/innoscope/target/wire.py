@@ -1,7 +1,7 @@
-"""The socket below an SQL connection: what a server answers is bounded in rows, bytes and time.
+"""The socket below an SQL connection: it limits the rows, bytes and time of each answer.
 
-PyMySQL has a timeout for each read, so a server that sends a row now and then can hold us for ever, and it
-keeps all rows that come. Here an answer has a deadline as a whole, and packets are counted as they arrive.
+PyMySQL has timeouts for single reads only, so a server that sends a row now and then can block us forever. It
+also stores all rows. Here each answer has a deadline as a whole, and packets are counted as they arrive.
 """
 
 from __future__ import annotations
@@ -19,55 +19,55 @@ from innoscope.common.errors import SqlFailed
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-#: Bytes of one answer. The longest that we ask for: 20,000 threads, most of them idle.
-MOST_BYTES: Final = 4 << 20
-#: Values of one answer, a row counting as two more: each is an object, however few bytes it has.
-MOST_VALUES: Final = 250_000
-#: Columns of one answer: a first byte beyond this is that of a longer number.
-_MOST_COLUMNS: Final = 250
-#: Packets of an answer that is no table, and of a login.
-_MOST_PACKETS: Final = 64
+#: Maximum bytes of one answer. The longest regular one has 20,000 threads, most of them idle.
+MAX_BYTES: Final = 4 << 20
+#: Maximum values of one answer. A row counts as two more, because each value is an object.
+MAX_VALUES: Final = 250_000
+#: Maximum columns of one answer. A higher first byte is the prefix of a longer number.
+_MAX_COLUMNS: Final = 250
+#: Maximum packets of an answer without rows, and of a login.
+_MAX_PACKETS: Final = 64
 _HEADER: Final = struct.Struct("<HBB")
-_MOST_GREETING: Final = 4096
+_MAX_GREETING: Final = 4096
 _ERROR: Final = 0xFF
 _PROTOCOL: Final = b"\x0a"
 #: After the version: thread id, 8 bytes of the nonce, capabilities in two halves, others, 10 reserved bytes.
 _FIXED: Final = 31
-#: Where the nonce's length is, how much of the nonce comes before it, and the least that comes after it.
+#: Offset of the nonce's length, bytes of the nonce before it, and minimum bytes of the nonce after it.
 _NONCE_LENGTH: Final = 20
 _NONCE_BEGIN: Final = 8
-_LEAST_NONCE: Final = 13
+_MIN_NONCE: Final = 13
 _PLUGIN_AUTH: Final = 1 << 3  # CLIENT_PLUGIN_AUTH, in the upper half of the capabilities
 
 
 @dataclass(slots=True)
 class Budget:
-    """What one answer may still take. ``login_until`` is set while we log in, over all its answers."""
+    """What is left for one answer. During a login, ``login_until`` limits all its answers together."""
 
     seconds: float
     login_until: float = math.inf
     until: float = math.inf
-    bytes_left: int = MOST_BYTES
-    packets_left: int = _MOST_PACKETS
-    skip: int = 0  # bytes of the current packet that are still to come
-    head: bytes = b""  # the part of a header that has come
+    bytes_left: int = MAX_BYTES
+    packets_left: int = _MAX_PACKETS
+    skip: int = 0  # bytes of the current packet that have not arrived yet
+    head: bytes = b""  # the bytes of a header that have arrived
     first: bool = True  # the next packet is the first of an answer
 
     def begin(self) -> None:
-        """Start a new answer: we are about to ask."""
+        """Start a new answer. Call this before a request is sent."""
         self.until = min(time.monotonic() + self.seconds, self.login_until)
-        self.bytes_left, self.packets_left = MOST_BYTES, _MOST_PACKETS
+        self.bytes_left, self.packets_left = MAX_BYTES, _MAX_PACKETS
         self.skip, self.head, self.first = 0, b"", True
 
     def rest(self) -> float:
-        """Return the seconds that are left. Raises TimeoutError."""
+        """Return the remaining seconds. Raises TimeoutError."""
         rest = self.until - time.monotonic()
         if rest <= 0:
             raise TimeoutError("timed out")
         return rest
 
     def take(self, data: memoryview) -> None:
-        """Count what has arrived. Raises SqlFailed beyond the limits."""
+        """Count data that has arrived. Raises SqlFailed if a limit is exceeded."""
         self.bytes_left -= len(data)
         position = 0
         while position < len(data):
@@ -83,8 +83,8 @@ class Budget:
                 self._packet()
         if self.bytes_left < 0 or self.packets_left < 0:
             raise SqlFailed(
-                f"no SQL: the server's answer is longer than {MOST_BYTES >> 20} MB or {MOST_VALUES:,} values",
-                remedy="stacks work without SQL: leave out --queries",
+                f"no SQL: the server's answer is longer than {MAX_BYTES >> 20} MB or {MAX_VALUES:,} values",
+                remedy="stacks work without SQL: omit --queries",
             )
 
     def _packet(self) -> None:
@@ -99,48 +99,48 @@ class Budget:
         self.head, self.first = b"", False
 
     def _first_byte(self, columns: int) -> None:
-        """Allow for the rows of a table: its answer begins with the number of its columns."""
+        """Raise the limit of packets for an answer with rows, which starts with the number of columns."""
         if self.logging_in:
             return
-        if 0 < columns <= _MOST_COLUMNS:
-            self.packets_left = MOST_VALUES // (columns + 2) + columns
+        if 0 < columns <= _MAX_COLUMNS:
+            self.packets_left = MAX_VALUES // (columns + 2) + columns
         elif columns != _ERROR and columns:
             self.packets_left = -1
 
     @property
     def logging_in(self) -> bool:
-        """Whether the login is not over yet."""
+        """Return whether the login is still in progress."""
         return self.login_until < math.inf
 
 
 class _Bounded(socket.socket):
-    """Keeps to a budget. PyMySQL's own timeouts, one for each read, are of no interest."""
+    """A socket that keeps to a budget. PyMySQL's own timeouts, one per read, are ignored."""
 
     budget: Budget
 
     def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
-        """Receive, before the budget's deadline."""
-        self._hasten()
+        """Receive before the budget's deadline."""
+        self._apply_deadline()
         view = memoryview(buffer)
         count = super().recv_into(view, nbytes or len(view), flags)
         self.budget.take(view[:count])
         return count
 
     def sendall(self, data: ReadableBuffer, flags: int = 0) -> None:
-        """Send a question: its answer has a budget of its own."""
+        """Send a request. Its answer gets a new budget."""
         self.budget.begin()
-        self._hasten()
+        self._apply_deadline()
         super().sendall(data, flags)
 
     def settimeout(self, value: float | None) -> None:
-        """Leave it as it is: the budget says."""
+        """Ignore the timeout, because the budget sets it."""
 
-    def _hasten(self) -> None:
+    def _apply_deadline(self) -> None:
         super().settimeout(self.budget.rest())
 
 
 class Wire(_Bounded):
-    """A connected socket whose greeting was read, and is read again by PyMySQL."""
+    """A connected socket whose greeting is checked first, and then passed to PyMySQL."""
 
     def __init__(self, family: int, address: Any, budget: Budget) -> None:
         super().__init__(family, socket.SOCK_STREAM)
@@ -149,14 +149,14 @@ class Wire(_Bounded):
         self._greeted = False
         try:
             budget.begin()
-            self._hasten()
+            self._apply_deadline()
             self.connect(address)
         except BaseException:
             self.close()
             raise
 
     def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
-        """Receive; first of all what ``check_greeting`` has read."""
+        """Receive; the bytes that ``check_greeting`` has read come first."""
         if not self._again:
             return super().recv_into(buffer, nbytes, flags)
         view = memoryview(buffer)
@@ -165,7 +165,7 @@ class Wire(_Bounded):
         return count
 
     def check_greeting(self) -> None:
-        """Read what the server says first, before we say a word. PyMySQL reads it again.
+        """Read and check the server's greeting before anything is sent. PyMySQL gets it afterwards.
 
         Raises OSError, or SqlFailed if it is neither a greeting nor an error.
         """
@@ -174,15 +174,15 @@ class Wire(_Bounded):
         head = self._exactly(_HEADER.size)
         low, high, _ = _HEADER.unpack(head)
         size = low + (high << 16)
-        if not 0 < size <= _MOST_GREETING:
-            raise _no_server()
+        if not 0 < size <= _MAX_GREETING:
+            raise _not_mysql()
         self._again, self._greeted = head + self._exactly(size), True
         require_greeting(self._again[_HEADER.size :])
 
     def _exactly(self, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
-            self._hasten()
+            self._apply_deadline()
             piece = self.recv(size - len(data))
             if not piece:
                 raise ConnectionResetError("the server closed the connection")
@@ -190,22 +190,15 @@ class Wire(_Bounded):
         return bytes(data)
 
 
-@dataclass(frozen=True, slots=True)
-class Greeting:
-    """What matters of a server's greeting: whether it speaks TLS, and the account's probable plugin."""
-
-    tls: bool
-    plugins: bool  # it names the plugin when it asks for another one
-    plugin: str
 def tls_context(base: ssl.SSLContext, budget: Budget) -> ssl.SSLContext:
-    """Make what the context wraps keep to the budget."""
+    """Make the context create sockets that keep to the budget."""
 
-    class Encrypted(_Bounded, ssl.SSLSocket):  # type: ignore[misc]  # None or 0: read as much as there is room
+    class Encrypted(_Bounded, ssl.SSLSocket):  # type: ignore[misc]  # nbytes may be None
         """A TLS connection with that budget."""
 
         def do_handshake(self, block: bool = False) -> None:
-            """Shake hands, before the budget's deadline."""
-            self._hasten()
+            """Perform the handshake before the budget's deadline."""
+            self._apply_deadline()
             super().do_handshake(block)
 
     Encrypted.budget = budget
@@ -214,20 +207,20 @@ def tls_context(base: ssl.SSLContext, budget: Budget) -> ssl.SSLContext:
 
 
 def require_greeting(payload: bytes) -> None:
-    """Raise SqlFailed unless it is an error, or Protocol::HandshakeV10 with all the bytes that it announces.
+    """Raise SqlFailed unless it is an error, or a complete Protocol::HandshakeV10.
 
-    In a shorter one PyMySQL takes one field for another: a nonce that is too short is the plugin's name.
+    PyMySQL misreads a shorter one: it takes a nonce that is too short for the name of the plugin.
     """
     if payload[:1] == bytes([_ERROR]):
         return
     version, end, after = payload[1:].partition(b"\0")
     if payload[:1] != _PROTOCOL or not version or not end or len(after) < _FIXED:
-        raise _no_server()
+        raise _not_mysql()
     names_plugin = int.from_bytes(after[18:20], "little") & _PLUGIN_AUTH
-    plugin = _FIXED + max(_LEAST_NONCE, after[_NONCE_LENGTH] - _NONCE_BEGIN)
+    plugin = _FIXED + max(_MIN_NONCE, after[_NONCE_LENGTH] - _NONCE_BEGIN)
     if len(after) < plugin + bool(names_plugin) or not after[plugin:].partition(b"\0")[0].isascii():
-        raise _no_server()
+        raise _not_mysql()
 
 
-def _no_server() -> SqlFailed:
-    return SqlFailed("no SQL: what listens there is no MySQL server", remedy="innoscope targets")
+def _not_mysql() -> SqlFailed:
+    return SqlFailed("no SQL: the process that listens is not a MySQL server", remedy="innoscope targets")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from innoscope.target import people
+from innoscope.target import users
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -120,7 +120,7 @@ def _tracers(proc: ProcFs, server: int, tids: Iterable[int]) -> Iterable[Tracer]
                 start_time=stat.start_time,
                 name=stat.comm,
                 command=" ".join(proc.cmdline(pid)),
-                owner=people.owner_of(proc, pid),
+                owner=users.process_owner(proc, pid),
                 started=time.time() - age,
                 stopped=stat.state in "Tt",
                 started_server=int(proc.status(server)["PPid"]) == pid,

@@ -110,7 +110,7 @@ def _check(found: Config) -> None:
             auth.require_bcrypt()
     for file in {found.sql.defaults_file, *(server.defaults_file for server in found.server)} - {None}:
         credentials.find(file)
-        for path in credentials.exposed(file):
+        for path in credentials.world_readable_files(file):
             console.line(f"everybody may read {path}, which has a password: chmod o= {path}", err=True)
     if found.push.url is not None:
         client.PushClient(found.push).check()

@@ -143,7 +143,7 @@ def _look(target: Target, sources: Sources, seconds: float, save: Path | None, a
         try:
             evidence = gathering.run(seconds, _progress(seconds))
         finally:
-            console.wipe()
+            console.clear_progress()
         if keeping:
             verdict = keeping.take(evidence)
         else:
@@ -186,7 +186,7 @@ class _Keeping:
 
 def _progress(seconds: float) -> Callable[[float], None]:
     """One line on stderr, once a second; nothing when nobody watches."""
-    if not console.watched() or seconds <= _PATIENCE_S:
+    if not console.shows_progress() or seconds <= _PATIENCE_S:
         return lambda _: None
 
     def show(gone_by: float) -> None:

@@ -90,7 +90,7 @@ def command(
         try:
             profile, alive = run(profiler, target, seconds, _progress(seconds))
         finally:
-            console.wipe()
+            console.clear_progress()
         made = report(profile, Filter(waits, grep))
         if form == "json":
             sink.line(line(profile, made))
@@ -108,10 +108,10 @@ def _profiler(target: Target, naming: Naming, frequency: int, off_cpu: bool) -> 
 
 def _progress(seconds: float) -> Callable[[float, str], None] | None:
     """One line on stderr, once a second; nothing when nobody watches."""
-    if not console.watched() or seconds <= _PATIENCE_S:
+    if not console.shows_progress() or seconds <= _PATIENCE_S:
         return None
 
-    def show(gone_by: float, so_far: str) -> None:
-        console.progress(f"{gone_by:.0f} of {seconds:g} s, {so_far}; Ctrl-C prints what is there")
+    def show(elapsed: float, text: str) -> None:
+        console.progress(f"{elapsed:.0f} of {seconds:g} s, {text}; Ctrl-C prints what is there")
 
     return show

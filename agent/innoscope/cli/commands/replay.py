@@ -63,7 +63,7 @@ def counting(what: str) -> Iterator[Callable[[int], None]]:
     try:
         yield progress
     finally:
-        console.wipe()
+        console.clear_progress()
 
 
 def _play(recording: Recording, moment: float | None) -> int:

@@ -14,7 +14,7 @@ from innoscope.common import console
 from innoscope.sampling.fold import Filter, Report
 from innoscope.sampling.render.json import line
 from innoscope.sampling.render.sink import open_sink
-from innoscope.sampling.snapshot_series import gather
+from innoscope.sampling.snapshot_series import take_snapshots
 from innoscope.target.discover import find_one
 
 if TYPE_CHECKING:
@@ -85,12 +85,12 @@ def command(
         how = How(method, inlines, kernel, debug_dirs, fetch=not no_debuginfod, repeated=count > 1)
         engine, notes = open_engine(target, how)
         report.notes |= dict.fromkeys(notes)
-        error = gather(
+        error = take_snapshots(
             engine,
             report,
             count=count,
             interval_s=interval or 1.0,
-            ask=_asker(target, defaults_file, user) if queries else None,
+            fetch_queries=_asker(target, defaults_file, user) if queries else None,
             each=_json_writer(sink) if form == "json" else None,
             progress=_progress(count) if count > 1 else None,
         )
@@ -119,13 +119,13 @@ def _json_writer(sink: Stdout | File) -> Callable[[Dump], None]:
 
 def _progress(count: int) -> Callable[[int], None] | None:
     """One line on stderr that counts looks, from the third second on; nothing when nobody watches."""
-    if not console.watched():
+    if not console.shows_progress():
         return None
     started = time.monotonic()
 
     def show(number: int) -> None:
         if number == count:
-            console.wipe()
+            console.clear_progress()
         elif time.monotonic() - started > _PATIENCE_S:
             console.progress(f"{number:,} of {count:,} looks; Ctrl-C prints what is there")
 

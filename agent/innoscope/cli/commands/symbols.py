@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from innoscope.cli.symbol_pack import Made
-    from innoscope.target.symbols.installed_packs import About, Entry
-    from innoscope.target.symbols.pack_source import Origin
+    from innoscope.target.symbols.installed_packs import PackFile, PackInfo
+    from innoscope.target.symbols.pack_source import PackSource
 
 _HEADINGS: Final = ("BUILD-ID", "SERVER", "FUNCTIONS", "VARIABLES", "SIZE", "FITS", "NOTES")
 _RIGHT: Final = frozenset({"FUNCTIONS", "VARIABLES", "SIZE"})
@@ -154,7 +154,7 @@ def check(file: Path, pid: int | None, socket: str | None, port: int | None, as_
 
 def _origin(
     pid: int | None, socket: str | None, port: int | None, file: Path | None, debug_dirs: tuple[Path, ...]
-) -> Origin:
+) -> PackSource:
     if file is None:
         target = find_one(pid, socket, port)
         with _step("looking for the debug file"):
@@ -192,7 +192,7 @@ def _write(made: Made, output: str) -> Path:
     return path
 
 
-def _about(file: Path) -> About:
+def _about(file: Path) -> PackInfo:
     return installed_packs.about(packs.open_pack(str(file)))
 
 
@@ -200,14 +200,14 @@ def _folder() -> Path:
     return installed_packs.folder()
 
 
-def _summary(about: About) -> str:
+def _summary(about: PackInfo) -> str:
     return (
         f"{about.server or 'a server that it does not name'}, {about.functions:,} functions, "
         f"{about.variables:,} variables, {about.bytes / 1e6:.1f} MB"
     )
 
 
-def _facts(about: About) -> Iterator[tuple[str, str]]:
+def _facts(about: PackInfo) -> Iterator[tuple[str, str]]:
     yield "build-id", about.build_id
     yield "server", about.server or "not known"
     yield "functions", f"{about.functions:,}"
@@ -218,7 +218,7 @@ def _facts(about: About) -> Iterator[tuple[str, str]]:
     yield "made", ", ".join(word for word in made if word) or "not known"
 
 
-def _row(entry: Entry) -> tuple[str, ...]:
+def _row(entry: PackFile) -> tuple[str, ...]:
     about = entry.about
     if about is None:
         return (Path(entry.path).stem, "", "", "", "", "", entry.problem or "")
@@ -231,7 +231,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
 @contextmanager
 def _step(what: str) -> Iterator[None]:
     """Around what may take long: one line on stderr from the third second on; nothing when nobody watches."""
-    if not console.watched():
+    if not console.shows_progress():
         yield
         return
     done = threading.Event()
@@ -250,4 +250,4 @@ def _step(what: str) -> Iterator[None]:
     finally:
         done.set()
         teller.join()
-        console.wipe()
+        console.clear_progress()

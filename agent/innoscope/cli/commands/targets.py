@@ -9,8 +9,8 @@ import click
 
 from innoscope.cli.common import json_option, table, terminal_width
 from innoscope.common import console
+from innoscope.target.data_directory import duplicates
 from innoscope.target.discover import describe_ignored, none_found, survey
-from innoscope.target.home import duplicates
 from innoscope.target.proc import ProcFs
 from innoscope.target.symbols import packs
 

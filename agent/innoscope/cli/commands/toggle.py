@@ -19,7 +19,7 @@ from innoscope.cli.common import (
 )
 from innoscope.cli.toggle_text import Here
 from innoscope.common import console
-from innoscope.target import people
+from innoscope.target import users
 from innoscope.target.credentials import Account
 from innoscope.target.discover import find_one
 from innoscope.target.proc import ProcFs
@@ -166,7 +166,7 @@ def set_toggle(
     if planned.refusals:
         raise words.refusal(planned)
     _confirm(planned, yes=yes, confirmed=confirm is not None)
-    who = people.ourselves(ProcFs())
+    who = users.current_user(ProcFs())
     entry = engine.apply(target, planned, who=who, why=why, seconds=seconds, account=account)
     if as_json:
         console.document(words.entry_document(entry), indent=2)
@@ -188,7 +188,7 @@ def undo(
     changed the same setting since.
     """
     target = _named(pid, socket, port)
-    who = people.ourselves(ProcFs())
+    who = users.current_user(ProcFs())
     entry = engine.undo(target, which, account=_account(defaults_file, user), who=who, why=why)
     if as_json:
         console.document(words.entry_document(entry), indent=2)
@@ -225,7 +225,7 @@ def _confirm(plan: Plan, *, yes: bool, confirmed: bool) -> None:
     if yes or not on_terminal():
         what = "--yes is not enough" if yes else "there is no terminal to ask for confirmation"
         raise Refused(f"{name} is dangerous, {what}: nothing was changed", remedy=f"{call} --confirm {name}")
-    if console.answer(f"This is dangerous. Type {name} to do it") != name:
+    if console.ask_text(f"This is dangerous. Type {name} to do it") != name:
         raise Refused("not confirmed: nothing was changed", remedy=call)
 
 

@@ -12,15 +12,15 @@ import click
 from innoscope.cli.common import sql_options, target_options
 from innoscope.common import console
 from innoscope.probes.trace import document, text
-from innoscope.probes.trace.model import FORCED_SECONDS, MOST_FORCED_SECONDS, SECONDS, Wanted
+from innoscope.probes.trace.model import FORCED_SECONDS, MAX_FORCED_SECONDS, SECONDS, TraceOptions
 from innoscope.probes.trace.run import run
-from innoscope.probes.trace.server_pace import Pace
+from innoscope.probes.trace.server_pace import ServerPace
 from innoscope.sampling.render import BINARY, FORMATS, encode
 from innoscope.sampling.render.sink import open_sink
 from innoscope.target.discover import find_one
 
 if TYPE_CHECKING:
-    from innoscope.probes.trace.model import Seen
+    from innoscope.probes.trace.model import TraceResult
     from innoscope.sampling.render.sink import File, Stdout
     from innoscope.target.model import Target
 
@@ -91,7 +91,7 @@ def command(
     """
     form = _format(form, as_json, callers, output)
 
-    wanted = Wanted(
+    wanted = TraceOptions(
         seconds=_seconds(seconds, force), callers=callers, argument=argument, bits=int(bits),
         latency=not no_latency, force=force, budget=budget,
     )  # fmt: skip
@@ -101,7 +101,7 @@ def command(
         try:
             seen = run(
                 target, function, wanted,
-                progress=progress.say, paced=lambda: Pace(target, defaults_file, user),
+                progress=progress.say, open_pace=lambda: ServerPace(target, defaults_file, user),
             )  # fmt: skip
         finally:
             progress.clear()
@@ -123,12 +123,12 @@ def _format(form: str | None, as_json: bool, callers: bool, output: Path | None)
 
 
 def _seconds(seconds: float | None, force: bool) -> float:
-    if force and seconds and seconds > MOST_FORCED_SECONDS:
-        raise click.UsageError(f"with --force at most {MOST_FORCED_SECONDS:g} seconds")
+    if force and seconds and seconds > MAX_FORCED_SECONDS:
+        raise click.UsageError(f"with --force at most {MAX_FORCED_SECONDS:g} seconds")
     return seconds or (FORCED_SECONDS if force else SECONDS)
 
 
-def _write(seen: Seen, target: Target, sink: Stdout | File, form: str, limit: int | None) -> None:
+def _write(seen: TraceResult, target: Target, sink: Stdout | File, form: str, limit: int | None) -> None:
     if form == "json":
         sink.line(document.line(seen, target))
     elif form == "text":
@@ -152,4 +152,4 @@ class Progress:
 
     def clear(self) -> None:
         """An empty line for what comes."""
-        console.wipe()
+        console.clear_progress()

@@ -181,7 +181,7 @@ def _list(target: Target, sources: Sources, as_json: bool) -> None:
         try:
             evidence = gathering.run(_LIST_S)
         finally:
-            console.wipe()
+            console.clear_progress()
         values = {name: current(name, evidence) for name in names(evidence)}
     if as_json:
         finite = {name: number for name, number in values.items() if number is None or math.isfinite(number)}

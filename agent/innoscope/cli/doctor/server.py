@@ -11,7 +11,7 @@ from innoscope.cli.doctor import packages
 from innoscope.cli.doctor.model import Check, fail, ok, warn
 from innoscope.common.errors import BadFile, InnoscopeError, SqlFailed
 from innoscope.target import sql
-from innoscope.target.container import differing
+from innoscope.target.container import differing_namespaces
 from innoscope.target.executable import debug_dirs
 from innoscope.target.native_errors import translating
 from innoscope.target.proc import ProcFs
@@ -120,7 +120,7 @@ def _names_of(proc: ProcFs, target: Target, module: ModuleInfo, title: str) -> C
         detail += f"; {module.problem}"
     if module.symbols_from in _COMPLETE and not module.problem:
         return ok(title, detail + _debug_info(proc, target, module))
-    ours = target.root == "/" and "mnt" not in differing(proc, target.pid)
+    ours = target.root == "/" and "mnt" not in differing_namespaces(proc, target.pid)
     path = module.path.removeprefix(target.root) if target.root != "/" else module.path
     root = Path(proc.inside(target.pid, "/"))
     return warn(title, detail, packages.remedy(packages.Stripped(path, module.build_id, root, ours)))

@@ -271,4 +271,4 @@ def _option_files(config: Config) -> list[Path]:
     Without any, the agent logs in as the operating-system user it runs as.
     """
     named = {config.sql.defaults_file, *(server.defaults_file for server in config.server)}
-    return [path for name in named for path in credentials.naming_files(name)]
+    return [path for name in named for path in credentials.files_with_account(name)]

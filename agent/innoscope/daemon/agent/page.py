@@ -10,7 +10,7 @@ from innoscope import __version__
 from innoscope.daemon.agent import state
 from innoscope.daemon.agent.profiles import NOT_TRUSTED
 from innoscope.daemon.http import landing, page_files
-from innoscope.daemon.http.answers import PAGE_HEADERS, as_json, compressed
+from innoscope.daemon.http.answers import PAGE_HEADERS, as_json, compressed, unless_cached
 from innoscope.daemon.http.server import HTML, Request, Response, plain
 from innoscope.sampling.classify import default_classifier
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from innoscope.daemon.http.answers import REPORT_HEADERS, as_json, compressed
 from innoscope.daemon.http.server import HTML, TEXT, Request, Response, plain
-from innoscope.sampling.profile_history import Profiles, report
+from innoscope.sampling.profile_history import ProfileHistory, report
 from innoscope.sampling.render import FORMATS, encode
 from innoscope.sampling.render.compact import compact
 
@@ -48,7 +48,7 @@ class _ServerProfiles:
     """Stored profiles of one server, and the Unix time of its newest snapshot."""
 
     target: Target
-    profiles: Profiles
+    profiles: ProfileHistory
     newest: float
 
 
@@ -94,12 +94,12 @@ class ProfileStore:
                     continue
                 with self._lock:
                     stored = self._stored.get(name) or _ServerProfiles(
-                        one.target, Profiles(span_s=self._keep_s), 0
+                        one.target, ProfileHistory(span_s=self._keep_s), 0
                     )
                     newest = max([stored.newest, *(chunk.end for chunk in one.chunks)])
                     self._stored[name] = _ServerProfiles(one.target, stored.profiles, newest)
                 for chunk in one.chunks:
-                    stored.profiles.put(chunk)
+                    stored.profiles.add_chunk(chunk)
                 self._on_new(name, one.target, one.chunks)
             if not any(one.chunks for one in new.values()):
                 self._drop_expired()

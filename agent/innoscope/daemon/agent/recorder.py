@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from innoscope.common.samples import Value
     from innoscope.daemon.agent.collect import Scrape
     from innoscope.daemon.agent.servers import ObservedServer, Servers
-    from innoscope.sampling.snapshot_history import Look, Seen
+    from innoscope.sampling.snapshot_history import ObservedStack, SnapshotSummary
     from innoscope.target.model import Target
 
 #: Snapshots older than this do not show how many threads are waiting now.
@@ -37,7 +37,7 @@ class SnapshotsApi(Protocol):
 
     def looks(
         self, server: str, begin: float, end: float, *, stacks: bool
-    ) -> tuple[tuple[Look, ...], tuple[Seen, ...]]:
+    ) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...]]:
         """Return the snapshots between two Unix times."""
 
 
@@ -126,8 +126,8 @@ class Recorder:
 
     def _evidence(self, begin: float, end: float, asked: Asked | None, *, stacks: bool) -> Evidence:
         asked = asked or Asked()
-        looks: tuple[Look, ...] = ()
-        seen: tuple[Seen, ...] = ()
+        looks: tuple[SnapshotSummary, ...] = ()
+        seen: tuple[ObservedStack, ...] = ()
         unavailable: dict[str, Missing] = {}
         try:
             if self._sensor_name is not None:

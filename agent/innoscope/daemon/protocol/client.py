@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from innoscope.daemon.protocol.messages import Reply
     from innoscope.sampling.profile_history import Chunk
-    from innoscope.sampling.snapshot_history import Look, Seen
+    from innoscope.sampling.snapshot_history import ObservedStack, SnapshotSummary
     from innoscope.target.model import Target
 
 DEFAULT_SOCKET: Final = "/run/innoscope/sensor.sock"
@@ -74,7 +74,7 @@ class SensorClient:
 
     def looks(
         self, server: str, begin: float, end: float, *, stacks: bool
-    ) -> tuple[tuple[Look, ...], tuple[Seen, ...]]:
+    ) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...]]:
         """Return a server's snapshots between two Unix times, with stacks on request.
 
         ``server`` is the sensor's name of it.

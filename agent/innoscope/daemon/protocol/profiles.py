@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from innoscope.daemon.protocol.messages import BadMessage, expect, part
 from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.profile_history import Chunk, Stack
-from innoscope.sampling.snapshot_history import Look, Seen
+from innoscope.sampling.snapshot_history import ObservedStack, SnapshotSummary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -94,7 +94,7 @@ def _at(items: Sequence[Any], number: Any) -> Any:
     return items[number]
 
 
-def encode_looks(looks: Iterable[Look], seen: Iterable[Seen]) -> dict[str, Any]:
+def encode_looks(looks: Iterable[SnapshotSummary], seen: Iterable[ObservedStack]) -> dict[str, Any]:
     """``looks``, ``functions``, ``seen``: ``[kind, wait, count, [thread, …], function, …]``."""
     functions: dict[str, int] = {}
     stacks = [
@@ -114,14 +114,14 @@ def encode_looks(looks: Iterable[Look], seen: Iterable[Seen]) -> dict[str, Any]:
     return {"looks": told, "functions": list(functions), "seen": stacks}
 
 
-def decode_looks(data: Any) -> tuple[tuple[Look, ...], tuple[Seen, ...]]:
+def decode_looks(data: Any) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...]]:
     """The reverse; raises BadMessage."""
     functions = [expect(name, str) for name in part(data, "functions", list)]
     looks = tuple(_look(item) for item in part(data, "looks", list))
     return looks, tuple(_seen(item, functions) for item in part(data, "seen", list))
 
 
-def _look(data: Any) -> Look:
+def _look(data: Any) -> SnapshotSummary:
     if not isinstance(data, list) or len(data) != 3:
         raise BadMessage("a look is not a list of three")
     at, threads, running = data
@@ -130,10 +130,11 @@ def _look(data: Any) -> Look:
         if not isinstance(item, list) or len(item) != 3:
             raise BadMessage("threads are not [kind, wait, count]")
         counts[expect(item[0], str), expect(item[1], str)] = expect(item[2], int)
-    return Look(expect(at, float), counts, tuple(expect(tid, int) for tid in expect(running, list)))
+    tids = tuple(expect(tid, int) for tid in expect(running, list))
+    return SnapshotSummary(expect(at, float), counts, tids)
 
 
-def _seen(data: Any, functions: Sequence[str]) -> Seen:
+def _seen(data: Any, functions: Sequence[str]) -> ObservedStack:
     if not isinstance(data, list) or len(data) < 4:
         raise BadMessage("a stack is not [kind, wait, count, threads, functions…]")
     kind, wait, count, tids, *numbers = data
@@ -141,4 +142,4 @@ def _seen(data: Any, functions: Sequence[str]) -> Seen:
         raise BadMessage("there is no function of that number")
     names = tuple(functions[number] for number in numbers)
     known = tuple(expect(tid, int) for tid in expect(tids, list))
-    return Seen(expect(kind, str), expect(wait, str), names, expect(count, int), known)
+    return ObservedStack(expect(kind, str), expect(wait, str), names, expect(count, int), known)

@@ -12,7 +12,7 @@ from innoscope.target.proc import NAMESPACES
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from innoscope.target.home import Home
+    from innoscope.target.data_directory import DataDirectory
     from innoscope.target.model import Target
     from innoscope.target.proc import ProcFs
 
@@ -30,10 +30,10 @@ class ServerNames:
     def __init__(self, configured: Mapping[str, str], proc: ProcFs) -> None:
         self._configured = dict(configured)
         self._proc = proc
-        self._owners: dict[str, Home] = {}
-        self._provisional: dict[Home, str] = {}  # names of servers that do not listen on a port yet
+        self._owners: dict[str, DataDirectory] = {}
+        self._provisional: dict[DataDirectory, str] = {}  # names of servers that do not listen on a port yet
 
-    def give(self, target: Target, taken: Collection[str], home: Home | None = None) -> str:
+    def give(self, target: Target, taken: Collection[str], home: DataDirectory | None = None) -> str:
         """Return the server's name: configured, or that of the last server on its ``home``, or its port.
 
         A server that does not listen on a port is named by its socket or data directory; call again once it
@@ -59,11 +59,11 @@ class ServerNames:
                 return self._assign(name, home)
         return self._provisional_name(target, taken, home)
 
-    def owners(self) -> dict[str, Home]:
+    def owners(self) -> dict[str, DataDirectory]:
         """Return the home that each name belongs to."""
         return dict(self._owners)
 
-    def _provisional_name(self, target: Target, taken: Collection[str], home: Home | None) -> str:
+    def _provisional_name(self, target: Target, taken: Collection[str], home: DataDirectory | None) -> str:
         """Return the name of a server that does not listen on a port: its socket or previous name."""
         socket, datadir = label(target.socket or ""), label(target.datadir or "")
         reserved = set(taken)
@@ -81,16 +81,16 @@ class ServerNames:
         return name
 
     def _with_place(
-        self, names: Collection[str], target: Target, taken: Collection[str], home: Home | None
+        self, names: Collection[str], target: Target, taken: Collection[str], home: DataDirectory | None
     ) -> str | None:
         """Return one of the names with its container or home appended; None if neither is known."""
         every = (label(f"{name} in {place}") for place in _places(target, home) for name in names)
         return next((name for name in every if self._is_free(name, taken, home)), None)
 
-    def _is_free(self, name: str, taken: Collection[str], home: Home | None) -> bool:
+    def _is_free(self, name: str, taken: Collection[str], home: DataDirectory | None) -> bool:
         return name not in taken and self._owners.get(name, home) == home
 
-    def _assign(self, name: str, home: Home | None) -> str:
+    def _assign(self, name: str, home: DataDirectory | None) -> str:
         if home is not None:
             for other in [one for one, owner in self._owners.items() if owner == home or one == name]:
                 del self._owners[other]
@@ -107,7 +107,7 @@ class ServerNames:
         return str(port) if port is not None else None
 
 
-def _places(target: Target, home: Home | None) -> list[str]:
+def _places(target: Target, home: DataDirectory | None) -> list[str]:
     """Return what distinguishes servers of different containers: the container's id, a digest of the home."""
     container = target.container or ""
     found = [] if set(container.split(",")) <= {"", *NAMESPACES} else [container]

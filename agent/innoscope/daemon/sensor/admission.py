@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.target import discover
 from innoscope.target.container import tenant_of
-from innoscope.target.home import directory_of, home_of
+from innoscope.target.data_directory import data_directory_of, working_directory_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from innoscope.daemon.protocol.server_names import ServerNames
-    from innoscope.target.home import Home
+    from innoscope.target.data_directory import DataDirectory
     from innoscope.target.model import Target
     from innoscope.target.ownership import Ignored, Rule
     from innoscope.target.proc import ProcFs
@@ -49,7 +49,7 @@ class _Place:
     """One of ``max_servers`` places. ``tenant`` is the container or the user of the server that has it."""
 
     tenant: str
-    home: Home | None
+    home: DataDirectory | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Admission:
         self._clock = clock
         self._first_seen: dict[int, float] = {}
         self._places: dict[int, _Place] = {}  # by pid, in the order of admission
-        self._reserved: dict[Home, _Reservation] = {}
+        self._reserved: dict[DataDirectory, _Reservation] = {}
         self._evicted: set[int] = set()  # watched servers that lose their place in the next search
         self._tenants: dict[int, str] = {}
         self._searches = 0
@@ -118,7 +118,7 @@ class Admission:
         ``watched`` maps the pids of the watched servers to their names.
         """
         now, pid = self._clock(), target.pid
-        home = home_of(self._proc, target)
+        home = data_directory_of(self._proc, target)
         if pid not in watched:
             holder = next((other for other in watched if home and self._home(other) == home), None)
             if holder is not None:
@@ -187,7 +187,7 @@ class Admission:
             if not waiting[tenant]:
                 del waiting[tenant]
 
-    def _has_place(self, pid: int, home: Home | None, watched: int, now: float) -> bool:
+    def _has_place(self, pid: int, home: DataDirectory | None, watched: int, now: float) -> bool:
         """Return whether a place is free. If none is, mark a server of the largest tenant for eviction."""
         if home is not None and self._reserved.pop(home, None) is not None:
             return True
@@ -215,12 +215,12 @@ class Admission:
         watched = Counter(place.tenant for place in self._places.values())
         return watched + Counter(reservation.tenant for reservation in self._reserved.values())
 
-    def _reserved_home(self, pid: int) -> Home | None:
+    def _reserved_home(self, pid: int) -> DataDirectory | None:
         """Return the process's data directory if a place is reserved for it."""
-        home = directory_of(self._proc, pid) if self._reserved else None
+        home = working_directory_of(self._proc, pid) if self._reserved else None
         return home if home in self._reserved else None
 
-    def _home(self, pid: int) -> Home | None:
+    def _home(self, pid: int) -> DataDirectory | None:
         place = self._places.get(pid)
         return place.home if place else None
 

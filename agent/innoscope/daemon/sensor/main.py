@@ -53,7 +53,7 @@ _MAX_RETRY_S: Final = 60.0
 #: Threads per kind of job, where not 4: a compiler needs 100 MB, and all servers are detached together.
 _THREADS: Final = {ATTACHING: 2, ENDING: 16}
 #: Seconds until a job counts as stuck: attaching one server's probes can take tens of seconds.
-_PATIENCE: Final = {ATTACHING: 120.0}
+_STUCK_AFTER: Final = {ATTACHING: 120.0}
 #: Seconds without a heartbeat after which a thread counts as hung. Identifying one server may take seconds.
 _HANGS_S: Final = 60.0
 
@@ -111,7 +111,7 @@ class Sensor:
             metric.name for metric in registry.default() if metric.kind in ("counter", "histogram")
         )
         self._supervisor = supervisor or Supervisor()
-        self._workers = Workers(sizes=_THREADS, patience=_PATIENCE)
+        self._workers = Workers(sizes=_THREADS, stuck_after=_STUCK_AFTER)
         self._failing: dict[int, _Failing] = {}
         self._failures = 0
         self._known: dict[int, _Known] = {}

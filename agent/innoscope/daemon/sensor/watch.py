@@ -17,8 +17,8 @@ from innoscope.metrics.collectors.process import ProcessCollector
 from innoscope.metrics.collectors.runner import Runner, explain
 from innoscope.metrics.collectors.waits import WaitsCollector
 from innoscope.probes.governor import DEFAULT_BUDGET
-from innoscope.sampling.profile_history import Profiles
-from innoscope.sampling.snapshot_history import Looks
+from innoscope.sampling.profile_history import ProfileHistory
+from innoscope.sampling.snapshot_history import SnapshotHistory
 from innoscope.target.discover import still_same
 
 if TYPE_CHECKING:
@@ -64,11 +64,11 @@ class WatchedServer:
     def __init__(
         self,
         target: Target,
-        profiles: Profiles,
+        profiles: ProfileHistory,
         factories: Iterable[Factory],
         *,
         workers: Workers,
-        looks: Looks | None = None,
+        looks: SnapshotHistory | None = None,
         interval_s: float,
         probes: ProbeSettings | None = None,
     ) -> None:
@@ -80,7 +80,7 @@ class WatchedServer:
             profiles,
             workers=workers,
             interval_s=interval_s,
-            looked=looks.took if looks else None,
+            looked=looks.add_groups if looks else None,
         )
         self._collectors: list[Collector] = [waits]
         try:
@@ -107,7 +107,7 @@ class WatchedServer:
     def _attach_on(self, attach: Callable[[], None], delay_s: float) -> None:
         job = Job(ATTACHING, str(self.target.pid), attach)
         if delay_s > 0:
-            self._workers.at(time.monotonic() + delay_s, job)
+            self._workers.submit_at(time.monotonic() + delay_s, job)
         else:
             self._workers.submit(job)
 
@@ -157,8 +157,8 @@ class ServerSlot:
     def __init__(self, target: Target, counters: Collection[str], workers: Workers) -> None:
         self.target = target
         self._workers = workers
-        self.profiles = Profiles()
-        self.looks = Looks(SNAPSHOTS_S)
+        self.profiles = ProfileHistory()
+        self.looks = SnapshotHistory(SNAPSHOTS_S)
         self.watch: WatchedServer | None = None
         self.ended_at = time.monotonic()
         self._accumulator = Accumulator(counters, PERSISTENT)
@@ -174,7 +174,7 @@ class ServerSlot:
         watch, self.watch, self.ended_at = self.watch, None, time.monotonic()
         if watch is not None:
             job = Job(ENDING, str(watch.target.pid), watch.close)
-            self._workers.at(time.monotonic() + LINGER_S, job)
+            self._workers.submit_at(time.monotonic() + LINGER_S, job)
 
     def outcomes(self, watch: WatchedServer | None, target: Target) -> list[Outcome]:
         """Return the outcomes of the run that ``watch`` started, with continued counters; "down" without one.

@@ -105,7 +105,7 @@ def open_side(path: Path, progress: Callable[[int], None] | None = None) -> Side
         return of_capture(path, load(path))
     if b'"started_at"' in head and b'"innoscope_recording"' not in head and b'"taken_at"' not in head:
         return _of_profile(path)
-    return _of_dumps(path, Recording(path, bare=True), progress)
+    return _of_dumps(path, Recording(path, allow_headerless=True), progress)
 
 
 def _head(path: Path) -> bytes:

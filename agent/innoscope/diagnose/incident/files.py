@@ -21,8 +21,8 @@ from innoscope.common import sanitize
 from innoscope.common.errors import BadFile, CannotWrite
 from innoscope.diagnose.incident.codec import Damaged, decode, encode
 from innoscope.diagnose.incident.model import Capture, Taken
-from innoscope.target.people import ourselves
 from innoscope.target.proc import ProcFs
+from innoscope.target.users import current_user
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +50,7 @@ _REMEDY: Final = "this needs a file of `innoscope diagnose --save FILE`, unchang
 def taken() -> Taken:
     """Us, here and now."""
     system = os.uname()
-    by = ourselves(ProcFs())
+    by = current_user(ProcFs())
     return Taken(innoscope.__version__, by, system.nodename, system.release, time.time())
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Evidence
     from innoscope.diagnose.incident.model import Capture
-    from innoscope.sampling.snapshot_history import Seen
+    from innoscope.sampling.snapshot_history import ObservedStack
 
 #: What arithmetic and look-ups raise on evidence that no server gives.
 _SENSELESS: Final = (ArithmeticError, LookupError, ValueError, TypeError, AttributeError)
@@ -71,7 +71,7 @@ def _at(seconds: float) -> str:
         return "at an unknown time"
 
 
-def folded(seen: Iterable[Seen]) -> Iterator[str]:
+def folded(seen: Iterable[ObservedStack]) -> Iterator[str]:
     """Folded stacks, ``root;…;leaf count``, threads of all looks added up."""
     counts: Counter[str] = Counter()
     for one in seen:

@@ -19,8 +19,8 @@ from innoscope.probes.build_cache import BccMissing
 from innoscope.probes.c_source import THREADS
 from innoscope.probes.calibration import HitCost, known_cost
 from innoscope.probes.catalog import default_catalog
-from innoscope.probes.descriptor_kinds import Descriptors
-from innoscope.probes.failures import FIRST_PAUSE_S, MOST_PAUSE_S
+from innoscope.probes.descriptor_kinds import DescriptorKinds
+from innoscope.probes.failures import FIRST_PAUSE_S, MAX_PAUSE_S
 from innoscope.probes.governor import DEFAULT_BUDGET, Governor
 from innoscope.probes.selftest import SelfTest
 from innoscope.probes.slots import Slot, default_slots
@@ -89,7 +89,7 @@ class ProbesCollector:
         self._starting = attach_soon
         self._attach_on, self._pause_s = attach_on, FIRST_PAUSE_S
         self._mutexes: list[str] = []
-        self._descriptors = Descriptors(target.pid)
+        self._descriptors = DescriptorKinds(target.pid)
         self._searched = (time.monotonic(), 0.0)
         #: As many as the map has room for.
         self._sites: dict[tuple[int, int], str] = {struct.unpack("=QQ", OTHER_SITE): "other"}
@@ -108,7 +108,7 @@ class ProbesCollector:
             governor.start()
         except NoRights as error:
             attachment.close()
-            raise capabilities.explained(error) from error
+            raise capabilities.explain(error) from error
         except BaseException:
             attachment.close()
             raise
@@ -131,7 +131,7 @@ class ProbesCollector:
             _LOG.warning("no probes", extra=extra | {"remedy": self._failure.remedy})
             if not final:
                 self._attach_on(self._start_quietly, self._pause_s)
-                self._pause_s = min(2 * self._pause_s, MOST_PAUSE_S)
+                self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
 
     def start_once(self) -> Governor:
         """The governor, started if it was not. Raises CollectorFailed while it starts on its own."""

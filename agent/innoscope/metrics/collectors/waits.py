@@ -17,7 +17,7 @@ from innoscope.metrics.collectors.runner import explain
 from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.engine import MOST_BYTES, Engine
 from innoscope.sampling.model import Trust
-from innoscope.sampling.profile_history import Profiles, Stack
+from innoscope.sampling.profile_history import ProfileHistory, Stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -77,7 +77,7 @@ class WaitsCollector:
     def __init__(
         self,
         target: Target,
-        profiles: Profiles | None = None,
+        profiles: ProfileHistory | None = None,
         *,
         workers: Workers,
         interval_s: float = 1.0,
@@ -86,7 +86,7 @@ class WaitsCollector:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._target = target
-        self._profiles = profiles or Profiles()
+        self._profiles = profiles or ProfileHistory()
         self._interval_s = interval_s
         self._looked = looked
         self._open_eyes = eyes
@@ -136,7 +136,7 @@ class WaitsCollector:
                 self._due += pause
                 if (late := now - self._due) > 0:
                     self._due += pause * (late // pause + 1)
-                self._workers.at(self._due, self._job)
+                self._workers.submit_at(self._due, self._job)
             if self._ended:
                 self._let_go()
 
@@ -144,7 +144,7 @@ class WaitsCollector:
         """The thread died in a look, with which the lock went."""
         self._looking = threading.Lock()
         self._due = time.monotonic() + _RETRY_S
-        self._workers.at(self._due, self._job)
+        self._workers.submit_at(self._due, self._job)
 
     def _let_go(self) -> None:
         """Descriptors and symbols go now, not with the next collection of garbage."""

@@ -1,1 +1,1 @@
-"""One function of a server on demand: its rate, how long it takes, who calls it, with what."""
+"""Trace one function of a server on demand: its rate, latency, callers and arguments."""

@@ -1,4 +1,4 @@
-"""The stacks of callers: copied by the BPF program, unwound and named by our own core."""
+"""Collect the stacks of callers. The BPF program copies them; the core unwinds and symbolises them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 CALLS: Final = Unit("calls", ("calls", "count"))
-#: A stack that was copied in the call itself is what it was.
+#: A stack that was copied during the call itself is exact.
 _SOUND: Final = Trust.ON_CPU
 
 
 class Callers:
-    """Reads a ring buffer of stacks as they come. Raises InnoscopeError."""
+    """Reads stacks from a ring buffer. Raises InnoscopeError."""
 
     def __init__(self, target: Target, ring: int) -> None:
         self._target = target
@@ -31,12 +31,12 @@ class Callers:
             self._samples: _native.Samples = _native.Samples(target.pid, ring)
 
     def drain(self) -> None:
-        """Take what is there."""
+        """Read the stacks that have arrived."""
         with translating(self._target.pid):
             self._samples.read()
 
     def report(self, headline: str) -> Report:
-        """Folded: a stack stands for all calls since the one before it."""
+        """Return the folded stacks. Each stack also counts for the calls since the previous stack."""
         report = Report(self._target, unit=CALLS)
         report.headline = headline
         report.looks, report.method = 1, "bpf"
@@ -55,5 +55,5 @@ class Callers:
 
     @property
     def taken(self) -> int:
-        """Stacks of the server so far."""
+        """Return the number of stacks so far, without those of calibration."""
         return sum(count for kind, _, _, count, _ in self._samples.counts() if kind == REAL)

@@ -1,4 +1,4 @@
-"""What was seen, for programs: docs/trace.md has the keys."""
+"""The result of a trace as JSON; docs/trace.md describes the keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from innoscope.sampling.render.json import frame_document, target_document
 
 if TYPE_CHECKING:
     from innoscope.common.samples import Histogram
-    from innoscope.probes.trace.model import Seen, Values
+    from innoscope.probes.trace.model import TraceResult, Values
     from innoscope.probes.trace.server_pace import Loss
     from innoscope.sampling.fold import Report
     from innoscope.target.model import Target
@@ -18,34 +18,34 @@ if TYPE_CHECKING:
 SCHEMA = 1
 
 
-def line(seen: Seen, target: Target) -> str:
-    """One line of JSON."""
-    return sanitize.dumps(document(seen, target), separators=(",", ":"))
+def line(result: TraceResult, target: Target) -> str:
+    """Return the result as one line of JSON."""
+    return sanitize.dumps(document(result, target), separators=(",", ":"))
 
 
-def document(seen: Seen, target: Target) -> dict[str, Any]:
-    """Plain values, keys in the documented order."""
+def document(result: TraceResult, target: Target) -> dict[str, Any]:
+    """Return the result as plain values, keys in the documented order."""
     return {
         "schema": SCHEMA,
         "target": target_document(target),
-        "function": seen.chosen.name,
-        "symbols": [place.symbol for place in seen.chosen.places],
-        "seconds": round(seen.seconds, 6),
-        "calls": seen.calls,
-        "rate": round(seen.rate, 3),
-        "ended": seen.ended,
-        "notes": list(text.notes(seen)),
+        "function": result.chosen.name,
+        "symbols": [place.symbol for place in result.chosen.places],
+        "seconds": round(result.seconds, 6),
+        "calls": result.calls,
+        "rate": round(result.rate, 3),
+        "ended": result.ended,
+        "notes": list(text.notes(result)),
         "cost": {
-            "call_ns": round(seen.cost.call_s * 1e9),
-            "stack_ns": round(seen.cost.stack_s * 1e9),
-            "hits": seen.hits,
-            "seconds": round(seen.spent, 6),
-            "cpus": seen.cost.cpus,
+            "call_ns": round(result.cost.call_s * 1e9),
+            "stack_ns": round(result.cost.stack_s * 1e9),
+            "hits": result.hits,
+            "seconds": round(result.spent, 6),
+            "cpus": result.cost.cpus,
         },
-        "latency": _histogram(seen.latency) if seen.latency else None,
-        "argument": _values(seen.values) if seen.values else None,
-        "callers": _callers(seen, seen.report) if seen.report else None,
-        "loss": _loss(seen.loss) if seen.loss else None,
+        "latency": _histogram(result.latency) if result.latency else None,
+        "argument": _values(result.values) if result.values else None,
+        "callers": _callers(result, result.report) if result.report else None,
+        "loss": _loss(result.loss) if result.loss else None,
     }
 
 
@@ -53,7 +53,7 @@ def _histogram(histogram: Histogram) -> dict[str, Any]:
     return {
         "calls": histogram.count,
         "total_ns": histogram.total_ns,
-        "octaves_ns": [[1 << octave, count] for octave, count in latency.range_of(histogram.buckets)],
+        "octaves_ns": [[1 << octave, count] for octave, count in latency.filled_range(histogram.buckets)],
     }
 
 
@@ -64,16 +64,17 @@ def _values(values: Values) -> dict[str, Any]:
         "values": [[value, count] for value, count in most],
         "no_room": values.others,
         "octaves": [
-            [1 << (octave - 1) if octave else 0, count] for octave, count in latency.range_of(values.octaves)
+            [1 << (octave - 1) if octave else 0, count]
+            for octave, count in latency.filled_range(values.octaves)
         ],
     }
 
 
-def _callers(seen: Seen, report: Report) -> dict[str, Any]:
+def _callers(result: TraceResult, report: Report) -> dict[str, Any]:
     return {
-        "stacks_taken": seen.stacks_taken,
-        "held_back": seen.stacks_held_back,
-        "lost": seen.stacks_lost,
+        "stacks_taken": result.stacks_taken,
+        "held_back": result.stacks_held_back,
+        "lost": result.stacks_lost,
         "stacks": [
             {
                 "calls": group.count,

@@ -1,4 +1,4 @@
-"""Which function is meant: a probe of the catalog, else a symbol, a qualified name or a glob."""
+"""Choose the function to trace: a probe of the catalog, else a symbol, a qualified name or a glob."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 from innoscope import _native
 from innoscope.common.errors import NoSuchProcess
 from innoscope.probes.catalog import Catalog, default_catalog
-from innoscope.probes.mangling import beginnings, is_copy, is_of, is_partial
+from innoscope.probes.mangling import is_copy, is_partial, is_symbol_of, symbol_prefixes
 from innoscope.probes.symbol_resolution import Missing, Place, Placed, place
 from innoscope.probes.trace import hot, suggestions
-from innoscope.probes.trace.model import Ambiguous, Chosen, NotHere
+from innoscope.probes.trace.model import Ambiguous, NotTraceable, TracedFunction
 from innoscope.target.native_errors import reading_files
 from innoscope.target.symbols.advice import remedy
 
@@ -20,46 +20,46 @@ if TYPE_CHECKING:
     from innoscope.probes.catalog import Probe, Site
     from innoscope.target.model import Target
 
-#: Functions listed where a name stands for several.
+#: Maximum functions listed for an ambiguous name.
 _LISTED: Final = 20
 _GLOB: Final = frozenset("*?[")
 
 
-def choose(target: Target, function: str, catalog: Catalog | None = None) -> Chosen:
-    """The function, all live copies of it.
+def choose(target: Target, function: str, catalog: Catalog | None = None) -> TracedFunction:
+    """Return the function with all its live copies.
 
-    Raises NotHere (with the nearest names, or what gives a stripped server names), Ambiguous, NoSuchProcess
-    or NoRights.
+    Raises NotTraceable (with similar names, or how to get symbols for a stripped server), Ambiguous,
+    NoSuchProcess or NoRights.
     """
     catalog = catalog or default_catalog()
     if function in catalog.probes:
-        return _of_catalog(target, catalog.probes[function], catalog)
+        return _from_catalog(target, catalog.probes[function], catalog)
 
     with reading_files(target.pid):
         file = _native.CodeFile(target.pid)
         if file.build_id != target.build_id:
             raise NoSuchProcess(
-                f"process {target.pid} runs another executable than before", remedy="innoscope targets"
+                f"process {target.pid} now runs another executable", remedy="innoscope targets"
             )
-        found = _globbed(file, function) if _GLOB & set(function) else _named(file, function)
+        found = _matching_glob(file, function) if _GLOB & set(function) else _named(file, function)
         if not found:
             raise _not_found(target, file, function)
-        places = _alive(file, _one(function, found))
+        places = _without_dead_copies(file, _only_function(function, found))
     return _chosen(target, function, file.path, places, catalog)
 
 
-def _of_catalog(target: Target, probe: Probe, catalog: Catalog) -> Chosen:
+def _from_catalog(target: Target, probe: Probe, catalog: Catalog) -> TracedFunction:
     placement = place(target, [probe])
     for missing in placement.missing:
         raise _missing(missing)
     [placed] = placement.placed
     names = ", ".join(dict.fromkeys(each.symbol for each in placed.places))
-    known = next((known for each in placed.places if (known := hot.of(each.symbol))), None)
-    return Chosen(
+    known = next((known for each in placed.places if (known := hot.find(each.symbol))), None)
+    return TracedFunction(
         name=f"{probe.name} ({names})" if names != probe.name else names,
         path=placed.path,
         places=placed.places,
-        timed=_safe(placed, catalog),
+        timed=_safe_reason(placed, catalog),
         limit=probe.limit,
         weight=max(probe.weight, known.weight if known else 1),
         why_hot=known.why if known else None,
@@ -68,38 +68,38 @@ def _of_catalog(target: Target, probe: Probe, catalog: Catalog) -> Chosen:
     )
 
 
-def _safe(placed: Placed, catalog: Catalog) -> str | None:
+def _safe_reason(placed: Placed, catalog: Catalog) -> str | None:
     returns = placed.site.returns
     return returns if returns in catalog.safe else None
 
 
-def _missing(missing: Missing) -> NotHere:
+def _missing(missing: Missing) -> NotTraceable:
     instead = f"instead: {missing.instead}" if missing.instead else None
     remedy = "\n".join(filter(None, (missing.remedy, instead))) or "innoscope probes list"
-    return NotHere(f"{missing.probe.name}: {missing.reason}", remedy=remedy)
+    return NotTraceable(f"{missing.probe.name}: {missing.reason}", remedy=remedy)
 
 
 def _named(file: _native.CodeFile, function: str) -> list[Place]:
-    """An exact symbol or a qualified name, copies included."""
+    """Return the functions with this exact symbol or qualified name, copies included."""
     matching = (
         Place(*found)
-        for found in file.functions([*beginnings(function), function])
-        if is_of(found[0], [function]) or is_copy(found[0], [function])
+        for found in file.functions([*symbol_prefixes(function), function])
+        if is_symbol_of(found[0], [function]) or is_copy(found[0], [function])
     )
     return _distinct(matching)
 
 
-def _globbed(file: _native.CodeFile, function: str) -> list[Place]:
-    wanted = suggestions.glob(function)
+def _matching_glob(file: _native.CodeFile, function: str) -> list[Place]:
+    matches = suggestions.glob(function)
     return _distinct(
         Place(*found)
         for found, name in suggestions.demangled(file)
-        if wanted(found[0]) or wanted(name.partition(" [clone ")[0])
+        if matches(found[0]) or matches(name.partition(" [clone ")[0])
     )
 
 
 def _distinct(places: Iterable[Place]) -> list[Place]:
-    """One for each address: a function may have several names."""
+    """Return one place per address: a function may have several names."""
     found: dict[int, Place] = {}
     for each in places:
         if ".cold" not in each.symbol:
@@ -107,8 +107,8 @@ def _distinct(places: Iterable[Place]) -> list[Place]:
     return list(found.values())
 
 
-def _one(function: str, places: Sequence[Place]) -> list[Place]:
-    """All copies of one function. Raises Ambiguous."""
+def _only_function(function: str, places: Sequence[Place]) -> list[Place]:
+    """Return the places if all are copies of one function. Raises Ambiguous."""
     groups: dict[str, list[Place]] = {}
     for each in places:
         groups.setdefault(each.symbol.partition(".")[0], []).append(each)
@@ -118,49 +118,51 @@ def _one(function: str, places: Sequence[Place]) -> list[Place]:
     if len(lines) > _LISTED:
         lines = [*lines[:_LISTED], f"… {len(lines) - _LISTED:,} more"]
     raise Ambiguous(
-        f"{function}: {len(groups):,} functions have that name; say which one by its symbol",
+        f"{function}: {len(groups):,} functions have that name; choose one by its symbol",
         remedy="\n".join(lines),
     )
 
 
-def _alive(file: _native.CodeFile, places: list[Place]) -> tuple[Place, ...]:
-    """Without copies that nothing calls. Raises NotHere if none is left."""
+def _without_dead_copies(file: _native.CodeFile, places: list[Place]) -> tuple[Place, ...]:
+    """Remove copies that nothing calls. Raises NotTraceable if none is left."""
     counts = file.references([(each.address, each.size) for each in places])
     if counts is None:
         return tuple(places)
     alive = tuple(each for each, count in zip(places, counts, strict=True) if count)
     if not alive:
         names = ", ".join(each.symbol for each in places)
-        raise NotHere(
+        raise NotTraceable(
             f"{names}: a dead copy, nothing calls it: all calls are inlined (link-time optimisation)",
-            remedy="trace a function that calls it, or one that it calls",
+            remedy="trace one of its callers, or a function that it calls",
         )
     return alive
 
 
-def _not_found(target: Target, file: _native.CodeFile, function: str) -> NotHere:
+def _not_found(target: Target, file: _native.CodeFile, function: str) -> NotTraceable:
     names = suggestions.names(file, function)
-    near = [f"near it: {', '.join(names)}"] if names else []
+    near = [f"similar names: {', '.join(names)}"] if names else []
     if file.symbols_from in {"symtab", "debug-file"}:
-        return NotHere(
+        return NotTraceable(
             f"{function}: no such function in this build (misspelt, inlined or of another version)",
-            remedy="\n".join([*near, "innoscope probes list has the functions of the catalog"]),
+            remedy="\n".join([*near, "innoscope probes list shows the functions of the catalog"]),
         )
 
-    return NotHere(
+    return NotTraceable(
         f"{function}: the name is not exported, and this build is stripped",
         remedy="\n".join([remedy(target), *near]),
     )
 
 
-def _chosen(target: Target, function: str, path: str, places: tuple[Place, ...], catalog: Catalog) -> Chosen:
+def _chosen(
+    target: Target, function: str, path: str, places: tuple[Place, ...], catalog: Catalog
+) -> TracedFunction:
     found = _in_catalog(target, catalog, places)
-    known = hot.of(places[0].symbol)
+    known = hot.find(places[0].symbol)
     weights = [probe.weight for probe, _ in found] + ([known.weight] if known else [])
     limits = [probe.limit for probe, _ in found if probe.limit]
-    # Without a return probe anywhere if one copy is not vouched for.
+    # No return probe if one of the copies is not known to be safe.
     timed = next((site.returns for _, site in found if site.returns in catalog.safe), None)
-    return Chosen(
+    return TracedFunction(
         name=suggestions.readable(places[0].symbol) if _GLOB & set(function) else function,
         path=path,
         places=places,
@@ -174,13 +176,13 @@ def _chosen(target: Target, function: str, path: str, places: tuple[Place, ...],
 
 
 def _in_catalog(target: Target, catalog: Catalog, places: Sequence[Place]) -> list[tuple[Probe, Site]]:
-    """The probes that go to this very function on this server."""
+    """Return the catalog's probes on exactly this function of this server."""
     found = []
     for probe in catalog.probes.values():
         site = probe.site(target.flavour, target.version)
         if site is None or site.absent or site.shared_object:
             continue
-        if all(is_of(at.symbol, site.functions) or is_copy(at.symbol, site.symbols) for at in places):
+        if all(is_symbol_of(at.symbol, site.functions) or is_copy(at.symbol, site.symbols) for at in places):
             found.append((probe, site))
     return found
 

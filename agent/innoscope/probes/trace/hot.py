@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from innoscope.common.data import catalog_path
 from innoscope.common.schema import Entry, read_yaml
-from innoscope.probes.mangling import is_of
+from innoscope.probes.mangling import is_symbol_of
 
 
 class Hot(Entry, frozen=True):
@@ -22,7 +22,7 @@ class Hot(Entry, frozen=True):
 
     def has(self, symbol: str) -> bool:
         """Return whether a symbol is one of them."""
-        return is_of(symbol, self.functions)
+        return is_symbol_of(symbol, self.functions)
 
 
 class File(Entry, frozen=True):
@@ -38,6 +38,6 @@ def default_hot() -> tuple[Hot, ...]:
     return read_yaml(catalog_path("hot.yaml"), File).hot
 
 
-def of(symbol: str) -> Hot | None:
+def find(symbol: str) -> Hot | None:
     """Return what is known of a symbol; None for one that is not in the list."""
     return next((hot for hot in default_hot() if hot.has(symbol)), None)

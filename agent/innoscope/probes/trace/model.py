@@ -1,4 +1,4 @@
-"""What is asked of a trace, what was seen, and how it is refused."""
+"""Data classes of a trace: its options, its function, its result; and its errors."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ if TYPE_CHECKING:
     from innoscope.probes.trace.server_pace import Loss
     from innoscope.sampling.fold import Report
 
-#: Seconds that a trace takes if nothing else is said, and the most that may be asked for.
+#: Default and maximum duration of a trace, in seconds.
 SECONDS: Final = 10.0
-MOST_SECONDS: Final = 600.0
-#: The same with ``--force``.
+MAX_SECONDS: Final = 600.0
+#: Default and maximum duration with ``--force``.
 FORCED_SECONDS: Final = 5.0
-MOST_FORCED_SECONDS: Final = 30.0
-#: Arguments that are passed in registers (System V ABI for x86-64; aarch64 has two more).
-MOST_ARGUMENTS: Final = 6
+MAX_FORCED_SECONDS: Final = 30.0
+#: Arguments passed in registers (System V ABI for x86-64; aarch64 has two more).
+MAX_ARGUMENTS: Final = 6
 
 
 class TooHot(InnoscopeError):
-    """The function is called too often for the budget; it was probed for some milliseconds only."""
+    """The function is called too often for the budget. It was probed for some milliseconds only."""
 
     exit_code = 14
 
 
-class NotHere(InnoscopeError):
-    """This server has no such function that could be probed; ``what`` says why."""
+class NotTraceable(InnoscopeError):
+    """This server has no such function that can be probed; ``what`` says why."""
 
     exit_code = 15
 
 
 class Ambiguous(InnoscopeError):
-    """The name stands for several functions; the remedy lists them."""
+    """The name matches several functions; the remedy lists them."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What to find out, and at which price.
+class TraceOptions:
+    """What to measure, and the budget.
 
     ``argument`` counts from 0; ``bits`` is its width. ``budget`` is a share of the server's CPUs.
     """
@@ -60,23 +60,23 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """One function of one mapped file, all copies of it, and what the catalog knows of it."""
+class TracedFunction:
+    """One function of one mapped file with all its copies, and what the catalog says about it."""
 
-    name: str  # as a person would write it
+    name: str  # as shown to the user
     path: str  # opens the mapped file
     places: tuple[Place, ...]
-    timed: str | None = None  # why a return probe may go there: a reason of the catalog's ``safe``
-    limit: int | None = None  # most hits a second, whatever they cost
-    weight: int = 1  # a hit counts so many times in the budget
+    timed: str | None = None  # why a return probe is safe: a reason in the catalog's ``safe``
+    limit: int | None = None  # maximum hits/s, whatever they cost
+    weight: int = 1  # how many times a hit counts in the budget
     why_hot: str | None = None
-    instead: str | None = None  # the way around where it is too hot
+    instead: str | None = None  # the alternative if it is too hot
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The first moments of a trace: so many hits in ``seconds``; ``began`` is of time.monotonic()."""
+    """The first moments of a trace: ``hits`` in ``seconds``. ``began`` is a time.monotonic()."""
 
     hits: int
     seconds: float
@@ -84,16 +84,16 @@ class Trial:
 
     @property
     def rate(self) -> float:
-        """Hits a second; a hot function is slowed by the very probe, so it is at least this."""
+        """Return the hits per second. This is a lower bound, since the probe slows a hot function down."""
         return self.hits / self.seconds if self.seconds > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The values of one argument: the most frequent ones, and all by powers of two.
+    """The values of one argument: the most frequent ones, and all of them by power of two.
 
-    ``octaves[0]`` are zeros, ``octaves[i]`` lie in [2**(i-1), 2**i). ``others`` are calls whose value is not
-    among ``counts``, which is bounded.
+    ``octaves[0]`` counts zeros, ``octaves[i]`` values in [2**(i-1), 2**i). ``others`` counts calls whose
+    value did not fit into ``counts``.
     """
 
     argument: int
@@ -103,10 +103,10 @@ class Values:
 
 
 @dataclass(slots=True)
-class Seen:
-    """What was counted in ``seconds``. ``hits`` has what came while probes were put on and taken off, too."""
+class TraceResult:
+    """The result of a trace. Unlike ``calls``, ``hits`` includes those during attaching and detaching."""
 
-    chosen: Chosen
+    chosen: TracedFunction
     trial: Trial
     cost: Cost
     seconds: float = 0.0
@@ -119,16 +119,16 @@ class Seen:
     stacks_held_back: int = 0
     stacks_lost: int = 0
     loss: Loss | None = None
-    ended: str | None = None  # why it ended before its time
-    error: InnoscopeError | None = None  # of the server that ended: told after what was seen
+    ended: str | None = None  # why it ended early
+    error: InnoscopeError | None = None  # the server ended: reported after the result
     notes: list[str] = field(default_factory=list)
 
     @property
     def spent(self) -> float:
-        """Seconds of CPU that it cost the server."""
+        """Return the CPU seconds that the trace cost the server."""
         return self.cost.spent(self.hits, self.stacks_taken, self.seconds)
 
     @property
     def rate(self) -> float:
-        """Calls a second."""
+        """Return the calls per second."""
         return self.calls / self.seconds if self.seconds > 0 else 0.0

@@ -1,4 +1,4 @@
-"""What a server gets done while it is traced by force, and before: what that cost it, in its own terms."""
+"""Measure the throughput of a server before and during a forced trace."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
     from innoscope.target.model import Target
 
-#: Status variables, and what they count. Rows: one long statement is work as well.
+#: Status variables and what they count. Rows are included because one long statement is work too.
 _STATUS: Final = {"Questions": "statements", "Innodb_rows_read": "InnoDB rows read"}
 SWITCHES: Final = "voluntary context switches"
-#: How long the pace before is watched for.
+#: Seconds for which the throughput before the trace is measured.
 BEFORE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a forced trace cost: ``spent`` seconds of CPU in ``seconds``, by hits times their calibrated cost.
+    """The cost of a forced trace: ``spent`` CPU seconds in ``seconds``, hits times their calibrated cost.
 
-    ``before`` and ``during`` are what the server got done a second, by what was counted; ``why_no_sql`` says
-    why it was not asked itself.
+    ``before`` and ``during`` are the server's throughput per second, by kind of work. ``why_no_sql`` says why
+    there are no numbers from SQL.
     """
 
     spent: float
@@ -45,8 +45,8 @@ class _Counts:
     counts: Mapping[str, float]
 
 
-class Pace:
-    """Counts what a server gets done: over SQL, and by the kernel's counters of its threads."""
+class ServerPace:
+    """Measures what a server gets done: by SQL status variables, and by context switches of its threads."""
 
     def __init__(self, target: Target, defaults_file: str | None = None, user: str | None = None) -> None:
         self.why_no_sql: str | None = None
@@ -66,14 +66,14 @@ class Pace:
             with suppress(OSError):
                 self._connection.close()
 
-    def watch(self) -> dict[str, float]:
-        """A second of it: what it gets done without us."""
-        self.lap()
+    def measure(self) -> dict[str, float]:
+        """Measure the throughput for a second."""
+        self.rates()
         time.sleep(BEFORE_S)
-        return self.lap()
+        return self.rates()
 
-    def lap(self) -> dict[str, float]:
-        """What it got done a second, since the last time; only what was counted both times."""
+    def rates(self) -> dict[str, float]:
+        """Return the throughput per second since the last call, of what was counted both times."""
         before, self._last = self._last, self._read()
         elapsed = max(self._last.at - before.at, 1e-9)
         return {
@@ -83,10 +83,10 @@ class Pace:
         }
 
     def _read(self) -> _Counts:
-        told = self._told()
-        return _Counts(time.monotonic(), told | {SWITCHES: _switches(self._pid)})
+        status = self._status()
+        return _Counts(time.monotonic(), status | {SWITCHES: _switches(self._pid)})
 
-    def _told(self) -> dict[str, float]:
+    def _status(self) -> dict[str, float]:
         if self._connection is None:
             return {}
         names = ", ".join(f"'{name}'" for name in _STATUS)
@@ -99,10 +99,10 @@ class Pace:
 
 
 def _switches(pid: int) -> float:
-    """How often its threads went to sleep by themselves: each statement waits for its client at least."""
+    """Return the voluntary context switches of all threads. Each statement causes at least one."""
     total = 0
     for status in Path(f"/proc/{pid}/task").glob("[0-9]*/status"):
-        with suppress(OSError, ValueError):  # a thread that ended
+        with suppress(OSError, ValueError):  # the thread has ended
             for line in status.read_text(errors="surrogateescape").splitlines():
                 if line.startswith("voluntary_ctxt_switches:"):
                     total += int(line.split()[1])

@@ -1,4 +1,4 @@
-"""The programs of one trace: loaded once, put on, read, taken off."""
+"""The BPF programs of one trace: load, attach, read and detach them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from innoscope.probes.trace.model import Values
 from innoscope.target.native_errors import translating
 
 if TYPE_CHECKING:
-    from innoscope.probes.trace.model import Chosen, Wanted
+    from innoscope.probes.trace.model import TracedFunction, TraceOptions
     from innoscope.target.model import Target
 
 #: ``enum counter`` of trace.bpf.c.
@@ -22,13 +22,13 @@ _COUNTERS: Final = ("hits", "calls", "other_values", "stacks_held_back", "stacks
 _LATENCY_WORDS: Final = 41
 _OCTAVES: Final = 65
 _ONLY: Final = struct.pack("=I", 0)
-#: Room for what comes in a few stretches of time.
+#: Room for the stacks of a few intervals.
 _RING_BYTES: Final = 16 << 20
-#: Stacks are limited in stretches of time as long as the pause between two looks at the rate.
-STRETCH_S: Final = 0.1
-#: Twice the share of a stretch: calls come in bursts.
+#: The number of stacks is limited per interval, which is also the pause between two reads of the rate.
+INTERVAL_S: Final = 0.1
+#: Up to twice the average number of stacks per interval: calls come in bursts.
 _SLACK: Final = 2
-#: Kinds of stacks: the server's, and those of a rehearsal.
+#: Kinds of stacks: of the server, and of calibration.
 REAL, REHEARSED = 0, 1
 
 
@@ -40,7 +40,7 @@ class _Control:
     since: int = 0
     open: int = 0
     every: int = 0
-    stretch_ns: int = round(STRETCH_S * 1e9)
+    stretch_ns: int = round(INTERVAL_S * 1e9)
     most: int = 0
     kind: int = REAL
 
@@ -50,23 +50,23 @@ class _Control:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What the maps hold, since they were made."""
+class TraceCounts:
+    """The contents of the maps since they were created."""
 
     counters: tuple[int, ...]
     latency: tuple[int, ...]
     octaves: tuple[int, ...]
 
     def counter(self, name: str) -> int:
-        """hits, calls, other_values, stacks_held_back or stacks_lost."""
+        """Return hits, calls, other_values, stacks_held_back or stacks_lost."""
         return self.counters[_COUNTERS.index(name)]
 
-    def since(self, zero: Reading) -> Reading:
-        """What came after that one."""
-        return Reading(
-            _minus(self.counters, zero.counters),
-            _minus(self.latency, zero.latency),
-            _minus(self.octaves, zero.octaves),
+    def since(self, earlier: TraceCounts) -> TraceCounts:
+        """Return the difference to earlier counts."""
+        return TraceCounts(
+            _minus(self.counters, earlier.counters),
+            _minus(self.latency, earlier.latency),
+            _minus(self.octaves, earlier.octaves),
         )
 
 
@@ -75,45 +75,45 @@ def _minus(now: tuple[int, ...], before: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Session:
-    """Closing it (or dying, in whatever way) takes everything off.
+    """The programs and probes of a trace. Closing it, or any exit of the process, detaches all.
 
     Raises NoRights, KernelUnable or NoSuchProcess.
     """
 
-    def __init__(self, target: Target, chosen: Chosen, wanted: Wanted, *, timed: bool) -> None:
+    def __init__(self, target: Target, chosen: TracedFunction, options: TraceOptions, *, timed: bool) -> None:
         self.target = target
-        self.has_stacks = wanted.callers
-        self._chosen, self._wanted, self._timed = chosen, wanted, timed
+        self.has_stacks = options.callers
+        self._chosen, self._options, self._timed = chosen, options, timed
         with translating(target.pid):
             self._programs = _native.TracePrograms(
-                argument=wanted.argument,
-                bits=wanted.bits,
+                argument=options.argument,
+                bits=options.bits,
                 timed=timed,
-                ring_bytes=_RING_BYTES if wanted.callers else None,
+                ring_bytes=_RING_BYTES if options.callers else None,
             )
         self._probes: list[_native.Uprobe] = []
         self._maps = self._open_maps()
         self._control = _Control(target.pid)
-        self._zero: Reading | None = None
+        self._baseline: TraceCounts | None = None
 
     def _open_maps(self) -> dict[str, _native.BpfMap]:
-        made = self._programs.map
+        open_map = self._programs.map
         return {
-            "control": _native.BpfMap(made("control"), words=7),
-            "counters": _native.BpfMap(made("counters"), per_cpu=True),
-            "latencies": _native.BpfMap(made("latencies"), words=_LATENCY_WORDS, per_cpu=True),
-            "values": _native.BpfMap(made("values"), key_bytes=8, per_cpu=True),
-            "value_octaves": _native.BpfMap(made("value_octaves"), per_cpu=True),
+            "control": _native.BpfMap(open_map("control"), words=7),
+            "counters": _native.BpfMap(open_map("counters"), per_cpu=True),
+            "latencies": _native.BpfMap(open_map("latencies"), words=_LATENCY_WORDS, per_cpu=True),
+            "values": _native.BpfMap(open_map("values"), key_bytes=8, per_cpu=True),
+            "value_octaves": _native.BpfMap(open_map("value_octaves"), per_cpu=True),
         }
 
     @property
     def ring(self) -> int:
-        """The descriptor of the ring buffer with stacks."""
+        """Return the descriptor of the ring buffer with stacks."""
         return self._programs.map("samples")
 
     @property
     def calibration_programs(self) -> tuple[int, int]:
-        """Descriptors of the programs for an entry and for a return."""
+        """Return the descriptors of the entry program and the return program."""
         return self._programs.program("trace_enter"), self._programs.program("trace_leave")
 
     def _set(self, **changes: int) -> None:
@@ -121,27 +121,27 @@ class Session:
         self._maps["control"].update(_ONLY, self._control.packed())
 
     def count_in(self, pid: int) -> None:
-        """Count in this process and no other: the server, or ourselves for calibration."""
+        """Restrict counting to one process: the server, or this process during calibration."""
         self._set(tgid=pid, since=time.monotonic_ns(), open=1)
 
-    def rehearse(self) -> None:
-        """Take the stack of every call, for what that costs."""
+    def sample_all(self) -> None:
+        """Copy the stack of every call, to measure what that costs."""
         self._set(every=1, most=1 << 32, kind=REHEARSED)
 
-    def sample(self, stacks_a_second: float, rate: float = 0.0) -> None:
-        """From now on take so many stacks of so many calls a second; 0 for none."""
-        every = max(1, round(rate / stacks_a_second)) if stacks_a_second else 0
-        self._set(every=every, most=max(1, round(_SLACK * stacks_a_second * STRETCH_S)), kind=REAL)
+    def sample(self, stacks_per_s: float, rate: float = 0.0) -> None:
+        """Copy this many stacks per second, given the rate of calls per second; 0 for none."""
+        every = max(1, round(rate / stacks_per_s)) if stacks_per_s else 0
+        self._set(every=every, most=max(1, round(_SLACK * stacks_per_s * INTERVAL_S)), kind=REAL)
 
-    def forget(self) -> None:
-        """What was counted until now, for calibration, is not the server's; nothing counts until ``open``."""
-        self.stop()
-        self._zero = self._raw()
+    def reset(self) -> None:
+        """Stop counting until ``start_counting``, and exclude all counts so far, which are of calibration."""
+        self.stop_counting()
+        self._baseline = self._raw()
         for key, _ in self._maps["values"].items():  # noqa: PERF102 - no dict
             self._maps["values"].delete(key)
 
     def attach(self, *, on_return: bool = False) -> None:
-        """Put the probes on all copies: on their entries first, a return without its entry is not counted."""
+        """Attach to all copies. Attach entries first: a return without its entry is not counted."""
         program = self.calibration_programs[on_return]
         with translating(self.target.pid):
             for place in self._chosen.places:
@@ -150,52 +150,52 @@ class Session:
                 )
                 self._probes.append(probe)
 
-    def open(self) -> None:
-        """From now on hits are calls that count."""
+    def start_counting(self) -> None:
+        """Count hits as calls from now on."""
         self._set(since=time.monotonic_ns(), open=1)
 
-    def stop(self) -> None:
-        """Nothing counts any more: taking the probes off takes the kernel a while."""
+    def stop_counting(self) -> None:
+        """Stop counting, because detaching takes the kernel a while."""
         self._set(open=0)
 
     def detach(self) -> None:
-        """Take all probes off, returns first."""
+        """Detach all probes, returns first."""
         probes, self._probes = self._probes[::-1], []
         _native.detach_all(probes)
 
     def close(self) -> None:
-        """Take everything off and give up programs and maps."""
+        """Detach everything, and close the programs and maps."""
         self.detach()
         self._programs.close()
 
-    def read(self) -> Reading:
-        """What was counted for the server."""
+    def read(self) -> TraceCounts:
+        """Return the counts of the server."""
         raw = self._raw()
-        return raw.since(self._zero) if self._zero else raw
+        return raw.since(self._baseline) if self._baseline else raw
 
-    def _raw(self) -> Reading:
+    def _raw(self) -> TraceCounts:
         [latency] = self._maps["latencies"].array(1)
-        return Reading(
+        return TraceCounts(
             tuple(count for [count] in self._maps["counters"].array(len(_COUNTERS))),
             tuple(latency),
             tuple(count for [count] in self._maps["value_octaves"].array(_OCTAVES)),
         )
 
     def hits(self) -> int:
-        """How often the function was called since the first probe was put on it; quick."""
+        """Return the hits since the first probe was attached. This is fast."""
         [[hits]] = self._maps["counters"].array(1)
-        return hits - (self._zero.counter("hits") if self._zero else 0)
+        return hits - (self._baseline.counter("hits") if self._baseline else 0)
 
-    def latency(self, reading: Reading) -> Histogram | None:
-        """How long calls took; None where no return probe could go."""
+    def latency(self, counts: TraceCounts) -> Histogram | None:
+        """Return the latency of calls; None without return probes."""
         if not self._timed:
             return None
-        total, *buckets = reading.latency
+        total, *buckets = counts.latency
         return Histogram(tuple(buckets), total)
 
-    def values(self, reading: Reading) -> Values | None:
-        """The values of the wanted argument."""
-        if self._wanted.argument is None:
+    def values(self, counts: TraceCounts) -> Values | None:
+        """Return the values of the traced argument; None if there is none."""
+        if self._options.argument is None:
             return None
-        counts = {struct.unpack("=Q", key)[0]: count for key, [count] in self._maps["values"].items()}
-        return Values(self._wanted.argument, counts, reading.counter("other_values"), reading.octaves)
+        values = {struct.unpack("=Q", key)[0]: count for key, [count] in self._maps["values"].items()}
+        return Values(self._options.argument, values, counts.counter("other_values"), counts.octaves)

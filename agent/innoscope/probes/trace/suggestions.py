@@ -1,4 +1,4 @@
-"""The functions of a file by names that a person would write, and those that are near a misspelt one."""
+"""Find functions of a file by readable names, and names similar to a misspelt one."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ if TYPE_CHECKING:
 
     from innoscope._native import CodeFile
 
-#: As ``CodeFile.functions`` gives it.
+#: An item of ``CodeFile.functions``.
 Function: TypeAlias = tuple[str, int, int, int, bool]
 _SHOWN: Final = 5
-#: Names whose lengths differ by more than this are not compared letter by letter: a server has 60,000.
-_LETTERS: Final = 4
+#: Names whose lengths differ by more than this are not compared: a server has 60,000.
+_MAX_LENGTH_DIFFERENCE: Final = 4
 
 
 def readable(symbol: str) -> str:
-    """The demangled name, without parameters."""
+    """Return the demangled name without parameters."""
     return _native.demangle([symbol])[0]
 
 
 def demangled(file: CodeFile) -> Iterator[tuple[Function, str]]:
-    """All functions of a file with their demangled names; takes some tenths of a second for a server."""
+    """Yield all functions of a file with their demangled names. Takes some tenths of a second."""
     functions = file.functions([""])
     return zip(functions, _native.demangle([found[0] for found in functions]), strict=True)
 
 
 def glob(text: str) -> Callable[[str], object]:
-    """Whether a whole name fits ``*``, ``?`` and ``[…]``."""
+    """Return a function that tests whether a whole name matches ``*``, ``?`` and ``[…]``."""
     return re.compile(translate(text)).fullmatch
 
 
 def names(file: CodeFile, wanted: str) -> list[str]:
-    """A few names like the wanted one, best first: those that have it in them, then misspellings."""
+    """Return a few similar names, best first: those that contain the wanted one, then misspellings."""
     known = {name.partition(" [clone ")[0] for _, name in demangled(file)}
     last = wanted.strip("*?").rpartition("::")[2].lower()
     parts = sorted((name for name in known if last and last in name.lower()), key=len)
     found = dict.fromkeys(parts[:_SHOWN])
     if len(found) < _SHOWN:
-        alike = [name for name in known if abs(len(name) - len(wanted)) <= _LETTERS]
+        alike = [name for name in known if abs(len(name) - len(wanted)) <= _MAX_LENGTH_DIFFERENCE]
         found |= dict.fromkeys(difflib.get_close_matches(wanted, sorted(alike), n=_SHOWN, cutoff=0.75))
     return list(found)[:_SHOWN]

@@ -1,4 +1,4 @@
-"""What was seen, for a person."""
+"""The result of a trace as text."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from innoscope.sampling.render import words
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from innoscope.probes.trace.model import Seen, Values
+    from innoscope.probes.trace.model import TraceResult, Values
     from innoscope.probes.trace.server_pace import Loss
     from innoscope.sampling.fold import Report
     from innoscope.target.model import Target
 
-#: Values listed by themselves.
+#: Maximum values listed individually.
 _VALUES: Final = 20
 _BAR: Final = 30
-#: From here on a number is an address, or reads better as one.
+#: Numbers from here on are shown in hexadecimal: most are addresses.
 _HEX: Final = 1 << 32
 
 
-def lines(seen: Seen, target: Target, limit: int | None = None) -> Iterator[str]:
-    """The whole report; at most ``limit`` stacks."""
-    yield headline(seen)
+def lines(result: TraceResult, target: Target, limit: int | None = None) -> Iterator[str]:
+    """Yield the whole report, with at most ``limit`` stacks."""
+    yield headline(result)
     yield words.server(target)
-    for note in notes(seen):
+    for note in notes(result):
         yield f"note: {note}"
-    if seen.latency is not None:
-        yield from _latency(seen)
-    if seen.values is not None:
-        yield from _values(seen.values)
-    if seen.report is not None:
-        yield from _callers(seen, seen.report, limit)
-    if seen.loss is not None:
-        yield from _loss(seen, seen.loss)
+    if result.latency is not None:
+        yield from _latency(result)
+    if result.values is not None:
+        yield from _values(result.values)
+    if result.report is not None:
+        yield from _callers(result, result.report, limit)
+    if result.loss is not None:
+        yield from _loss(result, result.loss)
 
 
-def headline(seen: Seen) -> str:
-    """``buf_page_get: 12,034 calls in 10.0 s, 1,203 a second · cost …``."""
-    share = seen.spent / max(seen.seconds, 1e-9) / seen.cost.cpus
+def headline(result: TraceResult) -> str:
+    """Return ``buf_page_get: 12,034 calls in 10.0 s, 1,203 a second · cost …``."""
+    share = result.spent / max(result.seconds, 1e-9) / result.cost.cpus
     return (
-        f"{seen.chosen.name}: {seen.calls:,} calls in {seen.seconds:.1f} s, "
-        f"{seen.rate:,.{_digits(seen.rate)}f} a second · cost {share:.2%} of the server's "
-        f"{seen.cost.cpus:g} CPUs ({1e6 * seen.cost.call_s:.1f} µs a call) · not stopped"
+        f"{result.chosen.name}: {result.calls:,} calls in {result.seconds:.1f} s, "
+        f"{result.rate:,.{_digits(result.rate)}f} a second · cost {share:.2%} of the server's "
+        f"{result.cost.cpus:g} CPUs ({1e6 * result.cost.call_s:.1f} µs a call) · not stopped"
     )
 
 
@@ -52,39 +52,39 @@ def _digits(rate: float) -> int:
     return 0 if rate >= 10 else 2
 
 
-def notes(seen: Seen) -> Iterator[str]:
-    """What a reader has to know of the numbers."""
-    if seen.ended:
-        yield seen.ended
-    yield from seen.chosen.notes
-    if not seen.calls and not seen.error:
-        yield "no call was seen: nobody called it meanwhile, or the calls that there were are inlined"
-    yield from seen.notes
-    if seen.stacks_held_back:
+def notes(result: TraceResult) -> Iterator[str]:
+    """Yield the limitations of the numbers."""
+    if result.ended:
+        yield result.ended
+    yield from result.chosen.notes
+    if not result.calls and not result.error:
+        yield "no calls were seen: the function was not called, or its calls are inlined"
+    yield from result.notes
+    if result.stacks_held_back:
         yield (
-            f"{seen.stacks_held_back:,} stacks were left out in bursts of calls: "
-            "the next one stands for them too"
+            f"{result.stacks_held_back:,} stacks were skipped in bursts of calls: "
+            "the next stack counts for them too"
         )
-    if seen.stacks_lost:
-        yield f"{seen.stacks_lost:,} stacks were lost: they came faster than they were read"
+    if result.stacks_lost:
+        yield f"{result.stacks_lost:,} stacks were lost: they arrived faster than they were read"
 
 
-def _latency(seen: Seen) -> Iterator[str]:
-    histogram = seen.latency
+def _latency(result: TraceResult) -> Iterator[str]:
+    histogram = result.latency
     assert histogram is not None  # noqa: S101
     yield ""
     if not histogram.count:
-        yield "how long calls take: none ended meanwhile"
+        yield "latency: no call returned"
         return
     quantiles = ", ".join(
-        f"{label} {latency.duration(latency.quantile(histogram, part))}"
-        for label, part in (("half within", 0.5), ("90 % within", 0.9), ("99 % within", 0.99))
+        f"{label} {latency.duration(latency.quantile(histogram, fraction))}"
+        for label, fraction in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
     )
     mean = latency.duration(histogram.total_ns / histogram.count)
-    yield f"how long calls take: mean {mean}, {quantiles} ({histogram.count:,} calls that ended)"
+    yield f"latency: mean {mean}, {quantiles} ({histogram.count:,} calls that returned)"
     rows = [
         (f"{latency.duration(2.0**octave)} to {latency.duration(2.0 ** (octave + 1))}", count)
-        for octave, count in latency.range_of(histogram.buckets)
+        for octave, count in latency.filled_range(histogram.buckets)
     ]
     yield from _bars(rows)
 
@@ -99,9 +99,9 @@ def _values(values: Values) -> Iterator[str]:
     if rest:
         rows.append((f"{len(most) - _VALUES:,} other values", rest))
     if values.others:
-        rows.append(("values that found no room", values.others))
+        rows.append(("values that did not fit", values.others))
     yield from _bars(rows, of=total)
-    shown = list(latency.range_of(values.octaves))
+    shown = list(latency.filled_range(values.octaves))
     if len(most) > 1 and shown:
         yield ""
         yield f"argument {values.argument}, by powers of two:"
@@ -127,14 +127,14 @@ def _bars(rows: Sequence[tuple[str, int]], of: int | None = None) -> Iterable[st
         yield f"{count:>10,}  {100 * count / max(total, 1):>5.1f}%  {text:>{width}}  {bar}".rstrip()
 
 
-def _callers(seen: Seen, report: Report, limit: int | None) -> Iterator[str]:
+def _callers(result: TraceResult, report: Report, limit: int | None) -> Iterator[str]:
     groups = report.fold.by_stack()
     shown = groups[:limit] if limit else groups
     yield ""
     if not groups:
-        yield "who calls it: no stack was taken"
+        yield "callers: no stacks"
         return
-    yield f"who calls it: {len(groups):,} different stacks in {_taken(seen)}"
+    yield f"callers: {len(groups):,} different stacks in {_taken(result)}"
     yield f"{'calls':>10}  {'share':>6}  stack, innermost function first"
     for group in shown:
         share = 100 * group.count / max(report.shown, 1)
@@ -143,31 +143,31 @@ def _callers(seen: Seen, report: Report, limit: int | None) -> Iterator[str]:
         yield f"{group.count:>10,}  {share:>5.1f}%  {marks}{stack}"
     if rest := groups[len(shown) :]:
         calls = sum(group.count for group in rest)
-        yield f"… {len(rest):,} more ({calls:,} calls); without --limit they are shown"
+        yield f"… {len(rest):,} more ({calls:,} calls); omit --limit to show all"
 
 
-def _taken(seen: Seen) -> str:
-    if seen.stacks_taken >= seen.calls:
-        return f"{seen.stacks_taken:,} calls"
-    every = seen.calls / max(seen.stacks_taken, 1)
+def _taken(result: TraceResult) -> str:
+    if result.stacks_taken >= result.calls:
+        return f"{result.stacks_taken:,} calls"
+    every = result.calls / max(result.stacks_taken, 1)
     return (
-        f"{seen.stacks_taken:,} of {seen.calls:,} calls (one of {every:,.1f}, drawn evenly; "
-        "calls are reckoned from them)"
+        f"{result.stacks_taken:,} of {result.calls:,} calls (one of {every:,.1f}, sampled evenly; "
+        "the numbers of calls are estimates)"
     )
 
 
-def _loss(seen: Seen, loss: Loss) -> Iterator[str]:
+def _loss(result: TraceResult, loss: Loss) -> Iterator[str]:
     yield ""
     yield (
-        f"what it cost: {seen.hits:,} calls, {loss.spent:.2f} s of CPU in {loss.seconds:.1f} s: "
+        f"cost: {result.hits:,} calls, {loss.spent:.2f} s of CPU in {loss.seconds:.1f} s: "
         f"{1e3 * loss.spent / max(loss.seconds, 1e-9):,.0f} ms/s, {loss.share:.1%} of the server's "
-        f"{seen.cost.cpus:g} CPUs"
+        f"{result.cost.cpus:g} CPUs"
     )
     for name, before in loss.before.items():
         if name not in loss.during:
             continue
         during = loss.during[name]
         change = f" ({100 * (during / before - 1):+.0f} %)" if before >= 1 else ""
-        yield f"the server's own pace: {before:,.0f} {name} a second before, {during:,.0f} meanwhile{change}"
+        yield f"server throughput: {before:,.0f} {name} a second before, {during:,.0f} during{change}"
     if loss.why_no_sql:
-        yield f"(the server was not asked itself: {loss.why_no_sql})"
+        yield f"(no throughput from SQL: {loss.why_no_sql})"

@@ -1,1 +1,1 @@
-"""Profiles of a server over some seconds: its CPU time, or what its threads wait for, by stack."""
+"""Profile a server for some seconds: CPU time, or the time that threads wait, by stack."""

@@ -1,4 +1,4 @@
-"""What a profile comes to, as plain records."""
+"""Data classes for the result of a profile."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 SAMPLES: Final = Unit("samples", ("samples", "count"))
-#: Of time off the CPU; microseconds, as flame graph tools have it.
+#: Off-CPU time, in microseconds as flame graph tools expect.
 MICROSECONDS: Final = Unit("microseconds", ("off-cpu", "microseconds"), "microseconds", 1000, "ms")
-#: The class of time in which a thread could run and had no CPU.
+#: Wait class of the time in which a thread was runnable but had no CPU.
 RUNNABLE: Final = "runnable"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thread at one stack. ``number`` is in the profile's unit, ``times`` how often it waited there."""
+    """One thread at one stack. ``number`` is in the profile's unit; ``times`` counts its waits there."""
 
     thread: Thread
     number: int
@@ -29,7 +29,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class ThreadTimes:
-    """What became of one thread's time, in ns; tid 0 stands for many that ended."""
+    """How one thread spent its time, in ns. Tid 0 is the sum of many threads that ended."""
 
     tid: int
     comm: str
@@ -39,18 +39,20 @@ class ThreadTimes:
 
     @property
     def wall_ns(self) -> int:
-        """All of it."""
+        """Return the wall time in ns."""
         return self.running_ns + self.blocked_ns + self.runnable_ns
 
 
 @dataclass(slots=True)
 class Profile:
-    """A whole profile. ``began_at`` is Unix time, ``bytes`` are those of stack, as copied; ``lost`` counts
-    what found the ring buffer full.
+    """A complete profile.
 
-    On the CPU: ``period_ns`` of one CPU's time stand behind each sample, ``cpu_seconds`` is what the server
-    used by its own account. Off it: ``threads`` add up to the rows, ``seen_ns`` is the time of waits whose
-    own stack was taken (the other time is shared out by them).
+    ``began_at`` is Unix time. ``bytes`` counts the copied stack bytes; ``lost`` counts records lost because
+    the ring buffer was full.
+
+    On-CPU: each sample represents ``period_ns`` of one CPU's time; ``cpu_seconds`` is the CPU time according
+    to /proc. Off-CPU: the times in ``threads`` and in ``rows`` have the same sum; ``seen_ns`` is the time of
+    waits whose own stack was sampled. The remaining time is distributed over the sampled waits.
     """
 
     target: Target
@@ -70,5 +72,5 @@ class Profile:
 
     @property
     def kind(self) -> str:
-        """``on-cpu`` or ``off-cpu``."""
+        """Return ``on-cpu`` or ``off-cpu``."""
         return "on-cpu" if self.unit is SAMPLES else "off-cpu"

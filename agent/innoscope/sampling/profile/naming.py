@@ -1,4 +1,4 @@
-"""From what the core counted to threads with functions and wait classes."""
+"""Convert the core's counts to threads with functions and wait classes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from innoscope.sampling.profile.model import RUNNABLE
 if TYPE_CHECKING:
     from innoscope._native import RawPlace, Samples
 
-#: Frames that are no functions.
-_READY = Frame("[runnable]", "", 0)
-_UNSEEN = (Frame("[stack not taken]", "", 0),)
+#: Pseudo-frames.
+_RUNNABLE_FRAME = Frame("[runnable]", "", 0)
+_NO_STACK = (Frame("[stack not taken]", "", 0),)
 
 
-class Places:
-    """Names each place once. Descriptors are looked up when they are met first: later they may be others."""
+class ThreadBuilder:
+    """Builds threads and resolves each place once.
+
+    Descriptors are resolved when first seen, because they may be reused for other files later.
+    """
 
     def __init__(self, pid: int, samples: Samples) -> None:
         self._pid = pid
@@ -30,41 +33,41 @@ class Places:
         self._waits: dict[tuple[RawPlace, str, bool], str] = {}
 
     def running(self, tid: int, comm: str, place: RawPlace) -> Thread:
-        """A thread on a CPU."""
+        """Return a thread that runs on a CPU."""
         return self._thread(tid, comm, place, running=True)
 
     def blocked(self, tid: int, comm: str, place: RawPlace | None) -> Thread:
-        """A thread that waits for something; its stack may be unknown."""
+        """Return a thread that is blocked. Its stack may be unknown (None)."""
         if place is None:
-            return Thread(tid, tid, comm, "S", Trust.INCOMPLETE, "other", _UNSEEN)
+            return Thread(tid, tid, comm, "S", Trust.INCOMPLETE, "other", _NO_STACK)
         return self._thread(tid, comm, place, running=False)
 
     def runnable(self, tid: int, comm: str, place: RawPlace | None) -> Thread:
-        """A thread that was preempted or woken there, and waits for a CPU."""
+        """Return a thread that was preempted or woken at this place and waits for a CPU."""
         if place is None:
-            return Thread(tid, tid, comm, "R", Trust.INCOMPLETE, RUNNABLE, (_READY, *_UNSEEN))
+            return Thread(tid, tid, comm, "R", Trust.INCOMPLETE, RUNNABLE, (_RUNNABLE_FRAME, *_NO_STACK))
         stack, trust, syscall, _ = place
-        frames = (_READY, *self.frames(stack))
+        frames = (_RUNNABLE_FRAME, *self.frames(stack))
         return Thread(tid, tid, comm, "R", Trust(trust), RUNNABLE, frames, syscall if syscall >= 0 else None)
 
     def frames(self, stack: int) -> tuple[Frame, ...]:
-        """Innermost first."""
+        """Return the frames of a stack, innermost first."""
         known = self._frames.get(stack)
         if known is None:
             known = self._frames[stack] = tuple(Frame(*raw) for raw in self._samples.frames(stack))
         return known
 
-    def learn_files(self, files: set[int]) -> None:
-        """Look up these descriptors now, those that are not known."""
-        if fresh := files - self._kinds.keys():
-            found = descriptors.kinds(self._pid, fresh)
-            self._kinds |= {file: found.get(file) for file in fresh}
+    def resolve_files(self, files: set[int]) -> None:
+        """Resolve the descriptors that are not known yet."""
+        if unknown := files - self._kinds.keys():
+            found = descriptors.kinds(self._pid, unknown)
+            self._kinds |= {file: found.get(file) for file in unknown}
 
     def _thread(self, tid: int, comm: str, place: RawPlace, *, running: bool) -> Thread:
         stack, trust, syscall, file = place
         frames = self.frames(stack)
         if file >= 0:
-            self.learn_files({file})
+            self.resolve_files({file})
         key = (place, comm, running)
         wait = self._waits.get(key)
         if wait is None:

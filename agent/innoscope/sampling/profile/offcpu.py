@@ -1,4 +1,4 @@
-"""What a server's threads wait for: exact times by the scheduler's events, stacks of evenly chosen waits."""
+"""Profile off-CPU time: exact times from the scheduler's events, stacks of a random sample of waits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from innoscope import _native
 from innoscope.common.errors import InnoscopeError
 from innoscope.sampling.profile.model import MICROSECONDS, Profile, Row, ThreadTimes
-from innoscope.sampling.profile.naming import Places
+from innoscope.sampling.profile.naming import ThreadBuilder
 from innoscope.sampling.profile.run import require_first_namespace
 from innoscope.sampling.profile.setup import Naming, missing_names, open_samples
 from innoscope.target.native_errors import translating
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from innoscope._native import RawPlace
     from innoscope.target.model import Target
 
-#: Stacks that are taken in a second at most, of all threads, once the limit for one has settled.
-MOST_A_SECOND: Final = 2000
-#: Of one thread in 134 ms, to begin with.
-_MOST_OF_A_THREAD: Final = 12
+#: Target for the number of stacks per second, of all threads together.
+MAX_STACKS_PER_S: Final = 2000
+#: Initial limit of stacks per thread and 134 ms.
+_INITIAL_LIMIT: Final = 12
 _RING_BYTES: Final = 32 << 20
-_STEER_S: Final = 0.25
+_ADJUST_S: Final = 0.25
 #: Snapshots capture the stacks of long waits that were not sampled when they began. One costs 0.4 ms of CPU
 #: for 30 threads. With 20 ms between two instead of 50, waits without a stack fell from 1.2 to 0.8 % of the
 #: time (16 clients that commit, MariaDB 11.4.5, a host with a load of 9 on 2 CPUs).
-_LOOK_SHARE: Final = 0.02
-_LEAST_PAUSE_S: Final = 0.02
-_LEAST_THREADS: Final = 16384
+_SNAPSHOT_CPU_SHARE: Final = 0.02
+_MIN_PAUSE_S: Final = 0.02
+_MIN_THREADS: Final = 16384
 
 
 class OffCpuProfiler:
-    """Follows the threads of one server. Raises NoRights, KernelUnable or NoSuchProcess."""
+    """Profiles the off-CPU time of one server. Raises NoRights, KernelUnable or NoSuchProcess."""
 
     def __init__(self, target: Target, naming: Naming | None = None) -> None:
         require_first_namespace()
@@ -46,46 +46,46 @@ class OffCpuProfiler:
                 target.start_time,
                 kernel=naming.kernel,
                 ring_bytes=_RING_BYTES,
-                most_threads=max(_LEAST_THREADS, 4 * target.threads),
+                most_threads=max(_MIN_THREADS, 4 * target.threads),
             )
             ring = self._program.ring
         self._samples, notes = open_samples(target, ring, naming)
-        self._places = Places(target.pid, self._samples)
+        self._builder = ThreadBuilder(target.pid, self._samples)
         self._notes = dict.fromkeys(notes)
         if self._program.cannot_look:
-            self._notes[f"threads that do not move have no stacks: {self._program.cannot_look}"] = None
+            self._notes[f"threads that do not run have no stacks: {self._program.cannot_look}"] = None
         self._began_at = 0.0
         self._began = 0
-        self._steering = Steering()
-        self._look_at = 0.0
+        self._limit = StackLimit()
+        self._next_snapshot_at = 0.0
 
     def begin(self) -> None:
-        """Begin to count. The stacks of waits that are under way are known by then."""
+        """Start counting. The stacks of waits in progress are known by then."""
         with translating(self.target.pid):
-            self._program.follow(self._steering.most)
+            self._program.follow(self._limit.value)
             self._program.look(self._samples)
             self._began = self._program.begin()
             self._began_at = time.time()
-        self._steering.since = time.monotonic()
-        self._look_at = self._steering.since + _LEAST_PAUSE_S
+        self._limit.since = time.monotonic()
+        self._next_snapshot_at = self._limit.since + _MIN_PAUSE_S
 
     def poll(self) -> None:
-        """Take what has come."""
+        """Read new samples, adjust the limit and take a snapshot if one is due."""
         now = time.monotonic()
         with translating(self.target.pid):
             self._samples.read()
-            if self._steering.steer(now, self._samples.taken[0]):
-                self._program.set_most(self._steering.most)
-            if now >= self._look_at:
-                self._look()
+            if self._limit.adjust(now, self._samples.taken[0]):
+                self._program.set_most(self._limit.value)
+            if now >= self._next_snapshot_at:
+                self._take_snapshot()
 
-    def so_far(self) -> str:
-        """``1,812 stacks of waits``."""
+    def progress_text(self) -> str:
+        """Return ``1,812 records of waits``."""
         return f"{self._samples.taken[0]:,} records of waits"
 
     def finish(self) -> Profile:
-        """Until now; nothing is attached any more."""
-        self._look()
+        """Detach everything and return the profile."""
+        self._take_snapshot()
         with translating(self.target.pid):
             ended = self._program.end()
             waits, times, seen = self._program.settle(self._samples, ended)
@@ -107,16 +107,16 @@ class OffCpuProfiler:
             notes=self._notes | dict.fromkeys(notes),
         )
 
-    def _look(self) -> None:
-        """Waits under way; a server that has ended has none."""
+    def _take_snapshot(self) -> None:
+        """Sample the stacks of waits in progress. A server that has ended has none."""
         used = time.thread_time()
         try:
             with translating(self.target.pid):
                 self._program.look(self._samples)
         except InnoscopeError as error:
-            self._notes.setdefault(f"a look at the waiting threads failed: {error.what}")
+            self._notes.setdefault(f"cannot take a snapshot of the waiting threads: {error.what}")
         used = time.thread_time() - used
-        self._look_at = time.monotonic() + max(_LEAST_PAUSE_S, used / _LOOK_SHARE)
+        self._next_snapshot_at = time.monotonic() + max(_MIN_PAUSE_S, used / _SNAPSHOT_CPU_SHARE)
 
     def _rows(
         self, waits: Iterable[tuple[int, RawPlace | None, int, int, int]], comms: dict[int, str]
@@ -124,29 +124,29 @@ class OffCpuProfiler:
         for tid, place, times, blocked_ns, runnable_ns in waits:
             comm = comms.get(tid, "")
             if blocked_ns:
-                yield Row(self._places.blocked(tid, comm, place), round(blocked_ns / 1e3), times)
+                yield Row(self._builder.blocked(tid, comm, place), round(blocked_ns / 1e3), times)
             if runnable_ns:
-                yield Row(self._places.runnable(tid, comm, place), round(runnable_ns / 1e3), times)
+                yield Row(self._builder.runnable(tid, comm, place), round(runnable_ns / 1e3), times)
 
 
-class Steering:
-    """Keeps the number of stacks a second near the limit by what one thread may have."""
+class StackLimit:
+    """Limits the stacks per thread so that the total rate stays near MAX_STACKS_PER_S."""
 
     def __init__(self) -> None:
-        self.most = _MOST_OF_A_THREAD
+        self.value = _INITIAL_LIMIT
         self.since = 0.0
         self._records = 0
 
-    def steer(self, now: float, records: int) -> bool:
-        """True when ``most`` changed. ``records`` are all so far; a wait makes two of them."""
+    def adjust(self, now: float, records: int) -> bool:
+        """Adjust ``value`` and return whether it changed. ``records`` is the total so far, two per wait."""
         seconds = now - self.since
-        if seconds < _STEER_S:
+        if seconds < _ADJUST_S:
             return False
         rate = (records - self._records) / 2 / seconds
         self.since, self._records = now, records
-        before = self.most
-        if rate > MOST_A_SECOND:
-            self.most = max(1, int(self.most * MOST_A_SECOND / rate))
-        elif rate < MOST_A_SECOND / 2:
-            self.most = min(_MOST_OF_A_THREAD, self.most + 1)
-        return self.most != before
+        before = self.value
+        if rate > MAX_STACKS_PER_S:
+            self.value = max(1, int(self.value * MAX_STACKS_PER_S / rate))
+        elif rate < MAX_STACKS_PER_S / 2:
+            self.value = min(_INITIAL_LIMIT, self.value + 1)
+        return self.value != before

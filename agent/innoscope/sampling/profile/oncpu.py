@@ -1,4 +1,4 @@
-"""Where a server's CPU time goes: its running threads, sampled by the clock of each CPU."""
+"""Profile CPU time: sample a server's running threads with a clock on each CPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from innoscope import _native
 from innoscope.sampling.classify import label
 from innoscope.sampling.profile.model import SAMPLES, Profile, Row
-from innoscope.sampling.profile.naming import Places
+from innoscope.sampling.profile.naming import ThreadBuilder
 from innoscope.sampling.profile.run import require_first_namespace
 from innoscope.sampling.profile.setup import Naming, missing_names, open_samples, ring_bytes
 from innoscope.target.native_errors import translating
@@ -23,7 +23,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class OnCpuProfiler:
-    """Samples one server at ``frequency`` Hz on each CPU. Raises NoRights, KernelUnable or NoSuchProcess."""
+    """Samples one server at ``frequency`` Hz per CPU. Raises NoRights, KernelUnable or NoSuchProcess."""
 
     def __init__(self, target: Target, frequency: float = 99.0, naming: Naming | None = None) -> None:
         require_first_namespace()
@@ -36,40 +36,40 @@ class OnCpuProfiler:
             )
             ring = self._program.ring
         self._samples, self._notes = open_samples(target, ring, naming)
-        self._places = Places(target.pid, self._samples)
+        self._builder = ThreadBuilder(target.pid, self._samples)
         self._began_at = self._began = self._cpu = self._last_cpu = 0.0
 
     def begin(self) -> None:
-        """From now on."""
+        """Start sampling."""
         self._began_at, self._began = time.time(), time.monotonic()
         self._cpu = self._last_cpu = self._cpu_seconds()
         with translating(self.target.pid):
             self._program.begin(self._period_ns)
 
     def poll(self) -> None:
-        """Take what has come."""
+        """Read new samples."""
         with translating(self.target.pid):
             self._samples.read()
-        self._last_cpu = max(self._last_cpu, self._cpu_seconds())  # what it was before it ended
+        self._last_cpu = max(self._last_cpu, self._cpu_seconds())  # the last value before the server ended
 
-    def so_far(self) -> str:
-        """``812 samples: recovery 81 %, on CPU 12 %``."""
+    def progress_text(self) -> str:
+        """Return ``812 samples: recovery 81 %, on CPU 12 %``."""
         waits: Counter[str] = Counter()
         comms = self._samples.comms()
         for _, tid, place, count, _ in self._samples.counts():
-            waits[self._places.running(tid, comms.get(tid, ""), place).wait] += count
+            waits[self._builder.running(tid, comms.get(tid, ""), place).wait] += count
         total = waits.total()
         most = ", ".join(f"{label(wait)} {100 * count / total:.0f} %" for wait, count in waits.most_common(2))
         return f"{total:,} samples" + (f": {most}" if most else "")
 
     def finish(self) -> Profile:
-        """Until now; nothing is attached any more."""
+        """Detach everything and return the profile."""
         self._program.end()
         seconds = time.monotonic() - self._began
         self.poll()
         comms = self._samples.comms()
         rows = [
-            Row(self._places.running(tid, comms.get(tid, ""), place), count, count)
+            Row(self._builder.running(tid, comms.get(tid, ""), place), count, count)
             for _, tid, place, count, _ in self._samples.counts()
         ]
         notes = missing_names(self.target, self._samples, (row.thread.frames for row in rows))
@@ -89,7 +89,7 @@ class OnCpuProfiler:
         )
 
     def _cpu_seconds(self) -> float:
-        """What the server has used so far; 0 once it has ended."""
+        """Return the server's CPU time so far; 0 once it has ended."""
         try:
             return ProcFs().cpu_ticks(self.target.pid) / _TICKS
         except OSError:

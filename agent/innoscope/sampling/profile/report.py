@@ -1,4 +1,4 @@
-"""A profile for the formats of ``innoscope stacks``, and its own JSON."""
+"""Turn a profile into a report for the formats of ``innoscope stacks``, and into its own JSON."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from innoscope.sampling.render.json import SCHEMA, frame_document, target_docume
 if TYPE_CHECKING:
     from innoscope.sampling.profile.model import Profile
 
-#: Classes named in the headline.
+#: Number of wait classes in the headline.
 _NAMED = 6
 
 
 def report(profile: Profile, wanted: Filter | None = None) -> Report:
-    """Folded, in the profile's unit."""
-    made = Report(profile.target, wanted, profile.unit)
-    made.looks, made.method = 1, "bpf"
-    made.started_at, made.ended_at = profile.began_at, profile.began_at + profile.seconds
-    made.notes |= profile.notes
-    made.ended = profile.ended
+    """Fold the profile, in its own unit."""
+    result = Report(profile.target, wanted, profile.unit)
+    result.looks, result.method = 1, "bpf"
+    result.started_at, result.ended_at = profile.began_at, profile.began_at + profile.seconds
+    result.notes |= profile.notes
+    result.ended = profile.ended
     for row in profile.rows:
         if row.number:
-            made.put(row.thread, row.number)
+            result.put(row.thread, row.number)
     if profile.lost:
-        made.notes[f"{profile.lost:,} records were lost: the ring buffer was full"] = None
-    made.headline = headline(profile, made)
-    return made
+        result.notes[f"{profile.lost:,} records were lost: the ring buffer was full"] = None
+    result.headline = headline(profile, result)
+    return result
 
 
-def headline(profile: Profile, made: Report) -> str:
-    """What was measured over how long, where it went, how far to believe it."""
+def headline(profile: Profile, folded: Report) -> str:
+    """Return what was measured, for how long, the largest wait classes, and how complete the stacks are."""
     classes = ", ".join(
-        f"{100 * count / max(made.threads, 1):.1f} % {label(wait)}"
-        for wait, count in made.waits.most_common(_NAMED)
+        f"{100 * count / max(folded.threads, 1):.1f} % {label(wait)}"
+        for wait, count in folded.waits.most_common(_NAMED)
     )
-    what = _on_cpu(profile, made) if profile.unit is SAMPLES else _off_cpu(profile)
-    return " · ".join((f"{what}: {classes or 'none'}", _completeness(profile, made), "not stopped"))
+    what = _on_cpu(profile, folded) if profile.unit is SAMPLES else _off_cpu(profile)
+    return " · ".join((f"{what}: {classes or 'none'}", _completeness(profile, folded), "not stopped"))
 
 
-def _on_cpu(profile: Profile, made: Report) -> str:
-    of = os.cpu_count() or 1
+def _on_cpu(profile: Profile, folded: Report) -> str:
+    cpus = os.cpu_count() or 1
     return (
-        f"{made.threads:,} samples in {profile.seconds:.1f} s, one for each "
+        f"{folded.threads:,} samples in {profile.seconds:.1f} s, one for each "
         f"{profile.period_ns / 1e6:.1f} ms of CPU time; the server used {profile.cpu_seconds:.2f} s of "
-        f"{of * profile.seconds:.1f} s on {of} CPUs"
+        f"{cpus * profile.seconds:.1f} s on {cpus} CPUs"
     )
 
 
@@ -67,17 +67,17 @@ def _off_cpu(profile: Profile) -> str:
     )
 
 
-def _completeness(profile: Profile, made: Report) -> str:
-    sound = made.tally[Trust.EXACT] + made.tally[Trust.ON_CPU]
-    complete = f"{100 * sound / max(made.threads, 1):.1f} % with a complete stack"
+def _completeness(profile: Profile, folded: Report) -> str:
+    sound = folded.tally[Trust.EXACT] + folded.tally[Trust.ON_CPU]
+    complete = f"{100 * sound / max(folded.threads, 1):.1f} % with a complete stack"
     if profile.unit is SAMPLES:
         return complete
     off = sum(thread.blocked_ns + thread.runnable_ns for thread in profile.threads)
     return f"{complete}, {100 * profile.seen_ns / max(off, 1):.1f} % of it seen and not shared out"
 
 
-def document(profile: Profile, made: Report) -> dict[str, Any]:
-    """The JSON: docs/json.md. Times in ns, stacks with the most first."""
+def document(profile: Profile, folded: Report) -> dict[str, Any]:
+    """Return the JSON document (docs/json.md). Times are in ns; stacks are sorted by count, largest first."""
     return {
         "schema": SCHEMA,
         "target": target_document(profile.target),
@@ -91,10 +91,10 @@ def document(profile: Profile, made: Report) -> dict[str, Any]:
         "records": profile.records,
         "bytes": profile.bytes,
         "lost": profile.lost,
-        "total": made.threads,
-        "tally": {trust.value: made.tally[trust] for trust in Trust},
-        "waits": dict(made.waits.most_common()),
-        "notes": list(made.notes),
+        "total": folded.threads,
+        "tally": {trust.value: folded.tally[trust] for trust in Trust},
+        "waits": dict(folded.waits.most_common()),
+        "notes": list(folded.notes),
         "seen_ns": profile.seen_ns,
         "threads": [
             {
@@ -114,11 +114,11 @@ def document(profile: Profile, made: Report) -> dict[str, Any]:
                 "threads": list(group.tids),
                 "frames": [frame_document(frame) for frame in group.frames],
             }
-            for group in made.fold.by_stack()
+            for group in folded.fold.by_stack()
         ],
     }
 
 
-def line(profile: Profile, made: Report) -> str:
-    """The same as one line of JSON."""
-    return sanitize.dumps(document(profile, made), separators=(",", ":"))
+def line(profile: Profile, folded: Report) -> str:
+    """Return the JSON document as one line."""
+    return sanitize.dumps(document(profile, folded), separators=(",", ":"))

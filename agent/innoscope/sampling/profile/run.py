@@ -1,4 +1,4 @@
-"""Running a profile for some seconds, until interrupted or until the server ends."""
+"""Run a profile for some seconds, until interrupted or until the server ends."""
 
 from __future__ import annotations
 
@@ -18,42 +18,46 @@ if TYPE_CHECKING:
     from innoscope.sampling.profile.model import Profile
     from innoscope.target.model import Target
 
-#: Between two readings of the ring buffer, which has room for several times as much.
+#: Seconds between two reads of the ring buffer, which has room for several times as much.
 POLL_S: Final = 0.02
-#: Between two lines of progress.
-_TELL_S: Final = 1.0
+#: Seconds between two progress reports.
+_PROGRESS_S: Final = 1.0
 
 
 class Profiler(Protocol):
-    """One way of profiling one server: OnCpuProfiler, OffCpuProfiler."""
+    """A profiler of one server: OnCpuProfiler or OffCpuProfiler."""
 
     def begin(self) -> None:
-        """From now on."""
+        """Start sampling."""
 
     def poll(self) -> None:
-        """Take what has come."""
+        """Read new samples."""
 
-    def so_far(self) -> str:
-        """In some words."""
+    def progress_text(self) -> str:
+        """Describe the samples so far in a few words."""
 
     def finish(self) -> Profile:
-        """Until now; nothing is attached any more."""
+        """Detach everything and return the profile."""
 
 
 def run(
-    profiler: Profiler, target: Target, seconds: float, tell: Callable[[float, str], None] | None = None
+    profiler: Profiler,
+    target: Target,
+    seconds: float,
+    on_progress: Callable[[float, str], None] | None = None,
 ) -> tuple[Profile, bool]:
-    """The profile, and whether the server was there to the end.
+    """Return the profile, and whether the server was still running at the end.
 
-    Ctrl-C and the end of the server end it early, and ``ended`` says so; ``tell`` is given the seconds gone
-    and what is known, once a second. Raises NoSuchProcess when the server is not there to begin with.
+    Ctrl-C and the end of the server end the profile early; ``ended`` says so. ``on_progress`` is called once
+    a second with the elapsed seconds and a text. Raises NoSuchProcess if the server is not running at the
+    start.
     """
     alive, ended = True, None
     process = _open(target)
     began = time.monotonic()
     try:
         profiler.begin()
-        alive = _until(profiler, process, began, seconds, tell)
+        alive = _poll_until(profiler, process, began, seconds, on_progress)
     except KeyboardInterrupt:
         ended = f"interrupted after {time.monotonic() - began:.1f} of {seconds:g} s"
     finally:
@@ -65,30 +69,30 @@ def run(
     return profile, alive
 
 
-def _until(
+def _poll_until(
     profiler: Profiler,
     process: int,
     began: float,
     seconds: float,
-    tell: Callable[[float, str], None] | None,
+    on_progress: Callable[[float, str], None] | None,
 ) -> bool:
-    """False when the server ended before its time."""
+    """Poll for ``seconds``. Return False if the server ended earlier."""
     watch = select.poll()
     watch.register(process, select.POLLIN)
-    told = 0.0
-    while (gone_by := time.monotonic() - began) < seconds:
-        ready = watch.poll(max(1, min(POLL_S, seconds - gone_by) * 1e3))
+    reported = 0.0
+    while (elapsed := time.monotonic() - began) < seconds:
+        ready = watch.poll(max(1, min(POLL_S, seconds - elapsed) * 1e3))
         profiler.poll()
         if ready:
             return False
-        if tell is not None and gone_by - told >= _TELL_S:
-            told = gone_by
-            tell(gone_by, profiler.so_far())
+        if on_progress is not None and elapsed - reported >= _PROGRESS_S:
+            reported = elapsed
+            on_progress(elapsed, profiler.progress_text())
     return True
 
 
 def _open(target: Target) -> int:
-    """A descriptor of that very process, which is ready once it ends."""
+    """Return a pidfd of exactly this process. It becomes readable when the process ends."""
     try:
         process = os.pidfd_open(target.pid)
     except ProcessLookupError as error:
@@ -100,9 +104,9 @@ def _open(target: Target) -> int:
 
 
 def require_first_namespace(path: str = "/proc/self/ns/pid") -> None:
-    """Raise KernelUnable in a container with pids of its own: the programs would look for the wrong one."""
+    """Raise KernelUnable in a container with its own pid namespace: BPF programs see the host's pids."""
     if os.stat(path).st_ino != FIRST_PID_NAMESPACE:  # noqa: PTH116
         raise KernelUnable(
-            "this container has process ids of its own, and the kernel's programs know those of the host",
+            "cannot profile from a container with its own process ids: BPF programs use those of the host",
             remedy="run it on the host, or in a container with the host's pids: docker run --pid=host …",
         )

@@ -1,4 +1,4 @@
-"""Preparing the core for a profile: the process's symbols, the size of the ring buffer."""
+"""Prepare the core for a profile: the symbols of the process, the size of the ring buffer."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ if TYPE_CHECKING:
 
     Fetch: TypeAlias = Callable[[Callable[[], list[ModuleInfo]]], tuple[Mapping[str, str], tuple[str, ...]]]
 
-_LEAST_RING: Final = 4 << 20
-_MOST_RING: Final = 64 << 20
-#: What a stack takes in the ring, most of them; and seconds for which there is room.
+_MIN_RING: Final = 4 << 20
+_MAX_RING: Final = 64 << 20
+#: Size of most stack records in the ring buffer, and the seconds of samples that it should hold.
 _RECORD_BYTES: Final = 22 << 10
-_ROOM_S: Final = 0.25
+_BUFFERED_S: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How stacks get their names. ``fetch`` gives debug files by build-id for what is mapped, and notes."""
+    """How stacks are symbolised.
 
+    ``fetch`` returns notes and, by build-id, debug files for the mapped modules.
+    """
     inlines: bool = False
     kernel: bool = False
     debug_dirs: tuple[str, ...] = ()
@@ -39,16 +41,16 @@ class Naming:
 
 
 def ring_bytes(frequency: float) -> int:
-    """Room for so many samples a second of each CPU: a power of two."""
-    wanted = frequency * (os.cpu_count() or 1) * _RECORD_BYTES * _ROOM_S
-    size = _LEAST_RING
-    while size < min(wanted, _MOST_RING):
+    """Return the ring buffer size, a power of two, for this many samples per second and CPU."""
+    wanted = frequency * (os.cpu_count() or 1) * _RECORD_BYTES * _BUFFERED_S
+    size = _MIN_RING
+    while size < min(wanted, _MAX_RING):
         size *= 2
     return size
 
 
 def open_samples(target: Target, ring: int, naming: Naming) -> tuple[_native.Samples, tuple[str, ...]]:
-    """The reader of that ring, and notes on debug files that were fetched."""
+    """Return the reader of the ring buffer, and notes on debug files that were fetched."""
 
     def build(files: Mapping[str, str]) -> _native.Samples:
         return _native.Samples(
@@ -70,5 +72,5 @@ def open_samples(target: Target, ring: int, naming: Naming) -> tuple[_native.Sam
 def missing_names(
     target: Target, samples: _native.Samples, stacks: Iterable[tuple[Frame, ...]]
 ) -> tuple[str, ...]:
-    """Notes on functions without names, with the remedy."""
+    """Return notes on functions without names, with the remedy."""
     return advice.missing_names(target, samples.modules, stacks)

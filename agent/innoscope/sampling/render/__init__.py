@@ -1,4 +1,4 @@
-"""The output formats: one module each."""
+"""Render reports: one module per output format."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from innoscope.sampling.fold import Report
 
 FORMATS: Final = ("text", "tree", "folded", "json", "speedscope", "pprof", "html")
-#: Formats that are bytes, not text.
+#: Formats that are bytes instead of text.
 BINARY: Final = frozenset({"pprof"})
 
 
 def render(report: Report, form: str, *, by: str = "stack", limit: int | None = None) -> Iterator[str]:
-    """Return the lines of a report in a text format, without line ends, sanitized (json: render/json.py)."""
+    """Yield the lines of a report in a text format, sanitized, without line ends (json: render/json.py)."""
     lines = _lines(report, form, by, limit)
-    if form == "html":  # its style, script and picture have line feeds and tabs
+    if form == "html":  # style, script and SVG contain line feeds and tabs
         return (line for part in lines for line in sanitize.block(part).split("\n"))
     return map(sanitize.line, lines)
 
@@ -40,7 +40,7 @@ def _lines(report: Report, form: str, by: str, limit: int | None) -> Iterator[st
 
 
 def encode(report: Report, form: str, *, by: str = "stack", limit: int | None = None) -> bytes:
-    """A whole report in any of FORMATS, for what is served and not printed; JSON is that of a profile."""
+    """Return a whole report in any of FORMATS as bytes. JSON is the document of a profile."""
     if form == "pprof":
         return pprof.encode(report)
     if form == "json":

@@ -1,4 +1,4 @@
-"""Folded stacks for the live page: each name once, stacks as numbers of names (docs/json.md)."""
+"""Folded stacks for the live page: each name is sent once, stacks are lists of indexes (docs/json.md)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 
 def compact(report: Report) -> dict[str, Any]:
-    """Plain values; a stack is ``[class, threads, mark, frame, …]`` by numbers, innermost first.
+    """Return plain values. A stack is ``[class, threads, mark, frame, …]``: indexes, innermost frame first.
 
-    ``mark`` is the doubtful level of trust, "" for a sound stack; ``threads`` add up over all looks.
+    ``mark`` is the trust level of a doubtful stack, "" for a sound one. ``threads`` is the sum of all
+    snapshots.
     """
     names: dict[str, int] = {}
     waits: dict[str, int] = {}

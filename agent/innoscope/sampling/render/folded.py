@@ -1,4 +1,4 @@
-"""Folded stacks, ``root;…;leaf count``: what flame graph tools read."""
+"""Folded stacks, ``root;…;leaf count``, the input of flame graph tools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def lines(report: Report, *, limit: int | None = None) -> Iterator[str]:
-    """One line per stack. A doubtful stack has a root of its own, ``[stale]`` and the like."""
+    """Yield one line per stack. A doubtful stack gets an extra root such as ``[stale]``."""
     counts: dict[str, int] = {}
     for group in report.fold.by_stack()[:limit]:
         path = [name.replace(";", ":") for name in reversed(words.labels(group))] or ["[no frames]"]

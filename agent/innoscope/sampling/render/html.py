@@ -1,4 +1,4 @@
-"""One page that opens offline: headline, wait classes, flame graph, a list of stacks with a search box."""
+"""One offline HTML page: headline, wait classes, flame graph, and a searchable list of stacks."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ _SCRIPT = """
   show();
 })();
 """
-# Nothing may be asked from outside, whatever a statement or a thread name holds.
+# The page must not load anything, whatever a statement or a thread name contains.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
 def lines(report: Report) -> Iterator[str]:
-    """The page."""
+    """Yield the parts of the page."""
     title = escape(words.server(report.target))
     yield "<!doctype html>"
     yield '<html lang="en"><head><meta charset="utf-8">'
@@ -79,7 +79,7 @@ def lines(report: Report) -> Iterator[str]:
 
 
 def _flame(report: Report) -> str:
-    """The SVG as an inline element; empty reports have none."""
+    """Return the SVG as an inline element, or a sentence for an empty report."""
     stacks = list(folded.lines(report))
     if not stacks:
         return f"<p>No {report.unit.name}.</p>"
@@ -90,7 +90,7 @@ def _flame(report: Report) -> str:
         subtitle=report.headline or words.trust(report.tally),
         count_name=report.unit.name,
     )
-    return svg[max(svg.find("<svg"), 0) :]  # an XML declaration and a doctype have no place inside a page
+    return svg[max(svg.find("<svg"), 0) :]  # without the XML declaration and the doctype
 
 
 def _wait_table(report: Report) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Schema 1, documented in docs/json.md: one document per look."""
+"""JSON in schema 1 (docs/json.md): one document per snapshot."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SCHEMA = 1
 
 
 def document(dump: Dump) -> dict[str, Any]:
-    """One dump as plain values, keys in the documented order."""
-    stacks: dict[int, list[dict[str, Any]]] = {}  # each stack once: threads share them
+    """Return one dump as plain values, keys in the documented order."""
+    stacks: dict[int, list[dict[str, Any]]] = {}  # threads with the same stack share its list
     return {
         "schema": SCHEMA,
         "target": target_document(dump.target),
@@ -32,12 +32,12 @@ def document(dump: Dump) -> dict[str, Any]:
 
 
 def line(dump: Dump) -> str:
-    """One dump as one line of JSON."""
+    """Return one dump as one line of JSON."""
     return sanitize.dumps(document(dump), separators=(",", ":"))
 
 
 def profile(report: Report) -> dict[str, Any]:
-    """Looks that were folded: stacks with their threads counted over all looks, most first."""
+    """Return folded snapshots: stacks with their threads summed over all snapshots, largest first."""
     return {
         "schema": SCHEMA,
         "target": target_document(report.target),
@@ -61,12 +61,12 @@ def profile(report: Report) -> dict[str, Any]:
 
 
 def profile_line(report: Report) -> str:
-    """The same as one line of JSON."""
+    """Return the folded snapshots as one line of JSON."""
     return sanitize.dumps(profile(report), separators=(",", ":"))
 
 
 def target_document(target: Target) -> dict[str, Any]:
-    """The server."""
+    """Return a server's fields."""
     return {
         "pid": target.pid,
         "start_time": target.start_time,
@@ -105,7 +105,7 @@ def _thread(thread: Thread, stacks: dict[int, list[dict[str, Any]]]) -> dict[str
 
 
 def frame_document(frame: Frame) -> dict[str, Any]:
-    """One function."""
+    """Return a frame's fields."""
     return {
         "function": frame.function,
         "module": frame.module,

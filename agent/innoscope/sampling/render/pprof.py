@@ -1,4 +1,4 @@
-"""A gzipped profile.proto, as ``go tool pprof``, Pyroscope and Parca read it."""
+"""A gzipped profile.proto for ``go tool pprof``, Pyroscope and Parca."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def samples(report: Report) -> Iterator[tuple[Sequence[RawFrame], int, Mapping[str, str]]]:
-    """``(frames innermost first, threads, labels)``; the root of a doubtful stack is ``[stale]`` or so."""
+    """Yield ``(frames innermost first, count, labels)``. Doubtful stacks get a root such as ``[stale]``."""
     for group in report.fold.by_stack():
         frames: list[RawFrame] = [
             (_name(frame.function), sanitize.line(frame.module), frame.offset, frame.inlined, frame.kernel)
@@ -34,7 +34,7 @@ def _name(function: str | None) -> str | None:
 
 
 def encode(report: Report) -> bytes:
-    """The whole profile; its sample type is threads/count, or that of the report's unit."""
+    """Return the whole profile. Its sample type is that of the report's unit, by default threads/count."""
     span_s = (
         report.ended_at - report.started_at + (report.durations_ms[-1] / 1e3 if report.durations_ms else 0)
     )

@@ -1,4 +1,4 @@
-"""Where a report goes: stdout, or a file that appears whole or not at all."""
+"""Write a report to standard output or atomically to a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Sink(Protocol):
-    """Takes lines or bytes."""
+    """Accepts lines or bytes."""
 
     def line(self, text: str) -> None:
         """Write one line."""
@@ -25,7 +25,7 @@ class Sink(Protocol):
 
 
 class Stdout:
-    """Standard output; a line is seen as soon as it is written."""
+    """Standard output. Each line is flushed."""
 
     def __enter__(self) -> Self:
         return self
@@ -43,11 +43,11 @@ class Stdout:
 
 
 class File:
-    """A file written beside its place and moved there at the end; after an error the old one stays."""
+    """A file that is replaced atomically on success. After an error the old file remains."""
 
     def __init__(self, path: Path) -> None:
         self._path = Path(os.path.realpath(path))
-        self._in_place = self._path.exists() and not self._path.is_file()  # /dev/null, a named pipe
+        self._in_place = self._path.exists() and not self._path.is_file()  # /dev/null or a named pipe
         name = f".{self._path.name}.{secrets.token_hex(4)}.part"
         self._partial = self._path if self._in_place else self._path.with_name(name)
         flags = os.O_WRONLY | (0 if self._in_place else os.O_CREAT | os.O_EXCL)
@@ -90,5 +90,5 @@ def _cannot_write(path: Path, error: OSError) -> CannotWrite:
 
 
 def open_sink(path: Path | None) -> Stdout | File:
-    """Standard output for None, else the file. Raises CannotWrite at once if it cannot be written."""
+    """Return standard output for None, else the file. Raises CannotWrite if it cannot be created."""
     return Stdout() if path is None else File(path)

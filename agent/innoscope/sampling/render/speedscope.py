@@ -1,4 +1,4 @@
-"""The file format of speedscope.app: all threads, then one profile per wait class."""
+"""The file format of speedscope.app: a profile of all threads, then one per wait class."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class _Frames:
-    """The shared table of frames."""
+    """The table of frames, shared by all profiles of a file."""
 
     def __init__(self) -> None:
         self.table: list[dict[str, str]] = []
         self._index: dict[tuple[str, str], int] = {}
 
     def number(self, name: str, module: str) -> int:
-        """The index of a frame, added when it is new."""
+        """Return the index of a frame; add the frame if it is new."""
         known = self._index.get((name, module))
         if known is None:
             known = self._index[name, module] = len(self.table)
@@ -32,7 +32,7 @@ class _Frames:
 
 
 def document(report: Report, *, limit: int | None = None) -> dict[str, Any]:
-    """The whole file as plain values. Samples run from root to leaf, a weight counts the report's unit."""
+    """Return the whole file as plain values: samples from root to leaf, weights in the report's unit."""
     frames = _Frames()
     unit = report.unit
     profiles = [_profile(f"all {unit.title}", report.fold.by_stack()[:limit], frames, unit)]
@@ -72,5 +72,5 @@ def _profile(name: str, groups: list[Group], frames: _Frames, unit: Unit) -> dic
 
 
 def lines(report: Report, *, limit: int | None = None) -> Iterator[str]:
-    """The file, on one line."""
+    """Yield the file as one line."""
     yield sanitize.dumps(document(report, limit=limit), separators=(",", ":"))

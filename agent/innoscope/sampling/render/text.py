@@ -1,4 +1,4 @@
-"""The classic list: a headline, then one line per stack, most threads first. Made for people and for grep."""
+"""The text format for people and grep: a headline, then one line per stack, most threads first."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
     from innoscope.sampling.fold import Group, Report
 
-#: Statements shown below a stack, and stacks shown below a wait class.
+#: Maximum statements shown below a stack, and stacks below a wait class.
 QUERIES: Final = 3
 STACKS: Final = 3
 _QUERY_WIDTH: Final = 160
 
 
 def lines(report: Report, *, by: str = "stack", limit: int | None = None) -> Iterator[str]:
-    """A report by stack, wait or thread; at most ``limit`` groups."""
+    """Yield a report grouped by stack, wait or thread, with at most ``limit`` groups."""
     yield words.headline(report)
     yield words.server(report.target)
     if report.ended:
@@ -33,7 +33,7 @@ def lines(report: Report, *, by: str = "stack", limit: int | None = None) -> Ite
     yield from {"stack": _stacks, "wait": _waits, "thread": _threads}[by](shown, report)
     if rest := groups[len(shown) :]:
         count = report.unit.show(sum(group.count for group in rest))
-        yield f"… {len(rest):,} more ({count} {report.unit.title}); without --limit they are shown"
+        yield f"… {len(rest):,} more ({count} {report.unit.title}); omit --limit to show all"
 
 
 def _stacks(groups: list[Group], report: Report) -> Iterator[str]:
@@ -50,7 +50,7 @@ def _heading(report: Report) -> str:
 
 
 def _count(group: Group, report: Report) -> str:
-    """How much a group is; what are not threads as a share of all, too."""
+    """Return a group's count; in other units than threads, also its share."""
     if report.unit is THREADS:
         return f"{group.count:>{_width(report)}}"
     return f"{report.unit.show(group.count):>{_width(report)}}  {words.share(group.count, report):>6}"
@@ -112,7 +112,7 @@ def _threads(groups: list[Group], report: Report) -> Iterator[str]:
 
 def _part_of(part: Group, group: Group, report: Report) -> str:
     unit = report.unit
-    name = "looks" if unit is THREADS else unit.title
+    name = "snapshots" if unit is THREADS else unit.title
     return f"{unit.show(part.count)} of {unit.show(group.count)} {name}"
 
 

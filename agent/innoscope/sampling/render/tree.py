@@ -1,4 +1,4 @@
-"""The call tree from the root, with the number of threads at each function."""
+"""The call tree from the root, with the number of threads in each function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Node:
-    """A function reached the same way; ``waits`` count the threads whose stack ends here."""
+    """A function with one call path; ``waits`` counts the threads whose stack ends here."""
 
     name: str
     count: int = 0
@@ -24,12 +24,12 @@ class Node:
     waits: dict[str, int] = field(default_factory=dict)
 
     def child(self, name: str) -> Node:
-        """The node of one callee, made when it is new."""
+        """Return the node of a callee; create it if it is new."""
         return self.children.setdefault(name, Node(name))
 
 
-def grow(report: Report) -> Node:
-    """The tree of all folded stacks. Doubtful ones hang on a node of their own, [stale] and the like."""
+def build(report: Report) -> Node:
+    """Build the tree of all folded stacks. Doubtful stacks are below a node such as [stale]."""
     root = Node(f"all {report.unit.title}")
     for group in report.fold.by_stack():
         path = words.labels(group)[::-1] or ["[no frames]"]
@@ -44,7 +44,7 @@ def grow(report: Report) -> Node:
 
 
 def lines(report: Report) -> Iterator[str]:
-    """The headline and the tree; a chain of only calls stays at one depth."""
+    """Yield the headline and the tree. A chain of single calls stays at one indentation."""
     yield words.headline(report)
     yield words.server(report.target)
     for note in (*([report.ended] if report.ended else []), *report.notes):
@@ -52,8 +52,8 @@ def lines(report: Report) -> Iterator[str]:
     yield ""
     show = report.unit.show
     width = max(7, len(show(report.threads)))
-    # An explicit stack of work: a call chain may be deeper than Python likes to recurse.
-    work = [(grow(report), "", "")]
+    # Not recursive: call chains may be deeper than Python's recursion limit.
+    work = [(build(report), "", "")]
     while work:
         node, lead, below = work.pop()
         ends = ", ".join(f"{wait} {show(count)}" for wait, count in node.waits.items())

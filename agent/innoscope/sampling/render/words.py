@@ -1,4 +1,4 @@
-"""Phrases that several formats share: the headline, the server, counts."""
+"""Phrases shared by several formats: the headline, the server, counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STOPPING = "each thread was stopped for a moment (ptrace)"
 
 
 def headline(report: Report) -> str:
-    """``1,021 threads in 4.8 ms: 1,000 idle, 12 row lock · 1,020 exact, 1 on-cpu · not stopped``."""
+    """Return ``1,021 threads in 4.8 ms: 1,000 idle, 12 row lock · 1,020 exact, 1 on-cpu · not stopped``."""
     if report.headline:
         return report.headline + (f" · showing {share(report.shown, report)}" if report.wanted else "")
     waits = ", ".join(f"{count:,} {label(wait)}" for wait, count in report.waits.most_common())
@@ -32,7 +32,7 @@ def headline(report: Report) -> str:
 
 
 def marks(group: Group, unit: Unit) -> str:
-    """What makes a stack doubtful, as ``Group.marks``; in shares where no threads are counted."""
+    """Describe why a stack is doubtful, like ``Group.marks``; as percentages if the unit is not threads."""
     if unit is THREADS:
         return group.marks
     found = [(level, group.trust[level]) for level in DOUBTFUL if group.trust[level]]
@@ -43,32 +43,32 @@ def marks(group: Group, unit: Unit) -> str:
 
 
 def share(count: int, report: Report) -> str:
-    """``12.3 %`` of all that was seen."""
+    """Return ``12.3 %``, the share of the whole report."""
     return f"{100 * count / max(report.threads, 1):.1f} %"
 
 
 def _scope(report: Report) -> str:
-    """How many threads, and over what time."""
+    """Return the number of threads and the time span."""
     threads = f"{report.threads:,} thread{'s' if report.threads != 1 else ''}"
     if report.looks <= 1:
         return f"{threads} in {milliseconds(report.durations_ms[0])}" if report.durations_ms else threads
     seconds = report.ended_at - report.started_at
     each = milliseconds(median(report.durations_ms))
-    return f"{threads} in {report.looks:,} looks over {seconds:.1f} s ({each} each)"
+    return f"{threads} in {report.looks:,} snapshots over {seconds:.1f} s ({each} each)"
 
 
 def milliseconds(value: float) -> str:
-    """``0.05 ms``, ``4.8 ms`` or ``120 ms``."""
+    """Return ``0.05 ms``, ``4.8 ms`` or ``120 ms``."""
     return f"{value:.2f} ms" if value < 1 else f"{value:.1f} ms" if value < 100 else f"{value:,.0f} ms"
 
 
 def trust(tally: Mapping[str, int]) -> str:
-    """``1,020 exact, 1 on-cpu``: the levels that occur, the good ones first."""
+    """Return ``1,020 exact, 1 on-cpu``: the levels that occur, the best first."""
     return ", ".join(f"{tally[level]:,} {level.replace('_', '-')}" for level in Trust if tally.get(level))
 
 
 def server(target: Target) -> str:
-    """``MySQL 5.6.24 · pid 1234 · /tmp/mysql.sock``; what is unknown is left out."""
+    """Return ``MySQL 5.6.24 · pid 1234 · /tmp/mysql.sock``; omit what is unknown."""
     name = "MariaDB" if target.flavour == "mariadb" else "MySQL"
     where = target.socket or (f"port {target.port}" if target.port else None)
     parts = [f"{name} {target.version_text}".strip(), f"pid {target.pid}", where]
@@ -78,19 +78,19 @@ def server(target: Target) -> str:
 
 
 def labels(group: Group) -> list[str]:
-    """The functions of a stack, innermost first; inlined ones are marked."""
+    """Return the functions of a stack, innermost first. Inlined ones are marked."""
     names = [sanitize.line(frame.label) for frame in group.frames]
     inlined = zip(names, group.frames, strict=True)
     return [f"{name} (inlined)" if frame.inlined else name for name, frame in inlined]
 
 
 def split(group: Group) -> list[tuple[str | None, int]]:
-    """``[(None, 3), ("stale", 1)]``: threads with a sound stack, and those of each doubtful kind."""
+    """Return ``[(None, 3), ("stale", 1)]``: threads with a sound stack, then those of each doubtful level."""
     doubtful = [(level.value, group.trust[level]) for level in DOUBTFUL if group.trust[level]]
     sound = group.count - sum(count for _, count in doubtful)
     return [*([(None, sound)] if sound else []), *doubtful]
 
 
 def clean(text: str) -> str:
-    """Return statements and thread names, which come from others, on one line and sanitized."""
+    """Return a statement or a thread name, which is untrusted, sanitized and on one line."""
     return sanitize.words(text)

@@ -1,4 +1,4 @@
-"""Symbol packs: making them of debug files, and what is on this host (docs/symbols.md).
+"""Symbol packs: make them from debug files, and list those of this host (docs/symbols.md).
 
-Who uses a pack needs none of this: the core reads the names in it, ``target.packs`` the rest.
+Using a pack does not need this package: the core reads the names in it, ``packs`` everything else.
 """

@@ -1,4 +1,4 @@
-"""Name the command that brings the symbols of a server: a debug package, debuginfod or a symbol pack."""
+"""Name the command that installs the symbols of a server: a debug package, debuginfod or a symbol pack."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SUSE: Final = frozenset({"sles", "suse", "opensuse"})
 
 
 def remedy(target: Target, root: str | None = None) -> str:
-    """What gives the names: the debug package of the server's own distribution, or debuginfod.
+    """Return how to get symbols: the debug package of the server's own distribution, debuginfod or a pack.
 
     ``root`` is the server's root directory as seen from here.
     """
@@ -55,7 +55,7 @@ def _build_id_file(build_id: str | None) -> str:
 
 
 def _distribution(root: str) -> frozenset[str]:
-    """The ids of the distribution and what it is like, from os-release: ``{"ubuntu", "debian"}``."""
+    """Return the ids of the distribution and of related ones from os-release: ``{"ubuntu", "debian"}``."""
     try:
         text = foreign.read_text(Path(root, "etc/os-release"))
     except OSError:

@@ -1,7 +1,8 @@
-"""Debug files from debuginfod servers, fetched before a dump and only when DEBUGINFOD_URLS is set.
+"""Fetch debug files from debuginfod servers, before a dump and only if DEBUGINFOD_URLS is set.
 
 The cache is that of elfutils' own client (debuginfod_find_debuginfo(3)), so that gdb and eu-stack share it:
-``<cache>/<build-id>/debuginfo``, empty for "the servers have none", believed for ``cache_miss_s`` seconds.
+``<cache>/<build-id>/debuginfo``. An empty file means that the servers have none; it is valid for
+``cache_miss_s`` seconds.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ if TYPE_CHECKING:
 
     from innoscope._native import ModuleInfo
 
-TIMEOUT_S: Final = 90.0  # elfutils' default for DEBUGINFOD_TIMEOUT: without a byte for so long, we give up
+TIMEOUT_S: Final = 90.0  # without receiving a byte; elfutils' default for DEBUGINFOD_TIMEOUT
 MISS_S: Final = 600.0  # elfutils' default for cache_miss_s
 CHUNK: Final = 1 << 20
 _BUILD_ID: Final = re.compile(r"(?:[0-9a-f]{2}){4,32}")
-#: Where a module's names may come from without being complete.
+#: Symbol sources that are incomplete.
 _LACKING: Final = frozenset({"dynsym", "debugdata", "none"})
 
 
 class Progress(Protocol):
-    """Told how a download goes: the file, bytes so far, bytes in all if known."""
+    """Called with the progress of a download: the file, bytes so far, total bytes if known."""
 
     def __call__(self, name: str, done: int, total: int | None, /) -> None:
-        """Show it."""
+        """Show the progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the environment says. No URLs: nothing is ever asked."""
+    """Settings from the environment; disabled when no URLs are set."""
 
     urls: tuple[str, ...]
     cache: Path
@@ -51,7 +52,7 @@ class Settings:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Settings:
-        """From DEBUGINFOD_URLS, _CACHE_PATH, _TIMEOUT, _MAXTIME, _MAXSIZE and XDG_CACHE_HOME."""
+        """Read DEBUGINFOD_URLS, _CACHE_PATH, _TIMEOUT, _MAXTIME, _MAXSIZE and XDG_CACHE_HOME."""
         urls = environment.get("DEBUGINFOD_URLS", "").split()
         home = environment.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
         return cls(
@@ -73,16 +74,16 @@ def _number(text: str | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """``files``: build-id → path of a debug file. ``notes``: what could not be had, in words."""
+    """``files``: build-id → path of a debug file. ``notes``: what could not be fetched, and why."""
 
     files: dict[str, str]
     notes: tuple[str, ...]
 
 
 def fetch(modules: Iterable[ModuleInfo], settings: Settings, progress: Progress | None = None) -> Fetched:
-    """Debug files for the modules that lack symbols. Never raises for what a server or the network does.
+    """Fetch debug files for the modules that lack symbols. Never raises for errors of servers or the network.
 
-    Ctrl-C leaves out the rest and goes on with what is there.
+    Ctrl-C skips the remaining downloads.
     """
     files: dict[str, str] = {}
     notes: list[str] = []
@@ -103,7 +104,7 @@ def fetch(modules: Iterable[ModuleInfo], settings: Settings, progress: Progress 
 
 
 def find(build_id: str, settings: Settings, name: str, progress: Progress | None = None) -> Path | None:
-    """The debug file of one build-id, from the cache or the servers; None when they have none."""
+    """Return the debug file of one build-id, from the cache or the servers; None if they have none."""
     if not _BUILD_ID.fullmatch(build_id):  # it becomes part of a path and of a URL
         raise ValueError(f"not a build-id: {build_id!r}")
     path = settings.cache / build_id / "debuginfo"
@@ -127,7 +128,7 @@ def find(build_id: str, settings: Settings, name: str, progress: Progress | None
 
 
 def _cached(path: Path, settings: Settings) -> bool | None:
-    """True: the file is there. False: known to be missing. None: ask."""
+    """Return True if the file is cached, False if it is known to be missing, None if unknown."""
     try:
         stat = path.stat()
     except OSError:
@@ -142,7 +143,7 @@ def _cached(path: Path, settings: Settings) -> bool | None:
 
 
 def _remember_miss(path: Path) -> None:
-    """An empty file, as elfutils leaves it; without a writable cache we ask again next time."""
+    """Write an empty file, as elfutils does. Without a writable cache, the next run queries again."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"")
@@ -152,7 +153,7 @@ def _remember_miss(path: Path) -> None:
 def _download(
     url: str, path: Path, build_id: str, settings: Settings, name: str, progress: Progress | None
 ) -> None:
-    """Fetch into a file beside ``path``, check it, and move it there in one step."""
+    """Download to a temporary file beside ``path``, check it, and rename it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"debuginfo.{os.getpid()}.part")
     try:
@@ -169,7 +170,7 @@ def _download(
                 if progress:
                     progress(name, file.tell(), total)
         if total is not None and partial.stat().st_size != total:
-            raise OSError("the answer was cut off")
+            raise OSError("the answer is incomplete")
         _check(partial, build_id)
         partial.replace(path)
     finally:
@@ -187,7 +188,7 @@ def _check_size(size: int, settings: Settings) -> None:
 
 
 def _check(path: Path, build_id: str) -> None:
-    """The file must be what was asked for; a wrong one would give wrong names."""
+    """Raise OSError if the file has another build-id, because it would give wrong names."""
     try:
         found = _native.elf_info(str(path)).build_id
     except _native.NativeError as error:

@@ -1,4 +1,4 @@
-"""The packs of this host: what each is of, which running servers it fits, and why one is refused."""
+"""List the packs of this host: their origin, the running servers they fit, and why one is rejected."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _TEXTS: Final = ("server", "made_by", "made_at", "made_of")
 
 
 @dataclass(frozen=True, slots=True)
-class About:
-    """What a pack says of itself. ``server``, ``made_…`` are None where it does not; sizes are in bytes."""
+class PackInfo:
+    """What a pack says about itself. ``server`` and ``made_…`` may be None; sizes are in bytes."""
 
     build_id: str
     server: str | None
     functions: int
     variables: int
-    members: int  # of structures
+    members: int  # members of structures
     settings: int  # variables with their type
     bytes: int
     unpacked_bytes: int
@@ -38,23 +38,23 @@ class About:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One file of the folder. ``fits``: pids of servers of its build; ``problem``: why it is not used."""
+class PackFile:
+    """A file in the folder. ``fits``: pids of servers of its build; ``problem``: why it is not used."""
 
     path: str
-    about: About | None
+    about: PackInfo | None
     fits: tuple[int, ...] = ()
     problem: str | None = None
 
 
-def about(pack: Pack) -> About:
-    """All that a pack says, checked. Raises BadFile."""
+def about(pack: Pack) -> PackInfo:
+    """Return what a pack says about itself, checked. Raises BadFile."""
     said = packs.read_json(pack, pack.about)
     layout = packs.read_layout(pack)
     if not isinstance(said, dict):
         raise packs.damaged(pack)
     texts = {key: _text(pack, said.get(key)) for key in _TEXTS}
-    return About(
+    return PackInfo(
         build_id=pack.build_id,
         functions=pack.functions,
         variables=pack.variables,
@@ -76,12 +76,12 @@ def _text(pack: Pack, value: Any) -> str | None:
 
 
 def folder() -> Path:
-    """Where the packs of this host are."""
+    """Return the folder of this host's packs."""
     return Path(_native.pack_folder())
 
 
-def entries(targets: Iterable[Target]) -> list[Entry]:
-    """All packs of this host by name; none where there is no folder. Raises NoRights."""
+def entries(targets: Iterable[Target]) -> list[PackFile]:
+    """Return all packs of this host by name. Raises NoRights."""
     try:
         files = sorted(path for path in folder().iterdir() if path.suffix == _SUFFIX)
     except (FileNotFoundError, NotADirectoryError):
@@ -92,13 +92,13 @@ def entries(targets: Iterable[Target]) -> list[Entry]:
     return [_entry(path, running) for path in files]
 
 
-def _entry(path: Path, running: Iterable[tuple[str | None, int]]) -> Entry:
+def _entry(path: Path, running: Iterable[tuple[str | None, int]]) -> PackFile:
     try:
         known = about(packs.open_pack(str(path)))
     except BadFile as error:
-        return Entry(str(path), None, problem=packs.in_words(error))
+        return PackFile(str(path), None, problem=packs.one_line(error))
     fits = tuple(pid for build_id, pid in running if build_id == known.build_id)
     right = path.with_name(known.build_id + _SUFFIX)
     if path != right:
-        return Entry(str(path), known, fits, f"is not found by this name (mv {path} {right})")
-    return Entry(str(path), known, fits)
+        return PackFile(str(path), known, fits, f"its name is wrong (mv {path} {right})")
+    return PackFile(str(path), known, fits)

@@ -1,4 +1,4 @@
-"""The file that a pack is made of: found for a running server, and of which server it is."""
+"""Find the file from which a pack is made, and the server that it belongs to."""
 
 from __future__ import annotations
 
@@ -25,34 +25,36 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """The file with symbols, its name for people, and of which server it is, None where that is not known."""
+class PackSource:
+    """The file with symbols, its name for display, and its server, None if unknown."""
 
     file: Path
     name: str
     server: str | None
 
 
-def of_server(target: Target, debug_dirs: Sequence[str] = (), progress: Progress | None = None) -> Origin:
-    """What to make the pack of a running server of.
+def of_server(
+    target: Target, debug_dirs: Sequence[str] = (), progress: Progress | None = None
+) -> PackSource:
+    """Return the source for a pack of a running server.
 
-    ``debug_dirs`` are searched before /usr/lib/debug, and debuginfod is asked only if DEBUGINFOD_URLS is set.
-    Raises BadFile with what would give a file, NoSuchProcess, NoRights.
+    ``debug_dirs`` are searched before /usr/lib/debug. debuginfod is queried only if DEBUGINFOD_URLS is set.
+    Raises BadFile with the ways to get a file, NoSuchProcess, NoRights.
     """
     file = _best(target, debug_dirs, progress)
-    return Origin(file, Path(target.executable).name, _named(target))
+    return PackSource(file, Path(target.executable).name, _named(target))
 
 
-def of_file(file: Path) -> Origin:
-    """What to make the pack of a file of; the server is told by one that runs this build, or by the file.
+def of_file(file: Path) -> PackSource:
+    """Return the source for a pack of a file. The server is identified by a running one or by the file.
 
     Raises BadFile.
     """
-    return Origin(file, file.name, _server_of(file))
+    return PackSource(file, file.name, _server_of(file))
 
 
 def _best(target: Target, debug_dirs: Sequence[str], progress: Progress | None) -> Path:
-    """The file with the most symbols: the executable, its debug file, or what debuginfod has."""
+    """Return the file with the most symbols: the executable, its debug file, or that of debuginfod."""
     proc = ProcFs()
     own = proc.path(target.pid, "exe")
     with translating(target.pid):
@@ -70,7 +72,8 @@ def _best(target: Target, debug_dirs: Sequence[str], progress: Progress | None) 
     if info.has_symtab:
         return Path(own)
     raise BadFile(
-        f"{target.executable} is stripped, and no debug file of it (build-id {target.build_id}) was found",
+        f"no symbols: {target.executable} is stripped, and its debug file was not found "
+        f"(build-id {target.build_id})",
         remedy=f"{remedy(target)}; or give the file: --file FILE",
     )
 
@@ -87,7 +90,7 @@ def _fetched(target: Target, progress: Progress | None) -> Path | None:
 
 
 def _server_of(file: Path) -> str | None:
-    """``mariadb 11.4.5-MariaDB``"""
+    """Return the flavour and version: ``mariadb 11.4.5-MariaDB``."""
     with translating(os.getpid()):
         build_id = _native.elf_info(str(file)).build_id
     for target in find_all():

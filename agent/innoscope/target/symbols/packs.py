@@ -1,7 +1,7 @@
-"""What this host's symbol packs know of a build: where its variables lie, and the members of its structures.
+"""Read what this host's symbol packs contain: addresses of variables, and members of structures.
 
-The names in a pack are read by the Rust core, as those of a debug file are (docs/symbols.md). A pack is not
-believed because it is there: the core checks its owner and its checksum, and each number is checked here.
+The core reads the names in a pack like those of a debug file (docs/symbols.md). Packs are not trusted: the
+core checks the owner and the checksum, and each number is checked here.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from innoscope._native import NativeError, Pack, RawMember
     from innoscope.target.model import Target
 
-#: A pack as the source of names, in the words of ``Target.symbols`` and ``ModuleInfo.symbols_from``.
+#: The value of ``Target.symbols`` and ``ModuleInfo.symbols_from`` for a pack.
 SOURCE: Final = "symbol-pack"
 MEMBER_KINDS: Final = frozenset({"unsigned", "signed", "float", "pointer", "structure"})
 VARIABLE_KINDS: Final = frozenset({"unsigned", "signed", "float", "char", "other"})
-_LONGEST: Final = 1000  # characters of a text
+_LONGEST: Final = 1000  # maximum characters of a text
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """``members`` is as ``_native.members_in_process`` has it, ``missing`` says why others are not there.
+    """``members`` is like ``_native.members_in_process``; ``missing`` says why other members are unknown.
 
     ``variables`` is ``{name: (ELF virtual address, bytes, kind, type in C)}``.
     """
@@ -40,7 +40,7 @@ class Layout:
 
 
 def layout(build_id: str | None) -> Layout | None:
-    """What the pack of this build knows; None where this host has none. Raises BadFile if it is refused."""
+    """Return what the pack of this build contains; None without a pack. Raises BadFile if it is rejected."""
     if build_id is None:
         return None
 
@@ -53,7 +53,7 @@ def layout(build_id: str | None) -> Layout | None:
 
 
 def open_pack(path: str) -> Pack:
-    """A pack by its path. Raises BadFile."""
+    """Open a pack by its path. Raises BadFile."""
     try:
         return _native.Pack(path)
     except _native.NativeError as error:
@@ -61,7 +61,7 @@ def open_pack(path: str) -> Pack:
 
 
 def path_for(build_id: str | None) -> str | None:
-    """The pack of this build whose owner and checksum are right; None without one. Raises BadFile."""
+    """Return the path of this build's pack, if its owner and checksum are right. Raises BadFile."""
     if build_id is None:
         return None
 
@@ -72,27 +72,27 @@ def path_for(build_id: str | None) -> str | None:
 
 
 def problem(target: Target) -> str | None:
-    """Why the pack that this host has of a server cannot be used, with the remedy; None where all is well."""
+    """Return why the pack of this server cannot be used, with the remedy; None if it can or there is none."""
     try:
         path_for(target.build_id)
     except BadFile as error:
-        return in_words(error)
+        return one_line(error)
     return None
 
 
-def in_words(error: BadFile) -> str:
-    """What was refused and the remedy, in one line."""
+def one_line(error: BadFile) -> str:
+    """Return the error and its remedy in one line."""
     return f"{error.what} ({error.remedy})" if error.remedy else error.what
 
 
 def refused(error: NativeError) -> BadFile:
-    """The error for a pack that the core refuses."""
+    """Return the error for a pack that the core rejects."""
     what, remedy = (*error.args, str(error), None)[1:3]
     return BadFile(str(what), remedy=remedy)
 
 
 def read_layout(pack: Pack) -> Layout:
-    """The numbers of a pack, each checked. Raises BadFile."""
+    """Parse and check the layout in a pack. Raises BadFile."""
     data = read_json(pack, pack.layout)
     try:
         return Layout(
@@ -105,7 +105,7 @@ def read_layout(pack: Pack) -> Layout:
 
 
 def read_json(pack: Pack, raw: bytes) -> Any:
-    """One of its descriptions. Raises BadFile."""
+    """Parse one of the pack's JSON sections. Raises BadFile."""
     try:
         return json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -113,10 +113,10 @@ def read_json(pack: Pack, raw: bytes) -> Any:
 
 
 def damaged(pack: Pack) -> BadFile:
-    """The error for a pack whose descriptions are none."""
+    """Return the error for a pack with malformed JSON sections."""
     return BadFile(
-        f"symbol pack {pack.path}: its descriptions are damaged",
-        remedy="export it anew: innoscope symbols export --help",
+        f"cannot use symbol pack {pack.path}: its descriptions are damaged",
+        remedy="export it again: innoscope symbols export --help",
     )
 
 
@@ -126,28 +126,28 @@ def _checked(entries: Mapping[str, Any], check: Callable[[Any], Any]) -> Iterato
 
 
 def member(raw: Any) -> RawMember:
-    """One member out of JSON; ValueError or TypeError when it is none."""
+    """Check one member from JSON. Raises ValueError or TypeError."""
     offsets, size, kind, stride, count = raw
     if kind not in MEMBER_KINDS or not offsets:
-        raise ValueError("no member")
+        raise ValueError("malformed member")
     return [_number(offset) for offset in offsets], _number(size), kind, _number(stride), _number(count)
 
 
 def _variable(raw: Any) -> tuple[int, int, str, str]:
     address, size, kind, described = raw
     if kind not in VARIABLE_KINDS:
-        raise ValueError("no variable")
+        raise ValueError("malformed variable")
     return _number(address, 64), _number(size), kind, text(described)
 
 
 def _number(value: Any, bits: int = 32) -> int:
     if type(value) is not int or not 0 <= value < 1 << bits:
-        raise ValueError("no number")
+        raise ValueError("malformed number")
     return value
 
 
 def text(value: Any) -> str:
-    """A text out of JSON that can be shown on a terminal; ValueError when it is none."""
+    """Check a text from JSON that may be shown on a terminal. Raises ValueError."""
     if not isinstance(value, str) or len(value) > _LONGEST or not value.isprintable():
-        raise ValueError("no text")
+        raise ValueError("malformed text")
     return value

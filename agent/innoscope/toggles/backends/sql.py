@@ -13,8 +13,8 @@ import pymysql
 
 from innoscope.common.errors import InnoscopeError, SqlFailed
 from innoscope.target import sql
-from innoscope.target.container import differing
-from innoscope.target.peer import Stranger
+from innoscope.target.container import differing_namespaces
+from innoscope.target.peer import WrongPeer
 from innoscope.target.proc import ProcFs
 from innoscope.toggles.model import ChangeFailed, NotOnThisServer, Refused, Step, same
 
@@ -106,8 +106,8 @@ class SqlWriter:
             raise Refused(f"there is no value for {step.setting}", remedy="innoscope toggle list")
         statement = f"SET GLOBAL {_checked(step.setting)} = {_literal(step.new)}"
         with self._explaining(step.setting, statement), self._patiently() as connection:
-            sql.ask(connection, statement)
-            told = [str(row[2]) for row in sql.ask(connection, "SHOW WARNINGS")]
+            sql.raw_rows(connection, statement)
+            told = [str(row[2]) for row in sql.raw_rows(connection, "SHOW WARNINGS")]
         now = self.read(step)
         if not same(now, step.new):
             said = f": {'; '.join(told)}" if told else ""
@@ -123,7 +123,7 @@ class SqlWriter:
         statement = "SELECT " + ", ".join(f"@@global.{_checked(name)}" for name in names)
         connection = self._connection()
         with self._explaining(" and ".join(names), statement):
-            return tuple(_plain(value) for value in sql.ask(connection, statement)[0])
+            return tuple(_plain(value) for value in sql.raw_rows(connection, statement)[0])
 
     def _connection(self) -> Connection:
         if self._open is None:
@@ -134,7 +134,7 @@ class SqlWriter:
         account = self._account
         try:
             return sql.connect(self._target, account.defaults_file, account.user, _ANSWER, proc=self._proc)
-        except Stranger as error:
+        except WrongPeer as error:
             raise Refused(error.what, remedy=error.remedy) from error
         except SqlFailed as error:
             if _code(error) != _TOO_MANY:
@@ -156,7 +156,7 @@ class SqlWriter:
 
     def _other_ports(self) -> list[int]:
         """The TCP ports that it listens on besides its own, in our network namespace."""
-        if "net" in differing(self._proc, self._target.pid):
+        if "net" in differing_namespaces(self._proc, self._target.pid):
             return []
         try:
             inodes = self._proc.socket_inodes(self._target.pid)
@@ -169,7 +169,7 @@ class SqlWriter:
     def _patiently(self) -> Iterator[Connection]:
         """The connection, with the time that a change may take."""
         connection = self._connection()
-        with connection.patience(_CHANGE):
+        with connection.answer_timeout(_CHANGE):
             yield connection
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""A server's data directory as the kernel knows it: what one server and its successor have in common."""
+"""Identify a server's data directory by inode: a restarted server has the same one."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
-    """A directory, whatever its name in which file system, and the user that has it as data directory."""
+class DataDirectory:
+    """A directory, independent of its path, and the user whose server has it as data directory."""
 
     device: int
     inode: int
     uid: int
 
 
-def home_of(proc: ProcFs, target: Target) -> Home | None:
-    """Return the directory that the server has changed to, if it is its own; None before that.
+def data_directory_of(proc: ProcFs, target: Target) -> DataDirectory | None:
+    """Return the server's data directory if the server has changed to it; None before that.
 
-    A process may repeat the options of another one, but it cannot enter a directory that it has no right to.
+    Options prove nothing: a process may copy those of another server. But it cannot enter a directory without
+    permission.
     """
-    found = directory_of(proc, target.pid)
+    found = working_directory_of(proc, target.pid)
     if found is None or not target.datadir:
         return found
     try:
@@ -37,8 +38,8 @@ def home_of(proc: ProcFs, target: Target) -> Home | None:
     return found if (named.st_dev, named.st_ino) == (found.device, found.inode) else None
 
 
-def directory_of(proc: ProcFs, pid: int) -> Home | None:
-    """Return the same without the server's options: any directory of its own that it has changed to."""
+def working_directory_of(proc: ProcFs, pid: int) -> DataDirectory | None:
+    """Return the process's current directory if it owns it; options are not considered."""
     try:
         here, root = os.stat(proc.path(pid, "cwd")), os.stat(proc.path(pid, "root"))  # noqa: PTH116
         uids = proc.owner(pid).uids
@@ -46,15 +47,15 @@ def directory_of(proc: ProcFs, pid: int) -> Home | None:
         return None
     if os.path.samestat(here, root) or (here.st_uid not in uids and set(uids) != {0}):
         return None
-    return Home(here.st_dev, here.st_ino, uids[1])
+    return DataDirectory(here.st_dev, here.st_ino, uids[1])
 
 
 def duplicates(proc: ProcFs, targets: Iterable[Target]) -> dict[int, int]:
-    """Return ``{pid: pid of the server that was on its data directory first}``."""
-    first: dict[Home, int] = {}
+    """Return ``{pid: pid of the older server on the same data directory}``."""
+    first: dict[DataDirectory, int] = {}
     found = {}
     for target in sorted(targets, key=lambda one: (one.start_time, one.pid)):
-        home = home_of(proc, target)
+        home = data_directory_of(proc, target)
         if home is not None and first.setdefault(home, target.pid) != target.pid:
             found[target.pid] = first[home]
     return found
