@@ -76,7 +76,7 @@ def _set(*path: Any) -> Callable[[Any], None]:
         (_set("values", "a", [{"symbol": "b"}]), "a symbol needs a kind"),
         (_set("values", "a", [{"paths": ["b c"]}]), "'b c' is not a path"),
         (_set("values", "a", [{"paths": ["b"], "when": "c."}]), "'c.' is not a path"),
-        (_set("values", "a", [{"paths": ["b[*].c"]}]), "how many b there are"),
+        (_set("values", "a", [{"paths": ["b[*].c"]}]), "lengths has no entry for b"),
         (_set("values", "a", [{"paths": ["b"], "bits": [8, 4]}]), "bits is not"),
         (_set("values", "a", [{"paths": ["b"], "scale": 2}]), "scale is not"),
         (_set("values", "a", [{"paths": ["b"], "flavour": "percona"}]), "unknown flavour"),

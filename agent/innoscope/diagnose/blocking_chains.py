@@ -12,7 +12,7 @@ from innoscope.sampling.lock_sections import inside, own_functions
 if TYPE_CHECKING:
     from innoscope.diagnose.evidence import Evidence
     from innoscope.diagnose.graph import Edge, Root
-    from innoscope.memory.locks.held import Held
+    from innoscope.memory.locks.held import HeldLock
 
 #: Roots that are shown, and how many wait for one at least, as a share of those that wait for the first.
 _SHOWN: Final = 2
@@ -75,7 +75,7 @@ def _who(node: int, graph: Graph) -> str:
     return f"connection {connection} ({about})" if about else f"connection {connection}"
 
 
-def _turns(held: Held | None) -> str:
+def _turns(held: HeldLock | None) -> str:
     """A lock that goes from hand to hand has no single culprit."""
     return f" (one of {held.owners} that held it in turn)" if held and held.owners > 1 else ""
 
@@ -94,7 +94,7 @@ def _doing(root: Root, graph: Graph, evidence: Evidence) -> list[str]:
     return found
 
 
-def _takers(held: Held, evidence: Evidence) -> set[str]:
+def _takers(held: HeldLock, evidence: Evidence) -> set[str]:
     """The functions that most of its waiters came through."""
     functions: Counter[str] = Counter()
     for seen in evidence.seen:

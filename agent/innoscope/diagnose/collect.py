@@ -14,7 +14,7 @@ from innoscope.diagnose.metric_readings import Readings
 from innoscope.diagnose.rules import default_rules, metrics_read
 from innoscope.diagnose.snapshot_loop import INTERVAL_S, Looker
 from innoscope.diagnose.sql_queries import Asked, ask
-from innoscope.memory.locks.owners import Holding
+from innoscope.memory.locks.owners import LockOwners
 from innoscope.metrics.collectors import sql_catalog
 from innoscope.metrics.collectors.memory import MemoryCollector
 from innoscope.metrics.collectors.probes import ProbesCollector
@@ -87,8 +87,8 @@ class Gathering:
     ) -> None:
         self._target, self._sources = target, sources
         self._host = Host(target.pid)
-        self._holding = Holding(target) if span_s is None else None
-        self._looker = Looker(target, open_eyes, self._holding, Looks(span_s), interval_s)
+        self._lock_owners = LockOwners(target) if span_s is None else None
+        self._looker = Looker(target, open_eyes, self._lock_owners, Looks(span_s), interval_s)
         self._probes = self._open_probes()
         self._readings = Readings(self._collectors(), span_s)
 
@@ -136,12 +136,12 @@ class Gathering:
 
     def hold(self) -> None:
         """Note from now on who holds the locks that others wait for, until ``release``."""
-        self._looker.hold(Holding(self._target))
-        self._holding = None
+        self._looker.hold(LockOwners(self._target))
+        self._lock_owners = None
 
     def release(self) -> None:
         """No more of that; ``between`` tells what was noted until the next ``hold``."""
-        self._holding = self._looker.hold(None)
+        self._lock_owners = self._looker.hold(None)
 
     def glance(self, begun: float, ended: float) -> Evidence:
         """What was seen and read in that time."""
@@ -165,7 +165,7 @@ class Gathering:
             seen=seen,
             files=files,
             statements=self._with_threads(asked),
-            owners=self._holding.told() if self._holding is not None else (),
+            owners=self._lock_owners.held_locks() if self._lock_owners is not None else (),
             answers=asked.answers,
             host=self._host.rates(),
             missing=missing | self._left_out() | ({"looks": blind} if blind else {}) | asked.missing,
@@ -219,7 +219,7 @@ class Gathering:
 
     def _with_threads(self, asked: Asked) -> tuple[Statement, ...]:
         """The statements with the thread that runs each, as the server tells it, else its memory."""
-        held = self._holding.sessions if self._holding is not None else ()
+        held = self._lock_owners.sessions if self._lock_owners is not None else ()
         sessions = {one.connection: one for one in held}
         if not asked.statements:
             return tuple(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from innoscope.common.samples import Sample, Value
-    from innoscope.memory.locks.held import Held
+    from innoscope.memory.locks.held import HeldLock
     from innoscope.sampling.snapshot_history import Look, Seen
     from innoscope.target.model import Target
 
@@ -80,7 +80,7 @@ class Evidence:
     seen: tuple[Seen, ...] = ()
     files: tuple[OnFile, ...] = ()
     statements: tuple[Statement, ...] = ()
-    owners: tuple[Held, ...] = ()
+    owners: tuple[HeldLock, ...] = ()
     answers: Mapping[str, tuple[Mapping[str, str], ...]] = field(default_factory=dict)
     host: Mapping[str, float] = field(default_factory=dict)
     missing: Mapping[str, Missing] = field(default_factory=dict)

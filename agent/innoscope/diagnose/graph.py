@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from innoscope.diagnose.evidence import Evidence, Statement
-    from innoscope.memory.locks.held import Held
+    from innoscope.memory.locks.held import HeldLock
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Edge:
     owner: int
     lock: str
     wait: str
-    held: Held | None = None
+    held: HeldLock | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from innoscope.sampling.snapshot_history import CLIENT, MOST_STACKS, TIDS_KEPT, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from innoscope.memory.locks.owners import Holding
+    from innoscope.memory.locks.owners import LockOwners
     from innoscope.metrics.collectors.waits import Eyes
     from innoscope.sampling.model import Dump, Frame, Thread
     from innoscope.sampling.snapshot_history import Key, Seen
@@ -47,12 +47,12 @@ class Looker:
         self,
         target: Target,
         open_eyes: Callable[[Target], Eyes],
-        holding: Holding | None = None,
+        lock_owners: LockOwners | None = None,
         kept: Looks | None = None,
         interval_s: float = INTERVAL_S,
     ) -> None:
         self._target = target
-        self._holding = holding
+        self._lock_owners = lock_owners
         self._noting = threading.Lock()
         self._open_eyes = open_eyes
         self._interval_s = interval_s
@@ -110,17 +110,17 @@ class Looker:
             self._missing = None
             self._ended.wait(max(self._interval_s, _REST * (time.monotonic() - began)))
 
-    def hold(self, holding: Holding | None) -> Holding | None:
+    def hold(self, lock_owners: LockOwners | None) -> LockOwners | None:
         """From now on note there who holds what; the one that did it until now, at rest."""
         with self._noting:
-            before, self._holding = self._holding, holding
+            before, self._lock_owners = self._lock_owners, lock_owners
             return before
 
     def _note(self, dump: Dump) -> None:
         """Who holds what, at once: owners change."""
         with self._noting:
-            if self._holding is not None:
-                self._holding.note(dump)
+            if self._lock_owners is not None:
+                self._lock_owners.note(dump)
 
     def _take(self, dump: Dump) -> None:
         threads: Counter[tuple[str, str]] = Counter()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from innoscope.diagnose.blockers import Blocker
     from innoscope.diagnose.evidence import Evidence
     from innoscope.diagnose.verdict import Finding, Verdict
-    from innoscope.memory.locks.held import Held
+    from innoscope.memory.locks.held import HeldLock
     from innoscope.sampling.snapshot_history import Seen
 
 #: Functions of a stack that are shown on a line.
@@ -141,7 +141,7 @@ def _stack(seen: Seen) -> dict[str, Any]:
     }
 
 
-def _held(held: Held) -> dict[str, Any]:
+def _held(held: HeldLock) -> dict[str, Any]:
     """An edge of the blocking graph for each waiter."""
     told = asdict(held)
     return {**told, "waiters": list(held.waiters), "stack": list(held.stack)}

@@ -1,4 +1,4 @@
-"""Reading and checking ``probes/catalog/memory.yaml``: which number lies where in which server."""
+"""Read and check ``probes/catalog/memory.yaml``: where each server generation has each number."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _VALUE: Final = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z_]+)?")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One place where a value may be: exactly one of ``paths``, ``symbol``, ``status``, ``variable``."""
+    """One place to read a value from: exactly one of ``paths``, ``symbol``, ``status``, ``variable``."""
 
     paths: tuple[str, ...] = ()
     symbol: str | None = None
@@ -43,7 +43,7 @@ class Source:
     settled: bool = False
 
     def is_for(self, flavour: str, version: tuple[int, ...]) -> bool:
-        """Whether that server is of the generations this place is known in."""
+        """Return whether this source applies to the server's flavour and version."""
         return (
             self.flavour in (None, flavour)
             and version >= self.least
@@ -53,7 +53,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class StatusTable:
-    """The table of status variables. ``types`` is ``{flavour: {number: type}}``."""
+    """How to find the table of status variables. ``types`` is ``{flavour: {number: type}}``."""
 
     prefix: str
     anchors: tuple[str, ...]
@@ -64,7 +64,7 @@ class StatusTable:
 
 @dataclass(frozen=True, slots=True)
 class VariableTable:
-    """The table of system variables."""
+    """How to find the table of system variables."""
 
     prefix: str
     anchors: tuple[str, ...]
@@ -72,7 +72,10 @@ class VariableTable:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The whole file, checked. ``lengths`` is ``{pointer: variable with the number of elements}``."""
+    """The checked contents of the file.
+
+    ``lengths`` is ``{pointer: variable with the number of elements}``.
+    """
 
     lengths: Mapping[str, str]
     values: Mapping[str, tuple[Source, ...]]
@@ -83,7 +86,7 @@ class Catalog:
 
 
 def load(path: Path | None = None) -> Catalog:
-    """Read and check the catalog; BadFile names the first problem."""
+    """Read and check the catalog. Raises BadFile with the first problem."""
     path = path or catalog_path("memory.yaml")
     data = read_yaml(path)
     with reading(path):
@@ -94,7 +97,7 @@ def load(path: Path | None = None) -> Catalog:
 
 
 def problems(data: Any) -> list[str]:
-    """What is wrong with a parsed memory.yaml, in words; empty when nothing is."""
+    """Return the problems of a parsed memory.yaml as text; empty if it is valid."""
     if not isinstance(data, dict):
         return ["the file is not a mapping"]
     found = [f"unknown key {key!r}" for key in data.keys() - _TOP_KEYS]
@@ -145,7 +148,7 @@ def _path_problems(source: dict[str, Any], lengths: dict[str, Any]) -> list[str]
             found.append(f"{path!r} is not a path of members")
         root, star, _ = str(path).partition("[*]")
         if star and root.isidentifier() and root not in lengths:
-            found.append(f"nothing in lengths says how many {root} there are")
+            found.append(f"lengths has no entry for {root}")
     return found
 
 
@@ -197,7 +200,7 @@ def _source(source: dict[str, Any]) -> Source:
         paths=tuple(source.get("paths", ())),
         symbol=source.get("symbol"),
         kind=source.get("kind"),
-        status=_several(source.get("status", ())),
+        status=_as_tuple(source.get("status", ())),
         variable=source.get("variable"),
         flavour=source.get("flavour"),
         least=_version(source.get("from")) or (),
@@ -209,7 +212,7 @@ def _source(source: dict[str, Any]) -> Source:
     )
 
 
-def _several(given: str | list[str]) -> tuple[str, ...]:
+def _as_tuple(given: str | list[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 

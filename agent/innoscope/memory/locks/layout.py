@@ -1,4 +1,4 @@
-"""Where a server's memory has its connections, metadata locks and InnoDB's waits: owners.yaml and DWARF."""
+"""Locate a server's connections, metadata locks and InnoDB waits in memory, from owners.yaml and DWARF."""
 
 from __future__ import annotations
 
@@ -18,35 +18,38 @@ if TYPE_CHECKING:
     from innoscope.memory.layout import Member
     from innoscope.target.model import Target
 
-#: Layouts of some builds.
+#: Layouts of the 64 builds used last.
 _CACHE: Final = Cache("owners", 64)
-#: Words of a part that are no paths.
-_WORDS: Final = frozenset({"walk", "tickets", "namespaces", "cells"})
+#: Keys of a part that are options, not paths.
+_OPTIONS: Final = frozenset({"walk", "tickets", "namespaces", "cells"})
 _PARTS: Final = ("sessions", "metadata", "latches")
-#: The beginning of the tables of virtual functions by which objects of a class are told.
+#: Symbol of the virtual function table (vtable), which identifies the objects of a class.
 TICKETS: Final = "_ZTV10MDL_ticket"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """``words`` as in the catalog, ``members`` by name; ``roots`` are the addresses of their variables."""
+    """One part of a generation.
 
-    words: Mapping[str, Any]
+    ``options`` are as in the catalog, ``roots`` the addresses of its variables.
+    """
+
+    options: Mapping[str, Any]
     members: Mapping[str, Member]
     roots: Mapping[str, int]
 
     def offset(self, name: str) -> int:
-        """From the begin of its type."""
+        """Return the member's offset in its type."""
         return self.members[name].offsets[0]
 
     def size(self, name: str) -> int:
-        """Bytes."""
+        """Return the member's size in bytes."""
         return self.members[name].size
 
 
 @dataclass(frozen=True, slots=True)
-class Anatomy:
-    """The parts that this build has; a part is None where one of its paths is not known, ``why`` says it."""
+class LockLayout:
+    """The parts that this build has. A part is None if one of its paths is unknown; ``why`` is the reason."""
 
     sessions: Part | None = None
     metadata: Part | None = None
@@ -55,33 +58,33 @@ class Anatomy:
     why: Mapping[str, str] = field(default_factory=dict)
 
 
-class Memory:
-    """Reads of one process; None and 0 where nothing is mapped."""
+class ProcessMemory:
+    """Read the memory of one process; unmapped addresses give None or 0."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
 
     def many(self, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
-        """The bytes at each ``(address, size)``."""
+        """Return the bytes at each ``(address, size)``."""
         return _native.read_many(self._pid, places)
 
     def numbers(self, addresses: Sequence[int], size: int = 8) -> list[int]:
-        """An unsigned number at each address."""
+        """Return the unsigned number at each address."""
         return [int.from_bytes(raw or b"", "little") for raw in self.many([(one, size) for one in addresses])]
 
     def number(self, address: int, size: int = 8) -> int:
-        """One of them."""
+        """Return the unsigned number at one address."""
         return self.numbers([address], size)[0]
 
 
-def learn(target: Target) -> Anatomy:
-    """Of a running server: a second or two for one with much debug information, at the first time only.
+def learn(target: Target) -> LockLayout:
+    """Return the lock layout of a running server. The first time takes one or two seconds for a large build.
 
     Raises NoSuchProcess, NoRights or BadFile.
     """
     generation = _generation(target)
     if generation is None:
-        return Anatomy()
+        return LockLayout()
     paths = sorted(set(_paths(generation)))
     names = sorted({layouts.root(path) for path in paths} | {TICKETS})
     known = layouts.learn(target, names, (), layouts.Debug(), _CACHE, types=paths)
@@ -89,33 +92,33 @@ def learn(target: Target) -> Anatomy:
     why: dict[str, str] = {}
     for name in _PARTS:
         body = generation.get(name, {})
-        missing = [path for path in _of(body) if path not in known.members]
+        missing = [path for path in _paths_of(body) if path not in known.members]
         if missing:
             why[name] = known.missing.get(missing[0], "no debug information of this build")
         elif body:
             parts[name] = _part(body, known)
     table = known.symbols.get(TICKETS)
-    return Anatomy(**parts, tickets=table[0] if table else None, why=why)
+    return LockLayout(**parts, tickets=table[0] if table else None, why=why)
 
 
 def _part(body: Mapping[str, Any], known: layouts.Layout) -> Part:
-    words = {name: value for name, value in body.items() if name in _WORDS}
-    members = {name: known.members[path] for name, path in body.items() if name not in _WORDS}
+    options = {name: value for name, value in body.items() if name in _OPTIONS}
+    members = {name: known.members[path] for name, path in body.items() if name not in _OPTIONS}
     roots = {
         name: known.symbols[layouts.root(path)][0]
         for name, path in body.items()
-        if name not in _WORDS and layouts.root(path) in known.symbols
+        if name not in _OPTIONS and layouts.root(path) in known.symbols
     }
-    return Part(words, members, roots)
+    return Part(options, members, roots)
 
 
 def _paths(generation: Mapping[str, Any]) -> Iterator[str]:
     for name in _PARTS:
-        yield from _of(generation.get(name, {}))
+        yield from _paths_of(generation.get(name, {}))
 
 
-def _of(body: Mapping[str, Any]) -> list[str]:
-    return [str(path) for name, path in body.items() if name not in _WORDS]
+def _paths_of(body: Mapping[str, Any]) -> list[str]:
+    return [str(path) for name, path in body.items() if name not in _OPTIONS]
 
 
 def _generation(target: Target) -> Mapping[str, Any] | None:
