@@ -1,4 +1,4 @@
-"""``docs/metrics.md``, made from the registry: ``python -m innoscope.metrics.docs > docs/metrics.md``."""
+"""Generate ``docs/metrics.md`` from the registry: ``python -m innoscope.metrics.docs > docs/metrics.md``."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ _HEAD = """\
 
 Generated from `probes/catalog/metrics.yaml` by `python -m innoscope.metrics.docs > docs/metrics.md`.
 
-All series but those of the last table have the label `server`, the name of the server they are about. Base
-units throughout: seconds, bytes, ratios from 0 to 1. A metric has no series on a server that cannot tell it;
-why not is said by `innoscope probes status` and by `innoscope_collector_failure_info`. Where several sources
-can tell a number, the first one that has it wins; a counter goes on from where it was when that changes.
+All series except those of the last table have the label `server`, the name of the server they describe. All
+values are in base units: seconds, bytes, ratios from 0 to 1. If a server does not provide a metric, the
+series is missing; `innoscope probes status` and `innoscope_collector_failure_info` show the reason. If a
+metric has several sources, the first that has a value is used. When the source changes, a counter continues
+from its last value.
 
-Histograms have the fixed bounds {least} s to {most} s by factor 2. With every label at its bound one server
-makes at most {series:,} series, and Innoscope itself {own:,}; a label that has more values than its bound
-loses the rest, counted in `innoscope_series_dropped_total`.
+Histograms have the fixed bounds {least} s to {most} s by factor 2. With every label at its bound, one server
+has at most {series:,} series, and Innoscope itself {own:,}. Label values beyond the bound are omitted and
+counted in `innoscope_series_dropped_total`.
 """
 
 
 def markdown(registry: Registry) -> Iterator[str]:
-    """The lines of the page."""
+    """Yield the lines of the page."""
     yield from _HEAD.format(
         least=f"{2 ** BUCKETS[0] / 1e9:.6f}",
         most=f"{2 ** BUCKETS[-1] / 1e9:.1f}",
