@@ -12,7 +12,7 @@ import pytest
 from innoscope.common.data import catalog_path, read_yaml
 from innoscope.common.samples import Histogram
 from innoscope.diagnose import facts
-from innoscope.diagnose.evidence import Evidence, Missing, Snapshot, Statement
+from innoscope.diagnose.evidence import Evidence, MetricReadings, Missing, Statement
 from innoscope.diagnose.rules import default_rules, metrics_read, problems
 from innoscope.diagnose.signals import Signals
 from innoscope.diagnose.text import record, text
@@ -34,7 +34,7 @@ def evidence(
     counts = {(CLIENT, wait): count for wait, count in (threads or {}).items()}
     looks = tuple(Look(number, counts) for number in range(10)) if threads is not None else ()
     step = SECONDS / max(len(values) - 1, 1)
-    snapshots = tuple(Snapshot(number * step, one) for number, one in enumerate(values))
+    snapshots = tuple(MetricReadings(number * step, one) for number, one in enumerate(values))
     return Evidence(SERVER, 0.0, SECONDS, snapshots, looks, seen, **more)
 
 

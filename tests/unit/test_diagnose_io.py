@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.diagnose.evidence import Evidence, Missing, OnFile, Snapshot, Statement
+from innoscope.diagnose.evidence import Evidence, MetricReadings, Missing, OnFile, Statement
 from innoscope.diagnose.host import Host
 from innoscope.diagnose.sql_queries import Question, default_questions
 from innoscope.diagnose.verdict import Finding, Verdict, judge
@@ -24,7 +24,7 @@ def evidence(threads: dict[tuple[str, str], int], *values: dict[str, Any], **mor
     """Ten looks that each saw these threads, and snapshots evenly over the time."""
     looks = tuple(Look(number, threads) for number in range(10))
     step = SECONDS / max(len(values) - 1, 1)
-    snapshots = tuple(Snapshot(number * step, one) for number, one in enumerate(values))
+    snapshots = tuple(MetricReadings(number * step, one) for number, one in enumerate(values))
     return Evidence(SERVER, 0.0, SECONDS, snapshots, looks, **more)
 
 
@@ -78,7 +78,7 @@ def test_which_file_is_read() -> None:
     found = first(evidence(clients(page_read=4), read, {"buffer_pool_pages_read": 400}, files=files))
     assert found.name == "io_slow"
     assert "takes about 100 ms" in found.title
-    assert "at the files shop/t1.ibd 75 %, ibdata1 25 %" in found.evidence
+    assert "files: shop/t1.ibd 75 %, ibdata1 25 %" in found.evidence
 
 
 def test_the_toggle_that_was_left_on_is_named() -> None:

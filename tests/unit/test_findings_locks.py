@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from innoscope.common.samples import Sample
-from innoscope.diagnose.metric_readings import Readings
+from innoscope.diagnose.metric_readings import ReadingHistory
 from innoscope.diagnose.signals import Signals
 from innoscope.diagnose.unavailable import Unknown
 from innoscope.diagnose.verdict import judge
@@ -86,7 +86,7 @@ class _Told:
 
 
 def test_an_exact_count_is_preferred_to_an_estimate() -> None:
-    readings = Readings((_Told("probes", 214_000.0), _Told("sql", 11_600.0)))
+    readings = ReadingHistory((_Told("probes", 214_000.0), _Told("sql", 11_600.0)))
     for _ in range(2):
         readings.read(5)
     snapshots, _ = readings.between(0, float("inf"))

@@ -193,14 +193,14 @@ def test_the_process_list_as_wait_classes() -> None:
         said(3, "Query", "Waiting for table metadata lock"),
         said(4, "Query", "Sorting result"), said(5, "Daemon", "Waiting on empty queue"),
     )  # fmt: skip
-    look = process_list.look(7.0, statements, ({"connection": "2", "state": "LOCK WAIT"},))
+    look = process_list.summary(7.0, statements, ({"connection": "2", "state": "LOCK WAIT"},))
     assert look.threads == {
         (CLIENT, "idle"): 1, (CLIENT, "row_lock"): 1, (CLIENT, "metadata_lock"): 1, (CLIENT, "other"): 1,
     }  # fmt: skip
 
 
 def test_the_catalogs_name_classes_and_parts_that_there_are() -> None:
-    assert process_list.told_classes() <= set(default_classifier().catalog.classes)
+    assert process_list.known_classes() <= set(default_classifier().catalog.classes)
     parts = {"sessions", "metadata", "latches"}
     for one in read_yaml(catalog_path("owners.yaml"))["servers"]:
         assert one.keys() <= parts | {"flavour", "from", "below"}

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.common.errors import InnoscopeError
 from innoscope.common.samples import Sample
-from innoscope.diagnose.watch.events import first_finding
-from innoscope.diagnose.watch.loop import Blind, Settings, Stalled, Triggered, Watcher
+from innoscope.diagnose.watch.events import worst_finding
+from innoscope.diagnose.watch.loop import Settings, Stalled, Triggered, TriggerUnavailable, Watcher
 from innoscope.diagnose.watch.triggers import parse, shown
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Watching:
         there_are = self._recorders.all()
         for name, (recorder, watcher) in list(self._watchers.items()):
             if there_are.get(name) is not recorder:
-                self._tell(name, watcher.cut_short(time.time()))
+                self._tell(name, watcher.finish_early(time.time()))
                 del self._watchers[name]
                 if name not in there_are:
                     self.taken.pop(name, None)
@@ -95,7 +95,7 @@ class Watching:
         elif isinstance(event, Triggered):
             extra = {"server": server, "trigger": event.trigger.text, "value": shown(event.number)}
             _log.warning("a stall is gathered", extra=extra)
-        elif isinstance(event, Blind):
+        elif isinstance(event, TriggerUnavailable):
             extra = {"server": server, "trigger": event.trigger.text, "reason": event.words}
             _log.warning("a trigger cannot be told", extra=extra)
 
@@ -107,5 +107,5 @@ class Watching:
             return
         self.taken[server] += 1
         self.taken_at[server] = time.time()
-        extra = {"server": server, "file": str(path), "finding": first_finding(verdict)}
+        extra = {"server": server, "file": str(path), "finding": worst_finding(verdict)}
         _log.warning("incident file written", extra=extra)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from innoscope.daemon.protocol.client import SensorDown
 from innoscope.diagnose import process_list
-from innoscope.diagnose.evidence import Evidence, Missing, Snapshot, described
+from innoscope.diagnose.evidence import Evidence, MetricReadings, Missing, described
 from innoscope.diagnose.host import Host
-from innoscope.diagnose.incident.server_facts import Fetched, fetch, left_out
-from innoscope.diagnose.sql_queries import Asked, ask
+from innoscope.diagnose.incident.server_facts import ServerFacts, fetch, not_fetched
+from innoscope.diagnose.sql_queries import SqlAnswers, query_all
 from innoscope.sampling.snapshot_history import CLIENT
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ class Recorder:
         self._server, self._sensor, self._its_name = server, sensor, its_name
         self._span_s = span_s
         self._lock = threading.Lock()
-        self._snapshots: deque[Snapshot] = deque()
+        self._snapshots: deque[MetricReadings] = deque()
         self._missing: dict[str, Missing] = {}
-        self._fetched = Fetched()
+        self._fetched = ServerFacts()
         self._hosts = [(time.monotonic(), Host(target.pid))]
 
     def is_of(self, server: Server, its_name: str | None) -> bool:
@@ -68,56 +68,58 @@ class Recorder:
     def gathered(self, at: float, values: Mapping[str, Value], missing: Mapping[str, Missing]) -> None:
         """Take in one gathering, made at that Unix time; the same one a second time changes nothing."""
         with self._lock:
-            last = self._snapshots[-1] if self._snapshots else Snapshot(0.0, {})
+            last = self._snapshots[-1] if self._snapshots else MetricReadings(0.0, {})
             if at <= last.at:
                 return
             known = last.values  # most do not change: one number serves for all of them
             shared = {key: known[key] if known.get(key) == value else value for key, value in values.items()}
-            self._snapshots.append(Snapshot(at, shared))
+            self._snapshots.append(MetricReadings(at, shared))
             self._missing = dict(missing)
             while self._snapshots[0].at < at - self._span_s:
                 self._snapshots.popleft()
             if time.monotonic() - self._hosts[-1][0] > _HOST_S:
                 self._hosts = [self._hosts[-1], (time.monotonic(), Host(self.target.pid))]
 
-    def glance(self, begin: float, end: float) -> Evidence:
+    def without_sql(self, begin: float, end: float) -> Evidence:
         """Numbers and looks of that time, without stacks."""
         return self._evidence(begin, end, None, stacks=False)
 
-    def between(self, begin: float, end: float, asked: Asked | None = None) -> Evidence:
+    def between(self, begin: float, end: float, sql_answers: SqlAnswers | None = None) -> Evidence:
         """All of that time, with what the server answered, if it was asked."""
-        return self._evidence(begin, end, asked, stacks=True)
+        return self._evidence(begin, end, sql_answers, stacks=True)
 
     def begin(self) -> None:
         """A stall is being gathered. Owners of locks are in memory, which the agent may not read."""
-        self._fetched = left_out("unsupported", "SQL was left out, or the server ended before it was asked")
+        self._fetched = not_fetched(
+            "unsupported", "SQL was disabled, or the server ended before it was queried"
+        )
 
-    def end(self) -> Fetched:
+    def end(self) -> ServerFacts:
         """It is complete."""
         return self._fetched
 
-    def ask(self) -> Asked:
+    def query_locks(self) -> SqlAnswers:
         """What ``who`` asks, InnoDB's status and the variables."""
         lane = self._server.lane
         if lane is not None:
             self._fetched = fetch(lane.connect, self._waiting())
         return self.who()
 
-    def who(self) -> Asked:
+    def who(self) -> SqlAnswers:
         """Who holds what, as the server says; nothing that could wait for long."""
         lane = self._server.lane
         if lane is None:
-            return Asked()
-        return ask(self.target, partial(lane.connect, _SQL_TIMEOUT_S), self._waiting())
+            return SqlAnswers()
+        return query_all(self.target, partial(lane.connect, _SQL_TIMEOUT_S), self._waiting())
 
     def _waiting(self) -> int:
         """Threads that waited for row locks at the last look."""
         now = time.time()
-        looks = self.glance(now - _RECENT_S, now).looks
+        looks = self.without_sql(now - _RECENT_S, now).looks
         return looks[-1].threads.get((CLIENT, "row_lock"), 0) if looks else 0
 
-    def _evidence(self, begin: float, end: float, asked: Asked | None, *, stacks: bool) -> Evidence:
-        asked = asked or Asked()
+    def _evidence(self, begin: float, end: float, asked: SqlAnswers | None, *, stacks: bool) -> Evidence:
+        asked = asked or SqlAnswers()
         looks: tuple[Look, ...] = ()
         seen: tuple[Seen, ...] = ()
         blind: dict[str, Missing] = {}
@@ -134,7 +136,7 @@ class Recorder:
         if not looks and "waits" in missing:
             blind.setdefault("looks", missing["waits"])
         if "looks" in blind and asked.statements:
-            looks = (process_list.look(end, asked.statements, asked.answers.get("transactions", ())),)
+            looks = (process_list.summary(end, asked.statements, asked.answers.get("transactions", ())),)
         return Evidence(
             server=described(self.target),
             begun=begin,
