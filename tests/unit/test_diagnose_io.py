@@ -140,7 +140,7 @@ def test_how_long_a_recovery_can_last() -> None:
     found = first(
         evidence({("background", "recovery"): 1}, begun, begun | {"recovery_scanned_bytes": 11_000_000})
     )
-    assert "977 KB of redo a second; a full redo log takes 50 s" in found.evidence
+    assert "977 KB of redo per second; a full redo log takes 50 s" in found.evidence
 
 
 REPLICA = {"running": "Yes", "error": "0", "seconds": "31", "delay": "0", "connection": ""}
@@ -173,7 +173,7 @@ def test_an_applier_that_ended_with_an_error() -> None:
     ended = REPLICA | {"running": "No", "error": "1062", "seconds": ""}
     found = first(evidence({(APPLIER, "replication"): 1}, answers={"replication": (ended,)}))
     assert found.name == "replication_applier"
-    assert "the applier has ended with error 1,062" in found.evidence
+    assert "the applier stopped with error 1,062" in found.evidence
 
 
 def test_without_the_right_to_ask_the_process_list_tells() -> None:

@@ -17,12 +17,12 @@ OLD = {"connection": "2", "state": "RUNNING", "seconds": "13", "rows_locked": "0
 
 
 def test_deadlock_searches_are_weighed_by_the_waits_that_begin() -> None:
-    """The probe saw a few searches of 0.1 ms; 4,000 waits a second begin."""
+    """The probe saw a few searches of 0.1 ms; 4,000 waits begin per second."""
     begun, ended = WAITS
     before, after = begun | SEARCHES, ended | SEARCHES
     [first, second] = judge(evidence({"row_lock": 100, "on_cpu": 3}, before, after)).findings
     assert first.name == "deadlock_search"
-    assert "40 % of the time some thread searches: 4,000 waits a second begin" in first.evidence[0]
+    assert "40 % of the time some thread searches: 4,000 waits begin per second" in first.evidence[0]
     assert "each with a search of 100 µs" in first.evidence[0]
     assert (second.name, second.follows_from) == ("row_lock_convoy", "deadlock_search")
 
