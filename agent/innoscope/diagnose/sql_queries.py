@@ -31,7 +31,7 @@ _SESSION: Final = ("lock_wait_timeout = 1", "max_execution_time = 500", "max_sta
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question: the statement for each generation, and what its columns are called.
+    """One query: the statement for each generation of servers, and the names of its columns.
 
     Where a server decides which columns there are (SHOW …), its ``named`` maps those that are wanted to ours.
     """
@@ -42,7 +42,7 @@ class Question:
     crowd: int | None
 
     def asked_of(self, flavour: str, version: tuple[int, ...]) -> Mapping[str, Any] | None:
-        """The statement (``sql``) for that server, perhaps ``named``; None where there is none."""
+        """Return the statement (``sql``) for that server, with ``named`` if needed; None if it has none."""
         for one in self.servers:
             known = one["flavour"] == flavour and _number(one["from"]) <= version
             if known and ("below" not in one or version < _number(one["below"])):
@@ -56,7 +56,7 @@ def _number(text: str) -> tuple[int, ...]:
 
 @cache
 def default_questions() -> tuple[Question, ...]:
-    """Those of the installed catalog."""
+    """Return the queries of the installed catalog."""
     return load()
 
 

@@ -152,7 +152,7 @@ def _extent(known: Sequence[Generation]) -> str:
     first = min(one.since for one in known)
     ends = [one.below for one in known if one.below is not None]
     last = f", up to before {_dotted(max(ends))}" if len(ends) == len(known) else ""
-    return f"the catalog knows it from {_dotted(first)} on{last}; nobody has looked at this one"
+    return f"the catalog knows it from {_dotted(first)} on{last}; this version has not been verified"
 
 
 def _dotted(version: tuple[int, ...]) -> str:

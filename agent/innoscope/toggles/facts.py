@@ -32,8 +32,8 @@ class Facts:
     """Facts about the process that currently has the target's pid, and about this process.
 
     ``start_time`` is None when it has ended. ``stopped`` threads are in state T or t, ``tracer`` is the
-    process that traces one of them. ``phase`` (recovering, stopping) is as memory tells it, None where it
-    does not. ``memory_error`` says why /proc/PID/mem does not open for writing.
+    process that traces one of them. ``phase`` (recovering, stopping) is read from memory; None if it is
+    neither. ``memory_error`` is why /proc/PID/mem cannot be opened for writing.
     """
 
     start_time: int | None

@@ -96,7 +96,7 @@ def save(path: Path, capture: Capture) -> None:
 
 
 def _give_name(partial: Path, path: Path) -> None:
-    """As rename(2), but never over what is there: FileExistsError."""
+    """Rename a file without replacing an existing one. Raises FileExistsError."""
     try:
         os.link(partial, path, follow_symlinks=False)
     except FileExistsError:

@@ -61,7 +61,7 @@ class MemoryWriter:
         """Return the steps with the current values in memory.
 
         Raises NotOnThisServer for a variable that this build does not have, Refused for one that is not what
-        the catalog says, or whose value is none that the catalog expects there.
+        the catalog says, or whose value the catalog does not expect there.
         """
         self.learn([way])
         settings = [assignment.setting for assignment in way.assignments]
@@ -97,7 +97,7 @@ class MemoryWriter:
         except OSError as error:
             raise ChangeFailed(
                 f"{step.setting} was set to {step.new}, and cannot be read back: {error.strerror}",
-                remedy="look at it: innoscope toggle list",
+                remedy="check it: innoscope toggle list",
             ) from error
         finally:
             os.close(memory)
@@ -191,7 +191,7 @@ class MemoryWriter:
         return Refused(
             f"{step.setting} at {step.address:#x} of process {self._target.pid} cannot be written: "
             f"{error.strerror}",
-            remedy="nothing was written: innoscope doctor tells what this host forbids",
+            remedy="nothing was written: innoscope doctor shows what this host forbids",
         )
 
 

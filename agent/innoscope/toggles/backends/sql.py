@@ -110,15 +110,15 @@ class SqlWriter:
         statement = f"SET GLOBAL {_checked(step.setting)} = {_literal(step.new)}"
         with self._explaining(step.setting, statement), self._with_change_timeout() as connection:
             sql.ask(connection, statement)
-            told = [str(row[2]) for row in sql.ask(connection, "SHOW WARNINGS")]
+            warnings = [str(row[2]) for row in sql.ask(connection, "SHOW WARNINGS")]
         now = self.read(step)
         if not same(now, step.new):
-            said = f": {'; '.join(told)}" if told else ""
+            details = f": {'; '.join(warnings)}" if warnings else ""
             raise ChangeFailed(
-                f"the server made {step.setting} {now} instead of {step.new}{said}",
+                f"the server made {step.setting} {now} instead of {step.new}{details}",
                 remedy=f"innoscope toggle undo, or SET GLOBAL {step.setting} = {_literal(step.old or 0)}",
             )
-        self.warnings += [f"{step.setting}: {words}" for words in told]
+        self.warnings += [f"{step.setting}: {words}" for words in warnings]
 
     def _values(self, names: Sequence[str]) -> tuple[Raw, ...]:
         if not names:
@@ -185,7 +185,7 @@ class SqlWriter:
                 self.close()
                 raise ChangeFailed(
                     f"the server did not answer in time, or is gone: {statement}",
-                    remedy="innoscope stacks tells what it is doing",
+                    remedy="innoscope stacks shows what it is doing",
                 ) from error
             raise _refusal(code, str(words), what, self._user()) from error
 
