@@ -53,7 +53,7 @@ def test_the_last_finding_is_there_and_its_reasons_are_folded(browser: Browser, 
         first = page.locator(".findings > li").first
         first.wait_for()
         assert re.match(r"\d+ threads wait for row locks row_lock_convoy, \d\d of 100", first.inner_text())
-        assert "of the threads that have something to do" in first.inner_text()
+        assert "of the active threads" in first.inner_text()
         assert re.fullmatch(r"of the last minute · \d+ of \d+ checks", page.inner_text("#findings-about"))
         reason = first.get_by_text("They all want rows that another transaction")
         assert not reason.is_visible()

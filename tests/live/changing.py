@@ -10,7 +10,7 @@ import pymysql
 from innoscope.target.credentials import Account
 from innoscope.target.discover import find_one
 from innoscope.toggles import engine, status_file
-from innoscope.toggles.dependencies import Means
+from innoscope.toggles.dependencies import Dependencies
 from innoscope.toggles.journal import Journal
 
 if TYPE_CHECKING:
@@ -36,18 +36,18 @@ class Changer:
 
     def __init__(self, server: Server, folder: Path) -> None:
         self.target = find_one(server.pid)
-        self.means = Means(
+        self.deps = Dependencies(
             journal=Journal(folder / "state"),
             publish=lambda journal: status_file.publish(journal, folder / "toggles.json"),
         )
 
     def set(self, toggle: str, value: str, *, way: str | None = None) -> Entry:
         ways = None if way is None else [way]
-        plan = engine.plan(self.target, toggle, value, account=ROOT, ways=ways, means=self.means)
-        return engine.apply(self.target, plan, who="a test", account=ROOT, means=self.means)
+        plan = engine.plan(self.target, toggle, value, account=ROOT, ways=ways, deps=self.deps)
+        return engine.apply(self.target, plan, who="a test", account=ROOT, deps=self.deps)
 
     def undo(self, entry: Entry) -> Entry:
-        return engine.undo(self.target, entry.id, account=ROOT, who="a test", means=self.means)
+        return engine.undo(self.target, entry.id, account=ROOT, who="a test", deps=self.deps)
 
     @contextmanager
     def changed(self, toggle: str, value: str) -> Iterator[Entry]:
@@ -59,7 +59,7 @@ class Changer:
             self.undo(entry)
 
     def now(self, toggle: Toggle) -> str | None:
-        return engine.values(self.target, [toggle], ROOT, means=self.means).get(toggle.name)
+        return engine.values(self.target, [toggle], ROOT, deps=self.deps).get(toggle.name)
 
 
 def other_value(toggle: Toggle, now: str) -> str:

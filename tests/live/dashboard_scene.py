@@ -143,9 +143,9 @@ def opening(server: Server, clients: int) -> Iterator[None]:
 def _change(server: Server, folder: Path) -> None:
     """One setting, until in a quarter of an hour; nobody waits to undo it."""
     changer = Changer(server, folder)
-    means = replace(changer.means, expiry=SimpleNamespace(arm=lambda *_: None, disarm=lambda *_: None))
-    plan = engine.plan(changer.target, "io_capacity", "300", account=ROOT, means=means)
-    engine.apply(changer.target, plan, who="a test", seconds=900, account=ROOT, means=means)
+    deps = replace(changer.deps, expiry=SimpleNamespace(arm=lambda *_: None, disarm=lambda *_: None))
+    plan = engine.plan(changer.target, "io_capacity", "300", account=ROOT, deps=deps)
+    engine.apply(changer.target, plan, who="a test", seconds=900, account=ROOT, deps=deps)
 
 
 def _until_known(prometheus: Prometheus) -> None:

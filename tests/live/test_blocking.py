@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope.diagnose.blocking_chains import Blocker, blockers
-from innoscope.diagnose.collect import Gathering, Sources
+from innoscope.diagnose.collect import EvidenceCollector, Sources
 from innoscope.target.discover import find_one
 from servers import Server
 from workloads.crowd import Crowd
@@ -30,8 +30,8 @@ TELLING = ("mysql-5.5.9", "mysql-9.7", "mariadb-11.4.5")
 
 def seen(server: Server, *, sql: bool = True) -> Evidence:
     sources = Sources(sql=sql, probes=False, user="root")
-    with contextlib.closing(Gathering(find_one(server.pid), sources)) as gathering:
-        return gathering.run(SECONDS)
+    with contextlib.closing(EvidenceCollector(find_one(server.pid), sources)) as collector:
+        return collector.run(SECONDS)
 
 
 @pytest.fixture

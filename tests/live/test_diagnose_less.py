@@ -74,7 +74,7 @@ def test_without_sql_the_stacks_tell(tmp_path: Path) -> None:
     assert names(refused)[0] == "row_lock_convoy", refused
     assert "too_many_connections" in names(refused)
     [blocker] = refused["findings"][0]["blockers"]
-    assert blocker["words"] == "not known: too many connections", "InnoDB's transactions are asked over SQL"
+    assert blocker["words"] == "unknown: too many connections", "InnoDB's transactions are asked over SQL"
 
 
 @pytest.mark.parametrize(("load", "finding"), [(RowLock, "row_lock_convoy"), (MetadataLock, "metadata_lock")])

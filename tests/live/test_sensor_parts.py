@@ -110,7 +110,7 @@ def test_collectors_that_hang_throw_or_cannot_be_made(pretender: Pretender) -> N
     assert first < 1
     assert told["process"].success
     assert told["memory"].reason == "timeout: no answer within 0.35 s"
-    assert str(again["memory"].reason).startswith("timeout: still running since ")
+    assert str(again["memory"].reason).startswith("timeout: still running after ")
     assert told["probes"].reason == "error: LookupError: nobody expected this"
     assert str(told["unmakeable"].reason).startswith("rights: PermissionError")
     assert list(probes.values()) == [[{"probe": "p", "attached": True}]]

@@ -112,7 +112,7 @@ def threads(pid: int) -> tuple[Thread, ...]:
 
 def stand(pid: int) -> bool:
     """Whether threads stand still, 50 ms long."""
-    return stopped_threads.look(ProcFs(), pid).still > 0
+    return stopped_threads.thread_states(ProcFs(), pid).still > 0
 
 
 def well(pid: int) -> bool:

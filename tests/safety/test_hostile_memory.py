@@ -28,12 +28,12 @@ _REMEMBERED_S = 0.05
 #: What a process does, how many MiB of .bss it has, and what the reason says.
 PROCESSES: Final = {
     "long_maps": (40, "/proc/{pid}/maps exceeds 8388608 bytes, not read"),
-    "own_mappings": (40, "the number of its mappings exceeds 1024, not read"),
+    "own_mappings": (40, "the number of mappings exceeds 1024, not read"),
     "large_bss": (128, ".data and .bss exceeds 50331648 bytes, not read"),
     "names": (40, "the number of copies of one name exceeds 16, not read"),
     "slots": (40, "the number of pointers to one name exceeds 64, not read"),
     "plausible_rows": (40, "0.8 s of CPU time, not read"),
-    "one_row": (40, "nothing can be read from this server's memory"),
+    "one_row": (40, "cannot read metrics from this server's memory"),
 }
 
 

@@ -22,7 +22,7 @@ from innoscope.common.errors import NoRights
 from innoscope.common.versions import VersionRange
 from innoscope.target.discover import find_one
 from innoscope.toggles import catalog, engine, lock
-from innoscope.toggles.dependencies import Means
+from innoscope.toggles.dependencies import Dependencies
 from innoscope.toggles.journal import Journal
 from innoscope.toggles.journal_format import ServerId
 from innoscope.toggles.model import Assignment, Generation, NotOnThisServer, Refused, Setting, Way
@@ -132,12 +132,12 @@ def test_nothing_is_called_inside_a_server(each: Server) -> None:
     assert_refused(each, NotOnThisServer.exit_code, "a call inside a live server", "release_memory")
 
 
-def tampered(target: Target, toggle: Toggle, setting: Setting) -> Means:
+def tampered(target: Target, toggle: Toggle, setting: Setting) -> Dependencies:
     """A catalog that takes a toggle's variable for something else."""
     values = SWITCH if toggle.domain.words else None
     way = Way("memory", (Assignment(setting, values),))
     generation = Generation(target.flavour, VersionRange.parse("0+"), (way,))
-    return Means(toggles=lambda: {toggle.name: replace(toggle, generations=(generation,))})
+    return Dependencies(toggles=lambda: {toggle.name: replace(toggle, generations=(generation,))})
 
 
 @pytest.mark.parametrize(
@@ -162,9 +162,9 @@ def test_a_tampered_catalog(each: Server, toggle: str, value: str, setting: Sett
     if setting is DIRTY and each.name in ("mysql-5.5.9", "mysql-5.6.24"):
         setting, said = replace(setting, kind="float"), "unsigned long|ulong|uint64"  # an integer there
     target, before = find_one(each.pid), variables(each)
-    means = tampered(target, catalog.load()[toggle], setting)
+    deps = tampered(target, catalog.load()[toggle], setting)
     with pytest.raises(Refused, match=said) as refused:
-        engine.plan(target, toggle, value, account=ACCOUNT, means=means)
+        engine.plan(target, toggle, value, account=ACCOUNT, deps=deps)
 
     assert refused.value.remedy
     assert variables(each) == before

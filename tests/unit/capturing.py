@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from innoscope.common.samples import Histogram
-from innoscope.diagnose.evidence import Evidence, Missing, Snapshot, Statement
+from innoscope.diagnose.evidence import Evidence, MetricReadings, Missing, Statement
 from innoscope.diagnose.incident import codec
 from innoscope.diagnose.incident.model import Capture, Taken
 from innoscope.sampling.snapshot_history import CLIENT, ObservedStack, SnapshotSummary
@@ -33,7 +33,7 @@ def evidence(waits: dict[str, int], looks: int = 10, **values: Any) -> Evidence:
         SERVER,
         1000.0,
         1000.0 + looks,
-        snapshots=tuple(Snapshot(1000.0 + number, one) for number, one in enumerate(each)),
+        snapshots=tuple(MetricReadings(1000.0 + number, one) for number, one in enumerate(each)),
         looks=tuple(SnapshotSummary(1000.0 + number, counts) for number in range(looks)),
         seen=tuple(
             ObservedStack(CLIENT, wait, (*WAITING, wait), count * looks, (7,))

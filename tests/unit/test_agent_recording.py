@@ -80,7 +80,7 @@ def test_numbers_and_looks_of_a_time(recorders: Recorders, sensor: MadeSensor) -
     assert evidence.seen[0].functions == STACK
     assert evidence.server["pid"] == str(os.getpid())
     assert len(recorder.between(0, 2000).snapshots) == 61
-    assert recorder.glance(1090, 1094).seen == ()
+    assert recorder.without_sql(1090, 1094).seen == ()
     assert sensor.asked[0] == (NAME, True)
     assert judge(evidence).findings[0].name == "row_lock_convoy"
 

@@ -9,7 +9,7 @@ from innoscope.diagnose.blocking_chains import blockers
 from innoscope.diagnose.evidence import Evidence, Statement
 from innoscope.diagnose.graph import Graph
 from innoscope.memory.locks import futexes
-from innoscope.memory.locks.held import Held
+from innoscope.memory.locks.held import HeldLock
 from innoscope.sampling.model import Frame, Thread, Trust
 from innoscope.sampling.snapshot_history import CLIENT, ObservedStack
 
@@ -26,7 +26,7 @@ INSIDE = (
 WAITING = ("__lll_lock_wait", "pthread_mutex_lock", "open_table", "open_tables", "do_command")
 
 
-def held(owner: int | None, *waiters: int, **more: Any) -> Held:
+def held(owner: int | None, *waiters: int, **more: Any) -> HeldLock:
     settings: dict[str, Any] = {
         "kind": "mutex",
         "name": "LOCK_open",
@@ -36,10 +36,10 @@ def held(owner: int | None, *waiters: int, **more: Any) -> Held:
         "owners": 1,
     }
     settings |= {"address": 0x1000, "owner": owner, "waiters": waiters, "waiting": len(waiters)}
-    return Held(**(settings | more))
+    return HeldLock(**(settings | more))
 
 
-def evidence(*owners: Held, **more: Any) -> Evidence:
+def evidence(*owners: HeldLock, **more: Any) -> Evidence:
     return Evidence({"flavour": "mysql", "version": "5.5.9", "pid": "1"}, 0.0, 1.0, owners=owners, **more)
 
 

@@ -169,7 +169,7 @@ def test_the_sensor_chooses_nothing() -> None:
 
 
 def test_who_takes_a_chosen_server_s_place_is_not_chosen() -> None:
-    found = live._in_its_place(target(chosen=True), lambda *_: target(pid=5, chosen=True))
+    found = live._successor(target(chosen=True), lambda *_: target(pid=5, chosen=True))
     assert found is not None
     assert not found.chosen
 

@@ -10,7 +10,7 @@ import pytest
 
 from innoscope.cli.main import main
 from innoscope.diagnose.incident import files
-from innoscope.diagnose.incident.capture import captured
+from innoscope.diagnose.incident.capture import make_capture
 from innoscope.diagnose.incident.server_facts import fetch
 from unit.capturing import capture, evidence
 
@@ -30,9 +30,12 @@ def file(tmp_path: Path) -> Path:
 def test_the_findings_say_where_they_are_from(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", str(file)]) == 18
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"from {file}: seen 1970-01-01 00:16:40 UTC on db1, taken by root with innoscope 0.1.0"
-    assert lines[1] == "taken because of: threads_running >= 20 (31)"
-    assert lines[2] == f"holds 10 s before it: innoscope diff {file}"
+    assert (
+        lines[0]
+        == f"from {file}: observed 1970-01-01 00:16:40 UTC on db1, captured by root with innoscope 0.1.0"
+    )
+    assert lines[1] == "captured because of: threads_running >= 20 (31)"
+    assert lines[2] == f"includes 10 s before it: innoscope diff {file}"
     assert lines[3] == "without status: root lacks a privilege"
     assert "1.! 10 threads wait for row locks  [row_lock_convoy, 88]" in lines
 
@@ -45,7 +48,7 @@ def test_what_other_rules_said_is_told(tmp_path: Path, capsys: pytest.CaptureFix
     assert record["file"]["findings_then"] == ["spinning"]
     assert record["findings"][0]["name"] == "row_lock_convoy"
     main(["diagnose", str(path)])
-    assert "said then, by other rules: spinning" in capsys.readouterr().out
+    assert "findings at that time, by other rules: spinning" in capsys.readouterr().out
 
 
 def test_nothing_wrong_is_status_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +110,7 @@ def test_evidence_that_makes_no_sense_is_a_damaged_file(
     senseless = replace(evidence({"row_lock": 10}), server={})
     files.save(tmp_path / "a", capture(evidence=senseless))
     assert main(["diagnose", str(tmp_path / "a")]) == 9
-    assert "its evidence makes no sense" in capsys.readouterr().err
+    assert "invalid evidence" in capsys.readouterr().err
 
 
 def test_a_crowd_is_not_held_up_for_the_status() -> None:
@@ -140,8 +143,8 @@ def test_a_crowd_is_not_held_up_for_the_status() -> None:
     assert fetched.variables == {"max_connections": "151"}
     assert (
         fetched.missing["status"].words
-        == "not asked: it holds up all row locks, and 301 threads wait for one"
+        == "not queried: it blocks all row locks, and 301 threads wait for one"
     )
-    found, verdict = captured(evidence({"row_lock": 10}), fetched, trigger="x")
+    found, verdict = make_capture(evidence({"row_lock": 10}), fetched, trigger="x")
     assert found.status is None
     assert [one["name"] for one in found.verdict["findings"]] == [one.name for one in verdict.findings]

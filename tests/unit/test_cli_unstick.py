@@ -21,7 +21,7 @@ from innoscope.toggles import status_file, unstick
 from innoscope.toggles.journal import Journal
 from innoscope.toggles.model import Refused
 from innoscope.toggles.paths import boot_id
-from innoscope.toggles.stopped_threads import Standing, Tracer
+from innoscope.toggles.stopped_threads import ThreadStates, Tracer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 GREETING = b"\x4a\x00\x00\x00\x0a5.6.24\x00"
 TOO_MANY = b"\x17\x00\x00\x00\xff\x10\x04Too many connections"
 GDB = Tracer(12, 99, "gdb", "gdb -p 7", "root (ann)", 1000.0, stopped=False, started_server=False)
-FOUND = Standing(threads=125, stopped=3, traced=122, tracers=(GDB,), hidden=False)
+FOUND = ThreadStates(threads=125, stopped=3, traced=122, tracers=(GDB,), hidden=False)
 
 
 @pytest.fixture

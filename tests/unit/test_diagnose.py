@@ -13,7 +13,7 @@ from innoscope.common.errors import BadFile
 from innoscope.common.samples import Histogram
 from innoscope.common.schema import convert
 from innoscope.diagnose import facts
-from innoscope.diagnose.evidence import Evidence, Missing, Snapshot, Statement
+from innoscope.diagnose.evidence import Evidence, MetricReadings, Missing, Statement
 from innoscope.diagnose.rules import File, default_rules, metrics_read
 from innoscope.diagnose.signals import Signals
 from innoscope.diagnose.text import record, text
@@ -40,7 +40,7 @@ def evidence(
     counts = {(CLIENT, wait): count for wait, count in (threads or {}).items()}
     looks = tuple(SnapshotSummary(number, counts) for number in range(10)) if threads is not None else ()
     step = SECONDS / max(len(values) - 1, 1)
-    snapshots = tuple(Snapshot(number * step, one) for number, one in enumerate(values))
+    snapshots = tuple(MetricReadings(number * step, one) for number, one in enumerate(values))
     return Evidence(SERVER, 0.0, SECONDS, snapshots, looks, seen, **more)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from innoscope.diagnose.sql_queries import ask
+from innoscope.diagnose.sql_queries import query_all
 
 #: A replica of 5.6 says some forty columns; the message of its error holds a literal.
 SLAVE_STATUS = (
@@ -55,7 +55,7 @@ class Answering:
 def test_of_what_a_replica_says_only_the_wanted_columns_are_kept() -> None:
     connection = Answering()
     target: Any = SimpleNamespace(flavour="mysql", version=(5, 6, 24))
-    asked = ask(target, lambda: connection, 0)  # type: ignore[arg-type,return-value]
+    asked = query_all(target, lambda: connection, 0)  # type: ignore[arg-type,return-value]
     assert asked.answers["replication"] == ({"running": "No", "error": "1062", "seconds": "", "delay": "0"},)
     assert "secret" not in repr(asked.answers)
     assert connection.asked[-1] == "SHOW SLAVE STATUS", "last, because it may wait"

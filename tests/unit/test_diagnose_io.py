@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from innoscope.common.errors import BadFile
-from innoscope.diagnose.evidence import Evidence, Missing, OnFile, Snapshot, Statement
+from innoscope.diagnose.evidence import Evidence, MetricReadings, Missing, OnFile, Statement
 from innoscope.diagnose.host import Host
 from innoscope.diagnose.sql_queries import default_questions, load
 from innoscope.diagnose.verdict import Finding, Verdict, judge
@@ -26,7 +26,7 @@ def evidence(threads: dict[tuple[str, str], int], *values: dict[str, Any], **mor
     """Ten looks that each saw these threads, and snapshots evenly over the time."""
     looks = tuple(SnapshotSummary(number, threads) for number in range(10))
     step = SECONDS / max(len(values) - 1, 1)
-    snapshots = tuple(Snapshot(number * step, one) for number, one in enumerate(values))
+    snapshots = tuple(MetricReadings(number * step, one) for number, one in enumerate(values))
     return Evidence(SERVER, 0.0, SECONDS, snapshots, looks, **more)
 
 
@@ -80,7 +80,7 @@ def test_which_file_is_read() -> None:
     found = first(evidence(clients(page_read=4), read, {"buffer_pool_pages_read": 400}, files=files))
     assert found.name == "io_slow"
     assert "takes about 100 ms" in found.title
-    assert "at the files shop/t1.ibd 75 %, ibdata1 25 %" in found.evidence
+    assert "files: shop/t1.ibd 75 %, ibdata1 25 %" in found.evidence
 
 
 def test_the_toggle_that_was_left_on_is_named() -> None:
@@ -142,7 +142,7 @@ def test_how_long_a_recovery_can_last() -> None:
     found = first(
         evidence({("background", "recovery"): 1}, begun, begun | {"recovery_scanned_bytes": 11_000_000})
     )
-    assert "977 KB of redo a second; a full redo log takes 50 s" in found.evidence
+    assert "977 KB of redo per second; a full redo log takes 50 s" in found.evidence
 
 
 REPLICA = {"running": "Yes", "error": "0", "seconds": "31", "delay": "0", "connection": ""}
@@ -175,7 +175,7 @@ def test_an_applier_that_ended_with_an_error() -> None:
     ended = REPLICA | {"running": "No", "error": "1062", "seconds": ""}
     found = first(evidence({(APPLIER, "replication"): 1}, answers={"replication": (ended,)}))
     assert found.name == "replication_applier"
-    assert "the applier has ended with error 1,062" in found.evidence
+    assert "the applier stopped with error 1,062" in found.evidence
 
 
 def test_without_the_right_to_ask_the_process_list_tells() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from innoscope.common.samples import Sample
-from innoscope.diagnose.metric_readings import Readings
+from innoscope.diagnose.metric_readings import ReadingHistory
 from innoscope.diagnose.signals import Signals
 from innoscope.diagnose.unavailable import Unknown
 from innoscope.diagnose.verdict import judge
@@ -17,12 +17,12 @@ OLD = {"connection": "2", "state": "RUNNING", "seconds": "13", "rows_locked": "0
 
 
 def test_deadlock_searches_are_weighed_by_the_waits_that_begin() -> None:
-    """The probe saw a few searches of 0.1 ms; 4,000 waits a second begin."""
+    """The probe saw a few searches of 0.1 ms; 4,000 waits begin per second."""
     begun, ended = WAITS
     before, after = begun | SEARCHES, ended | SEARCHES
     [first, second] = judge(evidence({"row_lock": 100, "on_cpu": 3}, before, after)).findings
     assert first.name == "deadlock_search"
-    assert "40 % of the time some thread searches: 4,000 waits a second begin" in first.evidence[0]
+    assert "40 % of the time some thread searches: 4,000 waits begin per second" in first.evidence[0]
     assert "each with a search of 100 µs" in first.evidence[0]
     assert (second.name, second.follows_from) == ("row_lock_convoy", "deadlock_search")
 
@@ -86,7 +86,7 @@ class _Told:
 
 
 def test_an_exact_count_is_preferred_to_an_estimate() -> None:
-    readings = Readings((_Told("probes", 214_000.0), _Told("sql", 11_600.0)))
+    readings = ReadingHistory((_Told("probes", 214_000.0), _Told("sql", 11_600.0)))
     for _ in range(2):
         readings.read(5)
     snapshots, _ = readings.between(0, float("inf"))

@@ -25,7 +25,7 @@ from innoscope.daemon.protocol.messages import Reply, ServerReply
 from innoscope.metrics import registry
 from innoscope.metrics.collectors.own import SensorState, own
 from innoscope.metrics.counters import Life
-from innoscope.metrics.merge import Reading
+from innoscope.metrics.merge import ServerOutcomes
 from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.profile_history import Chunk, Stack
 from innoscope.target.proc import ProcFs
@@ -296,7 +296,7 @@ def test_ten_thousand_names_in_turn_leave_memory_flat() -> None:
         ended = target(pid=NO_PID, start_time=number, socket=f"/{number:05}")
         assert servers.register_from_sensor(f"pid {number:05}", ended) is not None
         outcome = Outcome("probes", True, 0.1, counted, None)
-        gatherer._merger.merge(Reading(f"pid {number:05}", Life(number, "boot"), (outcome,)))
+        gatherer._merger.merge(ServerOutcomes(f"pid {number:05}", Life(number, "boot"), (outcome,)))
         clock.now += 1
         if number % 20 == 19:
             gatherer.maintain()
@@ -305,7 +305,7 @@ def test_ten_thousand_names_in_turn_leave_memory_flat() -> None:
             ours = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/innoscope/*")])
             sizes.append(sum(one.size for one in ours.statistics("filename")))
     tracemalloc.stop()
-    assert len(list(servers)) == len(servers._own_names) == len(gatherer._merger._kept) <= 64
+    assert len(list(servers)) == len(servers._own_names) == len(gatherer._merger._servers) <= 64
     # The second thousand fills what remembers 1,024 names; from then on nothing may grow.
     assert sizes[-1] < sizes[1] * 1.01, sizes
 
@@ -313,4 +313,4 @@ def test_ten_thousand_names_in_turn_leave_memory_flat() -> None:
     gatherer.maintain()
     assert not list(servers)
     assert not servers._own_names
-    assert not gatherer._merger._kept
+    assert not gatherer._merger._servers

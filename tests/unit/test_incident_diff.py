@@ -85,7 +85,7 @@ def test_one_look_and_twenty_are_compared_by_their_means(tmp_path: Path) -> None
     assert not differences(tmp_path, evidence(waits, looks=1), evidence(waits, looks=20))
     grown = differences(tmp_path, evidence(CALM, looks=1), evidence(waits, looks=20))
     assert [one.wait for one in grown.waits] == ["row_lock", "idle"]
-    assert any("one look is one moment" in note for note in grown.notes)
+    assert any("a single snapshot is one moment" in note for note in grown.notes)
 
 
 def test_a_few_threads_of_one_look_are_no_difference(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_what_the_healthy_one_could_not_tell_is_not_called_new(tmp_path: Path) -
     blind = replace(evidence({}, 0), missing={"looks": Missing("denied", "no rights")})
     found = differences(tmp_path, blind, evidence(STALLED))
     assert [(one.name, one.change) for one in found.findings] == [("row_lock_convoy", "new?")]
-    assert any("has no looks" in note for note in found.notes)
+    assert any("has no snapshots" in note for note in found.notes)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,7 +226,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     files.save(tmp_path / "stall", capture(evidence=evidence(STALLED), before=evidence(CALM)))
 
     assert main(["diff", calm, calm]) == 0
-    assert "No difference worth telling." in capsys.readouterr().out
+    assert "No significant difference." in capsys.readouterr().out
     assert main(["diff", calm, stall, "--limit", "1"]) == 19
     out = capsys.readouterr().out
     assert "  new   11 threads wait for row locks  [row_lock_convoy]" in out
@@ -238,7 +238,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert record["version"] == diff_report.VERSION
     assert record["waits"][0] == {"clients": True, "wait": "row_lock", "a": 0.0, "b": 11.0, "functions": []}
     assert main(["diff", calm]) == BadFile.exit_code
-    assert "holds nothing of the time before" in capsys.readouterr().err
+    assert "has no evidence from before the stall" in capsys.readouterr().err
 
 
 def test_damaged_profiles_and_dumps_are_refused(tmp_path: Path) -> None:

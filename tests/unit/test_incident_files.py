@@ -56,15 +56,15 @@ def test_a_file_is_its_owners_whole_and_never_written_over(tmp_path: Path) -> No
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.name == "mysql-42-20231114T221320Z.innoscope"
-    with pytest.raises(CannotWrite, match="is there already"):
+    with pytest.raises(CannotWrite, match="it exists already"):
         files.save(path, capture(trigger="again"))
     assert files.load(path) == capture()
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "nowhere")
     for taken in (path, link):
-        with pytest.raises(CannotWrite, match="is there already"):
+        with pytest.raises(CannotWrite, match="it exists already"):
             files.check_free(taken)
-    with pytest.raises(CannotWrite, match="is there already"):
+    with pytest.raises(CannotWrite, match="it exists already"):
         files.save(link, capture())
     with pytest.raises(CannotWrite, match="no such folder"):
         files.check_free(tmp_path / "no" / "file")
@@ -84,7 +84,7 @@ def test_without_hard_links_it_is_not_written_over_either(
     path = tmp_path / "one"
     files.save(path, capture())
     assert files.load(path) == capture()
-    with pytest.raises(CannotWrite, match="is there already"):
+    with pytest.raises(CannotWrite, match="it exists already"):
         files.save(path, capture(trigger="again"))
     assert [path] == list(tmp_path.iterdir())
 
@@ -103,13 +103,13 @@ def test_what_a_terminal_obeys_does_not_get_in(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "cut off"),
-        (b"\x1f\x8b", "cut off"),
+        (b"", "truncated"),
+        (b"\x1f\x8b", "truncated"),
         (b"hello", "not an incident file"),
         (b"\x1f\x8bhello", "damaged"),
-        (packed({})[:-9], "cut off"),
-        (packed({}) + b"x", "something follows"),
-        (packed({}) + packed({}), "something follows"),
+        (packed({})[:-9], "truncated"),
+        (packed({}) + b"x", "data after the end"),
+        (packed({}) + packed({}), "data after the end"),
         (gzip.compress(b"[]"), "not an incident file"),
         (gzip.compress(b"\xff"), "not JSON"),
         (gzip.compress(b"[" * 100_000), "not JSON"),
@@ -182,7 +182,7 @@ def test_a_bomb_takes_little_memory(text: bytes, times: int, tmp_path: Path) -> 
     )
 
     assert done.returncode == BadFile.exit_code, done.stderr
-    assert "it holds more than" in done.stderr
+    assert "contains more than" in done.stderr
 
 
 def _limit() -> None:

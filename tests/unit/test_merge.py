@@ -9,7 +9,7 @@ import pytest
 from innoscope.common.samples import Histogram, Outcome, Sample
 from innoscope.metrics import families, registry
 from innoscope.metrics.counters import Life
-from innoscope.metrics.merge import Merger, Reading, Series, about, failure
+from innoscope.metrics.merge import Merger, Series, ServerOutcomes, about, failure
 
 LIFE = Life("a", "b")
 
@@ -19,7 +19,7 @@ def outcome(collector: str, *samples: Sample, reason: str | None = None) -> Outc
 
 
 def merged(*outcomes: Outcome, merger: Merger | None = None) -> dict[tuple[str, tuple[str, ...]], object]:
-    made = (merger or Merger(registry.default())).merge(Reading("main", LIFE, outcomes))
+    made = (merger or Merger(registry.default())).merge(ServerOutcomes("main", LIFE, outcomes))
     return {(one.metric.name, one.labels): one.value for one in made}
 
 

@@ -11,7 +11,7 @@ from innoscope.diagnose import process_list
 from innoscope.diagnose.evidence import Statement
 from innoscope.memory.layout import Member
 from innoscope.memory.locks import layout, metadata, sessions, srw, sync_array
-from innoscope.memory.locks.layout import Anatomy, Memory, Part
+from innoscope.memory.locks.layout import LockLayout, Part, ProcessMemory
 from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.model import Frame, Thread, Trust
 from innoscope.sampling.snapshot_history import CLIENT
@@ -19,7 +19,7 @@ from innoscope.sampling.snapshot_history import CLIENT
 TID = 0x2D0
 
 
-class Made(Memory):
+class Made(ProcessMemory):
     """A process with these bytes at these addresses."""
 
     def __init__(self) -> None:
@@ -44,11 +44,11 @@ class Made(Memory):
         return None if None in found else bytes(one for one in found if one is not None)
 
 
-def part(words: dict[str, Any], roots: dict[str, int], **offsets: int) -> Part:
+def part(options: dict[str, Any], roots: dict[str, int], **offsets: int) -> Part:
     members = {
         name: Member((offset,), 4 if name == "word" else 8, "unsigned") for name, offset in offsets.items()
     }
-    return Part(words, members, roots)
+    return Part(options, members, roots)
 
 
 THD = {"next": 8, "thread": 16, "connection": 24, "text": 32, "length": 40}
@@ -134,9 +134,9 @@ def _locked(memory: Made, *, ring: bool) -> list[sessions.Session]:
 def test_the_holder_of_a_metadata_lock(ring: bool) -> None:
     memory = Made()
     people = _locked(memory, ring=ring)
-    words = {"tickets": "ring" if ring else "linked", "namespaces": ["global", "schema", "table"]}
-    mdl = part(words, {}, first=0x200, next=0x20, **MDL)
-    [wait] = metadata.waits(memory, Anatomy(metadata=mdl, tickets=VTABLE), people)
+    options = {"tickets": "ring" if ring else "linked", "namespaces": ["global", "schema", "table"]}
+    mdl = part(options, {}, first=0x200, next=0x20, **MDL)
+    [wait] = metadata.waits(memory, LockLayout(metadata=mdl, tickets=VTABLE), people)
     assert (wait.waiter, wait.owners, wait.name) == (78, (77,), "the metadata lock of table d.t")
 
 
@@ -158,7 +158,7 @@ def test_the_writer_of_an_rw_lock_counts_while_it_is_locked(word: int, owners: t
     memory.put_bytes(0x4000, b"/build/storage/buf0buf.c\0" + bytes(200))
     members = part({"cells": "one"}, {"array": 0x100}, **LATCH)
     members = Part(
-        members.words, {**members.members, "cell_bytes": Member((0,), 32, "structure")}, members.roots
+        members.options, {**members.members, "cell_bytes": Member((0,), 32, "structure")}, members.roots
     )
     [wait] = sync_array.waits(memory, members, {77, 78})
     assert (wait.waiter, wait.kind, wait.owners) == (78, "InnoDB rw-lock", owners)
@@ -192,14 +192,14 @@ def test_the_process_list_as_wait_classes() -> None:
         said(3, "Query", "Waiting for table metadata lock"),
         said(4, "Query", "Sorting result"), said(5, "Daemon", "Waiting on empty queue"),
     )  # fmt: skip
-    look = process_list.look(7.0, statements, ({"connection": "2", "state": "LOCK WAIT"},))
+    look = process_list.summary(7.0, statements, ({"connection": "2", "state": "LOCK WAIT"},))
     assert look.threads == {
         (CLIENT, "idle"): 1, (CLIENT, "row_lock"): 1, (CLIENT, "metadata_lock"): 1, (CLIENT, "other"): 1,
     }  # fmt: skip
 
 
 def test_the_catalogs_name_classes_and_parts_that_there_are() -> None:
-    assert process_list.told_classes() <= set(default_classifier().catalog.classes)
+    assert process_list.known_classes() <= set(default_classifier().catalog.classes)
     for one in layout.servers():
         assert one.sessions is not None
         assert one.sessions.walk in sessions._WALKS

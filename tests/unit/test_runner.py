@@ -91,7 +91,7 @@ def test_one_that_still_hangs_is_not_started_again() -> None:
 
     assert entered == 1
     assert again.reason is not None
-    assert again.reason.startswith("timeout: still running since ")
+    assert again.reason.startswith("timeout: still running after ")
     assert again.seconds >= 0.01
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from innoscope.target.proc import ProcFs
 from innoscope.toggles import stopped_threads
-from innoscope.toggles.stopped_threads import Standing, Tracer
+from innoscope.toggles.stopped_threads import ThreadStates, Tracer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,20 +49,20 @@ def test_from_proc(tmp_path: Path) -> None:
             "voluntary_ctxt_switches:\t3\nnonvoluntary_ctxt_switches:\t4\n"
         )
 
-    found = stopped_threads.look(ProcFs(tmp_path), 41)
+    found = stopped_threads.thread_states(ProcFs(tmp_path), 41)
 
-    assert found == Standing(threads=3, stopped=1, traced=1, tracers=(), hidden=True)
+    assert found == ThreadStates(threads=3, stopped=1, traced=1, tracers=(), hidden=True)
     assert found.still == 2
     with pytest.raises(ProcessLookupError):
-        stopped_threads.look(ProcFs(tmp_path), 40)
+        stopped_threads.thread_states(ProcFs(tmp_path), 40)
 
 
 def test_in_words() -> None:
     gdb = Tracer(12, 99, "gdb", "gdb -p 7", "root (ann)", 1000.0, stopped=False, started_server=False)
 
-    assert str(Standing(125, 3, 122, (gdb,), hidden=False)) == (
+    assert str(ThreadStates(125, 3, 122, (gdb,), hidden=False)) == (
         "of 125 threads 3 stopped by a signal, 122 held by gdb (pid 12) of root (ann)"
     )
-    assert str(Standing(125, 0, 125, (), hidden=True)) == (
+    assert str(ThreadStates(125, 0, 125, (), hidden=True)) == (
         "of 125 threads 125 held by a debugger outside of this pid namespace"
     )

@@ -38,11 +38,11 @@ def world(memory_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worl
 
 def apply(world: World, value: str = "7", name: str = "spin", **more: Any) -> Entry:
     plan = world.plan(value, name=name)
-    return engine.apply(world.target, plan, who="ann", means=world.means, account=ACCOUNT, **more)
+    return engine.apply(world.target, plan, who="ann", deps=world.deps, account=ACCOUNT, **more)
 
 
 def undo(world: World, which: str | None = None, **more: Any) -> Entry:
-    return engine.undo(world.target, which, account=ACCOUNT, who="bob", means=world.means, **more)
+    return engine.undo(world.target, which, account=ACCOUNT, who="bob", deps=world.deps, **more)
 
 
 def outcomes(world: World) -> list[str]:
@@ -141,8 +141,8 @@ def test_a_change_is_undone(world: World) -> None:
 def test_history(world: World) -> None:
     apply(world)
 
-    assert [entry.toggle for entry in engine.history(means=world.means)] == ["spin"]
-    assert len(engine.history(world.target, means=world.means)) == 1
+    assert [entry.toggle for entry in engine.history(deps=world.deps)] == ["spin"]
+    assert len(engine.history(world.target, deps=world.deps)) == 1
 
 
 @pytest.mark.parametrize("changed", [{"tracer": 1}, {"listens": False}, {"start_time": None}])
@@ -150,7 +150,7 @@ def test_checks_are_made_again_when_it_is_done(world: World, changed: dict[str, 
     plan = world.plan()
     world.facts = changed
     with pytest.raises(Refused):
-        engine.apply(world.target, plan, who="ann", means=world.means)
+        engine.apply(world.target, plan, who="ann", deps=world.deps)
 
     assert (world.values, outcomes(world)) == (BEFORE, [])
 
@@ -159,7 +159,7 @@ def test_a_value_that_moved_since_the_plan_is_left_alone(world: World) -> None:
     plan = world.plan()
     world.set(delay=5)
     with pytest.raises(Refused, match=r"delay was 6 .* is 5 now"):
-        engine.apply(world.target, plan, who="ann", means=world.means)
+        engine.apply(world.target, plan, who="ann", deps=world.deps)
 
     assert world.values == BEFORE | {"delay": 5}
     assert outcomes(world) == ["not written"]
@@ -169,7 +169,7 @@ def test_one_change_at_a_time(world: World) -> None:
     plan = world.plan()
     server = ServerId.of(world.target, boot_id())
     with lock.held(world.journal.folder, server), pytest.raises(Refused, match=f"process {os.getpid()}"):
-        engine.apply(world.target, plan, who="ann", means=world.means)
+        engine.apply(world.target, plan, who="ann", deps=world.deps)
 
     assert (world.values, outcomes(world)) == (BEFORE, [])
 
@@ -237,7 +237,7 @@ def test_no_journal_no_change(world: World, broken: str) -> None:
     else:
         world.journal.path.write_bytes(b"?\n?\n")
     with pytest.raises(Refused, match="journal") as caught:
-        engine.apply(world.target, plan, who="ann", means=world.means)
+        engine.apply(world.target, plan, who="ann", deps=world.deps)
 
     assert caught.value.remedy
     assert [verdict.check for verdict in world.plan().refusals] == ["journal"]
@@ -266,7 +266,7 @@ def test_a_call_by_an_earlier_version_is_shown_and_cannot_be_undone(world: World
     )
     apply(world)
 
-    done, begun, _ = engine.history(world.target, means=world.means)
+    done, begun, _ = engine.history(world.target, deps=world.deps)
     assert history_row(done)[4:8] == ("release_memory", "malloc_trim(0)", "gdb", "done")
     assert (begun.outcome, begun.may_be_in_force) == ("intended", False)
     for which in ("a", "b"):
@@ -326,15 +326,15 @@ def test_undo_never_touches_another_process(world: World) -> None:
     with subprocess.Popen(["sleep", "600"]) as successor:
         other = type(world)(world.folder, successor)
         with pytest.raises(Refused, match=f"made in server {world.process.pid}") as caught:
-            engine.undo(other.target, entry.id, account=ACCOUNT, who="bob", means=world.means)
+            engine.undo(other.target, entry.id, account=ACCOUNT, who="bob", deps=world.deps)
         assert entry.id in str(caught.value.remedy)
         world.process.kill()
         world.process.wait()
         for target in (other.target, None):
             with pytest.raises(Overtaken, match="has ended"):
-                engine.undo(target, entry.id, account=ACCOUNT, who="bob", means=world.means)
+                engine.undo(target, entry.id, account=ACCOUNT, who="bob", deps=world.deps)
             with pytest.raises(Refused, match="no change in force"):
-                engine.undo(target, None, account=ACCOUNT, who="bob", means=world.means)
+                engine.undo(target, None, account=ACCOUNT, who="bob", deps=world.deps)
         successor.kill()
     assert world.values == AFTER
 

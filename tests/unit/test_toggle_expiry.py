@@ -15,7 +15,7 @@ import pytest
 
 from innoscope.target.credentials import Account
 from innoscope.toggles import engine, expiry, lock
-from innoscope.toggles.expiry_main import Watch
+from innoscope.toggles.expiry_main import PendingUndo
 from innoscope.toggles.journal_format import ServerId
 from innoscope.toggles.model import Refused
 from innoscope.toggles.paths import boot_id
@@ -46,12 +46,12 @@ def until(condition: Callable[[], object]) -> None:
 
 def made(world: World, seconds: float = 60.0) -> Entry:
     plan = world.plan()
-    return engine.apply(world.target, plan, who="ann", seconds=seconds, means=world.means, account=ACCOUNT)
+    return engine.apply(world.target, plan, who="ann", seconds=seconds, deps=world.deps, account=ACCOUNT)
 
 
-def watch(world: World, ident: str, maker: int | None = None) -> Watch:
+def watch(world: World, ident: str, maker: int | None = None) -> PendingUndo:
     life = (world.target.pid, world.target.start_time, boot_id())
-    return Watch(ident, world.means, life, maker or os.getpid())
+    return PendingUndo(ident, world.deps, life, maker or os.getpid())
 
 
 def test_it_is_undone_at_the_end_of_its_time(world: World) -> None:
@@ -140,16 +140,16 @@ def no_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_systemd")
 def test_a_helper_of_its_own_session_ends_when_it_is_undone_by_hand(world: World) -> None:
     plan = world.plan()
-    means = world.means
-    means = type(means)(means.journal, means.toggles, means.writer, means.facts, expiry, means.publish)
-    change = engine.apply(world.target, plan, who="ann", seconds=600, means=means, account=ACCOUNT)
+    deps = world.deps
+    deps = type(deps)(deps.journal, deps.toggles, deps.writer, deps.facts, expiry, deps.publish)
+    change = engine.apply(world.target, plan, who="ann", seconds=600, deps=deps, account=ACCOUNT)
     (helper,) = _helpers(change.id)
     stat = Path(f"/proc/{helper}/stat").read_text().rpartition(")")[2].split()
     assert int(stat[3]) != os.getsid(0), "it would end with our terminal"
     assert int(stat[1]) != os.getpid(), "it would become a zombie of ours"
     files = [Path(f"/proc/{helper}/fd/{number}") for number in range(3)]
     until(lambda: {str(file.readlink()) for file in files} == {os.devnull})
-    engine.undo(None, change.id, account=ACCOUNT, who="bob", means=means)
+    engine.undo(None, change.id, account=ACCOUNT, who="bob", deps=deps)
 
     until(lambda: not _helpers(change.id))
 
@@ -225,7 +225,7 @@ def test_a_killed_maker_leaves_a_change_that_is_looked_at(world: World) -> None:
     child = os.fork()
     if child == 0:
         engine.apply(
-            world.target, plan, who="ann", seconds=60, means=world.means,
+            world.target, plan, who="ann", seconds=60, deps=world.deps,
             fault=lambda name: os.kill(os.getpid(), signal.SIGKILL) if name == "written-0" else None,
         )  # fmt: skip
         os._exit(0)

@@ -29,11 +29,11 @@ def world(memory_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worl
 
 def apply(world: World, value: str = "7", name: str = "spin", **more: Any) -> Entry:
     plan = world.plan(value, name=name)
-    return engine.apply(world.target, plan, who="ann", means=world.means, account=ACCOUNT, **more)
+    return engine.apply(world.target, plan, who="ann", deps=world.deps, account=ACCOUNT, **more)
 
 
 def undo(world: World, which: str | None = None, **more: Any) -> Entry:
-    return engine.undo(world.target, which, account=ACCOUNT, who="bob", means=world.means, **more)
+    return engine.undo(world.target, which, account=ACCOUNT, who="bob", deps=world.deps, **more)
 
 
 def outcomes(world: World) -> list[str]:

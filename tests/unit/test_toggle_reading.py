@@ -60,8 +60,8 @@ def values(world: World, *toggles: Toggle) -> tuple[dict[str, str], list[str]]:
     def writer(kind: str, _target: Target, _account: object) -> Noted:
         return Noted(kind, world, notes)
 
-    means = replace(world.means, writer=writer)
-    return engine.values(world.target, toggles, ACCOUNT, means=means), notes
+    deps = replace(world.deps, writer=writer)
+    return engine.values(world.target, toggles, ACCOUNT, deps=deps), notes
 
 
 def test_one_connection_and_no_memory_where_sql_tells_all(world: World) -> None:

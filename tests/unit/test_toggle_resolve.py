@@ -137,8 +137,8 @@ class Memory:
     ("address", "size", "kind", "words"),
     [
         (0x1000, 8, "unsigned", "writable"), (0x3000, 1, "unsigned", "writable"),
-        (0x2004, 8, "unsigned", "aligned"), (0x2000, 16, "unsigned", "no unsigned number"),
-        (0x2000, 0, "unsigned", "no unsigned number"), (0x2000, 1, "float", "no float number"),
+        (0x2004, 8, "unsigned", "aligned"), (0x2000, 16, "unsigned", "no size of type unsigned"),
+        (0x2000, 0, "unsigned", "no size of type unsigned"), (0x2000, 1, "float", "no size of type float"),
     ],
 )  # fmt: skip
 def test_places_that_nothing_may_be_written_to(address: int, size: int, kind: str, words: str) -> None:

@@ -18,7 +18,7 @@ from innoscope.metrics import registry
 from innoscope.metrics.collectors import toggles
 from innoscope.metrics.collectors.toggles import TogglesFile
 from innoscope.metrics.counters import Life
-from innoscope.metrics.merge import Merger, Reading
+from innoscope.metrics.merge import Merger, ServerOutcomes
 from innoscope.target.proc import ProcFs
 from innoscope.toggles import status_file
 from innoscope.toggles.journal import Journal
@@ -88,7 +88,7 @@ def test_every_sample_is_declared(path: Path) -> None:
     merger = Merger(registry.default())
     outcome = told(path)
 
-    assert len(merger.merge(Reading("3306", Life(1, 1), (outcome,)))) == len(outcome.samples)
+    assert len(merger.merge(ServerOutcomes("3306", Life(1, 1), (outcome,)))) == len(outcome.samples)
 
 
 def test_other_servers_were_not_changed(path: Path) -> None:
@@ -148,7 +148,7 @@ def test_what_is_not_as_it_should_be_is_an_error(path: Path, change: Any) -> Non
 
 def test_other_things_in_its_place(path: Path) -> None:
     path.chmod(0o666)
-    assert "everybody may write" in told(path).reason
+    assert "world-writable" in told(path).reason
     path.write_bytes(b"[" * 300_000)
     path.chmod(0o644)
     assert "too large" in told(path).reason
@@ -156,7 +156,7 @@ def test_other_things_in_its_place(path: Path) -> None:
     assert "not JSON" in told(path).reason
     path.unlink()
     os.mkfifo(path)
-    assert "not a file" in told(path).reason
+    assert "not a regular file" in told(path).reason
 
 
 def test_mutated_files_never_raise(path: Path) -> None:

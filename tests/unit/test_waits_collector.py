@@ -86,9 +86,7 @@ def test_counts_sums_trust_and_profiles(workers: Workers) -> None:
     clock, profiles = Clock(), ProfileHistory()
     look = dump(thread(1), thread(2), thread(3, ROW_LOCK, "row_lock", Trust.TORN))
     eyes = Eyes(look, stepped=True)
-    waits = WaitsCollector(
-        target(), profiles, workers=workers, eyes=eyes, clock=clock, interval_s=INTERVAL_S
-    )
+    waits = WaitsCollector(target(), profiles, workers=workers, eyes=eyes, clock=clock, interval_s=INTERVAL_S)
     try:
         with pytest.raises(CollectorFailed, match="first look"):
             waits.collect()

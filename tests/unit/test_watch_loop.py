@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope.diagnose.evidence import Evidence, Missing
-from innoscope.diagnose.incident.server_facts import Fetched
-from innoscope.diagnose.sql_queries import Asked
-from innoscope.diagnose.watch.loop import Blind, Settings, Stalled, Triggered, Watcher
+from innoscope.diagnose.incident.server_facts import ServerFacts
+from innoscope.diagnose.sql_queries import SqlAnswers
+from innoscope.diagnose.watch.loop import Settings, Stalled, Triggered, TriggerUnavailable, Watcher
 from innoscope.diagnose.watch.triggers import parse
 from innoscope.sampling.snapshot_history import CLIENT, SnapshotSummary
 
@@ -30,10 +30,10 @@ class Recorder:
     blind: Missing | None = None
     done: list[str] = field(default_factory=list)
 
-    def glance(self, begin: float, end: float) -> Evidence:
+    def without_sql(self, begin: float, end: float) -> Evidence:
         return self.between(begin, end)
 
-    def between(self, begin: float, end: float, asked: Asked | None = None) -> Evidence:
+    def between(self, begin: float, end: float, sql_answers: SqlAnswers | None = None) -> Evidence:
         if self.blind is not None:
             return Evidence({}, begin, end, missing={"looks": self.blind})
         looks = tuple(
@@ -41,21 +41,21 @@ class Recorder:
             for at in range(1000)
             if begin <= at <= end
         )
-        answers = asked.answers if asked is not None else {}
+        answers = sql_answers.answers if sql_answers is not None else {}
         return Evidence({"flavour": "mysql", "pid": "7"}, begin, end, looks=looks, answers=answers)
 
     def begin(self) -> None:
         self.done.append("begin")
 
-    def ask(self) -> Asked:
+    def query_locks(self) -> SqlAnswers:
         self.done.append("ask")
-        asked = Asked()
+        asked = SqlAnswers()
         asked.answers["transactions"] = ({"state": "RUNNING"},)
         return asked
 
-    def end(self) -> Fetched:
+    def end(self) -> ServerFacts:
         self.done.append("end")
-        return Fetched(status="all is told")
+        return ServerFacts(status="all is told")
 
 
 def events(watcher: Watcher, begin: int, end: int) -> list[tuple[int, Event]]:
@@ -104,18 +104,19 @@ def test_a_rule_that_cannot_be_told_is_said_once(seen: Missing | None) -> None:
     recorder = Recorder(lambda at: True, Missing("rights", "not root"))
     one = watcher(recorder)
     found = events(one, 0, 60)
-    assert [type(event) for _, event in found] == [Blind]
+    assert [type(event) for _, event in found] == [TriggerUnavailable]
     assert found[0][0] > 10
     recorder.blind = seen and Missing("gone", "another reason")
-    assert [type(event) for _, event in events(one, 60, 80)] == ([Blind] if seen else [Triggered, Stalled])
+    expected = [TriggerUnavailable] if seen else [Triggered, Stalled]
+    assert [type(event) for _, event in events(one, 60, 80)] == expected
 
 
 def test_what_there_is_of_a_stall_is_kept_when_the_server_ends() -> None:
     one = watcher(Recorder(lambda at: True))
-    assert one.cut_short(100.0) is None
+    assert one.finish_early(100.0) is None
     events(one, 100, 106)
     assert one.capturing
-    stalled = one.cut_short(106.0)
+    stalled = one.finish_early(106.0)
     assert stalled is not None
     assert stalled.evidence.ended == 106
     assert not one.capturing

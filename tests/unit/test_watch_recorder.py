@@ -16,8 +16,8 @@ from innoscope.daemon.protocol.profiles import decode_looks, encode_looks
 from innoscope.diagnose.evidence import Evidence
 from innoscope.diagnose.incident.files import load
 from innoscope.diagnose.incident.model import Capture, Taken
-from innoscope.diagnose.metric_readings import Readings
-from innoscope.diagnose.watch.folder import Bounds, Shelf
+from innoscope.diagnose.metric_readings import ReadingHistory
+from innoscope.diagnose.watch.folder import Bounds, IncidentFolder
 from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.profile_history import Stack
 from innoscope.sampling.snapshot_history import CLIENT, ObservedStack, SnapshotHistory, SnapshotSummary
@@ -128,7 +128,7 @@ class Counting:
 def test_readings_are_forgotten_when_they_are_old(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("innoscope.diagnose.metric_readings.time.time", lambda: now)
-    readings = Readings([Counting()], 60)
+    readings = ReadingHistory([Counting()], 60)
     for _ in range(100):
         readings.read(5)
         now += 1
@@ -146,27 +146,27 @@ def capture(pid: int, at: float = 1_700_000_000) -> Capture:
 
 def test_the_oldest_of_our_files_go_and_nobody_elses(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
-    shelf = Shelf(folder, Bounds(files=2))
-    shelf.prepare()
+    incidents = IncidentFolder(folder, Bounds(files=2))
+    incidents.prepare()
     assert folder.stat().st_mode & 0o777 == 0o700
     others = [folder / "mysql-7-20261122T014500Z.innoscope", folder / "stall-notes.txt"]
     for path in others:
         path.write_text("mine")
     (folder / "stall-mysql-1-20200101T000000Z.innoscope").symlink_to(others[0])
     for pid in range(10, 14):
-        path = shelf.put(capture(pid))
+        path = incidents.save(capture(pid))
         os.utime(path, (pid, pid))
-    assert [kept.name.split("-")[2] for kept in shelf.kept()] == ["13", "12"]
+    assert [kept.name.split("-")[2] for kept in incidents.incidents()] == ["13", "12"]
     assert all(path.read_text() == "mine" for path in others)
     assert (folder / "stall-mysql-1-20200101T000000Z.innoscope").is_symlink()
     assert load(path).evidence.server["pid"] == "13"
 
 
 def test_bytes_are_bounded_and_the_newest_is_kept_anyhow(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path, Bounds(files=9, bytes=1))
+    incidents = IncidentFolder(tmp_path, Bounds(files=9, bytes=1))
     for pid in (1, 2):
-        path = shelf.put(capture(pid))
-        assert [kept.name for kept in shelf.kept()] == [path.name]
+        path = incidents.save(capture(pid))
+        assert [kept.name for kept in incidents.incidents()] == [path.name]
 
 
 def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
@@ -174,12 +174,12 @@ def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
     mine = tmp_path / ".stall-other.part"
     for path in (left, mine):
         path.touch()
-    Shelf(tmp_path, Bounds()).prepare()
+    IncidentFolder(tmp_path, Bounds()).prepare()
     assert list(tmp_path.iterdir()) == [mine]
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CannotWrite):
-        Shelf(tmp_path / "file" / "kept", Bounds()).prepare()
-    assert Shelf(tmp_path / "nowhere", Bounds()).kept() == []
+        IncidentFolder(tmp_path / "file" / "kept", Bounds()).prepare()
+    assert IncidentFolder(tmp_path / "nowhere", Bounds()).incidents() == []

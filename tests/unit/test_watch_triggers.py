@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from innoscope.diagnose.evidence import Evidence, Snapshot
+from innoscope.diagnose.evidence import Evidence, MetricReadings
 from innoscope.diagnose.signals import Signals
 from innoscope.diagnose.unavailable import Unknown
 from innoscope.diagnose.watch.triggers import (
@@ -27,7 +27,7 @@ from innoscope.sampling.snapshot_history import CLIENT, SnapshotSummary
 def evidence(threads: dict[str, int] | None = None, *values: dict[str, Any]) -> Evidence:
     counts = {(CLIENT, wait): count for wait, count in (threads or {}).items()}
     looks = tuple(SnapshotSummary(float(at), counts) for at in range(3)) if threads is not None else ()
-    snapshots = tuple(Snapshot(float(at), one) for at, one in enumerate(values))
+    snapshots = tuple(MetricReadings(float(at), one) for at, one in enumerate(values))
     return Evidence({}, 0.0, 2.0, snapshots, looks)
 
 
@@ -66,15 +66,15 @@ def test_comparing(compare: str, holds: tuple[int, ...]) -> None:
         ("last.checkpoint_age_bites>5", "did you mean last.checkpoint_age_bytes?"),
         ("fact.statement_rates>5", "did you mean fact.statement_rate?"),
         ("finding:flushing_strom", "did you mean finding:flushing_storm?"),
-        ("threads_running", "a name, one of > >= < <=, a number"),
-        ("threads_running>lots", "a name, one of > >= < <=, a number"),
-        ("threads_running>5parsecs", "'parsecs' is no unit"),
-        ("threads_running>1.2.3", "is no number"),
-        ("threads_running=>5", "a name, one of > >= < <=, a number"),
-        ("hunch>5", "there are threads_running, threads_connected, "),
+        ("threads_running", "expected a name, one of > >= < <=, and a number"),
+        ("threads_running>lots", "expected a name, one of > >= < <=, and a number"),
+        ("threads_running>5parsecs", "unknown unit 'parsecs'"),
+        ("threads_running>1.2.3", "is not a number"),
+        ("threads_running=>5", "expected a name, one of > >= < <=, and a number"),
+        ("hunch>5", "known names: threads_running, threads_connected, "),
         ("hunch>5", "--list"),
-        ("", "a name, one of > >= < <=, a number"),
-        (">" * 2000, "a name, one of > >= < <=, a number"),
+        ("", "expected a name, one of > >= < <=, and a number"),
+        (">" * 2000, "expected a name, one of > >= < <=, and a number"),
     ],
 )
 def test_a_wrong_rule_says_what_would_be_right(text: str, said: str) -> None:

@@ -18,7 +18,7 @@ from innoscope.target.credentials import Account
 from innoscope.target.discover import identify
 from innoscope.target.proc import ProcFs
 from innoscope.toggles import catalog, status_file
-from innoscope.toggles.dependencies import Means
+from innoscope.toggles.dependencies import Dependencies
 from innoscope.toggles.engine import plan
 from innoscope.toggles.facts import Facts
 from innoscope.toggles.journal import Journal
@@ -84,8 +84,8 @@ class World:
         return Journal(self.folder / "state")
 
     @property
-    def means(self) -> Means:
-        return Means(
+    def deps(self) -> Dependencies:
+        return Dependencies(
             journal=self.journal,
             toggles=lambda: self.toggles,
             writer=lambda kind, *_: FileWriter(kind, self),
@@ -113,7 +113,7 @@ class World:
         (self.folder / "server.json").write_text(json.dumps(self.values | values))
 
     def plan(self, value: str = "7", *, name: str = "spin", ways: Sequence[str] | None = None) -> Plan:
-        return plan(self.target, name, value, account=ACCOUNT, ways=ways, means=self.means)
+        return plan(self.target, name, value, account=ACCOUNT, ways=ways, deps=self.deps)
 
 
 class FileWriter:

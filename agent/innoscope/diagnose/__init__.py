@@ -1,1 +1,1 @@
-"""From a stall to its cause: evidence is gathered for some seconds, and findings are ranked by rules."""
+"""Find the cause of a stall: collect evidence for some seconds, and rank findings by rules."""

@@ -1,7 +1,7 @@
-"""Who holds what the others wait for: from the lock itself, the server's own words, else from the stacks.
+"""Find the lock owners that other threads wait for: from the lock in memory, from SQL, or from the stacks.
 
-By stacks it is done as by eye: the waiting ones share the functions through which they came to the lock; who
-is inside one of those functions and does not wait for it is the one that holds it.
+The stacks are compared as a person would do it. Waiting threads share the functions through which they
+reached the lock. A thread that is inside one of these functions and does not wait is the owner.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from innoscope.diagnose.evidence import Evidence, Statement
     from innoscope.sampling.snapshot_history import ObservedStack
 
-#: Wait classes of threads that are at work inside a section, not at its door.
+#: Wait classes of threads that are not working inside a critical section.
 _NOT_INSIDE: Final = frozenset(
     {"idle", "background_idle", "user_sleep", "mutex_wait", "spin", "opening_tables"}
 )
 
 
 def row_lock(evidence: Evidence) -> list[Blocker]:
-    """Those whom the server says others wait for; else transactions with rows, older than those that wait."""
+    """Return the blockers known from SQL, else transactions with row locks older than the waiters."""
     transactions = facts.rows(evidence, "transactions")
     if known := blocking_chains.blockers(evidence, "row_lock"):
         return [_with_transaction(blocker, transactions) for blocker in known]
@@ -56,14 +56,14 @@ def _transaction(row: Mapping[str, str], evidence: Evidence) -> Blocker:
     seconds, rows = facts.number(row, "seconds"), f"{facts.number(row, 'rows_locked'):,.0f} rows locked"
     if seconds < 1:
         return Blocker(
-            f"one after the other, just then {_who(row, evidence)}: {rows}", _stack_of(row, evidence)
+            f"several in turn, at that moment {_who(row, evidence)}: {rows}", _stack_of(row, evidence)
         )
     open_for = f"its transaction is open for {seconds:,.0f} s"
     return Blocker(f"{_who(row, evidence)}: {open_for}, {rows}", _stack_of(row, evidence))
 
 
 def metadata_lock(evidence: Evidence) -> list[Blocker]:
-    """Who was granted a lock on a table that others wait for; else whose transaction is open the longest."""
+    """Return the holders of the tables' locks that others wait for, else the oldest open transactions."""
     if known := blocking_chains.blockers(evidence, "metadata_lock"):
         return known
     try:
@@ -84,7 +84,7 @@ def metadata_lock(evidence: Evidence) -> list[Blocker]:
 
 
 def oldest_transaction(evidence: Evidence) -> list[Blocker]:
-    """The transaction that is open the longest."""
+    """Return the oldest transaction."""
     oldest = max(
         facts.rows(evidence, "transactions"), key=lambda row: facts.number(row, "seconds"), default=None
     )
@@ -92,24 +92,25 @@ def oldest_transaction(evidence: Evidence) -> list[Blocker]:
 
 
 def runner(evidence: Evidence) -> list[Blocker]:
-    """The client's thread that is on a CPU all the time."""
+    """Return the client's thread that is on a CPU all the time."""
     tid, _ = facts.longest_runner(evidence)
     if tid is None:
         return []
-    said = next((one for one in evidence.statements if one.tid == tid), None)
+    statement_ = next((one for one in evidence.statements if one.tid == tid), None)
     words = f"thread {tid}"
-    if said is not None:
-        words += f", connection {said.connection}{_account(said)}, for {said.seconds:,} s: {said.text}"
+    if statement_ is not None:
+        words += f", connection {statement_.connection}{_account(statement_)}"
+        words += f", for {statement_.seconds:,} s: {statement_.text}"
     return [Blocker(words, next((seen.functions for seen in evidence.seen if tid in seen.tids), ()))]
 
 
 def _open_transactions(evidence: Evidence) -> list[Blocker]:
-    """Where locks are not told: candidates, said to be no more."""
+    """Return candidates, marked as such, if the server does not show metadata locks."""
     transactions = sorted(facts.rows(evidence, "transactions"), key=lambda row: -facts.number(row, "seconds"))
     return [
         Blocker(
             f"perhaps {_who(row, evidence)}: its transaction is open for"
-            f" {facts.number(row, 'seconds'):,.0f} s (this server does not tell who holds metadata locks)",
+            f" {facts.number(row, 'seconds'):,.0f} s (this server does not show who holds metadata locks)",
             _stack_of(row, evidence),
         )
         for row in transactions[:2]
@@ -121,37 +122,37 @@ def _table(row: Mapping[str, str]) -> str:
 
 
 def _who(row: Mapping[str, str], evidence: Evidence) -> str:
-    """``connection 42, app@web1, idle in its transaction for 31 s`` or with what it runs."""
-    said = statement(evidence, row["connection"])
-    if said is None:
+    """Return ``connection 42, app@web1, idle in its transaction for 31 s``, or with its statement."""
+    statement_ = statement(evidence, row["connection"])
+    if statement_ is None:
         return f"connection {row['connection']}"
     doing = (
-        f"idle in its transaction for {said.seconds:,} s"
-        if said.command == "Sleep"
-        else f"{said.state or said.command}: {said.text or 'no statement'}"
+        f"idle in its transaction for {statement_.seconds:,} s"
+        if statement_.command == "Sleep"
+        else f"{statement_.state or statement_.command}: {statement_.text or 'no statement'}"
     )
-    return f"connection {said.connection}{_account(said)}, {doing}"
+    return f"connection {statement_.connection}{_account(statement_)}, {doing}"
 
 
-def _account(said: Statement) -> str:
-    """Out of a server's memory comes the statement only."""
-    return f", {said.user}@{said.host}" if said.user else ""
+def _account(statement_: Statement) -> str:
+    """Return the user and host; "" if the statement was read from memory, which does not have them."""
+    return f", {statement_.user}@{statement_.host}" if statement_.user else ""
 
 
 def statement(evidence: Evidence, connection: str) -> Statement | None:
-    """What the server said of that connection."""
+    """Return the statement of that connection, or None."""
     return next((one for one in evidence.statements if str(one.connection) == str(connection)), None)
 
 
 def _stack_of(row: Mapping[str, str], evidence: Evidence) -> tuple[str, ...]:
-    said = statement(evidence, row["connection"])
-    if said is None or said.tid is None:
+    statement_ = statement(evidence, row["connection"])
+    if statement_ is None or statement_.tid is None:
         return ()
-    return next((seen.functions for seen in evidence.seen if said.tid in seen.tids), ())
+    return next((seen.functions for seen in evidence.seen if statement_.tid in seen.tids), ())
 
 
 def latch(*waits: str) -> Callable[[Evidence], list[Blocker]]:
-    """For threads in these wait classes: who holds it, else who is in the section before which they wait."""
+    """Return a function that finds the owners of the latches that threads in these wait classes wait for."""
 
     def find(evidence: Evidence) -> list[Blocker]:
         if known := blocking_chains.blockers(evidence, *waits):
@@ -177,21 +178,24 @@ def latch(*waits: str) -> Callable[[Evidence], list[Blocker]]:
 
 
 def _inside(seen: ObservedStack, function: str, waited: int, evidence: Evidence) -> Blocker:
-    """With what it runs and how many wait, if it is one thread; ``waited`` is the sum over all looks."""
+    """Describe a thread or threads inside the section.
+
+    ``waited`` is the sum of waiters over all snapshots.
+    """
     tid = seen.tids[0] if len(seen.tids) == 1 else None
-    said = next((one for one in evidence.statements if tid is not None and one.tid == tid), None)
+    statement_ = next((one for one in evidence.statements if tid is not None and one.tid == tid), None)
     who = f"thread {tid}" if tid else f"{len(seen.tids):,} threads" if seen.tids else "a thread"
     words = f"inside {function} ({seen.wait.replace('_', ' ')})"
-    if said is None:
+    if statement_ is None:
         return Blocker(f"{who} {words}", seen.functions, thread=tid)
     waiting = round(waited / max(len(evidence.looks), 1))
-    runs = f", runs: {said.text}" if said.text else ""
-    line = f"connection {said.connection} ({who}){_account(said)} {words}{runs}; {waiting:,} wait"
-    return Blocker(line, seen.functions, thread=tid, connection=said.connection, waiting=waiting)
+    runs = f", runs: {statement_.text}" if statement_.text else ""
+    line = f"connection {statement_.connection} ({who}){_account(statement_)} {words}{runs}; {waiting:,} wait"
+    return Blocker(line, seen.functions, thread=tid, connection=statement_.connection, waiting=waiting)
 
 
 def applier(evidence: Evidence) -> list[Blocker]:
-    """What a replica's applier runs, then who has what it wants."""
+    """Return what a replica's appliers run, then the owners of the locks that they wait for."""
     found = [Blocker(words) for words in replica_applier.running(evidence)]
     if replica_applier.waits_for_rows(evidence):
         found += row_lock(evidence)
@@ -200,7 +204,7 @@ def applier(evidence: Evidence) -> list[Blocker]:
     return found
 
 
-#: What rules may name as ``blocker``.
+#: Values of ``blocker`` in a rule.
 BLOCKERS: Final[Mapping[str, Callable[[Evidence], list[Blocker]]]] = {
     "row_lock": row_lock,
     "metadata_lock": metadata_lock,

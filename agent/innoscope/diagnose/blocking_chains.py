@@ -1,4 +1,4 @@
-"""The roots of the blocking graph in one line each: who holds what, what it does, how many wait for it."""
+"""Describe each root of the blocking graph in one line: the owner, its lock, its activity, its waiters."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from innoscope.sampling.lock_sections import call_path, own_functions
 if TYPE_CHECKING:
     from innoscope.diagnose.evidence import Evidence
     from innoscope.diagnose.graph import Edge, Root
-    from innoscope.memory.locks.held import Held
+    from innoscope.memory.locks.held import HeldLock
 
-#: Roots that are shown, and how many wait for one at least, as a share of those that wait for the first.
+#: Limit on the roots shown, and the minimum number of a root's waiters as a share of the first root's.
 _SHOWN: Final = 2
 _SHARE: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """One who holds it: who and what, in words; its stack if it was seen, innermost first.
+    """A lock owner: its description, and its stack if known, innermost function first.
 
-    ``thread`` and ``connection`` are its ids where they are known, ``lock`` is what it holds, ``waiting`` how
-    many wait for it, ``through`` the threads in between (docs/json.md).
+    ``thread`` and ``connection`` are its ids if known. ``lock`` is the lock it holds, ``waiting`` the number
+    of threads that wait for it, ``through`` the threads in between (docs/json.md).
     """
 
     words: str
@@ -37,7 +37,7 @@ class Blocker:
 
 
 def blockers(evidence: Evidence, *waits: str) -> list[Blocker]:
-    """Who the threads in these wait classes wait for in the end; nothing where no owner is known."""
+    """Return the roots that the threads in these wait classes wait for; empty if no owner is known."""
     graph = Graph(evidence)
     roots = graph.roots(waits)
     if not roots:
@@ -49,14 +49,14 @@ def blockers(evidence: Evidence, *waits: str) -> list[Blocker]:
 def _blocker(root: Root, graph: Graph, evidence: Evidence) -> Blocker:
     last = root.path[-1]
     stack = last.held.stack if last.held and last.held.stack else _stack(root.node, evidence)
-    words = [f"{_who(root.node, graph)} holds {root.lock}{_turns(last.held)}", *_doing(root, graph, evidence)]
-    line = f"{', '.join(words)}; {_waiting(root, graph)}"
-    said = graph.statement(root.node)
+    owner = f"{_who(root.node, graph)} holds {root.lock}{_in_turn(last.held)}"
+    line = f"{', '.join([owner, *_activity(root, graph, evidence)])}; {_waiting(root, graph)}"
+    statement = graph.statement(root.node)
     return Blocker(
         words=line,
         stack=stack,
         thread=root.node if root.node > 0 else None,
-        connection=said.connection if said else -root.node if root.node < 0 else None,
+        connection=statement.connection if statement else -root.node if root.node < 0 else None,
         lock=root.lock,
         waiting=root.waiting,
         through=tuple(edge.owner for edge in root.path[:-1] if edge.owner > 0),
@@ -64,38 +64,39 @@ def _blocker(root: Root, graph: Graph, evidence: Evidence) -> Blocker:
 
 
 def _who(node: int, graph: Graph) -> str:
-    """``connection 42 (thread 1234, app@web1)``, with what is known of it."""
-    said = graph.statement(node)
-    user = f"{said.user}@{said.host}" if said and said.user else ""
+    """Return ``connection 42 (thread 1234, app@web1)``, with the parts that are known."""
+    statement = graph.statement(node)
+    user = f"{statement.user}@{statement.host}" if statement and statement.user else ""
     thread = f"thread {node}" if node > 0 else ""
     about = ", ".join(part for part in (thread, user) if part)
-    connection = said.connection if said else -node if node < 0 else None
+    connection = statement.connection if statement else -node if node < 0 else None
     if connection is None:
         return about
     return f"connection {connection} ({about})" if about else f"connection {connection}"
 
 
-def _turns(held: Held | None) -> str:
-    """A lock that goes from hand to hand has no single culprit."""
+def _in_turn(held: HeldLock | None) -> str:
+    """Return a remark if several threads held the lock in turn: then no single one is to blame."""
     return f" (one of {held.owners} that held it in turn)" if held and held.owners > 1 else ""
 
 
-def _doing(root: Root, graph: Graph, evidence: Evidence) -> list[str]:
-    held, said = root.path[-1].held, graph.statement(root.node)
+def _activity(root: Root, graph: Graph, evidence: Evidence) -> list[str]:
+    held, statement = root.path[-1].held, graph.statement(root.node)
     found = []
     if held and held.stack and held.owner_wait != "idle":
-        found.append(f"inside {call_path(held.stack, _takers(held, evidence))} ({_plain(held.owner_wait)})")
-    if said is None:
+        function = call_path(held.stack, _common_functions(held, evidence))
+        found.append(f"inside {function} ({_readable(held.owner_wait)})")
+    if statement is None:
         return found
-    if said.text:
-        found.append(f"runs: {said.text}")
-    elif said.command == "Sleep" or (held and held.owner_wait == "idle"):
-        found.append("idle" + (f" for {said.seconds:,} s" if said.seconds else ""))
+    if statement.text:
+        found.append(f"runs: {statement.text}")
+    elif statement.command == "Sleep" or (held and held.owner_wait == "idle"):
+        found.append("idle" + (f" for {statement.seconds:,} s" if statement.seconds else ""))
     return found
 
 
-def _takers(held: Held, evidence: Evidence) -> set[str]:
-    """The functions that most of its waiters came through."""
+def _common_functions(held: HeldLock, evidence: Evidence) -> set[str]:
+    """Return the functions on the stacks of most of the lock's waiters."""
     functions: Counter[str] = Counter()
     for seen in evidence.seen:
         if not set(seen.tids).isdisjoint(held.waiters):
@@ -104,7 +105,7 @@ def _takers(held: Held, evidence: Evidence) -> set[str]:
 
 
 def _waiting(root: Root, graph: Graph) -> str:
-    """``899 wait for it``, and through whom."""
+    """Return ``899 wait for it``, with the threads in between."""
     words = f"{root.waiting:,} wait{'s' if root.waiting == 1 else ''} for it"
     between = [f"{_who(edge.owner, graph)}, which holds {edge.lock}" for edge in root.path[:-1]]
     if root.cycle:
@@ -114,7 +115,7 @@ def _waiting(root: Root, graph: Graph) -> str:
 
 
 def _ring(root: Root) -> list[Edge]:
-    """The part of the path that comes back to its own begin."""
+    """Return the part of the path that forms the cycle."""
     start = next(place for place, edge in enumerate(root.path) if edge.waiter == root.node)
     return list(root.path[start:])
 
@@ -123,5 +124,5 @@ def _stack(node: int, evidence: Evidence) -> tuple[str, ...]:
     return next((seen.functions for seen in evidence.seen if node in seen.tids), ())
 
 
-def _plain(wait: str) -> str:
+def _readable(wait: str) -> str:
     return wait.replace("_", " ")

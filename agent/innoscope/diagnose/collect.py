@@ -1,4 +1,4 @@
-"""All evidence of one server, gathered at once within the seconds that were asked for."""
+"""Collect all evidence of one server in parallel, for a given number of seconds."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from innoscope.common.errors import InnoscopeError
 from innoscope.diagnose import process_list
 from innoscope.diagnose.evidence import Evidence, Missing, Statement, described
 from innoscope.diagnose.host import Host
-from innoscope.diagnose.metric_readings import Readings
+from innoscope.diagnose.metric_readings import ReadingHistory
 from innoscope.diagnose.rules import default_rules, metrics_read
-from innoscope.diagnose.snapshot_loop import INTERVAL_S, Looker
-from innoscope.diagnose.sql_queries import Asked, ask
-from innoscope.memory.locks.owners import Holding
+from innoscope.diagnose.snapshot_loop import INTERVAL_S, SnapshotLoop
+from innoscope.diagnose.sql_queries import SqlAnswers, query_all
+from innoscope.memory.locks.owners import LockOwners
 from innoscope.metrics.collectors import sql_catalog
 from innoscope.metrics.collectors.memory import MemoryCollector
 from innoscope.metrics.collectors.probes import ProbesCollector
@@ -34,47 +34,49 @@ if TYPE_CHECKING:
     from innoscope.target.login import Connection
     from innoscope.target.model import Target
 
-#: Seconds between two readings of all numbers, which the server pays for too, and how long one may take.
+#: Seconds between two readings of all metrics, which cost the server something too, and the timeout of one.
 _EVERY_S: Final = 2.0
 _PATIENCE_S: Final = 0.8
 _SQL_TIMEOUT_S: Final = 1.0
-#: So many looks are waited for, but not longer than so many seconds over the time: one look tells no
-#: shares, and learning a server's names takes seconds on a busy host.
-_LOOKS: Final = 4
-_LONGER_S: Final = 20.0
-_LOOKING_S: Final = 0.2
-#: Seconds between two words on how far it is.
-_TOLD_EVERY_S: Final = 1.0
-#: Shares of the time after which the server is asked who holds what: once stacks were seen.
-_ASK_AFTER: Final = 0.5
-#: Looks older than this say nothing of how many wait now.
+#: Minimum number of snapshots, and the extra seconds allowed to reach it: a single snapshot cannot give
+#: percentages, and reading a server's symbols takes seconds on a busy host.
+_MIN_SNAPSHOTS: Final = 4
+_MAX_EXTRA_S: Final = 20.0
+_MIN_ROUND_S: Final = 0.2
+#: Seconds between two progress reports.
+_PROGRESS_EVERY_S: Final = 1.0
+#: Share of the time after which lock owners are queried over SQL.
+_QUERY_AFTER: Final = 0.5
+#: Maximum age of a snapshot that shows how many threads wait now.
 _RECENT_S: Final = 10.0
-#: What the probes may cost, as a share of the server's CPUs. Less than the agent's: all that is looked with
-#: is at work at once here, and the whole is to cost a server on two busy CPUs less than 3 %. The probes that
-#: no finding reads had four tenths of what all of them may cost: without them the others are on as often.
+#: Budget of the probes, as a share of the server's CPUs. It is lower than the agent's, because all sources
+#: run at the same time here, and together they must cost less than 3 % of a server on two busy CPUs. The
+#: probes that no finding reads used 40 % of the budget of all. So the smaller budget attaches the others as
+#: often as before.
 _BUDGET_OF_ALL: Final = 0.004
 _BUDGET_OF_READ: Final = 0.0024
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What may be used."""
+    """The sources that may be used."""
 
     sql: bool = True
     probes: bool = True
     defaults_file: str | None = None
     user: str | None = None
-    #: Also those probes whose numbers no finding reads: for a file that tells people more than findings.
+    #: Also attach the probes whose metrics no finding reads, for an incident file with more than findings.
     all_probes: bool = True
-    #: Asks the server for more, in the middle too: gets ``connect(seconds)`` and how many wait for row locks.
+    #: Runs further queries: called with ``connect(timeout in seconds)`` and the number of row lock waiters.
     also: Callable[[Callable[[float], Connection], int], None] | None = None
 
 
-class Gathering:
-    """One server's sources, opened at once. ``close`` takes the probes off, which may take seconds.
+class EvidenceCollector:
+    """Collect evidence from all sources of one server. ``close`` detaches the probes, which may take seconds.
 
-    What is older than ``span_s`` seconds is forgotten, and who holds locks is noted only from ``hold`` on;
-    without it nothing is forgotten, and that is noted all the time. Looks are ``interval_s`` seconds apart.
+    With ``span_s``, older evidence is dropped, and lock owners are recorded only between ``hold`` and
+    ``release``. Without it, everything is kept, and lock owners are always recorded. Snapshots are
+    ``interval_s`` seconds apart.
     """
 
     def __init__(
@@ -87,75 +89,78 @@ class Gathering:
     ) -> None:
         self._target, self._sources = target, sources
         self._host = Host(target.pid)
-        self._holding = Holding(target) if span_s is None else None
-        self._looker = Looker(target, open_eyes, self._holding, SnapshotHistory(span_s), interval_s)
+        self._lock_owners = LockOwners(target) if span_s is None else None
+        history = SnapshotHistory(span_s)
+        self._snapshots = SnapshotLoop(target, open_eyes, self._lock_owners, history, interval_s)
         self._probes = self._open_probes()
-        self._readings = Readings(self._collectors(), span_s)
+        self._readings = ReadingHistory(self._collectors(), span_s)
 
     def run(self, seconds: float, progress: Callable[[float], None] = lambda _: None) -> Evidence:
-        """Look for so many seconds, once, or until the server ends; ``progress`` gets those gone by."""
+        """Collect for this many seconds or until the server exits. ``progress`` gets the elapsed seconds."""
         begun, clock = time.time(), time.monotonic()
-        asked: Asked | None = None
+        sql_answers: SqlAnswers | None = None
         read_at = 0.0
-        while self._goes_on(gone_by := time.monotonic() - clock, seconds):
-            progress(gone_by)
-            if asked is None and self._sources.sql and gone_by >= _ASK_AFTER * seconds:
-                asked = self.ask()
-            if gone_by >= read_at:
+        while self._continues(elapsed := time.monotonic() - clock, seconds):
+            progress(elapsed)
+            if sql_answers is None and self._sources.sql and elapsed >= _QUERY_AFTER * seconds:
+                sql_answers = self.query_locks()
+            if elapsed >= read_at:
                 self.read()
-                read_at = gone_by + _EVERY_S
-            rest = min(_TOLD_EVERY_S, max(seconds - gone_by, _LOOKING_S))
-            time.sleep(max(0.0, rest - (time.monotonic() - clock - gone_by)))
+                read_at = elapsed + _EVERY_S
+            rest = min(_PROGRESS_EVERY_S, max(seconds - elapsed, _MIN_ROUND_S))
+            time.sleep(max(0.0, rest - (time.monotonic() - clock - elapsed)))
         if still_same(self._target):
-            if asked is None and self._sources.sql:  # a host too busy for rounds
-                asked = self.ask()
+            if sql_answers is None and self._sources.sql:  # the host was too busy for a round
+                sql_answers = self.query_locks()
             self.read()
-        self._looker.close()  # a first look that takes longer than all of it is waited for
-        return self.between(begun, time.time(), asked)
+        self._snapshots.close()  # waits for a first snapshot that takes longer than the whole time
+        return self.between(begun, time.time(), sql_answers)
 
     def read(self) -> None:
-        """One reading of all numbers."""
+        """Read all metrics once."""
         self._readings.read(_PATIENCE_S)
 
     @property
-    def looking(self) -> bool:
-        """Whether there was a look, or it is known why there is none."""
-        return bool(self._looker.looks.since(0)) or self._looker.blind is not None
+    def ready(self) -> bool:
+        """Return whether there is a snapshot, or a known reason why there is none."""
+        return bool(self._snapshots.looks.since(0)) or self._snapshots.failure is not None
 
-    def _goes_on(self, gone_by: float, seconds: float) -> bool:
-        few = self._looker.blind is None and len(self._looker.looks.since(0)) < _LOOKS
-        longer = _LONGER_S if few else 0.0
-        return gone_by < seconds + longer and still_same(self._target)
+    def _continues(self, elapsed: float, seconds: float) -> bool:
+        few = self._snapshots.failure is None and len(self._snapshots.looks.since(0)) < _MIN_SNAPSHOTS
+        longer = _MAX_EXTRA_S if few else 0.0
+        return elapsed < seconds + longer and still_same(self._target)
 
     def close(self) -> None:
-        """End the looks, and take the probes off."""
-        self._looker.close()
+        """Stop the snapshots, and detach the probes."""
+        self._snapshots.close()
         self._readings.close()
         if self._probes is not None:
             self._probes.close()
 
     def hold(self) -> None:
-        """Note from now on who holds the locks that others wait for, until ``release``."""
-        self._looker.hold(Holding(self._target))
-        self._holding = None
+        """Record lock owners until ``release``."""
+        self._snapshots.hold(LockOwners(self._target))
+        self._lock_owners = None
 
     def release(self) -> None:
-        """No more of that; ``between`` tells what was noted until the next ``hold``."""
-        self._holding = self._looker.hold(None)
+        """Stop recording lock owners. ``between`` returns those recorded until the next ``hold``."""
+        self._lock_owners = self._snapshots.hold(None)
 
-    def glance(self, begun: float, ended: float) -> Evidence:
-        """What was seen and read in that time."""
+    def without_sql(self, begun: float, ended: float) -> Evidence:
+        """Return the evidence of that time (Unix), without SQL answers."""
         return self.between(begun, ended)
 
-    def between(self, begun: float, ended: float, asked: Asked | None = None) -> Evidence:
-        """What was seen and read in that time (Unix), and what the server answered, if it was asked."""
-        asked = asked or Asked()
-        looks, seen, files, blind = self._looker.between(begun, ended)
-        if blind and asked.statements:
-            looks = (process_list.look(ended, asked.statements, asked.answers.get("transactions", ())),)
+    def between(self, begun: float, ended: float, sql_answers: SqlAnswers | None = None) -> Evidence:
+        """Return the evidence of that time (Unix), with SQL answers if there are any."""
+        sql_answers = sql_answers or SqlAnswers()
+        looks, seen, files, failure = self._snapshots.between(begun, ended)
+        if failure and sql_answers.statements:
+            transactions = sql_answers.answers.get("transactions", ())
+            looks = (process_list.summary(ended, sql_answers.statements, transactions),)
         snapshots, missing = self._readings.between(begun, ended)
         if "sql" in missing:
-            missing["sql"] = _with_remedy(missing["sql"], asked)
+            missing["sql"] = _with_remedy(missing["sql"], sql_answers)
+        missing |= self._disabled() | ({"looks": failure} if failure else {})
         return Evidence(
             server=described(self._target),
             begun=begun,
@@ -164,11 +169,11 @@ class Gathering:
             looks=looks,
             seen=seen,
             files=files,
-            statements=self._with_threads(asked),
-            owners=self._holding.told() if self._holding is not None else (),
-            answers=asked.answers,
+            statements=self._with_threads(sql_answers),
+            owners=self._lock_owners.held_locks() if self._lock_owners is not None else (),
+            answers=sql_answers.answers,
             host=self._host.rates(),
-            missing=missing | self._left_out() | ({"looks": blind} if blind else {}) | asked.missing,
+            missing=missing | sql_answers.missing,
         )
 
     def _open_probes(self) -> ProbesCollector | None:
@@ -179,14 +184,14 @@ class Gathering:
             self._target,
             metrics=None if every else metrics_read(default_rules()),
             budget=_BUDGET_OF_ALL if every else _BUDGET_OF_READ,
-            kinds=self._looker.kinds,
+            kinds=self._snapshots.kinds,
             attach_soon=True,
         )
 
     def _collectors(self) -> list[Collector]:
         target = self._target
         every: list[Collector] = [
-            ProcessCollector(target, self._looker.kinds),
+            ProcessCollector(target, self._snapshots.kinds),
             cast("Collector", MemoryCollector(target)),
             _Toggles(target),
         ]
@@ -200,42 +205,42 @@ class Gathering:
     def _connect(self, timeout_s: float = _SQL_TIMEOUT_S) -> Connection:
         return sql.connect(self._target, self._sources.defaults_file, self._sources.user, timeout_s)
 
-    def ask(self) -> Asked:
-        """Who holds what, as the server says; nothing that could wait for long."""
-        looks = self._looker.looks.since(time.time() - _RECENT_S)
+    def query_locks(self) -> SqlAnswers:
+        """Query lock owners over SQL, with statements that cannot wait for long."""
+        looks = self._snapshots.looks.since(time.time() - _RECENT_S)
         waiting = looks[-1].threads.get((CLIENT, "row_lock"), 0) if looks else 0
-        asked = ask(self._target, self._connect, waiting)
+        sql_answers = query_all(self._target, self._connect, waiting)
         if self._sources.also is not None:
             self._sources.also(self._connect, waiting)
-        return asked
+        return sql_answers
 
-    def _left_out(self) -> dict[str, Missing]:
+    def _disabled(self) -> dict[str, Missing]:
         words = {"sql": "--no-sql", "probes": "--no-probes"}
         return {
-            name: Missing("unsupported", f"left out by {option}")
+            name: Missing("unsupported", f"disabled by {option}")
             for name, option in words.items()
             if not getattr(self._sources, name)
         }
 
-    def _with_threads(self, asked: Asked) -> tuple[Statement, ...]:
-        """The statements with the thread that runs each, as the server tells it, else its memory."""
-        held = self._holding.sessions if self._holding is not None else ()
+    def _with_threads(self, sql_answers: SqlAnswers) -> tuple[Statement, ...]:
+        """Return the statements with their thread ids, from SQL or else from the server's memory."""
+        held = self._lock_owners.sessions if self._lock_owners is not None else ()
         sessions = {one.connection: one for one in held}
-        if not asked.statements:
+        if not sql_answers.statements:
             return tuple(
                 Statement(one.connection, "", "", "", "", 0, one.text, one.thread)
                 for one in sessions.values()
             )
-        told = self._threads()
+        threads = self._threads()
         return tuple(
             replace(
-                one, tid=told.get(one.connection) or getattr(sessions.get(one.connection), "thread", None)
+                one, tid=threads.get(one.connection) or getattr(sessions.get(one.connection), "thread", None)
             )
-            for one in asked.statements
+            for one in sql_answers.statements
         )
 
     def _threads(self) -> dict[int, int]:
-        """``{connection: thread}`` over SQL; MySQL before 5.7 does not tell them."""
+        """Return ``{connection: thread}`` from SQL; MySQL before 5.7 does not have it."""
         try:
             connection = self._connect()
             try:
@@ -246,16 +251,17 @@ class Gathering:
             return {}
 
 
-def _with_remedy(missing: Missing, asked: Asked) -> Missing:
-    """Why SQL is not to be had, with what helps: only those who ask questions are told that."""
-    told = next((one for one in asked.missing.values() if one.remedy and one.reason == missing.reason), None)
-    if told is None:
+def _with_remedy(missing: Missing, sql_answers: SqlAnswers) -> Missing:
+    """Prefer the error of a query that failed for the same reason, because it has a remedy of its own."""
+    same = (one for one in sql_answers.missing.values() if one.remedy and one.reason == missing.reason)
+    query = next(same, None)
+    if query is None:
         return missing
-    return replace(told, words=told.words.removesuffix(f" ({told.remedy})"))
+    return replace(query, words=query.words.removesuffix(f" ({query.remedy})"))
 
 
 class _Toggles:
-    """The file of `innoscope toggle` as a collector."""
+    """Read the status file of `innoscope toggle`, as a collector."""
 
     name = "toggles"
     timeout = 0.5

@@ -1,4 +1,4 @@
-"""What was seen of one server for some seconds: plain records, all of them optional. No I/O, no clock."""
+"""Records of what was observed of one server for some seconds. All of it is optional. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from innoscope.common.samples import Sample, Value
-    from innoscope.memory.locks.held import Held
+    from innoscope.memory.locks.held import HeldLock
     from innoscope.sampling.snapshot_history import ObservedStack, SnapshotSummary
     from innoscope.target.model import Target
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """All numbers at Unix time ``at``; keys are ``metric`` or ``metric.label`` of metrics.yaml."""
+class MetricReadings:
+    """All metric values at Unix time ``at``; keys are ``metric`` or ``metric.label`` of metrics.yaml."""
 
     at: float
     values: Mapping[str, Value]
@@ -29,9 +29,9 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class OnFile:
-    """Threads of all looks that were reading, writing or syncing one file, by wait class.
+    """The number of threads in all snapshots that read, wrote or synced one file, by wait class.
 
-    ``path`` is relative to the data directory where it is in there.
+    ``path`` is relative to the data directory if the file is in it.
     """
 
     wait: str
@@ -41,7 +41,7 @@ class OnFile:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What one connection does, as the server says; ``text`` has no literals."""
+    """One connection's activity according to the process list; ``text`` has no literals."""
 
     connection: int
     user: str
@@ -55,7 +55,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Why a source told nothing. ``reason`` is one of metrics.yaml's, ``words`` are for a person."""
+    """Why a source has no data. ``reason`` is one of metrics.yaml, ``words`` the message."""
 
     reason: str
     words: str
@@ -64,33 +64,34 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All of it.
+    """Everything that was observed.
 
-    ``server`` describes it (version, pid, …). ``owners`` says who held what others waited for.
-    ``answers`` are the rows to each question, by column.
-    ``host`` is what host.py tells. ``missing`` is by source: a collector's name, ``looks``, ``sql.QUESTION``.
+    ``server`` describes the server (version, pid, …). ``snapshots`` are metric readings. ``looks`` summarise
+    snapshots of all threads, and ``seen`` are their distinct stacks. ``owners`` are lock owners. ``answers``
+    are the rows of each SQL query, by column. ``host`` comes from host.py. ``missing`` has the reason for
+    each missing source: a collector's name, ``looks`` or ``sql.QUESTION``.
     """
 
     server: Mapping[str, str]
     begun: float
     ended: float
-    snapshots: tuple[Snapshot, ...] = ()
+    snapshots: tuple[MetricReadings, ...] = ()
     looks: tuple[SnapshotSummary, ...] = ()
     seen: tuple[ObservedStack, ...] = ()
     files: tuple[OnFile, ...] = ()
     statements: tuple[Statement, ...] = ()
-    owners: tuple[Held, ...] = ()
+    owners: tuple[HeldLock, ...] = ()
     answers: Mapping[str, tuple[Mapping[str, str], ...]] = field(default_factory=dict)
     host: Mapping[str, float] = field(default_factory=dict)
     missing: Mapping[str, Missing] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
-        """How long was looked."""
+        """Return the observation time in seconds."""
         return self.ended - self.begun
 
     def threads(self, *, clients: bool) -> Counter[str]:
-        """Threads of all looks added up by wait class: those that serve clients, or all others."""
+        """Return threads summed over all snapshots by wait class: either clients' threads or all others."""
         found: Counter[str] = Counter()
         for look in self.looks:
             for (kind, wait), count in look.threads.items():
@@ -99,12 +100,12 @@ class Evidence:
         return found
 
     def gauge(self, key: str) -> list[float]:
-        """The values of a gauge over all snapshots that have it."""
+        """Return a gauge's values in all readings that have it."""
         values = (snapshot.values.get(key) for snapshot in self.snapshots)
         return [float(value) for value in values if isinstance(value, int | float)]
 
     def change(self, key: str) -> tuple[float, float] | None:
-        """``(growth, seconds)`` of a counter between the first and the last snapshot that have it."""
+        """Return ``(growth, seconds)`` of a counter between the first and the last reading that have it."""
         ends = self._ends(key)
         if ends is None:
             return None
@@ -114,7 +115,7 @@ class Evidence:
         return max(0.0, after - before), last - first
 
     def histogram(self, key: str) -> tuple[Histogram, float] | None:
-        """``(what was observed, in so many seconds)`` of a histogram, as ``change``."""
+        """Return ``(observations, seconds)`` of a histogram between the same two readings as ``change``."""
         ends = self._ends(key)
         if ends is None:
             return None
@@ -124,7 +125,7 @@ class Evidence:
         return _minus(after, before), last - first
 
     def labels(self, metric: str) -> list[str]:
-        """The labels that a metric's series have had, in no particular order."""
+        """Return the labels of a metric's series, sorted."""
         head = f"{metric}."
         return sorted(
             {
@@ -141,7 +142,7 @@ class Evidence:
 
 
 def described(target: Target) -> dict[str, str]:
-    """What ``Evidence.server`` says of a server."""
+    """Return the value of ``Evidence.server`` for a server."""
     return {
         "flavour": target.flavour,
         "version": target.version_text or ".".join(map(str, target.version)),
@@ -154,12 +155,12 @@ def described(target: Target) -> dict[str, str]:
 
 
 def keyed(samples: Iterable[Sample]) -> dict[str, Value]:
-    """Samples by ``metric`` or ``metric.label``."""
+    """Return the samples' values by ``metric`` or ``metric.label``."""
     return {sys.intern(".".join((sample.metric, *sample.labels))): sample.value for sample in samples}
 
 
 def _minus(later: Histogram, earlier: Histogram) -> Histogram:
-    """What came between; counts of a duty cycle are estimates and may shrink by a little."""
+    """Return the difference, at least 0: estimates of duty-cycled probes may shrink a little."""
     missing = (0,) * (len(later.buckets) - len(earlier.buckets))
     buckets = tuple(
         max(0, after - before)

@@ -1,4 +1,4 @@
-"""Numbers that follow from what a server answered over SQL, by the name that rules call them."""
+"""Compute the values that rules use as ``fact.NAME``, from SQL answers, metrics and snapshots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Evidence, Statement
 
-#: The user that the process list shows for a replica's own threads, and their states without work.
+#: The user of a replica's own threads in the process list, and their states when idle.
 _APPLIER: Final = "system user"
 _AT_REST: Final = re.compile(
     r"^$|^(Waiting for (master|source|the slave|the next|an event|slave|replica|work)|Connecting|Queueing|"
@@ -25,19 +25,19 @@ _AT_REST: Final = re.compile(
 )
 
 
-#: Wait classes of a client's thread that has nothing to do, or was asked to wait.
+#: Wait classes of a client's thread that is idle or sleeps on request.
 AT_REST: Final = frozenset({"idle", "user_sleep", "background_idle"})
 
 
 def rows(evidence: Evidence, question: str) -> tuple[Mapping[str, str], ...]:
-    """The answer to a question of questions.yaml. Raises Unknown."""
+    """Return the answer to a query of questions.yaml. Raises Unknown."""
     if question in evidence.answers:
         return evidence.answers[question]
     raise Unknown("sql", evidence.missing.get(f"sql.{question}") or evidence.missing.get("sql"))
 
 
 def number(row: Mapping[str, str], column: str) -> float:
-    """A column as a number; 0 where it has none."""
+    """Return a column as a number; 0 if it is not a number."""
     try:
         return float(row.get(column) or 0)
     except ValueError:
@@ -49,7 +49,7 @@ def _oldest_transaction_seconds(evidence: Evidence) -> float:
 
 
 def _connections_ratio(evidence: Evidence) -> float:
-    """Connections as a share of max_connections."""
+    """Return the connections as a share of max_connections."""
     have, limit = evidence.gauge("connections"), evidence.gauge("connections_limit")
     if not have or not limit or not limit[-1]:
         raise Unknown("sql", evidence.missing.get("sql"))
@@ -57,13 +57,13 @@ def _connections_ratio(evidence: Evidence) -> float:
 
 
 def _refused(evidence: Evidence) -> float:
-    """1 when the server refused our connection because it had too many."""
+    """Return 1 if the server refused our connection because it had too many."""
     missing = evidence.missing.get("sql")
     return float(missing is not None and missing.reason == "refused" and "oo many" in missing.words)
 
 
 def _read_ahead_wasted_ratio(evidence: Evidence) -> float:
-    """Of the pages read ahead meanwhile, those evicted unread."""
+    """Return the share of the pages read ahead that were evicted without being used."""
     read = _grown(evidence, "read_ahead_pages")
     evicted = evidence.change("read_ahead_evicted_pages")
     if evicted is None:
@@ -72,24 +72,27 @@ def _read_ahead_wasted_ratio(evidence: Evidence) -> float:
 
 
 def _read_ahead_share(evidence: Evidence) -> float:
-    """Pages read ahead as a share of all pages read meanwhile."""
+    """Return the pages read ahead as a share of all pages read."""
     return _ratio(_grown(evidence, "read_ahead_pages"), _grown(evidence, "buffer_pool_pages_read"))
 
 
 def _random_read_ahead_share(evidence: Evidence) -> float:
-    """Pages of random read-ahead as a share of all pages read ahead meanwhile."""
+    """Return the pages of random read-ahead as a share of all pages read ahead."""
     return _ratio(_grown(evidence, "read_ahead_pages", "random"), _grown(evidence, "read_ahead_pages"))
 
 
 def _user_flushed_ratio(evidence: Evidence) -> float:
-    """Pages that threads of clients wrote themselves as a share of all pages written meanwhile."""
+    """Return the pages that clients' threads wrote themselves as a share of all pages written."""
     return _ratio(
         _grown(evidence, "flushed_pages_by_thread", "user"), _grown(evidence, "flushed_pages_by_thread")
     )
 
 
 def _page_read_seconds(evidence: Evidence) -> float:
-    """How long a page is waited for: threads that wait by pages that come a second; less with read-ahead."""
+    """Return the mean wait for a page: waiting threads divided by pages read per second.
+
+    With read-ahead it is an underestimate, because nobody waits for those pages.
+    """
     if not evidence.looks:
         raise Unknown("looks", evidence.missing.get("looks"))
     change = evidence.change("buffer_pool_pages_read")
@@ -101,12 +104,12 @@ def _page_read_seconds(evidence: Evidence) -> float:
 
 
 def _free_page_wait_ratio(evidence: Evidence) -> float:
-    """Waits for a free page, for each page that was read meanwhile and needed one."""
+    """Return the waits for a free page per page read, because each read needs a free page."""
     return _ratio(_grown(evidence, "free_block_waits"), _grown(evidence, "buffer_pool_pages_read"))
 
 
 def _pool_eaten_ratio(evidence: Evidence) -> float:
-    """Pages of the buffer pool that hold locks or the hash index, not data."""
+    """Return the share of the buffer pool that holds locks or the hash index instead of data."""
     other, pages = evidence.gauge("buffer_pool_other_pages"), evidence.gauge("buffer_pool_pages")
     if not other or not pages or not pages[-1]:
         raise Unknown("memory or sql", evidence.missing.get("memory") or evidence.missing.get("sql"))
@@ -114,7 +117,7 @@ def _pool_eaten_ratio(evidence: Evidence) -> float:
 
 
 def _redo_capacity_seconds(evidence: Evidence) -> float:
-    """How long the redo log lasts at the rate at which redo was written meanwhile."""
+    """Return the time in which the redo log fills at the measured write rate."""
     limit, written = evidence.gauge("checkpoint_age_max_bytes"), evidence.change("redo_written_bytes")
     if not limit or written is None:
         raise Unknown("memory or sql", evidence.missing.get("memory") or evidence.missing.get("sql"))
@@ -122,7 +125,7 @@ def _redo_capacity_seconds(evidence: Evidence) -> float:
 
 
 def _history_growth(evidence: Evidence) -> float:
-    """By how much the history list grew, a second."""
+    """Return the growth of the history list per second."""
     lengths = evidence.gauge("history_list_length")
     if not lengths:
         raise Unknown("memory or sql", evidence.missing.get("memory") or evidence.missing.get("sql"))
@@ -130,9 +133,10 @@ def _history_growth(evidence: Evidence) -> float:
 
 
 def _deadlock_search_load(evidence: Evidence) -> float:
-    """Share of the time that some thread searches: each wait that begins searches once.
+    """Return the share of the time in which some thread searches for deadlocks: each wait searches once.
 
-    The probe is attached now and then only, which its totals are scaled by; the mean of one search is not.
+    The probe is not attached all the time. Its totals are scaled estimates, but the mean of a search is
+    measured.
     """
     searches, seconds = _last(evidence, "deadlock_searches"), _last(evidence, "deadlock_search_seconds")
     waits = evidence.change("row_lock_waits")
@@ -143,7 +147,7 @@ def _deadlock_search_load(evidence: Evidence) -> float:
 
 
 def _deadlock_search_mean(evidence: Evidence) -> float:
-    """Seconds that one search takes."""
+    """Return the mean duration of a deadlock search in seconds."""
     searches = _last(evidence, "deadlock_searches")
     if not searches:
         raise Unknown("deadlock_searches", evidence.missing.get("probes"))
@@ -155,19 +159,19 @@ def _last(evidence: Evidence, key: str) -> float:
 
 
 def _latch_share(evidence: Evidence) -> float:
-    """Clients' threads that want a latch, spinning or asleep, as a share of those with something to do."""
+    """Return the clients' threads that wait for a latch, spinning or asleep, as a share of active ones."""
     spin, asleep, active = _latches(evidence)
     return _ratio(spin + asleep, active)
 
 
 def _spinning_ratio(evidence: Evidence) -> float:
-    """Of the clients' threads that want a latch, those that spin."""
+    """Return the share of the clients' threads waiting for a latch that spin."""
     spin, asleep, _ = _latches(evidence)
     return _ratio(spin, spin + asleep)
 
 
 def _latches(evidence: Evidence) -> tuple[int, int, int]:
-    if not evidence.looks or "looks" in evidence.missing:  # the process list tells of no latches
+    if not evidence.looks or "looks" in evidence.missing:  # the process list does not show latches
         raise Unknown("looks", evidence.missing.get("looks"))
     counts = evidence.threads(clients=True)
     active = sum(count for wait, count in counts.items() if wait not in AT_REST)
@@ -175,7 +179,7 @@ def _latches(evidence: Evidence) -> tuple[int, int, int]:
 
 
 def _table_cache(evidence: Evidence) -> float:
-    """How many open tables the server keeps."""
+    """Return table_open_cache."""
     for row in rows(evidence, "variables"):
         if row["name"] == "table_open_cache":
             return number(row, "value")
@@ -183,7 +187,7 @@ def _table_cache(evidence: Evidence) -> float:
 
 
 def _statement_rate(evidence: Evidence) -> float:
-    """Statements a second, without our own."""
+    """Return statements per second, without our own."""
     grown = evidence.change("statements")
     if grown is None:
         raise Unknown("sql", evidence.missing.get("sql"))
@@ -191,12 +195,12 @@ def _statement_rate(evidence: Evidence) -> float:
 
 
 def _opens_per_statement(evidence: Evidence) -> float:
-    """Tables that were not in the table cache, for each statement."""
+    """Return the table opens that missed the table cache, per statement."""
     return _ratio(_grown(evidence, "table_opens"), _grown(evidence, "statements"))
 
 
 def longest_runner(evidence: Evidence) -> tuple[int | None, float]:
-    """The client's thread that most looks found on a CPU, and at which share of them."""
+    """Return the client's thread that was on a CPU in most snapshots, and the share of those snapshots."""
     if not evidence.looks or "looks" in evidence.missing:
         raise Unknown("looks", evidence.missing.get("looks"))
     found = Counter(tid for look in evidence.looks for tid in look.running)
@@ -211,7 +215,7 @@ def _longest_runner_ratio(evidence: Evidence) -> float:
 
 
 def _longest_runner_seconds(evidence: Evidence) -> float:
-    """From the first to the last look that found it on a CPU; not longer than the age of its statement."""
+    """Return the time from its first to its last snapshot on a CPU, at most the age of its statement."""
     tid, _ = longest_runner(evidence)
     if tid is None:
         return 0.0
@@ -221,24 +225,24 @@ def _longest_runner_seconds(evidence: Evidence) -> float:
 
 
 def appliers(evidence: Evidence) -> tuple[Statement, ...]:
-    """What a replica's threads do, those that only wait for the source or for each other left out."""
+    """Return the statements of a replica's threads, except those that wait for the source or each other."""
     return tuple(
         one for one in evidence.statements if one.user == _APPLIER and not _AT_REST.search(one.state)
     )
 
 
 def _applier_behind_seconds(evidence: Evidence) -> float:
-    """Seconds that the replica is behind its source, over the delay that it was told to keep."""
+    """Return the seconds that the replica is behind its source, beyond its configured delay."""
     try:
         replicas = rows(evidence, "replication")
-    except Unknown:  # the account may not ask: MySQL sets the time of an applier to the event that it applies
+    except Unknown:  # no privilege: in the process list, MySQL shows the age of the event being applied
         rows(evidence, "processes")
         return max((float(one.seconds) for one in appliers(evidence)), default=0.0)
     return max((number(row, "seconds") - number(row, "delay") for row in replicas), default=0.0)
 
 
 def _applier_stopped(evidence: Evidence) -> float:
-    """1 when an applier has ended with an error."""
+    """Return 1 if an applier stopped with an error."""
     with suppress(Unknown):
         replicas = rows(evidence, "replication")
         return float(any(row["running"] in ("No", "OFF") and number(row, "error") for row in replicas))
@@ -246,7 +250,7 @@ def _applier_stopped(evidence: Evidence) -> float:
 
 
 def _applier_error(evidence: Evidence) -> float:
-    """The number of the error with which it has ended."""
+    """Return the number of the error with which an applier stopped."""
     found = max((number(row, "error") for row in rows(evidence, "replication")), default=0.0)
     if not found:
         raise Unknown("replication", None)
@@ -254,7 +258,7 @@ def _applier_error(evidence: Evidence) -> float:
 
 
 def _recovery_rate(evidence: Evidence) -> float:
-    """Bytes of redo that crash recovery goes through a second."""
+    """Return the bytes of redo that crash recovery scans per second."""
     reached = [
         (snapshot.at, float(value))
         for snapshot in evidence.snapshots
@@ -266,7 +270,7 @@ def _recovery_rate(evidence: Evidence) -> float:
 
 
 def _recovery_full_seconds(evidence: Evidence) -> float:
-    """How long a full redo log takes at that rate: the most that this recovery can last."""
+    """Return the time to scan a full redo log at that rate, which is an upper limit for this recovery."""
     limit = evidence.gauge("checkpoint_age_max_bytes")
     if not limit or not limit[-1]:
         raise Unknown("memory", evidence.missing.get("memory"))
@@ -292,7 +296,7 @@ def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-#: All metrics that facts are made of, so that nobody need read others for them.
+#: All metrics that facts use, so that callers need not collect others.
 METRICS: Final = frozenset({
     "buffer_pool_other_pages", "buffer_pool_pages", "buffer_pool_pages_read", "checkpoint_age_max_bytes",
     "connections", "connections_limit", "deadlock_search_seconds", "deadlock_searches",

@@ -1,4 +1,4 @@
-"""What the kernel says while we look: memory pressure, swapping, major faults, the control group's limit."""
+"""Read the host's memory pressure, swapping, major faults and control group limit from the kernel."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final
 
 #: Fields of /proc/PID/stat after the command's closing bracket.
 _MAJOR_FAULTS: Final = 9
-#: Version 1 of control groups says a number near 2^63 where there is no limit.
+#: Control groups version 1 report a number near 2^63 if there is no limit.
 _UNLIMITED: Final = 1 << 60
 
 
 class Host:
-    """Read at the start; ``rates`` says what has changed since."""
+    """Read the counters at creation; ``rates`` returns the changes since then."""
 
     def __init__(self, pid: int, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> None:
         self._pid, self._proc, self._groups = pid, proc, groups
@@ -21,10 +21,10 @@ class Host:
         self._before = self._counters()
 
     def rates(self) -> dict[str, float]:
-        """What there is of it.
+        """Return the available values.
 
-        ``major_faults`` and ``swapped_in`` a second, ``memory_stall_ratio`` of the time, and
-        ``group_memory_ratio``, how much of what its control group may have is used now.
+        ``major_faults`` and ``swapped_in`` are per second, ``memory_stall_ratio`` is a share of the time, and
+        ``group_memory_ratio`` is the control group's current memory use as a share of its limit.
         """
         seconds = max(time.monotonic() - self._began, 1e-3)
         after = self._counters()

@@ -1,4 +1,4 @@
-"""Readings of all collectors, side by side, into snapshots: each series from its best source."""
+"""Run all collectors in parallel, and merge their readings: each series from its best source."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from innoscope.diagnose.evidence import Missing, Snapshot, keyed
+from innoscope.diagnose.evidence import MetricReadings, Missing, keyed
 from innoscope.metrics.collectors.runner import Runner
 from innoscope.metrics.registry import default
 
@@ -16,17 +16,20 @@ if TYPE_CHECKING:
     from innoscope.common.samples import Value
     from innoscope.metrics.collectors.runner import Collector
 
-    #: Unix time, and what each collector told.
+    #: Unix time, and each collector's values.
     _Reading = tuple[float, dict[str, dict[str, Value]]]
 
 
 _ESTIMATED: Final = "probes"
 
 
-class Readings:
-    """Reads when it is told to. Counters of two sources are never mixed: the best one that told it twice.
+class ReadingHistory:
+    """Run the collectors on request and store the readings.
 
-    Readings older than ``span_s`` seconds are forgotten, none without it.
+    A series always comes from one source, the best one that had it twice, because counters of two sources
+    cannot be mixed.
+
+    Readings older than ``span_s`` seconds are dropped; by default all are kept.
     """
 
     def __init__(self, collectors: Iterable[Collector], span_s: float | None = None) -> None:
@@ -34,16 +37,16 @@ class Readings:
         self._span_s = span_s
         self._read: deque[_Reading] = deque()
         self._missing: dict[str, Missing] = {}
-        self._told: set[str] = set()
+        self._succeeded: set[str] = set()
 
     def read(self, patience_s: float) -> None:
-        """One reading of each; who does not answer in time is waited for at the next."""
+        """Read each collector once. A collector that exceeds ``patience_s`` is awaited at the next call."""
         at = time.time()
         self._runner.start()
         by_source: dict[str, dict[str, Value]] = {}
         for outcome in self._runner.outcomes(patience_s):
             if outcome.success:
-                self._told.add(outcome.collector)
+                self._succeeded.add(outcome.collector)
             else:
                 reason, _, words = (outcome.reason or "error: unknown").partition(": ")
                 self._missing[outcome.collector] = Missing(reason, words)
@@ -53,15 +56,15 @@ class Readings:
             self._read.popleft()
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop the collectors."""
         self._runner.close()
 
-    def between(self, begin: float, end: float) -> tuple[tuple[Snapshot, ...], dict[str, Missing]]:
-        """The snapshots of that time, and the sources that never told anything with the reason."""
+    def between(self, begin: float, end: float) -> tuple[tuple[MetricReadings, ...], dict[str, Missing]]:
+        """Return the readings of that time, and the reason for each source that never had data."""
         readings = [one for one in self._read if begin <= one[0] <= end]
-        chosen = _choose(readings)
+        chosen = _best_sources(readings)
         snapshots = tuple(
-            Snapshot(
+            MetricReadings(
                 at,
                 {
                     key: by_source[source][key]
@@ -71,23 +74,23 @@ class Readings:
             )
             for at, by_source in readings
         )
-        return snapshots, {name: why for name, why in self._missing.items() if name not in self._told}
+        return snapshots, {name: why for name, why in self._missing.items() if name not in self._succeeded}
 
 
-def _choose(readings: Iterable[_Reading]) -> dict[str, str]:
-    """The source of each series: one that told it twice, not an estimate, then as metrics.yaml names them."""
+def _best_sources(readings: Iterable[_Reading]) -> dict[str, str]:
+    """Return the source of each series: one that had it twice, not an estimate, first in metrics.yaml."""
     times: dict[str, dict[str, int]] = {}
     for _, by_source in readings:
         for source, values in by_source.items():
             for key in values:
                 times.setdefault(key, {}).setdefault(source, 0)
                 times[key][source] += 1
-    return {key: max(found, key=lambda source: _worth(key, source, found)) for key, found in times.items()}
+    return {key: max(found, key=lambda source: _rank(key, source, found)) for key, found in times.items()}
 
 
-def _worth(key: str, source: str, told: dict[str, int]) -> tuple[bool, bool, int]:
-    """A count of the server's own is exact; that of a probe is an estimate once its budget is spent."""
+def _rank(key: str, source: str, readings_of: dict[str, int]) -> tuple[bool, bool, int]:
+    """Rank a source. The server's own counts are exact; a probe's are estimates once its budget is spent."""
     metric = key.partition(".")[0]
     order = default()[metric].sources if metric in default() else ()
     place = order.index(source) if source in order else len(order)
-    return told[source] > 1, source != _ESTIMATED, -place
+    return readings_of[source] > 1, source != _ESTIMATED, -place

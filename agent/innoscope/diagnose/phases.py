@@ -1,4 +1,4 @@
-"""What a server that starts or ends is at, told from the functions that its threads are in."""
+"""Detect the phase of a server's startup or shutdown from the functions on its threads' stacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Evidence
 
-#: Functions of InnoDB 5.5 to 9.x and MariaDB that a thread is in only while that phase lasts.
+#: Functions of InnoDB 5.5 to 9.x and MariaDB that are on a stack only during that phase.
 _FUNCTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "recovery_scan": (
         "recv_group_scan_log_recs", "recv_scan_log_*", "recv_sys_t::parse*", "recv_parse_log_*",
@@ -42,7 +42,7 @@ _FUNCTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def _share(evidence: Evidence, patterns: Iterable[str]) -> float:
-    """Threads that were in such a function, for each look. Raises Unknown where there was none."""
+    """Return the threads per snapshot that were in such a function, at most 1. Raises Unknown if none was."""
     count = sum(
         seen.count
         for seen in evidence.seen

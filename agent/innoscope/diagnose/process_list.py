@@ -1,4 +1,4 @@
-"""A look without stacks: the process list as wait classes, where the kernel lets us look at no thread."""
+"""Classify the process list into wait classes, for hosts on which stacks are unavailable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Statement
 
-#: Threads of the server's own, which the process list has too.
+#: The server's own threads, which are in the process list too.
 _NOT_CLIENTS: Final = frozenset(
     {"Daemon", "Binlog Dump", "Binlog Dump GTID", "Connect", "Slave_IO", "Slave_SQL"}
 )
@@ -38,16 +38,16 @@ def _catalog() -> States:
 
 
 @cache
-def told_classes() -> frozenset[str]:
-    """The wait classes that the process list can tell; of others it says nothing."""
+def known_classes() -> frozenset[str]:
+    """Return the wait classes that can be derived from the process list."""
     data = _catalog()
     return frozenset({*data.commands.values(), *data.states.values(), _ROW_LOCK})
 
 
-def look(
+def summary(
     at: float, statements: Iterable[Statement], transactions: Iterable[Mapping[str, str]]
 ) -> SnapshotSummary:
-    """What a look at all threads would have counted, as far as the server says it."""
+    """Return the counts by wait class that a snapshot would have had, as far as the process list shows."""
     waiting = {row["connection"] for row in transactions if row["state"] == "LOCK WAIT"}
     classes = Counter(
         _ROW_LOCK if str(one.connection) in waiting else _wait(one.command, one.state)

@@ -1,23 +1,24 @@
-"""The numbers that rules ask for, by name. Pure functions of the evidence.
+"""Compute the signals that rules use, by name. Pure functions of the evidence.
 
 ========================  ==========================================================================
-``threads.CLASS``         threads that serve clients in this wait class, mean of all looks
+``threads.CLASS``         client threads in this wait class, mean over all snapshots
 ``background.CLASS``      the server's own threads in this wait class, mean
-``applier.CLASS``         a replica's applying threads in this wait class, mean; ``busy``: at work
-``active``                threads that serve clients and have something to do, mean
+``applier.CLASS``         a replica's applier threads in this wait class, mean; ``busy``: any active class
+``active``                client threads that are not idle, mean
 ``share.CLASS``           threads.CLASS as a share of active
-``growth.CLASS``          threads.CLASS in the later half of the looks minus those in the first half
+``growth.CLASS``          threads.CLASS in the second half of the snapshots minus that in the first half
 ``last.``, ``max.``, ``min.METRIC``  a gauge: its last, highest, lowest value
-``rate.METRIC``           a counter's growth a second; of a histogram, observations a second
-``load.METRIC``           seconds observed by a histogram each second: 1 is one thread all the time
+``rate.METRIC``           a counter's growth per second; of a histogram, observations per second
+``load.METRIC``           seconds observed by a histogram per second: 1 is one thread all the time
 ``mean.METRIC``           a histogram's mean, seconds
 ``p99.METRIC``            its 99th percentile, seconds (upper bound of the bucket)
-``fact.NAME``             what ``facts.py`` makes of the server's answers
-``host.NAME``             what ``host.py`` tells of the host
+``fact.NAME``             computed by ``facts.py`` from the server's answers
+``host.NAME``             read from the host by ``host.py``
 ========================  ==========================================================================
 
-METRIC is a name of metrics.yaml, with ``.LABEL`` for one series of a labelled one; without it, of a labelled
-counter, all are added up. What cannot be told raises Unknown, with the source that would have told it.
+METRIC is a name of metrics.yaml, with ``.LABEL`` for one series of a labelled metric. Without a label, all
+series of a labelled counter are added. A signal without a value raises Unknown, with the source that is
+missing.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 from innoscope.common.samples import Histogram
 from innoscope.diagnose import facts
 from innoscope.diagnose.facts import AT_REST
-from innoscope.diagnose.process_list import told_classes
+from innoscope.diagnose.process_list import known_classes
 from innoscope.diagnose.unavailable import Unknown
 from innoscope.metrics.registry import default
 from innoscope.sampling.snapshot_history import APPLIER, CLIENT
@@ -37,23 +38,23 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Evidence
 
-#: Wait classes of a replica's thread that waits for the source or for others of its kind.
-_NO_APPLYING: Final = AT_REST | {"replication", "other", "network_send"}
+#: Wait classes of a replica's threads that wait for the source or for each other.
+_APPLIER_IDLE: Final = AT_REST | {"replication", "other", "network_send"}
 _NS: Final = 1e9
 
 
 class Signals:
-    """The signals of one evidence, each worked out once."""
+    """Compute the signals of one evidence, each at most once."""
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
         self._known: dict[str, float | Unknown] = {}
 
     def __getitem__(self, name: str) -> float:
-        """The number. Raises Unknown."""
+        """Return the signal's value. Raises Unknown."""
         if name not in self._known:
             try:
-                self._known[name] = self._work_out(name)
+                self._known[name] = self._compute(name)
             except Unknown as error:
                 self._known[name] = error
         known = self._known[name]
@@ -62,19 +63,19 @@ class Signals:
         return known
 
     def get(self, name: str, default: float = 0.0) -> float:
-        """The number, or what stands for it where it is not known."""
+        """Return the signal's value, or the default if it is unknown."""
         try:
             return self[name]
         except Unknown:
             return default
 
-    def _work_out(self, name: str) -> float:
+    def _compute(self, name: str) -> float:
         kind, _, rest = name.partition(".")
         return _KINDS[kind](self.evidence, rest)
 
 
 def is_signal(name: str) -> bool:
-    """Whether there is such a kind of signal, and such a metric."""
+    """Return whether the name is a signal: its kind exists, and its metric or fact."""
     kind, _, rest = name.partition(".")
     if kind not in _KINDS:
         return False
@@ -96,19 +97,19 @@ def _applier(evidence: Evidence, wait: str) -> float:
         count
         for look in evidence.looks
         for (kind, seen), count in look.threads.items()
-        if kind == APPLIER and (seen == wait or (wait == "busy" and seen not in _NO_APPLYING))
+        if kind == APPLIER and (seen == wait or (wait == "busy" and seen not in _APPLIER_IDLE))
     )
     return found / _looks(evidence)
 
 
 def _mean(evidence: Evidence, wait: str, *, clients: bool) -> float:
-    if blind(evidence) and not (clients and wait in told_classes()):
+    if without_stacks(evidence) and not (clients and wait in known_classes()):
         raise Unknown("looks", evidence.missing["looks"])
     return evidence.threads(clients=clients)[wait] / _looks(evidence)
 
 
-def blind(evidence: Evidence) -> bool:
-    """Whether the process list stands for looks at threads: it tells some wait classes of clients only."""
+def without_stacks(evidence: Evidence) -> bool:
+    """Return whether the process list replaces the snapshots: it has only some wait classes of clients."""
     return bool(evidence.looks) and "looks" in evidence.missing
 
 
@@ -176,7 +177,7 @@ def _p99(evidence: Evidence, key: str) -> float:
 
 
 def _observed(evidence: Evidence, key: str) -> Histogram:
-    """Without observations there is no mean."""
+    """Return the histogram's observations. Raises Unknown if there are none: then there is no mean."""
     histogram, _ = _histogram(evidence, key)
     if not histogram.count:
         raise Unknown(key, None)
@@ -194,12 +195,15 @@ def _histogram(evidence: Evidence, key: str) -> tuple[Histogram, float]:
 
 
 def _series(evidence: Evidence, key: str) -> Iterable[str]:
-    """The keys that are meant: this one, or all labels of it."""
+    """Return this key and the keys of all its labels."""
     return (key, *(f"{key}.{label}" for label in evidence.labels(key)))
 
 
 def _no_number(evidence: Evidence, key: str) -> Unknown:
-    """Which of the metric's sources is to blame: the first that failed, else none has it on this server."""
+    """Return Unknown with the first source that failed.
+
+    If none failed, this server does not have the metric.
+    """
     sources = default()[key.partition(".")[0]].sources
     for source in sources:
         if source in evidence.missing:
@@ -217,7 +221,7 @@ def _host(evidence: Evidence, name: str) -> float:
     return evidence.host[name]
 
 
-#: Kinds of signals whose names go on with a metric, and with a wait class.
+#: Kinds of signals whose names continue with a metric, and those that continue with a wait class.
 OF_METRICS: Final = frozenset({"last", "max", "min", "rate", "load", "mean", "p99"})
 OF_CLASSES: Final = frozenset({"threads", "background", "share", "growth"})
 _KINDS: Final[dict[str, Callable[[Evidence, str], float]]] = {

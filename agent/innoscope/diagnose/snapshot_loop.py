@@ -1,4 +1,4 @@
-"""Looks at all threads, over and over on a thread of its own, added up by stack."""
+"""Take snapshots of all threads repeatedly on a background thread, and sum them by stack."""
 
 from __future__ import annotations
 
@@ -24,47 +24,47 @@ from innoscope.sampling.snapshot_history import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from innoscope.memory.locks.owners import Holding
+    from innoscope.memory.locks.owners import LockOwners
     from innoscope.metrics.collectors.waits import Eyes
     from innoscope.sampling.model import Dump, Frame, Thread
     from innoscope.sampling.snapshot_history import Key, ObservedStack
     from innoscope.target.model import Target
 
-#: Seconds between two looks, and how many times its own length the rest after a look is at least: a crowd of
-#: 10,000 threads is looked at less often.
+#: Seconds between two snapshots, and the minimum pause as a multiple of the last snapshot's duration: servers
+#: with 10,000 threads are sampled less often.
 INTERVAL_S: Final = 0.5
-_REST: Final = 20
-#: Seconds until the next try after what made looks fail.
+_PAUSE_FACTOR: Final = 20
+#: Seconds until the next attempt after a failure.
 _RETRY_S: Final = 5.0
-#: Files that are told, those at which most threads were seen, and looks whose files are kept.
-_FILES_KEPT: Final = 100
-_LOOKS_KEPT: Final = 2_000
+#: Limits on the files reported, most used first, and on the snapshots whose files are stored.
+_MAX_FILES: Final = 100
+_MAX_SNAPSHOTS: Final = 2_000
 
 _FILE_CALLS: Final = descriptors.file_calls()
 
 
-class Looker:
-    """Looks until it is closed. ``open_eyes`` makes the engine, on its thread: learning names takes time.
+class SnapshotLoop:
+    """Take snapshots until closed. ``open_eyes`` makes the engine on the background thread, which takes time.
 
-    ``kept`` takes in the looks; there is one every ``interval_s`` seconds.
+    ``history`` stores the snapshots, which are taken every ``interval_s`` seconds.
     """
 
     def __init__(
         self,
         target: Target,
         open_eyes: Callable[[Target], Eyes],
-        holding: Holding | None = None,
-        kept: SnapshotHistory | None = None,
+        lock_owners: LockOwners | None = None,
+        history: SnapshotHistory | None = None,
         interval_s: float = INTERVAL_S,
     ) -> None:
         self._target = target
-        self._holding = holding
-        self._noting = threading.Lock()
+        self._lock_owners = lock_owners
+        self._owners_lock = threading.Lock()
         self._open_eyes = open_eyes
         self._interval_s = interval_s
-        self.looks = kept or SnapshotHistory()
+        self.looks = history or SnapshotHistory()
         self._kinds: dict[int, str] = {}
-        self._files: deque[tuple[float, Counter[tuple[str, str]]]] = deque(maxlen=_LOOKS_KEPT)
+        self._files: deque[tuple[float, Counter[tuple[str, str]]]] = deque(maxlen=_MAX_SNAPSHOTS)
         self._labels: dict[int, tuple[tuple[Frame, ...], tuple[str, ...]]] = {}
         self._missing: Missing | None = None
         self._ended = threading.Event()
@@ -72,75 +72,75 @@ class Looker:
         self._thread.start()
 
     def kinds(self) -> Mapping[int, str]:
-        """``{thread id as in /proc: kind}`` as of the last look."""
+        """Return ``{thread id as in /proc: kind}`` of the last snapshot."""
         return self._kinds
 
     @property
-    def blind(self) -> Missing | None:
-        """Why there are no looks at present."""
+    def failure(self) -> Missing | None:
+        """Return why snapshots currently fail, or None."""
         return self._missing
 
     def between(
         self, begin: float, end: float
     ) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...], tuple[OnFile, ...], Missing | None]:
-        """What was seen in that time, at which files; why nothing was, if so."""
+        """Return snapshots, stacks and files of that time, and the reason if there are no snapshots."""
         looks, seen = self.looks.between(begin, end)
         counts: Counter[tuple[str, str]] = Counter()
         for at, files in tuple(self._files):
             if begin <= at <= end:
                 counts.update(files)
-        told = [OnFile(wait, path, count) for (wait, path), count in counts.most_common(_FILES_KEPT)]
-        return looks, seen, tuple(told), None if looks else self._missing
+        found = [OnFile(wait, path, count) for (wait, path), count in counts.most_common(_MAX_FILES)]
+        return looks, seen, tuple(found), None if looks else self._missing
 
     def close(self) -> None:
-        """End; a look that is under way is waited for."""
+        """Stop. Wait for a snapshot in progress."""
         self._ended.set()
         self._thread.join()
 
     def _work(self) -> None:
         while not self._ended.is_set():
             try:
-                self._look(self._open_eyes(self._target))
-            except Exception as error:  # the rest of the evidence goes on without it
+                self._take_snapshots(self._open_eyes(self._target))
+            except Exception as error:  # the other sources continue
                 reason, words = explain(error)
                 remedy = error.remedy if isinstance(error, InnoscopeError) else None
                 self._missing = Missing(reason, words, remedy)
                 self._ended.wait(_RETRY_S)
 
-    def _look(self, eyes: Eyes) -> None:
+    def _take_snapshots(self, eyes: Eyes) -> None:
         while not self._ended.is_set():
             began = time.monotonic()
             dump = eyes.look()
-            self._note(dump)
-            self._take(dump)
+            self._note_owners(dump)
+            self._add(dump)
             self._missing = None
-            self._ended.wait(max(self._interval_s, _REST * (time.monotonic() - began)))
+            self._ended.wait(max(self._interval_s, _PAUSE_FACTOR * (time.monotonic() - began)))
 
-    def hold(self, holding: Holding | None) -> Holding | None:
-        """From now on note there who holds what; the one that did it until now, at rest."""
-        with self._noting:
-            before, self._holding = self._holding, holding
+    def hold(self, lock_owners: LockOwners | None) -> LockOwners | None:
+        """Record lock owners in ``lock_owners`` from now on, and return the previous object."""
+        with self._owners_lock:
+            before, self._lock_owners = self._lock_owners, lock_owners
             return before
 
-    def _note(self, dump: Dump) -> None:
-        """Who holds what, at once: owners change."""
-        with self._noting:
-            if self._holding is not None:
-                self._holding.note(dump)
+    def _note_owners(self, dump: Dump) -> None:
+        """Record lock owners immediately after the snapshot, because owners change."""
+        with self._owners_lock:
+            if self._lock_owners is not None:
+                self._lock_owners.note(dump)
 
-    def _take(self, dump: Dump) -> None:
+    def _add(self, dump: Dump) -> None:
         threads: Counter[tuple[str, str]] = Counter()
         files: Counter[tuple[str, str]] = Counter()
         last: dict[Key, list[int]] = {}
         kinds: dict[int, str] = {}
         busy: list[int] = []
-        as_seen = any(thread.tid == self._target.pid for thread in dump.threads)
+        same_pid_namespace = any(thread.tid == self._target.pid for thread in dump.threads)
         for thread in dump.threads:
             functions = self._functions(thread)
             kind = default_kinds().of(thread.frames, thread.comm).name
             threads[kind, thread.wait] += 1
             last.setdefault((kind, thread.wait, functions), []).append(thread.ns_tid)
-            kinds[thread.tid if as_seen else thread.ns_tid] = kind
+            kinds[thread.tid if same_pid_namespace else thread.ns_tid] = kind
             if kind == CLIENT and thread.wait == "on_cpu":
                 busy.append(thread.ns_tid)
             if (path := self._path(thread)) is not None:
@@ -151,7 +151,7 @@ class Looker:
         self.looks.add(SnapshotSummary(dump.taken_at, threads, tuple(busy[:TIDS_KEPT])), last)
 
     def _path(self, thread: Thread) -> str | None:
-        """The file that it reads, writes or syncs, as the server sees it; None if there is none."""
+        """Return the file that the thread reads, writes or syncs, as a path in the server's root, or None."""
         if thread.syscall not in _FILE_CALLS:
             return None
         try:
@@ -167,7 +167,7 @@ class Looker:
         return str(path.relative_to(home) if home and path.is_relative_to(home) else path)
 
     def _functions(self, thread: Thread) -> tuple[str, ...]:
-        """The labels of its frames, remembered by the frames' identity (the engine keeps equal ones once)."""
+        """Return the labels of the thread's frames, cached by identity: the engine shares equal stacks."""
         known = self._labels.get(id(thread.frames))
         if known is None:
             if len(self._labels) >= MAX_STACKS:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _TEXT: Final = "text"
 _PROCESSES: Final = "processes"
-#: So that no question of ours can wait for long, whatever the server's defaults are.
+#: Limits the waiting time of our queries, whatever the server's defaults are.
 _SESSION: Final = ("lock_wait_timeout = 1", "max_execution_time = 500", "max_statement_time = 0.5")
 
 
@@ -77,8 +77,8 @@ def load(path: Path | None = None) -> dict[str, Question]:
     return read_yaml(path or catalog_path("questions.yaml"), File).questions
 
 
-class Asked:
-    """What came of asking: ``answers`` by question, ``missing`` by ``sql.QUESTION``."""
+class SqlAnswers:
+    """The result of the queries: ``answers`` by question, ``missing`` by ``sql.QUESTION``."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Rows] = {}
@@ -86,25 +86,25 @@ class Asked:
 
     @property
     def statements(self) -> tuple[Statement, ...]:
-        """The process list; ``ask`` has checked it."""
+        """Return the process list, which ``query_all`` has checked."""
         return tuple(map(_statement, self.answers.get(_PROCESSES, ())))
 
 
 def _statement(row: Mapping[str, str]) -> Statement:
-    """Raise ValueError or OverflowError where numbers are none."""
+    """Parse a row of the process list. Raises ValueError or OverflowError if a number is malformed."""
     return Statement(
         int(row["connection"]), row["user"], row["host"].partition(":")[0], row["command"],
         row["state"], int(float(row["seconds"] or 0)), row["text"],
     )  # fmt: skip
 
 
-def ask(target: Target, connect: Callable[[], Connection], waiting: float) -> Asked:
-    """All questions, one after the other; ``waiting`` is how many threads wait for row locks."""
-    asked = Asked()
+def query_all(target: Target, connect: Callable[[], Connection], waiting: float) -> SqlAnswers:
+    """Run all queries one after the other; ``waiting`` is the number of threads that wait for row locks."""
+    asked = SqlAnswers()
     try:
         connection = connect()
     except (SqlFailed, BadFile) as error:
-        asked.missing = {f"sql.{name}": _why(error) for name in default_questions()}
+        asked.missing = {f"sql.{name}": _missing(error) for name in default_questions()}
         return asked
     try:
         for assignment in _SESSION:
@@ -116,7 +116,7 @@ def ask(target: Target, connect: Callable[[], Connection], waiting: float) -> As
             else:
                 asked.answers[name] = answer
     finally:
-        connection.abandon()  # a farewell may not be read
+        connection.abandon()  # a stalled server may not read a COM_QUIT
     return asked
 
 
@@ -124,15 +124,15 @@ def _answers(target: Target, connection: Connection, waiting: float) -> Iterator
     for name, question in default_questions().items():
         asked = question.asked_of(target.flavour, target.version)
         if asked is None:
-            yield name, Missing("unsupported", "this server does not tell it")
+            yield name, Missing("unsupported", "not available on this server")
         elif question.crowd is not None and waiting > question.crowd:
-            words = f"not asked, because it would cost the server too much while {waiting:,.0f} threads wait"
+            words = f"not queried, because it is too expensive while {waiting:,.0f} threads wait"
             yield name, Missing("unsupported", words)
         else:
             try:
                 columns, rows = sql.table(connection, asked.sql)
             except InnoscopeError as error:
-                yield name, _why(error)
+                yield name, _missing(error)
                 if explain(error).reason in ("gone", "timeout"):
                     return
             else:
@@ -141,7 +141,7 @@ def _answers(target: Target, connection: Connection, waiting: float) -> Iterator
 
 
 def _checked(name: str, rows: Rows) -> Rows | Missing:
-    """Return the rows, or why they cannot be used: anything may answer in the place of a server."""
+    """Return the rows, or why they cannot be used, because the peer may not be a real server."""
     try:
         if name == _PROCESSES:
             list(map(_statement, rows))
@@ -156,7 +156,7 @@ def _names(question: Question, asked: ServerQuery, columns: tuple[str, ...]) -> 
 
 
 def _named(columns: tuple[str | None, ...], row: tuple[Any, ...]) -> Mapping[str, str]:
-    """By column; statements without their literals, from here on."""
+    """Return the row by column name, with literals removed from statements."""
     named = {column: _text(value) for column, value in zip(columns, row, strict=True) if column is not None}
     if named.get(_TEXT):
         named[_TEXT] = fingerprint(named[_TEXT])
@@ -169,6 +169,6 @@ def _text(value: object) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def _why(error: InnoscopeError) -> Missing:
+def _missing(error: InnoscopeError) -> Missing:
     failed = explain(error)
     return Missing(failed.reason, failed.words, error.remedy)

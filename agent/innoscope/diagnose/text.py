@@ -1,4 +1,4 @@
-"""A verdict for a person, and the same for programs."""
+"""Format a verdict as text and as JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from innoscope.common.data import catalog_path
 from innoscope.common.schema import Entry, read_yaml
 from innoscope.diagnose.facts import AT_REST
-from innoscope.diagnose.signals import blind
+from innoscope.diagnose.signals import without_stacks
 from innoscope.sampling.snapshot_history import CLIENT
 
 if TYPE_CHECKING:
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from innoscope.diagnose.blockers import Blocker
     from innoscope.diagnose.evidence import Evidence
     from innoscope.diagnose.verdict import Finding, Verdict
-    from innoscope.memory.locks.held import Held
+    from innoscope.memory.locks.held import HeldLock
     from innoscope.sampling.snapshot_history import ObservedStack
 
-#: Functions of a stack that are shown on a line.
+#: Limit on the functions of a stack shown on one line.
 _FUNCTIONS: Final = 7
-#: A finding of this score or more is marked as urgent; one below the other as a remark.
+#: Findings with at least the first score are marked as urgent, those below the second as remarks.
 _URGENT, _REMARK = 75, 40
 VERSION: Final = 1
 
 
 def text(evidence: Evidence, verdict: Verdict) -> Iterator[str]:
-    """The lines: what was looked at, findings with the worst first, what could not be told."""
+    """Yield the report's lines: what was observed, the findings with the worst first, what is unknown."""
     yield from _head(evidence)
     if not verdict.findings:
-        yield f"Nothing wrong was found: {verdict.checked} of {verdict.rules} checks were made."
+        yield f"Nothing wrong was found: {verdict.checked} of {verdict.rules} checks were possible."
     toggles = _toggles()
     for number, finding in enumerate(verdict.findings, 1):
         yield ""
@@ -49,8 +49,9 @@ def text(evidence: Evidence, verdict: Verdict) -> Iterator[str]:
 def _head(evidence: Evidence) -> Iterator[str]:
     server = evidence.server
     flavour = {"mysql": "MySQL", "mariadb": "MariaDB"}.get(server["flavour"], server["flavour"])
-    looked = "the process list, no stacks" if blind(evidence) else f"{len(evidence.looks)} looks"
-    about = f"pid {server['pid']} · {evidence.seconds:.0f} s, {looked}"
+    blind = without_stacks(evidence)
+    observed = "the process list, no stacks" if blind else f"{len(evidence.looks)} snapshots"
+    about = f"pid {server['pid']} · {evidence.seconds:.0f} s, {observed}"
     yield f"{flavour} {server['version']} · {about} · not stopped"
     if evidence.looks:
         counts = evidence.threads(clients=True)
@@ -61,7 +62,7 @@ def _head(evidence: Evidence) -> Iterator[str]:
             for wait, count in counts.most_common(6)
             if wait not in AT_REST
         )
-        yield f"{sum(counts.values()) / looks:,.0f} threads of clients, {active / looks:,.1f} busy" + (
+        yield f"{sum(counts.values()) / looks:,.0f} client threads, {active / looks:,.1f} busy" + (
             f": {by_wait}" if by_wait else ""
         )
 
@@ -112,13 +113,13 @@ def _toggles() -> dict[str, tuple[str, str]]:
 
 
 def record(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
-    """The same as a JSON value (docs/json.md)."""
+    """Return the verdict as a JSON value (docs/json.md)."""
     return {
         "version": VERSION,
         "server": dict(evidence.server),
         "begun": evidence.begun,
         "seconds": round(evidence.seconds, 3),
-        "looks": 0 if blind(evidence) else len(evidence.looks),
+        "looks": 0 if without_stacks(evidence) else len(evidence.looks),
         "client_threads": _means(evidence),
         "findings": [_as_json(finding) for finding in verdict.findings],
         "owners": [_held(held) for held in evidence.owners],
@@ -129,17 +130,17 @@ def record(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
 
 
 def _means(evidence: Evidence) -> dict[str, float]:
-    """Threads of clients by wait class, mean of all looks."""
+    """Return the mean number of client threads by wait class, over all snapshots."""
     counts = evidence.threads(clients=True)
     return {wait: round(count / len(evidence.looks), 2) for wait, count in counts.most_common()}
 
 
 def _as_json(finding: Finding) -> dict[str, Any]:
-    told = asdict(finding)
-    told["score"] = round(finding.score, 1)
-    told["stacks"] = [_stack(seen) for seen in finding.stacks]
-    told["blockers"] = [_blocker(blocker) for blocker in finding.blockers]
-    return told
+    found = asdict(finding)
+    found["score"] = round(finding.score, 1)
+    found["stacks"] = [_stack(seen) for seen in finding.stacks]
+    found["blockers"] = [_blocker(blocker) for blocker in finding.blockers]
+    return found
 
 
 def _stack(seen: ObservedStack) -> dict[str, Any]:
@@ -151,12 +152,12 @@ def _stack(seen: ObservedStack) -> dict[str, Any]:
     }
 
 
-def _held(held: Held) -> dict[str, Any]:
-    """An edge of the blocking graph for each waiter."""
-    told = asdict(held)
-    return {**told, "waiters": list(held.waiters), "stack": list(held.stack)}
+def _held(held: HeldLock) -> dict[str, Any]:
+    """Return a lock and its owner as JSON."""
+    found = asdict(held)
+    return {**found, "waiters": list(held.waiters), "stack": list(held.stack)}
 
 
 def _blocker(blocker: Blocker) -> dict[str, Any]:
-    told = asdict(blocker)
-    return {"words": told.pop("words"), "functions": list(told.pop("stack")), **told}
+    found = asdict(blocker)
+    return {"words": found.pop("words"), "functions": list(found.pop("stack")), **found}

@@ -1,4 +1,4 @@
-"""What rules cannot be told, and why."""
+"""Report that a value which a rule needs is unavailable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Unknown(Exception):
-    """``source`` would have told it; ``missing`` says why not, None where this server has no such number."""
+    """Raised if ``source`` has no value. ``missing`` is the reason; None if this server does not have it."""
 
     def __init__(self, source: str, missing: Missing | None) -> None:
         super().__init__(source)
@@ -18,5 +18,5 @@ class Unknown(Exception):
 
     @property
     def words(self) -> str:
-        """For a person."""
-        return self.missing.words if self.missing else f"this server has no such number ({self.source})"
+        """Return the reason as text."""
+        return self.missing.words if self.missing else f"this server does not have it ({self.source})"

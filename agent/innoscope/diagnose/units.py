@@ -1,4 +1,4 @@
-"""Numbers in words."""
+"""Format numbers with units for display."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _percent(value: float) -> str:
 
 
 def _seconds(value: float) -> str:
-    """Two digits, in the unit that fits."""
+    """Return the duration with two digits, in a suitable unit."""
     for size, unit in ((1, "s"), (1e-3, "ms")):
         if value >= size:
             shown = value / size
@@ -34,7 +34,7 @@ def _bytes(value: float) -> str:
     return f"{size:.1f} TB"
 
 
-#: What stands behind the colon in ``{signal:unit}``.
+#: Formatting functions for the units in ``{signal:unit}``.
 UNITS: Final[Mapping[str, Callable[[float], str]]] = {
     "count": _count,
     "percent": _percent,

@@ -1,4 +1,4 @@
-"""Evidence and rules → what is wrong, the worst first, and what could not be told."""
+"""Apply the rules to the evidence, and rank the findings with the worst first."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from innoscope.diagnose.rules import Condition, Rule
     from innoscope.sampling.snapshot_history import ObservedStack
 
-#: Stacks that are shown of a wait class, and files of all of a rule's.
+#: Limits on the stacks shown for a wait class, and on the files shown for a rule.
 _STACKS: Final = 2
 _FILES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong. ``score`` is 0 to 100; ``follows_from`` names the finding that explains it."""
+    """A problem. ``score`` is 0 to 100; ``follows_from`` names the finding that explains this one."""
 
     name: str
     title: str
@@ -45,7 +45,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class CannotTell:
-    """Findings that nothing can be said of, because one source told nothing."""
+    """Findings that could not be checked because a source has no data."""
 
     findings: tuple[str, ...]
     source: str
@@ -55,7 +55,7 @@ class CannotTell:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All that is said. ``checked`` is how many rules could be answered."""
+    """The result of all rules. ``checked`` is the number of rules that could be evaluated."""
 
     findings: tuple[Finding, ...]
     cannot_tell: tuple[CannotTell, ...]
@@ -79,29 +79,29 @@ def judge(evidence: Evidence, rules: Iterable[Rule] | None = None) -> Verdict:
 
 
 def _holds(rule: Rule, signals: Signals) -> bool:
-    """Whether all conditions hold. Unknown is raised only if what is known leaves it open."""
-    open_: Unknown | None = None
+    """Return whether all conditions hold. Raises Unknown only if the known signals do not decide it."""
+    undecided: Unknown | None = None
     for condition in rule.when:
         try:
             if not _any_holds(condition.alternatives, signals):
                 return False
         except Unknown as error:
-            open_ = open_ or error
-    if open_ is not None:
-        raise open_
+            undecided = undecided or error
+    if undecided is not None:
+        raise undecided
     return True
 
 
 def _any_holds(alternatives: Iterable[Condition], signals: Signals) -> bool:
-    open_: Unknown | None = None
+    undecided: Unknown | None = None
     for condition in alternatives:
         try:
             if _within(condition, signals[condition.signal]):
                 return True
         except Unknown as error:
-            open_ = open_ or error
-    if open_ is not None:
-        raise open_
+            undecided = undecided or error
+    if undecided is not None:
+        raise undecided
     return False
 
 
@@ -133,7 +133,7 @@ def _finding(rule: Rule, signals: Signals) -> Finding:
 
 
 def _filled(text: str, signals: Signals) -> str | None:
-    """The text with its numbers; None where one of them is not known."""
+    """Return the text with its numbers filled in; None if one of them is unknown."""
 
     def number(match: re.Match[str]) -> str:
         return UNITS[match[2]](signals[match[1]])
@@ -157,17 +157,20 @@ def _blockers(rule: Rule, evidence: Evidence) -> list[Blocker]:
     try:
         return BLOCKERS[rule.blocker](evidence)
     except Unknown as error:
-        return [Blocker(f"not known: {error.words}")]
+        return [Blocker(f"unknown: {error.words}")]
 
 
 def _labels(evidence: Evidence, metric: str) -> str | None:
-    """Which series of a metric there are, by the first of their labels; None for none."""
+    """Return the first labels of a metric's series; None if there are none."""
     labels = dict.fromkeys(label.partition(".")[0] for label in evidence.labels(metric))
     return ", ".join(labels) or None
 
 
 def _files(evidence: Evidence, waits: tuple[str, ...]) -> str | None:
-    """Which files threads in these wait classes were at, the most frequent first; None for none."""
+    """Return the files that threads in these wait classes used, most frequent first.
+
+    None if there are none.
+    """
     counts: Counter[str] = Counter()
     for one in evidence.files:
         if one.wait in waits:
@@ -175,17 +178,17 @@ def _files(evidence: Evidence, waits: tuple[str, ...]) -> str | None:
     if not counts:
         return None
     shown = (f"{path} {100 * count / counts.total():.0f} %" for path, count in counts.most_common(_FILES))
-    return f"at the files {', '.join(shown)}"
+    return f"files: {', '.join(shown)}"
 
 
 def _top(evidence: Evidence, wait: str) -> list[ObservedStack]:
-    """The most frequent stacks of a wait class."""
+    """Return the most frequent stacks of a wait class."""
     found = [seen for seen in evidence.seen if seen.wait == wait]
     return sorted(found, key=lambda seen: -seen.count)[:_STACKS]
 
 
 def _ranked(found: list[tuple[Rule, Finding]]) -> tuple[Finding, ...]:
-    """By score; what another finding explains comes behind that one, and says so."""
+    """Sort the findings by score. Findings that others explain come last and name their cause."""
     causes: dict[str, str] = {}
     by_score = sorted(found, key=lambda one: -one[1].score)
     present = {finding.name for _, finding in by_score}
@@ -203,7 +206,10 @@ def _with_cause(finding: Finding, cause: str) -> Finding:
 
 
 def _cannot_tell(unknown: list[tuple[Rule, Unknown]]) -> tuple[CannotTell, ...]:
-    """By source and reason; numbers that this server does not have are no failure and are left out."""
+    """Group rules by missing source and reason.
+
+    Values that this server does not have are no failure: omitted.
+    """
     groups: dict[tuple[str, str, str | None], list[str]] = {}
     for rule, error in unknown:
         if error.missing is not None:

@@ -1,1 +1,1 @@
-"""Numbers out of a live server's memory: by symbol and DWARF offset, or by its own variable tables."""
+"""Read numbers from a live server's memory: by symbol and DWARF offset, or through its variable tables."""

@@ -1,4 +1,4 @@
-"""Files whose debug information could not be read: each is retried with increasing delays."""
+"""Delay the next attempt to read debug information after a failure, with increasing delays for each file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from innoscope.common.errors import BadFile, NotRead
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-#: What identifies a file or a process; a failure is remembered under several of them.
+#: Identifies a file or a process; a failure is stored under several keys.
 Key = tuple[int, ...]
 
 _FIRST_S: Final = 60.0
@@ -30,7 +30,7 @@ class _Failure:
 
 
 class Backoff:
-    """Remembers failures by file and process. Thread-safe."""
+    """Store failures by file and process. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -38,7 +38,7 @@ class Backoff:
         self._failures: dict[Key, _Failure] = {}
 
     def check(self, keys: Iterable[Key]) -> None:
-        """Raise NotRead if one of these failed and its delay has not passed."""
+        """Raise NotRead if one of these keys failed and its delay has not passed."""
         with self._lock:
             known = [self._failures[key] for key in keys if key in self._failures]
         for failure in known:
@@ -46,7 +46,7 @@ class Backoff:
                 raise _not_read(failure)
 
     def failed(self, keys: Sequence[Key], error: BadFile) -> NotRead:
-        """Remember the failure, and return it as the error to raise."""
+        """Store the failure and return the error to raise."""
         with self._lock:
             earlier = [self._failures.pop(key).delay_s for key in keys if key in self._failures]
             delay = min(2 * max(earlier), _MAX_S) if earlier else _FIRST_S
@@ -57,7 +57,7 @@ class Backoff:
         return _not_read(failure)
 
     def succeeded(self, keys: Iterable[Key]) -> None:
-        """Forget their failures."""
+        """Remove the failures stored under these keys."""
         with self._lock:
             for key in keys:
                 self._failures.pop(key, None)

@@ -1,9 +1,9 @@
-"""Where one server's global numbers lie: addresses from its symbols, offsets from its debug information.
+"""Locate a server's global variables: addresses from symbols, offsets from debug information.
 
-Where there is none, a symbol pack tells both (``target.packs``).
+Without debug information, a symbol pack supplies both (``target.symbols.packs``).
 
-Reading 300 MB of debug information takes a second or two, so what was found is cached for each build-id.
-Addresses are not cached: a symbol table is read in milliseconds, and they differ from process to process.
+Reading 300 MB of debug information takes one or two seconds, so the result is cached by build-id.
+Addresses are not cached: reading a symbol table takes milliseconds, and they differ between processes.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from innoscope.memory.backoff import Key
     from innoscope.target.model import Target
 
-#: Held by the child that reads debug information, which takes up to 1.5 GiB for a moment. The next child
-#: waits for it no longer than this.
+#: Held while a child process reads debug information, which briefly takes up to 1.5 GiB. The next child
+#: waits for the lock no longer than this.
 _CHILD: Final = threading.Lock()
 _CHILD_TIMEOUT_S: Final = 5.0
 _FAILED: Final = Backoff()
-_NOT_ASKED: Final = "the symbol pack does not say: the Innoscope that made it did not ask for it"
+_NOT_IN_PACK: Final = "not in the symbol pack, which an Innoscope without this value made"
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Where a member is, seen from its global variable.
+    """The location of a member, relative to its global variable.
 
     ``offsets[0]`` is added to the variable's address, each further one to the pointer that is read there.
     ``count`` elements lie ``stride`` bytes apart and are summed; 0 means that the debug information does not
-    say how many.
+    contain the count.
     """
 
     offsets: tuple[int, ...]
@@ -56,11 +56,11 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """``symbols`` is ``{name: (address in the process, size)}``, from ``symbols_from``.
+    """The locations found: ``symbols`` is ``{name: (address in the process, size)}``, from ``symbols_from``.
 
-    ``missing`` says of members why they are not there. ``described`` is whether there is debug information or
-    a symbol pack (``from_pack``), ``cached`` whether they came from the cache. ``problem`` is why a
-    pack that is there was not taken, in words.
+    ``missing`` maps members that were not found to the reason. ``described`` is true if there is debug
+    information or a symbol pack (``from_pack``), ``cached`` if the members came from the cache. ``problem``
+    is the reason why an existing pack was not used.
     """
 
     symbols: Mapping[str, tuple[int, int]]
@@ -75,7 +75,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Debug:
-    """Where debug files may be: folders like /usr/lib/debug, and files fetched before, by build-id."""
+    """Where debug files are searched: folders like /usr/lib/debug, and downloaded files by build-id."""
 
     dirs: tuple[str, ...] = ("/usr/lib/debug",)
     files: tuple[tuple[str, str], ...] = ()
@@ -89,16 +89,16 @@ def learn(
     cache: Cache,
     types: Sequence[str] = (),
 ) -> Layout:
-    """The layout of a running server. Raises NoSuchProcess, NoRights or BadFile.
+    """Return the layout of a running server. Raises NoSuchProcess, NoRights or BadFile.
 
-    If its debug information could not be read, the file is not read again for a while: NotRead.
+    Raises NotRead if its debug information could not be read a while ago: the file is retried later.
 
-    ``paths`` of variables that it has, and ``types``, paths that begin with a type, are asked of the debug
-    information, unless the cache has the answer.
+    ``paths`` begin with a variable, ``types`` with a type. Paths of variables that the server does not have
+    are ignored. The others are looked up in the cache, then in the debug information.
     """
     files = dict(debug.files)
     with reading_files(target.pid):
-        # By process too, because its owner can touch the file at any time.
+        # By process as well, because the owner can change the file's timestamps at any time.
         keys = (_executable(target), (target.pid, target.start_time))
         _FAILED.check(keys)
         symbols, source = _native.globals_in_process(target.pid, list(names), list(debug.dirs), files)
@@ -121,7 +121,7 @@ def learn(
 
 @contextlib.contextmanager
 def _one_child() -> Iterator[None]:
-    """Wait until no other child reads debug information, or until the timeout: its file may be hostile."""
+    """Wait until no other child reads debug information, up to a timeout, because its file may be hostile."""
     alone = _CHILD.acquire(timeout=_CHILD_TIMEOUT_S)
     try:
         yield
@@ -133,7 +133,7 @@ def _one_child() -> Iterator[None]:
 def _of_pack(
     target: Target, symbols: Mapping[str, tuple[int, int]], source: str, paths: Sequence[str]
 ) -> Layout:
-    """The layout of a server without debug information."""
+    """Return the layout from a symbol pack, for a server without debug information."""
     try:
         known = packs.layout(target.build_id)
     except BadFile as error:
@@ -141,17 +141,17 @@ def _of_pack(
     if known is None:
         return Layout(symbols, source, {}, {}, described=False)
     members = _members({path: known.members[path] for path in paths if path in known.members})
-    missing = {path: known.missing.get(path, _NOT_ASKED) for path in paths if path not in members}
+    missing = {path: known.missing.get(path, _NOT_IN_PACK) for path in paths if path not in members}
     return Layout(symbols, source, members, missing, described=True, from_pack=True)
 
 
 def root(path: str) -> str:
-    """The global variable that a path of members begins with."""
+    """Return the global variable that a path of members begins with."""
     return path.partition(".")[0].partition("[")[0]
 
 
 def _build(target: Target) -> str:
-    """The build-id; old compilers give none, then what tells this file from all others."""
+    """Return the build-id, or a key made of the file's metadata if the compiler wrote no build-id."""
     if target.build_id:
         return target.build_id
     return "file-" + "-".join(f"{number:x}" for number in _executable(target))

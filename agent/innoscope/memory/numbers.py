@@ -1,4 +1,4 @@
-"""Numbers out of another process's memory: all of them with a handful of system calls."""
+"""Read many numbers from another process's memory with a few system calls."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 Number = int | float
 
-#: Elements behind a pointer, at most: innodb_buffer_pool_instances goes up to 64.
+#: Limit on the elements behind a pointer: innodb_buffer_pool_instances goes up to 64.
 _MOST_ELEMENTS: Final = 64
-#: Bytes from the first to the last element of one term: four times those of 64 buffer pools in MySQL 5.6.
+#: Limit on the bytes from the first to the last element of a term: four times that of 64 buffer pools in
+#: MySQL 5.6.
 SPAN: Final = 288 << 10
-#: Bytes that are read at once.
+#: Bytes per read.
 _PART: Final = 4 << 20
 _ADDRESS: Final = (1 << 64) - 1
 #: Type codes of ``array`` by kind and size.
@@ -35,10 +36,10 @@ _POINTER: Final = struct.Struct("<Q")
 
 
 def read(pid: int, terms: Iterable[Term]) -> dict[Term, Number | None]:
-    """The number of each term, in the order given; None where a pointer on the way is not set (yet).
+    """Return the value of each term, in the order given; None where a pointer on the path is still NULL.
 
-    Not one instant: the kernel copies them one after the other, within some microseconds. Raises
-    NoSuchProcess and NoRights.
+    The values are not from one instant: the kernel copies them one after the other, within some microseconds.
+    Raises NoSuchProcess and NoRights.
     """
     wanted = list(dict.fromkeys(terms))
     lengths = [term.length for term in wanted if term.length is not None]
@@ -53,7 +54,7 @@ def read(pid: int, terms: Iterable[Term]) -> dict[Term, Number | None]:
 
 
 def _follow(pid: int, terms: list[Term]) -> list[int]:
-    """Where each term is, its pointers followed; 0 where one is not set."""
+    """Follow the pointers of each term and return its address; 0 where a pointer is NULL."""
     places = [(term.base + term.member.offsets[0]) & _ADDRESS for term in terms]
     for level in range(1, max((len(term.member.offsets) for term in terms), default=1)):
         deeper = [i for i, term in enumerate(terms) if len(term.member.offsets) > level and places[i]]
@@ -70,7 +71,7 @@ def _follow(pid: int, terms: list[Term]) -> list[int]:
 
 
 def is_readable(member: Member) -> bool:
-    """Return whether it is a number, or several numbers within the span that servers use."""
+    """Return whether the member is a number, or an array of numbers that is not implausibly large."""
     count = member.count or _MOST_ELEMENTS
     return (
         (member.kind, member.size) in _CODES
@@ -92,7 +93,7 @@ def _in_parts(pid: int, places: list[tuple[int, int]]) -> Iterator[bytes | None]
 
 
 def _span(term: Term, counted: Mapping[Term, Number | None]) -> int:
-    """Bytes from the first to the last element; 0 where there are none or too many to be true."""
+    """Return the bytes from the first to the last element; 0 if there are none or implausibly many."""
     member = term.member
     count = member.count if term.length is None else int(counted.get(term.length) or 0)
     if count < 1 or (term.length is not None and count > _MOST_ELEMENTS):
@@ -103,13 +104,13 @@ def _span(term: Term, counted: Mapping[Term, Number | None]) -> int:
 def _sum(member: Member, raw: bytes | None) -> Number | None:
     if raw is None:
         return None
-    # Elements begin at multiples of their size, as C aligns them.
+    # Elements are aligned to their size, as in C.
     numbers = array(_CODES[member.kind, member.size], raw)
     return sum(numbers[:: member.stride // member.size or 1])
 
 
 def read_many(pid: int, places: list[tuple[int, int]]) -> list[bytes | None]:
-    """The bytes of each ``(address, size)``, None where not mapped. Raises NoSuchProcess and NoRights."""
+    """Read each ``(address, size)``; None where it is not mapped. Raises NoSuchProcess and NoRights."""
     if not places:
         return []
     with translating(pid):

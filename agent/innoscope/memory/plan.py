@@ -1,4 +1,4 @@
-"""Which place each value is read from in one server: the first of the catalog's that this build has."""
+"""Choose where each value is read from: the first source in the catalog that this server build has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from innoscope.memory.tables import Status, Variable
     from innoscope.target.model import Target
 
-#: Types of the server's tables -> kind and size of a number.
+#: Type in the server's tables -> kind and size of the number.
 TYPES: Final[Mapping[str, tuple[str, int]]] = {
     "bool": ("unsigned", 1),
     "uint32": ("unsigned", 4),
@@ -29,9 +29,9 @@ TYPES: Final[Mapping[str, tuple[str, int]]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """One number in memory, or the sum of several: ``member`` seen from ``base``. Compared by identity.
+    """One number in memory, or the sum of several: ``member`` relative to ``base``. Compared by identity.
 
-    ``length`` is where the number of elements is, when the member itself does not say.
+    ``length`` locates the number of elements if the debug information does not contain it.
     """
 
     base: int
@@ -40,8 +40,8 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How one value is read: the sum of ``terms``, of which ``bits`` count, times ``scale``."""
+class PlannedValue:
+    """How one value is read: the sum of ``terms``, reduced to ``bits``, times ``scale``."""
 
     value: str
     terms: tuple[Term, ...]
@@ -49,13 +49,13 @@ class Reading:
     bits: tuple[int, int] | None
     scale: float | None
     origin: str
-    #: A copy that somebody has to refresh: 0 means that it never was.
+    #: True for a copy that only SHOW STATUS updates: 0 means that it was never updated.
     settled: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Why a value cannot be read here, and what would help."""
+    """A value that cannot be read from this server: the reason and the remedy."""
 
     value: str
     reason: str
@@ -64,28 +64,28 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What can be read of one server, and what cannot."""
+    """The values that can be read from one server, and those that cannot."""
 
-    readings: tuple[Reading, ...]
+    readings: tuple[PlannedValue, ...]
     absent: tuple[Absent, ...]
 
 
-class _No(Exception):
-    """This place is not in this server; the words say why."""
+class _SourceMissing(Exception):
+    """The server does not have this source; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Maker:
+class _Planner:
     target: Target
     catalog: Catalog
     layout: Layout
     status: Callable[[], Mapping[str, Status]]
     variables: Callable[[], Mapping[str, Variable]]
-    #: By path, so that what several values need is read once.
-    made: dict[str, Term] = field(default_factory=dict)
+    #: Terms by path, so that a term that several values need is read once.
+    terms: dict[str, Term] = field(default_factory=dict)
 
-    def reading(self, value: str, source: Source) -> Reading:
-        """How to read the value from that place; raises _No."""
+    def reading(self, value: str, source: Source) -> PlannedValue:
+        """Return how to read the value from this source. Raises _SourceMissing."""
         when = None
         if source.paths:
             terms = tuple(self._member(path) for path in source.paths)
@@ -101,27 +101,27 @@ class _Maker:
         else:
             terms = (self._variable(source.variable or ""),)
             origin = f"system variable {source.variable} in the server's own table"
-        return Reading(value, terms, when, source.bits, source.scale, origin, source.settled)
+        return PlannedValue(value, terms, when, source.bits, source.scale, origin, source.settled)
 
     def _member(self, path: str) -> Term:
-        if path not in self.made:
-            self.made[path] = self._new_member(path)
-        return self.made[path]
+        if path not in self.terms:
+            self.terms[path] = self._find_member(path)
+        return self.terms[path]
 
-    def _new_member(self, path: str) -> Term:
+    def _find_member(self, path: str) -> Term:
         root = layouts.root(path)
         if root not in self.layout.symbols:
-            raise _No(f"no symbol {root}")
+            raise _SourceMissing(f"no symbol {root}")
         if not self.layout.described:
-            raise _No(f"no debug information that says where {path} is")
+            raise _SourceMissing(f"no debug information for {path}")
         member = self.layout.members.get(path)
         if member is None:
-            raise _No(self.layout.missing.get(path, f"nothing known of {path}"))
+            raise _SourceMissing(self.layout.missing.get(path, f"{path} is not in the debug information"))
         if member.kind not in ("unsigned", "signed", "float"):
-            raise _No(f"{path} is no number but a {member.kind}")
+            raise _SourceMissing(f"{path} is not a number but a {member.kind}")
         if not is_readable(member):
-            raise _No(
-                f"{path} is not read: its size or the distance of its elements exceeds those of servers"
+            raise _SourceMissing(
+                f"{path} is not read: its size or the distance of its elements is implausibly large"
             )
         return Term(self.layout.symbols[root][0], member, self._length(root, member))
 
@@ -129,29 +129,29 @@ class _Maker:
         if member.count > 0:
             return None
         if root not in self.catalog.lengths:
-            raise _No(f"nothing says how many elements {root} leads to")
+            raise _SourceMissing(f"the number of elements behind {root} is unknown")
         return self._member(self.catalog.lengths[root])
 
     def _symbol(self, name: str, kind: str) -> Term:
         if name not in self.layout.symbols:
-            raise _No(f"no symbol {name}")
+            raise _SourceMissing(f"no symbol {name}")
         address, size = self.layout.symbols[name]
         if size not in (1, 2, 4, 8):
-            raise _No(f"symbol {name} is no number: it has {size} bytes")
+            raise _SourceMissing(f"symbol {name} is not a number: it has {size} bytes")
         return Term(address, Member((0,), size, kind))
 
     def _status(self, name: str, *, settled: bool) -> Term:
         found = self.status().get(name)
         if found is None:
-            raise _No(f"no {name} in its table of status variables")
+            raise _SourceMissing(f"no {name} in the server's table of status variables")
         if not found.live and not settled:
-            raise _No(f"{name} is a copy, only as new as the last SHOW STATUS")
+            raise _SourceMissing(f"{name} is a copy that only SHOW STATUS updates")
         return variable_term(found.address, found.type)
 
     def _variable(self, name: str) -> Term:
         found = self.variables().get(name)
         if found is None or found.type not in TYPES:
-            raise _No(f"no {name} in its table of system variables")
+            raise _SourceMissing(f"no {name} in the server's table of system variables")
         return variable_term(found.address, found.type)
 
 
@@ -162,8 +162,11 @@ def make(
     status: Callable[[], Mapping[str, Status]],
     variables: Callable[[], Mapping[str, Variable]],
 ) -> Plan:
-    """The plan for one server; the tables are asked for only where nothing better is there."""
-    maker = _Maker(target, catalog, layout, status, variables)
+    """Return the plan for one server.
+
+    ``status`` and ``variables`` are called only if no earlier source exists.
+    """
+    maker = _Planner(target, catalog, layout, status, variables)
     readings, absent = [], []
     for value, sources in catalog.values.items():
         reasons = []
@@ -173,7 +176,7 @@ def make(
             try:
                 readings.append(maker.reading(value, source))
                 break
-            except _No as no:
+            except _SourceMissing as no:
                 reasons.append(str(no))
         else:
             absent.append(Absent(value, _because(reasons), _remedy(target, layout)))
@@ -181,18 +184,18 @@ def make(
 
 
 def _because(reasons: list[str]) -> str:
-    return "; ".join(dict.fromkeys(reasons)) or "no place is known for this server"
+    return "; ".join(dict.fromkeys(reasons)) or "no source is known for this server"
 
 
 def _remedy(target: Target, layout: Layout) -> str:
     if layout.described:
-        return "this release counts it nowhere that can be read; SQL or a probe may tell"
+        return "this release does not have it in memory; SQL or a probe may have it"
     if layout.problem:
-        return f"{layout.problem}; or let the SQL collector tell"
+        return f"{layout.problem}; or use the SQL collector"
     if target.build_id is None:
-        return "run a build with debug information; or let the SQL collector tell"
+        return "run a build with debug information; or use the SQL collector"
     file = f"/usr/lib/debug/.build-id/{target.build_id[:2]}/{target.build_id[2:]}.debug"
-    return f"install the server's debug package ({file}) or a symbol pack; or let the SQL collector tell"
+    return f"install the server's debug package ({file}) or a symbol pack; or use the SQL collector"
 
 
 def _described_by(layout: Layout) -> str:
@@ -200,5 +203,5 @@ def _described_by(layout: Layout) -> str:
 
 
 def variable_term(address: int, kind: str) -> Term:
-    """A number of one of the types of the server's tables."""
+    """Return the term for a variable at this address, with one of the types in ``TYPES``."""
     return Term(address, Member((0,), TYPES[kind][1], TYPES[kind][0]))

@@ -1,6 +1,7 @@
-"""InnoDB's numbers out of a live server's memory: nothing is stopped, asked or changed.
+"""Read InnoDB's counters and variables from a live server's memory.
 
-The only means is process_vm_readv; a server that hangs, recovers or is stopped is read like any other.
+The server is not stopped, queried or changed. Only process_vm_readv is used, so this also works on a server
+that hangs, recovers or is stopped.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ if TYPE_CHECKING:
 
 _Found = TypeVar("_Found")
 
-#: Seconds after its start in which the dynamic linker may not have relocated a server's tables yet.
+#: Seconds after a server's start in which the dynamic linker may not have relocated its tables yet.
 _YOUNG_S: Final = 10.0
-#: Seconds until a young server's tables are searched again.
+#: Seconds until the tables of a server that just started are searched again.
 _AGAIN_S: Final = 1.0
-#: Bytes of a string variable that are read.
+#: Limit on the bytes read of a string variable.
 _STRING_BYTES: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Where a value comes from (``source``), or why it does not (``reason``) and what helps (``remedy``)."""
+    """Where a value is read from (``source``), or the ``reason`` why it cannot be read and the ``remedy``."""
 
     value: str
     source: str | None
@@ -51,18 +52,17 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class StatusValue:
-    """A status variable's value. ``live`` is false for one that is only as new as the last SHOW STATUS."""
+    """A status variable's value. ``live`` is false for one that only SHOW STATUS updates."""
 
     value: Number
     live: bool
 
 
 class MemoryReader:
-    """Reads one server. Where things are is learnt at the first use, within seconds; a reading costs 0.1 ms.
+    """Read one server. The first use finds the addresses, which takes seconds; later reads take 0.1 ms.
 
-    ``cache`` is the folder of the cache (by default ``cache_folder()``), ``debug`` says where debug files may
-    be. All methods raise NoSuchProcess, NoRights, or BadFile for an executable that is none. Not
-    thread-safe.
+    ``cache`` is the cache folder (default: ``cache_folder()``), ``debug`` is where debug files are searched.
+    All methods raise NoSuchProcess, NoRights, or BadFile if the executable is malformed. Not thread-safe.
     """
 
     def __init__(
@@ -81,14 +81,17 @@ class MemoryReader:
         self._last: Mapping[str, Number] | None = None
         self._status: dict[str, tables.Status] | None = None
         self._variables: dict[str, tables.Variable] | None = None
-        #: When a table was not found in a young server, which the dynamic linker may not have relocated yet.
+        #: Time at which a table was missing because the dynamic linker may not have relocated it yet.
         self._unrelocated: float | None = None
         self._image: Image | None = None
-        #: The limit that was exceeded: this process is not searched again.
+        #: The limit that this process exceeded; then it is not searched again.
         self._exceeded: NotRead | None = None
 
     def read(self) -> Mapping[str, Number]:
-        """``{value of probes/catalog/memory.yaml: number}``; what is not there is left out, see explain."""
+        """Return ``{value of probes/catalog/memory.yaml: number}``.
+
+        ``explain`` reports why others are missing.
+        """
         readings = self._planned().readings
         terms = [term for reading in readings for term in (*reading.terms, *_optional(reading.when))]
         found = self._read(terms)
@@ -98,18 +101,20 @@ class MemoryReader:
         return self._last
 
     def explain(self) -> list[Explanation]:
-        """Of each value of the catalog, in its order, where it comes from or why it does not."""
+        """Return an explanation for each value of the catalog, in catalog order."""
         planned = self._planned()
         last = self.read() if self._last is None else self._last
-        said = {reading.value: _explained(reading, reading.value in last) for reading in planned.readings}
-        said |= {
+        explanations = {
+            reading.value: _explanation(reading, reading.value in last) for reading in planned.readings
+        }
+        explanations |= {
             absent.value: Explanation(absent.value, None, absent.reason, absent.remedy)
             for absent in planned.absent
         }
-        return [said[value] for value in self._catalog.values]
+        return [explanations[value] for value in self._catalog.values]
 
     def status(self) -> Mapping[str, StatusValue]:
-        """InnoDB's status variables that are numbers, by name as in SHOW STATUS; empty without the table."""
+        """Return InnoDB's numeric status variables, named as in SHOW STATUS; empty without the table."""
         self._begin()
         table = self._status_table()
         terms = {name: plan.variable_term(one.address, one.type) for name, one in table.items()}
@@ -121,9 +126,9 @@ class MemoryReader:
         }
 
     def variables(self) -> Mapping[str, Number | str]:
-        """InnoDB's global system variables, by name as in SHOW VARIABLES; empty without the table.
+        """Return InnoDB's global system variables, named as in SHOW VARIABLES; empty without the table.
 
-        Booleans are 0 or 1, enumerations their word, sets their bits, strings that are NULL "".
+        Booleans are 0 or 1, enumerations their name, sets their bits, and NULL strings "".
         """
         self._begin()
         table = self._variable_table()
@@ -151,7 +156,10 @@ class MemoryReader:
         return self._plan
 
     def _begin(self) -> None:
-        """Search a young server's tables again. Raise NotRead if this process exceeded a limit before."""
+        """Allow another search if the server had just started.
+
+        Raise NotRead if it exceeded a limit before.
+        """
         if self._exceeded is not None:
             raise NotRead(self._exceeded.what, remedy=self._exceeded.remedy)
         if self._unrelocated is not None and time.monotonic() - self._unrelocated >= _AGAIN_S:
@@ -193,7 +201,7 @@ class MemoryReader:
         return found
 
     def _strings(self, table: Mapping[str, tables.Variable]) -> Iterator[tuple[str, str]]:
-        """String variables; one longer than what is read, or at the end of a mapping, is left out."""
+        """Yield string variables, except those that are longer than the limit or at the end of a mapping."""
         names = [name for name, one in table.items() if one.type == "string"]
         terms = {name: plan.variable_term(table[name].address, "uint64") for name in names}
         found = self._read(terms.values())
@@ -209,8 +217,8 @@ def _optional(term: plan.Term | None) -> tuple[plan.Term, ...]:
     return () if term is None else (term,)
 
 
-def _value(reading: plan.Reading, found: Mapping[plan.Term, Number | None]) -> Number | None:
-    """The value of one reading; None while the server has not set up what it is in."""
+def _value(reading: plan.PlannedValue, found: Mapping[plan.Term, Number | None]) -> Number | None:
+    """Return the value of one reading; None while the server has not initialised the structure."""
     if reading.when is not None and not found[reading.when]:
         return 0
     total: Number = 0
@@ -227,19 +235,19 @@ def _value(reading: plan.Reading, found: Mapping[plan.Term, Number | None]) -> N
     return total if reading.scale is None else total * reading.scale
 
 
-def _explained(reading: plan.Reading, is_there: bool) -> Explanation:
-    if is_there:
+def _explanation(reading: plan.PlannedValue, has_value: bool) -> Explanation:
+    if has_value:
         return Explanation(reading.value, reading.origin)
     if reading.settled:
         return Explanation(
             reading.value,
             None,
-            f"{reading.origin} was never filled",
-            "SHOW GLOBAL STATUS once, as any account",
+            f"{reading.origin} was never updated",
+            "run SHOW GLOBAL STATUS once, as any account",
         )
     return Explanation(
         reading.value,
         None,
-        "what holds it is not set up: the server starts or stops",
-        "look again in a second",
+        "the server is starting or stopping, and its structure is not initialised",
+        "retry in a second",
     )

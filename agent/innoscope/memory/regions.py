@@ -1,4 +1,4 @@
-"""The parts of a server's own file that lie in its memory: names, tables, variables."""
+"""Read and search the server's executable as it is mapped in memory: names, tables, variables."""
 
 from __future__ import annotations
 
@@ -17,30 +17,32 @@ from innoscope.target.native_errors import gone, no_rights
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: Bytes read at once.
+#: Bytes per read.
 _PIECE: Final = 1 << 20
-#: Bytes of /proc/PID/maps that are read, as in the core (limits.rs). With 1,000 connections it has 250 KB.
+#: Limit on the bytes read from /proc/PID/maps, as in the core (limits.rs). It has 250 KB with 1,000
+#: connections.
 _MAPS: Final = 8 << 20
-#: Mappings of the executable; the largest server has 7.
+#: Limit on the number of mappings of the executable; the largest server has 7.
 _REGIONS: Final = 1024
-#: Bytes of the mapped executable, and of its writable mappings: four times those of the largest server
-#: (77 MB of MySQL 9.7; 12 MB of MariaDB 11.4.5).
+#: Limits on the size of the mapped executable and of its writable mappings, in bytes: four times the largest
+#: server (77 MB in MySQL 9.7, 12 MB in MariaDB 11.4.5).
 _IMAGE: Final = 320 << 20
 _DATA: Final = 48 << 20
-#: Bytes of a heap directly after .bss, as on a host without address randomization. Variables come first.
+#: Bytes read of a heap that directly follows .bss, as on a host without address randomization. Variables come
+#: first.
 _HEAP: Final = 32 << 20
-#: Pointers in one row; a longer row is not a table. MySQL 9.7 has 225 variables.
+#: Limit on the pointers in one row; a longer row is not a table. MySQL 9.7 has 225 variables.
 _ROW: Final = 1024
-#: Copies of one name, and pointers to them; the servers have 2 and 3.
+#: Limits on the copies of one name and on the pointers to them; real servers have 2 and 3.
 _COPIES: Final = 16
 _SLOTS: Final = 64
-#: Seconds of CPU time to read from one image: servers take 0.02 to 0.15.
+#: Limit on the CPU time spent on one image, in seconds; real servers need 0.02 to 0.15.
 _CPU_S: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One mapping. ``data`` is what may be written to, ``.bss`` (which follows it) included."""
+    """One mapping. ``data`` is true for writable mappings, including ``.bss``, which follows them."""
 
     start: int
     end: int
@@ -49,7 +51,7 @@ class Region:
 
 
 class Image:
-    """The executable as it is mapped into the process, relocated by the dynamic linker.
+    """Give access to the executable as mapped into the process, relocated by the dynamic linker.
 
     Use it immediately and in one thread, because its CPU time is limited. Raises NotRead beyond a limit.
     """
@@ -61,12 +63,12 @@ class Image:
         self._starts = [region.start for region in self.regions]
 
     def at(self, address: int) -> Region | None:
-        """The region that an address is in."""
+        """Return the region that contains the address, or None."""
         index = bisect_right(self._starts, address) - 1
         return self.regions[index] if index >= 0 and address < self.regions[index].end else None
 
     def is_data(self, address: int) -> bool:
-        """Whether a variable may be there."""
+        """Return whether the address is in a writable region, where variables are."""
         region = self.at(address)
         return region is not None and region.data
 
@@ -88,7 +90,7 @@ class Image:
         found: list[int] = []
         if not needles:
             return found
-        for start, piece in self._of_data():
+        for start, piece in self._pieces_of_data():
             for needle in needles:
                 at = piece.find(needle)
                 while at >= 0:
@@ -106,7 +108,7 @@ class Image:
         first, end = data[0].start, data[-1].end
         row: list[int] = []
         continues = 0
-        for start, piece in self._of_data():
+        for start, piece in self._pieces_of_data():
             if start != continues:
                 row = []
             continues = start + len(piece)
@@ -119,8 +121,8 @@ class Image:
                         yield row
                     row = []
 
-    def _of_data(self) -> Iterator[tuple[int, bytes]]:
-        """Yield what may hold pointers, in pieces: variables first, then read-only data."""
+    def _pieces_of_data(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the regions that may contain pointers, in pieces: variables first, then read-only data."""
         for region in sorted(self.regions, key=lambda region: not region.data):
             if not region.code:
                 yield from self._pieces(region, 0)
@@ -137,13 +139,13 @@ class Image:
                 yield start, piece
 
     def read(self, places: list[tuple[int, int]]) -> list[bytes | None]:
-        """The bytes of each ``(address, size)``; None where it is not mapped."""
+        """Return the bytes of each ``(address, size)``; None where it is not mapped."""
         if time.thread_time() > self._deadline:
             raise _exceeds(self.pid, "reading the executable's variables", f"{_CPU_S:g} s of CPU time")
         return read_many(self.pid, places)
 
     def strings(self, addresses: list[int], longest: int = 96) -> list[str | None]:
-        """The C strings at these addresses; None for what is no text or longer."""
+        """Return the C strings at these addresses; None for one that is not ASCII text or is longer."""
         places = []
         for address in addresses:
             region = self.at(address)
@@ -159,27 +161,27 @@ def _exceeds(pid: int, what: str, limit: str) -> NotRead:
     file = Path(f"/proc/{pid}/exe")
     with contextlib.suppress(OSError):
         file = file.readlink()
-    remedy = "let the SQL collector report its numbers"
+    remedy = "use the SQL collector for these metrics"
     return NotRead(f"{file} (process {pid}): {what} exceeds {limit}, not read", remedy=remedy)
 
 
 def _regions(pid: int) -> list[Region]:
-    """The mappings of the executable in ascending order, and the anonymous ones that continue it (.bss)."""
+    """Return the executable's mappings in ascending order, with the anonymous ones that follow it (.bss)."""
     regions: list[Region] = []
     try:
         inode = Path(f"/proc/{pid}/exe").stat().st_ino
         for region in _mapped(pid, str(inode).encode()):
             regions.append(region)
             if len(regions) > _REGIONS:
-                raise _exceeds(pid, "the number of its mappings", str(_REGIONS))
+                raise _exceeds(pid, "the number of mappings", str(_REGIONS))
     except PermissionError as error:
         raise no_rights(pid, error.strerror or "") from error
     except (FileNotFoundError, ProcessLookupError) as error:
         raise gone(pid) from error
     if sum(region.end - region.start for region in regions) > _IMAGE:
-        raise _exceeds(pid, "what is mapped of it", f"{_IMAGE} bytes")
+        raise _exceeds(pid, "the mapped size", f"{_IMAGE} bytes")
     if sum(region.end - region.start for region in regions if region.data) > _DATA:
-        raise _exceeds(pid, ".data and .bss", f"{_DATA} bytes")
+        raise _exceeds(pid, "the size of .data and .bss", f"{_DATA} bytes")
     return regions
 
 

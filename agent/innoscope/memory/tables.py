@@ -1,8 +1,8 @@
-"""The server's own tables of status and system variables, walked in its memory.
+"""Find the server's own tables of status and system variables in its memory.
 
-They hold *name -> address of the value* and survive ``strip``: a server without a single InnoDB symbol still
-tells where its counters are. The dynamic linker has relocated them, so what is read are real addresses. They
-are believed only if a whole row of records makes sense.
+The tables map names to the addresses of values. ``strip`` does not remove them, so they work on a server
+without any InnoDB symbols. The dynamic linker has relocated them, so the pointers are valid addresses. A
+table is accepted only if a whole row of records is plausible.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from innoscope.memory.regions import Image
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{1,63}")
-#: Fewer records in a row than this are no table of InnoDB's.
+#: Minimum number of adjacent records that are accepted as one of InnoDB's tables.
 _LEAST: Final = 20
-#: Records walked to either side at most; MariaDB 10.11 has 142 variables.
+#: Limit on the records read in each direction; MariaDB 10.11 has 142 variables.
 _MOST: Final = 400
 
 #: struct st_mysql_show_var, include/mysql/plugin.h, 5.1 to 9.7: name, value, type, and from MySQL 8 on scope.
 _SHOW: Final = struct.Struct("<QQII")
-#: struct st_mysql_sys_var: flags, name, comment, check, update, value, default, then what differs by type.
+#: struct st_mysql_sys_var: flags, name, comment, check, update, value, default, then fields that depend on
+#: the type.
 _SYSVAR: Final = struct.Struct("<IxxxxQQQQQQQ")
 #: PLUGIN_VAR_TYPEMASK, _UNSIGNED, _THDLOCAL, _NOSYSVAR.
 _TYPE_MASK, _UNSIGNED, _PER_SESSION, _OPTION_ONLY = 0x7F, 0x80, 0x100, 0x400
@@ -46,7 +47,7 @@ _VARIABLE_TYPES: Final[Mapping[int, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A status variable. ``live`` is false for a copy that is only as new as the last SHOW STATUS."""
+    """A status variable. ``live`` is false for a copy that is only updated by SHOW STATUS."""
 
     name: str
     address: int
@@ -56,9 +57,9 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A system variable. ``type`` is bool, int32, uint32, int64, uint64, float64 or string (a char pointer).
+    """A system variable. ``type`` is bool, int32, uint32, int64, uint64, float64, or string (a char pointer).
 
-    ``choices`` are the words for the numbers of an enumeration.
+    ``choices`` are the names of an enumeration's values, by number.
     """
 
     name: str
@@ -68,10 +69,10 @@ class Variable:
 
 
 def status_variables(image: Image, table: catalog.StatusTable, flavour: str) -> dict[str, Status]:
-    """InnoDB's status variables by full name; empty when the table was not found."""
+    """Return InnoDB's status variables by full name; empty if the table was not found."""
     types = table.types[flavour]
     for anchor in table.anchors:
-        # Linkers let a string share the end of a longer one.
+        # The linker may merge a string with the end of a longer one.
         for slot in image.slots(image.copies(anchor.encode() + b"\0")):
             records = _Row(image, _SHOW.size, lambda raw: _is_status(image, raw)).around(slot)
             if len(records) >= _LEAST:
@@ -80,9 +81,9 @@ def status_variables(image: Image, table: catalog.StatusTable, flavour: str) -> 
 
 
 def system_variables(image: Image, table: catalog.VariableTable) -> dict[str, Variable]:
-    """InnoDB's global system variables by full name; those of each session are left out.
+    """Return InnoDB's global system variables by full name, without session variables.
 
-    Not found by a name: the server gives each record its full name, on the heap, when it loads the plugin.
+    They cannot be found by name: when the server loads the plugin, it gives each record a name on the heap.
     """
     for records in image.rows(_LEAST):
         if _sysvar(image, records[0]) is not None:
@@ -93,7 +94,7 @@ def system_variables(image: Image, table: catalog.VariableTable) -> dict[str, Va
 
 
 class _Row:
-    """Records of ``size`` bytes that follow each other."""
+    """Read adjacent records of ``size`` bytes. ``fits`` returns whether a record is plausible."""
 
     def __init__(self, image: Image, size: int, fits: Callable[[bytes], bool]) -> None:
         self._image = image
@@ -101,7 +102,7 @@ class _Row:
         self._fits = fits
 
     def around(self, address: int) -> list[bytes]:
-        """The record at the address and its neighbours on both sides, as far as they make sense."""
+        """Return the record at the address and its neighbours on both sides, as far as they are plausible."""
         before = self._run(range(address - self._size, address - _MOST * self._size, -self._size))
         return [*reversed(before), *self._run(range(address, address + _MOST * self._size, self._size))]
 
@@ -136,7 +137,7 @@ def _named_status(
     live: frozenset[str],
 ) -> dict[str, Status]:
     fields = [_SHOW.unpack(raw) for raw in records]
-    # Lower case, as MariaDB shows Innodb_buffer_pool_pages_LRU_flushed.
+    # In lower case, because MariaDB has mixed case: Innodb_buffer_pool_pages_LRU_flushed.
     names = [table.prefix + (name or "").lower() for name in image.strings([field[0] for field in fields])]
     copies = [field[1] for name, field in zip(names, fields, strict=True) if name in table.copies]
     first, last = (min(copies), max(copies)) if copies else (0, 1 << 64)
@@ -148,7 +149,10 @@ def _named_status(
 
 
 def _sysvar(image: Image, address: int) -> tuple[int, ...] | None:
-    """The fields of a record, if it is one: known type, names where names belong, code where functions do."""
+    """Return a record's fields, or None if it is implausible.
+
+    Unknown type, or pointers not to text or code.
+    """
     [raw] = image.read([(address, _SYSVAR.size)])
     if raw is None:
         return None
@@ -180,7 +184,7 @@ def _named_variables(image: Image, records: list[int], table: catalog.VariableTa
 
 
 def _choices(image: Image, address: int) -> tuple[str, ...]:
-    """The words of a TYPELIB: count, its name, array of words."""
+    """Return the names in a TYPELIB, which has a count, its own name, and an array of names."""
     [raw] = image.read([(address, 24)])
     if raw is None:
         return ()

@@ -1,1 +1,1 @@
-"""What is exported: samples, and the declared metrics they belong to."""
+"""Collect samples, match them to the declared metrics, and export them."""

@@ -1,7 +1,7 @@
-"""Counters that never go backwards, whoever tells them.
+"""Keep exported counters monotonic when their source changes or restarts.
 
-A probe counts since it was attached, the server's own counters since the server started; either may be the
-source at one scrape and the other at the next, and sensor or server may have been restarted in between.
+A probe counts since it was attached, the server's own counters since the server started. The source can
+change between two scrapes, and the sensor or the server may have been restarted in between.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     from innoscope.common.samples import Value
 
-#: Collectors that count since they began, and so from zero after a restart of the sensor.
-SINCE_WE_BEGAN: Final = frozenset({"probes", "waits"})
-#: Log sequence numbers outlive a restart of the server and are the same for all sources.
-LASTING: Final = frozenset({"redo_written_bytes", "redo_flushed_bytes", "redo_checkpoint_bytes"})
+#: Collectors that count from their start, and so from zero after a restart of the sensor.
+RESET_WITH_SENSOR: Final = frozenset({"probes", "waits"})
+#: Log sequence numbers continue after a restart of the server, and are the same for all sources.
+NEVER_RESET: Final = frozenset({"redo_written_bytes", "redo_flushed_bytes", "redo_checkpoint_bytes"})
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """Since when the numbers count: the server's process, and the sensor's."""
+    """Identify the processes that the counters belong to: the server's and the sensor's."""
 
     server: Hashable
     sensor: Hashable
@@ -39,18 +39,18 @@ class _Track:
 
 
 class Counters:
-    """What was exported last of each series, and by how much it differs from what its source says."""
+    """Keep each series' last exported value and its offset to the source's value."""
 
     def __init__(self) -> None:
         self._tracks: dict[Hashable, _Track] = {}
-        self._histograms: dict[Hashable, _Histograms] = {}
+        self._histograms: dict[Hashable, _HistogramTrack] = {}
 
     def settle(self, series: Hashable, source: str, life: Life, raw: Value) -> Value:
-        """The value to export for what ``source`` says now."""
+        """Return the value to export for the source's current value."""
         if isinstance(raw, Histogram):
             known = self._histograms.get(series)
             if known is None:
-                known = self._histograms[series] = _Histograms(life, raw)
+                known = self._histograms[series] = _HistogramTrack(life, raw)
             return known.settle(life, raw)
         track = self._tracks.get(series)
         if track is None:
@@ -62,27 +62,27 @@ class Counters:
 
 
 def _correction(track: _Track, source: str, life: Life, raw: float) -> float:
-    """By how much the offset must change so that the series goes on from where it was."""
+    """Return the change of the offset that lets the series continue from its last value."""
     if source != track.source:
         return track.raw - raw
-    if source in SINCE_WE_BEGAN and life.sensor != track.life.sensor:
+    if source in RESET_WITH_SENSOR and life.sensor != track.life.sensor:
         return track.raw
     if raw >= track.raw:
         return 0
     if life.server != track.life.server:
         return track.raw
-    return track.raw - raw  # whoever counts lost its memory: stand still, and count on from here
+    return track.raw - raw  # the source was reset: stay at the last value and count from here
 
 
-class _Histograms:
-    """One histogram's counts of sensors that are gone, and of the one that is there."""
+class _HistogramTrack:
+    """Add a histogram's counts from earlier sensors to those of the current one."""
 
     def __init__(self, life: Life, raw: Histogram) -> None:
-        self._gone = Histogram((), 0)
+        self._earlier = Histogram((), 0)
         self._life, self._raw = life, raw
 
     def settle(self, life: Life, raw: Histogram) -> Histogram:
         if life.sensor != self._life.sensor or raw.count < self._raw.count:
-            self._gone = self._gone.plus(self._raw)
+            self._earlier = self._earlier.plus(self._raw)
         self._life, self._raw = life, raw
-        return self._gone.plus(raw)
+        return self._earlier.plus(raw)

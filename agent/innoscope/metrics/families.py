@@ -1,4 +1,4 @@
-"""From series to what prometheus_client exposes, in text or OpenMetrics."""
+"""Convert series to prometheus_client's metric families, and expose them as text or OpenMetrics."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 #: ``le`` in seconds, as exposed.
 _BOUNDS: Final = tuple((power, repr(2**power / 1e9)) for power in BUCKETS)
-#: Texts of one gathering that are kept: clients may make up versions of a format.
+#: Limit on the formats cached of one collection: clients may invent format versions.
 _FORMATS: Final = 4
 
 
-class _Once:
-    """A collector of families that are already there."""
+class _FixedCollector:
+    """A prometheus_client collector that returns the families it was given."""
 
     def __init__(self, families: Iterable[Family]) -> None:
         self._families = tuple(families)
@@ -44,15 +44,15 @@ class _Once:
 
 
 def expose(series: Iterable[Series], accept: str) -> tuple[bytes, str]:
-    """``(body, content type)``, in the format that the header ``Accept`` prefers."""
+    """Return ``(body, content type)``, in the format that the header ``Accept`` prefers."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Once(families(series)))
-    encoder, form = _chosen(accept)
+    registry.register(_FixedCollector(families(series)))
+    encoder, form = _encoder(accept)
     return encoder(registry), form
 
 
 class Texts:
-    """One gathering in each format that was asked for: who scrapes at the same time shares it."""
+    """Cache one collection in each requested format, so that concurrent scrapes share the work."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,8 +60,8 @@ class Texts:
         self._texts: dict[str, tuple[bytes, str]] = {}
 
     def of(self, series: tuple[Series, ...], accept: str) -> tuple[bytes, str]:
-        """As ``expose`` has it."""
-        form = _chosen(accept)[1]
+        """Return the same as ``expose``."""
+        form = _encoder(accept)[1]
         with self._lock:
             if series is not self._series or len(self._texts) > _FORMATS:
                 self._series, self._texts = series, {}
@@ -70,15 +70,15 @@ class Texts:
             return self._texts[form]
 
 
-def _chosen(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
     try:
         return choose_encoder(accept)
-    except (TypeError, ValueError):  # a version that is none
+    except (TypeError, ValueError):  # a malformed version
         return choose_encoder("")
 
 
 def families(series: Iterable[Series]) -> list[Family]:
-    """Return one family a metric, in the order of their first series.
+    """Return one family per metric, in the order of their first series.
 
     Every label value passes through ``sanitize.label`` here: one that is no UTF-8 would cost all series.
     """
@@ -117,7 +117,7 @@ def _empty(metric: Metric) -> Family:
 
 
 def buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    """Cumulative counts by ``le`` in seconds, with +Inf."""
+    """Return cumulative counts by ``le`` in seconds, with +Inf."""
     upto = [0, *accumulate(histogram.buckets)]
     last = len(upto) - 1
     found: list[tuple[str, float]] = [(le, upto[min(power, last)]) for power, le in _BOUNDS]

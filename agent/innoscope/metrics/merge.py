@@ -1,4 +1,4 @@
-"""From what all collectors said of a server to one value for each series, within the declared bounds."""
+"""Merge all collectors' samples of a server into one value per series, within the declared label bounds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from innoscope.common.samples import Sample
-from innoscope.metrics.counters import LASTING, Counters
+from innoscope.metrics.counters import NEVER_RESET, Counters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Distinct series that are remembered as dropped, so that each counts once.
-_DROPPED_KEPT: Final = 10_000
-#: Why a collector failed, as the label has it. An outcome's ``reason`` begins with one of them and a colon.
+#: Limit on the distinct dropped series that are stored so that each is counted once.
+_MAX_DROPPED: Final = 10_000
+#: Values of the label ``reason`` of a failed collector. An outcome's ``reason`` begins with one and a colon.
 REASONS: Final = frozenset(
     {"timeout", "denied", "refused", "gone", "stopped", "rights", "unsupported", "error"}
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What was learnt of one server in one gathering. ``server`` is "" for what is about ourselves."""
+class ServerOutcomes:
+    """One server's outcomes in one collection. ``server`` is "" for Innoscope's own metrics."""
 
     server: str
     life: Life
@@ -45,44 +45,44 @@ class Series(NamedTuple):
 
 
 def failure(outcome: Outcome) -> tuple[str, str]:
-    """``(reason, words)`` of an outcome that failed: "denied: access denied for ann" → both parts."""
-    text = outcome.reason or "error: it did not say why"
+    """Return ``(reason, words)`` of a failed outcome, as in "denied: access denied for ann"."""
+    text = outcome.reason or "error: no reason was given"
     reason, colon, words = text.partition(": ")
     return (reason, words) if colon and reason in REASONS else ("error", text)
 
 
-class _Kept:
-    """What must outlive a scrape of one server: how counters went on, and which label values were let in."""
+class _ServerState:
+    """The state of one server between scrapes: its counters and the accepted label values."""
 
     def __init__(self) -> None:
         self.counters = Counters()
-        self.let_in: dict[tuple[str, int], set[str]] = {}
+        self.accepted: dict[tuple[str, int], set[str]] = {}
 
 
 class Merger:
-    """Merges the readings of all servers. What it keeps of one is for ``keep_only`` to drop."""
+    """Merge the outcomes of all servers. ``keep_only`` removes the state of servers that are gone."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._kept: dict[str, _Kept] = {}
+        self._servers: dict[str, _ServerState] = {}
         self._dropped: set[tuple[str, str, tuple[str, ...]]] = set()
         self._unknown: set[tuple[str, str]] = set()
 
     @property
     def dropped(self) -> int:
-        """Series left out so far because a label had too many values."""
+        """Return the number of series omitted so far because a label had too many values."""
         return len(self._dropped)
 
     def keep_only(self, servers: Iterable[str]) -> None:
-        """Drop what is kept of all servers but these, and of ourselves."""
+        """Remove the state of all servers except these. The state of Innoscope itself stays."""
         names = {"", *servers}
-        self._kept = {name: kept for name, kept in self._kept.items() if name in names}
+        self._servers = {name: state for name, state in self._servers.items() if name in names}
 
-    def merge(self, reading: Reading) -> list[Series]:
-        """One value a series: from its best source, bounded, and going on from the last scrape."""
-        kept = self._kept.setdefault(reading.server, _Kept())
+    def merge(self, server: ServerOutcomes) -> list[Series]:
+        """Return one value per series, from its best source, within bounds, with counters that continue."""
+        state = self._servers.setdefault(server.server, _ServerState())
         best: dict[tuple[str, tuple[str, ...]], tuple[int, Value]] = {}
-        for outcome in reading.outcomes:
+        for outcome in server.outcomes:
             ranks: dict[str, int | None] = {}
             for sample in outcome.samples:
                 if sample.metric not in ranks:
@@ -91,49 +91,50 @@ class Merger:
                 key = (sample.metric, sample.labels)
                 if rank is not None and (key not in best or rank < best[key][0]):
                     best[key] = (rank, sample.value)
-        found = []
+        series = []
         for (name, labels), (rank, value) in best.items():
             metric = self._registry[name]
-            if self._bounded(reading.server, kept, metric, labels):
-                if metric.kind in ("counter", "histogram") and name not in LASTING:
-                    value = kept.counters.settle((name, labels), metric.sources[rank], reading.life, value)
-                found.append(Series(metric, reading.server, labels, value))
-        return found
+            if self._bounded(server.server, state, metric, labels):
+                if metric.kind in ("counter", "histogram") and name not in NEVER_RESET:
+                    value = state.counters.settle((name, labels), metric.sources[rank], server.life, value)
+                series.append(Series(metric, server.server, labels, value))
+        return series
 
     def _rank(self, sample: Sample, collector: str) -> int | None:
-        """The collector's place among the metric's sources; None, said once, if it has no business there."""
+        """Return the collector's rank among the metric's sources.
+
+        Log once and return None if it is not one.
+        """
         if sample.metric in self._registry:
             metric = self._registry[sample.metric]
             if collector in metric.sources and len(sample.labels) == len(metric.labels):
                 return metric.sources.index(collector)
         if (sample.metric, collector) not in self._unknown:
             self._unknown.add((sample.metric, collector))
-            _log.warning(
-                "undeclared sample left out", extra={"metric": sample.metric, "collector": collector}
-            )
+            _log.warning("undeclared sample omitted", extra={"metric": sample.metric, "collector": collector})
         return None
 
-    def _bounded(self, server: str, kept: _Kept, metric: Metric, labels: tuple[str, ...]) -> bool:
-        """Whether all label values are within their bounds. A value that was let in once stays."""
+    def _bounded(self, server: str, state: _ServerState, metric: Metric, labels: tuple[str, ...]) -> bool:
+        """Return whether all label values are within their bounds. An accepted value stays accepted."""
         for place, (label, value) in enumerate(zip(metric.labels, labels, strict=True)):
             if label.values is not None:
                 within = value in label.values
             elif metric.kind == "info":
-                within = True  # one series: the collector tells one at a time
+                within = True  # the collector exports one series at a time
             else:
-                let_in = kept.let_in.setdefault((metric.name, place), set())
-                within = value in let_in or len(let_in) < label.most
+                accepted = state.accepted.setdefault((metric.name, place), set())
+                within = value in accepted or len(accepted) < label.most
                 if within:
-                    let_in.add(value)
+                    accepted.add(value)
             if not within:
-                if len(self._dropped) < _DROPPED_KEPT:
+                if len(self._dropped) < _MAX_DROPPED:
                     self._dropped.add((server, metric.name, labels))
                 return False
         return True
 
 
 def about(outcomes: Iterable[Outcome]) -> list[Sample]:
-    """The metrics on the collectors themselves: did they succeed, how long did it take, and why not."""
+    """Return the metrics about the collectors themselves: success, duration and reason of a failure."""
     found = []
     for outcome in outcomes:
         name = (outcome.collector,)

@@ -1,1 +1,1 @@
-"""Changing a live server: planned, checked, journalled, verified, undone. The daemon never imports this."""
+"""Change a live server: plan, check, journal, write, verify, undo. The daemons never import this package."""

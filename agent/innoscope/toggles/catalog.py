@@ -1,6 +1,6 @@
-"""What can be changed in which server: ``probes/catalog/toggles.yaml``, read, asked and spoken.
+"""Look up toggles in ``probes/catalog/toggles.yaml``, and convert between users' values and raw values.
 
-Words and numbers of people become what is written (``raws``) and the other way round (``spoken``).
+``raws`` converts a user's value to the values written, ``spoken`` does the reverse.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def load(path: Path | None = None) -> dict[str, Toggle]:
 
 
 def generation(toggle: Toggle, flavour: str, version: tuple[int, ...]) -> Generation:
-    """What is known of the toggle on that server. Raises NotOnThisServer: nothing is, or it is refused."""
+    """Return the toggle's entry for that server. Raises NotOnThisServer if it is unknown or refused."""
     known = [one for one in toggle.generations if one.flavour == flavour]
     remedy = f"innoscope toggle show {toggle.name}"
     server = f"{_NAMES.get(flavour, flavour)} {_dotted(version)}".rstrip()
@@ -56,9 +56,9 @@ def generation(toggle: Toggle, flavour: str, version: tuple[int, ...]) -> Genera
 
 
 def raws(way: Way, toggle: Toggle, value: str) -> tuple[Raw, ...]:
-    """What is written for each assignment of the way.
+    """Return the value to write for each assignment of the backend.
 
-    ``value`` is a word of the toggle or its number. Raises Refused with what is allowed.
+    ``value`` is one of the toggle's words or a number. Raises Refused with the allowed values.
     """
     text = value.strip().lower()
     if not text:
@@ -67,7 +67,7 @@ def raws(way: Way, toggle: Toggle, value: str) -> tuple[Raw, ...]:
 
 
 def allowed(way: Way, toggle: Toggle) -> str:
-    """The values that this way takes: ``on, off`` or ``0 to 1000 threads``."""
+    """Return the values that this backend accepts: ``on, off`` or ``0 to 1000 threads``."""
     domain = toggle.domain
     own = [one for one in way.assignments if one.bound is None]
     if domain.words:
@@ -77,7 +77,7 @@ def allowed(way: Way, toggle: Toggle) -> str:
 
 
 def spoken(way: Way, toggle: Toggle, raws: Sequence[Raw | None]) -> str:
-    """What the settings of the way mean: ``off``, ``on (40)``, ``200``, ``mixed (1, 0)``.
+    """Return the settings as the toggle's value: ``off``, ``on (40)``, ``200``, ``mixed (1, 0)``.
 
     ``raws`` has one for each assignment. What was not read (None) is ``unknown``.
     """
@@ -90,7 +90,7 @@ def spoken(way: Way, toggle: Toggle, raws: Sequence[Raw | None]) -> str:
 
 
 def _as_word(domain: Domain, pairs: Sequence[tuple[Assignment, Raw | None]]) -> str:
-    """The word that all settings stand at; with the values where one is not quite what the word would set."""
+    """Return the word that all settings match, with the values if one is not exactly what the word sets."""
     exact = [{word for word, raw in (one.values or {}).items() if same(raw, now)} for one, now in pairs]
     loose = [found or ({"on"} & set(domain.words)) for found in exact]
     common = set.intersection(*loose)
@@ -149,7 +149,8 @@ def _extent(known: Sequence[Generation]) -> str:
         return "the catalog has no servers of this kind"
     first = min(one.versions.first for one in known)
     last = max(one.versions.last or () for one in known)
-    return f"the catalog knows it from {_dotted(first)} to {_dotted(last)}; nobody has looked at this one"
+    versions = f"{_dotted(first)} to {_dotted(last)}"
+    return f"the catalog knows it from {versions}; this version has not been verified"
 
 
 def _dotted(version: tuple[int, ...]) -> str:

@@ -1,4 +1,4 @@
-"""What must hold before a server is changed: pure functions, each with its own reason and remedy."""
+"""Check the conditions for changing a server. Pure functions, each with its own reason and remedy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The parts of a plan that checks look at."""
+    """The parts of a plan that the checks need."""
 
     toggle: str
     domain: Domain
@@ -28,7 +28,7 @@ class Change:
 
 
 def server_verdicts(target: Target, facts: Facts, way: str) -> tuple[Verdict, ...]:
-    """What must hold of the server and of us, for a change and for an undo; the gravest first."""
+    """Run the checks of the server and of this process, for a change or an undo, most severe first."""
     return (
         identity(target, facts),
         not_stopped(target, facts),
@@ -41,7 +41,7 @@ def server_verdicts(target: Target, facts: Facts, way: str) -> tuple[Verdict, ..
 
 
 def verdicts(target: Target, facts: Facts, change: Change, entries: Iterable[Entry]) -> tuple[Verdict, ...]:
-    """All checks of a change."""
+    """Run all checks of a change."""
     return (
         *server_verdicts(target, facts, change.way.kind),
         catalog_knows(target),
@@ -53,14 +53,14 @@ def verdicts(target: Target, facts: Facts, change: Change, entries: Iterable[Ent
 
 
 def refuse(verdicts: Iterable[Verdict]) -> None:
-    """Raise Refused with the first check that says no."""
+    """Raise Refused for the first check that failed."""
     for verdict in verdicts:
         if not verdict.ok:
             raise Refused(str(verdict.reason), remedy=verdict.remedy)
 
 
 def identity(target: Target, facts: Facts) -> Verdict:
-    """The pid still is the process that was meant, running the file that was looked at."""
+    """Check that the pid is still the same process with the same executable."""
     if facts.start_time is None:
         return _no("identity", f"server {target.pid} has ended", "innoscope targets")
     if facts.start_time != target.start_time:
@@ -80,7 +80,7 @@ def identity(target: Target, facts: Facts) -> Verdict:
 
 
 def catalog_knows(target: Target) -> Verdict:
-    """The version is known: everything in the catalog hangs on it."""
+    """Check that the version is known, because the whole catalog depends on it."""
     if target.version and target.version_from != "unknown":
         return _yes("catalog_knows")
     return _no(
@@ -91,7 +91,7 @@ def catalog_knows(target: Target) -> Verdict:
 
 
 def not_stopped(target: Target, facts: Facts) -> Verdict:
-    """No thread is stopped by a signal or a debugger."""
+    """Check that no thread is stopped by a signal or a debugger."""
     if not facts.stopped:
         return _yes("not_stopped")
     return _no(
@@ -102,7 +102,7 @@ def not_stopped(target: Target, facts: Facts) -> Verdict:
 
 
 def not_traced(facts: Facts) -> Verdict:
-    """Nobody traces it: a debugger may be changing it, or hold a thread in the middle of anything."""
+    """Check that nothing traces the server: a debugger may change it, or hold a thread at any point."""
     if facts.tracer is None:
         return _yes("not_traced")
     return _no(
@@ -113,7 +113,7 @@ def not_traced(facts: Facts) -> Verdict:
 
 
 def serving(target: Target, facts: Facts) -> Verdict:
-    """It is not starting, recovering or shutting down, when variables have other readers and writers."""
+    """Check that the server is not starting, recovering or shutting down: then other code uses variables."""
     if facts.listens:
         return _yes("serving")
     words = {
@@ -129,7 +129,7 @@ def serving(target: Target, facts: Facts) -> Verdict:
 
 
 def rights(target: Target, facts: Facts, way: str) -> Verdict:
-    """We may write into the process, where the way does."""
+    """Check the right to write to the process's memory, if the backend does."""
     if way == "sql" or facts.memory_error is None or facts.ptrace_capable:
         return _yes("rights")
     return _no(
@@ -140,7 +140,7 @@ def rights(target: Target, facts: Facts, way: str) -> Verdict:
 
 
 def ptrace_policy(facts: Facts, way: str) -> Verdict:
-    """The kernel's policy does not forbid it to those who have the right."""
+    """Check that no kernel policy forbids writing in spite of sufficient rights."""
     if way == "sql" or facts.memory_error is None or not facts.ptrace_capable:
         return _yes("ptrace_policy")
     if facts.ptrace_scope == 3:
@@ -158,14 +158,14 @@ def ptrace_policy(facts: Facts, way: str) -> Verdict:
 
 
 def journal_writable(facts: Facts) -> Verdict:
-    """What is done can be written down, and its result too."""
+    """Check that the change and its result can be journalled."""
     if facts.journal_problem is None:
         return _yes("journal")
     return _no("journal", *facts.journal_problem)
 
 
 def as_declared(way: Way, steps: Sequence[Step]) -> Verdict:
-    """Size and type of what was found are those that the catalog knows for these servers."""
+    """Check that the size and type found match the catalog."""
     for setting, step in _pairs(way, steps):
         for what, known, found in (("bytes", setting.size, step.size), ("type", setting.kind, step.type)):
             if step.address is not None and known is not None and found != known:
@@ -178,7 +178,7 @@ def as_declared(way: Way, steps: Sequence[Step]) -> Verdict:
 
 
 def plausible(way: Way, steps: Sequence[Step]) -> Verdict:
-    """What is there now can be the variable's value; if not, it is not the variable."""
+    """Check that the current value is plausible; otherwise this is not the variable."""
     for setting, step in _pairs(way, steps):
         if setting.plausible is None or step.old is None:
             continue
@@ -193,7 +193,7 @@ def plausible(way: Way, steps: Sequence[Step]) -> Verdict:
 
 
 def in_range(domain: Domain, value: str) -> Verdict:
-    """The value is one of the toggle's. What is not a plain number has been understood by the catalog."""
+    """Check that the value is allowed. The catalog has already parsed values that are not plain numbers."""
     if value.lower() in domain.words:
         return _yes("in_range")
     if domain.low is None and domain.high is None:
@@ -212,25 +212,25 @@ def in_range(domain: Domain, value: str) -> Verdict:
 
 
 def no_other_change(target: Target, facts: Facts, change: Change, entries: Iterable[Entry]) -> Verdict:
-    """No change of the same thing was left unfinished, or will be undone by itself."""
+    """Check that no change of the same toggle is unfinished or scheduled for an automatic undo."""
     settings = {step.setting for step in change.steps}
     life = (target.pid, target.start_time, facts.boot_id)
     for entry in entries:
         same_thing = entry.toggle == change.toggle or settings & {step.setting for step in entry.steps}
         if entry.server.life != life or not same_thing:
             continue
-        said = f"{entry.toggle} {entry.value}, by {entry.who}"
+        description = f"{entry.toggle} {entry.value}, by {entry.who}"
         if entry.outcome == "intended" and not (entry.action and entry.undoes is None):
             what = "change" if entry.undoes is None else "undo"
             return _no(
                 "no_other_change",
-                f"the {what} {entry.id} ({said}) was begun and never ended",
+                f"the {what} {entry.id} ({description}) was begun and never ended",
                 f"innoscope toggle undo {entry.undoes or entry.id}",
             )
         if entry.until is not None and entry.outcome == "done":
             return _no(
                 "no_other_change",
-                f"the change {entry.id} ({said}) will be undone by itself",
+                f"the change {entry.id} ({description}) will be undone by itself",
                 f"innoscope toggle undo {entry.id}, then set it anew",
             )
     return _yes("no_other_change")

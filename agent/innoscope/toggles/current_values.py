@@ -1,4 +1,4 @@
-"""What toggles are set to now: one connection and one look at the symbols for all; nothing is written."""
+"""Read the current values of toggles, with one connection and one symbol lookup for all. Never writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from innoscope.common.errors import InnoscopeError
 from innoscope.toggles import catalog
 from innoscope.toggles.backends.sql import NoLogin
-from innoscope.toggles.dependencies import Means
+from innoscope.toggles.dependencies import Dependencies
 from innoscope.toggles.model import Learner, NotOnThisServer, Setting, Way
 
 if TYPE_CHECKING:
@@ -21,41 +21,42 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
-    """Where a toggle's value can be read."""
+class _Source:
+    """A backend through which a toggle's value can be read."""
 
     toggle: Toggle
     way: Way
 
 
 def values(
-    target: Target, toggles: Iterable[Toggle], account: Account, *, means: Means | None = None
+    target: Target, toggles: Iterable[Toggle], account: Account, *, deps: Dependencies | None = None
 ) -> dict[str, str]:
-    """The values now, as a person says them, by the toggles' names; memory is read where SQL does not answer.
+    """Return the current values by the toggles' names, as a user would give them.
 
-    A toggle that is not on this server and one that no way can tell have no value.
+    Memory is read if SQL does not answer. Toggles that this server does not have, or that no backend can
+    read, are missing.
     """
-    means = means or Means()
-    questions = [question for toggle in toggles for question in _questions(toggle, target)]
+    deps = deps or Dependencies()
+    sources = [source for toggle in toggles for source in _sources(toggle, target)]
     found: dict[str, str] = {}
     for kind in ("sql", "memory"):
-        left = [one for one in questions if one.way.kind == kind and one.toggle.name not in found]
+        left = [one for one in sources if one.way.kind == kind and one.toggle.name not in found]
         if left:
-            found = _answers(kind, left, target, account, means) | found
+            found = _read_all(kind, left, target, account, deps) | found
     return found
 
 
-def _questions(toggle: Toggle, target: Target) -> Iterator[_Question]:
+def _sources(toggle: Toggle, target: Target) -> Iterator[_Source]:
     try:
         generation = catalog.generation(toggle, target.flavour, target.version)
     except NotOnThisServer:
         return
     for way in _readable(generation):
-        yield _Question(toggle, way)
+        yield _Source(toggle, way)
 
 
 def _readable(generation: Generation) -> Iterator[Way]:
-    """Yield the ways to read by, and SQL's variables that show what only memory can change."""
+    """Yield the backends to read through, and SQL variables that show what only memory can change."""
     for way in generation.ways:
         if way.kind in generation.never:
             continue
@@ -66,29 +67,29 @@ def _readable(generation: Generation) -> Iterator[Way]:
             yield Way("sql", tuple(replace(one, setting=Setting(str(name))) for one, name in assignments))
 
 
-def _answers(
-    kind: str, questions: Sequence[_Question], target: Target, account: Account, means: Means
+def _read_all(
+    kind: str, sources: Sequence[_Source], target: Target, account: Account, deps: Dependencies
 ) -> dict[str, str]:
     found: dict[str, str] = {}
     try:
-        with closing(means.writer(kind, target, account)) as writer:
+        with closing(deps.writer(kind, target, account)) as writer:
             if isinstance(writer, Learner):
-                writer.learn([one.way for one in questions])
-            for one in questions:
-                if one.toggle.name not in found and (said := _answer(writer, one)) is not None:
-                    found[one.toggle.name] = said
+                writer.learn([one.way for one in sources])
+            for one in sources:
+                if one.toggle.name not in found and (current := _read_one(writer, one)) is not None:
+                    found[one.toggle.name] = current
     except InnoscopeError:
-        pass  # what it has not told, another way may
+        pass  # another backend may have the missing values
     return found
 
 
-def _answer(writer: Writer, question: _Question) -> str | None:
-    """The value; None where this one cannot be told. Raises NoLogin: then none can."""
-    way = question.way
+def _read_one(writer: Writer, source: _Source) -> str | None:
+    """Return the value; None if this one cannot be read. Raises NoLogin if none can."""
+    way = source.way
     try:
         steps = writer.prepare(way, [None] * len(way.assignments))
     except NoLogin:
         raise
     except InnoscopeError:
         return None
-    return catalog.spoken(way, question.toggle, [step.old for step in steps])
+    return catalog.spoken(way, source.toggle, [step.old for step in steps])

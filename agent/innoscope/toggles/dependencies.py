@@ -1,4 +1,4 @@
-"""What the engine works with: the catalog, the writers, the journal, the facts."""
+"""The collaborators of the engine, which tests can replace: catalog, writers, journal, facts."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 
 def open_writer(kind: str, target: Target, account: Account) -> Writer:
-    """The writer for one way; close it after use. Raises what making it raises."""
+    """Return the writer of a backend; close it after use. Raises what the constructor raises."""
     if kind == "sql":
         return SqlWriter(target, account)
     if kind == "memory":
         return MemoryWriter(target)
-    raise ValueError(f"no such way: {kind}")
+    raise ValueError(f"unknown backend: {kind}")
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
-    """The real ones by default; a test that injects faults hands in others.
+class Dependencies:
+    """The real collaborators by default; tests that inject faults pass others.
 
-    ``expiry`` is the module of that name, or what has its ``arm`` and ``disarm``; ``publish`` writes the file
-    for the agent.
+    ``expiry`` is the module of that name, or an object with its ``arm`` and ``disarm``. ``publish`` writes
+    the status file for the agent.
     """
 
     journal: Journal = field(default_factory=Journal)

@@ -1,4 +1,4 @@
-"""Changing a server: planned, checked, journalled, written, verified; and put back if that goes wrong."""
+"""Apply a plan: check, journal, write and verify it, and restore the old values on failure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from innoscope.common.errors import BadFile, CannotWrite, InnoscopeError
 from innoscope.target.credentials import Account
 from innoscope.toggles import checks, expiry, lock, status_file
 from innoscope.toggles.current_values import values
-from innoscope.toggles.dependencies import Means
+from innoscope.toggles.dependencies import Dependencies
 from innoscope.toggles.journal_format import Entry, ServerId, fresh_id, printable
 from innoscope.toggles.model import ChangeFailed, Refused, same
 from innoscope.toggles.paths import boot_id
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FAULTS", "apply", "history", "plan", "undo", "values"]
 
-#: What ``fault`` is called with by ``apply``, in this order; N is the number of a step, from 0.
+#: The names with which ``apply`` calls ``fault``, in this order; N is the number of a step, from 0.
 FAULTS: Final = (
     "begun", "locked", "checked", "armed", "intended", "reread", "writing-N", "written-N", "verified",
     "concluded", "published",
@@ -42,22 +42,22 @@ def apply(
     seconds: float | None = None,
     fault: Callable[[str], None] = nothing,
     account: Account | None = None,
-    means: Means | None = None,
+    deps: Dependencies | None = None,
 ) -> Entry:
-    """Do what the plan says; with ``seconds``, have it undone by itself after them.
+    """Apply the plan. With ``seconds``, it is undone automatically after this time.
 
-    Raises Refused when nothing was written, ChangeFailed when something was and went wrong. ``fault`` is
-    called at every step's boundary (FAULTS); killed at any of them, the journal tells the truth and ``undo``
-    works.
+    Raises Refused if nothing was written, ChangeFailed if something was written and failed. ``fault`` is
+    called between all steps (FAULTS). If the process is killed at any of them, the journal is correct and
+    ``undo`` works.
     """
-    means, account = means or Means(), account or Account()
+    deps, account = deps or Dependencies(), account or Account()
     checks.refuse(plan.verdicts)
     fault("begun")
     server = ServerId.of(target, boot_id())
-    with lock.held(means.journal.folder, server):
+    with lock.held(deps.journal.folder, server):
         fault("locked")
         change = checks.Change(plan.toggle.name, plan.toggle.domain, plan.value, plan.way, plan.steps)
-        facts, entries = means.facts(target, means.journal), means.journal.entries_if_readable()
+        facts, entries = deps.facts(target, deps.journal), deps.journal.entries_if_readable()
         checks.refuse(checks.verdicts(target, facts, change, entries))
         fault("checked")
         now = time.time()
@@ -66,28 +66,28 @@ def apply(
             value=plan.value, way=plan.way.kind, server=server, steps=plan.steps,
             until=None if seconds is None else now + seconds,
         )  # fmt: skip
-        with closing(means.writer(entry.way, target, account)) as writer, _armed(entry, account, means):
+        with closing(deps.writer(entry.way, target, account)) as writer, _armed(entry, account, deps):
             fault("armed")
-            means.journal.intend(entry)
+            deps.journal.intend(entry)
             fault("intended")
-            _do(writer, entry, means, fault)
+            _do(writer, entry, deps, fault)
         fault("concluded")
-        _publish(means)
+        _publish(deps)
         fault("published")
-    return means.journal.find(entry.id) or entry
+    return deps.journal.find(entry.id) or entry
 
 
-def history(target: Target | None = None, *, means: Means | None = None) -> list[Entry]:
-    """All changes and undos, the oldest first; of one server's process if it is given. Raises BadFile."""
-    entries = (means or Means()).journal.entries()
+def history(target: Target | None = None, *, deps: Dependencies | None = None) -> list[Entry]:
+    """Return all changes and undos, oldest first, optionally of one server process. Raises BadFile."""
+    entries = (deps or Dependencies()).journal.entries()
     if target is None:
         return list(entries)
     life = (target.pid, target.start_time, boot_id())
     return [entry for entry in entries if entry.server.life == life]
 
 
-def _do(writer: Writer, entry: Entry, means: Means, fault: Callable[[str], None]) -> None:
-    """From the intent to the result, which is journalled whatever happens."""
+def _do(writer: Writer, entry: Entry, deps: Dependencies, fault: Callable[[str], None]) -> None:
+    """Make the change, and journal its result whatever happens."""
     attempted: list[Step] = []
     try:
         _reread(writer, entry)
@@ -99,11 +99,11 @@ def _do(writer: Writer, entry: Entry, means: Means, fault: Callable[[str], None]
             fault(f"written-{number}")
         verify(writer, entry.steps)
         fault("verified")
-    except BaseException as error:  # an interrupt too: the server must not be left half changed
-        _failed(writer, entry, attempted, error, means)
+    except BaseException as error:  # also on an interrupt: the server must not stay half changed
+        _failed(writer, entry, attempted, error, deps)
         raise
     try:
-        means.journal.conclude(entry.id, "done")
+        deps.journal.conclude(entry.id, "done")
     except (BadFile, CannotWrite) as error:
         raise ChangeFailed(
             f"{entry.toggle} was set and verified, but the journal cannot say so: {error.what}",
@@ -112,7 +112,7 @@ def _do(writer: Writer, entry: Entry, means: Means, fault: Callable[[str], None]
 
 
 def _reread(writer: Writer, entry: Entry) -> None:
-    """What is there must still be what the plan saw. Raises Refused."""
+    """Raise Refused if a current value differs from the planned old one."""
     for step in entry.steps:
         now = writer.read(step)
         if not same(now, step.old):
@@ -122,14 +122,16 @@ def _reread(writer: Writer, entry: Entry) -> None:
             )
 
 
-def _failed(writer: Writer, entry: Entry, attempted: list[Step], error: BaseException, means: Means) -> None:
-    """Put back what was written, and journal it. Raises ChangeFailed unless nothing had been written."""
+def _failed(
+    writer: Writer, entry: Entry, attempted: list[Step], error: BaseException, deps: Dependencies
+) -> None:
+    """Restore what was written, and journal it. Raises ChangeFailed unless nothing was written."""
     what = error.what if isinstance(error, InnoscopeError) else f"{type(error).__name__}: {error}"
     if not attempted or (isinstance(error, Refused) and len(attempted) == 1):
-        _say(means, entry, "not written", what)
+        _journal_failure(deps, entry, "not written", what)
         return
     left = put_back(writer, attempted)
-    _say(means, entry, "failed", "; ".join((what, *left)), not left)
+    _journal_failure(deps, entry, "failed", "; ".join((what, *left)), not left)
     if left:
         raise ChangeFailed(
             f"{entry.toggle} could not be set ({what}), nor all put back: {'; '.join(left)}",
@@ -142,38 +144,38 @@ def _failed(writer: Writer, entry: Entry, attempted: list[Step], error: BaseExce
         ) from error
 
 
-def _say(means: Means, entry: Entry, outcome: str, reason: str, back: bool = False) -> None:
-    """Journal a failure. Where even that fails the entry stays "intended", and undo looks for itself."""
+def _journal_failure(deps: Dependencies, entry: Entry, outcome: str, reason: str, back: bool = False) -> None:
+    """Journal a failure. If that fails too, the entry stays "intended", and undo reads the values itself."""
     try:
-        means.journal.conclude(entry.id, outcome, reason, put_back=back)
+        deps.journal.conclude(entry.id, outcome, reason, put_back=back)
     except (BadFile, CannotWrite):
         return
-    _publish(means)
+    _publish(deps)
 
 
 @contextmanager
-def _armed(entry: Entry, account: Account, means: Means) -> Iterator[None]:
-    """Have the undo wait for its time while the change is made, and for nothing if it was not."""
+def _armed(entry: Entry, account: Account, deps: Dependencies) -> Iterator[None]:
+    """Schedule the automatic undo before the change is made, and cancel it if the change fails."""
     if entry.until is None:
         yield
         return
-    arming = means.expiry or expiry
-    arming.arm(entry, account, means.journal.folder)
+    arming = deps.expiry or expiry
+    arming.arm(entry, account, deps.journal.folder)
     try:
         yield
     except BaseException:
-        if not _may_be_in_force(entry, means):
+        if not _may_be_in_force(entry, deps):
             arming.disarm(entry.id)
         raise
 
 
-def _may_be_in_force(entry: Entry, means: Means) -> bool:
+def _may_be_in_force(entry: Entry, deps: Dependencies) -> bool:
     try:
-        found = means.journal.find(entry.id)
+        found = deps.journal.find(entry.id)
     except BadFile:
         return True
     return found is not None and found.may_be_in_force
 
 
-def _publish(means: Means) -> None:
-    (means.publish or status_file.publish)(means.journal)
+def _publish(deps: Dependencies) -> None:
+    (deps.publish or status_file.publish)(deps.journal)

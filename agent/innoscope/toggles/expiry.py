@@ -1,7 +1,7 @@
-"""Changes for a time: something that undoes them by itself, whatever becomes of the terminal or of us.
+"""Undo temporary changes automatically, even if the terminal or this process is gone.
 
-Where systemd runs, a transient timer; else a detached process of ours (expiry_main). Either knows the change
-by its id only and does what the journal says.
+Uses a transient systemd timer where systemd runs, else a daemon of ours (expiry_main). Both only know the
+change's id and act on the journal.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from innoscope.target.credentials import Account
     from innoscope.toggles.journal_format import Entry
 
-#: There where systemd is process 1 (sd_booted(3)).
+#: This folder exists if systemd is process 1 (sd_booted(3)).
 SYSTEMD: Final = Path("/run/systemd/system")
 _STARTED_S: Final = 20.0
-#: What the one who undoes must see as we do.
+#: Environment variables that the undo needs.
 _PASSED_ON: Final = ("INNOSCOPE_STATE", "INNOSCOPE_RUN", "HOME", "PATH", "LANG")
 
 
 def arm(entry: Entry, account: Account, state: Path) -> None:
-    """Have ``entry`` undone at its ``until``. Raises Refused where that cannot be promised.
+    """Schedule the undo of ``entry`` at its ``until``. Raises Refused if that cannot be guaranteed.
 
-    The promise comes before the journal's entry: without one at that time there is nothing to do.
+    This is done before the entry is journalled. If there is no entry at that time, nothing is undone.
     """
     if entry.until is None:
         return
@@ -51,7 +51,10 @@ def arm(entry: Entry, account: Account, state: Path) -> None:
 
 
 def disarm(ident: str) -> None:
-    """Nothing is left to undo. A helper sees that by itself in the journal; a timer is stopped."""
+    """Cancel the scheduled undo: stop the timer.
+
+    A helper process sees in the journal that nothing is left.
+    """
     if SYSTEMD.exists():
         with suppress(OSError, subprocess.SubprocessError):
             subprocess.run(
@@ -61,7 +64,7 @@ def disarm(ident: str) -> None:
 
 
 def timer_command(ident: str, seconds: float, options: Sequence[str]) -> list[str]:
-    """What makes the transient timer; the unit it starts goes on trying until the undo is done or moot."""
+    """Return the command that creates the transient timer. Its unit retries until nothing is left to undo."""
     passed_on = [f"--setenv={name}={os.environ[name]}" for name in _PASSED_ON if name in os.environ]
     return [
         "systemd-run", "--quiet", "--collect", f"--unit={_unit(ident)}",
@@ -92,7 +95,7 @@ def _run(command: list[str]) -> None:
 
 
 def _start_helper(ident: str, seconds: float, options: Sequence[str]) -> None:
-    """Start it and wait until it says that it is on its own; what it says else is why it is not."""
+    """Start the helper and wait until it has become a daemon. Any other output is the reason of a failure."""
     theirs, ours = os.pipe()
     with open(theirs, "rb", buffering=0) as hears:  # noqa: PTH123, a descriptor
         try:
@@ -117,6 +120,6 @@ def _start_helper(ident: str, seconds: float, options: Sequence[str]) -> None:
 
 def _cannot(why: str) -> Refused:
     return Refused(
-        f"nothing was changed: it could not be made sure that it is undone in time: {why}",
+        f"nothing was changed: cannot schedule the undo: {why}",
         remedy="without --for it can be set, and undone by hand: innoscope toggle undo",
     )

@@ -1,4 +1,4 @@
-"""Waits for the end of a change's time and undoes it: what ``innoscope toggle set --for`` leaves behind."""
+"""Wait until a change expires and undo it: the helper process of ``innoscope toggle set --for``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from innoscope.common.errors import BadFile, CannotWrite, InnoscopeError
 from innoscope.target.credentials import Account
 from innoscope.target.proc import ProcFs
 from innoscope.toggles import lock
-from innoscope.toggles.dependencies import Means
+from innoscope.toggles.dependencies import Dependencies
 from innoscope.toggles.journal import Journal
 from innoscope.toggles.paths import lives
 from innoscope.toggles.undo import Overtaken, undo
@@ -25,78 +25,81 @@ if TYPE_CHECKING:
     from innoscope.toggles.journal_format import Entry
 
 _POLL_S: Final = 0.5
-#: Between two attempts to undo, growing: the server may be stopped, or somebody at work on it.
+#: Growing pauses between attempts to undo: the server may be stopped, or another change in progress.
 _RETRY_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _NOTES_MOST: Final = 20
 
 
-class Watch:
-    """One change in one process (pid, start time, boot id), until nothing of it is left to undo.
+class PendingUndo:
+    """The pending undo of one change in one process (pid, start time, boot id).
 
-    ``maker`` is the pid of who makes the change: the journal has no entry until it comes to that.
+    ``maker`` is the pid of the process that makes the change and adds the journal entry.
     """
 
-    def __init__(self, ident: str, means: Means, life: tuple[int, int, str], maker: int) -> None:
+    def __init__(self, ident: str, deps: Dependencies, life: tuple[int, int, str], maker: int) -> None:
         self._ident = ident
-        self._means = means
-        self._journal = means.journal
+        self._deps = deps
+        self._journal = deps.journal
         self._life = life
         self._maker = maker
         self._maker_began = _start_time(maker)
         self._stamp: tuple[int, int] | None = None
         self._entry: Entry | None = None
-        self._said: set[str] = set()
+        self._noted: set[str] = set()
 
     def moot(self) -> bool:
-        """Whether nothing is left to undo; cheap while the journal stays as it is."""
+        """Return whether nothing is left to undo. Cheap while the journal is unchanged."""
         if not lives(*self._life):
             return True
         maker_ended = _start_time(self._maker) != self._maker_began
-        readable = self._look()
+        readable = self._read_journal()
         if self._entry is None:
             return readable and maker_ended
         return not self._entry.may_be_in_force
 
     def wait(self, deadline: float) -> None:
-        """Until the deadline (CLOCK_BOOTTIME, seconds) or until it is moot."""
+        """Wait until the deadline (CLOCK_BOOTTIME, seconds) or until nothing is left to undo."""
         while (rest := deadline - _now()) > 0 and not self.moot():
             time.sleep(min(_POLL_S, rest))
 
     def undo(self, account: Account) -> None:
-        """Try until it is done or moot. Each new reason why not goes to the journal."""
+        """Retry until it is done or nothing is left to undo.
+
+        Each new failure reason is added to the journal.
+        """
         pauses = chain(_RETRY_S, repeat(_RETRY_S[-1]))
         while not self.moot():
             try:
                 if self._entry is not None:
                     who, why = "innoscope", "the end of its time"
-                    undo(None, self._ident, account=account, who=who, why=why, means=self._means)
+                    undo(None, self._ident, account=account, who=who, why=why, deps=self._deps)
                     return
-            except lock.Held:  # also by whoever makes this very change
+            except lock.AlreadyLocked:  # also while this change is being made
                 pass
             except InnoscopeError as error:
-                self._say(error.what)
+                self._note_failure(error.what)
                 if isinstance(error, Overtaken):
                     return
             time.sleep(next(pauses))
 
-    def _look(self) -> bool:
-        """Read the journal if it is another than before; whether it could be read."""
+    def _read_journal(self) -> bool:
+        """Read the journal if it has changed; return whether it could be read."""
         stamp = self._journal.stamp()
         if stamp == self._stamp and stamp is not None:
             return True
         try:
             self._entry = self._journal.find(self._ident)
-        except BadFile:  # it may be mended; the entry is as it was
+        except BadFile:  # it may be repaired later; keep the last known entry
             return False
         self._stamp = stamp
         return True
 
-    def _say(self, text: str) -> None:
-        if text in self._said or len(self._said) >= _NOTES_MOST:
+    def _note_failure(self, text: str) -> None:
+        if text in self._noted or len(self._noted) >= _NOTES_MOST:
             return
-        self._said.add(text)
+        self._noted.add(text)
         try:
-            self._journal.note(self._ident, f"not undone at the end of its time: {text}")
+            self._journal.note(self._ident, f"not undone on expiry: {text}")
         except (BadFile, CannotWrite):
             return
 
@@ -114,7 +117,7 @@ def _now() -> float:
 
 
 def _detach() -> None:
-    """Go on as a process of our own: init's child, without a terminal. The parent ends here."""
+    """Become a daemon: a child of init without a terminal. The parent process exits here."""
     if os.fork():
         sys.exit(0)
     os.write(1, f"waiting {os.getpid()}\n".encode())
@@ -124,7 +127,7 @@ def _detach() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Wait, undo, end. Without ``--foreground`` it detaches as soon as it is at work."""
+    """Wait, undo, exit. Without ``--foreground``, become a daemon first."""
     parser = argparse.ArgumentParser(prog="innoscope.toggles.expiry_main", description=__doc__)
     parser.add_argument("ident")
     parser.add_argument("seconds", type=float)
@@ -139,8 +142,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.foreground:
         _detach()
     pid, start_time, boot = options.server.split()
-    means = Means(journal=Journal(options.state))
-    watch = Watch(options.ident, means, (int(pid), int(start_time), boot), options.maker)
+    deps = Dependencies(journal=Journal(options.state))
+    watch = PendingUndo(options.ident, deps, (int(pid), int(start_time), boot), options.maker)
     watch.wait(deadline)
     watch.undo(Account(options.defaults_file, options.user))
     return 0

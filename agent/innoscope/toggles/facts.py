@@ -1,4 +1,4 @@
-"""What there is to know of a server before it is changed; learnt without stopping, tracing or asking it."""
+"""Collect the facts that the checks need, without stopping, tracing or querying the server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from innoscope.target import executable
 from innoscope.target.native_errors import translating
 from innoscope.target.proc import ProcFs
 from innoscope.toggles.paths import boot_id
-from innoscope.toggles.stopped_threads import look
+from innoscope.toggles.stopped_threads import thread_states
 
 if TYPE_CHECKING:
     from innoscope.target.model import Target
@@ -21,18 +21,19 @@ if TYPE_CHECKING:
 
 _CAP_SYS_PTRACE: Final = 19  # bit of CapEff, include/uapi/linux/capability.h
 _SCOPE: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
-#: Not 0 from the beginning of InnoDB's shutdown (srv0start, all versions), and while redo is applied at start
-#: (log0recv; a member of recv_sys since MariaDB 10.5, where the server just does not listen yet).
+#: Symbols that are not 0 after the beginning of InnoDB's shutdown (srv0start, all versions), and while redo
+#: is applied at startup (log0recv; a member of recv_sys since MariaDB 10.5, where the server just does not
+#: listen yet).
 _SHUTDOWN, _RECOVERY = "srv_shutdown_state", "recv_recovery_on"
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Of the process that now has the target's pid, and of ourselves.
+    """Facts about the process that currently has the target's pid, and about this process.
 
     ``start_time`` is None when it has ended. ``stopped`` threads are in state T or t, ``tracer`` is the
-    process that traces one of them. ``phase`` (recovering, stopping) is as memory tells it, None where it
-    does not. ``memory_error`` says why /proc/PID/mem does not open for writing.
+    process that traces one of them. ``phase`` (recovering, stopping) is read from memory; None if it is
+    neither. ``memory_error`` is why /proc/PID/mem cannot be opened for writing.
     """
 
     start_time: int | None
@@ -51,7 +52,7 @@ class Facts:
 
 
 def gather(target: Target, journal: Journal, proc: ProcFs | None = None) -> Facts:
-    """All facts now. Raises nothing: what cannot be learnt fails the check that needs it."""
+    """Return all facts. Never raises: an unknown fact fails the check that needs it."""
     proc = proc or ProcFs()
     try:
         return _gather(target, journal, proc)
@@ -71,7 +72,7 @@ def gather(target: Target, journal: Journal, proc: ProcFs | None = None) -> Fact
 def _gather(target: Target, journal: Journal, proc: ProcFs) -> Facts:
     pid = target.pid
     stat = proc.stat(pid)
-    standing = look(proc, pid)
+    standing = thread_states(proc, pid)
     tracer = standing.tracers[0] if standing.tracers else None
     listening = _listens(proc, pid)
     return Facts(
@@ -92,7 +93,7 @@ def _gather(target: Target, journal: Journal, proc: ProcFs) -> Facts:
 
 
 def _listens(proc: ProcFs, pid: int) -> bool:
-    """Whether it has a socket that listens: opened after InnoDB is up, closed before it is taken down.
+    """Return whether the server has a listening socket: it is open only while InnoDB is up.
 
     network_init() follows init_server_components() and recovery in it; close_connections() (5.5, 5.6,
     MariaDB) and the end of connection_event_loop() (5.7 and newer) close them before clean_up().
@@ -104,7 +105,7 @@ def _listens(proc: ProcFs, pid: int) -> bool:
 
 
 def _phase(pid: int) -> str | None:
-    """What memory says of a server that does not listen."""
+    """Return the phase of a server that does not listen, from its memory, or None."""
     try:
         with translating(pid):
             found = _native.symbol_in_process(pid, [_SHUTDOWN, _RECOVERY])
@@ -120,7 +121,10 @@ def _phase(pid: int) -> str | None:
 
 
 def _memory_error(proc: ProcFs, pid: int) -> str | None:
-    """Opening asks the kernel what tracing would be asked (PTRACE_MODE_ATTACH), and touches nothing."""
+    """Return why memory cannot be opened for writing.
+
+    This makes the check of tracing (PTRACE_MODE_ATTACH).
+    """
     try:
         os.close(os.open(proc.path(pid, "mem"), os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
@@ -137,7 +141,7 @@ def _capable(proc: ProcFs) -> bool:
 
 
 def _scope() -> int | None:
-    """kernel.yama.ptrace_scope; None on kernels without Yama."""
+    """Return kernel.yama.ptrace_scope; None on kernels without Yama."""
     try:
         return int(_SCOPE.read_text())
     except (OSError, ValueError):

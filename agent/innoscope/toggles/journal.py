@@ -1,7 +1,7 @@
-"""The journal of changes: JSON lines, only ever appended to, each on the disk before anything else happens.
+"""Keep the journal of changes: append-only JSON lines, each flushed to disk before the next action.
 
-A line counts with its newline. One that was cut off (a full disk, a power cut) was never acted upon: at the
-end of the file it is told and left out, and the next writer marks it with a line of its own.
+A line is valid only with its newline. A truncated line (full disk, power failure) was never acted upon. At
+the end of the file it is reported and ignored, and the next writer marks it with a line of its own.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ if TYPE_CHECKING:
 _NAME: Final = "journal.jsonl"
 _MOST_BYTES: Final = 64 << 20
 _LINE_MOST: Final = 64 << 10
-#: Seconds for which another writer's append, which takes milliseconds, is waited for.
+#: Seconds to wait for another writer's append, which takes milliseconds.
 _PATIENCE_S: Final = 5.0
-#: What must be free for a change and its undo, in bytes: some hundred lines.
+#: Free bytes required for a change and its undo: about a hundred lines.
 NEEDED_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What the journal tells; ``notes`` say which lines were cut off."""
+class JournalContents:
+    """The entries of the journal; ``notes`` name truncated lines."""
 
     entries: tuple[Entry, ...]
     notes: tuple[str, ...] = ()
 
 
 class Journal:
-    """The journal in a folder, by default that of this host."""
+    """The journal in a folder; by default, the host's state folder."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or state_folder()
         self.path = self.folder / _NAME
 
-    def read(self) -> Reading:
-        """All entries, the oldest first; none where there is no journal. Raises BadFile."""
+    def read(self) -> JournalContents:
+        """Read all entries, oldest first; empty if there is no journal. Raises BadFile."""
         try:
             content = self._content()
         except FileNotFoundError:
-            return Reading(())
+            return JournalContents(())
         except OSError as error:
             raise BadFile(
                 f"cannot read the journal {self.path}: {error.strerror}", remedy=f"as root: ls -l {self.path}"
@@ -61,22 +61,22 @@ class Journal:
         return _fold(content, self.path)
 
     def entries(self) -> tuple[Entry, ...]:
-        """All entries, the oldest first. Raises BadFile."""
+        """Return all entries, oldest first. Raises BadFile."""
         return self.read().entries
 
     def entries_if_readable(self) -> tuple[Entry, ...]:
-        """None of one that cannot be read: ``problem`` says why."""
+        """Return all entries; empty if the journal cannot be read, which ``problem`` explains."""
         try:
             return self.entries()
         except BadFile:
             return ()
 
     def find(self, ident: str) -> Entry | None:
-        """The entry with this id. Raises BadFile."""
+        """Return the entry with this id, or None. Raises BadFile."""
         return next((entry for entry in self.entries() if entry.id == ident), None)
 
     def stamp(self) -> tuple[int, int] | None:
-        """What changes when the file does; None where there is none."""
+        """Return a value that changes with the file; None if there is no file."""
         try:
             found = self.path.stat()
         except OSError:
@@ -84,7 +84,7 @@ class Journal:
         return found.st_mtime_ns, found.st_size
 
     def intend(self, entry: Entry) -> None:
-        """Say what is about to be done. Raises Refused: then it must not be done."""
+        """Journal an intended change. Raises Refused; then the change must not be made."""
         try:
             self._append(lines.intent_line(entry))
         except (BadFile, CannotWrite) as error:
@@ -93,15 +93,18 @@ class Journal:
     def conclude(
         self, ident: str, outcome: str, reason: str | None = None, *, put_back: bool = False
     ) -> None:
-        """Say what came of it (entries.RESULTS). Raises BadFile or CannotWrite."""
+        """Journal the result (journal_format.RESULTS). Raises BadFile or CannotWrite."""
         self._append(lines.result_line(ident, time.time(), outcome, reason, put_back))
 
     def note(self, ident: str, text: str) -> None:
-        """Say why an undo was not done yet. Raises BadFile or CannotWrite."""
+        """Journal why an undo has not been done yet. Raises BadFile or CannotWrite."""
         self._append(lines.note_line(ident, time.time(), text))
 
     def problem(self) -> tuple[str, str] | None:
-        """Why it cannot be read or written to, and the remedy; None if it can. Writes no line."""
+        """Return why the journal cannot be read or written, and the remedy; None if it can.
+
+        Writes nothing.
+        """
         try:
             make_private(self.folder)
             descriptor = self._open()
@@ -124,7 +127,7 @@ class Journal:
         return None
 
     def _content(self) -> bytes:
-        # A pipe or a device under this name must not hold us up.
+        # O_NONBLOCK, so that opening a pipe or a device does not block.
         descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             self._must_be_trusted(descriptor)
@@ -141,10 +144,10 @@ class Journal:
         return os.open(self.path, flags, 0o600)
 
     def _append(self, line: bytes) -> None:
-        """One write(2), on the disk when this returns. Raises BadFile or CannotWrite."""
+        """Append with one write(2), and flush to disk. Raises BadFile or CannotWrite."""
         try:
             lines.parse(line[:-1])
-        except lines.Damaged as error:  # it would make the whole journal unreadable
+        except lines.Damaged as error:  # the line would make the whole journal unreadable
             raise CannotWrite(f"the journal takes no such entry: {error}") from error
         try:
             make_private(self.folder)
@@ -171,7 +174,7 @@ class Journal:
             sync(self.folder)
 
     def _must_be_trusted(self, descriptor: int) -> None:
-        """Raise BadFile for a journal that somebody else could have written: undo does what stands in it."""
+        """Raise BadFile if other users could have written the journal, because undo acts on its content."""
         found, folder = os.fstat(descriptor), self.folder.stat()
         if not stat.S_ISREG(found.st_mode):
             raise BadFile(f"the journal {self.path} is not a file", remedy=f"ls -l {self.path}")
@@ -191,7 +194,7 @@ class Journal:
 
 
 def _lock(descriptor: int) -> None:
-    """Have the file to ourselves until it is closed. Raises OSError after a while."""
+    """Lock the file exclusively until it is closed. Raises OSError after a timeout."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -205,7 +208,7 @@ def _lock(descriptor: int) -> None:
 
 
 def _after(tail: bytes) -> bytes:
-    """What must stand between the end of the file and a new line: nothing, or that its last line is none."""
+    """Return the text to insert before a new line: empty, or a mark that the last line is truncated."""
     if not tail:
         return b""
     if not tail.endswith(b"\n"):
@@ -217,8 +220,8 @@ def _after(tail: bytes) -> bytes:
     return b""
 
 
-def _fold(content: bytes, path: Path) -> Reading:
-    """The entries of a journal's content. Raises BadFile, which names the line."""
+def _fold(content: bytes, path: Path) -> JournalContents:
+    """Parse a journal's content. Raises BadFile, which names the line."""
     *complete, rest = content.split(b"\n")
     fold, notes = lines.Fold(), []
     for number, line in enumerate(complete, start=1):
@@ -235,7 +238,7 @@ def _fold(content: bytes, path: Path) -> Reading:
             notes.append(f"{path}: line {number} is damaged and left out: {error}")
     if rest:
         notes.append(f"{path}: the last line is cut off and left out")
-    return Reading(fold.entries, tuple(notes))
+    return JournalContents(fold.entries, tuple(notes))
 
 
 def _marked(following: list[bytes]) -> bool:

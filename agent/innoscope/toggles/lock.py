@@ -1,4 +1,4 @@
-"""One change at a time on one server."""
+"""Allow only one change at a time on each server."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from innoscope.toggles.journal_format import ServerId
 
 
-class Held(Refused):
-    """Somebody else is changing this server at this moment."""
+class AlreadyLocked(Refused):
+    """Another process is changing this server."""
 
 
 @contextmanager
 def held(folder: Path, server: ServerId) -> Iterator[None]:
-    """Hold the server's lock; raises Held when another process has it. It ends with its holder.
+    """Hold the server's lock. Raises AlreadyLocked if another process has it. The kernel releases it on exit.
 
-    ``folder`` is the state folder. The lock is a file named by what names the process for good.
+    ``folder`` is the state folder. The lock file's name has the pid, start time and boot id.
     """
     pid, start_time, boot = server.life
     path = folder / "locks" / f"{pid}-{start_time}-{boot}"
@@ -37,18 +37,18 @@ def held(folder: Path, server: ServerId) -> Iterator[None]:
             f"cannot lock the server: {path}: {error.strerror}", remedy="run it as root: sudo innoscope …"
         ) from error
     try:
-        _take(descriptor, server.pid)
+        _lock_file(descriptor, server.pid)
         yield
     finally:
         os.close(descriptor)
 
 
-def _take(descriptor: int, pid: int) -> None:
+def _lock_file(descriptor: int, pid: int) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
-        raise Held(
+        raise AlreadyLocked(
             f"process {holder} is changing server {pid} right now",
             remedy=f"wait for it to end, or see what it does: ps -fp {holder}",
         ) from None

@@ -1,4 +1,4 @@
-"""What a toggle is, what a change of it does, and how it is told."""
+"""Data model of toggles, of planned changes, and of the backends that make them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from innoscope.common.versions import VersionRange
 
 #: What a server's variable holds, as written and read back.
+#: A server variable's value, as written and read back.
 Raw: TypeAlias = bool | int | float | str
 
 
 class Risk(Enum):
-    """What a wrong moment can cost. A dangerous one is confirmed by typing its name."""
+    """The possible harm at a bad moment. A dangerous toggle must be confirmed by typing its name."""
 
     HARMLESS = "harmless"
     CAREFUL = "careful"
@@ -26,30 +27,31 @@ class Risk(Enum):
 
 
 class Refused(InnoscopeError):
-    """A check said no: nothing was written."""
+    """A check failed: nothing was written."""
 
     exit_code = 14
 
 
 class NotOnThisServer(Refused):
-    """This server has no safe way for the toggle; ``what`` says why."""
+    """No backend can safely set the toggle on this server; ``what`` is the reason."""
 
     exit_code = 15
 
 
 class ChangeFailed(InnoscopeError):
-    """Something was (or may have been) written and did not turn out as planned; the journal has it."""
+    """Something was written, or may have been, and the result is not as planned. The journal has it."""
 
     exit_code = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A place in the server: ``name`` is a system variable (sql) or a global symbol (memory).
+    """A variable in the server: ``name`` is a system variable (sql) or a global symbol (memory).
 
-    ``kind`` (unsigned, signed, float) and ``size`` (1, 4 or 8 bytes) say what the memory way may write, and
-    ``plausible`` the lowest and highest value that may be found there before. ``variable`` is the system
-    variable that shows the same place: stripped servers find it in their own table of them.
+    ``kind`` (unsigned, signed, float) and ``size`` (1, 4 or 8 bytes) define what the memory backend may
+    write. ``plausible`` is the range of values that may be found there before. ``variable`` is the system
+    variable that shows the same memory; on stripped servers it is found in the server's own table of
+    variables.
     """
 
     name: str
@@ -61,12 +63,12 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a value of the toggle means for one setting.
+    """The value of one setting for each value of the toggle.
 
-    ``values`` maps the toggle's words (on, off, a choice) to what is written; without it, the toggle's number
-    is written itself, times ``scale``. ``low`` and ``high`` limit the toggle's number more narrowly on these
-    servers. A ``bound`` setting is not the toggle's own but stands in its way: "raise" only raises it to the
-    number, "lower" only lowers it, so that undoing knows what it was.
+    ``values`` maps the toggle's words (on, off, a choice) to the values written. Without it, the toggle's
+    number times ``scale`` is written. ``low`` and ``high`` narrow the toggle's range on these servers. A
+    ``bound`` setting is another variable that limits the toggle's: "raise" only raises it to the number,
+    "lower" only lowers it. It is a step of its own, so that undo can restore it.
     """
 
     setting: Setting
@@ -79,18 +81,18 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way on one generation of servers. ``kind`` is sql or memory."""
+    """How one backend sets the toggle on one generation of servers. ``kind`` is sql or memory."""
 
     kind: str
     assignments: tuple[Assignment, ...] = ()
-    note: str | None = None  # what else this way changes, on these servers
+    note: str | None = None  # further effects of this backend on these servers
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
     """Servers of a flavour in a version range. No ``ways``: ``refused`` says why not.
 
-    ``never`` maps a kind of way to the reason why it must not be used here even when asked for.
+    ``never`` maps a backend to the reason why it must not be used here, even on request.
     """
 
     flavour: str
@@ -117,17 +119,17 @@ class Toggle:
 
     name: str
     title: str
-    what: str  # for a DBA: what it does and when one wants it
+    what: str  # for a DBA: what it does and when to use it
     risk: Risk
     domain: Domain
     generations: tuple[Generation, ...]
-    also: str | None = None  # what else changes
-    undo: str | None = None  # what undoing cannot bring back
+    also: str | None = None  # further effects
+    undo: str | None = None  # what undo cannot restore
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One write: from what to what. ``address``, ``size`` and ``type`` only for memory."""
+    """One write, with the old and the new value. ``address``, ``size`` and ``type`` only for memory."""
 
     setting: str
     old: Raw | None
@@ -135,12 +137,12 @@ class Step:
     address: int | None = None
     size: int | None = None
     type: str | None = None  # unsigned, signed or float
-    origin: str | None = None  # where address and size come from ("debug information", ".dynsym", ...)
+    origin: str | None = None  # source of address and size ("debug information", ".dynsym", ...)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one check says. ``reason`` and ``remedy`` when it says no."""
+    """The result of one check, with ``reason`` and ``remedy`` if it failed."""
 
     check: str
     ok: bool
@@ -150,35 +152,35 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Exactly what would be done."""
+    """The exact writes of a change."""
 
     toggle: Toggle
-    value: str  # as the person gave it
+    value: str  # as the user gave it
     way: Way
     steps: tuple[Step, ...]
     verdicts: tuple[Verdict, ...]
     warnings: tuple[str, ...] = ()
-    #: Ways that were tried before this one, and why they do not work here.
+    #: Backends that were tried before this one, and why they do not work here.
     passed: tuple[tuple[str, str], ...] = ()
 
     @property
     def refusals(self) -> tuple[Verdict, ...]:
-        """The checks that say no."""
+        """Return the checks that failed."""
         return tuple(verdict for verdict in self.verdicts if not verdict.ok)
 
 
 @runtime_checkable
 class Writer(Protocol):
-    """One way to change a server. Made for one target, closed after use; a context manager."""
+    """A backend that changes one target. A context manager; close it after use."""
 
     kind: str
 
     def prepare(self, way: Way, new: Sequence[Raw | None]) -> tuple[Step, ...]:
-        """The steps, with what is there now; nothing is written. Raises NotOnThisServer or Refused."""
+        """Return the steps with the current values. Nothing is written. Raises NotOnThisServer or Refused."""
         ...
 
     def read(self, step: Step) -> Raw:
-        """What the step's setting is now."""
+        """Return the setting's current value."""
         ...
 
     def write(self, step: Step) -> None:
@@ -186,21 +188,21 @@ class Writer(Protocol):
         ...
 
     def close(self) -> None:
-        """Give up connections and files."""
+        """Close connections and files."""
         ...
 
 
 @runtime_checkable
 class Learner(Protocol):
-    """A writer that finds many settings together much faster than one by one."""
+    """A writer that locates many settings together much faster than one by one."""
 
     def learn(self, ways: Sequence[Way]) -> None:
-        """Look for all settings of the ways. Raises only what stops all of them."""
+        """Locate all settings of these backends. Raises only errors that affect all of them."""
         ...
 
 
 def same(one: Raw | None, other: Raw | None) -> bool:
-    """Whether two raw values are the same setting: ON and 1, 75 and 75.0 are."""
+    """Return whether two raw values are equal as settings, such as ON and 1, or 75 and 75.0."""
     return bool(_plain(one) == _plain(other))
 
 

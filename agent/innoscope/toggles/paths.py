@@ -1,4 +1,4 @@
-"""Where changes are remembered on this host."""
+"""The folder of the journal and the locks on this host, and the identity of processes in it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from innoscope.target.proc import ProcFs
 
 
 def state_folder() -> Path:
-    """The folder of the journal and the locks: ``$INNOSCOPE_STATE``, else /var/lib/innoscope."""
+    """Return the folder of the journal and the locks: ``$INNOSCOPE_STATE``, else /var/lib/innoscope."""
     return Path(os.environ.get("INNOSCOPE_STATE") or "/var/lib/innoscope")
 
 
 def make_private(folder: Path) -> None:
-    """The folder, made for its owner only where it is not there. Raises OSError."""
+    """Create the folder and its missing parents with mode 0700. Raises OSError."""
     for missing in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
         missing.mkdir(mode=0o700, exist_ok=True)
         sync(missing.parent)
 
 
 def sync(folder: Path) -> None:
-    """Make sure that the folder's new entries outlive a power cut."""
+    """Flush the folder to disk, so that new entries survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -30,12 +30,12 @@ def sync(folder: Path) -> None:
 
 
 def boot_id() -> str:
-    """What tells this boot of the host from all others."""
+    """Return the unique id of this boot of the host."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def lives(pid: int, start_time: int, boot: str, proc: ProcFs | None = None) -> bool:
-    """Whether that very process is still there."""
+    """Return whether this same process still runs."""
     try:
         stat = (proc or ProcFs()).stat(pid)
     except (ProcessLookupError, PermissionError):

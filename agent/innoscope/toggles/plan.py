@@ -1,4 +1,4 @@
-"""From a toggle and a value to exactly what would be done: the first way that works here."""
+"""Plan the change of a toggle with the first backend that works on this server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from innoscope.common.errors import InnoscopeError
 from innoscope.toggles import catalog, checks
-from innoscope.toggles.dependencies import Means
+from innoscope.toggles.dependencies import Dependencies
 from innoscope.toggles.model import NotOnThisServer, Plan, Refused, same
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def find_toggle(toggles: Mapping[str, Toggle], name: str) -> Toggle:
-    """The toggle of that name; Refused with the nearest ones."""
+    """Return the toggle of that name. Raises Refused with similar names."""
     if name in toggles:
         return toggles[name]
     near = difflib.get_close_matches(name, toggles, 3)
@@ -35,27 +35,28 @@ def plan(
     *,
     account: Account,
     ways: Sequence[str] | None = None,
-    means: Means | None = None,
+    deps: Dependencies | None = None,
 ) -> Plan:
-    """What setting the toggle would do, and what the checks say of it; nothing is written.
+    """Plan setting the toggle to a value, and run the checks. Nothing is written.
 
-    The ways are tried in the order of the catalog, or those in ``ways`` in theirs. Raises NotOnThisServer,
-    Refused (the value, or what stops every way), and what a single failing way raises.
+    The backends are tried in the order of the catalog, or of ``ways`` if given. Raises NotOnThisServer,
+    Refused (an invalid value, or a problem of every backend), and the error of a backend that is the only
+    one.
     """
-    means = means or Means()
-    toggle = find_toggle(means.toggles(), toggle_name)
+    deps = deps or Dependencies()
+    toggle = find_toggle(deps.toggles(), toggle_name)
     generation = catalog.generation(toggle, target.flavour, target.version)
-    facts = means.facts(target, means.journal)
-    entries = means.journal.entries_if_readable()
+    facts = deps.facts(target, deps.journal)
+    entries = deps.journal.entries_if_readable()
     passed: list[tuple[str, str]] = []
     failures: list[InnoscopeError] = []
     for way in _candidates(generation, ways, passed):
         new = catalog.raws(way, toggle, value)
-        held_up = _not_to_be_asked(checks.server_verdicts(target, facts, way.kind), way)
+        held_up = _unusable(checks.server_verdicts(target, facts, way.kind), way)
         try:
             if held_up is not None:
                 raise Refused(str(held_up.reason), remedy=held_up.remedy)
-            with closing(means.writer(way.kind, target, account)) as writer:
+            with closing(deps.writer(way.kind, target, account)) as writer:
                 steps = tuple(writer.prepare(way, new))
         except InnoscopeError as error:
             passed.append((way.kind, error.what))
@@ -77,7 +78,7 @@ def plan(
 def _candidates(
     generation: Generation, asked: Sequence[str] | None, passed: list[tuple[str, str]]
 ) -> Iterator[Way]:
-    """The ways to try; why others are not goes to ``passed``."""
+    """Return the backends to try, and add the reasons against the others to ``passed``."""
     kinds = list(dict.fromkeys(way.kind for way in generation.ways)) if asked is None else list(asked)
     for kind in kinds:
         ways = [way for way in generation.ways if way.kind == kind]
@@ -89,8 +90,8 @@ def _candidates(
             yield from ways
 
 
-def _not_to_be_asked(verdicts: Sequence[Verdict], way: Way) -> Verdict | None:
-    """What makes it useless even to look for the way: a server that is stopped answers no SQL."""
+def _unusable(verdicts: Sequence[Verdict], way: Way) -> Verdict | None:
+    """Return the check that rules out the backend in advance: a stopped server does not answer SQL."""
     names = {"identity"}
     if way.kind == "sql":
         names |= {"not_stopped", "serving"}
@@ -111,7 +112,7 @@ def _warnings(toggle: Toggle, way: Way, steps: Sequence[Step]) -> Iterator[str]:
 def _no_way(
     toggle: Toggle, target: Target, passed: Sequence[tuple[str, str]], failures: Sequence[InnoscopeError]
 ) -> InnoscopeError:
-    """The error when no way is left: the only one's own, else all reasons together."""
+    """Return the error if no backend is left: that of a single backend, else all reasons together."""
     if len(failures) == 1 and len(passed) == 1:
         return failures[0]
     reasons = "; ".join(f"{kind}: {reason}" for kind, reason in passed)

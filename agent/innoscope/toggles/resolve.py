@@ -1,7 +1,7 @@
-"""Where a setting lies in a running server, and what may be written there.
+"""Locate a setting in a running server's memory, and check its type.
 
-Address and size come from the symbols of the very file that is mapped; type and size from its debug
-information, where it has any; from the catalog where it has none. All that are known must agree.
+Address and size come from the symbols of the mapped file. Type and size come from its debug information,
+or from the catalog if there is none. All known sources must agree.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
     from innoscope.toggles.model import Setting
 
-#: Sizes that the processor reads and writes in one go, and C's numbers have.
+#: Sizes of C's numbers, which the processor reads and writes atomically.
 _SIZES: Final = (1, 2, 4, 8)
 #: Types of the server's own table of variables -> (kind, bytes).
 _TABLE_TYPES: Final[Mapping[str, tuple[str, int]]] = {
@@ -44,7 +44,10 @@ _NOT_SAFE: Final = "nothing was written: use another way, or report this build t
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A scalar in the process. ``type`` is unsigned, signed or float; ``origin`` where this is known from."""
+    """A scalar in the process.
+
+    ``type`` is unsigned, signed or float; ``origin`` is the source of the data.
+    """
 
     address: int
     size: int
@@ -54,10 +57,10 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class Symbols:
-    """What the mapped file says: ``{name: {(address in the process, bytes)}}``.
+    """The symbols of the mapped file: ``{name: {(address in the process, bytes)}}``.
 
-    ``bias`` is the address in the process minus the ELF virtual address, ``described_in`` the file with the
-    debug information, if there is one.
+    ``bias`` is the address in the process minus the ELF virtual address. ``described_in`` is the file with
+    the debug information, or None.
     """
 
     places: Mapping[str, frozenset[tuple[int, int]]]
@@ -67,7 +70,7 @@ class Symbols:
 
 
 def resolve(target: Target, setting: Setting, *, gdb: str = "gdb") -> Resolved:
-    """Where one setting is. Raises what ``find_all`` has for it."""
+    """Locate one setting. Raises the error that ``find_all`` returns for it."""
     place = find_all(target, [setting], gdb=gdb)[setting]
     if isinstance(place, InnoscopeError):
         raise place
@@ -77,12 +80,12 @@ def resolve(target: Target, setting: Setting, *, gdb: str = "gdb") -> Resolved:
 def find_all(
     target: Target, settings: Sequence[Setting], *, gdb: str = "gdb"
 ) -> dict[Setting, Resolved | InnoscopeError]:
-    """Where each setting is in the process, or why that cannot be told; gdb is asked once for all.
+    """Locate each setting in the process, or return the error. gdb runs once for all settings.
 
-    A name is that of a global variable. Where the server has no such symbol, the setting's ``variable`` (or
-    its name) is looked up in the server's own table of system variables. NotOnThisServer is for one that is
-    not there, Refused for one that is not exactly what the catalog says. Raises NoSuchProcess or NoRights,
-    and Refused for another build.
+    Names are global variables. If the server has no such symbol, the setting's ``variable`` (or its name) is
+    looked up in the server's own table of system variables. The error is NotOnThisServer for a missing
+    setting, and Refused for one that differs from the catalog. Raises NoSuchProcess or NoRights, and Refused
+    for another build.
     """
     names = [setting.name for setting in settings]
     symbols = learn(target, names)
@@ -110,7 +113,7 @@ def find_all(
 
 
 def learn(target: Target, names: Sequence[str]) -> Symbols:
-    """The symbols with these names in the mapped executable. Refused if it is not the target's build."""
+    """Return the symbols with these names in the mapped executable. Raises Refused for another build."""
     with reading_files(target.pid):
         debug_dirs = (DEBUG_DIR, target.inside(DEBUG_DIR))
         file = _native.CodeFile(target.pid, debug_dirs=debug_dirs)
@@ -136,7 +139,7 @@ def learn(target: Target, names: Sequence[str]) -> Symbols:
 def _describe(
     target: Target, symbols: Symbols, names: Sequence[str], gdb: str
 ) -> tuple[Mapping[str, Described], str]:
-    """What the debug information says, and who read it: gdb, or our own reader where gdb cannot."""
+    """Return the descriptions from the debug information, and their reader: gdb, or our own if gdb fails."""
     if symbols.described_in is None:
         return _by_pack(target), "symbol pack"
     said = backends_gdb.describe(symbols.described_in, names, gdb)
@@ -152,16 +155,16 @@ def _describe(
 
 
 def _by_pack(target: Target) -> Mapping[str, Described]:
-    """What the symbol pack says, if this host has one that can be believed."""
+    """Return the descriptions from the symbol pack; empty without a trusted pack on this host."""
     try:
         known = packs.layout(target.build_id)
     except BadFile:
-        return {}  # as if there were none; `innoscope toggle list` tells why
+        return {}  # as without a pack; `innoscope toggle list` shows the reason
     return {name: Described(*variable) for name, variable in known.variables.items()} if known else {}
 
 
 def of_symbol(setting: Setting, symbols: Symbols, described: Described | None, by: str) -> Resolved:
-    """The place of a symbol, if symbol, debug information and catalog agree. Raises Refused."""
+    """Return a symbol's location if symbol, debug information and catalog agree. Raises Refused."""
     name, places = setting.name, symbols.places[setting.name]
     if len(places) != 1:
         where = ", ".join(f"{address:#x} ({size} bytes)" for address, size in sorted(places))
@@ -187,7 +190,7 @@ def of_symbol(setting: Setting, symbols: Symbols, described: Described | None, b
 
 
 def must_not_contradict(setting: Setting, place: Resolved, table: Mapping[str, tables.Variable]) -> None:
-    """Raise Refused if the server's table has a variable of another type at that place."""
+    """Raise Refused if the server's table has a variable of another type at that address."""
     shown = table.get(setting.variable or "")
     if shown is not None and shown.address != place.address:
         raise Refused(
@@ -205,7 +208,7 @@ def must_not_contradict(setting: Setting, place: Resolved, table: Mapping[str, t
 
 
 def of_table(setting: Setting, table: Mapping[str, tables.Variable], target: Target) -> Resolved:
-    """The place of a variable that the server's own table has. Raises NotOnThisServer or Refused."""
+    """Return a variable's location from the server's own table. Raises NotOnThisServer or Refused."""
     name = setting.variable or setting.name
     variable = table.get(name)
     if variable is None:
@@ -236,9 +239,11 @@ def _agreed(setting: Setting, place: Resolved) -> Resolved:
 
 
 def check_place(name: str, place: Resolved, image: Image) -> None:
-    """Raise Refused unless it is an aligned number in memory of the executable that may be written to."""
+    """Raise Refused unless the location is an aligned number in the executable's writable memory."""
     if place.size not in _SIZES or (place.type == "float" and place.size < 4):
-        raise Refused(f"{name} has {place.size} bytes: that is no {place.type} number", remedy=_NOT_SAFE)
+        raise Refused(
+            f"{name} has {place.size} bytes, which is no size of type {place.type}", remedy=_NOT_SAFE
+        )
     if place.address % place.size:
         raise Refused(f"{name} at {place.address:#x} is not aligned to {place.size} bytes", remedy=_NOT_SAFE)
     if not (image.is_data(place.address) and image.is_data(place.address + place.size - 1)):

@@ -1,4 +1,4 @@
-"""Numbers as bytes: exactly one width, and nothing that does not fit."""
+"""Convert numbers to bytes of an exact width, and refuse those that do not fit."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _CODES: Final[Mapping[tuple[str, int], str]] = {
 
 
 def encode(name: str, raw: Raw | None, kind: str, size: int) -> bytes:
-    """The bytes of a number of that kind and size, as x86-64 and arm64 have it (little-endian).
+    """Return the number's bytes in little-endian order, as on x86-64 and arm64.
 
-    Raises Refused for what it cannot hold without loss, and for what is no number.
+    Raises Refused if the value is not a number or does not fit without loss.
     """
     code = _CODES.get((kind, size))
     if code is None:
@@ -44,6 +44,6 @@ def encode(name: str, raw: Raw | None, kind: str, size: int) -> bytes:
 
 
 def decode(raw: bytes, kind: str) -> int | float:
-    """The number in these bytes."""
+    """Return the number in these bytes."""
     number: int | float = struct.unpack(_CODES[kind, len(raw)], raw)[0]
     return number

@@ -1,4 +1,4 @@
-"""What the agent is told of changes: a small file, written anew after each of them, that anybody may read."""
+"""Write the status file for the agent: a small, world-readable file, replaced after each change."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 def publish(journal: Journal, path: Path | None = None) -> None:
-    """Write the file from the journal. A file that cannot be written costs the metrics, nothing else."""
+    """Write the file from the journal. If it cannot be written, only the metrics are missing."""
     with suppress(OSError, BadFile):
         write(path or status_path(), document(journal.entries()))
 
 
 def document(entries: Iterable[Entry]) -> dict[str, Any]:
-    """The file's content: of each server that still lives what is in force, and how many changes there were.
+    """Return the file's content: for each running server, the changes in force and the number of changes.
 
-    Of several changes of one toggle the last one is told, ``unfinished`` where it has no result.
+    Of several changes of one toggle, the last one is listed; it is ``unfinished`` if it has no result.
     """
     by_life: dict[tuple[int, int, str], list[Entry]] = {}
     for entry in entries:
@@ -64,7 +64,7 @@ def _server(entries: list[Entry]) -> dict[str, Any]:
 
 
 def _counts_as(entry: Entry) -> str | None:
-    """Each change counts when it is done, and its undo when that is."""
+    """Return the counter that an entry increments: a change when it is done, an undo when that is done."""
     if entry.outcome == "failed":
         return "failed"
     if entry.undoes is not None:
@@ -73,7 +73,7 @@ def _counts_as(entry: Entry) -> str | None:
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """Replace the file at once: a reader sees the old or the new one. Raises OSError."""
+    """Replace the file atomically: a reader sees the old or the new one. Raises OSError."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:

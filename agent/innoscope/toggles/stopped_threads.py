@@ -1,4 +1,4 @@
-"""Which threads of a server are stopped, and who holds them: from /proc, so it works when SQL does not."""
+"""Detect the stopped threads of a server and their tracers from /proc, which works when SQL does not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Fields of /proc/PID/status by name.
 Status: TypeAlias = dict[str, str]
 
-#: Seconds between two samples: strace holds a thread only for a moment.
+#: Seconds between the two samples: strace stops a thread only briefly.
 _BETWEEN_S: Final = 0.05
 #: A thread with the same values in two samples has not run in between.
 _UNMOVED: Final = ("State", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
@@ -35,13 +35,13 @@ class Tracer:
     command: str
     owner: str
     started: float
-    stopped: bool  # it is suspended itself, as by Ctrl-Z
-    started_server: bool  # the server is its child: both would end together
+    stopped: bool  # the tracer itself is suspended, as by Ctrl-Z
+    started_server: bool  # the server is its child, so both would end together
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How many of a server's threads are stopped by a signal or held by a tracer; the tracers of all."""
+class ThreadStates:
+    """The numbers of a server's threads that a signal or a tracer stopped, and the tracers."""
 
     threads: int
     stopped: int
@@ -51,7 +51,7 @@ class Standing:
 
     @property
     def still(self) -> int:
-        """How many threads do not run."""
+        """Return the number of threads that do not run."""
         return self.stopped + self.traced
 
     def __str__(self) -> str:
@@ -65,15 +65,18 @@ class Standing:
         return f"of {self.threads} threads {', '.join(parts) or 'none is stopped'}"
 
 
-def look(proc: ProcFs, pid: int) -> Standing:
-    """Take two samples where a thread is stopped. Raises ProcessLookupError."""
+def thread_states(proc: ProcFs, pid: int) -> ThreadStates:
+    """Return the thread states; if a thread is stopped, confirm with a second sample.
+
+    Raises ProcessLookupError.
+    """
     first = now = _sample(proc, pid)
     if any(_stopped(status) for status in first.values()):
         time.sleep(_BETWEEN_S)
         now = _sample(proc, pid)
     states = [status["State"][0] for status in unmoved(first, now)]
     tracers = {int(status["TracerPid"]) for status in now.values()} - {0}
-    return Standing(
+    return ThreadStates(
         threads=len(now),
         stopped=states.count("T"),
         traced=states.count("t"),
@@ -99,7 +102,7 @@ def _sample(proc: ProcFs, pid: int) -> dict[int, Status]:
     """Read the status of each thread by its id. Raises ProcessLookupError."""
     found = {}
     with suppress(FileNotFoundError):
-        for tid in map(int, os.listdir(proc.path(pid, "task"))):  # noqa: PTH208, a thousand of them
+        for tid in map(int, os.listdir(proc.path(pid, "task"))):  # noqa: PTH208, there may be thousands
             with suppress(ProcessLookupError):
                 found[tid] = proc.status(tid)
     alive = {tid: status for tid, status in found.items() if status["State"][0] not in "ZX"}
@@ -109,7 +112,7 @@ def _sample(proc: ProcFs, pid: int) -> dict[int, Status]:
 
 
 def _tracers(proc: ProcFs, server: int, tids: Iterable[int]) -> Iterable[Tracer]:
-    """Yield the processes of tracing threads, without those that have just ended."""
+    """Yield the tracing processes, except those that have just ended."""
     for tid in sorted(tids):
         with suppress(ProcessLookupError):
             pid = int(proc.status(tid)["Tgid"])

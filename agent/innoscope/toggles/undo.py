@@ -1,4 +1,4 @@
-"""Undoing a change from the journal: on the same process only, and only what still is as it was set."""
+"""Undo a change from the journal, only in the same process, and only if the value is still the one set."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from innoscope.common.errors import BadFile, CannotWrite, InnoscopeError
 from innoscope.target.discover import identify
 from innoscope.target.proc import ProcFs
 from innoscope.toggles import checks, expiry, lock, status_file
-from innoscope.toggles.dependencies import Means
+from innoscope.toggles.dependencies import Dependencies
 from innoscope.toggles.journal_format import Entry, fresh_id, inverse, printable
 from innoscope.toggles.model import ChangeFailed, Refused, Step, same
 from innoscope.toggles.paths import boot_id, lives
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
     from innoscope.toggles.model import Raw, Writer
 
-#: What ``fault`` is called with by ``undo``, in this order; N is the number of a step, from 0.
+#: The names with which ``undo`` calls ``fault``, in this order; N is the number of a step, from 0.
 UNDO_FAULTS: Final = (
     "undo-begun", "undo-locked", "undo-checked", "undo-intended", "undo-writing-N", "undo-written-N",
     "undo-verified", "undo-concluded", "undo-published",
@@ -32,7 +32,7 @@ UNDO_FAULTS: Final = (
 
 
 class Overtaken(Refused):
-    """There is nothing left to undo, and never will be: changed by somebody else, or the server is gone."""
+    """Nothing can be undone any more: somebody else changed the value, or the server is gone."""
 
 
 def undo(
@@ -43,51 +43,51 @@ def undo(
     who: str,
     why: str | None = None,
     fault: Callable[[str], None] = nothing,
-    means: Means | None = None,
+    deps: Dependencies | None = None,
 ) -> Entry:
-    """Set back what a change set; the entry of that change afterwards (undone, or not written).
+    """Undo a change, and return its journal entry afterwards (undone, or not written).
 
     ``which`` is an id or a toggle's name; by default the last change that may be in force, of ``target`` if
-    it is given. A change that was begun and never ended is looked at: what is not there was not written, what
-    is there is put back. Raises Refused (Overtaken where trying again is of no use) and ChangeFailed.
+    it is given. For an unfinished change, the current values show which steps were written; those are undone.
+    Raises Refused (Overtaken if a retry is pointless) and ChangeFailed.
     """
-    means = means or Means()
-    entry = _choose(means.journal.entries(), target, which)
+    deps = deps or Dependencies()
+    entry = _choose(deps.journal.entries(), target, which)
     _must_be_undoable(entry)
     target = _same_process(entry, target)
     fault("undo-begun")
-    with lock.held(means.journal.folder, entry.server):
+    with lock.held(deps.journal.folder, entry.server):
         fault("undo-locked")
-        entries = means.journal.entries()
+        entries = deps.journal.entries()
         entry = next(one for one in entries if one.id == entry.id)
-        _must_be_undoable(entry)  # somebody may have been quicker
-        checks.refuse(checks.server_verdicts(target, means.facts(target, means.journal), entry.way))
+        _must_be_undoable(entry)  # another process may have been faster
+        checks.refuse(checks.server_verdicts(target, deps.facts(target, deps.journal), entry.way))
         fault("undo-checked")
-        with closing(means.writer(entry.way, target, account)) as writer:
-            _Undoing(entry, entries, writer, means, fault).run(who, why)
+        with closing(deps.writer(entry.way, target, account)) as writer:
+            _Undoing(entry, entries, writer, deps, fault).run(who, why)
         fault("undo-concluded")
-        (means.expiry or expiry).disarm(entry.id)
-        (means.publish or status_file.publish)(means.journal)
+        (deps.expiry or expiry).disarm(entry.id)
+        (deps.publish or status_file.publish)(deps.journal)
         fault("undo-published")
-    return means.journal.find(entry.id) or entry
+    return deps.journal.find(entry.id) or entry
 
 
 @dataclass(frozen=True, slots=True)
 class _Undoing:
-    """One undo, under the lock."""
+    """One undo, while the lock is held."""
 
     entry: Entry
     entries: Sequence[Entry]
     writer: Writer
-    means: Means
+    deps: Dependencies
     fault: Callable[[str], None]
 
     def run(self, who: str, why: str | None) -> None:
-        """Look at what is there, and do what is left to do."""
+        """Read the current values, and do the remaining writes."""
         steps = self._left()
         begun = self._begun()
         if not steps and begun is None and self.entry.outcome == "intended":
-            self.means.journal.conclude(self.entry.id, "not written", "the tool ended before it wrote")
+            self.deps.journal.conclude(self.entry.id, "not written", "the tool ended before it wrote")
             return
         if begun is None:
             begun = Entry(
@@ -95,14 +95,14 @@ class _Undoing:
                 toggle=self.entry.toggle, value=self.entry.value, way=self.entry.way,
                 server=self.entry.server, steps=steps, undoes=self.entry.id,
             )  # fmt: skip
-            self.means.journal.intend(begun)
+            self.deps.journal.intend(begun)
         self.fault("undo-intended")
         self._write(begun, steps)
         reason = None if steps else "what it had set was set back already"
         self._conclude(begun, "done", reason)
 
     def _left(self) -> tuple[Step, ...]:
-        """The writes that are still to be done, the last step first. Raises Overtaken."""
+        """Return the remaining writes, last step first. Raises Overtaken."""
         left = []
         for step in reversed(self.entry.steps):
             now = self.writer.read(step)
@@ -136,13 +136,13 @@ class _Undoing:
         )
 
     def _begun(self) -> Entry | None:
-        """An undo of the same change that was begun and never ended."""
+        """Return an unfinished undo of the same change, or None."""
         return next(
             (one for one in self.entries if one.undoes == self.entry.id and one.outcome == "intended"), None
         )
 
     def _write(self, begun: Entry, steps: Sequence[Step]) -> None:
-        """Write and verify. Raises ChangeFailed, and journals that."""
+        """Write and verify. On failure, journal it and raise ChangeFailed."""
         try:
             for number, step in enumerate(steps):
                 self.fault(f"undo-writing-{number}")
@@ -159,11 +159,11 @@ class _Undoing:
             ) from error
 
     def _conclude(self, begun: Entry, outcome: str, reason: str | None) -> None:
-        """Journal the undo's result, and what became of a change that had none."""
+        """Journal the undo's result, and the result of an unfinished change."""
         try:
             if self.entry.outcome == "intended" and outcome == "done":
-                self.means.journal.conclude(self.entry.id, "done", "the tool ended before it could say so")
-            self.means.journal.conclude(begun.id, outcome, reason)
+                self.deps.journal.conclude(self.entry.id, "done", "the tool ended before it could say so")
+            self.deps.journal.conclude(begun.id, outcome, reason)
         except (BadFile, CannotWrite) as error:
             if outcome == "done":
                 raise ChangeFailed(
@@ -173,7 +173,7 @@ class _Undoing:
 
 
 def _choose(entries: Sequence[Entry], target: Target | None, which: str | None) -> Entry:
-    """The entry that is meant. Raises Refused."""
+    """Return the entry to undo. Raises Refused."""
     by_id = next((entry for entry in entries if entry.id == which), None)
     if by_id is not None:
         return by_id
@@ -192,23 +192,27 @@ def _choose(entries: Sequence[Entry], target: Target | None, which: str | None) 
 
 
 def _must_be_undoable(entry: Entry) -> None:
-    """Raise Overtaken where nothing is to be undone."""
-    said = f"the change {entry.id} ({entry.toggle} {entry.value})"
+    """Raise Overtaken if there is nothing to undo."""
+    description = f"the change {entry.id} ({entry.toggle} {entry.value})"
     if entry.undoes is not None:
         reason, remedy = f"{entry.id} is an undo itself", f"innoscope toggle set {entry.toggle} VALUE"
     elif entry.outcome == "undone":
-        reason, remedy = f"{said} was undone by {entry.undone_by}", "innoscope toggle history"
+        reason, remedy = f"{description} was undone by {entry.undone_by}", "innoscope toggle history"
     elif entry.action:
-        reason, remedy = f"{said} was an action, which leaves nothing to set back", "innoscope toggle history"
+        reason = f"{description} was an action, which leaves nothing to undo"
+        remedy = "innoscope toggle history"
     elif not entry.may_be_in_force:
-        reason, remedy = f"{said} left nothing behind ({entry.outcome})", "innoscope toggle history"
+        reason, remedy = f"{description} left nothing behind ({entry.outcome})", "innoscope toggle history"
     else:
         return
     raise Overtaken(reason, remedy=remedy)
 
 
 def _same_process(entry: Entry, target: Target | None) -> Target:
-    """The target, which must be the process that was changed. Raises Overtaken, Refused for another one."""
+    """Return the target.
+
+    Raises Overtaken if the changed process is gone, Refused if another one was given.
+    """
     server, boot = entry.server, boot_id()
     if not lives(*server.life):
         raise Overtaken(
@@ -222,7 +226,7 @@ def _same_process(entry: Entry, target: Target | None) -> Target:
         )
     if target is None:
         try:
-            # A change by SQL was made in a server that a person had chosen, if it is a container's.
+            # A container's server was changed over SQL only if the user had chosen it.
             target = replace(identify(ProcFs(), server.pid), chosen=entry.way == "sql")
         except (ProcessLookupError, PermissionError) as error:
             raise Refused(f"cannot look at server {server.pid}: {error}", remedy="run it as root") from error

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from innoscope.target.model import Target
-    from innoscope.toggles.stopped_threads import Standing, Tracer
+    from innoscope.toggles.stopped_threads import ThreadStates, Tracer
 
-#: gdb ends 0.02 s after SIGTERM; while it reads symbols it does not listen, for seconds.
+#: gdb ends 0.02 s after SIGTERM, but while it reads symbols it ignores signals for seconds.
 _TERM_S, _KILL_S = 0.25, 2.0
 _RESUME_S, _ANSWER_S = 2.0, 5.0
 _POLL_S: Final = 0.1
@@ -35,7 +35,7 @@ _POLL_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Rescue:
-    """What was done. ``answered`` is None where nobody listens yet, ``journal`` why the journal lacks it."""
+    """What was done. ``answered`` is None if nothing listens yet. ``journal`` is why the journal lacks it."""
 
     steps: tuple[str, ...]
     seconds: float
@@ -43,18 +43,18 @@ class Rescue:
     journal: str | None
 
 
-def find(target: Target) -> Standing:
-    """Return how the server stands. Raises NoSuchProcess."""
+def find(target: Target) -> ThreadStates:
+    """Return which threads of the server are stopped. Raises NoSuchProcess."""
     try:
         if ProcFs().stat(target.pid).start_time == target.start_time:
-            return stopped_threads.look(ProcFs(), target.pid)
+            return stopped_threads.thread_states(ProcFs(), target.pid)
     except ProcessLookupError:
         pass
     raise gone(target.pid)
 
 
-def stopped_for(target: Target, seconds: float) -> Iterator[Standing]:
-    """Yield how the server stands whenever it has been stopped for so long; uses 5 % of a CPU at most."""
+def stopped_for(target: Target, seconds: float) -> Iterator[ThreadStates]:
+    """Yield the thread states when the server has been stopped for this long. Uses at most 5 % of a CPU."""
     since = None
     while True:
         now, spent = time.monotonic(), time.thread_time()
@@ -69,8 +69,8 @@ def stopped_for(target: Target, seconds: float) -> Iterator[Standing]:
         time.sleep(_POLL_S + 20 * (time.thread_time() - spent))
 
 
-def check(target: Target, found: Standing, *, end_tracer: bool) -> None:
-    """Raise Refused where resuming the server takes more than was asked for, or would end it."""
+def check(target: Target, found: ThreadStates, *, end_tracer: bool) -> None:
+    """Raise Refused if resuming the server needs more than the user allowed, or would end it."""
     for tracer in found.tracers:
         held = f"process {target.pid} is held by {tracer.name} (pid {tracer.pid}) of {tracer.owner}"
         remedy = f"in {tracer.name}: detach, then quit"
@@ -81,8 +81,8 @@ def check(target: Target, found: Standing, *, end_tracer: bool) -> None:
             raise Refused(held, remedy=f"{remedy}; or end it from here:\n{command}")
 
 
-def rescue(target: Target, found: Standing, *, end_tracer: bool) -> Rescue:
-    """End the tracers if told to, continue the server, verify that it runs and answers, and journal that.
+def rescue(target: Target, found: ThreadStates, *, end_tracer: bool) -> Rescue:
+    """End the tracers if allowed, resume the server, verify that it runs and answers, and journal that.
 
     Raises what ``check`` and ``send`` raise, and ChangeFailed when the server is still stopped or silent.
     """
@@ -97,8 +97,8 @@ def rescue(target: Target, found: Standing, *, end_tracer: bool) -> Rescue:
     return Rescue(tuple(steps), seconds, answered, problem)
 
 
-def _resume(target: Target, found: Standing, end_tracer: bool, steps: list[str]) -> bool | None:
-    """Add what is done to ``steps``. SIGCONT also takes back SIGSTOPs that a killed gdb has left behind."""
+def _resume(target: Target, found: ThreadStates, end_tracer: bool, steps: list[str]) -> bool | None:
+    """Resume the server, and add the actions to ``steps``. SIGCONT also cancels SIGSTOPs of a killed gdb."""
     deadline = time.monotonic() + _RESUME_S
     while found.still or found.tracers:
         check(target, found, end_tracer=end_tracer)
@@ -132,7 +132,7 @@ def _end(tracer: Tracer) -> str:
 
 
 def send(pid: int, start_time: int, number: int, wait_s: float = 0.0) -> bool:
-    """Signal the process that began then, and no other; return whether it has ended within ``wait_s``.
+    """Signal the process only if its start time matches. Return whether it ended within ``wait_s`` seconds.
 
     Raises NoRights, and KernelUnable where there are no pidfds (Linux before 5.3).
     """
@@ -154,7 +154,7 @@ def send(pid: int, start_time: int, number: int, wait_s: float = 0.0) -> bool:
 
 
 def answers(target: Target, timeout_s: float) -> bool | None:
-    """Return whether the server greets a client without an account; None if nobody listens on its socket."""
+    """Return whether the server sends its greeting; None if nothing listens on its socket."""
     if target.socket is None:
         return None
     try:
@@ -172,8 +172,8 @@ def answers(target: Target, timeout_s: float) -> bool | None:
     return first[4:] in (b"\n", b"\xff")  # protocol version 10, or an error as "Too many connections"
 
 
-def journal_rescue(target: Target, at: float, found: Standing, outcome: str, reason: str) -> str | None:
-    """Add a rescue that is over to the journal; return why that was not possible."""
+def journal_rescue(target: Target, at: float, found: ThreadStates, outcome: str, reason: str) -> str | None:
+    """Add a finished rescue to the journal; return the reason if that failed, else None."""
     book = Journal()
     try:
         entry = Entry(

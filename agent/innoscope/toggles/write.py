@@ -1,4 +1,4 @@
-"""The few moments in which a server is written to: a step, its check, and the way back."""
+"""Verify the steps of a change, and restore the old values."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def nothing(_: str) -> None:
-    """Where no fault is to happen."""
+    """Inject no fault."""
 
 
 def verify(writer: Writer, steps: Sequence[Step]) -> None:
-    """Read back all steps. Raises ChangeFailed if one is not as it was written."""
+    """Read back all steps. Raises ChangeFailed if a value differs from the written one."""
     for step in steps:
         now = writer.read(step)
         if not same(now, step.new):
@@ -30,7 +30,7 @@ def verify(writer: Writer, steps: Sequence[Step]) -> None:
 
 
 def put_back(writer: Writer, attempted: Sequence[Step]) -> list[str]:
-    """Undo steps that may have been written, the last one first; what could not be put back, in words."""
+    """Undo steps that may have been written, last one first. Return the problems as text."""
     left = []
     for step in reversed(attempted):
         try:

@@ -12,12 +12,12 @@ from click.core import ParameterSource
 
 from innoscope.cli.common import json_option, source_options, sql_options, target_options
 from innoscope.common import console
-from innoscope.diagnose.collect import Gathering, Sources
+from innoscope.diagnose.collect import EvidenceCollector, Sources
 from innoscope.diagnose.incident import capture as incident_capture
 from innoscope.diagnose.incident import files
 from innoscope.diagnose.incident import text as incident_text
 from innoscope.diagnose.incident.files import check_free
-from innoscope.diagnose.incident.server_facts import Fetcher
+from innoscope.diagnose.incident.server_facts import FactsFetcher
 from innoscope.diagnose.text import record, text
 from innoscope.diagnose.verdict import judge
 from innoscope.target.discover import find_one
@@ -139,9 +139,9 @@ def _look(target: Target, sources: Sources, seconds: float, save: Path | None, a
     keeping = _Keeping(target, save, as_json) if save else None
     if keeping:
         sources = dataclasses.replace(sources, also=keeping.fetcher)
-    with contextlib.closing(Gathering(target, sources)) as gathering:
+    with contextlib.closing(EvidenceCollector(target, sources)) as collector:
         try:
-            evidence = gathering.run(seconds, _progress(seconds))
+            evidence = collector.run(seconds, _progress(seconds))
         finally:
             console.clear_progress()
         if keeping:
@@ -164,12 +164,12 @@ class _Keeping:
 
     def __init__(self, target: Target, path: Path, as_json: bool) -> None:
         self._path, self._as_json = path, as_json
-        self.fetcher = Fetcher(target)
+        self.fetcher = FactsFetcher(target)
         check_free(path)  # said before the look, not after it
 
     def take(self, evidence: Evidence) -> Verdict:
         """Print the findings, write the file, and say where it is. Raises CannotWrite."""
-        capture, verdict = incident_capture.captured(evidence, self.fetcher.fetched)
+        capture, verdict = incident_capture.make_capture(evidence, self.fetcher.fetched)
         _print(capture.evidence, verdict, self._as_json)
         path = self._write(capture)
         if not self._as_json:

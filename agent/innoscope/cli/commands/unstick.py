@@ -19,7 +19,7 @@ from innoscope.toggles.model import ChangeFailed
 
 if TYPE_CHECKING:
     from innoscope.target.model import Target
-    from innoscope.toggles.stopped_threads import Standing
+    from innoscope.toggles.stopped_threads import ThreadStates
     from innoscope.toggles.unstick import Rescue
 
 _NICE = -15  # a debugger that reads symbols takes every CPU
@@ -90,7 +90,7 @@ def _watch(target: Target, patience: float, as_json: bool) -> None:
             _show_done(target, found, done, as_json)
 
 
-def _show_found(target: Target, found: Standing, as_json: bool) -> None:
+def _show_found(target: Target, found: ThreadStates, as_json: bool) -> None:
     """Say how many threads are stopped, and who traces the server."""
     if as_json:
         return
@@ -101,7 +101,7 @@ def _show_found(target: Target, found: Standing, as_json: bool) -> None:
         console.lines([f"  {one.name}, pid {one.pid}, of {one.owner}, runs since {since}: {one.command}"])
 
 
-def _show_done(target: Target, found: Standing, done: Rescue | None, as_json: bool) -> None:
+def _show_done(target: Target, found: ThreadStates, done: Rescue | None, as_json: bool) -> None:
     """Say what was done, and why the journal does not have it, if so."""
     if as_json:
         rescue = None if done is None else asdict(done)

@@ -22,10 +22,10 @@ from innoscope.cli.common import (
     terminal_width,
 )
 from innoscope.common import console
-from innoscope.diagnose.collect import Gathering, Sources
-from innoscope.diagnose.watch.events import Teller
-from innoscope.diagnose.watch.folder import Bounds, Shelf
-from innoscope.diagnose.watch.live import Live
+from innoscope.diagnose.collect import EvidenceCollector, Sources
+from innoscope.diagnose.watch.events import EventWriter
+from innoscope.diagnose.watch.folder import Bounds, IncidentFolder
+from innoscope.diagnose.watch.live import LiveWatch
 from innoscope.diagnose.watch.loop import Settings
 from innoscope.diagnose.watch.triggers import current, known, names, parse, shown
 from innoscope.target.discover import find_one
@@ -150,10 +150,10 @@ def command(
     if listing:
         _list(target, sources, as_json)
         return
-    shelf = Shelf(folder, Bounds(most, max_bytes))
-    shelf.prepare()
+    incidents = IncidentFolder(folder, Bounds(most, max_bytes))
+    incidents.prepare()
     settings = Settings(triggers, for_s, seconds, before_s, cooldown)
-    live = Live(target, sources, settings, shelf, Teller(console.line, as_json), once)
+    live = LiveWatch(target, sources, settings, incidents, EventWriter(console.line, as_json), once)
     with _ended_by_signals() as ended:
         written = live.run(ended)
     if written is None:
@@ -176,10 +176,10 @@ def _ended_by_signals() -> Iterator[threading.Event]:
 
 def _list(target: Target, sources: Sources, as_json: bool) -> None:
     """All names, with their values after some seconds of looking."""
-    with contextlib.closing(Gathering(target, sources, interval_s=1.0)) as gathering:
+    with contextlib.closing(EvidenceCollector(target, sources, interval_s=1.0)) as collector:
         console.progress(f"looking for {_LIST_S:g} s …")
         try:
-            evidence = gathering.run(_LIST_S)
+            evidence = collector.run(_LIST_S)
         finally:
             console.clear_progress()
         values = {name: current(name, evidence) for name in names(evidence)}

@@ -17,7 +17,7 @@ from innoscope.metrics.collectors.own import Pushes, SensorState, own
 from innoscope.metrics.collectors.runner import Runner
 from innoscope.metrics.collectors.toggles import TogglesFile
 from innoscope.metrics.counters import Life
-from innoscope.metrics.merge import Merger, Reading, about, failure
+from innoscope.metrics.merge import Merger, ServerOutcomes, about, failure
 from innoscope.target.discover import find_all
 from innoscope.target.proc import ProcFs
 
@@ -149,10 +149,10 @@ class Gatherer:
         states = []
         for server in self._servers:
             outcomes = self._outcomes(server)
-            series += self._merger.merge(Reading(server.name, self._life(server), outcomes))
+            series += self._merger.merge(ServerOutcomes(server.name, self._life(server), outcomes))
             states.append(_state_of(server, outcomes))
         own_outcome = own(self.state, self._merger.dropped, self.pushes, self.trouble())
-        series += self._merger.merge(Reading("", Life(None, self.state.life), (own_outcome,)))
+        series += self._merger.merge(ServerOutcomes("", Life(None, self.state.life), (own_outcome,)))
         return Scrape(self._clock(), tuple(series), tuple(states))
 
     def _start_sql(self, servers: Iterable[ObservedServer], deadline: float) -> list[SqlChannel]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.common.errors import InnoscopeError
 from innoscope.common.samples import Sample
-from innoscope.diagnose.watch.events import first_finding
-from innoscope.diagnose.watch.loop import Blind, Settings, Stalled, Triggered, Watcher
+from innoscope.diagnose.watch.events import worst_finding
+from innoscope.diagnose.watch.loop import Settings, Stalled, Triggered, TriggerUnavailable, Watcher
 from innoscope.diagnose.watch.triggers import parse, shown
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class IncidentWatch:
         current = self._recorders.all()
         for name, (recorder, watcher) in list(self._watchers.items()):
             if current.get(name) is not recorder:
-                self._handle_event(name, watcher.cut_short(time.time()))
+                self._handle_event(name, watcher.finish_early(time.time()))
                 del self._watchers[name]
                 if name not in current:
                     self.files_written.pop(name, None)
@@ -95,7 +95,7 @@ class IncidentWatch:
         elif isinstance(event, Triggered):
             extra = {"server": server, "trigger": event.trigger.text, "value": shown(event.number)}
             _log.warning("capturing a stall", extra=extra)
-        elif isinstance(event, Blind):
+        elif isinstance(event, TriggerUnavailable):
             extra = {"server": server, "trigger": event.trigger.text, "reason": event.words}
             _log.warning("cannot evaluate a trigger", extra=extra)
 
@@ -107,5 +107,5 @@ class IncidentWatch:
             return
         self.files_written[server] += 1
         self.last_written_at[server] = time.time()
-        extra = {"server": server, "file": str(path), "finding": first_finding(verdict)}
+        extra = {"server": server, "file": str(path), "finding": worst_finding(verdict)}
         _log.warning("incident file written", extra=extra)

@@ -14,7 +14,7 @@ from innoscope.common import sanitize
 from innoscope.daemon.agent.profiles import NOT_TRUSTED
 from innoscope.daemon.http.answers import DATA_HEADERS, as_json, compressed
 from innoscope.daemon.http.server import Request, Response, plain
-from innoscope.diagnose.watch.folder import Bounds, Shelf
+from innoscope.diagnose.watch.folder import Bounds, IncidentFolder
 
 if TYPE_CHECKING:
     from innoscope.daemon.agent.config import Watch
@@ -33,18 +33,18 @@ class Incidents:
     """The folder with the incident files of all servers. Thread-safe."""
 
     def __init__(self, watch: Watch) -> None:
-        self._shelf = Shelf(Path(watch.directory), Bounds(watch.max_files, watch.max_bytes))
+        self._folder = IncidentFolder(Path(watch.directory), Bounds(watch.max_files, watch.max_bytes))
         self._lock = threading.Lock()
-        self._about = _index(self._shelf.folder / _INDEX)
+        self._about = _index(self._folder.folder / _INDEX)
 
     def prepare(self) -> None:
         """Create the folder. Raise CannotWrite."""
-        self._shelf.prepare()
+        self._folder.prepare()
 
     def put(self, server: str, stalled: Stalled) -> tuple[Path, Verdict]:
         """Write a capture to a file. Raise CannotWrite."""
         capture, verdict = stalled.capture()
-        path = self._shelf.put(capture)
+        path = self._folder.save(capture)
         first = verdict.findings[0] if verdict.findings else None
         with self._lock:
             self._about[path.name] = {
@@ -55,7 +55,7 @@ class Incidents:
                 "title": first.title if first else None,
                 "score": round(first.score, 1) if first else None,
             }
-            names = {file.name for file in self._shelf.kept()}
+            names = {file.name for file in self._folder.incidents()}
             self._about = {name: about for name, about in self._about.items() if name in names}
             text = sanitize.dumps(self._about)
         self._write_index(text)
@@ -77,27 +77,27 @@ class Incidents:
             about = dict(self._about)
         return [
             {"at": round(file.at, 3), **about.get(file.name, {}), "file": file.name, "bytes": file.bytes}
-            for file in self._shelf.kept()
+            for file in self._folder.incidents()
         ]
 
     def _file(self, name: str) -> Response:
         """Serve a file of the list. A name that the client sent is never used as a path."""
-        names = {file.name for file in self._shelf.kept()}
+        names = {file.name for file in self._folder.incidents()}
         if name not in names:
             return plain("no such file; /api/incidents lists all files", HTTPStatus.NOT_FOUND)
         try:
-            body = (self._shelf.folder / name).read_bytes()
+            body = (self._folder.folder / name).read_bytes()
         except OSError as error:
             return plain(f"cannot read the file: {error.strerror}", HTTPStatus.INTERNAL_SERVER_ERROR)
         headers = {**DATA_HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
         return Response(body, "application/gzip", headers=headers)
 
     def _write_index(self, text: str) -> None:
-        partial = self._shelf.folder / f".{_INDEX}.part"
+        partial = self._folder.folder / f".{_INDEX}.part"
         try:
             partial.write_text(text, encoding="utf-8")
             partial.chmod(0o600)
-            partial.replace(self._shelf.folder / _INDEX)
+            partial.replace(self._folder.folder / _INDEX)
         except OSError as error:
             _log.warning("cannot write the index of incidents", extra={"error": error.strerror})
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from innoscope.daemon.protocol.client import SensorDown
 from innoscope.diagnose import process_list
-from innoscope.diagnose.evidence import Evidence, Missing, Snapshot, described
+from innoscope.diagnose.evidence import Evidence, MetricReadings, Missing, described
 from innoscope.diagnose.host import Host
-from innoscope.diagnose.incident.server_facts import Fetched, fetch, left_out
-from innoscope.diagnose.sql_queries import Asked, ask
+from innoscope.diagnose.incident.server_facts import ServerFacts, fetch, not_fetched
+from innoscope.diagnose.sql_queries import SqlAnswers, query_all
 from innoscope.sampling.snapshot_history import CLIENT
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ class Recorder:
         self._server, self._sensor, self._sensor_name = server, sensor, sensor_name
         self._span_s = span_s
         self._lock = threading.Lock()
-        self._snapshots: deque[Snapshot] = deque()
+        self._snapshots: deque[MetricReadings] = deque()
         self._missing: dict[str, Missing] = {}
-        self._fetched = Fetched()
+        self._fetched = ServerFacts()
         self._hosts = [(time.monotonic(), Host(target.pid))]
 
     def belongs_to(self, server: ObservedServer, sensor_name: str | None) -> bool:
@@ -76,56 +76,58 @@ class Recorder:
     def add_scrape(self, at: float, values: Mapping[str, Value], missing: Mapping[str, Missing]) -> None:
         """Add a scrape made at Unix time ``at``. Adding the same scrape twice has no effect."""
         with self._lock:
-            last = self._snapshots[-1] if self._snapshots else Snapshot(0.0, {})
+            last = self._snapshots[-1] if self._snapshots else MetricReadings(0.0, {})
             if at <= last.at:
                 return
             known = last.values  # most values do not change: reuse the number instead of storing a copy
             shared = {key: known[key] if known.get(key) == value else value for key, value in values.items()}
-            self._snapshots.append(Snapshot(at, shared))
+            self._snapshots.append(MetricReadings(at, shared))
             self._missing = dict(missing)
             while self._snapshots[0].at < at - self._span_s:
                 self._snapshots.popleft()
             if time.monotonic() - self._hosts[-1][0] > _HOST_S:
                 self._hosts = [self._hosts[-1], (time.monotonic(), Host(self.target.pid))]
 
-    def glance(self, begin: float, end: float) -> Evidence:
+    def without_sql(self, begin: float, end: float) -> Evidence:
         """Return the numbers and snapshots of a time range, without stacks."""
         return self._evidence(begin, end, None, stacks=False)
 
-    def between(self, begin: float, end: float, asked: Asked | None = None) -> Evidence:
+    def between(self, begin: float, end: float, asked: SqlAnswers | None = None) -> Evidence:
         """Return all evidence of a time range, with the SQL results ``asked`` if given."""
         return self._evidence(begin, end, asked, stacks=True)
 
     def begin(self) -> None:
         """Start a capture. It has no lock owners from memory, which the agent cannot read."""
-        self._fetched = left_out("unsupported", "SQL is disabled, or the server ended before it was queried")
+        self._fetched = not_fetched(
+            "unsupported", "SQL is disabled, or the server ended before it was queried"
+        )
 
-    def end(self) -> Fetched:
+    def end(self) -> ServerFacts:
         """End the capture. Return what was queried over SQL."""
         return self._fetched
 
-    def ask(self) -> Asked:
+    def query_locks(self) -> SqlAnswers:
         """Query the lock holders, InnoDB's status and the variables over SQL."""
         channel = self._server.channel
         if channel is not None:
             self._fetched = fetch(channel.connect, self._waiting())
         return self.query_blockers()
 
-    def query_blockers(self) -> Asked:
+    def query_blockers(self) -> SqlAnswers:
         """Query the lock holders over SQL, with a timeout of 1 s per statement."""
         channel = self._server.channel
         if channel is None:
-            return Asked()
-        return ask(self.target, partial(channel.connect, _SQL_TIMEOUT_S), self._waiting())
+            return SqlAnswers()
+        return query_all(self.target, partial(channel.connect, _SQL_TIMEOUT_S), self._waiting())
 
     def _waiting(self) -> int:
         """Return how many threads waited for row locks in the last snapshot."""
         now = time.time()
-        looks = self.glance(now - _RECENT_S, now).looks
+        looks = self.without_sql(now - _RECENT_S, now).looks
         return looks[-1].threads.get((CLIENT, "row_lock"), 0) if looks else 0
 
-    def _evidence(self, begin: float, end: float, asked: Asked | None, *, stacks: bool) -> Evidence:
-        asked = asked or Asked()
+    def _evidence(self, begin: float, end: float, asked: SqlAnswers | None, *, stacks: bool) -> Evidence:
+        asked = asked or SqlAnswers()
         looks: tuple[SnapshotSummary, ...] = ()
         seen: tuple[ObservedStack, ...] = ()
         unavailable: dict[str, Missing] = {}
@@ -142,7 +144,7 @@ class Recorder:
         if not looks and "waits" in missing:
             unavailable.setdefault("looks", missing["waits"])
         if "looks" in unavailable and asked.statements:
-            looks = (process_list.look(end, asked.statements, asked.answers.get("transactions", ())),)
+            looks = (process_list.summary(end, asked.statements, asked.answers.get("transactions", ())),)
         return Evidence(
             server=described(self.target),
             begun=begin,

@@ -1,1 +1,1 @@
-"""Incident files: what was seen of one server and judged, in one file that can be read anywhere."""
+"""Write, read and compare incident files: the evidence and findings of one server in one portable file."""

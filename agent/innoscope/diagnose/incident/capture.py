@@ -1,29 +1,29 @@
-"""A capture of what was gathered."""
+"""Make the contents of an incident file from the evidence."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from innoscope.diagnose.incident.codec import plain
-from innoscope.diagnose.incident.files import taken
+from innoscope.diagnose.incident.files import capture_origin
 from innoscope.diagnose.incident.model import Capture
 from innoscope.diagnose.text import record
 from innoscope.diagnose.verdict import judge
 
 if TYPE_CHECKING:
     from innoscope.diagnose.evidence import Evidence
-    from innoscope.diagnose.incident.server_facts import Fetched
+    from innoscope.diagnose.incident.server_facts import ServerFacts
     from innoscope.diagnose.verdict import Verdict
 
 
-def captured(
-    evidence: Evidence, fetched: Fetched, *, before: Evidence | None = None, trigger: str | None = None
+def make_capture(
+    evidence: Evidence, fetched: ServerFacts, *, before: Evidence | None = None, trigger: str | None = None
 ) -> tuple[Capture, Verdict]:
-    """The capture, and what is said of it: judged as its reader will see it."""
+    """Return the capture and its verdict, judged after a round trip, as the file's reader will see it."""
     evidence = plain(evidence)
     verdict = judge(evidence)
     capture = Capture(
-        taken=taken(),
+        taken=capture_origin(),
         evidence=evidence,
         before=before,
         verdict=record(evidence, verdict),

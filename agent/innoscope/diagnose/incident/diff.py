@@ -1,4 +1,4 @@
-"""What differs between two sides, and is worth telling: the most important first. Pure functions."""
+"""Find the significant differences between two sides, most important first. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose.facts import AT_REST
-from innoscope.diagnose.incident.diff_inputs import Mean, every
+from innoscope.diagnose.incident.diff_inputs import Mean, all_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from innoscope.diagnose.incident.diff_inputs import Series, Side, Stack, Wait
 
-#: A mean number of threads differs by so many standard errors, so many threads, such a share of the greater.
-SURE: Final = 4.0
-THREADS: Final = 1.0
-SHARE: Final = 0.3
-#: A metric's rate or level is so many times as high, and was so at every reading.
-TIMES: Final = 2.0
-#: Fewer events tell no rate and no mean.
-EVENTS: Final = 20
-#: So much is the least change of a level or a rate, by the end of the name.
+#: Minimum difference of two mean thread counts: in standard errors, in threads, and as a share of the
+#: greater.
+MIN_ERRORS: Final = 4.0
+MIN_THREADS: Final = 1.0
+MIN_SHARE: Final = 0.3
+#: Minimum factor between a metric's two rates or levels; the values of the sides must not overlap.
+MIN_FACTOR: Final = 2.0
+#: Minimum number of events for a mean.
+MIN_EVENTS: Final = 20
+#: Minimum change of a level or a rate, by the suffix of the name.
 _LEAST: Final = {"_ratio": 0.1, "_seconds": 0.05, "_bytes": 1 << 20, "": 1.0}
-#: Change all the time, or are told elsewhere: wait classes by looks, variables as such.
-_NOT_TOLD: Final = frozenset(
+#: Metrics that always change, or that are compared elsewhere: wait classes as threads, variables as such.
+_NOT_COMPARED: Final = frozenset(
     {
         "threads", "thread_seconds", "thread_samples", "look_seconds", "uptime_seconds", "innodb_status",
         "innodb_variable", "memory_sql_difference", "mysqld_start_time_seconds", "collector_success",
@@ -34,7 +35,7 @@ _NOT_TOLD: Final = frozenset(
         "probe_cost_seconds", "read_ahead_useful_ratio", "sql_up",
     }
 )  # fmt: skip
-#: Variables that go on by themselves.
+#: Variables that change by themselves.
 _MOVING: Final = frozenset(
     {
         "gtid_executed", "gtid_purged", "gtid_current_pos", "gtid_binlog_pos", "gtid_binlog_state",
@@ -44,8 +45,8 @@ _MOVING: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Threads:
-    """A wait class, or one stack of it if it has functions (innermost first): threads in a look."""
+class ThreadChange:
+    """Threads per snapshot in a wait class, or with one stack if ``functions`` (innermost first) is set."""
 
     clients: bool
     wait: str
@@ -55,8 +56,8 @@ class Threads:
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
-    """A series: ``rate`` a second, ``level``, or ``mean`` seconds."""
+class MetricChange:
+    """A series; ``kind`` is ``rate`` per second, ``level``, or ``mean`` in seconds."""
 
     series: str
     kind: str
@@ -65,8 +66,8 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
-    """A server variable; None where there is none of that name."""
+class VariableChange:
+    """A server variable; None if the side does not have it."""
 
     name: str
     a: str | None
@@ -74,8 +75,8 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A finding that is ``new`` in b or ``gone`` from a; ``new?``, ``gone?`` if the other could not tell."""
+class FindingChange:
+    """A finding that is ``new`` in b or ``gone`` from a; ``new?``, ``gone?`` if the other side lacks data."""
 
     name: str
     title: str
@@ -84,13 +85,13 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """All of them. ``notes`` say what could not be compared."""
+    """All differences. ``notes`` name what could not be compared."""
 
-    findings: tuple[Found, ...]
-    waits: tuple[Threads, ...]
-    stacks: tuple[Threads, ...]
-    metrics: tuple[Metric, ...]
-    variables: tuple[Variable, ...]
+    findings: tuple[FindingChange, ...]
+    waits: tuple[ThreadChange, ...]
+    stacks: tuple[ThreadChange, ...]
+    metrics: tuple[MetricChange, ...]
+    variables: tuple[VariableChange, ...]
     notes: tuple[str, ...]
 
     def __bool__(self) -> bool:
@@ -98,7 +99,7 @@ class Differences:
 
 
 def compare(a: Side, b: Side) -> Differences:
-    """What is new, grown or gone in ``b``."""
+    """Return what is new, changed or gone in ``b``."""
     same = _same_build(a, b)
     return Differences(
         tuple(_findings(a, b)),
@@ -118,46 +119,48 @@ def _notes(a: Side, b: Side, *, same: bool) -> Iterator[str]:
     if not same:
         yield "the servers are of different versions: their stacks are not compared"
     if not a.looks or not b.looks:
-        yield f"{(a if not a.looks else b).path} has no looks: threads are not compared"
+        yield f"{(a if not a.looks else b).path} has no snapshots: threads are not compared"
     elif min(a.looks, b.looks) == 1:
-        yield "one look is one moment: only great differences of threads are told"
+        yield "a single snapshot is one moment: only large differences of threads are reported"
     for name, words in (("series", "metrics"), ("variables", "variables"), ("findings", "findings")):
         without = [side.path for side in (a, b) if getattr(side, name) is None]
         if len(without) == 1:
             yield f"{without[0]} has no {words}: they are not compared"
 
 
-def _findings(a: Side, b: Side) -> Iterator[Found]:
+def _findings(a: Side, b: Side) -> Iterator[FindingChange]:
     if a.findings is None or b.findings is None:
         return
     before, after = ({finding.name for finding in side.findings or ()} for side in (a, b))
     for finding in b.findings:
         if finding.name not in before:
-            yield Found(finding.name, finding.title, "new?" if finding.name in a.untold else "new")
+            change = "new?" if finding.name in a.undecided else "new"
+            yield FindingChange(finding.name, finding.title, change)
     for finding in a.findings:
         if finding.name not in after:
-            yield Found(finding.name, finding.title, "gone?" if finding.name in b.untold else "gone")
+            change = "gone?" if finding.name in b.undecided else "gone"
+            yield FindingChange(finding.name, finding.title, change)
 
 
-def _waits(a: Mapping[Wait, Mean], b: Mapping[Wait, Mean], looks_a: int, looks_b: int) -> list[Threads]:
-    """Those that have something to do first, then by how many threads it is about."""
+def _waits(a: Mapping[Wait, Mean], b: Mapping[Wait, Mean], looks_a: int, looks_b: int) -> list[ThreadChange]:
+    """Compare wait classes. Active ones come first, then those with the largest difference."""
     if not looks_a or not looks_b:
         return []
     found = [
-        Threads(key[0], key[1], before.mean, after.mean)
-        for key in every((a, b))
+        ThreadChange(key[0], key[1], before.mean, after.mean)
+        for key in all_keys((a, b))
         if _differ(before := a.get(key, _none(looks_a)), after := b.get(key, _none(looks_b)))
     ]
     return sorted(found, key=lambda one: (one.wait in AT_REST, not one.clients, -abs(one.b - one.a)))
 
 
-def _stacks(a: Side, b: Side) -> list[Threads]:
-    """Of threads that have something to do, those of clients and of most threads first."""
+def _stacks(a: Side, b: Side) -> list[ThreadChange]:
+    """Compare the stacks of active threads, clients' first, then those with the largest difference."""
     if not a.looks or not b.looks:
         return []
-    keys: list[Stack] = [key for key in every((a.stacks, b.stacks)) if key[1] not in AT_REST]
+    keys: list[Stack] = [key for key in all_keys((a.stacks, b.stacks)) if key[1] not in AT_REST]
     found = [
-        Threads(key[0], key[1], before.mean, after.mean, key[2])
+        ThreadChange(key[0], key[1], before.mean, after.mean, key[2])
         for key in keys
         if _differ(before := a.stacks.get(key, _none(a.looks)), after := b.stacks.get(key, _none(b.looks)))
     ]
@@ -165,42 +168,42 @@ def _stacks(a: Side, b: Side) -> list[Threads]:
 
 
 def _none(looks: int) -> Mean:
-    """Seen in no look."""
+    """Return the mean of a class that no snapshot had."""
     return Mean(0.0, 1 / looks)
 
 
 def _differ(a: Mean, b: Mean) -> bool:
     change = abs(b.mean - a.mean)
     return (
-        change >= THREADS
-        and change >= SHARE * max(a.mean, b.mean)
-        and change >= SURE * math.hypot(a.error, b.error)
+        change >= MIN_THREADS
+        and change >= MIN_SHARE * max(a.mean, b.mean)
+        and change >= MIN_ERRORS * math.hypot(a.error, b.error)
     )
 
 
-def _metrics(a: Mapping[str, Series], b: Mapping[str, Series]) -> list[Metric]:
-    """The greatest factor first."""
+def _metrics(a: Mapping[str, Series], b: Mapping[str, Series]) -> list[MetricChange]:
+    """Compare metrics, the greatest factor first."""
     found = []
     for key in sorted(a.keys() & b.keys()):
         name, before, after = key.partition(" ")[0], a[key], b[key]
         if (
-            name.partition(".")[0] not in _NOT_TOLD
+            name.partition(".")[0] not in _NOT_COMPARED
             and before.kind == after.kind
             and _moved(name, before, after)
         ):
-            found.append(Metric(key, before.kind, before.middle, after.middle))
+            found.append(MetricChange(key, before.kind, before.middle, after.middle))
     return sorted(found, key=lambda one: (-_factor(one.a, one.b), one.series))
 
 
 def _moved(name: str, a: Series, b: Series) -> bool:
-    """Whether all of one lie beyond all of the other, by enough."""
+    """Return whether all values of one side exceed all of the other, by the minimum factor and change."""
     low, high = (a, b) if a.middle < b.middle else (b, a)
-    if max(low.values) >= min(high.values) or not _factor(low.middle, high.middle) >= TIMES:
+    if max(low.values) >= min(high.values) or not _factor(low.middle, high.middle) >= MIN_FACTOR:
         return False
     if a.kind == "mean":
-        return min(a.events, b.events) >= EVENTS
+        return min(a.events, b.events) >= MIN_EVENTS
     change = high.middle - low.middle
-    return change >= _least(name) and change >= SURE * math.hypot(a.error, b.error)
+    return change >= _least(name) and change >= MIN_ERRORS * math.hypot(a.error, b.error)
 
 
 def _least(name: str) -> float:
@@ -213,11 +216,13 @@ def _factor(a: float, b: float) -> float:
     return high / low if low else math.inf
 
 
-def _variables(a: Mapping[str, str] | None, b: Mapping[str, str] | None, *, same: bool) -> Iterator[Variable]:
-    """Another version has other variables: of such, only those that both have."""
+def _variables(
+    a: Mapping[str, str] | None, b: Mapping[str, str] | None, *, same: bool
+) -> Iterator[VariableChange]:
+    """Compare variables. Between different versions, only those that both have."""
     if a is None or b is None:
         return
     names = a.keys() | b.keys() if same else a.keys() & b.keys()
     for name in sorted(names - _MOVING):
         if a.get(name) != b.get(name):
-            yield Variable(name, a.get(name), b.get(name))
+            yield VariableChange(name, a.get(name), b.get(name))

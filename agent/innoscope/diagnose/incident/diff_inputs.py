@@ -1,4 +1,4 @@
-"""One side of a comparison: what dumps, recordings, profiles and incident files tell, in the same terms."""
+"""Read one side of a comparison from a dump, recording, profile or incident file, into common terms."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
     from innoscope.diagnose.incident.model import Capture
     from innoscope.diagnose.verdict import Finding
 
-#: Functions of a stack, innermost first, by which it is the same as another.
+#: Number of innermost functions by which stacks are compared.
 DEPTH: Final = 8
-#: Looks follow one another and see the same threads: more of them than this make a mean no surer.
-_LOOKS: Final = 20
+#: Extra snapshots beyond this do not reduce the error, because consecutive snapshots see the same threads.
+_INDEPENDENT: Final = 20
 _HEAD_BYTES: Final = 4096
 _PROFILE_BYTES: Final = 64 << 20
 _NS: Final = 1e9
 
-#: Whether it is a client's thread, and its wait class.
+#: (client's thread, wait class)
 Wait = tuple[bool, str]
-#: The same and its innermost functions.
+#: (client's thread, wait class, innermost functions)
 Stack = tuple[bool, str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """Threads in a look, and how sure that is: the standard error."""
+    """The mean number of threads per snapshot, and its standard error."""
 
     mean: float
     error: float
@@ -55,10 +55,10 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A metric over time: rates of each interval or values of each reading, by ``kind``.
+    """A metric over time: the rate in each interval or the value of each reading, by ``kind``.
 
-    ``rate`` a second, ``level``, or ``mean`` seconds of what a histogram observed. ``events`` is what was
-    counted in all; 0 for a level. ``error`` is the standard error that counting has by chance.
+    ``kind`` is ``rate`` per second, ``level``, or ``mean`` in seconds of a histogram. ``events`` is the total
+    count, 0 for a level. ``error`` is the standard error of counting.
     """
 
     kind: str
@@ -68,13 +68,13 @@ class Series:
 
     @property
     def middle(self) -> float:
-        """The mean of the values."""
+        """Return the mean of the values."""
         return sum(self.values) / len(self.values)
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What is compared. What the file does not tell is None."""
+    """The data of one side. What the file does not have is None."""
 
     path: str
     server: Mapping[str, str]
@@ -86,20 +86,20 @@ class Side:
     series: Mapping[str, Series] | None = None
     variables: Mapping[str, str] | None = None
     findings: tuple[Finding, ...] | None = None
-    #: Findings that could not be told.
-    untold: frozenset[str] = frozenset()
+    #: Findings that could not be checked.
+    undecided: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
 class _Counted:
-    """Threads of looks, being added up."""
+    """Threads summed over snapshots."""
 
     looks: list[Counter[Wait]] = field(default_factory=list)
     stacks: Counter[Stack] = field(default_factory=Counter)
 
 
 def open_side(path: Path, progress: Callable[[int], None] | None = None) -> Side:
-    """Read a file of any of the kinds; ``progress`` gets the number of looks so far. Raises BadFile."""
+    """Read a file of any kind. ``progress`` gets the number of snapshots read so far. Raises BadFile."""
     head = _head(path)
     if b'"innoscope_incident"' in head[:100]:
         return of_capture(path, load(path))
@@ -122,22 +122,22 @@ def _head(path: Path) -> bytes:
 
 
 def of_capture(path: Path, capture: Capture) -> Side:
-    """The incident itself. Raises BadFile for senseless evidence."""
+    """Return the incident itself. Raises BadFile for invalid evidence."""
     return _of_evidence(str(path), capture.evidence, _variables(capture))
 
 
 def before_of(path: Path, capture: Capture) -> Side:
-    """The time before the stall. Raises BadFile where the file has none."""
+    """Return the time before the stall. Raises BadFile if the file does not have it."""
     if capture.before is None:
         raise BadFile(
-            f"{path} holds nothing of the time before",
+            f"{path} has no evidence from before the stall",
             remedy=f"innoscope diff HEALTHY {path}, or innoscope watch",
         )
     return _of_evidence(f"{path} (before)", capture.before, _variables(capture))
 
 
 def _variables(capture: Capture) -> Mapping[str, str] | None:
-    """Those out of memory have other words for the same values."""
+    """Return the variables from SQL; those from memory have other names for the same values."""
     return None if "variables" in capture.missing else capture.variables or None
 
 
@@ -166,12 +166,12 @@ def _of_evidence(path: str, evidence: Evidence, variables: Mapping[str, str] | N
             frozenset(name for one in verdict.cannot_tell for name in one.findings),
         )
     except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
-        raise BadFile(f"{path}: damaged: its evidence makes no sense", remedy="read the original") from error
+        raise BadFile(f"{path}: damaged: invalid evidence", remedy="read the original") from error
 
 
 def _of_dumps(path: Path, recording: Recording, progress: Callable[[int], None] | None) -> Side:
     if not len(recording):
-        raise BadFile(f"{path} holds no look", remedy="record again, with one look at least")
+        raise BadFile(f"{path} contains no snapshot", remedy="record again, with at least one snapshot")
     counted = _Counted()
     for number in range(len(recording)):
         dump = recording.dump(number)
@@ -196,7 +196,7 @@ def _of_dumps(path: Path, recording: Recording, progress: Callable[[int], None] 
 
 
 def _of_profile(path: Path) -> Side:
-    """What the agent serves of the last hour: looks that were folded (docs/json.md, A profile)."""
+    """Return a profile from the agent: snapshots of the last hour, folded (docs/json.md, A profile)."""
     try:
         data = path.read_bytes() if path.stat().st_size <= _PROFILE_BYTES else b""
         value = json.loads(data)
@@ -243,13 +243,13 @@ def _frame(item: Mapping[str, Any]) -> Frame:
 
 @lru_cache(maxsize=65536)
 def _printable(text: str) -> str:
-    """Return ``text`` on one line, sanitized; the same few names come again and again."""
+    """Return ``text`` on one line, sanitized. Cached, because the same few names repeat."""
     return sanitize.words(text)
 
 
 def _mean(total: float, looks: int, variance: float = 0.0) -> Mean:
-    """At least as unsure as counting by chance is; of one look, also a thread that it missed."""
-    count = min(max(looks, 1), _LOOKS)
+    """Return mean and error. The error is at least that of counting, and that of one missed thread."""
+    count = min(max(looks, 1), _INDEPENDENT)
     mean = total / max(looks, 1)
     return Mean(mean, (max(mean, variance, 1 / count) / count) ** 0.5)
 
@@ -271,7 +271,7 @@ def _stacks(stacks: Mapping[Stack, int], looks: int) -> dict[Stack, Mean]:
 
 
 def _series(evidence: Evidence) -> dict[str, Series]:
-    """By key of the metric; a histogram makes two, its rate and its mean."""
+    """Return the series by the metric's key. A histogram has two: its rate and its mean."""
     found = {}
     for key in {key for snapshot in evidence.snapshots for key in snapshot.values}:
         name = key.partition(".")[0]
@@ -283,16 +283,15 @@ def _series(evidence: Evidence) -> dict[str, Series]:
         elif kind == "counter":
             rates, events = _rates(evidence, key)
             if rates:
-                found[key] = Series(
-                    "rate", rates, events, 0.0 if name.endswith("_seconds") else _by_chance(rates, events)
-                )
+                error = 0.0 if name.endswith("_seconds") else _counting_error(rates, events)
+                found[key] = Series("rate", rates, events, error)
         elif kind == "histogram":
             found |= _observed(evidence, key)
     return {key: series for key, series in found.items() if series.values}
 
 
 def _observed(evidence: Evidence, key: str) -> dict[str, Series]:
-    """How often something was observed, and its mean, in each interval."""
+    """Return a histogram's rate and mean in each interval."""
     points = [(one.at, one.values[key]) for one in evidence.snapshots if key in one.values]
     rates, means, events = [], [], 0
     for (earlier, before), (later, after) in pairwise(points):
@@ -307,12 +306,12 @@ def _observed(evidence: Evidence, key: str) -> dict[str, Series]:
         return {}
     return {
         key: Series("mean", tuple(means), events),
-        f"{key} observed": Series("rate", tuple(rates), events, _by_chance(tuple(rates), events)),
+        f"{key} observed": Series("rate", tuple(rates), events, _counting_error(tuple(rates), events)),
     }
 
 
 def _rates(evidence: Evidence, key: str) -> tuple[tuple[float, ...], float]:
-    """A counter's growth a second in each interval, and in all."""
+    """Return a counter's growth per second in each interval, and its total growth."""
     points = [(one.at, one.values[key]) for one in evidence.snapshots if key in one.values]
     numbers = [(at, value) for at, value in points if not isinstance(value, Histogram)]
     pairs = list(pairwise(numbers))
@@ -324,12 +323,12 @@ def _rates(evidence: Evidence, key: str) -> tuple[tuple[float, ...], float]:
     return rates, sum(max(0.0, after - before) for (_, before), (_, after) in pairs)
 
 
-def _by_chance(rates: tuple[float, ...], events: float) -> float:
-    """The error of a rate; one that saw nothing may have missed an event."""
+def _counting_error(rates: tuple[float, ...], events: float) -> float:
+    """Return a rate's standard error; without events, as if one had been missed."""
     middle = sum(rates) / len(rates)
     return middle / events**0.5 if events > 1 else 1 / len(rates)
 
 
-def every(keys: Iterable[Mapping[Any, Any]]) -> list[Any]:
-    """All keys of several mappings, once each, in the order in which they come."""
+def all_keys(keys: Iterable[Mapping[Any, Any]]) -> list[Any]:
+    """Return the keys of several mappings, each once, in order of appearance."""
     return list(dict.fromkeys(key for one in keys for key in one))

@@ -1,4 +1,4 @@
-"""Differences for a person, and the same for programs."""
+"""Format differences as text and as JSON."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from innoscope.diagnose.incident.diff import Differences, Metric, Threads
+    from innoscope.diagnose.incident.diff import Differences, MetricChange, ThreadChange
     from innoscope.diagnose.incident.diff_inputs import Side
 
 VERSION: Final = 1
-#: Functions of a stack that are shown on a line, and characters of a variable.
+#: Limits on the functions of a stack shown on one line, and on the characters of a variable.
 _FUNCTIONS: Final = 6
 _CHARACTERS: Final = 60
 _UNITS: Final = {"rate": "/s", "level": "", "mean": " s"}
 
 
 def text(a: Side, b: Side, found: Differences, limit: int) -> Iterator[str]:
-    """The lines; at most ``limit`` of each kind."""
+    """Yield the lines, at most ``limit`` of each kind."""
     yield f"a: {_side(a)}"
     yield f"b: {_side(b)}"
     for note in found.notes:
         yield f"note: {note}"
     if not found:
-        yield "No difference worth telling."
+        yield "No significant difference."
     yield from _section(
         "findings", [f"{one.change:<5} {one.title}  [{one.name}]" for one in found.findings], limit
     )
-    yield from _section("threads in a look, a → b", [_threads(one) for one in found.waits], limit)
-    yield from _section("stacks, threads in a look", [_threads(one) for one in found.stacks], limit)
+    yield from _section("threads per snapshot, a → b", [_threads(one) for one in found.waits], limit)
+    yield from _section("stacks, threads per snapshot", [_threads(one) for one in found.stacks], limit)
     yield from _section("metrics", [_metric(one) for one in found.metrics], limit)
     variables = [f"{one.name}: {_cut(one.a)} → {_cut(one.b)}" for one in found.variables]
     yield from _section("variables", variables, limit)
@@ -42,7 +42,7 @@ def _side(side: Side) -> str:
     flavour = {"mysql": "MySQL", "mariadb": "MariaDB"}.get(side.server.get("flavour", ""), "server")
     version, pid = side.server.get("version", "?"), side.server.get("pid", "?")
     seconds = side.ended - side.begun
-    looks = f"{side.looks:,} look{'s' if side.looks != 1 else ''}"
+    looks = f"{side.looks:,} snapshot{'s' if side.looks != 1 else ''}"
     return f"{side.path}: {flavour} {version}, pid {pid}, {_at(side.begun)}, {looks} in {seconds:.0f} s"
 
 
@@ -64,7 +64,7 @@ def _section(title: str, lines: list[str], limit: int) -> Iterator[str]:
         yield f"  … and {len(lines) - limit} more: --limit {len(lines)}"
 
 
-def _threads(one: Threads) -> str:
+def _threads(one: ThreadChange) -> str:
     who = "" if one.clients else "the server's own: "
     words = f"{one.a:>7,.1f} → {one.b:<7,.1f} {_sign(one.a, one.b)} {who}{one.wait.replace('_', ' ')}"
     shown = ",".join(one.functions[:_FUNCTIONS]) + (",…" if len(one.functions) > _FUNCTIONS else "")
@@ -75,7 +75,7 @@ def _sign(a: float, b: float) -> str:
     return "new " if not a else "gone" if not b else "more" if b > a else "less"
 
 
-def _metric(one: Metric) -> str:
+def _metric(one: MetricChange) -> str:
     unit = _UNITS[one.kind]
     values = f"{_number(one.a)}{unit} → {_number(one.b)}{unit}"
     return f"{one.series}: {values} ({_times(one.a, one.b)})"
@@ -99,7 +99,7 @@ def _cut(value: str | None) -> str:
 
 
 def record(a: Side, b: Side, found: Differences) -> dict[str, Any]:
-    """The same as a JSON value (docs/json.md)."""
+    """Return the differences as a JSON value (docs/json.md)."""
     return {"version": VERSION, "a": _record(a), "b": _record(b), **asdict(found)}
 
 

@@ -1,7 +1,7 @@
-"""Incident files: ``zcat FILE | jq`` shows all that is in one.
+"""Read and write incident files. ``zcat FILE | jq`` shows the contents.
 
-One gzip member, whose checksum tells damage, with one JSON object: ``{"innoscope_incident": 1, …}``.
-A file is read in bounded memory, whoever wrote it.
+A file is one gzip member, whose checksum detects damage, with one JSON object: ``{"innoscope_incident": 1,
+…}``. Reading takes bounded memory, because files are untrusted.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ if TYPE_CHECKING:
     from innoscope.diagnose.evidence import Evidence
 
 VERSION: Final = 1
-#: What a name should end with.
+#: Recommended file name suffix.
 SUFFIX: Final = ".innoscope"
-#: Of the file, and of the JSON in it. A server with 10,000 threads has 40 MB of statements at the most.
+#: Limits on the file and on its JSON, in bytes. A server with 10,000 threads has at most 40 MB of statements.
 MAX_FILE_BYTES: Final = 16 << 20
 MAX_BYTES: Final = 64 << 20
-#: Brackets and commas in the JSON: each item takes a hundred bytes or so when it is parsed.
+#: Limit on the brackets and commas in the JSON: each parsed item takes about 100 bytes.
 MAX_ITEMS: Final = 2_500_000
-#: Of one evidence, since rules go through all of it over and over: looks, readings, stacks, …; wait classes
-#: of all looks; numbers of all readings; rows of the server's answers. 600 s are below half of each.
+#: Limits on one evidence, because rules iterate over it many times: snapshots, readings, stacks, …; wait
+#: classes of all snapshots; values of all readings; rows of the SQL answers. 600 s of evidence has less than
+#: half of each.
 _MOST: Final = 5_000
 _MOST_WAITS: Final = 200_000
 _MOST_NUMBERS: Final = 500_000
@@ -47,31 +48,31 @@ _MOST_ROWS: Final = 200_000
 _REMEDY: Final = "this needs a file of `innoscope diagnose --save FILE`, unchanged"
 
 
-def taken() -> Taken:
-    """Us, here and now."""
+def capture_origin() -> Taken:
+    """Return the version, user, host and time of this process."""
     system = os.uname()
     by = current_user(ProcFs())
     return Taken(innoscope.__version__, by, system.nodename, system.release, time.time())
 
 
 def name_for(capture: Capture) -> str:
-    """A name for a file of it, ``mysql-4242-20261122T014500Z.innoscope``: by flavour, pid and time (UTC)."""
+    """Return a file name such as ``mysql-4242-20261122T014500Z.innoscope``: flavour, pid and time (UTC)."""
     server, at = capture.evidence.server, time.gmtime(capture.taken.at)
     return f"{server['flavour']}-{server['pid']}-{time.strftime('%Y%m%dT%H%M%SZ', at)}{SUFFIX}"
 
 
 def check_free(path: Path) -> None:
-    """Raise CannotWrite now if ``save`` would: the name is taken, no such folder, no right to write there.
+    """Raise CannotWrite if ``save`` would fail: the file exists, or the folder is missing or not writable.
 
-    A folder stands for some file in it.
+    If ``path`` is a folder, only the folder is checked.
     """
     folder = path if path.is_dir() else path.absolute().parent
     if folder is not path and os.path.lexists(path):
-        raise _taken_already(path)
+        raise _already_exists(path)
     if not folder.is_dir():
-        raise CannotWrite(f"cannot write {path}: there is no such folder", remedy=f"mkdir -p {path.parent}")
+        raise CannotWrite(f"cannot write {path}: no such folder", remedy=f"mkdir -p {path.parent}")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise CannotWrite(f"cannot write {path}: no right to write in {folder}", remedy="name another folder")
+        raise CannotWrite(f"cannot write {path}: permission denied in {folder}", remedy="name another folder")
 
 
 def save(path: Path, capture: Capture) -> None:
@@ -89,13 +90,13 @@ def save(path: Path, capture: Capture) -> None:
         finally:
             partial.unlink(missing_ok=True)
     except FileExistsError:
-        raise _taken_already(path) from None
+        raise _already_exists(path) from None
     except OSError as error:
         raise CannotWrite(f"cannot write {path}: {error.strerror}", remedy="name another file") from error
 
 
 def _give_name(partial: Path, path: Path) -> None:
-    """As rename(2), but never over what is there: FileExistsError."""
+    """Rename a file without replacing an existing one. Raises FileExistsError."""
     try:
         os.link(partial, path, follow_symlinks=False)
     except FileExistsError:
@@ -105,8 +106,8 @@ def _give_name(partial: Path, path: Path) -> None:
         partial.replace(path)
 
 
-def _taken_already(path: Path) -> CannotWrite:
-    return CannotWrite(f"{path} is there already", remedy="name another file or remove it")
+def _already_exists(path: Path) -> CannotWrite:
+    return CannotWrite(f"cannot write {path}: it exists already", remedy="name another file or remove it")
 
 
 def _packed(capture: Capture) -> bytes:
@@ -115,13 +116,14 @@ def _packed(capture: Capture) -> bytes:
     data = gzip.compress(text, 6, mtime=0)
     if len(text) > MAX_BYTES or len(data) > MAX_FILE_BYTES or _items(text) > MAX_ITEMS:
         raise CannotWrite(
-            f"the incident is too big for a file: {len(text) >> 20} MiB", remedy="look for less long"
+            f"cannot write the incident file: {len(text) >> 20} MiB exceed its limits",
+            remedy="use a shorter --seconds",
         )
     return data
 
 
 def load(path: Path) -> Capture:
-    """Read a file. Whatever is in it, all that it raises is BadFile."""
+    """Read a file. Raises only BadFile, whatever the file contains."""
     value = _parsed(path, _unpacked(path, _read(path)))
     if not isinstance(value, dict) or "innoscope_incident" not in value:
         raise _bad(path, "not an incident file")
@@ -136,13 +138,13 @@ def load(path: Path) -> Capture:
     except (Damaged, RecursionError) as error:
         raise _bad(path, f"damaged: {error}") from error
     for evidence in (capture.evidence, capture.before):
-        if evidence is not None and (much := _too_much(evidence)):
+        if evidence is not None and (much := _oversized_part(evidence)):
             raise _bad(path, f"damaged: too many {much}")
     return capture
 
 
-def _too_much(evidence: Evidence) -> str | None:
-    """Of what there is more than any server makes us see."""
+def _oversized_part(evidence: Evidence) -> str | None:
+    """Return the name of a part that exceeds its limit, which no real server reaches, or None."""
     every = {one.name: getattr(evidence, one.name) for one in fields(evidence)}
     counts = {
         name: (len(value), _MOST)
@@ -156,7 +158,10 @@ def _too_much(evidence: Evidence) -> str | None:
 
 
 def _read(path: Path) -> bytes:
-    """The bytes of a regular file; a pipe or a device could keep us waiting."""
+    """Return the bytes of a regular file.
+
+    Pipes and devices are rejected, because reading them could block.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         with os.fdopen(descriptor, "rb") as file:
@@ -177,17 +182,17 @@ def _unpacked(path: Path, data: bytes) -> bytes:
     except zlib.error as error:
         raise _bad(path, "damaged" if data.startswith(b"\x1f\x8b") else "not an incident file") from error
     if len(text) > MAX_BYTES:
-        raise _bad(path, f"it holds more than {MAX_BYTES >> 20} MiB")
+        raise _bad(path, f"contains more than {MAX_BYTES >> 20} MiB")
     if not inflate.eof:
-        raise _bad(path, "cut off")
+        raise _bad(path, "truncated")
     if inflate.unused_data:
-        raise _bad(path, "damaged: something follows the end")
+        raise _bad(path, "damaged: data after the end")
     return text
 
 
 def _parsed(path: Path, text: bytes) -> Any:
     if _items(text) > MAX_ITEMS:
-        raise _bad(path, f"it holds more than {MAX_ITEMS:,} items")
+        raise _bad(path, f"contains more than {MAX_ITEMS:,} items")
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""What an incident file holds: plain records. No I/O, no clock."""
+"""Records that make up an incident file. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Who took it, where and when.
+    """Who wrote the file, where and when.
 
-    ``innoscope`` is the version that did, ``by`` a user of ``host``, whose kernel's release is ``kernel``;
-    ``at`` is Unix time.
+    ``innoscope`` is the version, ``by`` a user of ``host``, ``kernel`` the host's kernel release, and ``at``
+    a Unix time.
     """
 
     innoscope: str
@@ -28,14 +28,14 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """All of one incident.
+    """The contents of an incident file.
 
-    ``evidence`` was gathered meanwhile; ``before`` is the minute before the stall as the recorder has it,
-    apart from it so that it does not dilute the signals. ``verdict`` is what was said of it then
-    (docs/json.md, Diagnose): who reads the file judges anew. ``status`` is SHOW ENGINE INNODB STATUS without
-    literals and rows, ``variables`` are the server's without secrets. ``missing`` says why ``status``,
-    ``variables`` or ``before`` are not there. ``trigger`` is the rule that took it, in words; None if a
-    person did.
+    ``evidence`` was collected during the incident. ``before`` is the minute before the stall from the
+    recorder; it is separate so that it does not dilute the signals. ``verdict`` has the findings at that time
+    (docs/json.md, Diagnose); readers apply their own rules again. ``status`` is SHOW ENGINE INNODB STATUS
+    without literals and rows, ``variables`` are the server's without secrets. ``missing`` has the reasons why
+    ``status``, ``variables`` or ``before`` are missing. ``trigger`` is the text of the trigger that caused
+    the capture; None if a user requested it.
     """
 
     taken: Taken

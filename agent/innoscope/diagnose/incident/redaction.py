@@ -1,7 +1,7 @@
-"""What a server says of itself, without the users' data: literals, rows and secrets go, names stay.
+"""Remove users' data from a server's status and variables: literals, rows and secrets.
 
-Users and hosts of connections, and names of schemas, tables, columns and files are kept: without them nobody
-could tell who blocks whom.
+Users and hosts of connections, and names of schemas, tables, columns and files are kept, because
+without them it is not visible who blocks whom.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from innoscope.target.fingerprint import fingerprint, unfinished
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-#: What stands in the place of what was taken out.
+#: Replacement for removed text.
 WITHHELD: Final = "[withheld]"
 _ROW: Final = " [row withheld]"
 
-#: Sections of SHOW ENGINE INNODB STATUS with texts of users, which follow one another in all versions; the
-#: last ``FILE I/O`` ends them, since none comes behind it. So a text that forges a heading does not lead out.
+#: Sections of SHOW ENGINE INNODB STATUS that contain users' text. They are consecutive in all versions, and
+#: the last ``FILE I/O`` heading ends them. So users' text that contains a forged heading is still redacted.
 _USERS_SECTIONS: Final = ("LATEST FOREIGN KEY ERROR", "LATEST DETECTED DEADLOCK", "TRANSACTIONS")
 _NEXT_SECTION: Final = "FILE I/O"
 
-#: Bytes of a statement that are printed: lock_print_info_all_transactions of 5.5 and 5.6 asks for so many,
-#: and innobase_mysql_print_thd of all versions has a buffer for it and the line before it.
+#: Limits on the printed bytes of a statement: lock_print_info_all_transactions of 5.5 and 5.6 requests this
+#: many, and innobase_mysql_print_thd of all versions has a buffer for it and the line before it.
 _PRINTED: Final = 600
 _BUFFER: Final = 1023
-#: A character may have been cut.
-_LESS: Final = 4
+#: Bytes by which a statement may be shorter, because a multi-byte character was cut.
+_CUT_BYTES: Final = 4
 
 _NAME: Final = r"(?:`(?:[^`]|``)*`|[\w$]+)"
 _NAMES: Final = rf"{_NAME}(?:, {_NAME})*"
@@ -36,7 +36,7 @@ _TABLE: Final = rf"{_NAME}(?:\.{_NAME})?(?: /\* [\w`#$ ,]* \*/)?"
 _ID: Final = r"(?:\(0x[0-9a-f]+\)|[0-9A-F]+(?: [0-9A-F]+)?)"
 _RECORD: Final = r"PHYSICAL RECORD: n_fields \d+; [\w -]+; info bits \d+"
 
-#: Lines of InnoDB itself, each wholly. Any other line may be a text of a user.
+#: Whole lines that InnoDB itself prints. Any other line may be users' text.
 _OURS: Final = re.compile(
     "|".join(
         (
@@ -74,26 +74,26 @@ _OURS: Final = re.compile(
 )
 _THREAD: Final = re.compile(r"(?:MySQL|MariaDB) thread id \d+, ")
 _ROW_LINE: Final = re.compile(r" *\d+: .*")
-#: Lines that statements may have as well.
+#: Lines of InnoDB's that statements may contain as well.
 _ALSO_OURS: Final = frozenset({"", ","})
 
 
 def status(text: str) -> str:
-    """SHOW ENGINE INNODB STATUS without values: statements as fingerprints, rows withheld."""
+    """Redact SHOW ENGINE INNODB STATUS: statements become fingerprints, rows are withheld."""
     lines = text.split("\n")
     begin = min((at for name in _USERS_SECTIONS for at in _headings(lines, name)), default=0)
     end = max(_headings(lines, _NEXT_SECTION), default=len(lines))
-    return "\n".join([*lines[:begin], *_joined(_reduced(lines[begin:end])), *lines[end:]])
+    return "\n".join([*lines[:begin], *_merged(_redacted(lines[begin:end])), *lines[end:]])
 
 
 def _headings(lines: Sequence[str], name: str) -> Iterator[int]:
-    """Where a section begins: the line of dashes before its name, which has another behind it."""
+    """Yield the index of each such section's first line: dashes, the name, dashes."""
     for at in range(1, len(lines) - 1):
         if lines[at] == name and lines[at - 1].startswith("---") and lines[at + 1].startswith("---"):
             yield at - 1
 
 
-def _reduced(lines: Sequence[str]) -> Iterator[str]:
+def _redacted(lines: Sequence[str]) -> Iterator[str]:
     at = 0
     while at < len(lines):
         line = lines[at]
@@ -112,7 +112,7 @@ def _reduced(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _statement(lines: Sequence[str], begin: int, room: int) -> int:
-    """How many lines from ``begin`` are a statement: to a line of InnoDB's that is not within a literal."""
+    """Return how many lines from ``begin`` belong to a statement: up to InnoDB's line outside a literal."""
     text, at = "", begin
     while at < len(lines):
         if _OURS.fullmatch(lines[at]) and (_cut_off(text, room) or not unfinished(text)):
@@ -123,13 +123,13 @@ def _statement(lines: Sequence[str], begin: int, room: int) -> int:
 
 
 def _cut_off(text: str, room: int) -> bool:
-    """Whether it ends where InnoDB leaves off, so that a quote may stay open."""
+    """Return whether InnoDB truncated the text, so that a quote may be left open."""
     size = len(text.encode()) - 1
-    return _PRINTED - _LESS <= size <= _PRINTED or size >= room - _LESS
+    return _PRINTED - _CUT_BYTES <= size <= _PRINTED or size >= room - _CUT_BYTES
 
 
-def _joined(lines: Iterator[str]) -> Iterator[str]:
-    """Lines that were taken out one after the other as one."""
+def _merged(lines: Iterator[str]) -> Iterator[str]:
+    """Merge consecutive replacement lines into one."""
     before = None
     for line in lines:
         if line != before or line not in (WITHHELD, _ROW):
@@ -137,13 +137,13 @@ def _joined(lines: Iterator[str]) -> Iterator[str]:
         before = line
 
 
-#: Variables that hold secrets, or statements that may.
+#: Names of variables that contain secrets, or statements that may contain some.
 _SECRET_NAME: Final = re.compile(
     r"pass|pwd|secret|token|credential|auth|(?<!ssl)_key(?:_|$)|init_(?:connect|slave|replica)"
     r"|^wsrep_(?:provider_options|notify_cmd|cluster_address)$"
 )
 _SECRET_VALUE: Final = re.compile(r"(?i)(?:password|passwd|pwd|secret|token)\s*=|://[^/\s]*:[^/\s]*@")
-#: Values that are none, and names of which even numbers may be.
+#: Values that are not secret, and names whose values are secret even if they are numbers.
 _SWITCH: Final = frozenset({"", "ON", "OFF", "YES", "NO"})
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
 _SECRET_NUMBER: Final = re.compile(r"(?:password|pwd|secret|token|auth|(?:secret|access|private)_key)$")
@@ -151,11 +151,11 @@ _LONGEST: Final = 4096
 
 
 def variables(found: Mapping[str, str]) -> dict[str, str]:
-    """Server variables; those whose name or value speaks of a secret say only that there is one."""
-    return {name: _told(name, value) for name, value in sorted(found.items())}
+    """Redact server variables whose name or value suggests a secret."""
+    return {name: _redacted_value(name, value) for name, value in sorted(found.items())}
 
 
-def _told(name: str, value: str) -> str:
+def _redacted_value(name: str, value: str) -> str:
     number = _NUMBER.fullmatch(value) and not _SECRET_NUMBER.search(name)
     secret = _SECRET_NAME.search(name.lower()) or _SECRET_VALUE.search(value)
     return WITHHELD if secret and not number and value not in _SWITCH else value[:_LONGEST]

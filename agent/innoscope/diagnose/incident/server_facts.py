@@ -1,4 +1,4 @@
-"""InnoDB's status and the server's variables over SQL, for an incident file: asked once, reduced at once."""
+"""Fetch InnoDB's status and the server's variables for an incident file, and redact them immediately."""
 
 from __future__ import annotations
 
@@ -21,51 +21,53 @@ if TYPE_CHECKING:
 
     Connect = Callable[[float], Connection]
 
-#: Seconds for each answer.
+#: Timeout of each query in seconds.
 _TIMEOUT_S: Final = 2.0
-#: Not asked when more threads than this wait for row locks. All transactions are printed, each with the lock
-#: that it waits for, under kernel_mutex (5.5), lock_sys->mutex and trx_sys->mutex (5.6), lock_sys' latch in
-#: exclusive mode (8.0, MariaDB 10.6): nobody can lock a row meanwhile. With 150 waiting, 1 to 3 ms on all of
-#: them; idle connections cost nothing.
-_CROWD: Final = 300
-#: Characters: servers end it at 1 MiB.
+#: The status is not queried if more threads than this wait for row locks. The server prints all transactions,
+#: each with the lock that it waits for, while it holds kernel_mutex (5.5), lock_sys->mutex and trx_sys->mutex
+#: (5.6), or lock_sys' latch in exclusive mode (8.0, MariaDB 10.6). No row can be locked meanwhile. With 150
+#: waiting threads this takes 1 to 3 ms; idle connections cost nothing.
+_MAX_WAITING: Final = 300
+#: Limit on the status in characters; servers truncate it at 1 MiB.
 _LONGEST: Final = 1 << 20
 
 
 @dataclass(slots=True)
-class Fetched:
-    """What came of it; ``missing`` by ``status`` and ``variables``."""
+class ServerFacts:
+    """The status and the variables; ``missing`` has the reasons, by ``status`` and ``variables``."""
 
     status: str | None = None
     variables: dict[str, str] = field(default_factory=dict)
     missing: dict[str, Missing] = field(default_factory=dict)
 
 
-def left_out(reason: str, words: str) -> Fetched:
-    """Nothing was asked."""
-    return Fetched(missing=dict.fromkeys(("status", "variables"), Missing(reason, words)))
+def not_fetched(reason: str, words: str) -> ServerFacts:
+    """Return empty facts with the reason why nothing was queried."""
+    return ServerFacts(missing=dict.fromkeys(("status", "variables"), Missing(reason, words)))
 
 
-class Fetcher:
-    """``Sources.also`` of a gathering: keeps what was told last.
+class FactsFetcher:
+    """Fetch the facts as ``Sources.also`` of an EvidenceCollector, and store the last ones.
 
-    With a ``target``, InnoDB's variables are read from its memory where SQL does not tell any.
+    With a ``target``, InnoDB's variables are read from its memory if SQL returns none.
     """
 
     def __init__(self, target: Target | None = None) -> None:
         self._target = target
-        self.fetched = left_out("unsupported", "SQL was left out, or the server ended before it was asked")
+        self.fetched = not_fetched(
+            "unsupported", "SQL was disabled, or the server ended before it was queried"
+        )
 
     def __call__(self, connect: Connect, waiting: int) -> None:
-        """Ask."""
+        """Query the server; ``waiting`` is the number of threads that wait for row locks."""
         self.fetched = fetch(connect, waiting)
         if self._target is not None and not self.fetched.variables:
             with suppress(InnoscopeError):
                 _from_memory(self._target, self.fetched)
 
 
-def _from_memory(target: Target, fetched: Fetched) -> None:
-    """In memory switches are 0 and 1, and sets are numbers."""
+def _from_memory(target: Target, fetched: ServerFacts) -> None:
+    """Add InnoDB's variables from memory, where switches are 0 or 1 and sets are numbers."""
     found = MemoryReader(target).variables()
     if found:
         fetched.variables = redaction.variables({name: str(value) for name, value in found.items()})
@@ -73,25 +75,28 @@ def _from_memory(target: Target, fetched: Fetched) -> None:
         fetched.missing["variables"] = replace(why, words=f"InnoDB's only, from memory: {why.words}")
 
 
-def fetch(connect: Connect, waiting: int) -> Fetched:
-    """Ask; ``waiting`` is how many threads wait for row locks. ``connect`` takes seconds."""
+def fetch(connect: Connect, waiting: int) -> ServerFacts:
+    """Query status and variables.
+
+    ``waiting`` is the number of row lock waiters; ``connect`` takes a timeout.
+    """
     try:
         connection = connect(_TIMEOUT_S)
     except (SqlFailed, BadFile) as error:
         why = explain(error)
-        return left_out(why.reason, why.words)
-    fetched = Fetched()
+        return not_fetched(why.reason, why.words)
+    fetched = ServerFacts()
     try:
-        _ask(connection, waiting, fetched)
+        _query(connection, waiting, fetched)
     finally:
-        connection.abandon()  # no farewell, which a stalled server may not read
+        connection.abandon()  # without a COM_QUIT, which a stalled server may not read
     return fetched
 
 
-def _ask(connection: Connection, waiting: int, fetched: Fetched) -> None:
+def _query(connection: Connection, waiting: int, fetched: ServerFacts) -> None:
     for name, part in (("variables", _variables), ("status", _status)):
-        if name == "status" and waiting > _CROWD:
-            words = f"not asked: it holds up all row locks, and {waiting:,} threads wait for one"
+        if name == "status" and waiting > _MAX_WAITING:
+            words = f"not queried: it blocks all row locks, and {waiting:,} threads wait for one"
             fetched.missing[name] = Missing("unsupported", words)
             continue
         try:
@@ -104,12 +109,12 @@ def _ask(connection: Connection, waiting: int, fetched: Fetched) -> None:
                 break
 
 
-def _variables(connection: Connection, fetched: Fetched) -> None:
+def _variables(connection: Connection, fetched: ServerFacts) -> None:
     rows = sql.rows(connection, "SHOW GLOBAL VARIABLES")
     fetched.variables = redaction.variables({_text(name): _text(value) for name, value in rows})
 
 
-def _status(connection: Connection, fetched: Fetched) -> None:
+def _status(connection: Connection, fetched: ServerFacts) -> None:
     rows = sql.rows(connection, "SHOW ENGINE INNODB STATUS")
     text = _text(rows[0][-1]) if rows else ""
     fetched.status = redaction.status(text)[:_LONGEST]

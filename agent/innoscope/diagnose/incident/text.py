@@ -1,4 +1,4 @@
-"""What an incident file says: its findings by today's rules, and each of its parts as text."""
+"""Format an incident file: its findings by the current rules, and each of its parts as text."""
 
 from __future__ import annotations
 
@@ -20,32 +20,35 @@ if TYPE_CHECKING:
     from innoscope.diagnose.incident.model import Capture
     from innoscope.sampling.snapshot_history import ObservedStack
 
-#: What arithmetic and look-ups raise on evidence that no server gives.
-_SENSELESS: Final = (ArithmeticError, LookupError, ValueError, TypeError, AttributeError)
+#: Errors that rules can raise on evidence that no real server produces.
+_INVALID_EVIDENCE: Final = (ArithmeticError, LookupError, ValueError, TypeError, AttributeError)
 _NS: Final = 1e9
 
 
 def findings(path: Path, capture: Capture) -> tuple[list[str], dict[str, Any]]:
-    """The lines for a person and the JSON value, judged anew. Raises BadFile for senseless evidence."""
+    """Return the report's lines and its JSON value, by the current rules.
+
+    Raises BadFile for invalid evidence.
+    """
     try:
         verdict = judge(capture.evidence)
         lines = list(diagnose_text.text(capture.evidence, verdict))
         record = diagnose_text.record(capture.evidence, verdict)
-    except _SENSELESS as error:
+    except _INVALID_EVIDENCE as error:
         raise BadFile(
-            f"{path}: damaged: its evidence makes no sense ({type(error).__name__})",
+            f"{path}: damaged: invalid evidence ({type(error).__name__})",
             remedy="this needs a file of `innoscope diagnose --save FILE`, unchanged",
         ) from error
     now = [finding.name for finding in verdict.findings]
-    then = _said_then(capture)
+    then = _earlier_findings(capture)
     about = {"path": str(path), **asdict(capture.taken), "trigger": capture.trigger, "findings_then": then}
     head = list(_head(path, capture))
     if then is not None and then != now:
-        head.append(f"said then, by other rules: {', '.join(then) or 'nothing wrong'}")
+        head.append(f"findings at that time, by other rules: {', '.join(then) or 'none'}")
     return [*head, "", *lines], record | {"file": about}
 
 
-def _said_then(capture: Capture) -> list[str] | None:
+def _earlier_findings(capture: Capture) -> list[str] | None:
     found = capture.verdict.get("findings")
     if not isinstance(found, list):
         return None
@@ -55,11 +58,11 @@ def _said_then(capture: Capture) -> list[str] | None:
 def _head(path: Path, capture: Capture) -> Iterator[str]:
     who = capture.taken
     at = _at(capture.evidence.begun)
-    yield f"from {path}: seen {at} on {who.host}, taken by {who.by} with innoscope {who.innoscope}"
+    yield f"from {path}: observed {at} on {who.host}, captured by {who.by} with innoscope {who.innoscope}"
     if capture.trigger:
-        yield f"taken because of: {capture.trigger}"
+        yield f"captured because of: {capture.trigger}"
     if capture.before is not None:
-        yield f"holds {capture.before.seconds:.0f} s before it: innoscope diff {path}"
+        yield f"includes {capture.before.seconds:.0f} s before it: innoscope diff {path}"
     for name, why in capture.missing.items():
         yield f"without {name}: {why.words}"
 
@@ -72,7 +75,7 @@ def _at(seconds: float) -> str:
 
 
 def folded(seen: Iterable[ObservedStack]) -> Iterator[str]:
-    """Folded stacks, ``root;…;leaf count``, threads of all looks added up."""
+    """Yield folded stacks, ``root;…;leaf count``, with threads summed over all snapshots."""
     counts: Counter[str] = Counter()
     for one in seen:
         path = [name.replace(";", ":") for name in reversed(one.functions)] or ["[no frames]"]
@@ -82,14 +85,17 @@ def folded(seen: Iterable[ObservedStack]) -> Iterator[str]:
 
 
 def stacks(evidence: Evidence) -> Iterator[str]:
-    """All stacks, most threads first: how many in a look, kind, wait class, functions innermost first."""
+    """Yield all stacks, most threads first: threads per snapshot, kind, wait class, functions."""
     looks = max(1, len(evidence.looks))
     for one in evidence.seen:
         yield f"{one.count / looks:8.1f}  {one.kind} {one.wait}  {','.join(one.functions)}"
 
 
 def metrics(evidence: Evidence) -> Iterator[str]:
-    """Each series: its first and its last value; of histograms, how many observations and their mean."""
+    """Yield the first and last value of each series.
+
+    For histograms, the number of observations and their mean.
+    """
     keys = sorted({key for snapshot in evidence.snapshots for key in snapshot.values})
     for key in keys:
         values = [snapshot.values[key] for snapshot in evidence.snapshots if key in snapshot.values]
@@ -103,23 +109,23 @@ def _value(value: float | Histogram) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
 
 
-def _of_mapping(values: Mapping[str, str]) -> Iterator[str]:
+def _lines(values: Mapping[str, str]) -> Iterator[str]:
     for name, value in values.items():
         yield f"{name}  {value}"
 
 
-#: What ``--show`` shows of a capture, beside its findings.
+#: Parts of a capture that ``--show`` can show.
 PARTS: Final[dict[str, Callable[[Capture], Iterable[str]]]] = {
     "stacks": lambda capture: stacks(capture.evidence),
     "folded": lambda capture: folded(capture.evidence.seen),
     "metrics": lambda capture: metrics(capture.evidence),
     "status": lambda capture: (capture.status or "").split("\n"),
-    "variables": lambda capture: _of_mapping(capture.variables),
+    "variables": lambda capture: _lines(capture.variables),
 }
 
 
 def part(capture: Capture, name: str) -> list[str]:
-    """The lines of one part; why it is not there, if so."""
+    """Return the lines of one part, or the reason why it is missing."""
     lines = list(PARTS[name](capture))
     why = capture.missing.get(name)
     if not any(lines) and why is not None:

@@ -1,1 +1,1 @@
-"""Waiting for a stall: triggers, a recorder that knows the time before it, the incident file of both."""
+"""Watch for a stall: evaluate triggers, record evidence before and during it, write an incident file."""

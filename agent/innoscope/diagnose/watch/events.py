@@ -1,4 +1,4 @@
-"""What a watch says: a line for each event, as text or as JSON."""
+"""Write the events of a watch, one per line, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ if TYPE_CHECKING:
     from innoscope.diagnose.verdict import Verdict
 
 
-class Teller:
-    """Writes events with ``write``, each on a line of its own."""
+class EventWriter:
+    """Write events with ``write``, one per line."""
 
     def __init__(
         self, write: Callable[[str], None], as_json: bool, clock: Callable[[], float] = time.time
     ) -> None:
         self._write, self._as_json, self._clock = write, as_json, clock
 
-    def tell(self, event: str, words: str, **more: Any) -> None:
-        """One event: its name and what it is about for programs, words for a person."""
+    def write(self, event: str, words: str, **more: Any) -> None:
+        """Write one event: the message as text, or everything as JSON."""
         now = self._clock()
         if self._as_json:
-            told = {"at": round(now, 3), "event": event, "words": words, **more}
-            self._write(sanitize.dumps(told))
+            record = {"at": round(now, 3), "event": event, "words": words, **more}
+            self._write(sanitize.dumps(record))
         else:
             self._write(f"{time.strftime('%H:%M:%S', time.localtime(now))} {words}")
 
 
-def first_finding(verdict: Verdict) -> str:
-    """The worst of all, in words."""
+def worst_finding(verdict: Verdict) -> str:
+    """Return the worst finding as text."""
     if not verdict.findings:
         return f"nothing wrong was found ({verdict.checked} of {verdict.rules} checks)"
     first = verdict.findings[0]

@@ -1,4 +1,4 @@
-"""The folder of the recorder's incident files: bounded in number and bytes, and only its own are removed."""
+"""Manage the folder of the recorder's incident files, limited in number and bytes."""
 
 from __future__ import annotations
 
@@ -18,54 +18,55 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = "stall-"
 _OURS: Final = re.compile(r"stall-[a-z]+-[0-9]+-[0-9]{8}T[0-9]{6}Z\.innoscope")
-#: What is left of a file whose writer was killed; ``files.save`` names them so.
+#: A partial file whose writer was killed, as named by ``files.save``.
 _PARTIAL: Final = re.compile(r"\.stall-[a-z]+-[0-9]+-[0-9]{8}T[0-9]{6}Z\.innoscope\.[0-9a-f]{8}\.part")
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What there may be in the folder; beyond it the oldest go first."""
+    """Limits on the folder's incident files; beyond them the oldest are deleted."""
 
     files: int = 20
     bytes: int = 200 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """One file: its name, size, and Unix time of writing."""
+class IncidentFile:
+    """An incident file: its name, size in bytes, and Unix time of writing."""
 
     name: str
     bytes: int
     at: float
 
 
-class Shelf:
-    """Files that were written by us, a user: those of others, and of other names, are not ours."""
+class IncidentFolder:
+    """The incident files that our user wrote. Files of other users or with other names are ignored."""
 
     def __init__(self, folder: Path, bounds: Bounds) -> None:
         self.folder, self._bounds = folder, bounds
 
     def prepare(self) -> None:
-        """Make the folder, for us only, where there is none. Raises CannotWrite where we may not write."""
+        """Create the folder with mode 0700 if it is missing. Raises CannotWrite if it is not writable."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise CannotWrite(f"cannot make {self.folder}: {error.strerror}", remedy="--dir OTHER") from error
+            why = f"cannot create {self.folder}: {error.strerror}"
+            raise CannotWrite(why, remedy="--dir OTHER") from error
         if not os.access(self.folder, os.W_OK | os.X_OK):
-            raise CannotWrite(f"no right to write in {self.folder}", remedy="--dir OTHER")
+            raise CannotWrite(f"cannot write in {self.folder}: permission denied", remedy="--dir OTHER")
         for path in self.folder.glob(".stall-*.part"):
             if _PARTIAL.fullmatch(path.name) and _own_file(path) is not None:
                 path.unlink(missing_ok=True)
 
-    def put(self, capture: Capture) -> Path:
-        """Write a capture, and remove the oldest of ours beyond the bounds. Raises CannotWrite."""
+    def save(self, capture: Capture) -> Path:
+        """Write a capture, and delete the oldest files beyond the limits. Raises CannotWrite."""
         path = self.folder / (_PREFIX + files.name_for(capture))
         files.save(path, capture)
         self._keep_within(path.name)
         return path
 
-    def kept(self) -> list[Kept]:
-        """Ours, the newest first."""
+    def incidents(self) -> list[IncidentFile]:
+        """Return our incident files, newest first."""
         found = []
         try:
             paths = list(self.folder.iterdir())
@@ -74,20 +75,20 @@ class Shelf:
         for path in paths:
             about = _own_file(path) if _OURS.fullmatch(path.name) else None
             if about is not None:
-                found.append(Kept(path.name, about.st_size, about.st_mtime))
+                found.append(IncidentFile(path.name, about.st_size, about.st_mtime))
         return sorted(found, key=lambda one: (one.at, one.name), reverse=True)
 
     def _keep_within(self, newest: str) -> None:
         total = 0
-        for number, kept in enumerate(self.kept(), 1):
-            total += kept.bytes
+        for number, file in enumerate(self.incidents(), 1):
+            total += file.bytes
             beyond = number > self._bounds.files or total > self._bounds.bytes
-            if beyond and kept.name != newest:
-                (self.folder / kept.name).unlink(missing_ok=True)
+            if beyond and file.name != newest:
+                (self.folder / file.name).unlink(missing_ok=True)
 
 
 def _own_file(path: Path) -> os.stat_result | None:
-    """A regular file of our user, not a link to one."""
+    """Return the status of a regular file that our user owns; None for anything else, such as a link."""
     try:
         about = path.lstat()
     except OSError:

@@ -1,11 +1,11 @@
-"""Judges the triggers once a second, and takes a capture when one holds. No clock of its own."""
+"""Evaluate the triggers once a second, and capture evidence when one holds. The caller passes the time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from innoscope.diagnose.incident.capture import captured
+from innoscope.diagnose.incident.capture import make_capture
 from innoscope.diagnose.signals import Signals
 from innoscope.diagnose.unavailable import Unknown
 from innoscope.diagnose.watch.triggers import shown, value
@@ -15,44 +15,44 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.evidence import Evidence
     from innoscope.diagnose.incident.model import Capture
-    from innoscope.diagnose.incident.server_facts import Fetched
-    from innoscope.diagnose.sql_queries import Asked
+    from innoscope.diagnose.incident.server_facts import ServerFacts
+    from innoscope.diagnose.sql_queries import SqlAnswers
     from innoscope.diagnose.verdict import Verdict
     from innoscope.diagnose.watch.triggers import Trigger
 
-#: Share of a capture's time after which the server is asked who holds what.
-_ASK_AFTER: Final = 0.3
-#: Seconds that a rule may be without its number before that is said.
+#: Share of a capture's time after which lock owners are queried over SQL.
+_QUERY_AFTER: Final = 0.3
+#: Seconds without a value after which a trigger is reported as unavailable.
 _PATIENCE_S: Final = 10.0
-#: Between the minute before and the stall itself no look belongs to both.
+#: Gap between the evidence before and during the stall, so that no snapshot belongs to both.
 _APART_S: Final = 1e-3
 
 
 class Source(Protocol):
-    """The recorder of one server: what was seen of it, and the server itself, to be asked."""
+    """The recorder of one server, which also runs queries on it."""
 
-    def glance(self, begin: float, end: float) -> Evidence:
-        """Numbers and looks of that time; who only counts needs no stacks."""
+    def without_sql(self, begin: float, end: float) -> Evidence:
+        """Return the evidence of that time, without SQL answers; stacks may be missing too."""
 
-    def between(self, begin: float, end: float, asked: Asked | None = None) -> Evidence:
-        """What was seen in that time (Unix)."""
+    def between(self, begin: float, end: float, sql_answers: SqlAnswers | None = None) -> Evidence:
+        """Return the evidence of that time (Unix)."""
 
     def begin(self) -> None:
-        """A stall is being gathered from now on."""
+        """Prepare for the capture of a stall."""
 
-    def ask(self) -> Asked:
-        """Who holds what, as the server says."""
+    def query_locks(self) -> SqlAnswers:
+        """Query lock owners over SQL."""
 
-    def end(self) -> Fetched:
-        """What is gathered of the stall is complete; what more the server told when it was asked."""
+    def end(self) -> ServerFacts:
+        """End the capture, and return InnoDB's status and the variables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``for_s``: how long a rule must hold; ``seconds``: how long to go on gathering then.
+    """A trigger must hold for ``for_s`` seconds. Then evidence is collected for ``seconds`` more.
 
-    ``before_s`` is how much of the time before is put into the file; after a capture there is none for
-    ``cooldown_s``.
+    The file also has the evidence of ``before_s`` seconds before the stall. After a capture, triggers are
+    ignored for ``cooldown_s`` seconds.
     """
 
     triggers: tuple[Trigger, ...]
@@ -63,14 +63,14 @@ class Settings:
 
     @property
     def span_s(self) -> float:
-        """How much a recorder must keep."""
+        """Return the seconds of evidence that a recorder must keep."""
         most = max((trigger.window_s for trigger in self.triggers), default=0.0)
         return self.before_s + most + self.for_s + self.seconds + 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Triggered:
-    """A rule has held for as long as it should, since that Unix time; ``number`` is what it saw."""
+    """A trigger has held long enough, since that Unix time; ``number`` is its value."""
 
     trigger: Trigger
     number: float
@@ -78,8 +78,8 @@ class Triggered:
 
 
 @dataclass(frozen=True, slots=True)
-class Blind:
-    """A rule cannot be judged at present."""
+class TriggerUnavailable:
+    """A trigger currently has no value."""
 
     trigger: Trigger
     words: str
@@ -87,47 +87,47 @@ class Blind:
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """A capture is complete: what was seen from the beginning of the stall on, and before it."""
+    """A capture is complete, with the evidence from the beginning of the stall and from before it."""
 
     trigger: Trigger
     number: float
     evidence: Evidence
     before: Evidence
-    fetched: Fetched
+    fetched: ServerFacts
 
     def capture(self) -> tuple[Capture, Verdict]:
-        """For a file, and what is said of it."""
+        """Return the contents of the incident file, and the verdict."""
         words = f"{self.trigger.text} ({shown(self.number)})"
-        return captured(self.evidence, self.fetched, before=self.before, trigger=words)
+        return make_capture(self.evidence, self.fetched, before=self.before, trigger=words)
 
 
-Event = Triggered | Blind | Stalled
+Event = Triggered | TriggerUnavailable | Stalled
 
 
 class Watcher:
-    """One server's. ``step`` is called about once a second."""
+    """Watch one server. Call ``step`` about once a second."""
 
     def __init__(self, source: Source, settings: Settings, begun: float) -> None:
         self._source, self._settings = source, settings
         self._begun = begun
         self._since: dict[Trigger, float] = {}
-        self._blind: dict[Trigger, str] = {}
-        self._told_at: dict[Trigger, float] = {}
+        self._unavailable: dict[Trigger, str] = {}
+        self._known_at: dict[Trigger, float] = {}
         self._stall: Triggered | None = None
         self._until = 0.0
-        self._asked: Asked | None = None
-        self._rests_until = 0.0
+        self._answers: SqlAnswers | None = None
+        self._cooldown_until = 0.0
 
     @property
     def capturing(self) -> bool:
-        """Whether a stall is being gathered."""
+        """Return whether a capture is in progress."""
         return self._stall is not None
 
     def step(self, now: float) -> Iterator[Event]:
-        """What has come of this second; ``now`` is Unix time."""
+        """Evaluate the triggers or continue a capture, and yield the events; ``now`` is Unix time."""
         if self._stall is not None:
-            yield from self._go_on(self._stall, now)
-        elif now >= self._rests_until:
+            yield from self._continue(self._stall, now)
+        elif now >= self._cooldown_until:
             yield from self._judge(now)
 
     def _judge(self, now: float) -> Iterator[Event]:
@@ -135,48 +135,48 @@ class Watcher:
         for trigger in self._settings.triggers:
             window = trigger.window_s
             if window not in signals:
-                signals[window] = Signals(self._source.glance(now - window, now))
+                signals[window] = Signals(self._source.without_sql(now - window, now))
             try:
                 number = value(trigger.name, signals[window])
             except Unknown as error:
                 self._since.pop(trigger, None)
-                yield from self._untold(trigger, error.words, now)
+                yield from self._report_unavailable(trigger, error.words, now)
                 continue
-            self._told_at[trigger] = now
-            self._blind.pop(trigger, None)
+            self._known_at[trigger] = now
+            self._unavailable.pop(trigger, None)
             if not trigger.holds(number):
                 self._since.pop(trigger, None)
             elif now - self._since.setdefault(trigger, now) >= self._settings.for_s:
                 yield self._begin(Triggered(trigger, number, self._since[trigger] - window), now)
                 return
 
-    def _untold(self, trigger: Trigger, words: str, now: float) -> Iterator[Blind]:
-        """Said once for each reason, and not of a look or two that a busy machine left out."""
-        told_at = self._told_at.setdefault(trigger, self._begun)
-        if now - told_at > _PATIENCE_S and self._blind.get(trigger) != words:
-            self._blind[trigger] = words
-            yield Blind(trigger, words)
+    def _report_unavailable(self, trigger: Trigger, words: str, now: float) -> Iterator[TriggerUnavailable]:
+        """Report each reason once, but not for a snapshot or two that a busy host skipped."""
+        known_at = self._known_at.setdefault(trigger, self._begun)
+        if now - known_at > _PATIENCE_S and self._unavailable.get(trigger) != words:
+            self._unavailable[trigger] = words
+            yield TriggerUnavailable(trigger, words)
 
     def _begin(self, stall: Triggered, now: float) -> Triggered:
-        self._stall, self._until, self._asked = stall, now + self._settings.seconds, None
+        self._stall, self._until, self._answers = stall, now + self._settings.seconds, None
         self._since.clear()
         self._source.begin()
         return stall
 
-    def _go_on(self, stall: Triggered, now: float) -> Iterator[Event]:
-        if self._asked is None and now >= self._until - self._settings.seconds * (1 - _ASK_AFTER):
-            self._asked = self._source.ask()
+    def _continue(self, stall: Triggered, now: float) -> Iterator[Event]:
+        if self._answers is None and now >= self._until - self._settings.seconds * (1 - _QUERY_AFTER):
+            self._answers = self._source.query_locks()
         if now >= self._until:
             yield self._complete(stall, now)
 
-    def cut_short(self, now: float) -> Stalled | None:
-        """What there is of a stall that is being gathered, because the server has ended."""
+    def finish_early(self, now: float) -> Stalled | None:
+        """Return what was captured so far, because the server has ended."""
         return self._complete(self._stall, now) if self._stall else None
 
     def _complete(self, stall: Triggered, now: float) -> Stalled:
         begun = max(stall.since - self._settings.before_s, self._begun)
         before = self._source.between(begun, stall.since - _APART_S)
         fetched = self._source.end()
-        evidence = self._source.between(stall.since, now, self._asked)
-        self._stall, self._asked, self._rests_until = None, None, now + self._settings.cooldown_s
+        evidence = self._source.between(stall.since, now, self._answers)
+        self._stall, self._answers, self._cooldown_until = None, None, now + self._settings.cooldown_s
         return Stalled(stall.trigger, stall.number, evidence, before, fetched)

@@ -1,11 +1,11 @@
-"""Rules such as ``threads_running>50``: what is to be watched, and when it has come. Pure functions.
+"""Parse and evaluate triggers such as ``threads_running>50``. Pure functions.
 
 ======================  ============================================================================
 ``share.row_lock>0.5``  any signal of findings (diagnose/signals.py), as of the last few seconds
-``threads_running>50``  a few numbers by the names that DBAs know them by (``PLAIN``)
-``response_time>200ms`` mean time that a statement takes, by Little's law: threads that have something to
-                        do divided by statements a second
-``finding:NAME``        `innoscope diagnose` would report it of the last ten seconds
+``threads_running>50``  some metrics under the names that DBAs use (``PLAIN``)
+``response_time>200ms`` mean duration of a statement, by Little's law: active threads divided by
+statements per second
+``finding:NAME``        `innoscope diagnose` would report this finding for the last ten seconds
 ======================  ============================================================================
 
 A number may have a unit: ``%``, ``us``, ``ms``, ``s``, ``K``, ``M``, ``G`` (of 1024).
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 FINDING: Final = "finding:"
 RESPONSE_TIME: Final = "response_time"
 ACTIVE: Final = "active"
-#: Names of DBAs, and the signals that they are.
+#: Names that DBAs use, and their signals.
 PLAIN: Final[Mapping[str, str]] = {
     "threads_running": "last.connections_running",
     "threads_connected": "last.connections",
@@ -49,7 +49,7 @@ PLAIN: Final[Mapping[str, str]] = {
     "statement_rate": "fact.statement_rate",
     "connections_ratio": "fact.connections_ratio",
 }
-#: Seconds of evidence that a rule is judged by: two readings and looks; for a finding what diagnose takes.
+#: Seconds of evidence for a trigger: two readings and snapshots; for a finding, as many as diagnose collects.
 RECENT_S: Final = 2.5
 FINDING_S: Final = 10.0
 
@@ -66,20 +66,20 @@ _UNITS: Final = {
     "": 1.0, "%": 0.01, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0,
     "k": 1024.0, "m": 1024.0**2, "g": 1024.0**3,
 }  # fmt: skip
-#: Names that an error tells of those that there are.
+#: Limit on the names that an error lists.
 _SOME: Final = 12
 _EXAMPLES: Final = "for example threads_running>50, share.row_lock>0.5, finding:flushing_storm"
 
 
 class BadTrigger(InnoscopeError):
-    """A rule that cannot be understood, or is of nothing that there is."""
+    """A trigger is malformed or has an unknown name."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """One rule. ``text`` is as it was given; a finding has no number to compare with."""
+    """One trigger. ``text`` is as the user gave it; a finding has no number to compare with."""
 
     text: str
     name: str
@@ -88,44 +88,45 @@ class Trigger:
 
     @property
     def finding(self) -> str | None:
-        """The finding that it waits for."""
+        """Return the name of the finding, or None for a comparison."""
         return self.name.removeprefix(FINDING) if self.name.startswith(FINDING) else None
 
     @property
     def window_s(self) -> float:
-        """Seconds of evidence that it wants."""
+        """Return the seconds of evidence that the trigger needs."""
         return FINDING_S if self.finding else RECENT_S
 
     def value(self, evidence: Evidence) -> float:
-        """The number now; of a finding its score, 0 where there is none. Raises Unknown."""
+        """Return the current value; for a finding its score, 0 if it is not found. Raises Unknown."""
         return value(self.name, Signals(evidence))
 
     def holds(self, now: float) -> bool:
-        """Whether a value is what is waited for."""
+        """Return whether the value fulfils the trigger."""
         return now > 0 if self.finding else _OPERATORS[self.compare](now, self.number)
 
 
 def parse(text: str) -> Trigger:
-    """Read a rule. Raises BadTrigger, which says what is known."""
+    """Parse a trigger. Raises BadTrigger, which lists known names."""
     if text.startswith(FINDING):
         _require_known(text, text.strip())
         return Trigger(text, text.strip())
     match = _RULE.fullmatch(text)
     if match is None:
-        raise BadTrigger(f"{text!r} is no trigger: a name, one of > >= < <=, a number", remedy=_EXAMPLES)
+        why = f"{text!r} is not a trigger: expected a name, one of > >= < <=, and a number"
+        raise BadTrigger(why, remedy=_EXAMPLES)
     name, compare, digits, unit = match.groups()
     _require_known(text, name)
     if unit.lower() not in _UNITS:
-        raise BadTrigger(f"{text!r}: {unit!r} is no unit", remedy="one of % us ms s K M G, or none")
+        raise BadTrigger(f"{text!r}: unknown unit {unit!r}", remedy="one of % us ms s K M G, or none")
     try:
         number = float(digits) * _UNITS[unit.lower()]
     except ValueError:
-        raise BadTrigger(f"{text!r}: {digits!r} is no number", remedy=_EXAMPLES) from None
+        raise BadTrigger(f"{text!r}: {digits!r} is not a number", remedy=_EXAMPLES) from None
     return Trigger(text, name, compare, number)
 
 
 def value(name: str, signals: Signals) -> float:
-    """What a name that rules may use stands for. Raises Unknown."""
+    """Return the value of a name that triggers may use. Raises Unknown."""
     if name.startswith(FINDING):
         found = {one.name: one.score for one in judge(signals.evidence).findings}
         return found.get(name.removeprefix(FINDING), 0.0)
@@ -135,7 +136,7 @@ def value(name: str, signals: Signals) -> float:
 
 
 def _response_time(signals: Signals) -> float:
-    """Little's law holds whatever the statements are: those at work = their rate times the time of one."""
+    """Return the mean duration of a statement by Little's law: active threads = rate x duration."""
     busy, rate = signals[ACTIVE], signals["fact.statement_rate"]
     if not rate:
         return math.inf if busy else 0.0
@@ -143,7 +144,7 @@ def _response_time(signals: Signals) -> float:
 
 
 def known() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """All that rules may use: what kind of name it is, and those of that kind."""
+    """Yield the kinds of names that triggers may use, with the names of each kind."""
     classes = tuple(default_classifier().catalog.classes)
     yield "by name", (*PLAIN, RESPONSE_TIME)
     yield FINDING + "NAME", tuple(rule.name for rule in default_rules())
@@ -156,20 +157,20 @@ def known() -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _require_known(text: str, name: str) -> None:
-    there_are = _alternatives(name)
-    if there_are is None:
+    alternatives = _alternatives(name)
+    if alternatives is None:
         return
-    head, wanted, names = there_are
+    head, wanted, names = alternatives
     near = difflib.get_close_matches(wanted, names, 1)
     some = ", ".join(names[:_SOME]) + (", …" if names[_SOME:] else "")
-    hint = f"did you mean {head}{near[0]}?" if near else f"there are {some}"
+    hint = f"did you mean {head}{near[0]}?" if near else f"known names: {some}"
     raise BadTrigger(
-        f"{text!r}: there is no {head}{wanted}", remedy=f"{hint}\nall names: innoscope watch --list"
+        f"{text!r}: unknown name {head}{wanted}", remedy=f"{hint}\nall names: innoscope watch --list"
     )
 
 
 def _alternatives(name: str) -> tuple[str, str, list[str]] | None:
-    """What the name begins with, how it goes on, and how it may; None for a name that is known."""
+    """Return a name's prefix, the rest, and the valid rests; None if the name is known."""
     kind, _, rest = name.partition(".")
     head, wanted, names = "", name, [*PLAIN, RESPONSE_TIME]
     if name.startswith(FINDING):
@@ -187,8 +188,8 @@ def _alternatives(name: str) -> tuple[str, str, list[str]] | None:
 
 
 def names(evidence: Evidence) -> list[str]:
-    """The names that are worth showing of a server: plain ones, classes that were met, its gauges."""
-    met = sorted({wait for look in evidence.looks for _, wait in look.threads})
+    """Return the names to show for a server: plain ones, observed wait classes, its gauges."""
+    classes = sorted({wait for look in evidence.looks for _, wait in look.threads})
     gauges = sorted(
         {
             key
@@ -197,11 +198,11 @@ def names(evidence: Evidence) -> list[str]:
             if isinstance(number, int | float) and default()[key.partition(".")[0]].kind == "gauge"
         }
     )
-    return [*PLAIN, RESPONSE_TIME, *(f"share.{wait}" for wait in met), *(f"last.{key}" for key in gauges)]
+    return [*PLAIN, RESPONSE_TIME, *(f"share.{wait}" for wait in classes), *(f"last.{key}" for key in gauges)]
 
 
 def current(name: str, evidence: Evidence) -> float | None:
-    """A name's present value; None where it cannot be told."""
+    """Return a name's current value, or None if it is unavailable."""
     try:
         return value(name, Signals(evidence))
     except Unknown:
@@ -209,5 +210,5 @@ def current(name: str, evidence: Evidence) -> float | None:
 
 
 def shown(number: float) -> str:
-    """A number for a person; which unit it has, its name says."""
+    """Format a number for display; its unit follows from the name."""
     return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"

@@ -1,1 +1,1 @@
-"""Read lock owners from a server's memory."""
+"""Find lock owners in a server's memory."""

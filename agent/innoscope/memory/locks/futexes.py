@@ -1,8 +1,8 @@
-"""Who holds the mutexes and rwlocks of the C library that threads sleep on: glibc writes it into the lock.
+"""Find the owners of the C library's mutexes and rwlocks: glibc stores the owner in the lock.
 
-A sleeper's system call names the lock's address; the owner stands at a fixed place of ``pthread_mutex_t`` and
-``pthread_rwlock_t``, which are ABI since glibc 2.25 (struct_mutex.h and struct_rwlock.h, x86-64). So it
-needs no symbols of the server, and works on stripped ones too.
+The lock's address is an argument of the waiter's system call. The owner is at a fixed offset in
+``pthread_mutex_t`` and ``pthread_rwlock_t``, whose layout is ABI since glibc 2.25 (struct_mutex.h and
+struct_rwlock.h, x86-64). No symbols are needed, so this works on stripped servers too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     ReadMany = Callable[[Sequence[tuple[int, int]]], list[bytes | None]]
 
-#: Functions from the system call outwards among which the one that locks is; those before it are glibc's.
+#: Number of innermost frames that contain the locking function.
 _NEAR: Final = 4
 _LOCKS: Final = re.compile(
     r"_*(?:pthread|PTHREAD)_(?:(mutex)_(?:cond_|clock|timed)?lock\w*|(rwlock)_(?:clock|timed)?(?:rd|wr)lock\w*)"
@@ -32,18 +32,18 @@ _RWLOCK: Final = struct.Struct(
     "<IIIIIIii"
 )  # __readers, __writers, __wrphase_futex, …, __cur_writer, __shared
 _WRITER: Final = 6
-#: Where in the rwlock its sleepers may wait: for the writer's phase, as writers, for readers to register.
+#: Offsets of the futexes in the rwlock: waiting for the write phase, as a writer, for readers to register.
 _PHASE, _WRITERS, _READERS = 8, 12, 0
-#: The largest value of the phase's futex; a ``__readers`` that somebody waits on has a flag above it.
+#: Largest value of the phase futex; ``__readers`` has a higher flag bit set while a thread waits on it.
 _PHASE_MOST: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A thread (by the id that the server knows) and the lock it waits for; ``owners`` hold it now.
+    """A waiting thread, the lock that it waits for, and the lock's current owners.
 
-    No owners: nobody holds it any more, or readers do, who are only counted. ``kind`` and ``name`` are for a
-    person.
+    Threads are identified by their id in the server's pid namespace. ``owners`` is empty if the lock was
+    released, or if readers hold it, which are only counted. ``kind`` and ``name`` are for display.
     """
 
     waiter: int
@@ -54,7 +54,7 @@ class Wait:
 
 
 def waits(threads: Iterable[Thread], read_many: ReadMany) -> list[Wait]:
-    """The threads that sleep for such a lock, and its owner as it is now."""
+    """Return the threads that wait for a lock of the C library, with its current owner."""
     asleep = list(_asleep(threads))
     places = sorted({(address, kind) for _, address, kind in asleep})
     bases = _bases(places, read_many)
@@ -70,7 +70,7 @@ def waits(threads: Iterable[Thread], read_many: ReadMany) -> list[Wait]:
 
 
 def _asleep(threads: Iterable[Thread]) -> Iterator[tuple[int, int, str]]:
-    """``(thread, address of the futex, kind of lock)``."""
+    """Yield ``(thread, address of the futex, kind of lock)`` of the waiting threads."""
     names = syscall_names()
     for thread in threads:
         if thread.argument is None or thread.trust is not Trust.EXACT or thread.syscall is None:
@@ -80,7 +80,7 @@ def _asleep(threads: Iterable[Thread]) -> Iterator[tuple[int, int, str]]:
 
 
 def _kind(thread: Thread) -> str | None:
-    """The kind of lock by the innermost functions; None where it sleeps for something else."""
+    """Return the kind of lock, from the innermost functions; None if the thread waits for something else."""
     for frame in thread.frames[:_NEAR]:
         match = _LOCKS.match(frame.function or "")
         if match:
@@ -91,7 +91,7 @@ def _kind(thread: Thread) -> str | None:
 
 
 def _bases(places: list[tuple[int, str]], read_many: ReadMany) -> dict[tuple[int, str], int]:
-    """Where each lock begins: a mutex at its futex, an rwlock before it."""
+    """Return the start address of each lock: a mutex starts at its futex, an rwlock before it."""
     found = {}
     values = read_many([(address, 4) for address, _ in places])
     for (address, kind), value in zip(places, values, strict=True):

@@ -1,4 +1,4 @@
-"""A lock that threads wait for, and its owner."""
+"""Describe a lock that threads wait for, and its owner."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A lock that threads waited for and one that held it, at the look at which most waited.
+class HeldLock:
+    """A lock and one of its owners, in the snapshot in which most threads waited for it.
 
-    Threads are ids as the server knows them; ``owner`` is None where nothing tells. ``kind`` (``mutex``,
-    ``rwlock``, ``metadata lock``, …), ``name`` and ``address`` are the lock's, ``wait`` its waiters' class,
-    ``waiting`` how many they were (``waiters`` may be fewer). ``looks`` is how many looks found somebody
-    waiting, ``owners`` how many held it at those; ``stack`` and ``owner_wait`` are the owner's.
+    ``kind`` (``mutex``, ``rwlock``, ``metadata lock``, …), ``name`` and ``address`` describe the lock.
+    Threads are identified by their id in the server's pid namespace. ``owner`` is None if unknown; ``stack``
+    and ``owner_wait`` are the owner's stack and wait class. ``wait`` is the waiters' wait class, ``waiting``
+    their number; ``waiters`` may list fewer. ``looks`` is the number of snapshots in which threads waited,
+    ``owners`` the number of distinct owners in them.
     """
 
     kind: str

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from innoscope.memory.layout import Member
     from innoscope.target.model import Target
 
-#: Layouts of some builds.
+#: Layouts of the 64 builds used last.
 _CACHE: Final = Cache("owners", 64)
 #: Keys of a part whose values are not paths.
-_WORDS: Final = frozenset({"walk", "tickets", "namespaces", "cells"})
+_OPTIONS: Final = frozenset({"walk", "tickets", "namespaces", "cells"})
 #: The beginning of the tables of virtual functions by which objects of a class are told.
 TICKETS: Final = "_ZTV10MDL_ticket"
 
@@ -107,24 +107,27 @@ class File(Entry, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """``words`` as in the catalog, ``members`` by name; ``roots`` are the addresses of their variables."""
+    """One part of a generation.
 
-    words: Mapping[str, Any]
+    ``options`` are as in the catalog, ``roots`` the addresses of its variables.
+    """
+
+    options: Mapping[str, Any]
     members: Mapping[str, Member]
     roots: Mapping[str, int]
 
     def offset(self, name: str) -> int:
-        """From the begin of its type."""
+        """Return the member's offset in its type."""
         return self.members[name].offsets[0]
 
     def size(self, name: str) -> int:
-        """Bytes."""
+        """Return the member's size in bytes."""
         return self.members[name].size
 
 
 @dataclass(frozen=True, slots=True)
-class Anatomy:
-    """The parts that this build has; a part is None where one of its paths is not known, ``why`` says it."""
+class LockLayout:
+    """The parts that this build has. A part is None if one of its paths is unknown; ``why`` is the reason."""
 
     sessions: Part | None = None
     metadata: Part | None = None
@@ -133,34 +136,34 @@ class Anatomy:
     why: Mapping[str, str] = field(default_factory=dict)
 
 
-class Memory:
-    """Reads of one process; None and 0 where nothing is mapped."""
+class ProcessMemory:
+    """Read the memory of one process; unmapped addresses give None or 0."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
 
     def many(self, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
-        """The bytes at each ``(address, size)``."""
+        """Return the bytes at each ``(address, size)``."""
         return _native.read_many(self._pid, places)
 
     def numbers(self, addresses: Sequence[int], size: int = 8) -> list[int]:
-        """An unsigned number at each address."""
+        """Return the unsigned number at each address."""
         return [int.from_bytes(raw or b"", "little") for raw in self.many([(one, size) for one in addresses])]
 
     def number(self, address: int, size: int = 8) -> int:
-        """One of them."""
+        """Return the unsigned number at one address."""
         return self.numbers([address], size)[0]
 
 
-def learn(target: Target) -> Anatomy:
-    """Of a running server: a second or two for one with much debug information, at the first time only.
+def learn(target: Target) -> LockLayout:
+    """Return the lock layout of a running server. The first time takes one or two seconds for a large build.
 
     Raises NoSuchProcess, NoRights or BadFile.
     """
     generations = (one for one in servers() if one.fits(target.flavour, target.version))
     generation = next(generations, None)
     if generation is None:
-        return Anatomy()
+        return LockLayout()
     bodies = generation.parts
     paths = sorted({path for body in bodies.values() for path in _paths(body)})
     names = sorted({layouts.root(path) for path in paths} | {TICKETS})
@@ -173,22 +176,22 @@ def learn(target: Target) -> Anatomy:
         else:
             parts[name] = _part(body, known)
     table = known.symbols.get(TICKETS)
-    return Anatomy(**parts, tickets=table[0] if table else None, why=why)
+    return LockLayout(**parts, tickets=table[0] if table else None, why=why)
 
 
 def _part(body: Mapping[str, Any], known: layouts.Layout) -> Part:
-    words = {name: value for name, value in body.items() if name in _WORDS}
-    members = {name: known.members[path] for name, path in body.items() if name not in _WORDS}
+    options = {name: value for name, value in body.items() if name in _OPTIONS}
+    members = {name: known.members[path] for name, path in body.items() if name not in _OPTIONS}
     roots = {
         name: known.symbols[layouts.root(path)][0]
         for name, path in body.items()
-        if name not in _WORDS and layouts.root(path) in known.symbols
+        if name not in _OPTIONS and layouts.root(path) in known.symbols
     }
-    return Part(words, members, roots)
+    return Part(options, members, roots)
 
 
 def _paths(body: Mapping[str, Any]) -> list[str]:
-    return [path for name, path in body.items() if name not in _WORDS]
+    return [path for name, path in body.items() if name not in _OPTIONS]
 
 
 @cache

@@ -1,6 +1,6 @@
-"""Who holds the locks that threads wait for, look by look, read from the server's memory.
+"""Find the owners of the locks that threads wait for in each snapshot, from the server's memory.
 
-Only reads (process_vm_readv); what is read is believed where it names a thread that the look has seen.
+Memory is only read (process_vm_readv). An owner is accepted only if it is a thread of the snapshot.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from typing import TYPE_CHECKING, Final
 from innoscope import _native
 from innoscope.common.errors import InnoscopeError
 from innoscope.memory.locks import futexes, metadata, srw, sync_array
-from innoscope.memory.locks import layout as anatomies
+from innoscope.memory.locks import layout as layouts
 from innoscope.memory.locks import sessions as sessions_of
-from innoscope.memory.locks.held import Held
-from innoscope.memory.locks.layout import Memory
+from innoscope.memory.locks.held import HeldLock
+from innoscope.memory.locks.layout import ProcessMemory
 from innoscope.sampling.lock_sections import own_functions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from innoscope.memory.locks.futexes import Wait
-    from innoscope.memory.locks.layout import Anatomy
+    from innoscope.memory.locks.layout import LockLayout
     from innoscope.memory.locks.sessions import Session
     from innoscope.sampling.model import Dump, Thread
     from innoscope.target.model import Target
 
-#: Waiters, owners and locks that are kept.
-_WAITERS_KEPT: Final = 1_000
-_OWNERS_KEPT: Final = 3
-_LOCKS_KEPT: Final = 20
-#: Seconds between two readings of who holds a lock.
+#: Limits on the waiters and owners reported for a lock, and on the locks.
+_MAX_WAITERS: Final = 1_000
+_MAX_OWNERS: Final = 3
+_MAX_LOCKS: Final = 20
+#: Seconds between the two reads of a lock's owner.
 _MOMENT_S: Final = 0.01
-#: Wait classes in which InnoDB's latches and metadata locks are waited for.
+#: Wait classes of InnoDB's latches and of metadata locks.
 _LATCHES: Final = frozenset({"mutex_wait", "spin", "read_ahead", "page_read", "opening_tables", "statistics"})
 _METADATA: Final = frozenset({"metadata_lock", "opening_tables", "user_lock"})
 
 
 @dataclass(slots=True)
 class _Lock:
-    """One lock over all looks: the owners, and the look at which most threads waited for a known one."""
+    """A lock's owners in all snapshots, and the snapshot in which most threads waited for a known owner."""
 
     kind: str
     name: str
@@ -56,35 +56,38 @@ class _Lock:
     wait: str = ""
 
 
-class Holding:
-    """Of one server. Not thread-safe; ``note`` is called with each look, at once after it."""
+class LockOwners:
+    """Collect the lock owners of one server.
+
+    Call ``note`` immediately after each snapshot. Not thread-safe.
+    """
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._memory = Memory(target.pid)
+        self._memory = ProcessMemory(target.pid)
         self._locks: dict[int, _Lock] = {}
         self._sessions: tuple[Session, ...] = ()
         self._most = 0
-        self._anatomy: Anatomy | None = None
-        threading.Thread(target=self._learn, name="anatomy", daemon=True).start()
+        self._layout: LockLayout | None = None
+        threading.Thread(target=self._learn, name="lock layout", daemon=True).start()
 
     def note(self, dump: Dump) -> None:
-        """Remember who waits for whom at this look."""
+        """Record the waiters and owners of this snapshot."""
         by_tid = {thread.ns_tid: thread for thread in dump.threads}
         found: dict[int, list[Wait]] = {}
         try:
             waits = self._waits(dump)
             steady = self._steady(dump, waits)
-        except (OSError, _native.NativeError):  # no rights to its memory, or it ends: stacks tell the rest
+        except (OSError, _native.NativeError):  # no rights to its memory, or the server exits
             return
         for wait in waits:
             found.setdefault(wait.address, []).append(wait)
         for address, waits in found.items():
             self._add(address, waits, by_tid, steady.get(address, frozenset()))
 
-    def told(self) -> tuple[Held, ...]:
-        """A record for each lock and owner, those for which most waited first."""
-        locks = sorted(self._locks.items(), key=lambda item: -item[1].waited)[:_LOCKS_KEPT]
+    def held_locks(self) -> tuple[HeldLock, ...]:
+        """Return a record for each lock and owner, with the most waited for first."""
+        locks = sorted(self._locks.items(), key=lambda item: -item[1].waited)[:_MAX_LOCKS]
         unnamed = [address for address, lock in locks if not lock.name]
         names = _names(self._target.pid, unnamed) if unnamed else {}
         return tuple(
@@ -95,44 +98,50 @@ class Holding:
 
     @property
     def sessions(self) -> tuple[Session, ...]:
-        """The connections, as of the look at which most threads waited for each other, else of the last."""
+        """Return the connections of the snapshot with the most waits for each other, else of the last one."""
         return self._sessions
 
     def _latched(self, dump: Dump, threads: set[int], seen: set[str]) -> list[Wait]:
-        """Waits for locks that are held for a moment."""
+        """Return the waits for locks that are held briefly: of the C library and InnoDB's latches."""
         found = futexes.waits(dump.threads, self._memory.many)
         if self._target.flavour == "mariadb":
             found += srw.waits(self._memory, dump.threads, threads)
-        if self._anatomy is not None and self._anatomy.latches is not None and seen & _LATCHES:
-            found += sync_array.waits(self._memory, self._anatomy.latches, threads)
+        if self._layout is not None and self._layout.latches is not None and seen & _LATCHES:
+            found += sync_array.waits(self._memory, self._layout.latches, threads)
         return found
 
     def _steady(self, dump: Dump, waits: list[Wait]) -> dict[int, frozenset[int]]:
-        """The owners a moment later, by lock: of those that are still there, the stack says what they do."""
+        """Read the owners again after a pause, by lock.
+
+        The stack of an owner in both shows what it holds it for.
+        """
         if not any(wait.owners for wait in waits if wait.kind != metadata.KIND):
             return {}
         time.sleep(_MOMENT_S)
-        again = self._latched(dump, *_of(dump))
+        again = self._latched(dump, *_threads_and_waits(dump))
         return {wait.address: frozenset(wait.owners) for wait in again}
 
     def _waits(self, dump: Dump) -> list[Wait]:
-        threads, seen = _of(dump)
+        threads, seen = _threads_and_waits(dump)
         found = self._latched(dump, threads, seen)
-        anatomy = self._anatomy
-        if anatomy is None:
+        layout = self._layout
+        if layout is None:
             return found
-        if anatomy.sessions is not None and (found or seen & _METADATA or not self._sessions):
-            sessions = sessions_of.read(self._memory, anatomy.sessions, threads)
+        if layout.sessions is not None and (found or seen & _METADATA or not self._sessions):
+            sessions = sessions_of.read(self._memory, layout.sessions, threads)
             if seen & _METADATA:
-                found += metadata.waits(self._memory, anatomy, sessions)
+                found += metadata.waits(self._memory, layout, sessions)
             if len(found) >= self._most:
                 self._most, self._sessions = len(found), tuple(sessions)
         return found
 
     def _learn(self) -> None:
-        """Debug information takes a second or two to read; until then locks of the C library are told."""
-        with contextlib.suppress(InnoscopeError):  # it is gone, or its memory is refused: as without names
-            self._anatomy = anatomies.learn(self._target)
+        """Read debug information, which takes one or two seconds.
+
+        Until then only the C library's locks are known.
+        """
+        with contextlib.suppress(InnoscopeError):  # the server exited, or its memory is not readable
+            self._layout = layouts.learn(self._target)
 
     def _add(
         self, address: int, waits: list[Wait], by_tid: dict[int, Thread], steady: frozenset[int]
@@ -142,8 +151,9 @@ class Holding:
         lock.looks += 1
         lock.waited += len(waits)
         waiting = {wait.waiter for wait in waits}
-        taker = _taker(waits, by_tid)
-        # One that got the lock since the look was elsewhere then: its stack does not say what for.
+        taker = _locking_function(waits, by_tid)
+        # A thread that got the lock after the snapshot did something else in it: its stack does not explain
+        # the lock.
         owners = {
             owner: by_tid[owner]
             for owner in first.owners
@@ -157,15 +167,15 @@ class Holding:
             lock.taker, lock.wait = taker, by_tid[first.waiter].wait
 
 
-def _held(address: int, lock: _Lock, name: str) -> Iterable[Held]:
+def _held(address: int, lock: _Lock, name: str) -> Iterable[HeldLock]:
     known: list[tuple[int | None, Thread | None]] = [*lock.best.items()]
-    for tid, thread in known[:_OWNERS_KEPT] or [(None, None)]:
-        yield Held(
+    for tid, thread in known[:_MAX_OWNERS] or [(None, None)]:
+        yield HeldLock(
             kind=lock.kind,
             name=name,
             address=address,
             owner=tid,
-            waiters=lock.waiters[:_WAITERS_KEPT],
+            waiters=lock.waiters[:_MAX_WAITERS],
             waiting=len(lock.waiters),
             wait=lock.wait,
             looks=lock.looks,
@@ -176,10 +186,13 @@ def _held(address: int, lock: _Lock, name: str) -> Iterable[Held]:
 
 
 def _names(pid: int, addresses: list[int]) -> dict[int, str]:
-    """``LOCK_open``, ``log_sys+0x40`` inside a structure, by address; none where no variable covers it."""
+    """Return names by address: ``LOCK_open``, or ``log_sys+0x40`` inside a structure.
+
+    Unnamed ones are missing.
+    """
     try:
         found = _native.CodeFile(pid).variables_at(addresses)
-    except (OSError, _native.NativeError):  # it has just ended: locks go without a name
+    except (OSError, _native.NativeError):  # the server has just exited: locks stay unnamed
         return {}
     covered = [(address, *one) for address, one in zip(addresses, found, strict=True) if one is not None]
     names = _native.demangle([symbol for _, symbol, _ in covered])
@@ -189,8 +202,8 @@ def _names(pid: int, addresses: list[int]) -> dict[int, str]:
     }
 
 
-def _of(dump: Dump) -> tuple[set[int], set[str]]:
-    """The threads and the wait classes of a look."""
+def _threads_and_waits(dump: Dump) -> tuple[set[int], set[str]]:
+    """Return the thread ids and the wait classes of a snapshot."""
     return {thread.ns_tid for thread in dump.threads}, {thread.wait for thread in dump.threads}
 
 
@@ -198,8 +211,8 @@ def _labels(thread: Thread) -> tuple[str, ...]:
     return tuple(frame.label for frame in thread.frames)
 
 
-def _taker(waits: list[Wait], by_tid: dict[int, Thread]) -> str:
-    """The server's function that most of them lock it in; "" where none has a name."""
+def _locking_function(waits: list[Wait], by_tid: dict[int, Thread]) -> str:
+    """Return the server's function in which most of the waiters lock it; "" if none has a name."""
     functions: Counter[str] = Counter()
     for wait in waits:
         functions.update(own_functions(_labels(by_tid[wait.waiter]))[:1])
@@ -207,6 +220,6 @@ def _taker(waits: list[Wait], by_tid: dict[int, Thread]) -> str:
 
 
 def _described(lock: _Lock) -> str:
-    """``a mutex that open_table takes``, for one without a name."""
+    """Return a description like ``a mutex that open_table takes``, for a lock without a name."""
     one = f"an {lock.kind}" if lock.kind[0] in "IAEO" else f"a {lock.kind}"
     return f"{one} that {lock.taker} takes" if lock.taker else one

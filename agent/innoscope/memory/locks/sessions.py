@@ -1,4 +1,4 @@
-"""The server's connections out of its memory: which thread serves each, and what it runs. Asks it nothing."""
+"""Read the server's connections from its memory: the thread that serves each, and its statement."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from innoscope.target.fingerprint import fingerprint
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
 
-    from innoscope.memory.locks.layout import Memory, Part
+    from innoscope.memory.locks.layout import Part, ProcessMemory
 
-#: Connections that are gone through, and bytes of a statement.
+#: Limits on the connections read, and on the bytes of a statement.
 _MOST: Final = 20_000
 _TEXT_BYTES: Final = 1_024
-#: ``tid`` in glibc's ``struct pthread``, to which a pthread_t points (x86-64; nptl/descr.h). A number that is
-#: no thread of the server's is not believed.
+#: Offset of ``tid`` in glibc's ``struct pthread``, to which a pthread_t points (x86-64; nptl/descr.h).
+#: Callers ignore a number that is not a thread of the server.
 _TID: Final = 0x2D0
-#: Nodes of a std::set: the links of the root and of each node, then the value (libstdc++, stl_tree.h).
+#: Offsets in a std::set: root, left and right child, value (libstdc++, stl_tree.h).
 _ROOT, _LEFT, _RIGHT, _VALUE = 16, 16, 24, 32
 
 
@@ -32,9 +32,9 @@ class Session:
     text: str
 
 
-def read(memory: Memory, part: Part, threads: Container[int]) -> list[Session]:
-    """All connections that are served by one of these threads now."""
-    addresses = list(_WALKS[part.words["walk"]](memory, part))
+def read(memory: ProcessMemory, part: Part, threads: Container[int]) -> list[Session]:
+    """Return all connections that one of these threads serves now."""
+    addresses = list(_WALKS[part.options["walk"]](memory, part))
     served = threads_of(memory, _numbers(memory, part, "thread", addresses))
     connections = _numbers(memory, part, "connection", addresses)
     texts = _texts(memory, part, addresses)
@@ -45,13 +45,13 @@ def read(memory: Memory, part: Part, threads: Container[int]) -> list[Session]:
     ]
 
 
-def threads_of(memory: Memory, handles: list[int]) -> list[int]:
-    """The thread ids of pthread_t handles; to be believed only where the process has such a thread."""
+def threads_of(memory: ProcessMemory, handles: list[int]) -> list[int]:
+    """Return the thread ids of pthread_t handles; valid only if the process has such a thread."""
     return memory.numbers([handle + _TID for handle in handles], 4)
 
 
-def _linked(memory: Memory, part: Part) -> Iterator[int]:
-    """A base_ilist ends with a sentinel that has no next."""
+def _linked(memory: ProcessMemory, part: Part) -> Iterator[int]:
+    """Yield the nodes of a base_ilist, which ends with a sentinel without a successor."""
     node, passed = memory.number(part.roots["first"] + part.offset("first")), 0
     while node and passed < _MOST:
         following = memory.number(node + part.offset("next"))
@@ -60,8 +60,8 @@ def _linked(memory: Memory, part: Part) -> Iterator[int]:
         node, passed = following, passed + 1
 
 
-def _tree(memory: Memory, part: Part) -> Iterator[int]:
-    """A std::set behind a pointer, level by level."""
+def _tree(memory: ProcessMemory, part: Part) -> Iterator[int]:
+    """Yield the values of a std::set behind a pointer, level by level."""
     level = [memory.number(memory.number(part.roots["first"]) + _ROOT)]
     passed = 0
     while level and passed < _MOST:
@@ -71,31 +71,31 @@ def _tree(memory: Memory, part: Part) -> Iterator[int]:
         level = memory.numbers([node + side for node in level for side in (_LEFT, _RIGHT)])
 
 
-_WALKS: Final[dict[str, Callable[[Memory, Part], Iterator[int]]]] = {"linked": _linked, "tree": _tree}
+_WALKS: Final[dict[str, Callable[[ProcessMemory, Part], Iterator[int]]]] = {"linked": _linked, "tree": _tree}
 
 
-def _numbers(memory: Memory, part: Part, name: str, addresses: list[int]) -> list[int]:
+def _numbers(memory: ProcessMemory, part: Part, name: str, addresses: list[int]) -> list[int]:
     return memory.numbers([address + part.offset(name) for address in addresses], part.size(name))
 
 
-def _texts(memory: Memory, part: Part, addresses: list[int]) -> list[str]:
-    """Statements; one that changed while it was read is left out."""
-    places = _where(memory, part, addresses)
+def _texts(memory: ProcessMemory, part: Part, addresses: list[int]) -> list[str]:
+    """Return the statements; "" for one that changed while it was read."""
+    places = _statement_places(memory, part, addresses)
     raw = memory.many([(start, min(length, _TEXT_BYTES)) for start, length in places])
-    after = _where(memory, part, addresses)
+    after = _statement_places(memory, part, addresses)
     return [
         _text(content) if content and before == later else ""
         for content, before, later in zip(raw, places, after, strict=True)
     ]
 
 
-def _where(memory: Memory, part: Part, addresses: list[int]) -> list[tuple[int, int]]:
+def _statement_places(memory: ProcessMemory, part: Part, addresses: list[int]) -> list[tuple[int, int]]:
     starts, lengths = _numbers(memory, part, "text", addresses), _numbers(memory, part, "length", addresses)
     return [(start, length if start else 0) for start, length in zip(starts, lengths, strict=True)]
 
 
 def _text(content: bytes) -> str:
-    """Without literals; nothing where it is no statement, because its memory is used for something else."""
+    """Return the statement without literals; "" if the memory was reused and contains no statement."""
     text = content.decode(errors="replace").strip()
     sound = text[:1].isalpha() or text[:1] in ("(", "/")
     return fingerprint(text) if sound and all(one.isprintable() or one.isspace() for one in text) else ""

@@ -1,8 +1,9 @@
-"""Who has a page or an index latched in MariaDB's InnoDB (10.6 and newer): ``block_lock`` and ``index_lock``.
+"""Find the owners of page and index latches in InnoDB of MariaDB 10.6 and newer.
 
-Both are a ``sux_lock``: two futex words, a count, and behind them the ``pthread_t`` of who has it exclusively
-or for update, 0 when nobody has. Sleepers wait on one of the words. That place is the same in all builds, so
-names are not needed; a number that is no thread of the server is not believed, and other latches have none.
+``block_lock`` and ``index_lock`` are a ``sux_lock``: two futex words, a count, and the ``pthread_t`` of the
+exclusive or update owner, 0 if there is none. Waiters sleep on one of the words. The offset is the same in
+all builds, so no symbols are needed. A number that is not a thread of the server is ignored; other kinds of
+latches store no owner.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from innoscope.sampling.model import Trust
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
 
-    from innoscope.memory.locks.layout import Memory
+    from innoscope.memory.locks.layout import ProcessMemory
     from innoscope.sampling.model import Thread
 
-#: From the first futex word to the owner (storage/innobase/include/sux_lock.h).
+#: Offset of the owner from the first futex word (storage/innobase/include/sux_lock.h).
 _OWNER: Final = 16
 _LATCH: Final = re.compile(r"srw_mutex_impl<|ssux_lock_impl<|sux_lock<|ssux_lock|srw_lock")
 _NEAR: Final = 4
 KIND: Final = "InnoDB latch"
 
 
-def waits(memory: Memory, dumped: Iterable[Thread], threads: Container[int]) -> list[Wait]:
-    """The threads that slept for a latch which one of these threads has, perhaps a sleeper by now."""
+def waits(memory: ProcessMemory, dumped: Iterable[Thread], threads: Container[int]) -> list[Wait]:
+    """Return the threads that slept for a latch, if one of ``threads`` owns it now."""
     asleep = list(_asleep(dumped))
     bases = sorted({base for _, base in asleep})
     owners = dict(
@@ -39,17 +40,17 @@ def waits(memory: Memory, dumped: Iterable[Thread], threads: Container[int]) -> 
 
 
 def _asleep(dumped: Iterable[Thread]) -> Iterator[tuple[int, int]]:
-    """``(thread, address of the first word)``."""
+    """Yield ``(thread, address of the first word)`` of the waiting threads."""
     names = syscall_names()
     for thread in dumped:
         if thread.argument is None or thread.trust is not Trust.EXACT or thread.syscall is None:
             continue
-        if names.get(thread.syscall) == "futex" and _in_a_latch(thread):
+        if names.get(thread.syscall) == "futex" and _waits_for_latch(thread):
             yield thread.ns_tid, thread.argument & ~7
 
 
-def _in_a_latch(thread: Thread) -> bool:
-    """InnoDB calls ``syscall()`` itself; on stripped servers its own functions have no names."""
+def _waits_for_latch(thread: Thread) -> bool:
+    """Return whether InnoDB called ``syscall()`` itself; its functions have no names on stripped servers."""
     if len(thread.frames) < _NEAR or thread.frames[0].function != "syscall":
         return False
     near = thread.frames[1:_NEAR]

@@ -1,6 +1,6 @@
-"""Who waits for which mutex or rw-lock of InnoDB, and who has it exclusively: the sync array (5.5, 5.6).
+"""Read InnoDB's sync array (5.5, 5.6): waiters of mutexes and rw-locks, and the exclusive owners of rw-locks.
 
-Mutexes do not keep their owner in release builds: those are named only, by the file that made them.
+Release builds do not store a mutex's owner. A mutex is only named, after the file that created it.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from innoscope.memory.locks.sessions import threads_of
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
-    from innoscope.memory.locks.layout import Memory, Part
+    from innoscope.memory.locks.layout import Part, ProcessMemory
 
-#: sync0sync.h: what a cell's request_type says.
+#: Values of a cell's request_type (sync0sync.h).
 _EXCLUSIVE, _SHARED, _WAIT_EXCLUSIVE, _MUTEX = 351, 352, 353, 354
 _CELLS: Final = 20_000
 _ARRAYS: Final = 1_024
-#: Cells that are read at once.
+#: Cells per read.
 _AT_ONCE: Final = 256
 _NAME_BYTES: Final = 200
 
 
-def waits(memory: Memory, part: Part, threads: Container[int]) -> list[Wait]:
-    """A record for each thread that is asleep in the array."""
+def waits(memory: ProcessMemory, part: Part, threads: Container[int]) -> list[Wait]:
+    """Return a record for each thread that sleeps in the array."""
     cells = _cells(memory, part)
     owners: dict[tuple[int, bool], tuple[tuple[int, ...], str]] = {}
     found = []
@@ -43,23 +43,26 @@ def waits(memory: Memory, part: Part, threads: Container[int]) -> list[Wait]:
     return found
 
 
-def _cells(memory: Memory, part: Part) -> list[tuple[int, int, int]]:
-    """``(thread, object, request)`` of the cells in which somebody waits."""
-    used = [cell for array in _arrays(memory, part) for cell in _of_array(memory, part, array)]
+def _cells(memory: ProcessMemory, part: Part) -> list[tuple[int, int, int]]:
+    """Return ``(thread, object, request)`` of the cells in which a thread waits."""
+    used = [cell for array in _arrays(memory, part) for cell in _cells_of_array(memory, part, array)]
     threads = threads_of(memory, [handle for handle, _, _ in used])
     return [(thread, object_, request) for thread, (_, object_, request) in zip(threads, used, strict=True)]
 
 
-def _arrays(memory: Memory, part: Part) -> list[int]:
+def _arrays(memory: ProcessMemory, part: Part) -> list[int]:
     first = memory.number(part.roots["array"])
-    if part.words["cells"] == "one":
+    if part.options["cells"] == "one":
         return [first]
     count = min(memory.number(part.roots["count"]), _ARRAYS)
     return memory.numbers([first + 8 * number for number in range(count)])
 
 
-def _of_array(memory: Memory, part: Part, array: int) -> Iterator[tuple[int, int, int]]:
-    """``(handle of the thread, object, request)``. The first free cell is taken: those in use come first."""
+def _cells_of_array(memory: ProcessMemory, part: Part, array: int) -> Iterator[tuple[int, int, int]]:
+    """Yield ``(thread handle, object, request)``.
+
+    InnoDB uses the first free cell, so used ones come first.
+    """
     count = min(memory.number(array + part.offset("size")), _CELLS)
     used = memory.number(array + part.offset("used"))
     start, size = memory.number(array + part.offset("cell")), part.size("cell_bytes")
@@ -83,8 +86,11 @@ def _field(raw: bytes, part: Part, name: str, start: int) -> int:
     return int.from_bytes(raw[begin : begin + part.size(name)], "little")
 
 
-def _writer(memory: Memory, part: Part, lock: int) -> list[int]:
-    """Who has it exclusively: only then ``lock_word`` is 0 or less, whoever wrote ``writer_thread`` last."""
+def _writer(memory: ProcessMemory, part: Part, lock: int) -> list[int]:
+    """Return the exclusive owner, or nothing.
+
+    ``writer_thread`` is valid only if ``lock_word`` is 0 or less.
+    """
     size = part.size("word")
     word = memory.number(lock + part.offset("word"), size)
     if word and word < 1 << (8 * size - 1):
@@ -92,8 +98,8 @@ def _writer(memory: Memory, part: Part, lock: int) -> list[int]:
     return threads_of(memory, [memory.number(lock + part.offset("writer"))])
 
 
-def _name(memory: Memory, part: Part, object_: int, *, mutex: bool) -> str:
-    """``a mutex of buf0buf.c``, after the file where it was made."""
+def _name(memory: ProcessMemory, part: Part, object_: int, *, mutex: bool) -> str:
+    """Return ``a mutex of buf0buf.c``, after the file that created it."""
     kind = "a mutex" if mutex else "an rw-lock"
     pointer = memory.number(object_ + part.offset("mutex_made_in" if mutex else "made_in"))
     [raw] = memory.many([(pointer, _NAME_BYTES)])

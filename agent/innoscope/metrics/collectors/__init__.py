@@ -1,1 +1,1 @@
-"""Where samples come from: one module for each source, each run with a timeout by the runner."""
+"""Collectors: one module per source of samples. The runner calls each with a timeout."""

@@ -1,4 +1,4 @@
-"""Where memory and SQL both tell a number: the difference, so that a wrong offset is seen."""
+"""Compare values that both memory and SQL report, to detect wrong memory offsets."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ if TYPE_CHECKING:
 
 
 def differences(memory: Outcome, sql: Iterable[Sample], metrics: Container[str]) -> list[Sample]:
-    """``memory_sql_difference`` for each series of ``metrics`` that both tell, read one after the other.
+    """Return ``memory_sql_difference`` for each series of ``metrics`` that both sources have.
 
-    SQL tells what this process of the server has counted, so the past is left out of memory's counters.
+    SQL reports what this server process has counted, so the counts of earlier processes are subtracted from
+    memory's counters. The two values are read one after the other, so they can differ slightly.
     """
-    told, past = _numbers(memory.samples), _numbers(memory.past)
+    in_memory, past = _numbers(memory.samples), _numbers(memory.past)
     found = []
     for series, value in _numbers(sql).items():
-        if series[0] in metrics and series in told:
-            own = told[series] - past.get(series, 0)
+        if series[0] in metrics and series in in_memory:
+            own = in_memory[series] - past.get(series, 0)
             found.append(Sample("memory_sql_difference", own - value, ("_".join((series[0], *series[1])),)))
     return found
 

@@ -1,7 +1,7 @@
-"""What raw numbers say to a human: shares, headroom, zones, time left. Pure: no I/O, no clock.
+"""Derive ratios, headroom, zones and remaining time from raw values. Pure functions: no I/O, no clock.
 
 A value is named like its metric in ``probes/catalog/metrics.yaml``; one of a labelled series is
-``metric.label`` (``read_ahead_pages.linear``). Names that are no metric do no harm.
+``metric.label`` (``read_ahead_pages.linear``). Unknown names are ignored.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from innoscope.common.samples import Sample
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-#: Checkpoint zones: up to this share of the most that the age may be.
+#: Checkpoint zones and their upper ends, as a share of the maximum checkpoint age.
 _ZONES: Final = (("calm", 0.5), ("steady", 0.75), ("aggressive", 0.875), ("storm", math.inf))
 
 
 def derive(
     values: Mapping[str, float], earlier: tuple[float, Mapping[str, float]] | None, now: float
 ) -> list[Sample]:
-    """The samples that follow from ``values``; what lacks an operand is left out.
+    """Return the samples derived from ``values``; samples without all their operands are omitted.
 
-    ``earlier`` is ``(time, values)`` of the reading before, or None; times are seconds of one clock.
+    ``earlier`` is ``(time, values)`` of the previous collection, or None. Both times are seconds of the same
+    clock.
     """
     return [*_pool(values), *_read_ahead(values), *_checkpoint(values, earlier, now)]
 
 
 def plain(values: Mapping[str, float], metrics: Iterable[str]) -> list[Sample]:
-    """The samples that are ``values`` as they are, of these metrics."""
+    """Return the samples for the values of these metrics, unchanged."""
     wanted = frozenset(metrics)
     split = ((*name.partition("."), value) for name, value in values.items())
     return [
@@ -46,7 +47,7 @@ def _pool(values: Mapping[str, float]) -> Iterator[Sample]:
     if free is None or data is None:
         return
     if pages is not None:
-        # Three numbers of a list each that change between the reads: a page may be counted twice.
+        # The three lengths are read one after the other and change in between: a page may be counted twice.
         yield Sample("buffer_pool_other_pages", max(0, pages - free - data))
     if dirty is not None and free + data > 0:
         ratio = dirty / (free + data)
@@ -84,7 +85,7 @@ def _checkpoint(
 
 
 def _age(values: Mapping[str, float]) -> float | None:
-    """As the server says it, else LSN minus checkpoint (read one after the other: never below 0)."""
+    """Return the server's own value, else LSN minus checkpoint, which are not read at once: at least 0."""
     if "checkpoint_age_bytes" in values:
         return values["checkpoint_age_bytes"]
     lsn, checkpoint = values.get("redo_written_bytes"), values.get("redo_checkpoint_bytes")

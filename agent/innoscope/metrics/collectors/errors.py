@@ -1,4 +1,4 @@
-"""Why a collector's run failed, in one of the reasons that ``collector_failure_info`` has, and in words."""
+"""Report why a collector failed, with one of the reasons of ``collector_failure_info`` and a message."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ REASONS: Final = ("timeout", "denied", "refused", "gone", "stopped", "rights", "
 
 
 class CollectorFailed(InnoscopeError):
-    """A run that brought nothing. ``reason`` is one of ``REASONS``, ``words`` are for a person."""
+    """Raised by a collector without samples. ``reason`` is one of ``REASONS``, ``words`` the message."""
 
     def __init__(self, reason: str, words: str, *, remedy: str | None = None) -> None:
         if reason not in REASONS:
-            raise ValueError(f"no such reason: {reason}")
+            raise ValueError(f"unknown reason: {reason}")
         super().__init__(words, remedy=remedy)
         self.reason = reason
         self.words = words
@@ -27,7 +27,7 @@ class CollectorFailed(InnoscopeError):
 
 @contextmanager
 def explaining() -> Iterator[None]:
-    """What goes wrong while a process is looked into, as CollectorFailed."""
+    """Convert the errors of reading a process to CollectorFailed."""
     try:
         yield
     except NoSuchProcess as error:

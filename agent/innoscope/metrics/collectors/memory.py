@@ -1,4 +1,4 @@
-"""The memory collector: InnoDB's numbers read out of the server's memory. Works when SQL does not."""
+"""Collect InnoDB's metrics from the server's memory, which also works when SQL does not."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class MemoryCollector:
-    """Collects from one server, for its whole life. Not thread-safe.
+    """Collect from one server process. Not thread-safe.
 
-    ``status`` and ``variables`` add what the server's own tables of status and system variables hold: some
-    200 series. The first run learns where everything is and may take seconds; ``reader.explain()`` says
-    what came of it.
+    ``status`` and ``variables`` add the contents of the server's tables of status and system variables, about
+    200 series. The first run locates all values, which may take seconds; ``reader.explain()`` reports the
+    result.
     """
 
     name = "memory"
@@ -42,13 +42,16 @@ class MemoryCollector:
         self._earlier: tuple[float, Mapping[str, float]] | None = None
 
     def collect(self) -> list[Sample]:
-        """One reading. Raises CollectorFailed: gone, rights, unsupported (nothing can be read), error."""
+        """Return all samples.
+
+        Raises CollectorFailed: gone, rights, unsupported (nothing can be read), error.
+        """
         with explaining():
             values = self.reader.read()
             extra = [*self._status_samples(), *self._variable_samples()]
         if not values and not extra:
             reason = self.reader.explain()[0]
-            words = f"nothing can be read from this server's memory: {reason.reason}"
+            words = f"cannot read metrics from this server's memory: {reason.reason}"
             raise CollectorFailed("unsupported", words, remedy=reason.remedy)
         now = time.monotonic()
         samples = [
@@ -59,7 +62,7 @@ class MemoryCollector:
         return samples + extra
 
     def latest(self) -> Mapping[str, float]:
-        """The values of the last run, by the names of memory.yaml; none before the first."""
+        """Return the values of the last run, by their names in memory.yaml; empty before the first run."""
         return self._earlier[1] if self._earlier else {}
 
     def _status_samples(self) -> Iterator[Sample]:

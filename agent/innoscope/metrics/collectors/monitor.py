@@ -1,7 +1,7 @@
-"""Reading the InnoDB monitor: the text of ``SHOW ENGINE INNODB STATUS``.
+"""Parse the InnoDB monitor, the text of ``SHOW ENGINE INNODB STATUS``.
 
-Only lines that are asked for are looked at, each in its own section: what a release adds, drops or moves does
-no harm.
+Only requested lines are parsed, each in its own section. So lines that a release adds, removes or moves
+do not matter.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: ``---`` / ``LOG`` / ``---``: a name between two rules.
+#: A heading is a name between two lines of dashes: ``---`` / ``LOG`` / ``---``.
 _HEADING: Final = re.compile(r"^-{3,}\n([A-Z][A-Z0-9 /&-]*)\n-{3,}$", re.MULTILINE)
 
 
 def sections(text: str) -> dict[str, str]:
-    """``{"LOG": "Log sequence number …"}``; the first one counts where a name comes twice."""
+    """Return ``{"LOG": "Log sequence number …"}``; of sections with the same name, the first."""
     found: dict[str, str] = {}
     headings = list(_HEADING.finditer(text))
     ends = [*(heading.start() for heading in headings[1:]), len(text)]
@@ -27,7 +27,7 @@ def sections(text: str) -> dict[str, str]:
 
 
 def number(parts: Mapping[str, str], section: str, line: re.Pattern[str]) -> int | None:
-    """The number in the first whole line that matches; None without such a section or line.
+    """Return the number in the first line that matches as a whole; None without such a section or line.
 
     Two groups are the high and the low half of a number, as InnoDB printed them before 5.1.45.
     """

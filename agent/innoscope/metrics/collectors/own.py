@@ -1,4 +1,4 @@
-"""The collector ``agent``: what Innoscope costs, and whether its other half is there."""
+"""Collect Innoscope's own metrics (collector ``agent``): its cost, and the state of the sensor."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(slots=True)
 class SensorState:
-    """What the agent knows of its sensor; costs as the sensor told them last."""
+    """The agent's view of its sensor, with the costs that the sensor reported last."""
 
     up: bool = False
-    words: str = "not asked yet"
-    life: Hashable = None  # what tells one sensor from the next
+    words: str = "not queried yet"
+    life: Hashable = None  # identifies the sensor process
     restarts: int = 0
     version: str = ""
     cpu_seconds: float | None = None
@@ -35,20 +35,20 @@ class SensorState:
     def answered(
         self, life: Hashable, version: str, cpu_seconds: float, rss_bytes: int, trouble: Trouble
     ) -> None:
-        """It did; another ``life`` than before is another process."""
+        """Record a successful query. A ``life`` that differs from the last means a restart."""
         if self.life not in (None, life):
             self.restarts += 1
         self.up, self.words, self.life, self.version = True, "", life, version
         self.cpu_seconds, self.rss_bytes, self.trouble = cpu_seconds, rss_bytes, trouble
 
     def failed(self, words: str) -> None:
-        """It did not, and why."""
+        """Record a failed query and its reason."""
         self.up, self.words = False, words
 
 
 @dataclass(slots=True)
 class Pushes:
-    """What became of profiles that were to be pushed; ``last_success`` is Unix time, 0 before the first."""
+    """Count pushed, failed and dropped profiles. ``last_success`` is Unix time, 0 before the first."""
 
     sent: int = 0
     bytes: int = 0
@@ -59,7 +59,7 @@ class Pushes:
     last_success: float = 0.0
 
     def samples(self) -> list[Sample]:
-        """Its series."""
+        """Return the samples of these counters."""
         return [
             Sample("push_profiles", self.sent),
             Sample("push_bytes", self.bytes),
@@ -72,12 +72,12 @@ class Pushes:
 
 
 def resident_bytes(status: Path = Path("/proc/self/statm")) -> int:
-    """Resident memory of this process."""
+    """Return this process's resident memory in bytes."""
     return int(status.read_text().split()[1]) * _PAGE
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process, its threads included."""
+    """Return this process's CPU time in seconds, including all threads."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
@@ -85,9 +85,9 @@ def cpu_seconds() -> float:
 def own(
     sensor: SensorState, dropped: int, pushes: Pushes | None = None, trouble: Trouble | None = None
 ) -> Outcome:
-    """The samples about ourselves; of a sensor that is not there, its costs are left out.
+    """Return Innoscope's own samples, without the costs of a sensor that is down.
 
-    ``pushes`` is None where nothing is pushed.
+    ``pushes`` is None if nothing is pushed.
     """
     began, trouble = time.monotonic(), trouble or Trouble()
     samples = [

@@ -1,4 +1,4 @@
-"""What the uprobes of one server counted, and what they cost."""
+"""Collect the counts and the cost of one server's uprobes."""
 
 from __future__ import annotations
 
@@ -35,30 +35,34 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _NS = 1e9
-#: Counters that the programs add up in nanoseconds.
+#: Counters that the BPF programs sum in nanoseconds.
 _IN_NANOSECONDS = frozenset({"deadlock_search_seconds"})
 _READ = 1  # struct file_key.operation
-#: mysqld_cpu_seconds' groups that the programs tell apart; clients are the default, everything else is other.
+#: Groups of mysqld_cpu_seconds that the BPF programs distinguish. The default is clients; all others are
+#: "other".
 _KIND_OF_GROUP = {"page_cleaner": "page_cleaner", "master": "master", "connection": "user"}
 
 
-#: Failures that do not pass.
+#: Permanent failures, which are not retried.
 _FINAL = (NoSuchProcess, NoRights, KernelUnable, BccMissing)
 
 
 def on_a_thread(attach: Callable[[], None], delay_s: float) -> None:
-    """Run it on a thread of its own, after ``delay_s`` seconds."""
+    """Call ``attach`` on a new thread after ``delay_s`` seconds."""
     timer = threading.Timer(delay_s, attach)
     timer.name, timer.daemon = "probes", True
     timer.start()
 
 
 class ProbesCollector:
-    """Attaches soon after it was made, on ``attach_on``: compiling takes seconds. ``close`` takes all off.
+    """Collect from the probes of one server. ``close`` detaches them.
 
-    ``families`` None are those on by default; with ``metrics``, of these the probes that feed them. ``kinds``
-    tells the group of each thread (collectors.waits), ``counters`` the server's own (collectors.memory),
-    which the probes are checked against.
+    With ``attach_soon`` they are attached in the background through ``attach_on``, because compiling takes
+    seconds.
+
+    ``families`` defaults to the families that are enabled by default; ``metrics`` limits them to the probes
+    that feed these metrics. ``kinds`` returns the group of each thread (collectors.waits). ``counters``
+    returns the server's own counters (collectors.memory), against which the probes are checked.
     """
 
     name = "probes"
@@ -91,19 +95,19 @@ class ProbesCollector:
         self._mutexes: list[str] = []
         self._descriptors = DescriptorKinds(target.pid)
         self._searched = (time.monotonic(), 0.0)
-        #: As many as the map has room for.
+        #: Names of latch sites by key; the map's size limits their number.
         self._sites: dict[tuple[int, int], str] = {struct.unpack("=QQ", OTHER_SITE): "other"}
         if attach_soon:
             attach_on(self._start_quietly, 0.0)
 
     def start(self) -> Governor:
-        """Compile, calibrate, attach. Raises InnoscopeError."""
+        """Compile, calibrate and attach the probes. Raises InnoscopeError."""
         attachment = Attachment(self._target, self._families, metrics=self._metrics)
         try:
-            with translating(self._target.pid):  # the server may end at any moment
+            with translating(self._target.pid):  # the server may exit at any moment
                 cost = known_cost(attachment)
                 self._mutexes = self._name_mutexes(attachment)
-                self._tell_kinds(attachment)
+                self._update_thread_kinds(attachment)
             governor = Governor(attachment, cost, budget=self._budget)
             governor.start()
         except NoRights as error:
@@ -113,28 +117,31 @@ class ProbesCollector:
             attachment.close()
             raise
         self._governor, self._failure = governor, None
-        if self._closed.is_set():  # meanwhile the server ended
+        if self._closed.is_set():  # the server exited meanwhile
             governor.close()
         return governor
 
     def _start_quietly(self) -> None:
-        """Try once, and later again: what the host lacks for a while (memory, descriptors) comes back."""
+        """Start, and retry later on failure: a lack of memory or descriptors may be temporary."""
         if self._closed.is_set():
             return
         try:
             self.start()
-        except BaseException as error:  # a panic of the core too: else nobody learns why there are none
+        except BaseException as error:  # a panic of the core too, so that the reason is logged
             self._failure = _explained(error)
             final = isinstance(error, _FINAL)
             again = "never" if final else f"{self._pause_s:.0f}s"
             extra = {"pid": self._target.pid, "reason": self._failure.what, "retry": again}
-            _LOG.warning("no probes", extra=extra | {"remedy": self._failure.remedy})
+            _LOG.warning("cannot attach probes", extra=extra | {"remedy": self._failure.remedy})
             if not final:
                 self._attach_on(self._start_quietly, self._pause_s)
                 self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
 
     def start_once(self) -> Governor:
-        """The governor, started if it was not. Raises CollectorFailed while it starts on its own."""
+        """Return the governor, starting it if necessary.
+
+        Raises CollectorFailed while it starts in the background.
+        """
         if self._failure is not None:
             reason = "rights" if isinstance(self._failure, NoRights) else "unsupported"
             raise CollectorFailed(reason, f"{self._failure.what}; {self._failure.remedy}")
@@ -143,24 +150,24 @@ class ProbesCollector:
         return self._governor or self.start()
 
     def close(self) -> None:
-        """Take everything off."""
+        """Detach all probes."""
         self._closed.set()
         if self._governor is not None:
             self._governor.close()
 
     def report(self) -> list[ProbeReport]:
-        """All probes for a person; none before they are attached."""
+        """Return a report on all probes, for display; empty before they are attached."""
         reports = self._governor.report() if self._governor else []
         return [replace(each, note=self._notes.get(each.probe, each.note)) for each in reports]
 
     def status(self) -> list[dict[str, Any]]:
-        """The report as records, for the sensor's socket."""
+        """Return the report as records, for the sensor's socket."""
         return [asdict(report) for report in self.report()]
 
     def collect(self) -> list[Sample]:
-        """Totals of all probes as of now, estimates where they are sampled."""
+        """Return the current totals of all probes; estimates for probes that are sampled."""
         governor = self.start_once()
-        self._tell_kinds(governor.attachment)
+        self._update_thread_kinds(governor.attachment)
         governor.refresh()
         counted = [*self._counters(governor), *self._histograms(governor)]
         self._notes = self._selftest.compare(_sums(counted), self._own_counters())
@@ -171,23 +178,23 @@ class ProbesCollector:
             *_own(governor),
         ]
 
-    def _tell_kinds(self, attachment: Attachment) -> None:
+    def _update_thread_kinds(self, attachment: Attachment) -> None:
         kinds = self._kinds()
         attachment.set_thread_kinds(
             {tid: THREADS.index(_KIND_OF_GROUP.get(group, "other")) for tid, group in kinds.items()}
         )
 
     def _name_mutexes(self, attachment: Attachment) -> list[str]:
-        kept = attachment.optional_map("mutexes")
-        if kept is None:
+        bpf_map = attachment.optional_map("mutexes")
+        if bpf_map is None:
             return []
         mutexes = exported_mutexes(self._target.pid, default_slots().histograms["mutex_wait_seconds"].count)
         for index, (_, address) in enumerate(mutexes):
-            kept.update(struct.pack("=Q", address), struct.pack("=I", index))
+            bpf_map.update(struct.pack("=Q", address), struct.pack("=I", index))
         return [name for name, _ in mutexes]
 
     def _counters(self, governor: Governor) -> Iterable[Sample]:
-        fed = _fed(governor)
+        fed = _fed_metrics(governor)
         for slot in default_slots().counters.values():
             if slot.metric not in fed:
                 continue
@@ -204,7 +211,7 @@ class ProbesCollector:
         return Sample("deadlock_search_wall_ratio", (seconds - had) / max(now - before, 1e-9))
 
     def _histograms(self, governor: Governor) -> Iterable[Sample]:
-        fed = _fed(governor)
+        fed = _fed_metrics(governor)
         for slot in default_slots().histograms.values():
             if slot.metric in fed:
                 yield from self._one_histogram(slot, governor.totals.histograms)
@@ -213,15 +220,15 @@ class ProbesCollector:
         labels = self._mutexes if slot.labels is None else slot.labels or ("",)
         for index, label in enumerate(labels):
             histogram = _histogram(totals[slot.first + index])
-            # A mutex that nobody ever waited for makes no series.
+            # A mutex without any waits has no series.
             if slot.labels is not None or histogram.count:
                 yield Sample(slot.metric, histogram, (label,) if label else ())
 
     def _files(self, attachment: Attachment) -> Iterable[Sample]:
-        kept = attachment.optional_map("files")
-        if kept is None:
+        bpf_map = attachment.optional_map("files")
+        if bpf_map is None:
             return
-        items = [(*struct.unpack("=II", key), words) for key, words in kept.items() if any(words)]
+        items = [(*struct.unpack("=II", key), words) for key, words in bpf_map.items() if any(words)]
         kinds = self._descriptors.kinds({descriptor for descriptor, _, _ in items})
         sums: dict[tuple[str, str], Histogram] = {}
         for descriptor, operation, words in items:
@@ -231,17 +238,17 @@ class ProbesCollector:
             yield Sample(metric, histogram, (kind,))
 
     def _latch_sites(self, attachment: Attachment) -> Iterable[Sample]:
-        kept = attachment.optional_map("sites")
-        if kept is None:
+        bpf_map = attachment.optional_map("sites")
+        if bpf_map is None:
             return
-        counts = {struct.unpack("=QQ", key): count for key, [count] in kept.items() if count}
+        counts = {struct.unpack("=QQ", key): count for key, [count] in bpf_map.items() if count}
         self._sites |= site_names(self._target.pid, set(counts) - set(self._sites))
         for key, count in sorted(counts.items(), key=lambda item: -item[1]):
             yield Sample("latch_spin_waits", count, (self._sites[key],))
 
 
 def _sums(samples: Iterable[Sample]) -> dict[str, float]:
-    """By metric, over its labels."""
+    """Return the sum over all labels, by metric."""
     sums: dict[str, float] = {}
     for sample in samples:
         value = sample.value.count if isinstance(sample.value, Histogram) else sample.value
@@ -249,8 +256,8 @@ def _sums(samples: Iterable[Sample]) -> dict[str, float]:
     return sums
 
 
-def _fed(governor: Governor) -> set[str]:
-    """The metrics that some probe at its place feeds."""
+def _fed_metrics(governor: Governor) -> set[str]:
+    """Return the metrics that at least one placed probe feeds."""
     return {metric for point in governor.attachment.points for metric in point.placed.feeds}
 
 
@@ -261,7 +268,7 @@ def _histogram(words: Sequence[float]) -> Histogram:
 def _explained(error: BaseException) -> InnoscopeError:
     if isinstance(error, InnoscopeError):
         return error
-    return InnoscopeError(f"the probes could not be started: {type(error).__name__}: {error}")
+    return InnoscopeError(f"cannot start the probes: {type(error).__name__}: {error}")
 
 
 def _maps(attachment: Attachment) -> Iterable[Sample]:

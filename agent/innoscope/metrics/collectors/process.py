@@ -1,6 +1,6 @@
-"""The server's process as the kernel sees it: up, stopped, its CPU time by kind of thread, memory, I/O.
+"""Collect the server's process metrics from /proc: state, CPU time by kind of thread, memory, I/O.
 
-All of it is /proc, which answers for a server that is stopped or hangs as well.
+This also works for a server that is stopped or hangs.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _TICK_NS: Final = 1_000_000_000 // _TICKS
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-#: A thread's CPU time costs us 7 µs to read, so a thousand are read no more often than this.
+#: Minimum interval between two reads of all threads' CPU times: a thread costs 7 µs to read.
 _CPU_EVERY_S: Final = 5.0
-#: Threads that are read before the clock is.
+#: Threads read between two checks of the time limit.
 _CPU_PART: Final = 500
-#: One scrape reads CPU times for so long at most; the next one goes on.
+#: Limit on the time in one scrape to read CPU times; the next scrape continues.
 _CPU_READ_S: Final = 0.05
-#: Pause of so many times what the reading of all threads took: 0.5 % of a core, for however many threads.
+#: The pause is this many times the time that reading all threads took: 0.5 % of a core with any number.
 _CPU_PAUSE: Final = 200
 # Fields of /proc/PID/stat after the command's closing bracket.
 _STATE, _UTIME, _STIME, _THREADS, _START = 0, 11, 12, 17, 19
@@ -35,7 +35,7 @@ _MOST_BYTES: Final = 4096
 
 
 class ProcessCollector:
-    """The metrics of one process. ``kinds`` tells what its threads are for, as far as it is known."""
+    """Collect the metrics of one process. ``kinds`` returns the known kinds of threads, by thread id."""
 
     name = "process"
     timeout = 0.5
@@ -60,7 +60,10 @@ class ProcessCollector:
         self._info = (target.flavour, version, target.build_id or "", target.symbols)
 
     def collect(self) -> Iterable[Sample]:
-        """All at once. Fails with ``gone`` when the process has ended or its pid is another's."""
+        """Return all samples.
+
+        Raises CollectorFailed (``gone``) if the process ended or its pid was reused.
+        """
         pid = self._target.pid
         try:
             stat = _read(pid, "stat").rpartition(b")")[2].split()
@@ -88,7 +91,7 @@ class ProcessCollector:
         ]
 
     def _read_cpu(self, pid: int, stat: list[bytes]) -> None:
-        """Read CPU times when they are due: of all threads, or of the next ones of many."""
+        """Read CPU times if they are due: of all threads, or of the next batch if there are many."""
         began = self._clock()
         if self._reading is None:
             if self._cpu_due is not None and began < self._cpu_due:
@@ -97,7 +100,7 @@ class ProcessCollector:
             self._reading = _CpuReading(total, _thread_ids(pid))
             self._cpu_due = began + self._cpu_every_s
         reading = self._reading
-        complete = reading.go_on(pid, lambda: self._clock() - began >= _CPU_READ_S)
+        complete = reading.read_more(pid, lambda: self._clock() - began >= _CPU_READ_S)
         reading.seconds += self._clock() - began
         if complete:
             self._cpu.add(reading.total, reading.found, self._kinds())
@@ -107,7 +110,7 @@ class ProcessCollector:
 
 
 class _CpuReading:
-    """One reading of all threads' CPU times, in one scrape or several.
+    """One pass over all threads' CPU times, in one or several scrapes.
 
     ``total`` is the whole process's time, read before that of any thread.
     """
@@ -118,8 +121,8 @@ class _CpuReading:
         self.seconds = 0.0
         self._left = tids
 
-    def go_on(self, pid: int, enough: Callable[[], bool]) -> bool:
-        """Read until all threads are read, or until it is enough; whether all are."""
+    def read_more(self, pid: int, enough: Callable[[], bool]) -> bool:
+        """Read until all threads are read or ``enough`` returns true; return whether all are read."""
         while self._left and (not self.found or not enough()):
             part, self._left = self._left[:_CPU_PART], self._left[_CPU_PART:]
             self.found.update(_thread_cpu(pid, part))
@@ -127,35 +130,35 @@ class _CpuReading:
 
 
 class CpuByKind:
-    """CPU time by kind of thread, in nanoseconds, that never goes backwards.
+    """Sum CPU time by kind of thread, in nanoseconds, monotonically.
 
-    What threads had at their end stays counted. What a thread used between our last reading and its end is
-    known from the whole process's time only, and counts as ``other``.
+    The time of exited threads stays counted. What a thread used between the last read and its exit is only
+    known from the whole process's time, and counts as ``other``.
     """
 
     def __init__(self) -> None:
         self.groups = dict.fromkeys(KINDS, 0)
         self._counted: dict[int, int] = {}
-        self._met: set[int] = set()
-        self._before_us: int | None = None  # of threads that had ended before we came
+        self._known: set[int] = set()
+        self._initial: int | None = None  # of threads that exited before the first read
 
     def add(self, total: int, threads: Mapping[int, int], kinds: Mapping[int, str]) -> None:
-        """One reading: of the process (read first), and of its threads."""
+        """Add one pass: the process's total, read first, and its threads' times."""
         counted: dict[int, int] = {}
         waiting = 0
         for tid, cpu in threads.items():
             kind = kinds.get(tid)
-            if kind is None and tid not in self._met:  # a look will have met it by the next reading
+            if kind is None and tid not in self._known:  # a snapshot will have classified it by the next pass
                 waiting += cpu
                 continue
             before = self._counted.get(tid, 0)
-            self.groups[kind or "other"] += cpu - before if cpu >= before else cpu  # less: the id was reused
+            self.groups[kind or "other"] += cpu - before if cpu >= before else cpu  # reused id
             counted[tid] = cpu
-        self._counted, self._met = counted, set(threads)
+        self._counted, self._known = counted, set(threads)
         rest = total - sum(self.groups.values()) - waiting
-        if self._before_us is None:
-            self._before_us = max(0, rest)
-        self.groups["other"] += max(0, rest - self._before_us)
+        if self._initial is None:
+            self._initial = max(0, rest)
+        self.groups["other"] += max(0, rest - self._initial)
 
 
 def _thread_ids(pid: int) -> list[str]:
@@ -163,14 +166,14 @@ def _thread_ids(pid: int) -> list[str]:
 
 
 def _thread_cpu(pid: int, tids: Iterable[str]) -> dict[int, int]:
-    """Nanoseconds on a CPU of each of these threads, from /proc/PID/task/TID/schedstat."""
+    """Return each thread's nanoseconds on a CPU, from /proc/PID/task/TID/schedstat."""
     found = {}
     folder = os.open(f"/proc/{pid}/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for tid in tids:
             try:
                 file = os.open(f"{tid}/schedstat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
-            except OSError:  # ended meanwhile, or a kernel that does not tell
+            except OSError:  # exited meanwhile, or a kernel without schedstat
                 continue
             try:
                 found[int(tid)] = int(os.read(file, 64).split(None, 1)[0])
@@ -184,7 +187,7 @@ def _thread_cpu(pid: int, tids: Iterable[str]) -> dict[int, int]:
 
 
 def _open_files(pid: int) -> int:
-    """Open descriptors: since Linux 6.2 the size of the folder, before its entries counted."""
+    """Return the number of open descriptors: the folder's size since Linux 6.2, else its entries."""
     path = f"/proc/{pid}/fd"
     return os.stat(path).st_size or len(os.listdir(path))  # noqa: PTH116, PTH208, often and thousands
 
@@ -198,13 +201,13 @@ def _read(pid: int, name: str) -> bytes:
 
 
 def _fields(text: bytes) -> dict[bytes, bytes]:
-    """``name: value`` lines."""
+    """Parse lines of the form ``name: value``."""
     pairs = (line.partition(b":") for line in text.splitlines())
     return {name: value.strip() for name, _, value in pairs}
 
 
 def _boot_time() -> float:
-    """Unix time at which clock ticks began (btime in /proc/stat)."""
+    """Return the Unix time of boot (btime in /proc/stat)."""
     with open("/proc/stat", "rb") as table:  # noqa: PTH123
         for line in table:
             if line.startswith(b"btime "):

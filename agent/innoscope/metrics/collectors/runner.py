@@ -1,6 +1,6 @@
-"""Runs collectors side by side, each for no longer than it may.
+"""Run collectors in parallel, each with a timeout.
 
-Success, duration and reason are added here and only here; whatever a collector raises ends here.
+Only this module adds success, duration and reason. It catches everything that a collector raises.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: A collector that took longer the last time, or has not run yet, runs on the threads for slow runs: a server
-#: that is slow to read must not delay the others.
+#: A collector that took longer last time, or has not run yet, runs on the threads for slow jobs, so that a
+#: slow server does not delay the others.
 _QUICK_S: Final = 0.1
-#: Distinct texts of unexpected errors that are remembered as logged.
-_LOGGED_KEPT: Final = 100
+#: Limit on the distinct unexpected errors that are logged.
+_MAX_LOGGED: Final = 100
 _ERRNOS: Final = {errno.EPERM: "rights", errno.EACCES: "rights", errno.ESRCH: "gone"}
 
 
 class Collector(Protocol):
-    """One source of samples. ``timeout`` is seconds; ``collect`` may raise anything, CollectorFailed best."""
+    """A source of samples. ``timeout`` is in seconds; ``collect`` should raise CollectorFailed on failure."""
 
     name: str
     timeout: float
 
     def collect(self) -> Iterable[Sample]:
-        """All samples now."""
+        """Return all current samples."""
 
 
 class Runner:
-    """Runs the collectors of one server. One that hangs holds up nobody else.
+    """Run the collectors of one server. A collector that hangs does not delay the others.
 
-    ``workers`` are shared with the runners of other servers; without them each collector has a thread of its
-    own. ``owner`` names the server in the log.
+    ``workers`` are shared with the runners of other servers; by default each collector has its own thread.
+    ``owner`` names the server in the log.
     """
 
     def __init__(
@@ -58,21 +58,27 @@ class Runner:
         self._runs = [_Run(collector, shared, owner) for collector in collectors]
 
     def run(self) -> list[Outcome]:
-        """One outcome a collector, in their order, after the longest timeout at the latest."""
+        """Return one outcome per collector, in order, after the longest timeout at the latest."""
         self.start()
         return self.outcomes()
 
     def start(self) -> None:
-        """Let all begin that are not still at an earlier run; several runners can so work side by side."""
+        """Start all collectors whose last run has ended.
+
+        Several runners can be started before any is awaited.
+        """
         for run in self._runs:
             run.start()
 
     def outcomes(self, patience_s: float = math.inf) -> list[Outcome]:
-        """What came of the last ``start()``, waiting for each no longer than it may take, or than that."""
+        """Return the outcomes of the last ``start()``.
+
+        Wait at most the collector's timeout or ``patience_s``.
+        """
         return [run.outcome(patience_s) for run in self._runs]
 
     def close(self) -> None:
-        """Begin no more runs; one that hangs ends with its collector or with the process."""
+        """Start no more runs. A run that hangs ends with its collector or with the process."""
         for run in self._runs:
             run.close()
         if self._own is not None:
@@ -80,19 +86,19 @@ class Runner:
 
 
 class _Run:
-    """One collector and its last run."""
+    """A collector and its last run."""
 
     def __init__(self, collector: Collector, workers: Workers, owner: str) -> None:
         self._collector, self._workers, self._owner = collector, workers, owner
         self._state = threading.Condition()
         self._busy = self._late = self._closed = False
         self._began = 0.0
-        self._last_s = math.inf  # how long the last run took
+        self._last_s = math.inf  # duration of the last run
         self._outcome: Outcome | None = None
         self._logged: set[str] = set()
 
     def start(self) -> None:
-        """Ask for one run, unless an earlier one is still under way."""
+        """Submit a run, unless an earlier one is still in progress."""
         with self._state:
             self._late = self._busy
             if self._busy:
@@ -103,7 +109,7 @@ class _Run:
         self._workers.submit(Job(kind, self._owner, self._work, self._lost))
 
     def outcome(self, patience_s: float) -> Outcome:
-        """The outcome of that run, or that there is none in time."""
+        """Return the outcome of the run, or a timeout."""
         name, timeout = self._collector.name, min(self._collector.timeout, patience_s)
         with self._state:
             if not self._late:
@@ -112,11 +118,11 @@ class _Run:
                 if self._outcome is not None:
                     return self._outcome
             seconds = time.monotonic() - self._began
-        words = f"still running since {seconds:.1f} s" if self._late else f"no answer within {timeout:g} s"
+        words = f"still running after {seconds:.1f} s" if self._late else f"no answer within {timeout:g} s"
         return Outcome(name, False, seconds, (), f"timeout: {words}")
 
     def close(self) -> None:
-        """Let a run that has not begun be none."""
+        """Cancel a run that has not started."""
         with self._state:
             self._closed = True
 
@@ -125,7 +131,7 @@ class _Run:
             self._end(self._run())
 
     def _lost(self) -> None:
-        """The thread that ran it died."""
+        """Record that the worker thread died."""
         seconds = time.monotonic() - self._began
         self._end(Outcome(self._collector.name, False, seconds, (), "error: its thread died"))
 
@@ -140,26 +146,26 @@ class _Run:
         reason = None
         try:
             samples = tuple(self._collector.collect())
-        except BaseException as error:  # a panic of the Rust core too: this thread must live on
+        except BaseException as error:  # a panic of the Rust core too: this thread must survive
             reason = self._reason(error)
         return Outcome(self._collector.name, reason is None, time.monotonic() - began, samples, reason)
 
     def _reason(self, error: BaseException) -> str:
-        """``reason: words``. What nobody foresaw is logged with its traceback, once for each text."""
+        """Return ``reason: words``. Unexpected errors are logged with a traceback, once for each message."""
         kind, words = explain(error)
-        if kind == "error" and words not in self._logged and len(self._logged) < _LOGGED_KEPT:
+        if kind == "error" and words not in self._logged and len(self._logged) < _MAX_LOGGED:
             self._logged.add(words)
             _log.error("collector failed", extra={"collector": self._collector.name}, exc_info=error)
         return f"{kind}: {words}"
 
 
 def slow_kind(name: str) -> str:
-    """Return the kind of job that a collector's slow runs are."""
+    """Return the job kind of a collector's slow runs."""
     return f"{name}-slow"
 
 
 def explain(error: BaseException) -> tuple[str, str]:
-    """``(reason, words)``: reason as in metrics.yaml, words for a person."""
+    """Return ``(reason, words)``: a reason of metrics.yaml, and the message."""
     if isinstance(error, InnoscopeError):
         words = f"{error.what} ({error.remedy})" if error.remedy else error.what
         if isinstance(error, CollectorFailed):

@@ -1,7 +1,7 @@
-"""The collector ``sql``: what a server says of itself over one persistent connection.
+"""Collect a server's own metrics over one persistent SQL connection.
 
-At most one connection and one statement at a time; every wait for the server has a timeout, no statement
-waits on a metadata lock, and after a failure the next attempt comes later and later.
+There is at most one connection and one statement at a time. Every wait for the server has a timeout, no
+statement waits for a metadata lock, and the delay between attempts grows after each failure.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from innoscope.metrics.collectors.sql_plan import Plan
     from innoscope.target.login import Connection
 
-#: Seconds until the second attempt after a failure; it doubles up to the longest.
+#: Seconds between attempts after the first failure. Each failure doubles them, up to the maximum.
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 5.0
-#: Seconds after which a connection is asked anew what its server has: counters can be enabled at any time.
-_PLAN_LASTS: Final = 300.0
-#: MySQL's name of the column that says whether a counter is enabled, and MariaDB's from 10.5 on.
+#: Seconds after which the available sources are queried again: counters can be enabled at any time.
+_PLAN_TTL_S: Final = 300.0
+#: The column of enabled counters has one name in MySQL and another in MariaDB 10.5 and later.
 _COUNTERS: Final = (
     "SELECT NAME, COUNT FROM information_schema.INNODB_METRICS WHERE STATUS = 'enabled'",
     "SELECT NAME, COUNT FROM information_schema.INNODB_METRICS WHERE ENABLED = 1",
@@ -42,7 +42,7 @@ _NO_COLUMN: Final = 1054  # ER_BAD_FIELD_ERROR
 
 
 class SqlCollector:
-    """Asks one server. ``connect`` makes a connection, raising SqlFailed or BadFile."""
+    """Query one server. ``connect`` returns a connection; it raises SqlFailed or BadFile."""
 
     name = "sql"
 
@@ -68,11 +68,11 @@ class SqlCollector:
 
     @property
     def shortfall(self) -> str | None:
-        """``reason: words`` if the account may not see all, though it was given what it may see."""
+        """Return ``reason: words`` if the account lacks privileges for some of the metrics, else None."""
         return f"denied: {self._session.denied}" if self._session and self._session.denied else None
 
     def collect(self) -> Iterable[Sample]:
-        """All samples, derived ones included. Raises CollectorFailed."""
+        """Return all samples, including derived ones. Raises CollectorFailed."""
         if self._last_failure is not None and self._clock() < self._not_before:
             raise self._last_failure
         try:
@@ -85,7 +85,7 @@ class SqlCollector:
         return [*samples, *self._derived(samples)]
 
     def close(self) -> None:
-        """Let go of the connection, without waiting for the server."""
+        """Close the connection without waiting for the server."""
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -112,7 +112,7 @@ class SqlCollector:
 
 
 class _Session:
-    """One connection, what its account may see, and the plan for it."""
+    """One connection and its query plan. ``denied`` says which privilege its account lacks."""
 
     def __init__(
         self,
@@ -131,12 +131,12 @@ class _Session:
         self._counters_sql: str | None = None
         self.denied = ""
         for assignment in catalog.session:
-            with contextlib.suppress(SqlFailed):  # a server that does not know it, or does not let us
+            with contextlib.suppress(SqlFailed):  # an unknown variable, or a missing privilege
                 self._rows(f"SET SESSION {assignment}")
 
     def samples(self) -> list[Sample]:
-        """What the server says now."""
-        if self._plan is None or self._clock() - self._planned_at > _PLAN_LASTS:
+        """Query the server and return the samples."""
+        if self._plan is None or self._clock() - self._planned_at > _PLAN_TTL_S:
             self._plan = self._make_plan()
             self._planned_at = self._clock()
         plan = self._plan
@@ -153,28 +153,31 @@ class _Session:
         self._connection.abandon()
 
     def _make_plan(self) -> Plan:
-        """Ask for more and more until each series has a source; the monitor, which is dear, comes last."""
+        """Query one kind of source after another until each series has one.
+
+        The expensive monitor comes last.
+        """
         self.denied = ""
         answers = Answers(self._status(), self._variables(sql_plan.variables_of(self._catalog)))
-        asked = ["status", "variable", "formula"]
-        for kind, ask in (("counter", self._ask_counters), ("monitor", self._ask_monitor)):
-            plan, wanting = sql_plan.make(self._catalog, self._flavour, self._version, answers, asked)
+        queried = ["status", "variable", "formula"]
+        for kind, query in (("counter", self._query_counters), ("monitor", self._query_monitor)):
+            plan, wanting = sql_plan.make(self._catalog, self._flavour, self._version, answers, queried)
             if not wanting:
                 return plan
             try:
-                ask(answers)
+                query(answers)
             except SqlFailed as error:
                 words = denied_words(error)
                 if words is None:
                     raise
                 self.denied = words
-            asked.append(kind)
-        return sql_plan.make(self._catalog, self._flavour, self._version, answers, asked)[0]
+            queried.append(kind)
+        return sql_plan.make(self._catalog, self._flavour, self._version, answers, queried)[0]
 
-    def _ask_counters(self, answers: Answers) -> None:
+    def _query_counters(self, answers: Answers) -> None:
         answers.counters = self._counters()
 
-    def _ask_monitor(self, answers: Answers) -> None:
+    def _query_monitor(self, answers: Answers) -> None:
         answers.monitor = self._monitor()
 
     def _status(self, names: Sequence[str] = ()) -> dict[str, str]:
@@ -184,7 +187,7 @@ class _Session:
         return self._pairs(_narrowed("SHOW GLOBAL VARIABLES", names)) if names else {}
 
     def _counters(self, names: Sequence[str] = ()) -> dict[str, int]:
-        """Enabled counters; none where the server has no such table."""
+        """Return the enabled counters; empty if the server has no such table."""
         for statement in (self._counters_sql,) if self._counters_sql else _COUNTERS:
             narrowed = statement + (f" AND NAME IN ({_quoted(names)})" if names else "")
             try:
@@ -216,7 +219,7 @@ def _narrowed(statement: str, names: Sequence[str]) -> str:
 
 
 def _quoted(names: Sequence[str]) -> str:
-    """Names from our catalog, which are words."""
+    """Quote names from the catalog, which need no escaping."""
     return ", ".join(f"'{name}'" for name in names)
 
 

@@ -1,4 +1,4 @@
-"""Why SQL failed: one of the reasons that are exported as a label, and words for a person."""
+"""Convert SQL errors to a failure reason, which is exported as a label, and a message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from innoscope.target.choice import NotChosen
 
 #: Error numbers of servers, clients and the kernel (mysqld_error.h, errmsg.h, errno.h) → reason.
 _REASONS: Final = {
-    errno.ESRCH: "refused",  # the server has ended
+    errno.ESRCH: "refused",  # the server has exited
     1040: "refused",  # too many connections
     1044: "denied",
     1045: "denied",
@@ -36,7 +36,7 @@ _PREFIX: Final = "no SQL: "
 
 
 def explain(error: BaseException) -> CollectorFailed:
-    """The failure to report for what went wrong."""
+    """Return the failure to report for this error."""
     if isinstance(error, CollectorFailed):
         return error
     if not isinstance(error, InnoscopeError):
@@ -49,14 +49,14 @@ def explain(error: BaseException) -> CollectorFailed:
 
 
 def denied_words(error: SqlFailed) -> str | None:
-    """Words if it was a privilege that is missing, else None."""
+    """Return the message if a privilege is missing, else None."""
     failed = explain(error)
     return failed.words if failed.reason == "denied" else None
 
 
 def _reason(error: InnoscopeError) -> str:
     if isinstance(error, BadFile):
-        return "denied"  # the option file: without it we are nobody to the server
+        return "denied"  # the option file: without it there are no credentials
     cause = error.__cause__
     if cause is None:
         return "refused" if isinstance(error, SqlFailed) else "error"
@@ -67,7 +67,7 @@ def _reason(error: InnoscopeError) -> str:
 
 
 def _timed_out(error: BaseException) -> bool:
-    """Whether the server accepted us, or its backlog did, and then said nothing: it is stopped or hangs."""
+    """Return whether the connection was accepted, but the server did not respond: it is stopped or hangs."""
     inner = getattr(error, "original_exception", None) or error.__cause__ or error.__context__
     if isinstance(inner, TimeoutError):
         return True

@@ -1,4 +1,4 @@
-"""What to ask one server, found out once a connection: the best source of each series that it has."""
+"""Choose the SQL source of each series for one connection: the first in the catalog that the server has."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Number = int | float
 
 @dataclass(slots=True)
 class Answers:
-    """What a server said, by name; ``monitor`` by section. Empty where it was not asked."""
+    """A server's answers by name, of the monitor by section. Empty for kinds that were not queried."""
 
     status: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class Answers:
     monitor: Mapping[str, str] = field(default_factory=dict)
 
     def value(self, source: Source) -> Number | None:
-        """What that source says, scaled; None where the server has no such thing."""
+        """Return the source's value, scaled; None if the server does not have it."""
         number: Number | None
         match source.kind:
             case "status":
@@ -55,7 +55,7 @@ def _number(text: str | None) -> Number | None:
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A number that follows from system variables, and which ones."""
+    """A value that is computed from system variables, and their names."""
 
     variables: tuple[str, ...]
     compute: Callable[[Mapping[str, str]], Number | None]
@@ -70,10 +70,10 @@ _REDO_VARIABLES: Final = (
 
 
 def _classic_redo_limit(variables: Mapping[str, str]) -> Number | None:
-    """The checkpoint age, in bytes, at which writers wait: log0log.c, log_calc_max_ages, 5.0 to 5.7.
+    """Return the checkpoint age in bytes at which writers wait (log0log.c, log_calc_max_ages, 5.0 to 5.7).
 
-    Four blocks of 512 bytes of each file are its header; a tenth is kept for safety, then four pages for each
-    of 10 + innodb_thread_concurrency threads and eight more, then another tenth.
+    Subtracted are: a header of four 512-byte blocks per file; a tenth of the rest; four pages for each of
+    10 + innodb_thread_concurrency threads and eight more pages; and a tenth of what is left.
     """
     numbers = [_number(variables.get(name)) for name in _REDO_VARIABLES]
     size, files, page, threads = numbers[0], numbers[1], numbers[2] or 16384, numbers[3] or 0
@@ -90,12 +90,12 @@ FORMULAS: Final[Mapping[str, Formula]] = {"classic_redo_limit": Formula(_REDO_VA
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The chosen source of each series, and what must be asked for them."""
+    """The chosen source of each series."""
 
     chosen: tuple[tuple[Series, Source], ...]
 
     def names(self, kind: str) -> list[str]:
-        """The names to ask for of that kind, sorted; variables include those of formulas."""
+        """Return the names to query of this kind, sorted; variables include those of formulas."""
         found = {source.name for _, source in self.chosen if source.kind == kind}
         if kind == "variable":
             used = (FORMULAS[source.name] for _, source in self.chosen if source.kind == "formula")
@@ -103,13 +103,13 @@ class Plan:
         return sorted(found)
 
     def samples(self, answers: Answers) -> list[Sample]:
-        """A sample for each series that the answers have a number for."""
+        """Return a sample for each series that has a number in the answers."""
         values = ((entry, answers.value(source)) for entry, source in self.chosen)
         return [Sample(entry.metric, value, entry.labels) for entry, value in values if value is not None]
 
 
 def variables_of(catalog: Catalog) -> list[str]:
-    """All system variables that the catalog may want, sorted."""
+    """Return all system variables that the catalog may use, sorted."""
     every = [source for entry in catalog.entries for source in entry.sources]
     return Plan(tuple((catalog.entries[0], source) for source in every)).names("variable")
 
@@ -117,17 +117,17 @@ def variables_of(catalog: Catalog) -> list[str]:
 def make(
     catalog: Catalog, flavour: str, version: tuple[int, ...], answers: Answers, kinds: Iterable[str]
 ) -> tuple[Plan, bool]:
-    """``(plan, whether a source of another kind might still help)`` from the kinds that were asked so far."""
-    asked = frozenset(kinds)
+    """Return the plan from the kinds queried so far, and whether another kind could add a source."""
+    queried = frozenset(kinds)
     chosen = []
-    wanting = False
+    incomplete = False
     for entry in catalog.entries:
         for source in entry.sources:
             if not source.fits(flavour, version):
                 continue
-            if source.kind not in asked:
-                wanting = True
+            if source.kind not in queried:
+                incomplete = True
             elif answers.value(source) is not None:
                 chosen.append((entry, source))
                 break
-    return Plan(tuple(chosen)), wanting
+    return Plan(tuple(chosen)), incomplete

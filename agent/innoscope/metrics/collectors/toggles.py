@@ -1,6 +1,6 @@
-"""Which of the server's settings were changed by hand: from the file that ``innoscope toggle`` leaves.
+"""Report the settings that were changed with ``innoscope toggle``, from the status file that it writes.
 
-Reading that file is all that the agent has to do with changes; what makes them it cannot even import.
+The agent only reads this file. It cannot import the code that makes changes.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 NAME: Final = "toggles"
-#: Toggles of one server that are told, the newest ones; the bound of the label in metrics.yaml.
+#: Limit on the toggles reported of one server, newest first; the bound of the label in metrics.yaml.
 MOST: Final = 12
 _MOST_BYTES: Final = 256 << 10
-_TEXT_MOST: Final = 80  # characters of a label's value
+_MAX_TEXT: Final = 80  # characters of a label's value
 _RESULTS: Final = ("done", "undone", "failed")
 
 
 class TogglesFile:
-    """The file, read once for all servers of a gathering."""
+    """The status file, read once for all servers of a collection."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path or status_path()
@@ -39,7 +39,7 @@ class TogglesFile:
         self._reason: str | None = None
 
     def read(self) -> None:
-        """Read it as it is now. One that is not there says that nothing was ever changed; never raises."""
+        """Read the file. Never raises. A missing file means that nothing was ever changed."""
         try:
             self._servers, self._reason = _parse(_content(self._path)), None
         except FileNotFoundError:
@@ -50,7 +50,7 @@ class TogglesFile:
             self._servers, self._reason = [], f"{error.reason}: {self._path}: {error.words}"
 
     def outcome(self, target: Target) -> Outcome:
-        """What it says of one server."""
+        """Return the samples of one server."""
         began = time.monotonic()
         samples: tuple[Sample, ...] = ()
         for server in self._servers:
@@ -62,23 +62,23 @@ class TogglesFile:
 def _samples(server: Mapping[str, Any]) -> Iterator[Sample]:
     for result in _RESULTS:
         yield Sample("toggle_changes", server["changes"][result], (result,))
-    told = sorted(server["toggles"], key=lambda one: one["since"])[-MOST:]
-    yield Sample("toggle_unfinished_changes", sum(one["unfinished"] for one in told))
-    for one in told:
-        toggle = one["toggle"][:_TEXT_MOST]
+    newest = sorted(server["toggles"], key=lambda one: one["since"])[-MOST:]
+    yield Sample("toggle_unfinished_changes", sum(one["unfinished"] for one in newest))
+    for one in newest:
+        toggle = one["toggle"][:_MAX_TEXT]
         yield Sample("toggle_in_force", 1, (toggle, one["way"]))
         yield Sample("toggle_since_timestamp_seconds", one["since"], (toggle,))
         if one["until"] is not None:
             yield Sample("toggle_until_timestamp_seconds", one["until"], (toggle,))
-        yield Sample("toggle_info", 1, (toggle, one["value"][:_TEXT_MOST], one["who"][:_TEXT_MOST]))
+        yield Sample("toggle_info", 1, (toggle, one["value"][:_MAX_TEXT], one["who"][:_MAX_TEXT]))
 
 
 def _content(path: Path) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not hold us up
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe must not block
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_mode & stat.S_IWOTH:
-            raise CollectorFailed("error", "not a file, or everybody may write to it")
+            raise CollectorFailed("error", "not a regular file, or world-writable")
         content = file.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
         raise CollectorFailed("error", "too large")
@@ -86,24 +86,26 @@ def _content(path: Path) -> bytes:
 
 
 def _parse(content: bytes) -> list[dict[str, Any]]:
-    """The servers that it tells of. Raises CollectorFailed."""
+    """Return the servers in the file. Raises CollectorFailed."""
     try:
         data = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise CollectorFailed("error", f"not JSON: {error}") from error
-    if not _is(data, _FILE) or data["version"] != VERSION:
+    if not _has_shape(data, _FILE) or data["version"] != VERSION:
         raise CollectorFailed("error", f"not a file of version {VERSION}")
     for server in data["servers"]:
-        if not _is(server, _SERVER) or not _is(server["changes"], dict.fromkeys(_RESULTS, _whole)):
-            raise CollectorFailed("error", "a server in it is not what it should be")
-        if not all(_is(one, _TOGGLE) for one in server["toggles"]):
-            raise CollectorFailed("error", "a toggle in it is not what it should be")
+        if not _has_shape(server, _SERVER) or not _has_shape(
+            server["changes"], dict.fromkeys(_RESULTS, _whole)
+        ):
+            raise CollectorFailed("error", "malformed server entry")
+        if not all(_has_shape(one, _TOGGLE) for one in server["toggles"]):
+            raise CollectorFailed("error", "malformed toggle entry")
     servers: list[dict[str, Any]] = data["servers"]
     return servers
 
 
-def _is(value: Any, shape: Mapping[str, Callable[[Any], bool]]) -> bool:
-    """Whether it is a mapping with just these keys, and values that fit."""
+def _has_shape(value: Any, shape: Mapping[str, Callable[[Any], bool]]) -> bool:
+    """Return whether the value is a mapping with exactly these keys, and each value passes its check."""
     return (
         isinstance(value, dict)
         and value.keys() == shape.keys()
@@ -120,7 +122,7 @@ def _time(value: Any) -> bool:
 
 
 def _text(value: Any) -> bool:
-    return isinstance(value, str) and value.isprintable()  # half of a surrogate pair is not
+    return isinstance(value, str) and value.isprintable()  # a lone surrogate is not printable
 
 
 def _list(value: Any) -> bool:

@@ -1,1 +1,1 @@
-"""The ways a setting is changed: SQL, or the server's memory with types from gdb."""
+"""Backends that change a setting: SQL, or the server's memory with types from gdb."""

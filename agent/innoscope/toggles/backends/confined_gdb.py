@@ -1,7 +1,7 @@
 """Run gdb on a file without rights: ``python -P -m innoscope.toggles.backends.confined_gdb GDB ARGUMENT…``.
 
-It runs as ``nobody`` where we are root, without capabilities, network, or rights over other processes, and
-with limits of memory and time (agent/native/src/confined/jail.rs). One argument names the open file.
+It runs as ``nobody`` if we are root, without capabilities, network, or access to other processes, and with
+limits on memory and time (agent/native/src/confined/jail.rs). One argument names the open file.
 """
 
 from __future__ import annotations

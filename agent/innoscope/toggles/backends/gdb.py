@@ -1,4 +1,4 @@
-"""What gdb says of variables from a file's debug information. Nothing is attached, run or fetched."""
+"""Read the types of variables from a file's debug information with gdb, without attaching or running."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
     from innoscope._native import RawMember
 
-#: Seconds for 300 MB of debug information on a busy machine; 4 on an idle one.
+#: Timeout in seconds, for 300 MB of debug information on a busy machine; an idle one takes 4.
 _TIMEOUT_S: Final = 120
-#: gdb reads no file of the user's or of the folder it is in, and runs none that lies beside the program.
+#: gdb reads no init files of the user or the current folder, and loads no scripts beside the program.
 OPTIONS: Final = (
     "-nx", "-batch", "-iex", "set auto-load off", "-iex", "set auto-load safe-path /nonexistent",
 )  # fmt: skip
-#: Without DEBUGINFOD_URLS it asks no network.
+#: Without DEBUGINFOD_URLS, gdb does not use the network.
 ENVIRONMENT: Final = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": "/nonexistent"}
 
 _SAID: Final = re.compile(r"\$\d+ = (\d+)\n\$\d+ = 0x([0-9a-f]+)\ntype = (.+)")
 _WORDS: Final = re.compile(r"\b(?:const|volatile)\b")
-#: C's names of types as ptype prints them. Of a plain char the language does not say whether it has a sign.
+#: C's type names as printed by ptype. Whether a plain char is signed is implementation-defined.
 _KINDS: Final = {
     "bool": "unsigned",
     "float": "float",
@@ -46,7 +46,7 @@ _KINDS: Final = {
 class Described:
     """A variable: ELF virtual address, bytes, and kind.
 
-    The kind is unsigned, signed, float, char (a byte whose sign C does not define), or other: no number.
+    The kind is unsigned, signed, float, char (a byte whose sign C does not define), or other (not a number).
     """
 
     address: int
@@ -56,7 +56,7 @@ class Described:
 
 
 def without_gdb(member: RawMember, address: int) -> Described:
-    """A variable at an ELF virtual address, as the core's own reader of debug information describes it."""
+    """Convert a member from the core's own reader of debug information to a variable at this address."""
     offsets, size, kind, _, count = member
     whole = len(offsets) == 1 and offsets[0] == 0 and count == 1
     kind = ("char" if (kind, size) == ("signed", 1) else kind) if whole else "other"
@@ -64,11 +64,11 @@ def without_gdb(member: RawMember, address: int) -> Described:
 
 
 def describe(file: str, names: Sequence[str], gdb: str = "gdb") -> dict[str, Described] | None:
-    """What the debug information of ``file`` says of each variable; those it does not have are left out.
+    """Return each variable's description from the debug information of ``file``, without unknown ones.
 
-    None when gdb is not there, fails or takes too long. Takes seconds and 450 MB for a server with 300 MB of
-    debug information, in a process that ends with it, steps back behind the server and may only read what
-    everybody may read (``confined_gdb``).
+    Returns None if gdb is missing, fails or times out. It takes seconds and 450 MB for a server with 300 MB
+    of debug information. It runs in a sandboxed child with low priority, which can only read world-readable
+    files (``confined_gdb``).
     """
     try:
         opened = _native.open_regular(file)
@@ -107,7 +107,7 @@ def _describe(opened: int, names: Sequence[str], gdb: str) -> dict[str, Describe
 
 
 def parse(said: str) -> dict[str, Described]:
-    """The answers in gdb's output, each after a line ``==NAME``."""
+    """Parse gdb's output, in which each answer follows a line ``==NAME``."""
     found = {}
     for block in said.split("\n==")[1:]:
         name, _, rest = block.partition("\n")
@@ -118,7 +118,7 @@ def parse(said: str) -> dict[str, Described]:
 
 
 def kind_of(text: str) -> str:
-    """The kind of a type as ptype prints it: ``volatile unsigned long`` is unsigned, ``struct …`` other."""
+    """Return the kind of a type from ptype: ``volatile unsigned long`` is unsigned, ``struct …`` other."""
     plain = " ".join(_WORDS.sub(" ", text).split())
     if plain.startswith("enum ") and not plain.endswith(("*", "]")):
         return "unsigned"

@@ -1,4 +1,4 @@
-"""One number of a running server, written into its memory while it runs: nothing stops, nothing is called.
+"""Write a number into a running server's memory, without stopping the server or calling its functions.
 
 The kernel copies an aligned number of up to 8 bytes in one go, and the server reads such variables with plain
 loads, so it sees the old value or the new one.
@@ -33,9 +33,9 @@ _YAMA_NEVER: Final = "3"
 
 
 class MemoryWriter:
-    """Writes to one server by /proc/PID/mem; satisfies ``model.Writer``. ``gdb`` is the program for names.
+    """Write to one server through /proc/PID/mem. ``gdb`` is the program that reads the types.
 
-    All methods raise NoSuchProcess once the server is gone or its pid is another process, and NoRights.
+    All methods raise NoRights, and NoSuchProcess if the server is gone or its pid was reused.
     """
 
     kind = "memory"
@@ -54,28 +54,28 @@ class MemoryWriter:
         self.close()
 
     def close(self) -> None:
-        """Forget where things are."""
+        """Discard the locations."""
         self._known = {}
 
     def prepare(self, way: Way, new: Sequence[Raw | None]) -> tuple[Step, ...]:
-        """The steps, with what is in memory now.
+        """Return the steps with the current values in memory.
 
         Raises NotOnThisServer for a variable that this build does not have, Refused for one that is not what
-        the catalog says, or whose value is none that the catalog expects there.
+        the catalog says, or whose value the catalog does not expect there.
         """
         self.learn([way])
         settings = [assignment.setting for assignment in way.assignments]
         return tuple(self._step(setting, raw) for setting, raw in zip(settings, new, strict=True))
 
     def learn(self, ways: Sequence[Way]) -> None:
-        """Look for all their settings at once; what is wrong with one is told by ``prepare``."""
+        """Locate all their settings together. ``prepare`` raises the error of a single setting."""
         settings = dict.fromkeys(one.setting for way in ways for one in way.assignments)
         unknown = [setting for setting in settings if setting not in self._known]
         if unknown:
             self._known |= resolving.find_all(self._target, unknown, gdb=self._gdb)
 
     def read(self, step: Step) -> Raw:
-        """The number that is in memory now."""
+        """Return the number that is currently in memory."""
         address, size, kind = _place(step)
         with translating(self._target.pid):
             raw = _native.read_memory(self._target.pid, address, size)
@@ -83,9 +83,9 @@ class MemoryWriter:
         return scalar.decode(raw, kind)
 
     def write(self, step: Step) -> None:
-        """Write ``step.new`` if ``step.old`` is still there, and read it back.
+        """Write ``step.new`` if the value is still ``step.old``, and read it back.
 
-        Raises Refused when nothing was written, ChangeFailed when it was and cannot be seen.
+        Raises Refused if nothing was written, ChangeFailed if it was written and cannot be verified.
         """
         address, size, kind = _place(step)
         new = scalar.encode(step.setting, step.new, kind, size)
@@ -97,7 +97,7 @@ class MemoryWriter:
         except OSError as error:
             raise ChangeFailed(
                 f"{step.setting} was set to {step.new}, and cannot be read back: {error.strerror}",
-                remedy="look at it: innoscope toggle list",
+                remedy="check it: innoscope toggle list",
             ) from error
         finally:
             os.close(memory)
@@ -116,7 +116,7 @@ class MemoryWriter:
             raise place
         step = Step(
             setting.name, None, raw, place.address, place.size, place.type, place.origin
-        )  # what to read
+        )  # the step to read
         if raw is not None:
             scalar.encode(setting.name, raw, place.type, place.size)
         old = self.read(step)
@@ -130,7 +130,7 @@ class MemoryWriter:
         return Step(setting.name, old, raw, place.address, place.size, place.type, place.origin)
 
     def _open(self) -> int:
-        """/proc/PID/mem. The descriptor belongs to this address space, whoever has the pid later."""
+        """Open /proc/PID/mem. The descriptor stays bound to this address space even if the pid is reused."""
         path = f"/proc/{self._target.pid}/mem"
         try:
             return os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -140,7 +140,7 @@ class MemoryWriter:
             raise gone(self._target.pid) from error
 
     def _check(self, step: Step, memory: int) -> None:
-        """With the memory already open: still this server, this build, this place and this value."""
+        """Check, with the memory open, that process, build, location and value are still the same."""
         self._must_be_the_same()
         address, size, kind = _place(step)
         with translating(self._target.pid):
@@ -166,7 +166,7 @@ class MemoryWriter:
             )
 
     def _put(self, step: Step, memory: int, new: bytes) -> bool:
-        """Write it in one system call. False when the server is gone."""
+        """Write in one system call. Return False if the server is gone."""
         try:
             return os.pwrite(memory, new, _place(step)[0]) == len(new)
         except OSError as error:
@@ -191,7 +191,7 @@ class MemoryWriter:
         return Refused(
             f"{step.setting} at {step.address:#x} of process {self._target.pid} cannot be written: "
             f"{error.strerror}",
-            remedy="nothing was written: innoscope doctor tells what this host forbids",
+            remedy="nothing was written: innoscope doctor shows what this host forbids",
         )
 
 

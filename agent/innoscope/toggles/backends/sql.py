@@ -1,6 +1,6 @@
-"""The way over SQL: ``SET GLOBAL``, read back through ``SELECT @@global``.
+"""Change settings over SQL with ``SET GLOBAL``, and read them back with ``SELECT @@global``.
 
-No statement here waits for a metadata lock, and every answer has a deadline.
+No statement waits for a metadata lock, and each has a timeout.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
     from innoscope.toggles.model import Assignment, Raw, Way
 
-#: Seconds for logging in and for each question; and for a change, which may flush or resize first.
+#: Timeouts in seconds: for a login and each query, and for a change, which may flush or resize first.
 _ANSWER: Final = 5.0
 _CHANGE: Final = 60.0
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
@@ -41,18 +41,18 @@ _LOST: Final = (2006, 2013)  # CR_SERVER_GONE_ERROR, CR_SERVER_LOST: the stateme
 
 
 class NoLogin(NotOnThisServer):
-    """SQL cannot be tried: nobody answers, or the account is refused. Another way may do."""
+    """SQL is unavailable: no answer, or the login is refused. Another backend may work."""
 
 
 class LockedOut(NoLogin):
-    """The server says "Too many connections" (1040), on its extra ports too where it has some."""
+    """The server reports "Too many connections" (1040), also on its extra ports if it has any."""
 
 
 class SqlWriter:
-    """Sets global system variables of one target.
+    """Set global system variables of one target.
 
-    ``warnings`` has what the server said of changes that it made all the same. The connection is made on
-    first use and kept: a server that is full may not let us in again.
+    ``warnings`` has the server's warnings about changes that succeeded. The connection is opened on first use
+    and reused, because a full server may not accept another one.
     """
 
     kind = "sql"
@@ -71,14 +71,14 @@ class SqlWriter:
         self.close()
 
     def close(self) -> None:
-        """Give up the connection, without waiting for the server."""
+        """Close the connection without waiting for the server."""
         if self._open is not None:
             with contextlib.suppress(Exception):
                 self._open.abandon()
             self._open = None
 
     def prepare(self, way: Way, new: Sequence[Raw | None]) -> tuple[Step, ...]:
-        """The steps, with what is there now; nothing is written. ``new`` has one value per assignment.
+        """Return the steps with the current values. Nothing is written. ``new`` has one value per assignment.
 
         Raises NotOnThisServer: NoLogin, LockedOut, or a variable that this server does not have.
         """
@@ -93,11 +93,14 @@ class SqlWriter:
         )
 
     def read(self, step: Step) -> Raw:
-        """What the variable is now. Raises NotOnThisServer, or ChangeFailed when the server is gone."""
+        """Return the variable's current value.
+
+        Raises NotOnThisServer, or ChangeFailed if the server is gone.
+        """
         return self._values([step.setting])[0]
 
     def write(self, step: Step) -> None:
-        """``SET GLOBAL``, and read back.
+        """Run ``SET GLOBAL``, and read the value back.
 
         Raises Refused when the server refused (nothing was written), ChangeFailed when it took another value
         or did not answer in time.
@@ -105,17 +108,17 @@ class SqlWriter:
         if step.new is None:
             raise Refused(f"there is no value for {step.setting}", remedy="innoscope toggle list")
         statement = f"SET GLOBAL {_checked(step.setting)} = {_literal(step.new)}"
-        with self._explaining(step.setting, statement), self._patiently() as connection:
+        with self._explaining(step.setting, statement), self._with_change_timeout() as connection:
             sql.raw_rows(connection, statement)
-            told = [str(row[2]) for row in sql.raw_rows(connection, "SHOW WARNINGS")]
+            warnings = [str(row[2]) for row in sql.raw_rows(connection, "SHOW WARNINGS")]
         now = self.read(step)
         if not same(now, step.new):
-            said = f": {'; '.join(told)}" if told else ""
+            details = f": {'; '.join(warnings)}" if warnings else ""
             raise ChangeFailed(
-                f"the server made {step.setting} {now} instead of {step.new}{said}",
+                f"the server made {step.setting} {now} instead of {step.new}{details}",
                 remedy=f"innoscope toggle undo, or SET GLOBAL {step.setting} = {_literal(step.old or 0)}",
             )
-        self.warnings += [f"{step.setting}: {words}" for words in told]
+        self.warnings += [f"{step.setting}: {words}" for words in warnings]
 
     def _values(self, names: Sequence[str]) -> tuple[Raw, ...]:
         if not names:
@@ -142,7 +145,7 @@ class SqlWriter:
             return self._extra_port(error)
 
     def _extra_port(self, full: SqlFailed) -> Connection:
-        """MariaDB's and Percona's extra_port or MySQL's admin port, which have connections of their own."""
+        """Connect to the extra_port (MariaDB, Percona) or admin port (MySQL), which have a separate limit."""
         for port in self._other_ports():
             with contextlib.suppress(SqlFailed):
                 return sql.connect_tcp(
@@ -166,8 +169,8 @@ class SqlWriter:
         return sorted({port for inode, port in listeners if inode in inodes and port != self._target.port})
 
     @contextlib.contextmanager
-    def _patiently(self) -> Iterator[Connection]:
-        """The connection, with the time that a change may take."""
+    def _with_change_timeout(self) -> Iterator[Connection]:
+        """Return the connection with the longer timeout of a change."""
         connection = self._connection()
         with connection.answer_timeout(_CHANGE):
             yield connection
@@ -182,7 +185,7 @@ class SqlWriter:
                 self.close()
                 raise ChangeFailed(
                     f"the server did not answer in time, or is gone: {statement}",
-                    remedy="innoscope stacks tells what it is doing",
+                    remedy="innoscope stacks shows what it is doing",
                 ) from error
             raise _refusal(code, str(words), what, self._user()) from error
 
@@ -192,7 +195,7 @@ class SqlWriter:
 
 
 def _refusal(code: int, words: str, what: str, user: str) -> Refused:
-    """The server's own no: nothing was written."""
+    """Return the error for a statement that the server refused: nothing was written."""
     if code == _UNKNOWN:
         return NotOnThisServer(f"this server has no {what}: {words}", remedy="innoscope toggle list")
     if code == _READ_ONLY:
@@ -201,7 +204,7 @@ def _refusal(code: int, words: str, what: str, user: str) -> Refused:
         )
     if code in _DENIED:
         named = _PRIVILEGES.search(words)
-        # The last one named is the narrowest: "SUPER or SYSTEM_VARIABLES_ADMIN", "SUPER, CONNECTION ADMIN".
+        # The last privilege is the narrowest: "SUPER or SYSTEM_VARIABLES_ADMIN", "SUPER, CONNECTION ADMIN".
         privilege = re.split(r",\s*|\s+or\s+", named[1])[-1] if named else "SUPER"
         return Refused(
             f"this account may not change {what}: {words}",
@@ -213,7 +216,7 @@ def _refusal(code: int, words: str, what: str, user: str) -> Refused:
 
 
 def _bounded(one: Assignment, old: Raw, wanted: Raw | None) -> Raw | None:
-    """A setting that only stands in the way is moved no further than it must be."""
+    """Return the value of a bound setting, which is changed only as far as necessary."""
     if one.bound is None or wanted is None:
         return wanted
     farther = max if one.bound == "raise" else min
@@ -227,7 +230,7 @@ def _checked(name: str) -> str:
 
 
 def _literal(raw: Raw) -> str:
-    """As SQL writes it. Words are those of enumerations; anything that needs quoting inside is refused."""
+    """Return the value as an SQL literal. Raises Refused for a word that would need escaping."""
     if isinstance(raw, bool):
         return "ON" if raw else "OFF"
     if isinstance(raw, str):
@@ -246,7 +249,7 @@ def _plain(value: Any) -> Raw:
 
 
 def _code(error: SqlFailed) -> object:
-    """The server's or client's error number behind it, if there is one."""
+    """Return the server's or client's error number, or None."""
     args = error.__cause__.args if error.__cause__ is not None else ()
     return args[0] if args else None
 
