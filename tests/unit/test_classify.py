@@ -133,6 +133,7 @@ def test_nothing_matches() -> None:
         ({"class": "nothing", "frames": ["a"]}, "rules[0]: unknown class 'nothing'"),
         ({"class": "io", "frame": ["a"]}, "rules[0]: Object contains unknown field `frame`"),
         ({"class": "io", "frames": ["/(/"]}, "rules[0]: malformed pattern '/(/'"),
+        ({"class": "io", "frames": ["/(?P<a>b)/", "/(?P<a>c)/"]}, "rules[0]: malformed patterns: "),
         ({"class": "io", "comm": ["a", "/[/"]}, "rules[0]: malformed pattern '/[/'"),
         ({"class": "io", "frames": "a"}, "rules[0].frames: Expected `array`, got `str`"),
         ({"class": "io", "frames": [1]}, "rules[0].frames[0]: Expected `str`, got `int`"),

@@ -75,6 +75,8 @@ def good() -> dict[str, Any]:
         ({"version": 2}, "version: Invalid enum value 2"),
         ({"kinds": []}, "kinds: Expected `object`, got `array`"),
         ({"pool": "x"}, "pool: Expected `array`, got `str`"),
+        ({"pool": ["/(/"]}, r"malformed pattern '/\(/'"),
+        ({"kinds": {"io": {"frames": ["/a{99999999999}/"], "comm": []}}}, "kinds.io: malformed pattern"),
         ({"more": 1}, "Object contains unknown field `more`"),
         ({"kinds": {"oi": {"frames": [], "comm": []}}}, "kinds.oi: Invalid enum value 'oi'"),
         ({"kinds": {"io": {"frames": []}}}, "kinds.io: Object missing required field `comm`"),

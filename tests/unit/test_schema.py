@@ -74,6 +74,8 @@ def test_a_valid_file(written: Callable[[str, str], Path]) -> None:
         ("rules: []\nby_name:\n  x: {name: x}\n  y: {name: y}\n  z: {}\n", "line 5: by_name.z: Object"),
         ("rules: []\nby_name:\n  x: {name: x}\n  1: {name: y}\n", "line 4: by_name[1]: Expected `str`"),
         ("rules:\n- name: a\n  like: (\n", "line 3: rules[0].like: malformed regular expression '('"),
+        ("rules: []\nby_name: !!set {x: }\n", "line 2: by_name: Expected `object`, got `set`"),
+        ("rules: !!omap [a: {name: 1}]\n", "line 1: rules[0]: Expected `object`, got `array`"),
         ("- 1\n", "line 1: Expected `object`, got `array`"),
         ("", "Expected `object`, got `null`"),
         ("rules: [\n", "as YAML"),

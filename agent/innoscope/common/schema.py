@@ -127,7 +127,7 @@ def _hook(kind: Any, value: Any) -> Any:
     if kind == re.Pattern[str]:
         try:
             return re.compile(value)
-        except (re.error, TypeError) as error:
+        except (re.error, OverflowError, RecursionError, TypeError) as error:
             raise ValueError(f"malformed regular expression {value!r:.80}: {error}") from error
     raise NotImplementedError(kind)
 
@@ -158,14 +158,17 @@ def _where(error: Exception, document: Any, kind: Any) -> tuple[list[Any], str]:
 def _invalid_key(error: Exception, document: Any, kind: Any, keys: list[Any]) -> Any:
     """Return the key that an error is about, of the mapping at ``keys``: convert it in halves."""
     mapping = document
-    for key in keys if document is not None else ():
-        mapping = mapping[key]
-    names = list(mapping or ["..."])
-    while len(names) > 1:
-        half = names[: len(names) // 2]
-        part = _replaced(document, keys, {name: mapping[name] for name in half})
-        names = half if _error(part, kind) == str(error) else names[len(half) :]
-    return names[0]
+    try:
+        for key in keys:
+            mapping = mapping[key]
+        names = list(mapping)
+        while len(names) > 1:
+            half = names[: len(names) // 2]
+            part = _replaced(document, keys, {name: mapping[name] for name in half})
+            names = half if _error(part, kind) == str(error) else names[len(half) :]
+        return names[0]
+    except (AttributeError, LookupError, TypeError):  # not a mapping, but a set of YAML, or nothing
+        return "*"
 
 
 def _replaced(document: Any, keys: list[Any], value: Any) -> Any:
@@ -187,7 +190,10 @@ def _error(document: Any, kind: Any) -> str | None:
 
 def _yaml_line(text: str, keys: list[Any]) -> int | None:
     """Return the line of the deepest of the keys that the file has."""
-    node: Any = yaml.compose(text, Loader=_LOADER)
+    try:
+        node: Any = yaml.compose(text, Loader=_LOADER)
+    except RecursionError:
+        return None
     for key in keys:
         if isinstance(node, yaml.MappingNode):
             found = next((value for name, value in node.value if name.value == str(key)), None)

@@ -12,7 +12,7 @@ from innoscope.common.schema import Entry, read_yaml
 from innoscope.sampling.descriptors import KINDS, SYSCALLS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 State = Literal["sleeping", "running"]
@@ -51,8 +51,8 @@ class Rule(Entry, frozen=True):
             raise ValueError(f"unknown system call {min(unknown)!r}")
         if unknown := self.files - KINDS:
             raise ValueError(f"unknown kind of file {min(unknown)!r}")
-        for pattern in (*self.frames, *self.also, *self.leaf, *self.never, *self.comm):
-            _check_pattern(pattern)
+        for patterns in (self.frames, self.also, self.leaf, self.never, self.comm):
+            check_patterns(patterns)
 
 
 class Catalog(Entry, frozen=True):
@@ -71,8 +71,7 @@ class Catalog(Entry, frozen=True):
         for number, rule in enumerate(self.rules):
             if rule.wait not in self.classes:
                 raise ValueError(f"rules[{number}]: unknown class {rule.wait!r}")
-        for pattern in self.libraries:
-            _check_pattern(pattern)
+        check_patterns(self.libraries)
 
     def state(self, rule: Rule) -> State | None:
         """Return the state to which a rule is limited, by itself or by its class."""
@@ -84,12 +83,19 @@ def load(path: Path | None = None) -> Catalog:
     return read_yaml(path or catalog_path("waits.yaml"), Catalog)
 
 
-def _check_pattern(pattern: str) -> None:
-    if pattern.startswith("/"):  # a glob is always valid
-        try:
-            re.compile(to_regex(pattern))
-        except re.error as error:
-            raise ValueError(f"malformed pattern {pattern!r}: {error}") from error
+def check_patterns(patterns: Sequence[str]) -> None:
+    """Raise ValueError if a pattern is malformed, or if they cannot be compiled together."""
+    malformed = (re.error, OverflowError, RecursionError)
+    for pattern in patterns:
+        if pattern.startswith("/"):  # a glob is always valid
+            try:
+                re.compile(f"(?:{to_regex(pattern)})")
+            except malformed as error:
+                raise ValueError(f"malformed pattern {pattern!r:.80}: {error}") from error
+    try:
+        any_of(patterns)
+    except malformed as error:
+        raise ValueError(f"malformed patterns: {error}") from error
 
 
 def to_regex(pattern: str) -> str:

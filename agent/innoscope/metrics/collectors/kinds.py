@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 from innoscope.common.data import catalog_path
 from innoscope.common.schema import Entry, read_yaml
 from innoscope.sampling.classify import plain_name
-from innoscope.sampling.wait_catalog import any_of
+from innoscope.sampling.wait_catalog import any_of, check_patterns
 
 if TYPE_CHECKING:
     import re
@@ -44,6 +44,11 @@ class Names(Entry, frozen=True):
     frames: tuple[str, ...]
     comm: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        """Check the patterns."""
+        check_patterns(self.frames)
+        check_patterns(self.comm)
+
 
 class File(Entry, frozen=True):
     """The whole file. ``pool``: functions of pools of threads."""
@@ -51,6 +56,10 @@ class File(Entry, frozen=True):
     version: Literal[1]
     kinds: dict[_KindName, Names]
     pool: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Check the patterns."""
+        check_patterns(self.pool)
 
 
 class Kinds:
