@@ -98,6 +98,7 @@ def run(*arguments: str, typing: Sequence[tuple[bytes, bytes]] = (), until: byte
 
 _SAVED = "{files}/seen.innoscope"
 _P = ("-p", "{pid}")
+_SENSOR = ("--sensor-socket", "{out}/sensor")
 _REFUSING = ("-p", "{refusing}")
 #: Command → how it is run. A command that is missing here fails test_every_command_is_run.
 RUNS: dict[str, list[Run]] = {
@@ -195,7 +196,7 @@ RUNS: dict[str, list[Run]] = {
         run(*_P, "--seconds", "0.2", "--json"),
         run("--socket", evil),
     ],
-    "probes status": [run("--socket", evil), run("--socket", evil, "--json")],
+    "probes status": [run("--sensor-socket", evil), run("--sensor-socket", evil, "--json")],
     "profile": [
         run(*_P, "--seconds", "1"),
         run(*_P, "--seconds", "3", "--off-cpu"),
@@ -240,21 +241,21 @@ RUNS: dict[str, list[Run]] = {
         run("--check", "--config.file", "{files}/agent.toml"),
         run("--check", "--config.file", "{files}/garbage"),
         run("--check", "--web.listen-address", evil),
-        run("--config.my-cnf", evil, "--check"),
+        run("--defaults-file", evil, "--check"),
         run(
             "--web.listen-address",
             "127.0.0.1:{port}",
-            "--sensor.socket",
+            "--sensor-socket",
             "{out}/agents",
-            "--log.level",
+            "--log-level",
             "debug",
             until=b"sensor listens",
         ),
     ],
     "sensor": [
-        run("--socket", "{out}/sensor", "--log-level", "debug", "--no-probes", until=b"sensor listens"),
-        run("--socket", "{out}/sensor", "--log-format", "json", "--family", evil, until=b"sensor listens"),
-        run("--group", evil, "--socket", "{out}/sensor"),
+        run(*_SENSOR, "--log-level", "debug", "--no-probes", until=b"sensor listens"),
+        run(*_SENSOR, "--log-format", "json", "--family", evil, until=b"sensor listens"),
+        run("--group", evil, *_SENSOR),
     ],
 }
 

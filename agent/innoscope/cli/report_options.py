@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from innoscope.cli.parameters import completes, did_you_mean
 from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.render import BINARY, FORMATS, pprof, render
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from innoscope.sampling.fold import Report
     from innoscope.sampling.render.sink import File, Stdout
@@ -29,6 +30,10 @@ def _regex(_: click.Context, __: click.Parameter, value: str | None) -> str | No
     return value
 
 
+def _class_names() -> Mapping[str, str]:
+    return {name: one.about for name, one in default_classifier().catalog.classes.items()}
+
+
 def _classes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     """Wait classes by id, with - or _, or by label."""
     if not values:
@@ -39,7 +44,8 @@ def _classes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> 
     found = tuple(known.get(value) or known.get(value.replace("-", "_")) for value in values)
     for value, name in zip(values, found, strict=True):
         if name is None:
-            raise click.BadParameter(f"there is no class {value!r}; there are: {', '.join(classes)}")
+            near = did_you_mean(value, classes) or f"; there are: {', '.join(classes)}"
+            raise click.BadParameter(f"there is no class {value!r}{near}")
     return tuple(name for name in found if name)
 
 
@@ -90,6 +96,7 @@ def filter_options(function: F) -> F:
             "waits",
             multiple=True,
             callback=_classes,
+            shell_complete=completes(_class_names),
             metavar="CLASS",
             help="Only threads of this wait class (may be repeated).",
         ),

@@ -1,12 +1,15 @@
 """Write to standard output and standard error: the only module that does (tests/unit/test_one_output.py).
 
 All text is sanitized here. The control characters that the program itself wants on a terminal are those of
-``progress`` and ``wipe``, added after sanitizing; ``top`` and ``replay`` draw through Textual (top/view.py).
+``progress`` and ``wipe``, and the colour of a whole line (``Coloured``), added after sanitizing; ``top`` and
+``replay`` draw through Textual (top/view.py).
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
@@ -20,6 +23,27 @@ if TYPE_CHECKING:
 WIPE: Final = "\r\x1b[K"
 
 
+
+class Colour(StrEnum):
+    """What a colour stands for; the values are click's names."""
+
+    RED = "red"  # failed, urgent
+    YELLOW = "yellow"  # degraded
+    GREEN = "green"  # as it should be
+
+
+class Coloured(str):
+    """A line of output that has a colour on a terminal; everywhere else it is its text."""
+
+    colour: Colour
+
+    def __new__(cls, text: str, colour: Colour) -> Coloured:
+        """Make a line of this colour."""
+        made = super().__new__(cls, text)
+        made.colour = colour
+        return made
+
+
 def line(text: str = "", *, err: bool = False) -> None:
     """Write one line, seen at once."""
     lines((text,), err=err)
@@ -29,7 +53,10 @@ def lines(texts: Iterable[str], *, err: bool = False) -> None:
     """Write lines; a line feed inside one is escaped, so that no name can add a line of its own."""
     stream = _stream(err=err)
     for text in texts:
-        _write(stream, sanitize.line(text) + "\n")
+        shown = sanitize.line(text)
+        if isinstance(text, Coloured) and _has_colours(stream):
+            shown = click.style(shown, fg=text.colour)
+        _write(stream, shown + "\n")
     stream.flush()
 
 
@@ -88,6 +115,11 @@ def flush() -> None:
 
 def _stream(*, err: bool) -> TextIO:
     return sys.stderr if err else sys.stdout
+
+
+def _has_colours(stream: TextIO) -> bool:
+    """Return whether the stream is a terminal with colours and the user wants them (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _write(stream: TextIO, text: str) -> None:

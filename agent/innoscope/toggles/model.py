@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from innoscope.common.errors import InnoscopeError
+from innoscope.common.errors import ExitCode, InnoscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,19 +26,19 @@ class Risk(Enum):
 class Refused(InnoscopeError):
     """A check said no: nothing was written."""
 
-    exit_code = 14
+    exit_code = ExitCode.REFUSED
 
 
 class NotOnThisServer(Refused):
     """This server has no safe way for the toggle; ``what`` says why."""
 
-    exit_code = 15
+    exit_code = ExitCode.NOT_SUPPORTED
 
 
 class ChangeFailed(InnoscopeError):
     """Something was (or may have been) written and did not turn out as planned; the journal has it."""
 
-    exit_code = 16
+    exit_code = ExitCode.CHANGE_FAILED
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from innoscope.cli.parameters import Option, log_options
 from innoscope.common import console, logs
 from innoscope.daemon.agent import config as configuration
 from innoscope.daemon.agent import push_once as agent_push_once
 from innoscope.daemon.agent.main import run
 from innoscope.daemon.http import auth, web_config
 from innoscope.daemon.http import server as http_server
+from innoscope.daemon.protocol.client import DEFAULT_SOCKET
 from innoscope.daemon.push import client
 from innoscope.target import credentials
 
@@ -58,13 +60,28 @@ Keys: packaging/agent.toml. Exit codes: docs/cli.md.
     metavar="FILE",
     help="TLS, users and headers, as exporters have it.",
 )
-@click.option("--sensor.socket", "sensor", metavar="PATH", help="The sensor's Unix socket.")
-@click.option("--config.my-cnf", "my_cnf", metavar="FILE", help="Option file with the SQL account.")
-@click.option("--log.level", "level", type=click.Choice(logs.LEVELS), help="[default: info]")
-@click.option("--log.format", "form", type=click.Choice(logs.FORMATS), help="[default: logfmt]")
+@click.option(
+    "--sensor-socket",
+    "sensor",
+    cls=Option,
+    formerly=["--sensor.socket"],
+    type=click.Path(),
+    metavar="PATH",
+    help=f"The sensor's Unix socket.  [default: {DEFAULT_SOCKET}]",
+)
+@click.option(
+    "--defaults-file",
+    "--config.my-cnf",
+    "defaults_file",
+    type=click.Path(),
+    metavar="FILE",
+    help="Option file with the SQL account.",
+)
+@log_options
 def command(
     config_file: Path | None, check: bool, push_once: bool, listen: str | None, telemetry: str | None,
-    web_file: str | None, sensor: str | None, my_cnf: str | None, level: str | None, form: str | None,
+    web_file: str | None, sensor: str | None, defaults_file: str | None, log_level: str | None,
+    log_format: str | None,
 ) -> None:  # fmt: skip
     """Serve metrics of all servers of this host to Prometheus, without any privilege.
 
@@ -75,8 +92,8 @@ def command(
         found,
         web=_with(found.web, listen_address=listen, telemetry_path=telemetry, config_file=web_file),
         sensor=_with(found.sensor, socket=sensor),
-        sql=_with(found.sql, defaults_file=my_cnf),
-        log=_with(found.log, level=level, format=form),
+        sql=_with(found.sql, defaults_file=defaults_file),
+        log=_with(found.log, level=log_level, format=log_format),
     )
     configuration.require_sane(found, "the command line")
     if check:

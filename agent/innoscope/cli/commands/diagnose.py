@@ -11,7 +11,9 @@ import click
 from click.core import ParameterSource
 
 from innoscope.cli.common import json_option, source_options, sql_options, target_options
+from innoscope.cli.parameters import seconds_option
 from innoscope.common import console
+from innoscope.common.errors import ExitCode
 from innoscope.diagnose.collect import Gathering, Sources
 from innoscope.diagnose.incident import capture as incident_capture
 from innoscope.diagnose.incident import files
@@ -51,23 +53,13 @@ server, 9 a damaged file, 12 the file could not be written.  Findings and what t
 file: docs/diagnose.md; JSON: docs/json.md.
 """
 
-#: For scripts: a finding is no failure of the command, and has a status of its own.
-FOUND = 18
-
 _PARTS = ("findings", "stacks", "folded", "metrics", "status", "variables")
 
 
 @click.command("diagnose", epilog=_EPILOG)
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @target_options
-@click.option(
-    "-s",
-    "--seconds",
-    type=click.FloatRange(1, 600),
-    default=10.0,
-    show_default=True,
-    help="How long to look.",
-)
+@seconds_option(1, 600, "How long to collect evidence, 1s to 10m.")
 @source_options
 @sql_options
 @click.option(
@@ -106,7 +98,7 @@ def command(
         sources = Sources(not no_sql, not no_probes, defaults_file, user, all_probes=save is not None)
         found = _look(target, sources, seconds, save, as_json)
     if found:
-        raise click.exceptions.Exit(FOUND)
+        raise click.exceptions.Exit(ExitCode.FOUND)
 
 
 def _only_for_a_server(context: click.Context, file: Path) -> None:
@@ -115,7 +107,11 @@ def _only_for_a_server(context: click.Context, file: Path) -> None:
         name = parameter.name or ""
         given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if given and name not in ("file", "show", "as_json"):
-            raise click.UsageError(f"{parameter.opts[-1]} is for a live server; {file} is judged as it is")
+            raise click.UsageError(f"{_long_name(parameter)} is for a live server; {file} is judged as it is")
+
+
+def _long_name(parameter: click.Parameter) -> str:
+    return next(name for name in parameter.opts if name.startswith("--"))
 
 
 def _read(file: Path, show: str, as_json: bool) -> bool:

@@ -9,6 +9,7 @@ import click
 from innoscope.cli.commands.replay import counting
 from innoscope.cli.common import json_option
 from innoscope.common import console
+from innoscope.common.errors import ExitCode
 from innoscope.diagnose.incident import diff, diff_inputs, diff_report
 from innoscope.diagnose.incident.files import load
 
@@ -31,9 +32,6 @@ What is told:
 Exit codes: 0 no difference worth telling, 19 differences were printed, 9 a damaged file.
 JSON: docs/json.md.
 """
-
-#: As of diff(1), with a status that no failure has.
-DIFFERENT = 19
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -70,4 +68,4 @@ def command(a: Path, b: Path | None, limit: int, as_json: bool) -> None:
     else:
         console.lines(diff_report.text(before, after, found, limit))
     if found:
-        raise click.exceptions.Exit(DIFFERENT)
+        raise click.exceptions.Exit(ExitCode.DIFFERENT)

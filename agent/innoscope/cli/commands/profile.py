@@ -9,6 +9,7 @@ import click
 
 from innoscope.cli.common import target_options
 from innoscope.cli.open_server import How, debug_options, fetched
+from innoscope.cli.parameters import seconds_option
 from innoscope.cli.report_options import chosen_format, filter_options, format_options, frame_options, write
 from innoscope.common import console
 from innoscope.sampling.fold import Filter
@@ -49,14 +50,7 @@ Exit codes: 3 no or several servers, 4 the server ended (what was seen is printe
 @click.command("profile", epilog=_EPILOG)
 @target_options
 @click.option("--off-cpu", is_flag=True, help="Not what runs, but what does not: blocked and ready to run.")
-@click.option(
-    "-s",
-    "--seconds",
-    type=click.FloatRange(min=0.1, max=86400),
-    default=10.0,
-    show_default=True,
-    help="How long; Ctrl-C ends it early and prints what was seen.",
-)
+@seconds_option(0.1, 86_400, "How long, at most 24h; Ctrl-C ends it early and prints what was collected.")
 @click.option(
     "--frequency",
     type=click.IntRange(min=1, max=9999),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import subprocess
@@ -14,7 +15,8 @@ from typing import Final
 
 import click
 
-from innoscope.common.errors import InnoscopeError, NoRights, NoSuchProcess
+from innoscope.cli.parameters import seconds_option
+from innoscope.common.errors import ExitCode, InnoscopeError, NoRights, NoSuchProcess, NoTarget
 from innoscope.sampling.render.sink import open_sink
 from innoscope.target.proc import ProcFs
 
@@ -30,22 +32,21 @@ Examples:
   sudo innoscope self-profile --format raw | sort -rn -k2             folded stacks
   sudo innoscope self-profile --sensor --seconds 30 --idle            the sensor, waiting threads too
 
-Exit codes: 4 no agent or sensor runs, or several do, 5 not a process of ours, 6 no rights.
+Exit codes: 3 no agent or sensor runs, or several do, 4 no such process, 5 not an agent or sensor,
+6 no rights.
 """
 
 
 class NotOurs(InnoscopeError):
-    """The process is there and is not one of Innoscope's."""
+    """The process exists, but is not one of Innoscope's."""
 
-    exit_code = 5
+    exit_code = ExitCode.WRONG_PROCESS
 
 
 @click.command("self-profile", epilog=_EPILOG)
 @click.option("--sensor", is_flag=True, help="The sensor instead of the agent.")
 @click.option("-p", "--pid", type=click.IntRange(1), help="Another process of Innoscope's.")
-@click.option(
-    "-s", "--seconds", type=click.IntRange(1, 3600), default=10, show_default=True, help="How long to sample."
-)
+@seconds_option(1, 3600, "How long to sample, in whole seconds, at most 1h.")
 @click.option(
     "-f", "--format", "form", type=click.Choice(("text", "flamegraph", "speedscope", "raw")),
     default="text", show_default=True, help="Output format; all but text are py-spy's own.",
@@ -57,7 +58,7 @@ class NotOurs(InnoscopeError):
 @click.option("--idle", is_flag=True, help="Threads that wait, too.")
 @click.option("--native", is_flag=True, help="C frames too; this pauses the process for each sample.")
 def command(
-    sensor: bool, pid: int | None, seconds: int, form: str, output: Path | None, idle: bool, native: bool
+    sensor: bool, pid: int | None, seconds: float, form: str, output: Path | None, idle: bool, native: bool
 ) -> None:
     """Profile the agent, or the sensor, with py-spy.
 
@@ -81,7 +82,7 @@ def command(
 
 
 def find(command: str, proc: ProcFs) -> int:
-    """Return the pid of the only process that runs ``innoscope COMMAND``. Raises NoSuchProcess."""
+    """Return the pid of the only process that runs ``innoscope COMMAND``. Raises NoTarget."""
     found = []
     for pid in proc.pids():
         with suppress(InnoscopeError):
@@ -89,7 +90,7 @@ def find(command: str, proc: ProcFs) -> int:
                 found.append(pid)
     if len(found) == 1:
         return found[0]
-    raise NoSuchProcess(
+    raise NoTarget(
         f"cannot choose the {command} to profile: found {', '.join(map(str, found)) or 'none'}",
         remedy=f"run it as root, start one (sudo innoscope {command}) or name one (--pid PID)",
     )
@@ -113,13 +114,13 @@ def command_of(pid: int, proc: ProcFs) -> str:
     return match["name"]
 
 
-def _record(pid: int, seconds: int, options: list[str]) -> list[str]:
+def _record(pid: int, seconds: float, options: list[str]) -> list[str]:
     """Return the lines that ``py-spy record`` writes. Raises InnoscopeError."""
     py_spy = shutil.which("py-spy", path=Path(sys.executable).parent) or shutil.which("py-spy")
     if py_spy is None:
         raise InnoscopeError("py-spy is not installed", remedy=f"{sys.executable} -m pip install py-spy")
     with tempfile.TemporaryFile() as file:
-        options = [*options, "--duration", str(seconds), "--output", f"/proc/self/fd/{file.fileno()}"]
+        options += ["--duration", str(math.ceil(seconds)), "--output", f"/proc/self/fd/{file.fileno()}"]
         command = [py_spy, "record", "--pid", str(pid), *options]
         done = subprocess.run(command, capture_output=True, check=False, pass_fds=[file.fileno()])
         if done.returncode:

@@ -9,6 +9,7 @@ import click
 
 from innoscope.cli.common import sql_options, target_options
 from innoscope.cli.open_server import How, method_options, open_engine
+from innoscope.cli.parameters import Duration
 from innoscope.cli.report_options import chosen_format, filter_options, format_options, frame_options, write
 from innoscope.common import console
 from innoscope.sampling.fold import Filter, Report
@@ -54,7 +55,7 @@ Exit codes: 3 no or several servers, 4 the server ended (what was gathered is pr
     help="Looks to add up; Ctrl-C prints what was gathered.",
 )
 @click.option(
-    "-i", "--interval", type=click.FloatRange(min=0.01), help="Seconds between looks.  [default: 1]"
+    "-i", "--interval", type=Duration(0.01), help="Time between snapshots.  [default: 1s]"
 )
 @filter_options
 @click.option(

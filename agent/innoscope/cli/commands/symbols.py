@@ -15,6 +15,7 @@ import click
 
 from innoscope.cli.common import json_option, table, target_options, terminal_width
 from innoscope.cli.open_server import download_progress
+from innoscope.cli.parameters import Group
 from innoscope.cli.symbol_pack import make
 from innoscope.common import console
 from innoscope.common.errors import BadFile, CannotWrite
@@ -34,7 +35,7 @@ _QUIET_S: Final = 2.0
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.group("symbols")
+@click.group("symbols", cls=Group)
 def command() -> None:
     """Symbol packs: the names of one build in half a megabyte, for hosts without its debug files.
 
@@ -100,7 +101,12 @@ def export(
 @click.argument("file", type=_FILE)
 @json_option
 def show(file: Path, as_json: bool) -> None:
-    """What a pack is of, what is in it, and who made it."""
+    """Show which build a pack is of, what it contains, and who made it.
+
+    \b
+    Examples:
+      innoscope symbols show /etc/innoscope/symbols.d/4f9e….pack
+    """
     about = _about(file)
     if as_json:
         console.document({"path": str(file), **asdict(about)}, indent=2)
@@ -112,7 +118,12 @@ def show(file: Path, as_json: bool) -> None:
 @command.command("list")
 @json_option
 def list_packs(as_json: bool) -> None:
-    """The packs of this host, and which running servers they fit."""
+    """List the packs of this host, and the running servers that each one fits.
+
+    \b
+    Examples:
+      sudo innoscope symbols list
+    """
     found = installed_packs.entries(find_all())
     if as_json:
         console.document([asdict(entry) for entry in found], indent=2)
@@ -129,9 +140,17 @@ def list_packs(as_json: bool) -> None:
 @target_options
 @json_option
 def check(file: Path, pid: int | None, socket: str | None, port: int | None, as_json: bool) -> None:
-    """Whether a pack is whole, trusted, and of the build of a server.
+    """Check that a pack is complete, trusted, and of the build of a server.
 
-    Without --pid, --socket or --port it says which of the running servers it fits.
+    Without --pid, --socket or --port, report which of the running servers it fits.
+
+    \b
+    Examples:
+      innoscope symbols check 4f9e….pack
+      sudo innoscope symbols check 4f9e….pack --pid 4242
+
+    \b
+    Exit codes: 9 damaged, not trusted, or of another build. All: docs/cli.md.
     """
     about = _about(file)
     if pid is None and socket is None and port is None:

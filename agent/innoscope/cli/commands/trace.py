@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from innoscope.cli.common import sql_options, target_options
+from innoscope.cli.parameters import completes, seconds_option
 from innoscope.common import console
+from innoscope.probes.catalog import default_catalog
 from innoscope.probes.trace import document, text
 from innoscope.probes.trace.model import FORCED_SECONDS, MOST_FORCED_SECONDS, SECONDS, Wanted
 from innoscope.probes.trace.run import run
@@ -20,6 +22,8 @@ from innoscope.sampling.render.sink import open_sink
 from innoscope.target.discover import find_one
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from innoscope.probes.trace.model import Seen
     from innoscope.sampling.render.sink import File, Stdout
     from innoscope.target.model import Target
@@ -45,8 +49,14 @@ Exit codes: 2 the name is ambiguous, 3 no or several servers, 4 the server ended
 """
 
 
+def _probes() -> Mapping[str, str]:
+    """Return the probes of the catalog, each with its family, for completion."""
+    catalog = default_catalog()
+    return {probe.name: probe.family for probe in catalog.of(frozenset(catalog.families))}
+
+
 @click.command("trace", epilog=_EPILOG)
-@click.argument("function")
+@click.argument("function", shell_complete=completes(_probes))
 @target_options
 @click.option("-c", "--callers", is_flag=True, help="The stacks that call it, most frequent first.")
 @click.option(
@@ -57,10 +67,9 @@ Exit codes: 2 the name is ambiguous, 3 no or several servers, 4 the server ended
     "--bits", type=click.Choice(["8", "16", "32", "64"]), default="64", show_default=True,
     help="The width of that argument.",
 )  # fmt: skip
-@click.option(
-    "-s", "--seconds", type=click.FloatRange(0.1, 600),
-    help="How long.  [default: 10, at most 600; with --force 5, at most 30]",
-)  # fmt: skip
+@seconds_option(
+    0.1, 600, "How long.  [default: 10s, at most 10m; with --force 5s, at most 30s]", default=None
+)
 @click.option("--no-latency", is_flag=True, help="No return probe: calls are counted, not timed.")
 @click.option(
     "--budget", type=click.FloatRange(0, 1), default=0.01, show_default=True,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from innoscope.cli.common import json_option, require_yes, target_options
+from innoscope.cli.parameters import Duration
 from innoscope.cli.toggle_text import clock, title
 from innoscope.common import console
 from innoscope.target.discover import find_one
@@ -43,8 +44,7 @@ Exit codes: docs/cli.md.
 @click.option(
     "--watch",
     "patience",
-    type=click.FloatRange(1),
-    metavar="SECONDS",
+    type=Duration(1),
     help="Until Ctrl-C: kill any debugger that stops the server for longer, without asking.",
 )
 @json_option

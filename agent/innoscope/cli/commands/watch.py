@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import click
 
 from innoscope.cli.common import (
-    duration_option,
     json_option,
     source_options,
     sql_options,
@@ -21,17 +20,19 @@ from innoscope.cli.common import (
     target_options,
     terminal_width,
 )
+from innoscope.cli.parameters import Duration, completes, seconds_option
 from innoscope.common import console
 from innoscope.diagnose.collect import Gathering, Sources
+from innoscope.diagnose.rules import default_rules
 from innoscope.diagnose.watch.events import Teller
 from innoscope.diagnose.watch.folder import Bounds, Shelf
 from innoscope.diagnose.watch.live import Live
 from innoscope.diagnose.watch.loop import Settings
-from innoscope.diagnose.watch.triggers import current, known, names, parse, shown
+from innoscope.diagnose.watch.triggers import FINDING, PLAIN, current, known, names, parse, shown
 from innoscope.target.discover import find_one
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from innoscope.target.model import Target
 
@@ -64,34 +65,37 @@ def _size(_: click.Context, __: click.Parameter, value: str) -> int:
     return int(match[1]) * _SIZES[match[2]]
 
 
+def _rules() -> Mapping[str, str]:
+    """Return the findings, and the plain names that rules may use, for completion."""
+    return {f"{FINDING}{rule.name}": rule.title for rule in default_rules()} | dict(PLAIN)
+
+
 @click.command("watch", epilog=_EPILOG)
 @target_options
 @click.option(
-    "--trigger", "rules", multiple=True, metavar="RULE", help="What to wait for; any one of several."
+    "--trigger",
+    "rules",
+    multiple=True,
+    metavar="RULE",
+    shell_complete=completes(_rules),
+    help="What to wait for; any one of several.",
 )
 @click.option(
     "--for",
     "for_s",
-    type=click.FloatRange(0, 300),
-    default=3.0,
+    type=Duration(0, 300),
+    default="3s",
     show_default=True,
-    help="How many seconds a rule must hold.",
+    help="How long a rule must hold, at most 5m.",
 )
-@click.option(
-    "-s",
-    "--seconds",
-    type=click.FloatRange(1, 300),
-    default=10.0,
-    show_default=True,
-    help="How long to go on gathering once it does.",
-)
+@seconds_option(1, 300, "How long to continue once it does, 1s to 5m.")
 @click.option(
     "--before",
     "before_s",
-    type=click.FloatRange(0, 600),
-    default=60.0,
+    type=Duration(0, 600),
+    default="1m",
     show_default=True,
-    help="How many seconds before the stall go into the file.",
+    help="How much of the time before the stall goes into the file, at most 10m.",
 )
 @click.option(
     "--dir",
@@ -118,11 +122,10 @@ def _size(_: click.Context, __: click.Parameter, value: str) -> int:
 )
 @click.option(
     "--cooldown",
-    callback=duration_option,
-    metavar="TIME",
+    type=Duration(1),
     default="5m",
     show_default=True,
-    help="Rest after a file was written.",
+    help="Pause after a file was written.",
 )
 @click.option("--once", is_flag=True, help="End after the first file.")
 @click.option(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
+from innoscope.common.errors import ExitCode
+
 
 class Status(StrEnum):
     """``warn``: something is missing and the rest works; ``fail``: this is why stacks will be missing."""
@@ -17,10 +19,10 @@ class Status(StrEnum):
 class Verdict(IntEnum):
     """The exit code of ``innoscope doctor``."""
 
-    WORKS = 0  # stacks of every server that was checked, nothing stopped
-    NO_SERVER = 3  # the host was checked, no server is running
-    FALLBACK = 10  # only --method ptrace: each thread is held for microseconds
-    NOTHING = 11  # no method works, or not for every server
+    WORKS = ExitCode.SUCCESS  # stacks of every server that was checked, nothing stopped
+    NO_SERVER = ExitCode.NO_TARGET  # the host was checked, no server is running
+    FALLBACK = ExitCode.PTRACE_ONLY  # only --method ptrace: each thread is held for microseconds
+    NOTHING = ExitCode.NO_STACKS  # no method works, or not for every server
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from innoscope.cli.doctor.model import Check, Status, Verdict
 from innoscope.cli.doctor.server import ACCESS
+from innoscope.common.console import Colour, Coloured
 from innoscope.target.discover import describe_ignored
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from innoscope.target.ownership import Ignored
 
 _MARK = {Status.OK: "ok  ", Status.WARN: "warn", Status.FAIL: "FAIL"}
+_COLOURS = {Status.WARN: Colour.YELLOW, Status.FAIL: Colour.RED}
 _SAYS = {
     Verdict.WORKS: "Stacks work, and nothing is stopped for them.",
     Verdict.NO_SERVER: "No mysqld or mariadbd is running on this host.",
@@ -79,7 +81,8 @@ def document(report: Report) -> dict[str, Any]:
 def _lines(checks: Sequence[Check]) -> Iterator[str]:
     width = max((len(check.name) for check in checks), default=0)
     for check in checks:
-        yield f"  {_MARK[check.status]}  {check.name:<{width}}  {check.detail}"
+        line = f"  {_MARK[check.status]}  {check.name:<{width}}  {check.detail}"
+        yield Coloured(line, _COLOURS[check.status]) if check.status in _COLOURS else line
         if check.status is not Status.OK and check.remedy:
             first, *rest = check.remedy.split("\n")
             yield f"        {'':<{width}}  → {first}"

@@ -88,13 +88,15 @@ class SocketServer:
         """A socket with its rights set before anybody can connect to it."""
         partial = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         if len(os.fsencode(partial)) > _SUN_PATH:
-            raise SocketTaken(f"the path is too long for a socket: {self._path}", remedy="--socket SHORTER")
+            raise SocketTaken(
+                f"the path is too long for a socket: {self._path}", remedy="--sensor-socket SHORTER"
+            )
         wire = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             if _answers(self._path):
                 raise SocketTaken(
-                    f"another sensor answers at {self._path}", remedy="use that one, or --socket OTHER"
+                    f"another sensor answers at {self._path}", remedy="use that one, or --sensor-socket OTHER"
                 )
             partial.unlink(missing_ok=True)
             before = os.umask(_UMASK)  # not by name afterwards, which may be somebody else's link by then
@@ -111,7 +113,8 @@ class SocketServer:
             partial.unlink(missing_ok=True)
             kind = NoRights if isinstance(error, PermissionError) else SocketTaken
             raise kind(
-                f"cannot listen on {self._path}: {error.strerror}", remedy="--socket PATH in a folder of ours"
+                f"cannot listen on {self._path}: {error.strerror}",
+                remedy="--sensor-socket PATH in a folder that you own",
             ) from error
         except InnoscopeError:
             wire.close()
