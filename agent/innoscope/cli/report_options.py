@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from innoscope.sampling.fold import Report
     from innoscope.sampling.render.sink import File, Stdout
+    from innoscope.sampling.render.text import Detail
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -50,18 +51,33 @@ def _classes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> 
 
 
 def format_options(function: F) -> F:
-    """``--by``, ``--format``, ``--json`` and ``--output``: ``by, form, as_json, output``."""
+    """Add ``--by``, ``--all``, ``--full``, ``--format``, ``--json`` and ``--output``.
+
+    The command gets ``by, show_all, full, form, as_json, output``.
+    """
     for option in (
         click.option(
             "-o",
             "--output",
             type=click.Path(dir_okay=False, path_type=Path),
             metavar="FILE",
-            help="Write there instead; the file appears whole or not at all.",
+            help="Write to this file; it appears complete or not at all.",
         ),
         click.option("--json", "as_json", is_flag=True, help="The same as --format json."),
         click.option(
             "-f", "--format", "form", type=click.Choice(FORMATS), help="Output format.  [default: text]"
+        ),
+        click.option(
+            "--full",
+            is_flag=True,
+            help="Show the functions of the C library and the kernel that stacks end in, too (text).",
+        ),
+        click.option(
+            "-a",
+            "--all",
+            "show_all",
+            is_flag=True,
+            help="Show idle stacks too (text; the other formats always have them).",
         ),
         click.option(
             "--by",
@@ -74,7 +90,7 @@ def format_options(function: F) -> F:
 
 
 def filter_options(function: F) -> F:
-    """``--wait``, ``--grep`` and ``--limit``: ``waits, grep, limit``."""
+    """Add ``--wait``, ``--grep`` and ``--limit``: ``waits, grep, limit``."""
     for option in (
         click.option(
             "-l",
@@ -106,7 +122,7 @@ def filter_options(function: F) -> F:
 
 
 def frame_options(function: F) -> F:
-    """``--inlines`` and ``--kernel``."""
+    """Add ``--inlines`` and ``--kernel``."""
     for option in (
         click.option("--kernel", is_flag=True, help="Show the kernel's functions below the server's."),
         click.option(
@@ -129,10 +145,12 @@ def chosen_format(form: str | None, as_json: bool, by: str | None, output: Path 
     return form
 
 
-def write(report: Report, sink: Stdout | File, form: str, by: str, limit: int | None) -> None:
-    """The report in any format but JSON, of which each command has its own."""
+def write(
+    report: Report, sink: Stdout | File, form: str, by: str, limit: int | None, detail: Detail
+) -> None:
+    """Write the report in any format but JSON, of which each command has its own."""
     if form == "pprof":
         sink.raw(pprof.encode(report))
     elif form != "json":
-        for line in render(report, form, by=by, limit=limit):
+        for line in render(report, form, by=by, limit=limit, detail=detail):
             sink.line(line)

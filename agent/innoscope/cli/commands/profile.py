@@ -19,6 +19,7 @@ from innoscope.sampling.profile.report import line, report
 from innoscope.sampling.profile.run import run
 from innoscope.sampling.profile.setup import Naming
 from innoscope.sampling.render.sink import open_sink
+from innoscope.sampling.render.text import Detail
 from innoscope.target.discover import find_one
 from innoscope.target.native_errors import gone
 
@@ -38,18 +39,18 @@ Examples:
   innoscope profile --by wait                   by what the threads are busy with
   innoscope profile --off-cpu --seconds 30      what the threads wait for, with exact times
   innoscope profile --off-cpu --wait fsync_redo --by thread
-  innoscope profile --pid 4242 --seconds 600    a crash recovery or a shutdown; Ctrl-C prints what was seen
+  innoscope profile --pid 4242 --seconds 600    a crash recovery or a shutdown; Ctrl-C ends it early
   innoscope profile -f pprof -o cpu.pb.gz && go tool pprof -top cpu.pb.gz
 
 \b
-Exit codes: 3 no or several servers, 4 the server ended (what was seen is printed), 5 not a server,
-6 no rights, 7 the kernel cannot.  Wait classes: docs/waits.md; JSON: docs/json.md; more: docs/profile.md.
+Exit codes: 3 no or several servers, 4 the server ended (what was collected is printed), 5 not a server,
+6 no privileges, 7 the kernel does not support it.  More: docs/profile.md, docs/waits.md, docs/json.md.
 """
 
 
 @click.command("profile", epilog=_EPILOG)
 @target_options
-@click.option("--off-cpu", is_flag=True, help="Not what runs, but what does not: blocked and ready to run.")
+@click.option("--off-cpu", is_flag=True, help="Profile blocked and runnable time instead of CPU time.")
 @seconds_option(0.1, 86_400, "How long, at most 24h; Ctrl-C ends it early and prints what was collected.")
 @click.option(
     "--frequency",
@@ -63,14 +64,18 @@ Exit codes: 3 no or several servers, 4 the server ended (what was seen is printe
 @debug_options
 def command(
     pid: int | None, socket: str | None, port: int | None, off_cpu: bool, seconds: float,
-    frequency: int | None, by: str | None, form: str | None, as_json: bool, output: Path | None,
+    frequency: int | None, by: str | None, show_all: bool, full: bool, form: str | None, as_json: bool,
+    output: Path | None,
     waits: tuple[str, ...], grep: str | None, limit: int | None, inlines: bool, kernel: bool,
     debug_dirs: tuple[Path, ...], no_debuginfod: bool,
 ) -> None:  # fmt: skip
-    """Show where a server's CPU time goes, or with --off-cpu what its threads wait for, over some seconds.
+    """Profile CPU time, or with --off-cpu the time that threads spend waiting, over some seconds.
 
-    No SQL: works during startup, crash recovery and shutdown. Nothing is stopped: the kernel copies registers
-    and stacks of the server's threads as they run, or as they go to sleep.
+    It needs no SQL and works during startup, crash recovery and shutdown. Nothing is stopped: the kernel
+    copies registers and stacks of the server's threads as they run, or as they go to sleep.
+
+    The text hides idle stacks unless --all, --wait or --grep asks for them; with --off-cpu, lines begin at
+    the first function of the server (--full: at the C library's).
     """
     form = chosen_format(form, as_json, by, output)
     if off_cpu and frequency is not None:
@@ -88,7 +93,8 @@ def command(
         made = report(profile, Filter(waits, grep))
         if form == "json":
             sink.line(line(profile, made))
-        write(made, sink, form, by or "stack", limit)
+        detail = Detail(idle=show_all or bool(made.wanted), libraries=full or kernel or not off_cpu)
+        write(made, sink, form, by or "stack", limit, detail)
     if not alive:
         raise gone(target.pid)
 
@@ -106,6 +112,6 @@ def _progress(seconds: float) -> Callable[[float, str], None] | None:
         return None
 
     def show(gone_by: float, so_far: str) -> None:
-        console.progress(f"{gone_by:.0f} of {seconds:g} s, {so_far}; Ctrl-C prints what is there")
+        console.progress(f"{gone_by:.0f} of {seconds:g} s, {so_far}; Ctrl-C ends it early")
 
     return show
