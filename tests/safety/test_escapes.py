@@ -16,7 +16,7 @@ import pytest
 from innoscope.cli import main
 from safety.command import innoscope
 from safety.hostile import EVIL, SHOWN, HostileServer
-from safety.terminal import KEYS, on_terminal, sequences, violations, without
+from safety.terminal import KEYS, on_terminal, sequences, violations, without, without_colours
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -179,7 +179,7 @@ RUNS: dict[str, list[Run]] = {
         ),
     ],
     "stacks": [
-        *(run(*_P, "-q", "--by", by) for by in ("stack", "wait", "thread")),
+        *(run(*_P, "-q", "--all", "--full", "--by", by) for by in ("stack", "wait", "thread")),
         *(run(*_P, "-q", "--format", form) for form in ("tree", "folded", "json", "speedscope", "html")),
         *(
             run(*_P, "-q", "--format", form, "-o", f"{{out}}/{form}")
@@ -318,7 +318,12 @@ def test_no_command_passes_on_control_characters(
         output = on_terminal(arguments, environment, typing=each.typing, until=each.until)
 
         drawn = each.typing == KEYS
-        found = violations(output, without(screen(environment))) if drawn else violations(output)
+        if drawn:
+            found = violations(output, without(screen(environment)))
+        elif environment:
+            found = violations(output)
+        else:
+            found = violations(output, without_colours)
         assert not found, (arguments, found, output[-3000:])
         assert b"Traceback" not in output, output[-3000:].decode(errors="replace")
         shown += output.decode()
@@ -331,13 +336,13 @@ def test_usage_errors_repeat_arguments_harmlessly(scene: Scene, command: str) ->
     for arguments in ([f"--{evil}"], [evil, evil, evil, evil], ["--debug", evil], ["--help"]):
         output = on_terminal([*command.split(), *arguments], {})
 
-        assert not violations(output), (arguments, output)
+        assert not violations(output, without_colours), (arguments, output)
 
 
 def test_nor_the_group_itself(scene: Scene) -> None:
     del scene
     for arguments in ([evil], [f"--{evil}"], ["--debug", "stacks", "--socket", evil], ["--version", evil]):
-        assert not violations(on_terminal(arguments, {})), arguments
+        assert not violations(on_terminal(arguments, {}), without_colours), arguments
 
 
 def test_a_stopped_server_is_named_harmlessly(scene: Scene) -> None:
@@ -347,7 +352,7 @@ def test_a_stopped_server_is_named_harmlessly(scene: Scene) -> None:
     finally:
         os.kill(scene.server.pid, signal.SIGCONT)
 
-    assert not violations(output), output
+    assert not violations(output, without_colours), output
     assert b"it runs, untraced" in output
 
 
@@ -376,4 +381,9 @@ def test_the_oracle_sees() -> None:
         assert violations(b"a" + text + b"b"), text
     assert not violations("Ä\r\n\r\x1b[Kb".encode())
     assert violations(b"\x1b[2Ja", without({"\x1b[3J"}))
+    red = b"\x1b[31ma\x1b[0m\n"
+    assert violations(red)
+    assert not violations(b"looking\r\x1b[K" + red, without_colours)
+    for text in (b"a" + red, b"\x1b[31ma\n", b"\x1b[41ma\x1b[0m\n", b"\x1b[31m\x1b[2J\x1b[0m\n"):
+        assert violations(text, without_colours), text
     assert not violations(b"\x1b[2Ja\x1b[1;2H", without({"\x1b[2J"}))
