@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 ROWS, COLUMNS = 50, 220
-#: The only control characters, colours aside, that a command without a screen makes itself (common/console.py).
+#: The only control characters, beside colours, of a command without a screen (common/console.py).
 WIPE = "\r\x1b[K"
 #: CSI, OSC and the like with their text, and two-character escapes.
 SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_].*?(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])", re.DOTALL)
