@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope.cli import main as cli_main
-from innoscope.cli.commands.selfprofile import NotOurs, command_of, find, table
+from innoscope.cli.py_spy import NotOurs, command_of, find, table
 from innoscope.common.errors import NoTarget
 from innoscope.target.proc import ProcFs
 
@@ -106,14 +106,14 @@ def fake_py_spy(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> N
     program = folder / "py-spy"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    monkeypatch.setattr("innoscope.cli.commands.selfprofile.shutil.which", lambda *_, **__: str(program))
+    monkeypatch.setattr("innoscope.cli.py_spy.shutil.which", lambda *_, **__: str(program))
 
 
 def test_missing_py_spy_is_named_with_its_remedy(
     agent_7: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del agent_7
-    monkeypatch.setattr("innoscope.cli.commands.selfprofile.shutil.which", lambda *_, **__: None)
+    monkeypatch.setattr("innoscope.cli.py_spy.shutil.which", lambda *_, **__: None)
 
     assert cli_main.main(["self-profile"]) == 1
     errors = capsys.readouterr().err

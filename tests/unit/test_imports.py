@@ -146,8 +146,8 @@ def test_no_long_lived_process_starts_py_spy() -> None:
         if '"py-spy"' in path.read_text()
     }
 
-    assert naming == {"cli/commands/selfprofile.py"}
-    assert "innoscope.cli.commands.selfprofile" not in reached
+    assert naming == {"cli/py_spy.py"}
+    assert "innoscope.cli.py_spy" not in reached
 
 
 def test_the_agent_uses_nothing_of_what_has_privileges() -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-import threading
 import time
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,22 +12,21 @@ import click
 from innoscope.cli.common import json_option, table, target_options, terminal_width
 from innoscope.cli.open_server import download_progress
 from innoscope.cli.parameters import Group
-from innoscope.cli.symbol_pack import make
+from innoscope.cli.steps import step
+from innoscope.cli.symbol_pack import make, write
 from innoscope.common import console
-from innoscope.common.errors import BadFile, CannotWrite
+from innoscope.common.errors import BadFile
 from innoscope.target.discover import find_all, find_one
 from innoscope.target.symbols import installed_packs, pack_source, packs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from innoscope.cli.symbol_pack import Made
     from innoscope.target.symbols.installed_packs import About, Entry
     from innoscope.target.symbols.pack_source import Origin
 
 _HEADINGS: Final = ("BUILD-ID", "SERVER", "FUNCTIONS", "VARIABLES", "SIZE", "FITS", "NOTES")
 _RIGHT: Final = frozenset({"FUNCTIONS", "VARIABLES", "SIZE"})
-_QUIET_S: Final = 2.0
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -84,8 +79,8 @@ def export(
     origin = _origin(pid, socket, port, file, debug_dirs)
     if server is not None:
         origin = replace(origin, server=server)
-    made = make(origin, _step)
-    path = _write(made, output)
+    made = make(origin, step)
+    path = write(made, output)
     about = _about(path)
     seconds = time.monotonic() - began
     if as_json:
@@ -176,39 +171,12 @@ def _origin(
 ) -> Origin:
     if file is None:
         target = find_one(pid, socket, port)
-        with _step("looking for the debug file"):
+        with step("looking for the debug file"):
             return pack_source.of_server(target, tuple(map(str, debug_dirs)), download_progress())
     if pid is not None or socket is not None or port is not None:
         raise click.UsageError("--file is instead of a running server: leave out --pid, --socket and --port")
-    with _step(f"reading {file.name}"):
+    with step(f"reading {file.name}"):
         return pack_source.of_file(file)
-
-
-def _write(made: Made, output: str) -> Path:
-    """Whole or not at all, and only what would be taken."""
-    path = Path(output)
-    try:
-        if output.endswith("/"):
-            path.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            path /= f"{made.build_id}.pack"
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as new:
-            written = Path(new.name)
-            try:
-                new.write(made.data)
-                new.flush()
-                os.fchmod(new.fileno(), 0o644)
-                os.fsync(new.fileno())
-                _about(written)
-                written.replace(path)
-            except BaseException:
-                written.unlink(missing_ok=True)
-                raise
-    except OSError as error:
-        raise CannotWrite(
-            f"cannot write {path}: {error.strerror}", remedy="choose another: --output PATH"
-        ) from error
-    return path
 
 
 def _about(file: Path) -> About:
@@ -245,28 +213,3 @@ def _row(entry: Entry) -> tuple[str, ...]:
     size = f"{about.bytes / 1e6:.1f} MB"
     numbers = (f"{about.functions:,}", f"{about.variables:,}", size)
     return (about.build_id, about.server or "?", *numbers, fits, entry.problem or "")
-
-
-@contextmanager
-def _step(what: str) -> Iterator[None]:
-    """Around what may take long: one line on stderr from the third second on; nothing when nobody watches."""
-    if not console.watched():
-        yield
-        return
-    done = threading.Event()
-
-    def tell() -> None:
-        began = time.monotonic()
-        waited = _QUIET_S
-        while not done.wait(waited):
-            console.progress(f"{what}: {time.monotonic() - began:.0f} s")
-            waited = 1.0
-
-    teller = threading.Thread(target=tell, daemon=True)
-    teller.start()
-    try:
-        yield
-    finally:
-        done.set()
-        teller.join()
-        console.wipe()
