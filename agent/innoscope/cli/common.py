@@ -109,7 +109,7 @@ def sql_options(function: F) -> F:
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal that stdout is; None when it is a file or a pipe, where nothing is cut."""
+    """Return the terminal's width; None if standard output is a file or a pipe, where nothing is cut."""
     if not sys.stdout.isatty():
         return None
 
@@ -123,7 +123,7 @@ def table(
     right: frozenset[str] = frozenset(),
     width: int | None = None,
 ) -> Iterator[str]:
-    """The lines of a table with aligned columns; headings in ``right`` are aligned to the right.
+    """Return the lines of a table with aligned columns; headings in ``right`` are aligned to the right.
 
     Columns that are empty in every row are left out. With a ``width`` the longest columns are cut with ``…``.
     """

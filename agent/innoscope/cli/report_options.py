@@ -36,7 +36,7 @@ def _class_names() -> Mapping[str, str]:
 
 
 def _classes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Wait classes by id, with - or _, or by label."""
+    """Return wait classes given by id, with - or _, or by label."""
     if not values:
         return ()
 
@@ -134,7 +134,7 @@ def frame_options(function: F) -> F:
 
 
 def chosen_format(form: str | None, as_json: bool, by: str | None, output: Path | None) -> str:
-    """The format, or a usage error for options that contradict each other."""
+    """Return the format. Raises UsageError for options that contradict each other."""
     if as_json and form not in (None, "json"):
         raise click.UsageError(f"--json contradicts --format {form}")
     form = "json" if as_json else form or "text"

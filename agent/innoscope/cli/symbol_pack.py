@@ -1,4 +1,4 @@
-"""A symbol pack made of a debug file: all names, and where the catalogs' variables and members lie."""
+"""Make a symbol pack from a debug file: all names, and the places of the catalogs' variables and members."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _about(origin: Origin) -> dict[str, Any]:
 
 
 def _layout(origin: Origin, step: Step, gdb: str) -> dict[str, Any]:
-    """What the catalogs ask of debug information, for the variables that this build has."""
+    """Return what the catalogs need from debug information, for the variables of this build."""
     file = origin.file
     paths, names = memory_catalog.load().paths, [setting.name for setting in memory_settings()]
     with step(f"reading the debug information of {origin.name}"):
@@ -105,7 +105,7 @@ def _layout(origin: Origin, step: Step, gdb: str) -> dict[str, Any]:
 
 
 def memory_settings() -> Sequence[Setting]:
-    """The variables that some toggle may write into memory, on whichever server; each name once."""
+    """Return the variables that any toggle may write in memory, on any server; each name once."""
     ways = [
         way
         for toggle in toggle_catalog.load().values()

@@ -32,8 +32,8 @@ Examples:
   innoscope agent --web.listen-address :9977 --web.config.file /etc/innoscope/web.yaml
 
 \b
-Run by hand as root it starts a sensor of its own if none answers, and then gives up all rights. There is no
-flag for a password: accounts are in option files. SIGHUP reads the web configuration again.
+Run by hand as root, it starts a sensor if none answers, and then drops all privileges. There is no option
+for a password: accounts are in option files. SIGHUP reloads the web configuration.
 Keys: packaging/agent.toml. Exit codes: docs/cli.md.
 """
 
@@ -47,7 +47,7 @@ Keys: packaging/agent.toml. Exit codes: docs/cli.md.
     help="Configuration (TOML).",
 )
 @click.option("--check", is_flag=True, help="Check the configuration and end.")
-@click.option("--push-once", is_flag=True, help="Send one profile of each server where [push] says, and end.")
+@click.option("--push-once", is_flag=True, help="Push one profile of each server, as [push] says, and end.")
 @click.option(
     "--web.listen-address", "listen", metavar="ADDRESS", help="Where to listen.  [default: 127.0.0.1:9977]"
 )
@@ -58,7 +58,7 @@ Keys: packaging/agent.toml. Exit codes: docs/cli.md.
     "--web.config.file",
     "web_file",
     metavar="FILE",
-    help="TLS, users and headers, as exporters have it.",
+    help="TLS, users and headers, in the format of exporters.",
 )
 @click.option(
     "--sensor-socket",
@@ -85,7 +85,8 @@ def command(
 ) -> None:  # fmt: skip
     """Serve metrics of all servers of this host to Prometheus, without any privilege.
 
-    It speaks SQL, asks the sensor for what needs privileges, and keeps the last hour of stacks.
+    It queries the servers over SQL, and the sensor for what needs privileges. It keeps the last hour of
+    stacks.
     """
     found = configuration.load(config_file) if config_file else configuration.Config()
     found = replace(
@@ -108,7 +109,7 @@ def command(
 
 
 def _with(part: T, **given: str | None) -> T:
-    """The part with what was given on the command line."""
+    """Return the part with the values of the command line."""
     return replace(part, **{name: value for name, value in given.items() if value is not None})
 
 
@@ -117,7 +118,7 @@ def _push_once(found: Config) -> None:
 
 
 def _check(found: Config) -> None:
-    """Everything that can be checked without a server: the files, and what they name."""
+    """Check everything that needs no server: the files, and what they name."""
     http_server.Address.parse(found.web.listen_address)
     if found.web.config_file:
         read = web_config.load(Path(found.web.config_file))

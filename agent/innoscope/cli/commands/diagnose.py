@@ -36,21 +36,21 @@ _PATIENCE_S = 2.0  # progress is shown when it takes longer
 
 _EPILOG = """\b
 Examples:
-  innoscope diagnose                        look for 10 s at the only server, then say what is wrong
+  innoscope diagnose                        collect evidence for 10 s on the only server, then report
   innoscope diagnose --pid 4242 --seconds 30
-  innoscope diagnose --no-sql               a server that hangs or refuses connections
-  innoscope diagnose --no-probes            looks, memory and SQL only
+  innoscope diagnose --no-sql               for a server that hangs or refuses connections
+  innoscope diagnose --no-probes            snapshots, memory and SQL only
   innoscope diagnose --json | jq -r '.findings[0].name'
   innoscope diagnose --save stall.innoscope
-                                            keep all of it in a file, without secrets and literals
+                                            write it to a file too, without secrets and literals
   innoscope diagnose stall.innoscope        the same findings, on any machine
   innoscope diagnose stall.innoscope --show status
   innoscope diagnose stall.innoscope --show folded | flamegraph.pl > stall.svg
 
 \b
-Exit codes: 0 nothing wrong, 18 something was found, 3 no or several servers, 4 the server ended, 5 not a
-server, 9 a damaged file, 12 the file could not be written.  Findings and what they rest on, what is in a
-file: docs/diagnose.md; JSON: docs/json.md.
+Exit codes: 0 nothing wrong, 18 there are findings, 3 no or several servers, 4 the server ended, 5 not a
+server, 9 a damaged file, 12 the file could not be written.  More: docs/diagnose.md;
+JSON: docs/json.md.
 """
 
 _PARTS = ("findings", "stacks", "folded", "metrics", "status", "variables")
@@ -66,13 +66,13 @@ _PARTS = ("findings", "stacks", "folded", "metrics", "status", "variables")
     "--save",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Keep all that was seen in this file too, readable by you only; in a folder, under a name of its "
-    "own. Another file is never overwritten.",
+    help="Write all evidence to this file too, readable by you only; in a folder, under a name of its own. "
+    "An existing file is never overwritten.",
 )
 @click.option(
     "--show",
     type=click.Choice(_PARTS),
-    help="Of FILE, print this instead of the findings.",
+    help="Print this part of FILE instead of the findings.",
 )
 @json_option
 @click.pass_context
@@ -81,12 +81,13 @@ def command(
     seconds: float, no_sql: bool, no_probes: bool, defaults_file: str | None, user: str | None,
     save: Path | None, show: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Look at one server for some seconds and say what is wrong, why, and what to do about it.
+    """Report what is wrong with a server, why, and what to do about it, after some seconds of evidence.
 
-    Stacks, probes, memory, SQL and /proc, as far as each is to be had; nothing is stopped or changed.
+    The sources are stacks, probes, memory, SQL and /proc, as far as each is available; nothing is stopped or
+    changed.
 
-    With FILE, an incident file that --save or `innoscope watch` wrote, no server is looked at: what was seen
-    then is judged by the rules of this version.
+    FILE is an incident file that --save or `innoscope watch` wrote. Then no server is needed: the rules of
+    this version are applied to the evidence in it.
     """
     if file is not None:
         _only_for_a_server(context, file)
@@ -102,12 +103,12 @@ def command(
 
 
 def _only_for_a_server(context: click.Context, file: Path) -> None:
-    """Refuse options that a file has no use for."""
+    """Raise UsageError for options that do not apply to a file."""
     for parameter in context.command.params:
         name = parameter.name or ""
         given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if given and name not in ("file", "show", "as_json"):
-            raise click.UsageError(f"{_long_name(parameter)} is for a live server; {file} is judged as it is")
+            raise click.UsageError(f"{_long_name(parameter)} is for a live server, not for the file {file}")
 
 
 def _long_name(parameter: click.Parameter) -> str:
@@ -115,7 +116,7 @@ def _long_name(parameter: click.Parameter) -> str:
 
 
 def _read(file: Path, show: str, as_json: bool) -> bool:
-    """Print a part of a file; whether something is wrong."""
+    """Print a part of a file; return whether something is wrong."""
     if as_json and show != "findings":
         raise click.UsageError(f"--json prints findings; of the rest: zcat {file} | jq .capture")
     capture = files.load(file)
@@ -131,7 +132,7 @@ def _read(file: Path, show: str, as_json: bool) -> bool:
 
 
 def _look(target: Target, sources: Sources, seconds: float, save: Path | None, as_json: bool) -> bool:
-    """Print what is wrong with a server; whether something is."""
+    """Print what is wrong with a server; return whether something is."""
     keeping = _Keeping(target, save, as_json) if save else None
     if keeping:
         sources = dataclasses.replace(sources, also=keeping.fetcher)
@@ -156,15 +157,15 @@ def _print(evidence: Evidence, verdict: Verdict, as_json: bool) -> None:
 
 
 class _Keeping:
-    """``--save``: what more is asked for, and the file."""
+    """Collect what ``--save`` needs in addition, and write the file."""
 
     def __init__(self, target: Target, path: Path, as_json: bool) -> None:
         self._path, self._as_json = path, as_json
         self.fetcher = Fetcher(target)
-        check_free(path)  # said before the look, not after it
+        check_free(path)  # before collecting, not after it
 
     def take(self, evidence: Evidence) -> Verdict:
-        """Print the findings, write the file, and say where it is. Raises CannotWrite."""
+        """Print the findings, write the file, and print its path. Raises CannotWrite."""
         capture, verdict = incident_capture.captured(evidence, self.fetcher.fetched)
         _print(capture.evidence, verdict, self._as_json)
         path = self._write(capture)
@@ -181,11 +182,11 @@ class _Keeping:
 
 
 def _progress(seconds: float) -> Callable[[float], None]:
-    """One line on stderr, once a second; nothing when nobody watches."""
+    """Return what shows progress on standard error once a second, if that is a terminal."""
     if not console.watched() or seconds <= _PATIENCE_S:
         return lambda _: None
 
     def show(gone_by: float) -> None:
-        console.progress(f"looking: {gone_by:.0f} of {seconds:g} s")
+        console.progress(f"collecting: {gone_by:.0f} of {seconds:g} s")
 
     return show

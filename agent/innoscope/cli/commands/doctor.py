@@ -1,4 +1,4 @@
-"""``innoscope doctor``: will stacks work here, and if not, what to do."""
+"""``innoscope doctor``: check what works here, with the remedy for what does not."""
 
 from __future__ import annotations
 

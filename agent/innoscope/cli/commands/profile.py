@@ -107,7 +107,7 @@ def _profiler(target: Target, naming: Naming, frequency: int, off_cpu: bool) -> 
 
 
 def _progress(seconds: float) -> Callable[[float, str], None] | None:
-    """One line on stderr, once a second; nothing when nobody watches."""
+    """Return what shows progress on standard error once a second, if that is a terminal."""
     if not console.watched() or seconds <= _PATIENCE_S:
         return None
 

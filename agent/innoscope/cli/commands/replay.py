@@ -64,7 +64,7 @@ def _open(file: Path) -> Recording:
 
 @contextmanager
 def counting(what: str) -> Iterator[Callable[[int], None]]:
-    """A count of looks on stderr that is wiped at the end; nothing when nobody watches."""
+    """Count snapshots on standard error, if that is a terminal; the line is wiped at the end."""
 
     def progress(looks: int) -> None:
         if looks % 50 == 0:

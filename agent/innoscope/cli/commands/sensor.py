@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _EPILOG = """\b
 Examples:
   sudo innoscope sensor                                  for root only, at /run/innoscope/sensor.sock
-  sudo innoscope sensor --group innoscope                members of that group may ask it too
+  sudo innoscope sensor --group innoscope                members of that group may connect too
   sudo innoscope sensor --server shop=/run/mysqld/mysqld.sock --server audit=4242
   sudo innoscope sensor --only /run/mysqld/mysqld.sock   no other server of this host
   innoscope sensor --sensor-socket /tmp/i/sensor.sock    your own servers, as far as your privileges allow
@@ -37,13 +37,13 @@ Examples:
 It needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_CHECKPOINT_RESTORE and CAP_DAC_READ_SEARCH
 (probes on kernels without links for uprobes: CAP_SYS_ADMIN). packaging/systemd has a unit that gives it
 just these.
-It opens no port, speaks no SQL and writes to no server. SIGTERM ends it; killed, it leaves nothing but its
-socket's file, which the next one replaces. Exit codes: docs/cli.md.
+It opens no port, speaks no SQL and writes to no server. SIGTERM ends it. If it is killed, only the
+file of its socket remains, which the next sensor replaces. Exit codes: docs/cli.md.
 """
 
 
 def _names(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """``{pid or socket's path: name}``."""
+    """Return ``{pid or path of a socket: name}``."""
     found: dict[str, str] = {}
     for value in values:
         name, equals, where = value.partition("=")
@@ -82,23 +82,24 @@ def _is_place(text: str) -> bool:
     metavar="PATH",
     help="Where to listen.",
 )
-@click.option("--group", metavar="GROUP", help="Members of this group may ask it, beside root.")
+@click.option("--group", metavar="GROUP", help="Let members of this group connect, not only root.")
 @click.option(
     "--server",
     "names",
     multiple=True,
     callback=_names,
     metavar="NAME=WHERE",
-    help="Call the server with this pid or this socket NAME, not by its port (may be repeated).",
+    help="Name the server with this pid or this socket NAME (may be repeated).",
 )
 @click.option(
     "--only",
     multiple=True,
     callback=_places,
     metavar="WHERE",
-    help="Watch the server with this pid or this socket, and no others than those named.",
+    help="Watch only the server with this pid or this socket (may be repeated).",
 )
 @click.option(
+    "-i",
     "--interval",
     type=Duration(0.1),
     default="1s",
@@ -114,7 +115,7 @@ def _is_place(text: str) -> bool:
     multiple=True,
     metavar="NAME",
     shell_complete=completes(_families),
-    help="Attach this family of probes, and no others than those named (innoscope probes list).",
+    help="Attach only this family of probes (may be repeated): innoscope probes list.",
 )
 @click.option(
     "--budget",
@@ -136,7 +137,7 @@ def command(
     log_format: str | None,
     log_level: str | None,
 ) -> int:
-    """Watch all servers of this host and answer the agent, over a Unix socket only.
+    """Run the privileged half of the agent: observe all servers of this host, on a Unix socket only.
 
     It finds servers that start, follows restarts, and never stops, traces or changes one.
     """

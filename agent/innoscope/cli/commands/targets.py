@@ -70,7 +70,7 @@ def _row(target: Target, first: int | None) -> tuple[str, ...]:
 
 
 def notes(target: Target) -> list[str]:
-    """What is special about a server, in words for a person."""
+    """Return notes about what is special about a server."""
     found = []
     if target.deleted:
         found.append("executable was replaced")

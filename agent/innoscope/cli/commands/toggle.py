@@ -42,12 +42,12 @@ def _names() -> Mapping[str, str]:
 
 
 def server_options(function: F) -> F:
-    """Those that choose a server and an SQL account, and ``--json``."""
+    """Add the options that choose a server and an SQL account, and ``--json``."""
     return target_options(sql_options(json_option(function)))
 
 
 def way_option(function: F) -> F:
-    """``--way``: None for all, in the catalog's order."""
+    """Add ``--way``; None means all, in the catalog's order."""
     return click.option(
         "--way",
         type=click.Choice(["sql", "memory"]),
@@ -269,7 +269,7 @@ def _confirm(plan: Plan, *, yes: bool, confirmed: bool) -> None:
 
 
 def _here(target: Target, toggle: Toggle, now: Mapping[str, str]) -> Here:
-    """The toggle on this server; ``now`` are the values that could be told."""
+    """Return the toggle on this server; ``now`` are the values that could be read."""
     try:
         generation = catalog.generation(toggle, target.flavour, target.version)
     except NotOnThisServer as error:
@@ -289,7 +289,7 @@ def _toggle(toggles: dict[str, Toggle], name: str) -> Toggle:
 
 
 def _named(pid: int | None, socket: str | None, port: int | None) -> Target | None:
-    """The server that was named; None when none was: the journal knows them."""
+    """Return the server that was named, or None: the journal knows all of them."""
     return find_one(pid, socket, port) if (pid, socket, port) != (None, None, None) else None
 
 

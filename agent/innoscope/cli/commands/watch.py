@@ -1,4 +1,4 @@
-"""``innoscope watch``: waits for a stall, and writes an incident file when it comes."""
+"""``innoscope watch``: wait for a stall and write an incident file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from innoscope.target.model import Target
 
-#: Seconds of looking before --list tells values.
+#: Seconds of evidence before --list shows values.
 _LIST_S = 3.0
 
 _EPILOG = """\b
@@ -48,20 +48,20 @@ Examples:
   innoscope watch --list                    the names that rules may use, with their values now
 
 \b
-A rule is a name, one of > >= < <= and a number (% us ms s K M G), or finding:NAME.  The file has the time
-before the stall, too; `innoscope diagnose FILE` reads it anywhere.
+A rule is a name, one of > >= < <= and a number (% us ms s K M G), or finding:NAME.  The file also has the
+time before the stall; `innoscope diagnose FILE` reads it anywhere.
 Exit codes: 0 the file was written (--once), 2 no such rule, 3 no or several servers, 5 not a server,
-6 not root, 12 cannot write, 130 Ctrl-C.  More: docs/watch.md
+6 no privileges, 12 cannot write, 130 Ctrl-C.  More: docs/watch.md
 """
 _SIZE = re.compile(r"([0-9]+)([KMG]?)")
 _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def _size(_: click.Context, __: click.Parameter, value: str) -> int:
-    """``200M`` as bytes."""
+    """Return the bytes of ``200M``."""
     match = _SIZE.fullmatch(value)
     if match is None:
-        raise click.BadParameter(f"{value!r} is no size: 500K, 200M, 2G")
+        raise click.BadParameter(f"{value!r} is not a size: 500K, 200M, 2G")
     return int(match[1]) * _SIZES[match[2]]
 
 
@@ -102,7 +102,7 @@ def _rules() -> Mapping[str, str]:
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(),
-    help="Where to write files [default: here].",
+    help="Where to write files.  [default: the current folder]",
 )
 @click.option(
     "--max",
@@ -110,7 +110,7 @@ def _rules() -> Mapping[str, str]:
     type=click.IntRange(1),
     default=20,
     show_default=True,
-    help="Files to keep: the oldest of ours go first.",
+    help="Number of files to keep; the oldest are removed first.",
 )
 @click.option(
     "--max-bytes",
@@ -118,7 +118,7 @@ def _rules() -> Mapping[str, str]:
     metavar="SIZE",
     default="200M",
     show_default=True,
-    help="What they may take together.",
+    help="Total size of files to keep.",
 )
 @click.option(
     "--cooldown",
@@ -139,13 +139,13 @@ def command(
     seconds: float, before_s: float, folder: Path, most: int, max_bytes: int, cooldown: float, once: bool,
     listing: bool, no_sql: bool, no_probes: bool, defaults_file: str | None, user: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Wait for a stall of one server, and write an incident file of it and of the time before it.
+    """Wait for a stall of one server, and write it and the time before it to an incident file.
 
-    All threads are looked at and all numbers read once a second, within a bounded memory; nothing is stopped
-    or changed. A server that is restarted meanwhile is waited for.
+    All threads are sampled and all numbers read once a second, in a bounded amount of memory; nothing is
+    stopped or changed. If the server restarts, the command waits for it.
     """
     if not rules and not listing:
-        raise click.UsageError("what to wait for? --trigger RULE, for example --trigger 'threads_running>50'")
+        raise click.UsageError("nothing to wait for: add a rule, such as --trigger 'threads_running>50'")
 
     triggers = tuple(parse(rule) for rule in rules)
     sources = Sources(not no_sql, not no_probes, defaults_file, user)
@@ -165,7 +165,7 @@ def command(
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[threading.Event]:
-    """Set by Ctrl-C and by SIGTERM: the probes are taken off, and no half a file is left."""
+    """Yield an event that Ctrl-C and SIGTERM set: probes are detached, and no partial file is left."""
     ended = threading.Event()
     before = {
         number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)
@@ -178,9 +178,9 @@ def _ended_by_signals() -> Iterator[threading.Event]:
 
 
 def _list(target: Target, sources: Sources, as_json: bool) -> None:
-    """All names, with their values after some seconds of looking."""
+    """Show all names, with their values after some seconds."""
     with contextlib.closing(Gathering(target, sources, interval_s=1.0)) as gathering:
-        console.progress(f"looking for {_LIST_S:g} s …")
+        console.progress(f"collecting for {_LIST_S:g} s …")
         try:
             evidence = gathering.run(_LIST_S)
         finally:

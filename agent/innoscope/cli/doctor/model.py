@@ -27,7 +27,7 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at. ``remedy`` is the next command to type, if there is any."""
+    """The result of one check. ``remedy`` is the next command to type, if there is one."""
 
     name: str
     status: Status
@@ -36,15 +36,15 @@ class Check:
 
 
 def ok(name: str, detail: str) -> Check:
-    """A check that passed."""
+    """Return a check that passed."""
     return Check(name, Status.OK, detail)
 
 
 def warn(name: str, detail: str, remedy: str | None = None) -> Check:
-    """A check that found something missing which is not needed for stacks."""
+    """Return a check that found something missing that stacks do not need."""
     return Check(name, Status.WARN, detail, remedy)
 
 
 def fail(name: str, detail: str, remedy: str | None = None) -> Check:
-    """A check that found out why something will not work."""
+    """Return a check that found why something will not work."""
     return Check(name, Status.FAIL, detail, remedy)

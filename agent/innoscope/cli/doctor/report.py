@@ -37,7 +37,7 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether stacks will work on all servers; the worst one counts."""
+        """Return whether stacks will work on all servers; the worst one counts."""
         if not self.targets:
             return Verdict.NO_SERVER
         if any(_failed(checks, ACCESS) for checks in self.servers):
@@ -48,7 +48,7 @@ class Report:
 
 
 def text(report: Report) -> Iterator[str]:
-    """Lines for a person, grouped by host and server; each line that is not ok is followed by its remedy."""
+    """Return the text, by host and server; each line that is not ok is followed by its remedy."""
     yield "Host"
     yield from _lines(report.host)
     for target, checks in zip(report.targets, report.servers, strict=True):
@@ -90,5 +90,5 @@ def _lines(checks: Sequence[Check]) -> Iterator[str]:
 
 
 def _failed(checks: Sequence[Check], name: str) -> bool:
-    """Whether the check of that name did not pass; a check that is not there did not."""
+    """Return whether the check of that name failed or is missing."""
     return not any(check.name == name and check.status is Status.OK for check in checks)
