@@ -79,7 +79,7 @@ def _agent(stack: contextlib.ExitStack) -> int:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     command = [
         str(Path(sys.executable).with_name("innoscope")), "agent", "--web.listen-address", address,
-        "--sensor.socket", str(folder / "sensor.sock"), "--log.level", "warning",
+        "--sensor-socket", str(folder / "sensor.sock"), "--log-level", "warning",
     ]  # fmt: skip
     print("run: starting the agent and its sensor", flush=True)
     process = stack.enter_context(_ended(subprocess.Popen(command, start_new_session=True)))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from innoscope.cli.main import cli
+from innoscope.cli.parameters import Duration
 from live.staging import LOADS
 from servers import NAMES
 
@@ -33,6 +34,7 @@ _FENCE: Final = re.compile(
 _PROMPT: Final = "$ "
 #: Options that say how long a command looks.
 _LASTING: Final = ("--seconds", "--duration")
+_LONG_NAMES: Final = {"-p": "--pid", "-S": "--socket", "-P": "--port", "-s": "--seconds"}
 _UNIT: Final = r"(?: ?(?:%|(?:ns|µs|ms|s|min|h|B|KiB|MiB|GiB|kB|MB|GB)\b))?"
 _NUMBER: Final = r"\d[\d,.]*" + _UNIT
 _PATH: Final = r"(?:/[\w.+-]+){2,}"
@@ -129,12 +131,13 @@ def placed(command: str, there: There) -> str:
         pid = there.sensor_pid if "--sensor" in words else there.agent_pid
         words = [word for word in words if word != "--sensor"]
     stands_for = {"--pid": str(pid), "--socket": there.socket, "--port": str(there.port)}
+    words = [_LONG_NAMES.get(word, word) for word in words]
     given = set(words)
     words = _replaced(words, stands_for)
-    if "--pid" in options and not given & {*stands_for, "-p"}:
+    if "--pid" in options and not given & {*stands_for}:
         words += ["--pid", stands_for["--pid"]]
-    if (lasting := options & {*_LASTING}) and not given & {*_LASTING, "-s"}:
-        words += [lasting.pop(), str(MOST_SECONDS)]
+    if (lasting := options & {*_LASTING}) and not given & {*_LASTING}:
+        words += [max(lasting), str(MOST_SECONDS)]
     return shlex.join(words) + bar + rest
 
 
@@ -148,11 +151,11 @@ def _replaced(words: list[str], stands_for: dict[str, str]) -> list[str]:
     """With our server instead of the page's, and no longer than a test has."""
     placed = list(words)
     for place, word in enumerate(words[:-1]):
-        option = {"-p": "--pid", "-s": "--seconds"}.get(word, word)
-        if option in stands_for:
-            placed[place + 1] = stands_for[option]
-        elif option in _LASTING:
-            placed[place + 1] = f"{min(MOST_SECONDS, float(words[place + 1])):g}"
+        if word in stands_for:
+            placed[place + 1] = stands_for[word]
+        elif word in _LASTING:
+            seconds = Duration().convert(words[place + 1], None, None)
+            placed[place + 1] = f"{min(MOST_SECONDS, seconds):g}"
     return placed
 
 

@@ -127,7 +127,7 @@ def test_by_hand(number: int, scene: Scene) -> None:
     command = [INNOSCOPE, "agent", "--config.file", str(agent.home / "agent.toml")]
     done = subprocess.run([*command, "--check"], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (0, "the configuration is good\n")
-    once = [*command, "--sensor.socket", str(scene.sensing.path), "--push-once"]
+    once = [*command, "--sensor-socket", str(scene.sensing.path), "--push-once"]
     done = subprocess.run(once, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("under test: ")

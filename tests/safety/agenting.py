@@ -77,7 +77,7 @@ class Running:
         )
         self._command = [
             *under, *program, "agent", "--config.file", str(config), "--web.listen-address", "127.0.0.1:0",
-            "--sensor.socket", str(self.sensor), *map(str, arguments),
+            "--sensor-socket", str(self.sensor), *map(str, arguments),
         ]  # fmt: skip
         self._keeper = Keeper()
         self.process: subprocess.Popen[bytes] | None = None

@@ -48,7 +48,7 @@ class Sensing:
         self.path = path or self._home / "run" / "sensor.sock"
         places = [text for server in only for text in ("--only", str(find_one(server.pid).socket))]
         self._arguments = [
-            *under, *program, "sensor", "--socket", str(self.path), *places, *map(str, arguments)
+            *under, *program, "sensor", "--sensor-socket", str(self.path), *places, *map(str, arguments)
         ]  # fmt: skip
         self._environment = dict(environment or {})
         self._keeper = Keeper()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 ROWS, COLUMNS = 50, 220
-#: The only control characters that a command without a screen makes itself (common/console.py).
+#: The only control characters, beside colours, of a command without a screen (common/console.py).
 WIPE = "\r\x1b[K"
 #: CSI, OSC and the like with their text, and two-character escapes.
 SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_].*?(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])", re.DOTALL)
@@ -29,6 +29,8 @@ KEYS = (
     (b"quit", b"\t"), (b"", b"\x1b[B"), (b"", b"\r"), (b"STACK", b"\x1b"), (b"", b"n"), (b"Notes", b"\x1b"),
     (b"", b"/"), (b"", b"PWN\r"), (b"", b"q"),
 )  # fmt: skip
+#: A whole line in one of the colours of common/console.py.
+_COLOURED = re.compile(r"^\x1b\[3[123]m(.*)\x1b\[0m$", re.MULTILINE)
 _PLACE = re.compile(r"\x1b\[\d+;\d+H")
 _SETTLED_S = 0.3
 
@@ -109,6 +111,11 @@ def violations(output: bytes, own: Callable[[str], str] = lambda text: text.repl
     )
 
 
+def without_colours(text: str) -> str:
+    """Take out progress, and the colours of whole lines: what a command without a screen makes itself."""
+    return _COLOURED.sub(r"\1", text.replace(WIPE, "\n"))
+
+
 def sequences(output: bytes) -> set[str]:
     """The escape sequences of a screen, places of the cursor left out."""
     return set(SEQUENCE.findall(_PLACE.sub("", output.decode("utf-8", "surrogateescape"))))
@@ -118,7 +125,7 @@ def without(allowed: set[str]) -> Callable[[str], str]:
     """What takes out these sequences, exactly as they are, places of the cursor, and lines of progress."""
 
     def take_out(text: str) -> str:
-        text = _PLACE.sub("", text.replace(WIPE, ""))
+        text = _PLACE.sub("", without_colours(text))
         return SEQUENCE.sub(lambda match: "" if match.group() in allowed else match.group(), text)
 
     return take_out

@@ -105,7 +105,7 @@ def test_a_full_server_refuses(tmp_path: Path) -> None:
         sql(server, f"CREATE USER {ACCOUNT}@localhost IDENTIFIED BY '{PASSWORD}'")
         crowd = [server.connect(user=ACCOUNT, password=PASSWORD) for _ in range(12)]
         try:
-            with Running(server, "--config.my-cnf", option_file(tmp_path)) as agent:
+            with Running(server, "--defaults-file", option_file(tmp_path)) as agent:
                 scrape = agent.scrape()
                 assert (scrape.value("sql_up"), scrape.why("sql")) == (0, "refused")
                 crowd.pop().close()
@@ -116,7 +116,7 @@ def test_a_full_server_refuses(tmp_path: Path) -> None:
 
 
 def test_a_wrong_password_is_denied(target: Server, tmp_path: Path) -> None:
-    with Running(target, "--config.my-cnf", option_file(tmp_path, "not-it-7412")) as agent:
+    with Running(target, "--defaults-file", option_file(tmp_path, "not-it-7412")) as agent:
         scrape = agent.scrape()
 
         assert (scrape.value("sql_up"), scrape.why("sql")) == (0, "denied")
@@ -128,7 +128,7 @@ def test_a_wrong_password_is_denied(target: Server, tmp_path: Path) -> None:
 
 def test_an_account_without_rights_tells_what_it_may(target: Server, tmp_path: Path) -> None:
     """PROCESS is what INNODB_METRICS and the InnoDB monitor need."""
-    with Running(target, "--config.my-cnf", option_file(tmp_path)) as agent:
+    with Running(target, "--defaults-file", option_file(tmp_path)) as agent:
         scrape = agent.scrape()
 
         assert scrape.value("sql_up") == 1
@@ -253,7 +253,7 @@ def test_it_keeps_no_right(mysql: Server, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     for parent in tmp_path.parents[:2]:
         parent.chmod(0o755)
-    with Running(mysql, "--config.my-cnf", option_file(tmp_path), by_hand=True) as agent:
+    with Running(mysql, "--defaults-file", option_file(tmp_path), by_hand=True) as agent:
         assert status(agent.pid)["Uid"].split() == ["65534"] * 4
         scrape = agent.until(sql_is(1))
         assert scrape.why("sql") is None
@@ -272,7 +272,10 @@ def test_its_own_sensor_ends_with_it(mysql: Server, how: signal.Signals) -> None
     with Running(mysql, by_hand=True) as agent:
         agent.until(lambda scrape: scrape.value("sensor_up") == 1)
         found = subprocess.run(
-            ["pgrep", "-f", f"sensor --socket {agent.sensor}"], capture_output=True, text=True, check=True
+            ["pgrep", "-f", f"sensor --sensor-socket {agent.sensor}"],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         sensors = [int(pid) for pid in found.stdout.split()]
         assert sensors

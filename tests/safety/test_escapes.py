@@ -16,7 +16,7 @@ import pytest
 from innoscope.cli import main
 from safety.command import innoscope
 from safety.hostile import EVIL, SHOWN, HostileServer
-from safety.terminal import KEYS, on_terminal, sequences, violations, without
+from safety.terminal import KEYS, on_terminal, sequences, violations, without, without_colours
 from scale import chosen, count, long
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ def in_full(*runs: Run) -> list[Run]:
 
 _SAVED = "{files}/seen.innoscope"
 _P = ("-p", "{pid}")
+_SENSOR = ("--sensor-socket", "{out}/sensor")
 _REFUSING = ("-p", "{refusing}")
 #: Command → how it is run. A command that is missing here fails test_every_command_is_run.
 RUNS: dict[str, list[Run]] = {
@@ -183,7 +184,7 @@ RUNS: dict[str, list[Run]] = {
         ),
     ],
     "stacks": [
-        *(run(*_P, "-q", "--by", by) for by in ("stack", "wait", "thread")),
+        *(run(*_P, "-q", "--all", "--full", "--by", by) for by in ("stack", "wait", "thread")),
         *(run(*_P, "-q", "--format", form) for form in ("tree", "folded", "json", "speedscope", "html")),
         *(
             run(*_P, "-q", "--format", form, "-o", f"{{out}}/{form}")
@@ -200,7 +201,7 @@ RUNS: dict[str, list[Run]] = {
         run(*_P, "--seconds", "0.2", "--json"),
         run("--socket", evil),
     ],
-    "probes status": [run("--socket", evil), run("--socket", evil, "--json")],
+    "probes status": [run("--sensor-socket", evil), run("--sensor-socket", evil, "--json")],
     "profile": [
         run(*_P, "--seconds", "1"),
         run(*_P, "--seconds", "3", "--off-cpu"),
@@ -247,21 +248,21 @@ RUNS: dict[str, list[Run]] = {
         run("--check", "--config.file", "{files}/agent.toml"),
         run("--check", "--config.file", "{files}/garbage"),
         run("--check", "--web.listen-address", evil),
-        run("--config.my-cnf", evil, "--check"),
+        run("--defaults-file", evil, "--check"),
         run(
             "--web.listen-address",
             "127.0.0.1:{port}",
-            "--sensor.socket",
+            "--sensor-socket",
             "{out}/agents",
-            "--log.level",
+            "--log-level",
             "debug",
             until=b"sensor listens",
         ),
     ],
     "sensor": [
-        run("--socket", "{out}/sensor", "--log-level", "debug", "--no-probes", until=b"sensor listens"),
-        run("--socket", "{out}/sensor", "--log-format", "json", "--family", evil, until=b"sensor listens"),
-        run("--group", evil, "--socket", "{out}/sensor"),
+        run(*_SENSOR, "--log-level", "debug", "--no-probes", until=b"sensor listens"),
+        run(*_SENSOR, "--log-format", "json", "--family", evil, until=b"sensor listens"),
+        run("--group", evil, *_SENSOR),
     ],
 }
 
@@ -331,7 +332,12 @@ def test_no_command_passes_on_control_characters(
         output = on_terminal(arguments, environment, typing=each.typing, until=each.until)
 
         drawn = each.typing == KEYS
-        found = violations(output, without(screen(environment))) if drawn else violations(output)
+        if drawn:
+            found = violations(output, without(screen(environment)))
+        elif environment:
+            found = violations(output)
+        else:
+            found = violations(output, without_colours)
         assert not found, (arguments, found, output[-3000:])
         assert b"Traceback" not in output, output[-3000:].decode(errors="replace")
         shown += output.decode()
@@ -345,13 +351,13 @@ def test_usage_errors_repeat_arguments_harmlessly(scene: Scene, command: str) ->
     for arguments in wrong[: count(quick=2, full=4)]:
         output = on_terminal([*command.split(), *arguments], {})
 
-        assert not violations(output), (arguments, output)
+        assert not violations(output, without_colours), (arguments, output)
 
 
 def test_nor_the_group_itself(scene: Scene) -> None:
     del scene
     for arguments in ([evil], [f"--{evil}"], ["--debug", "stacks", "--socket", evil], ["--version", evil]):
-        assert not violations(on_terminal(arguments, {})), arguments
+        assert not violations(on_terminal(arguments, {}), without_colours), arguments
 
 
 def test_a_stopped_server_is_named_harmlessly(scene: Scene) -> None:
@@ -361,7 +367,7 @@ def test_a_stopped_server_is_named_harmlessly(scene: Scene) -> None:
     finally:
         os.kill(scene.server.pid, signal.SIGCONT)
 
-    assert not violations(output), output
+    assert not violations(output, without_colours), output
     assert b"it runs, untraced" in output
 
 
@@ -390,4 +396,9 @@ def test_the_oracle_sees() -> None:
         assert violations(b"a" + text + b"b"), text
     assert not violations("Ä\r\n\r\x1b[Kb".encode())
     assert violations(b"\x1b[2Ja", without({"\x1b[3J"}))
+    red = b"\x1b[31ma\x1b[0m\n"
+    assert violations(red)
+    assert not violations(b"looking\r\x1b[K" + red, without_colours)
+    for text in (b"a" + red, b"\x1b[31ma\n", b"\x1b[41ma\x1b[0m\n", b"\x1b[31m\x1b[2J\x1b[0m\n"):
+        assert violations(text, without_colours), text
     assert not violations(b"\x1b[2Ja\x1b[1;2H", without({"\x1b[2J"}))

@@ -91,7 +91,7 @@ def test_a_password_is_nowhere(password: str, server: Server, sensing: Sensing, 
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
     file = written(tmp_path / "my.cnf", f"[client]\nuser={ACCOUNT}\npassword={password}\n")
-    arguments = ("--config.my-cnf", file, "--log.level", "debug")
+    arguments = ("--defaults-file", file, "--log-level", "debug")
     with Running(server, *arguments, sensor=sensing.path) as agent:
         up = int(password == PASSWORD)
         agent.until(lambda scrape: scrape.value("sql_up") == up)

@@ -222,13 +222,13 @@ def test_members_of_the_group_may_ask(server: Server) -> None:
 
 
 def test_no_such_group_is_one_clear_error(tmp_path: Path) -> None:
-    result = innoscope("sensor", "--socket", tmp_path / "s", "--group", "no-such-group")
+    result = innoscope("sensor", "--sensor-socket", tmp_path / "s", "--group", "no-such-group")
 
     assert_one_clear_error(result, 1, "unknown group no-such-group")
 
 
 def test_two_sensors_on_one_socket(sensing: Sensing) -> None:
-    result = innoscope("sensor", "--socket", sensing.path)
+    result = innoscope("sensor", "--sensor-socket", sensing.path)
 
     assert_one_clear_error(result, 1, "another sensor listens on")
     assert answers(sensing) < QUICK_S
@@ -237,7 +237,7 @@ def test_two_sensors_on_one_socket(sensing: Sensing) -> None:
 def test_what_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_text("precious")
-    result = innoscope("sensor", "--socket", path)
+    result = innoscope("sensor", "--sensor-socket", path)
 
     assert_one_clear_error(result, 1, "is not a socket")
     assert path.read_text() == "precious"
@@ -256,7 +256,7 @@ def test_terminated_it_ends_at_once_and_removes_its_socket(server: Server) -> No
         with pytest.raises(SensorDown, match="No such file") as caught:
             sensing.client.hello()
         assert caught.value.remedy is not None
-        assert "innoscope sensor --socket" in caught.value.remedy
+        assert "innoscope sensor --sensor-socket" in caught.value.remedy
     assert not orphans()
 
 

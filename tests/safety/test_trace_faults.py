@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.cli.main import INTERRUPTED
-from innoscope.common.errors import NoRights, NoSuchProcess
+from innoscope.common.errors import ExitCode, NoRights, NoSuchProcess
 from innoscope.probes.trace.model import NotTraceable
 from safety.command import assert_one_clear_error, innoscope, run
 from safety.debugging import until
@@ -72,7 +71,7 @@ def test_suspending_from_a_terminal_ends_the_trace_and_detaches(server: Server) 
         tracing.process.send_signal(signal.SIGTSTP)
         code = tracing.finish()
     # As Ctrl-C: in the trial nothing is printed, later what was seen.
-    assert (code == INTERRUPTED) if not tracing.out else (code == 0 and "calls in" in tracing.out)
+    assert (code == ExitCode.INTERRUPTED) if not tracing.out else (code == 0 and "calls in" in tracing.out)
     _gone(server)
     assert_well(server)
 

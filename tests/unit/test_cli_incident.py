@@ -93,7 +93,7 @@ def test_what_is_for_a_server_is_refused(
 ) -> None:
     assert main(["diagnose", str(file), *options]) == USAGE
     said = capsys.readouterr().err
-    assert f"is for a live server; {file} is judged as it is" in said
+    assert f"is for a live server, not for the file {file}" in said
 
 
 def test_other_wrong_command_lines(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ import pytest
 from innoscope.cli import main as cli_main
 from innoscope.cli.commands import targets
 from innoscope.cli.common import table
-from innoscope.common.errors import InnoscopeError, NoRights
+from innoscope.common.errors import ExitCode, InnoscopeError, NoRights
 from innoscope.target.model import Target
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def test_a_closed_pipe_is_quiet() -> None:
             [sys.executable, "-m", "innoscope.cli.main", "--help"],
             env=environment, stdout=closed, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
         )  # fmt: skip
-    assert (done.returncode, done.stderr) == (cli_main.BROKEN_PIPE, "")
+    assert (done.returncode, done.stderr) == (ExitCode.BROKEN_PIPE, "")
 
 
 def test_targets_as_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,7 @@ def socket(tmp_path: Path) -> Iterator[str]:
 def test_a_table_of_each_server_the_busiest_probe_first(
     socket: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["probes", "status", "--socket", socket]) == 0
+    assert main(["probes", "status", "--sensor-socket", socket]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "server 3306"
     assert [line.split()[0] for line in lines[2:]] == ["mutex_spin", "redo_write", "running_out"]
@@ -50,12 +50,12 @@ def test_a_table_of_each_server_the_busiest_probe_first(
 
 
 def test_json_for_scripts(socket: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["probes", "status", "--socket", socket, "--json"]) == 0
+    assert main(["probes", "status", "--sensor-socket", socket, "--json"]) == 0
     [first, *_] = json.loads(capsys.readouterr().out)["3306"]
     assert first["probe"] == "redo_write"
     assert first["hits"] == 1200
 
 
 def test_no_sensor_is_said_with_the_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["probes", "status", "--socket", str(tmp_path / "none.sock")]) == SensorDown.exit_code
+    assert main(["probes", "status", "--sensor-socket", str(tmp_path / "none.sock")]) == SensorDown.exit_code
     assert "innoscope sensor" in capsys.readouterr().err

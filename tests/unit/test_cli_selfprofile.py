@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope.cli import main as cli_main
-from innoscope.cli.commands.selfprofile import NotOurs, command_of, find, table
-from innoscope.common.errors import NoSuchProcess
+from innoscope.cli.py_spy import NotOurs, command_of, find, table
+from innoscope.common.errors import NoTarget
 from innoscope.target.proc import ProcFs
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def test_other_program_is_refused(executable: str, words: tuple[str, ...], tmp_p
     with pytest.raises(NotOurs) as refused:
         command_of(7, ProcFs(tmp_path))
     assert "innoscope stacks --pid 7" in (refused.value.remedy or "")
-    with pytest.raises(NoSuchProcess, match="agent to profile: found none"):
+    with pytest.raises(NoTarget, match="agent to profile: found none"):
         find("agent", ProcFs(tmp_path))
 
 
@@ -68,7 +68,7 @@ def test_single_agent_is_the_default_and_several_need_a_choice(tmp_path: Path) -
     assert find("agent", ProcFs(tmp_path)) == 7
     assert find("sensor", ProcFs(tmp_path)) == 9
     process(tmp_path, 8, "/usr/bin/python3", *AGENT)
-    with pytest.raises(NoSuchProcess, match="7, 8") as refused:
+    with pytest.raises(NoTarget, match="7, 8") as refused:
         find("agent", ProcFs(tmp_path))
     assert "--pid PID" in (refused.value.remedy or "")
 
@@ -106,14 +106,14 @@ def fake_py_spy(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> N
     program = folder / "py-spy"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    monkeypatch.setattr("innoscope.cli.commands.selfprofile.shutil.which", lambda *_, **__: str(program))
+    monkeypatch.setattr("innoscope.cli.py_spy.shutil.which", lambda *_, **__: str(program))
 
 
 def test_missing_py_spy_is_named_with_its_remedy(
     agent_7: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del agent_7
-    monkeypatch.setattr("innoscope.cli.commands.selfprofile.shutil.which", lambda *_, **__: None)
+    monkeypatch.setattr("innoscope.cli.py_spy.shutil.which", lambda *_, **__: None)
 
     assert cli_main.main(["self-profile"]) == 1
     errors = capsys.readouterr().err

@@ -52,6 +52,28 @@ def test_the_list_is_what_one_gets_without_options(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.splitlines()[0].startswith("6 threads in 4.8 ms: 3 idle")
 
 
+@pytest.mark.parametrize("options", [["--all"], ["--wait", "idle"], ["--grep", "poll"]])
+def test_idle_stacks_are_shown_when_asked_for(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run() == 0
+    shown = capsys.readouterr().out
+    assert shown.endswith("\n3 idle hidden, --all shows them\n")
+    assert "do_command" in shown
+    assert "my_net_read" not in shown
+
+    assert run(*options) == 0
+    shown = capsys.readouterr().out
+    assert "hidden" not in shown
+    assert "vio_io_wait,my_net_read" in shown
+
+
+@pytest.mark.parametrize("option", ["--full", "--kernel"])
+def test_library_functions_are_shown_when_asked_for(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run() == 0
+    assert "pthread_cond_wait" not in capsys.readouterr().out
+    assert run(option) == 0
+    assert "pthread_cond_wait,os_event_wait_low" in capsys.readouterr().out
+
+
 def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--json", "--count", "2", "--interval", "0.01", "--wait", "row-lock") == 0
 

@@ -7,11 +7,9 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import click
 import pytest
 from click.testing import CliRunner
 
-from innoscope.cli.common import duration_option
 from innoscope.cli.main import Settings, cli, main
 from innoscope.cli.toggle_text import _change
 from innoscope.common.versions import VersionRange
@@ -166,6 +164,8 @@ def test_show(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["toggle", "show", "deadlock_detect"]) == 0
     assert "not before 5.7" in capsys.readouterr().out
     assert main(["toggle", "show", "reed_ahead"]) == 2
+    assert "did you mean 'read_ahead'?" in capsys.readouterr().err
+    assert main(["toggle", "show", "lunch"]) == 2
     assert "read_ahead, durability" in capsys.readouterr().err
 
 
@@ -319,20 +319,6 @@ def test_history(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     fake.entries = []
     assert main(["toggle", "history"]) == 0
     assert "nothing was changed yet" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("90s", 90.0), ("10m", 600.0), ("2h", 7200.0), (" 1d ", 86400.0), ("366d", 31622400.0)],
-)
-def test_times(text: str, seconds: float) -> None:
-    assert duration_option(click.Context(cli), click.Option(["--for"]), text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "10", "0s", "1.5h", "-1m", "10 m", "1w", "367d", "²s", "999999999d"])
-def test_no_times(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is no time"):
-        duration_option(click.Context(cli), click.Option(["--for"]), text)
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,12 +63,13 @@ def test_what_is_against_the_rule(block: str, tmp_path: Path) -> None:
     ("command", "real"),
     [
         ("sudo innoscope stacks", "innoscope stacks --pid 42"),
-        ("innoscope stacks -p 4242 --by wait", "innoscope stacks -p 42 --by wait"),
+        ("innoscope stacks -p 4242 --by wait", "innoscope stacks --pid 42 --by wait"),
         ("innoscope stacks --socket /run/my.sock", "innoscope stacks --socket /tmp/s.sock"),
         ("innoscope toggle set read_ahead off", "innoscope toggle set read_ahead off --pid 42"),
         ("innoscope targets", "innoscope targets"),
-        ("innoscope top --duration 60", "innoscope top --duration 2 --pid 42"),
-        ("innoscope self-profile -s 1", "innoscope self-profile -s 1 --pid 43"),
+        ("innoscope top --duration 1h", "innoscope top --duration 2 --pid 42"),
+        ("innoscope stacks -S /run/my.sock", "innoscope stacks --socket /tmp/s.sock"),
+        ("innoscope self-profile -s 1", "innoscope self-profile --seconds 1 --pid 43"),
         ("innoscope self-profile --sensor --idle", "innoscope self-profile --idle --pid 44 --seconds 2"),
         ("innoscope stacks --json | jq .waits", "innoscope stacks --json --pid 42 | jq .waits"),
         (

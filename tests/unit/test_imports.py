@@ -133,7 +133,8 @@ def test_the_command_that_the_agent_starts_is_the_sensor() -> None:
         if isinstance(node, ast.List)
     ]
 
-    assert ["-P", "-m", "innoscope.cli.main", "sensor", "--socket"] in words
+    assert ["-P", "-m", "innoscope.cli.main"] in words
+    assert ["sensor", "--sensor-socket"] in words
 
 
 def test_no_long_lived_process_starts_py_spy() -> None:
@@ -145,8 +146,8 @@ def test_no_long_lived_process_starts_py_spy() -> None:
         if '"py-spy"' in path.read_text()
     }
 
-    assert naming == {"cli/commands/selfprofile.py"}
-    assert "innoscope.cli.commands.selfprofile" not in reached
+    assert naming == {"cli/py_spy.py"}
+    assert "innoscope.cli.py_spy" not in reached
 
 
 def test_the_agent_uses_nothing_of_what_has_privileges() -> None:

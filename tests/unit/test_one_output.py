@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,6 +106,42 @@ def test_progress_is_for_terminals(capsys: pytest.CaptureFixture[str]) -> None:
     console.clear_progress()
 
     assert capsys.readouterr() == ("", "")
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("environment", "begins"),
+    [
+        ({}, "\x1b[31ma\\x1b[2J\x1b[0m\n"),
+        ({"NO_COLOR": ""}, "\x1b[31ma"),
+        ({"NO_COLOR": "1"}, "a\\x1b[2J\n"),
+        ({"TERM": "dumb"}, "a\\x1b[2J\n"),
+    ],
+)
+def test_colours_are_for_terminals_that_have_them(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], begins: str
+) -> None:
+    """The text within is escaped all the same."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stdout", terminal := Terminal())
+    console.line(console.Coloured("a\x1b[2J", console.Colour.RED))
+
+    assert terminal.getvalue().startswith(begins)
+
+
+def test_no_colours_in_files(capsys: pytest.CaptureFixture[str]) -> None:
+    console.line(console.Coloured("a", console.Colour.RED))
+
+    assert capsys.readouterr().out == "a\n"
 
 
 def test_usage_errors_of_click_are_sanitized(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,8 @@ from innoscope.sampling.fold import Filter, Report
 from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.render import FORMATS, pprof, render, sink, speedscope, words
 from innoscope.sampling.render import json as json_format
-from unit.dumps import IDLE, ROW_LOCK, dump, mixed, target, thread
+from innoscope.sampling.render.text import Detail
+from unit.dumps import IDLE, ROW_LOCK, dump, frames, mixed, target, thread
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,6 +100,82 @@ def test_text_by_thread() -> None:
     assert "thread 5  mysqld  S  torn  row_lock [torn]" in shown
     assert "  connection 5  app@localhost  shop  Query · updating  3 s\n  UPDATE `t` SET `a` = ?" in shown
     assert "  #0   poll  libc.so.6\n  #1   vio_io_wait  mysqld" in shown
+
+
+BRIEF = Detail(idle=False, libraries=False)
+
+
+@pytest.mark.parametrize("by", ["stack", "wait", "thread"])
+def test_text_hides_idle_stacks_and_says_how_many(by: str) -> None:
+    lines = text(report(), by=by, detail=BRIEF).splitlines()
+
+    assert lines[-1] == "3 idle hidden, --all shows them"
+    assert not [line for line in lines[3:-1] if "idle" in line]
+    assert sum("lock_wait_suspend_thread" in line for line in lines) == (2 if by == "thread" else 1)
+
+
+def test_text_names_each_idle_class_and_needs_no_table_without_others() -> None:
+    made = report(dump(thread(1), thread(2), thread(3, wait="background_idle")))
+
+    assert text(made, detail=BRIEF).splitlines()[2:] == [
+        "", "2 idle, 1 background idle hidden, --all shows them"
+    ]  # fmt: skip
+
+
+def test_a_thread_that_was_idle_only_once_is_shown_with_all_it_did() -> None:
+    shown = text(report(dump(thread(1)), dump(thread(1, ROW_LOCK, "row_lock"))), by="thread", detail=BRIEF)
+
+    assert "  1 of 2 snapshots: idle" in shown
+    assert "hidden" not in shown
+
+
+def test_the_limit_is_of_what_is_not_hidden() -> None:
+    lines = text(report(), limit=1, detail=BRIEF).splitlines()
+
+    assert lines[-2:] == [
+        "… 1 more (1 threads); omit --limit to show all", "3 idle hidden, --all shows them"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("by", ["stack", "wait"])
+def test_text_lines_begin_at_the_servers_first_function(by: str) -> None:
+    shown = text(report(), by=by, detail=BRIEF)
+
+    assert "[1 of 2 torn] os_event_wait_low,lock_wait_suspend_thread,do_command" in shown
+    assert "pthread_cond_wait" not in shown
+    assert "pthread_cond_wait" in text(report(), by=by)
+
+
+def test_kernel_functions_are_left_out_too_and_stacks_that_become_equal_are_one_line() -> None:
+    kernel = Frame("futex_wait", "[kernel]", 1, kernel=True)
+    timed = (kernel, Frame("pthread_cond_timedwait", "libc.so.6", 2), *ROW_LOCK[1:])
+    made = report(dump(thread(1, ROW_LOCK, "row_lock"), thread(2, timed, "row_lock")))
+    lines = text(made, detail=BRIEF).splitlines()
+
+    assert lines[-1] == "      2  row_lock  os_event_wait_low,lock_wait_suspend_thread,do_command"
+    assert [group.count for group in made.fold.by_stack()] == [1, 1], "the report itself is unchanged"
+
+
+@pytest.mark.parametrize("wait", ["on_cpu", "other"])
+def test_library_functions_stay_where_the_class_does_not_explain_them(wait: str) -> None:
+    made = report(dump(thread(1, frames("libc.so.6!memcpy", "row_sel"), wait)))
+
+    assert "memcpy,row_sel" in text(made, detail=BRIEF)
+
+
+def test_a_stack_without_a_function_of_the_server_stays_whole() -> None:
+    made = report(dump(thread(1, frames("libc.so.6!poll", "libc.so.6!start_thread"), "row_lock")))
+
+    assert "poll,start_thread" in text(made, detail=BRIEF)
+
+
+def test_threads_are_listed_with_all_their_functions() -> None:
+    assert "#0   pthread_cond_wait  libc.so.6" in text(report(), by="thread", detail=BRIEF)
+
+
+@pytest.mark.parametrize("form", ["tree", "folded", "speedscope", "html"])
+def test_all_other_formats_have_everything(form: str) -> None:
+    assert text(report(), form, detail=BRIEF) == text(report(), form)
 
 
 def test_text_of_a_thread_seen_in_two_places() -> None:

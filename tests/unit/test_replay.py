@@ -211,7 +211,7 @@ def test_errors_have_one_line_and_their_exit_code(tmp_path: Path, capsys: pytest
     other = tmp_path / "other"
     other.write_text("hello\n")
     for arguments, words in (
-        ([str(empty)], "holds no look"),
+        ([str(empty)], "contains no snapshot"),
         ([str(other)], "not an Innoscope recording"),
         ([str(tmp_path / "absent")], "No such file"),
     ):

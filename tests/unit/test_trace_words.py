@@ -166,7 +166,7 @@ def test_hot_functions_are_known_by_their_symbols() -> None:
         (["--format", "folded"], "--callers"),
         (["--json", "--format", "text"], "contradicts"),
         (["--force", "--seconds", "31"], "at most 30"),
-        (["--seconds", "601"], "600"),
+        (["--seconds", "601"], "10m"),
         (["--arg", "6"], "range"),
     ],
 )

@@ -2,35 +2,56 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from innoscope.cli.parameters import completes
 from innoscope.common import console, sanitize
+from innoscope.target.discover import find_all
+from innoscope.toggles.model import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
 _GAP = "  "
 _NARROWEST = 12  # columns that a cut cell keeps
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_DURATION = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
-_LONGEST_S = 366 * 86_400
+
+
+def _pids() -> Mapping[str, str]:
+    """Return the pids of this host's servers, each with its version, for completion."""
+    return {str(target.pid): f"{target.flavour} {target.version_text}" for target in find_all()}
 
 
 def target_options(function: F) -> F:
-    """``--pid``, ``--socket`` and ``--port``: keyword arguments ``pid, socket, port`` of the command."""
+    """Add ``--pid``, ``--socket`` and ``--port``: keyword arguments ``pid, socket, port`` of the command."""
     for option in (
         click.option(
-            "--port", type=click.IntRange(1, 65535), help="The server that listens on this TCP port."
+            "-P",
+            "--port",
+            type=click.IntRange(1, 65535),
+            metavar="PORT",
+            help="The server that listens on this TCP port.",
         ),
-        click.option("--socket", metavar="PATH", help="The server that listens on this Unix socket."),
-        click.option("-p", "--pid", type=click.IntRange(1), help="The server with this process id."),
+        click.option(
+            "-S",
+            "--socket",
+            type=click.Path(),
+            metavar="PATH",
+            help="The server that listens on this Unix socket.",
+        ),
+        click.option(
+            "-p",
+            "--pid",
+            type=click.IntRange(1),
+            metavar="PID",
+            shell_complete=completes(_pids),
+            help="The server with this process id.",
+        ),
     ):
         function = option(function)
     return function
@@ -43,9 +64,6 @@ def on_terminal() -> bool:
 
 def require_yes(question: str, command: str) -> None:
     """Ask. Raises Refused unless the answer is yes; ``command`` with --yes is what needs no answer."""
-    # Here, because the daemons' commands import this module and must not reach innoscope.toggles.
-    from innoscope.toggles.model import Refused
-
     if not on_terminal():
         raise Refused(
             "there is no terminal to ask for confirmation: nothing was changed", remedy=f"{command} --yes"
@@ -55,49 +73,43 @@ def require_yes(question: str, command: str) -> None:
 
 
 def json_option(function: F) -> F:
-    """``--json``, given to the command as ``as_json``."""
+    """Add ``--json``, which the command gets as ``as_json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(function)
 
 
 def source_options(function: F) -> F:
-    """``--no-sql`` and ``--no-probes``: keyword arguments ``no_sql, no_probes`` of the command."""
+    """Add ``--no-sql`` and ``--no-probes``: keyword arguments ``no_sql, no_probes`` of the command."""
     for option in (
         click.option("--no-probes", is_flag=True, help="Attach no eBPF probes."),
-        click.option("--no-sql", is_flag=True, help="Ask the server nothing."),
+        click.option("--no-sql", is_flag=True, help="Do not connect to the server."),
     ):
         function = option(function)
     return function
 
 
 def sql_options(function: F) -> F:
-    """``--defaults-file`` and ``--user``: ``defaults_file, user``. There is no --password, on purpose."""
+    """Add ``--defaults-file`` and ``--user``: ``defaults_file, user``. There is no --password, on purpose."""
     for option in (
         click.option(
-            "-u", "--user", help="The SQL account [default: from the option file, else the system user]."
+            "-u",
+            "--user",
+            metavar="NAME",
+            help="SQL account.  [default: from the option file, else the system user]",
         ),
         click.option(
             "--defaults-file",
-            metavar="PATH",
-            help="File with user and password under [client] or [client-innoscope] [default: ~/.my.cnf].",
+            type=click.Path(),
+            metavar="FILE",
+            help="Option file with user and password in [client] or [client-innoscope].  "
+            "[default: /etc/my.cnf, /etc/mysql/my.cnf, ~/.my.cnf]",
         ),
     ):
         function = option(function)
     return function
 
 
-def duration_option(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
-    """Callback of an option: seconds of ``90s``, ``10m``, ``2h`` or ``1d``."""
-    if value is None:
-        return None
-    match = _DURATION.fullmatch(value.strip())
-    seconds = int(match[1]) * _UNITS[match[2]] if match else 0
-    if not 0 < seconds <= _LONGEST_S:
-        raise click.BadParameter(f"{value!r} is no time: 90s, 10m, 2h or 1d (at most 366d)")
-    return float(seconds)
-
-
 def terminal_width() -> int | None:
-    """Columns of the terminal that stdout is; None when it is a file or a pipe, where nothing is cut."""
+    """Return the terminal's width; None if standard output is a file or a pipe, where nothing is cut."""
     if not sys.stdout.isatty():
         return None
 
@@ -111,7 +123,7 @@ def table(
     right: frozenset[str] = frozenset(),
     width: int | None = None,
 ) -> Iterator[str]:
-    """The lines of a table with aligned columns; headings in ``right`` are aligned to the right.
+    """Return the lines of a table with aligned columns; headings in ``right`` are aligned to the right.
 
     Columns that are empty in every row are left out. With a ``width`` the longest columns are cut with ``…``.
     """

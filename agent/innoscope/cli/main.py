@@ -15,66 +15,71 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from innoscope import __version__
+from innoscope.cli.parameters import Group
 from innoscope.common import console, logs
-from innoscope.common.errors import CannotWrite, InnoscopeError
+from innoscope.common.errors import ExitCode, InnoscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
-BROKEN_PIPE = 141  # 128 + SIGPIPE
-UNEXPECTED = 1
 _DISK_TROUBLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 _COMPLETION = "_INNOSCOPE_COMPLETE"  # set by the completion that click writes for shells
 
-#: Command → its line in ``--help``. Its module is imported when it is used, since start-up must be quick.
+#: Command → its line in ``--help``, those used most first. Modules are imported when they are used: start-up
+#: must be quick.
 COMMANDS = {
+    "diagnose": "Report what is wrong with a server, why, and what to do.",
+    "stacks": "Show where every thread of a server is, and what it waits for.",
+    "top": "Show the same live, once a second; --record keeps it in a file.",
+    "watch": "Wait for a stall and write it, and the minute before it, to an incident file.",
+    "profile": "Profile CPU time, or with --off-cpu the time that threads spend waiting.",
+    "trace": "Trace one function: its rate, its duration, its callers, its arguments.",
+    "diff": "Show what is new in a dump or an incident file since a healthy one.",
+    "replay": "Play back a file that `top --record` wrote.",
     "targets": "List the MySQL and MariaDB servers on this host.",
-    "symbols": "Make and list symbol packs: the names of a build, for hosts without its debug files.",
-    "doctor": "Check what works on this host and server, and what to do about the rest.",
-    "diagnose": "Say what is wrong with a server, why, and what to do: ten seconds of looking.",
-    "diff": "Tell what is new in a dump or an incident file since a healthy one.",
-    "watch": "Wait for a stall, and write an incident file of it and of the minute before.",
-    "stacks": "Show where every thread of a server is, without stopping it.",
-    "probes": "Show the eBPF probes: where each can go, and what it costs.",
-    "profile": "Show where a server's CPU time goes, or what its threads wait for, over some seconds.",
-    "trace": "Watch one function: its rate, how long it takes, who calls it, with what.",
-    "top": "Watch a server's waits live, once a second.",
-    "replay": "Look again at what `top --record` wrote.",
-    "toggle": "Change a live server's settings: planned, checked, journalled, verified, undone.",
+    "doctor": "Check what works on this host, with the remedy for what does not.",
+    "toggle": "Change a setting of a live server: planned, checked, verified, undone.",
     "unstick": "Resume a server that a debugger or signal left stopped.",
-    "self-profile": "Show what Innoscope's own processes spend CPU time on, with py-spy.",
-    "agent": "Serve metrics to Prometheus: what the sensor sees, and what servers say over SQL.",
-    "sensor": "The privileged half of the agent: probes, looks, memory; a Unix socket only.",
+    "probes": "List the eBPF probes, their state, their counts and their cost.",
+    "symbols": "Make and list symbol packs, for hosts without debug files.",
+    "agent": "Serve metrics to Prometheus, without any privilege.",
+    "sensor": "Run the agent's privileged half, on a Unix socket only.",
+    "self-profile": "Profile Innoscope's own processes, with py-spy.",
 }
 
 _EPILOG = """\b
 Examples:
+  sudo innoscope diagnose                 what is wrong with the only server on this host
+  sudo innoscope stacks                   all its busy threads, most frequent stack first
+  sudo innoscope stacks -S /run/mysqld/mysqld.sock --by wait --queries
+  sudo innoscope top                      the same, live
   innoscope targets                       which servers run here
-  sudo innoscope stacks                   all threads of the only server, most frequent stack first
-  sudo innoscope stacks --pid 4242 --by wait --queries
   sudo innoscope doctor                   why names or stacks are missing, and the remedy
+
+\b
+Times are given as 10 (seconds), 90s, 5m or 1h. Colours: only on a terminal, and not if NO_COLOR is set.
+Exit codes: docs/cli.md.
 """
 
 
 @dataclass
 class Settings:
-    """What holds for every command."""
+    """The options of ``innoscope`` itself."""
 
     debug: bool = False
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """A group that imports the module of a command only when the command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order in which a person meets them."""
+        """Return the names, those used most first."""
         del ctx
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The ``command`` of module ``innoscope.cli.<name>``, without hyphens; None for an unknown name."""
+        """Return the ``command`` of the module with this name without hyphens; None if unknown."""
         del ctx
         if cmd_name not in COMMANDS:
             return None
@@ -87,7 +92,7 @@ class LazyGroup(click.Group):
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list in ``--help``, without importing any command."""
+        """Write the list of ``--help`` without importing any command."""
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
@@ -133,10 +138,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _show_usage(error)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     except BrokenPipeError:
         _drop_output()
-        return BROKEN_PIPE
+        return ExitCode.BROKEN_PIPE
     except InnoscopeError as error:
         _complain(error.what, error.remedy, settings)
         return error.exit_code
@@ -144,15 +149,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.errno in _DISK_TROUBLE:
             _complain(f"cannot write the output: {error.strerror}", "write it elsewhere", settings)
             _drop_output()
-            return CannotWrite.exit_code
+            return ExitCode.CANNOT_WRITE
         remedy = None if settings.debug else "run with --debug for the traceback: innoscope --debug …"
         _complain(f"unexpected {type(error).__name__}: {error}", remedy, settings)
-        return UNEXPECTED
+        return ExitCode.FAILURE
     return code
 
 
 def _invoke(arguments: Sequence[str] | None, settings: Settings) -> int:
-    """The command's exit code; what it raises comes through as it is, which ``cli.main`` would not let it."""
+    """Return the command's exit code. Unlike ``cli.main``, let all exceptions through."""
     if _COMPLETION in os.environ:
         cli.main(prog_name="innoscope")
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -165,15 +170,15 @@ def _invoke(arguments: Sequence[str] | None, settings: Settings) -> int:
 
 
 def _complain(what: str, remedy: str | None, settings: Settings) -> None:
-    """``innoscope: <what>`` and the remedy below it, on stderr."""
-    console.line(f"innoscope: {what}", err=True)
+    """Write ``innoscope: <what>`` and the remedy below it to standard error."""
+    console.line(console.Coloured(f"innoscope: {what}", console.Colour.RED), err=True)
     console.lines((f"  {line}" for line in (remedy or "").split("\n") if line), err=True)
     if settings.debug:
         console.block(traceback.format_exc(), err=True)
 
 
 def _show_usage(error: click.ClickException) -> None:
-    """Print what click says of a wrong command line; it repeats arguments."""
+    """Print click's message about an invalid command line; it repeats arguments."""
     text = io.StringIO()
     error.show(file=text)
     console.block(text.getvalue(), err=True)

@@ -1,4 +1,4 @@
-"""Opening a server for looking: what ``stacks``, ``top`` and ``profile`` share, debug files included."""
+"""Open a server for ``stacks``, ``top`` and ``profile``, debug files included."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How to look. ``debug_dirs`` are searched before the usual folders; ``fetch`` allows debuginfod.
+    """How to take snapshots. ``debug_dirs`` are searched before the usual ones; ``fetch`` allows debuginfod.
 
     ``repeated`` snapshots have a limit of bytes, a single one is complete.
     """
@@ -40,10 +40,10 @@ class How:
 
 
 def debug_options(function: F) -> F:
-    """``--debug-dir`` and ``--no-debuginfod``: ``debug_dirs, no_debuginfod``."""
+    """Add ``--debug-dir`` and ``--no-debuginfod``: ``debug_dirs, no_debuginfod``."""
     for option in (
         click.option(
-            "--no-debuginfod", is_flag=True, help="Fetch no debug files although DEBUGINFOD_URLS is set."
+            "--no-debuginfod", is_flag=True, help="Download no debug files even if DEBUGINFOD_URLS is set."
         ),
         click.option(
             "--debug-dir",
@@ -51,7 +51,7 @@ def debug_options(function: F) -> F:
             multiple=True,
             type=click.Path(exists=True, file_okay=False, path_type=Path),
             metavar="DIR",
-            help="Look for debug files there too, laid out like /usr/lib/debug (may be repeated).",
+            help="Search this folder for debug files too, laid out like /usr/lib/debug (may be repeated).",
         ),
     ):
         function = option(function)
@@ -59,7 +59,7 @@ def debug_options(function: F) -> F:
 
 
 def method_options(function: F) -> F:
-    """``--method`` and ``debug_options``: ``method, debug_dirs, no_debuginfod``."""
+    """Add ``--method`` and ``debug_options``: ``method, debug_dirs, no_debuginfod``."""
     option = click.option(
         "-m",
         "--method",
@@ -108,7 +108,7 @@ def _may_stop(error: InnoscopeError) -> bool:
 
 
 def fetched(modules: Callable[[], list[ModuleInfo]], how: How) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    """Debug files from debuginfod for what is mapped, by build-id, where the user wants them, and notes."""
+    """Return debug files from debuginfod by build-id, if the user wants them; and notes."""
     if not how.fetch or not os.environ.get("DEBUGINFOD_URLS"):
         return {}, ()
     # Here, since urllib takes 30 ms and 7 MB, and only DEBUGINFOD_URLS needs it.
@@ -119,7 +119,7 @@ def fetched(modules: Callable[[], list[ModuleInfo]], how: How) -> tuple[Mapping[
 
 
 def download_progress() -> Callable[[str, int, int | None], None] | None:
-    """What shows a download on stderr; None when nobody watches."""
+    """Return what shows a download on standard error; None without a terminal."""
     if not console.shows_progress():
         return None
 
@@ -128,6 +128,6 @@ def download_progress() -> Callable[[str, int, int | None], None] | None:
         if total and done >= total:
             console.clear_progress()
         else:
-            console.progress(f"debuginfod: {name} {done / 1e6:,.0f}{of} MB; Ctrl-C goes on without")
+            console.progress(f"debuginfod: {name} {done / 1e6:,.0f}{of} MB; Ctrl-C continues without")
 
     return show

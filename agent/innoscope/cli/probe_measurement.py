@@ -1,4 +1,4 @@
-"""What ``innoscope probes measure`` does: attach for a while, tell what it cost."""
+"""Attach probes for some seconds and measure their cost, for ``innoscope probes measure``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Measured:
     cost: HitCost
 
     def rows(self) -> Iterable[tuple[str, ...]]:
-        """For a table, the busiest probes first."""
+        """Return the rows of a table, the busiest probes first."""
         for report in sorted(
             self.reports, key=lambda each: (each.state == "missing", -each.hits, each.probe)
         ):
@@ -63,7 +63,7 @@ class Measured:
 
 
 def measured(target: Target, families: frozenset[str] | None, *, seconds: float, budget: float) -> Measured:
-    """Attach, wait, read, take off. Raises InnoscopeError."""
+    """Attach, wait, read and detach. Raises InnoscopeError."""
     groups = _thread_groups(target)
     collector = ProbesCollector(target, families=families, budget=budget, kinds=lambda: groups)
     before = time.monotonic()
@@ -88,7 +88,7 @@ def measured(target: Target, families: frozenset[str] | None, *, seconds: float,
 
 
 def _thread_groups(target: Target) -> dict[int, str]:
-    """What each thread is for, from one look at the stacks."""
+    """Return what each thread is for, from one snapshot."""
     kinds = default_kinds()
     dump = Engine(target).look()
     return {thread.tid: kinds.of(thread.frames, thread.comm).name for thread in dump.threads}
@@ -106,7 +106,7 @@ def _wait(seconds: float) -> None:
 
 
 def row(report: ProbeReport) -> tuple[str, ...]:
-    """A line of the table of probes."""
+    """Return a row of the table of probes."""
     if report.state == "missing":
         return (
             report.probe,

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from innoscope.cli.parameters import completes, did_you_mean
 from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.render import BINARY, FORMATS, pprof, render
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from innoscope.sampling.fold import Report
     from innoscope.sampling.render.sink import File, Stdout
+    from innoscope.sampling.render.text import Detail
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -29,8 +31,12 @@ def _regex(_: click.Context, __: click.Parameter, value: str | None) -> str | No
     return value
 
 
+def _class_names() -> Mapping[str, str]:
+    return {name: one.about for name, one in default_classifier().catalog.classes.items()}
+
+
 def _classes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Wait classes by id, with - or _, or by label."""
+    """Return wait classes given by id, with - or _, or by label."""
     if not values:
         return ()
 
@@ -39,23 +45,39 @@ def _classes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> 
     found = tuple(known.get(value) or known.get(value.replace("-", "_")) for value in values)
     for value, name in zip(values, found, strict=True):
         if name is None:
-            raise click.BadParameter(f"there is no class {value!r}; there are: {', '.join(classes)}")
+            near = did_you_mean(value, classes) or f"; there are: {', '.join(classes)}"
+            raise click.BadParameter(f"there is no class {value!r}{near}")
     return tuple(name for name in found if name)
 
 
 def format_options(function: F) -> F:
-    """``--by``, ``--format``, ``--json`` and ``--output``: ``by, form, as_json, output``."""
+    """Add ``--by``, ``--all``, ``--full``, ``--format``, ``--json`` and ``--output``.
+
+    The command gets ``by, show_all, full, form, as_json, output``.
+    """
     for option in (
         click.option(
             "-o",
             "--output",
             type=click.Path(dir_okay=False, path_type=Path),
             metavar="FILE",
-            help="Write there instead; the file appears whole or not at all.",
+            help="Write to this file; it appears complete or not at all.",
         ),
         click.option("--json", "as_json", is_flag=True, help="The same as --format json."),
         click.option(
             "-f", "--format", "form", type=click.Choice(FORMATS), help="Output format.  [default: text]"
+        ),
+        click.option(
+            "--full",
+            is_flag=True,
+            help="Show the functions of the C library and the kernel that stacks end in, too (text).",
+        ),
+        click.option(
+            "-a",
+            "--all",
+            "show_all",
+            is_flag=True,
+            help="Show idle stacks too (text; the other formats always have them).",
         ),
         click.option(
             "--by",
@@ -68,7 +90,7 @@ def format_options(function: F) -> F:
 
 
 def filter_options(function: F) -> F:
-    """``--wait``, ``--grep`` and ``--limit``: ``waits, grep, limit``."""
+    """Add ``--wait``, ``--grep`` and ``--limit``: ``waits, grep, limit``."""
     for option in (
         click.option(
             "-l",
@@ -90,6 +112,7 @@ def filter_options(function: F) -> F:
             "waits",
             multiple=True,
             callback=_classes,
+            shell_complete=completes(_class_names),
             metavar="CLASS",
             help="Only threads of this wait class (may be repeated).",
         ),
@@ -99,7 +122,7 @@ def filter_options(function: F) -> F:
 
 
 def frame_options(function: F) -> F:
-    """``--inlines`` and ``--kernel``."""
+    """Add ``--inlines`` and ``--kernel``."""
     for option in (
         click.option("--kernel", is_flag=True, help="Show the kernel's functions below the server's."),
         click.option(
@@ -111,7 +134,7 @@ def frame_options(function: F) -> F:
 
 
 def chosen_format(form: str | None, as_json: bool, by: str | None, output: Path | None) -> str:
-    """The format, or a usage error for options that contradict each other."""
+    """Return the format. Raises UsageError for options that contradict each other."""
     if as_json and form not in (None, "json"):
         raise click.UsageError(f"--json contradicts --format {form}")
     form = "json" if as_json else form or "text"
@@ -122,10 +145,12 @@ def chosen_format(form: str | None, as_json: bool, by: str | None, output: Path 
     return form
 
 
-def write(report: Report, sink: Stdout | File, form: str, by: str, limit: int | None) -> None:
-    """The report in any format but JSON, of which each command has its own."""
+def write(
+    report: Report, sink: Stdout | File, form: str, by: str, limit: int | None, detail: Detail
+) -> None:
+    """Write the report in any format but JSON, of which each command has its own."""
     if form == "pprof":
         sink.raw(pprof.encode(report))
     elif form != "json":
-        for line in render(report, form, by=by, limit=limit):
+        for line in render(report, form, by=by, limit=limit, detail=detail):
             sink.line(line)

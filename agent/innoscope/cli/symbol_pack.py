@@ -1,18 +1,22 @@
-"""A symbol pack made of a debug file: all names, and where the catalogs' variables and members lie."""
+"""Make a symbol pack from a debug file: all names, and the places of the catalogs' variables and members."""
 
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 import time
 import zlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import innoscope
 from innoscope import _native
-from innoscope.common.errors import BadFile
+from innoscope.common.errors import BadFile, CannotWrite
 from innoscope.memory import catalog as memory_catalog
 from innoscope.memory.layout import root
+from innoscope.target.symbols import installed_packs, packs
 from innoscope.toggles import catalog as toggle_catalog
 from innoscope.toggles.backends import gdb as backends_gdb
 
@@ -40,10 +44,9 @@ class Made:
 
 
 def make(origin: PackSource, step: Step, *, gdb: str = "gdb") -> Made:
-    """The pack of a file with symbols and, if it has that, debug information. Takes seconds.
+    """Return the pack of a file with symbols and, if present, debug information. This takes seconds.
 
-    Raises BadFile for a file that is not
-    there, is none, or has no build-id or no symbols.
+    Raises BadFile if the file is missing or not an ELF file, or has no build-id or no symbols.
     """
     try:
         return _make(origin, step, gdb)
@@ -79,7 +82,7 @@ def _about(origin: PackSource) -> dict[str, Any]:
 
 
 def _layout(origin: PackSource, step: Step, gdb: str) -> dict[str, Any]:
-    """What the catalogs ask of debug information, for the variables that this build has."""
+    """Return what the catalogs need from debug information, for the variables of this build."""
     file = origin.file
     paths, names = memory_catalog.load().paths, [setting.name for setting in memory_settings()]
     with step(f"reading the debug information of {origin.name}"):
@@ -102,7 +105,7 @@ def _layout(origin: PackSource, step: Step, gdb: str) -> dict[str, Any]:
 
 
 def memory_settings() -> Sequence[Setting]:
-    """The variables that some toggle may write into memory, on whichever server; each name once."""
+    """Return the variables that any toggle may write in memory, on any server; each name once."""
     ways = [
         way
         for toggle in toggle_catalog.load().values()
@@ -125,3 +128,33 @@ def _as_json(
 
 def _encoded(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
+
+
+def write(made: Made, output: str) -> Path:
+    """Write the pack completely or not at all, and only if it would be accepted; return its path.
+
+    ``output`` is a file or a folder. Raises BadFile, or CannotWrite.
+    """
+    path = Path(output)
+    try:
+        if output.endswith("/"):
+            path.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            path /= f"{made.build_id}.pack"
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as new:
+            written = Path(new.name)
+            try:
+                new.write(made.data)
+                new.flush()
+                os.fchmod(new.fileno(), 0o644)
+                os.fsync(new.fileno())
+                installed_packs.about(packs.open_pack(str(written)))
+                written.replace(path)
+            except BaseException:
+                written.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise CannotWrite(
+            f"cannot write {path}: {error.strerror}", remedy="choose another: --output PATH"
+        ) from error
+    return path

@@ -1,4 +1,4 @@
-"""What ``innoscope toggle`` says: tables, a plan, a result; for people and for programs."""
+"""The output of ``innoscope toggle``: tables, a plan, a result; as text and as JSON."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Here:
 
     @property
     def ways(self) -> tuple[Way, ...]:
-        """Those that may be used here."""
+        """Return the ways that may be used here."""
         return self.generation.ways if self.generation else ()
 
     def row(self) -> tuple[str, ...]:
-        """Cells of LIST."""
+        """Return the cells of LIST."""
         toggle = self.toggle
         if self.why_not is not None:
             return (
@@ -75,12 +75,12 @@ class Here:
 
 
 def title(target: Target) -> str:
-    """``mysql 5.6.24, pid 4242``."""
+    """Return ``mysql 5.6.24, pid 4242``."""
     return f"{target.flavour} {dotted(target.version)}, pid {target.pid}"
 
 
 def show_lines(here: Here, target: Target) -> Iterator[str]:
-    """Everything that is known of a toggle, and what it is on this server."""
+    """Return the lines of ``toggle show``: the toggle, and its value and ways on this server."""
     toggle = here.toggle
     yield f"{toggle.name}: {toggle.title} ({toggle.risk.value})"
     yield from wrap(toggle.what, _READABLE, initial_indent="  ", subsequent_indent="  ")
@@ -103,7 +103,7 @@ def show_lines(here: Here, target: Target) -> Iterator[str]:
 
 
 def plan_lines(target: Target, plan: Plan) -> Iterator[str]:
-    """Exactly what would be done."""
+    """Return the lines of ``toggle plan``: exactly what would be done."""
     toggle = plan.toggle
     yield f"{title(target)}: {toggle.name} → {plan.value}, by {plan.way.kind} ({_WAYS[plan.way.kind]})"
     for kind, reason in plan.passed:
@@ -137,14 +137,14 @@ def plan_document(target: Target, plan: Plan) -> Mapping[str, object]:
 
 
 def refusal(plan: Plan) -> Refused:
-    """The error for a plan that checks say no to: all reasons, all remedies."""
+    """Return the error for a plan that checks refuse, with all reasons and remedies."""
     reasons = "; ".join(verdict.reason or verdict.check for verdict in plan.refusals)
     remedies = dict.fromkeys(verdict.remedy for verdict in plan.refusals if verdict.remedy)
     return Refused(f"{plan.toggle.name} is not changed: {reasons}", remedy="\n".join(remedies) or None)
 
 
 def done_lines(entry: Entry) -> Iterator[str]:
-    """What was changed, and how it is undone."""
+    """Return the lines that say what was changed and how to undo it."""
     yield f"{entry.toggle} is {entry.value} (by {entry.way}, {entry.id})"
     for step in entry.steps:
         yield f"  {step.setting}: {_change(step)}"
@@ -155,7 +155,7 @@ def done_lines(entry: Entry) -> Iterator[str]:
 
 
 def undone_lines(entry: Entry) -> Iterator[str]:
-    """What was set back; ``entry`` is that of the change."""
+    """Return the lines that say what was undone; ``entry`` is that of the change."""
     if entry.outcome != "undone":
         yield f"{entry.toggle}: nothing to set back, {entry.id} had not been written"
         return
@@ -165,7 +165,7 @@ def undone_lines(entry: Entry) -> Iterator[str]:
 
 
 def history_row(entry: Entry) -> tuple[str, ...]:
-    """Cells of HISTORY."""
+    """Return the cells of HISTORY."""
     server = f"{entry.server.flavour} {dotted(entry.server.version)} pid {entry.server.pid}"
     steps = ", ".join(f"{step.setting} {_change(step)}".rstrip() for step in entry.steps)
     what = entry.toggle + (f" {entry.value}" if entry.value else "")
@@ -179,14 +179,14 @@ def history_row(entry: Entry) -> tuple[str, ...]:
 
 
 def entry_document(entry: Entry) -> dict[str, Any]:
-    """An entry of the journal, and the command that undoes it."""
+    """Return an entry of the journal, and the command that undoes it."""
     undoable = entry.outcome == "done" and any(step.old is not None for step in entry.steps)
     undo = f"innoscope toggle undo {entry.id}" if undoable and not entry.undoes else None
     return {**asdict(entry), "undo_command": undo}
 
 
 def clock(at: float) -> str:
-    """The local time; with the date when it is not within a day."""
+    """Return the local time, with the date unless it is within a day."""
     form = "%H:%M:%S" if abs(at - time.time()) < _DAY_S else "%Y-%m-%d %H:%M:%S"
     return datetime.fromtimestamp(at).astimezone().strftime(form)
 
@@ -197,7 +197,7 @@ def dotted(version: Sequence[int]) -> str:
 
 
 def _step_text(step: Step) -> str:
-    """``innodb_x: 56 → 0``; for memory what is written where, and who says so."""
+    """Return ``innodb_x: 56 → 0``; for memory also the address, and where it comes from."""
     text = f"{step.setting}: {_change(step)}"
     if step.address is None:
         return text

@@ -1,12 +1,14 @@
 """Write to standard output and standard error. No other module does (tests/unit/test_one_output.py).
 
-All text is sanitized here. Only ``progress`` and ``clear_progress`` send control characters to the terminal;
-they add them after sanitizing. ``top`` and ``replay`` draw through Textual (top/view.py).
+All text is sanitized here. Only ``progress``, ``clear_progress`` and ``Coloured`` lines send control
+characters XX
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
@@ -20,6 +22,27 @@ if TYPE_CHECKING:
 CLEAR_LINE: Final = "\r\x1b[K"
 
 
+
+class Colour(StrEnum):
+    """What a colour stands for; the values are click's names."""
+
+    RED = "red"  # failed, urgent
+    YELLOW = "yellow"  # degraded
+    GREEN = "green"  # as it should be
+
+
+class Coloured(str):
+    """A line of output that has a colour on a terminal; everywhere else it is its text."""
+
+    colour: Colour
+
+    def __new__(cls, text: str, colour: Colour) -> Coloured:
+        """Make a line of this colour."""
+        made = super().__new__(cls, text)
+        made.colour = colour
+        return made
+
+
 def line(text: str = "", *, err: bool = False) -> None:
     """Write one line and flush."""
     lines((text,), err=err)
@@ -29,7 +52,10 @@ def lines(texts: Iterable[str], *, err: bool = False) -> None:
     """Write lines. Line feeds inside a line are escaped, so that a foreign name cannot add a line."""
     stream = _stream(err=err)
     for text in texts:
-        _write(stream, sanitize.line(text) + "\n")
+        shown = sanitize.line(text)
+        if isinstance(text, Coloured) and _has_colours(stream):
+            shown = click.style(shown, fg=text.colour)
+        _write(stream, shown + "\n")
     stream.flush()
 
 
@@ -88,6 +114,11 @@ def flush() -> None:
 
 def _stream(*, err: bool) -> TextIO:
     return sys.stderr if err else sys.stdout
+
+
+def _has_colours(stream: TextIO) -> bool:
+    """Return whether the stream is a terminal with colours and the user wants them (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _write(stream: TextIO, text: str) -> None:

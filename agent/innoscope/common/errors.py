@@ -2,14 +2,53 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """How a command ended: one meaning each, the same for all commands. docs/cli.md has this table."""
+
+    meaning: str
+
+    def __new__(cls, code: int, meaning: str) -> ExitCode:
+        """Make a member: an integer with ``meaning``."""
+        made = int.__new__(cls, code)
+        made._value_ = code
+        made.meaning = meaning
+        return made
+
+    SUCCESS = 0, "success"
+    FAILURE = 1, "a failure without a code of its own; `innoscope --debug …` prints the traceback"
+    USAGE = 2, "invalid command line: an unknown option, an invalid or ambiguous argument"
+    NO_TARGET = 3, "no process to work on: none matches, or several do and none was named"
+    NO_SUCH_PROCESS = 4, "the process does not exist, ended meanwhile, or its pid was reused"
+    WRONG_PROCESS = 5, "the process exists, but is not a server (`self-profile`: not an agent or sensor)"
+    NO_RIGHTS = 6, "missing privileges"
+    KERNEL_UNABLE = 7, "this kernel does not support the chosen method"
+    SQL_FAILED = 8, "SQL failed"
+    BAD_FILE = 9, "a damaged or untrusted file"
+    PTRACE_ONLY = 10, "`doctor`: stacks work, but only with `--method ptrace`, which stops threads"
+    NO_STACKS = 11, "`doctor`: stacks do not work"
+    CANNOT_WRITE = 12, "cannot write the output"
+    SENSOR_DOWN = 13, "the sensor does not answer"
+    REFUSED = 14, "refused because of a risk or a cost: nothing was changed; the reason is printed"
+    NOT_SUPPORTED = 15, "this server does not have the setting or the function; the reason is printed"
+    CHANGE_FAILED = 16, "the server could not be changed as requested; `toggle history` shows the attempt"
+    PUSH_REJECTED = 17, "the receiver of profiles rejected one; the reason is printed"
+    FOUND = 18, "`diagnose`: something is wrong; the findings are printed"
+    DIFFERENT = 19, "`diff`: there are differences; they are printed"
+    TRACED = 20, "another debugger is attached to the process"
+    INTERRUPTED = 130, "Ctrl-C, or Ctrl-Z: a suspended command could not detach its probes, so it ends"
+    BROKEN_PIPE = 141, "the reader of the output closed the pipe"
+
 
 class InnoscopeError(Exception):
     """Base of all errors that end a command with one clear line.
 
-    ``exit_code`` differs by cause so that scripts can tell them apart; docs/cli.md lists the codes.
+    ``exit_code`` differs by cause so that scripts can tell them apart.
     """
 
-    exit_code = 1
+    exit_code = ExitCode.FAILURE
 
     def __init__(self, what: str, *, remedy: str | None = None) -> None:
         super().__init__(what)
@@ -18,45 +57,51 @@ class InnoscopeError(Exception):
 
 
 class NoTarget(InnoscopeError):
-    """No running server matches, or several do and none was named."""
+    """No running process matches, or several do and none was named."""
 
-    exit_code = 3
+    exit_code = ExitCode.NO_TARGET
 
 
 class NoSuchProcess(InnoscopeError):
-    """The pid does not exist, has just ended, or now belongs to another process."""
+    """The pid does not exist, has ended, or now belongs to another process."""
 
-    exit_code = 4
+    exit_code = ExitCode.NO_SUCH_PROCESS
 
 
 class NotAServer(InnoscopeError):
-    """The process exists but is not a mysqld or mariadbd."""
+    """The process exists, but is not a mysqld or mariadbd."""
 
-    exit_code = 5
+    exit_code = ExitCode.WRONG_PROCESS
 
 
 class NoRights(InnoscopeError):
     """The kernel denied access: not root, or a capability is missing."""
 
-    exit_code = 6
+    exit_code = ExitCode.NO_RIGHTS
+
+
+class Traced(InnoscopeError):
+    """Another debugger is attached to the process."""
+
+    exit_code = ExitCode.TRACED
 
 
 class KernelUnable(InnoscopeError):
     """This kernel lacks a feature that the chosen method needs."""
 
-    exit_code = 7
+    exit_code = ExitCode.KERNEL_UNABLE
 
 
 class SqlFailed(InnoscopeError):
     """The server did not answer over SQL in time, or refused the account."""
 
-    exit_code = 8
+    exit_code = ExitCode.SQL_FAILED
 
 
 class BadFile(InnoscopeError):
     """A file is damaged, malformed or of the wrong kind."""
 
-    exit_code = 9
+    exit_code = ExitCode.BAD_FILE
 
 
 class NotRead(BadFile):
@@ -66,4 +111,4 @@ class NotRead(BadFile):
 class CannotWrite(InnoscopeError):
     """The output could not be written: no such folder, permission denied or disk full."""
 
-    exit_code = 12
+    exit_code = ExitCode.CANNOT_WRITE

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from innoscope.common.console import Colour, Coloured
 from innoscope.common.data import catalog_path
 from innoscope.common.schema import Entry, read_yaml
 from innoscope.diagnose.facts import AT_REST
@@ -31,7 +32,8 @@ def text(evidence: Evidence, verdict: Verdict) -> Iterator[str]:
     """Yield the report's lines: what was observed, the findings with the worst first, what is unknown."""
     yield from _head(evidence)
     if not verdict.findings:
-        yield f"Nothing wrong was found: {verdict.checked} of {verdict.rules} checks were possible."
+        found = f"Nothing wrong was found: {verdict.checked} of {verdict.rules} checks were possible."
+        yield Coloured(found, Colour.GREEN)
     toggles = _toggles()
     for number, finding in enumerate(verdict.findings, 1):
         yield ""
@@ -68,8 +70,7 @@ def _head(evidence: Evidence) -> Iterator[str]:
 
 
 def _finding(number: int, finding: Finding, toggles: Mapping[str, tuple[str, str]]) -> Iterator[str]:
-    mark = "!" if finding.score >= _URGENT else "·" if finding.score < _REMARK else " "
-    yield f"{number}.{mark} {finding.title}  [{finding.name}, {finding.score:.0f}]"
+    yield _title(number, finding)
     if finding.follows_from:
         yield f"   follows from {finding.follows_from.replace('_', ' ')}"
         return
@@ -90,6 +91,16 @@ def _finding(number: int, finding: Finding, toggles: Mapping[str, tuple[str, str
             yield f"   toggle: innoscope toggle show {name}  ({title}; {risk})"
     if finding.see:
         yield f"   see: {'; '.join(finding.see)}"
+
+
+def _title(number: int, finding: Finding) -> str:
+    """Return the first line of a finding: red if urgent, plain if a remark."""
+    rest = f"{finding.title}  [{finding.name}, {finding.score:.0f}]"
+    if finding.score >= _URGENT:
+        return Coloured(f"{number}.! {rest}", Colour.RED)
+    if finding.score < _REMARK:
+        return f"{number}.· {rest}"
+    return Coloured(f"{number}.  {rest}", Colour.YELLOW)
 
 
 def _short(functions: tuple[str, ...]) -> str:

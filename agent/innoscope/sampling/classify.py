@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 _SUFFIX: Final = re.compile(
     r"(\.(isra|constprop|part|lto_priv|clone|cold|llvm)(\.\d+)*| \[clone [^]]*\]|@@?[A-Z]+[\w.]*|@plt)+$"
 )
-#: Classes of threads that want nothing: views hide them on request.
+#: Classes of threads that have nothing to do: the text of stacks hides them, ``top`` on request.
 IDLE: Final = frozenset({"idle", "background_idle"})
+#: Classes that do not say in what the thread is: there the library's function does.
+UNEXPLAINED: Final = frozenset({"on_cpu", "runnable", "other"})
 #: Names of functions, and of files, that are remembered: those of all servers that this process has met.
 _MOST_NAMES: Final = 65_536
 
@@ -87,7 +89,15 @@ class Classifier:
         )
         return result
 
-    def _in_library(self, module: str) -> bool:
+    def from_server(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+        """Return the frames from the server's innermost own function on; all of them if there is none."""
+        for number, frame in enumerate(frames):
+            if not frame.kernel and not self.in_library(frame.module):
+                return frames[number:]
+        return frames
+
+    def in_library(self, module: str) -> bool:
+        """Return whether a file is one of the catalog's ``libraries``: the C library and the like."""
         known = self._libraries.get(module)
         if known is None:
             if len(self._libraries) >= _MOST_NAMES:
@@ -105,7 +115,7 @@ class Classifier:
             anywhere |= matched
             if in_leaf and not frame.kernel:
                 leaf |= matched
-                in_leaf = self._in_library(frame.module)
+                in_leaf = self.in_library(frame.module)
         return anywhere, leaf
 
     def classify(

@@ -86,6 +86,14 @@ class Group:
             self.queries[text] += 1
 
 
+    def absorb(self, other: Group) -> None:
+        """Count the threads of another group too."""
+        self.count += other.count
+        self.trust += other.trust
+        self.tids |= other.tids
+        self.queries += other.queries
+
+
 class Fold:
     """Adds dumps up. Stacks are the same when their functions and their wait class are."""
 
@@ -125,25 +133,22 @@ class Fold:
 
     def by_stack(self) -> list[Group]:
         """One group per stack and wait class, most threads first."""
-        return _most_first(self._stacks.values())
+        return most_first(self._stacks.values())
 
     def by_wait(self) -> list[Group]:
         """One group per wait class, its stacks in ``parts``, most threads first."""
         waits: dict[str, Group] = {}
         for group in self.by_stack():
             whole = waits.setdefault(group.wait, Group(group.wait))
-            whole.count += group.count
-            whole.trust += group.trust
-            whole.tids |= group.tids
-            whole.queries += group.queries
+            whole.absorb(group)
             whole.parts.append(group)
-        return _most_first(waits.values())
+        return most_first(waits.values())
 
     def by_thread(self) -> list[Group]:
         """One group per thread, in the order of thread ids, the stacks it was seen with in ``parts``."""
         found = []
         for tid in sorted(self._threads):
-            parts = _most_first(self._threads[tid].values())
+            parts = most_first(self._threads[tid].values())
             thread = self._last[tid]
             whole = Group(thread.wait, thread.frames, thread=thread, tids={tid: None}, parts=parts)
             for part in parts:
@@ -165,7 +170,8 @@ def _into(groups: dict[Key, Group], key: Key, thread: Thread, number: int = 1) -
     group.add(thread, number)
 
 
-def _most_first(groups: Iterable[Group]) -> list[Group]:
+def most_first(groups: Iterable[Group]) -> list[Group]:
+    """Return groups in the order in which they are shown."""
     return sorted(
         groups, key=lambda group: (-group.count, group.wait, [frame.label for frame in group.frames])
     )

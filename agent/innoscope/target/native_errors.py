@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from innoscope import _native
-from innoscope.common.errors import BadFile, InnoscopeError, KernelUnable, NoRights, NoSuchProcess
+from innoscope.common.errors import BadFile, InnoscopeError, KernelUnable, NoRights, NoSuchProcess, Traced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,9 +39,9 @@ def explain(pid: int, kind: str, detail: str) -> InnoscopeError:
     if kind == "rights":
         return no_rights(pid, detail)
     if kind == "traced":
-        return NoRights(
-            f"cannot trace process {pid}: {detail}",
-            remedy="end the other debugger, or use --method bpf, which does not trace",
+        return Traced(
+            f"cannot stop the threads of process {pid}: {detail}",
+            remedy="end that debugger, or use --method bpf, which does not trace",
         )
     if kind == "bpf":
         return KernelUnable(

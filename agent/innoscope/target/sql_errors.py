@@ -30,7 +30,7 @@ _FAILURES: Mapping[int, tuple[str, str]] = {
     ),
     1053: ("the server is shutting down", "stacks work without SQL: omit --queries"),
     1129: ("this host is blocked after many connection errors", "FLUSH HOSTS on the server"),
-    1130: ("this host may not connect over TCP", "--socket, or an account for 127.0.0.1"),
+    1130: ("this host may not connect over TCP", "--socket PATH, or an account for 127.0.0.1"),
     1142: ("{user} may not read performance_schema", GRANT_SCHEMA),
     1227: ("{user} lacks a privilege", GRANT),
     1698: (

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from innoscope.common.errors import InnoscopeError
+from innoscope.common.errors import ExitCode, InnoscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,19 +29,19 @@ class Risk(Enum):
 class Refused(InnoscopeError):
     """A check failed: nothing was written."""
 
-    exit_code = 14
+    exit_code = ExitCode.REFUSED
 
 
 class NotOnThisServer(Refused):
     """No backend can safely set the toggle on this server; ``what`` is the reason."""
 
-    exit_code = 15
+    exit_code = ExitCode.NOT_SUPPORTED
 
 
 class ChangeFailed(InnoscopeError):
     """Something was written, or may have been, and the result is not as planned. The journal has it."""
 
-    exit_code = 16
+    exit_code = ExitCode.CHANGE_FAILED
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from innoscope.cli.parameters import Option, log_options
 from innoscope.common import console, logs
 from innoscope.daemon.agent import config as configuration
 from innoscope.daemon.agent import push_once as agent_push_once
 from innoscope.daemon.agent.main import run
 from innoscope.daemon.http import auth, web_config
 from innoscope.daemon.http import server as http_server
+from innoscope.daemon.protocol.client import DEFAULT_SOCKET
 from innoscope.daemon.push import client
 from innoscope.target import credentials
 
@@ -30,8 +32,8 @@ Examples:
   innoscope agent --web.listen-address :9977 --web.config.file /etc/innoscope/web.yaml
 
 \b
-Run by hand as root it starts a sensor of its own if none answers, and then gives up all rights. There is no
-flag for a password: accounts are in option files. SIGHUP reads the web configuration again.
+Run by hand as root, it starts a sensor if none answers, and then drops all privileges. There is no option
+for a password: accounts are in option files. SIGHUP reloads the web configuration.
 Keys: packaging/agent.toml. Exit codes: docs/cli.md.
 """
 
@@ -45,7 +47,7 @@ Keys: packaging/agent.toml. Exit codes: docs/cli.md.
     help="Configuration (TOML).",
 )
 @click.option("--check", is_flag=True, help="Check the configuration and end.")
-@click.option("--push-once", is_flag=True, help="Send one profile of each server where [push] says, and end.")
+@click.option("--push-once", is_flag=True, help="Push one profile of each server, as [push] says, and end.")
 @click.option(
     "--web.listen-address", "listen", metavar="ADDRESS", help="Where to listen.  [default: 127.0.0.1:9977]"
 )
@@ -56,27 +58,43 @@ Keys: packaging/agent.toml. Exit codes: docs/cli.md.
     "--web.config.file",
     "web_file",
     metavar="FILE",
-    help="TLS, users and headers, as exporters have it.",
+    help="TLS, users and headers, in the format of exporters.",
 )
-@click.option("--sensor.socket", "sensor", metavar="PATH", help="The sensor's Unix socket.")
-@click.option("--config.my-cnf", "my_cnf", metavar="FILE", help="Option file with the SQL account.")
-@click.option("--log.level", "level", type=click.Choice(logs.LEVELS), help="[default: info]")
-@click.option("--log.format", "form", type=click.Choice(logs.FORMATS), help="[default: logfmt]")
+@click.option(
+    "--sensor-socket",
+    "sensor",
+    cls=Option,
+    formerly=["--sensor.socket"],
+    type=click.Path(),
+    metavar="PATH",
+    help=f"The sensor's Unix socket.  [default: {DEFAULT_SOCKET}]",
+)
+@click.option(
+    "--defaults-file",
+    "--config.my-cnf",
+    "defaults_file",
+    type=click.Path(),
+    metavar="FILE",
+    help="Option file with the SQL account.",
+)
+@log_options
 def command(
     config_file: Path | None, check: bool, push_once: bool, listen: str | None, telemetry: str | None,
-    web_file: str | None, sensor: str | None, my_cnf: str | None, level: str | None, form: str | None,
+    web_file: str | None, sensor: str | None, defaults_file: str | None, log_level: str | None,
+    log_format: str | None,
 ) -> None:  # fmt: skip
     """Serve metrics of all servers of this host to Prometheus, without any privilege.
 
-    It speaks SQL, asks the sensor for what needs privileges, and keeps the last hour of stacks.
+    It queries the servers over SQL, and the sensor for what needs privileges. It keeps the last hour of
+    stacks.
     """
     found = configuration.load(config_file) if config_file else configuration.Config()
     found = replace(
         found,
         web=_with(found.web, listen_address=listen, telemetry_path=telemetry, config_file=web_file),
         sensor=_with(found.sensor, socket=sensor),
-        sql=_with(found.sql, defaults_file=my_cnf),
-        log=_with(found.log, level=level, format=form),
+        sql=_with(found.sql, defaults_file=defaults_file),
+        log=_with(found.log, level=log_level, format=log_format),
     )
     configuration.require_sane(found, "the command line")
     if check:
@@ -91,7 +109,7 @@ def command(
 
 
 def _with(part: T, **given: str | None) -> T:
-    """The part with what was given on the command line."""
+    """Return the part with the values of the command line."""
     return replace(part, **{name: value for name, value in given.items() if value is not None})
 
 
@@ -100,7 +118,7 @@ def _push_once(found: Config) -> None:
 
 
 def _check(found: Config) -> None:
-    """Everything that can be checked without a server: the files, and what they name."""
+    """Check everything that needs no server: the files, and what they name."""
     http_server.Address.parse(found.web.listen_address)
     if found.web.config_file:
         read = web_config.load(Path(found.web.config_file))

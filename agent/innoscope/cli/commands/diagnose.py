@@ -11,7 +11,9 @@ import click
 from click.core import ParameterSource
 
 from innoscope.cli.common import json_option, source_options, sql_options, target_options
+from innoscope.cli.parameters import seconds_option
 from innoscope.common import console
+from innoscope.common.errors import ExitCode
 from innoscope.diagnose.collect import EvidenceCollector, Sources
 from innoscope.diagnose.incident import capture as incident_capture
 from innoscope.diagnose.incident import files
@@ -34,25 +36,22 @@ _PATIENCE_S = 2.0  # progress is shown when it takes longer
 
 _EPILOG = """\b
 Examples:
-  innoscope diagnose                        look for 10 s at the only server, then say what is wrong
+  innoscope diagnose                        collect evidence for 10 s on the only server, then report
   innoscope diagnose --pid 4242 --seconds 30
-  innoscope diagnose --no-sql               a server that hangs or refuses connections
-  innoscope diagnose --no-probes            looks, memory and SQL only
+  innoscope diagnose --no-sql               for a server that hangs or refuses connections
+  innoscope diagnose --no-probes            snapshots, memory and SQL only
   innoscope diagnose --json | jq -r '.findings[0].name'
   innoscope diagnose --save stall.innoscope
-                                            keep all of it in a file, without secrets and literals
+                                            write it to a file too, without secrets and literals
   innoscope diagnose stall.innoscope        the same findings, on any machine
   innoscope diagnose stall.innoscope --show status
   innoscope diagnose stall.innoscope --show folded | flamegraph.pl > stall.svg
 
 \b
-Exit codes: 0 nothing wrong, 18 something was found, 3 no or several servers, 4 the server ended, 5 not a
-server, 9 a damaged file, 12 the file could not be written.  Findings and what they rest on, what is in a
-file: docs/diagnose.md; JSON: docs/json.md.
+Exit codes: 0 nothing wrong, 18 there are findings, 3 no or several servers, 4 the server ended, 5 not a
+server, 9 a damaged file, 12 the file could not be written.  More: docs/diagnose.md;
+JSON: docs/json.md.
 """
-
-#: For scripts: a finding is no failure of the command, and has a status of its own.
-FOUND = 18
 
 _PARTS = ("findings", "stacks", "folded", "metrics", "status", "variables")
 
@@ -60,27 +59,20 @@ _PARTS = ("findings", "stacks", "folded", "metrics", "status", "variables")
 @click.command("diagnose", epilog=_EPILOG)
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @target_options
-@click.option(
-    "-s",
-    "--seconds",
-    type=click.FloatRange(1, 600),
-    default=10.0,
-    show_default=True,
-    help="How long to look.",
-)
+@seconds_option(1, 600, "How long to collect evidence, 1s to 10m.")
 @source_options
 @sql_options
 @click.option(
     "--save",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Keep all that was seen in this file too, readable by you only; in a folder, under a name of its "
-    "own. Another file is never overwritten.",
+    help="Write all evidence to this file too, readable by you only; in a folder, under a name of its own. "
+    "An existing file is never overwritten.",
 )
 @click.option(
     "--show",
     type=click.Choice(_PARTS),
-    help="Of FILE, print this instead of the findings.",
+    help="Print this part of FILE instead of the findings.",
 )
 @json_option
 @click.pass_context
@@ -89,12 +81,13 @@ def command(
     seconds: float, no_sql: bool, no_probes: bool, defaults_file: str | None, user: str | None,
     save: Path | None, show: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Look at one server for some seconds and say what is wrong, why, and what to do about it.
+    """Report what is wrong with a server, why, and what to do about it, after some seconds of evidence.
 
-    Stacks, probes, memory, SQL and /proc, as far as each is to be had; nothing is stopped or changed.
+    The sources are stacks, probes, memory, SQL and /proc, as far as each is available; nothing is stopped or
+    changed.
 
-    With FILE, an incident file that --save or `innoscope watch` wrote, no server is looked at: what was seen
-    then is judged by the rules of this version.
+    FILE is an incident file that --save or `innoscope watch` wrote. Then no server is needed: the rules of
+    this version are applied to the evidence in it.
     """
     if file is not None:
         _only_for_a_server(context, file)
@@ -106,20 +99,24 @@ def command(
         sources = Sources(not no_sql, not no_probes, defaults_file, user, all_probes=save is not None)
         found = _look(target, sources, seconds, save, as_json)
     if found:
-        raise click.exceptions.Exit(FOUND)
+        raise click.exceptions.Exit(ExitCode.FOUND)
 
 
 def _only_for_a_server(context: click.Context, file: Path) -> None:
-    """Refuse options that a file has no use for."""
+    """Raise UsageError for options that do not apply to a file."""
     for parameter in context.command.params:
         name = parameter.name or ""
         given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if given and name not in ("file", "show", "as_json"):
-            raise click.UsageError(f"{parameter.opts[-1]} is for a live server; {file} is judged as it is")
+            raise click.UsageError(f"{_long_name(parameter)} is for a live server, not for the file {file}")
+
+
+def _long_name(parameter: click.Parameter) -> str:
+    return next(name for name in parameter.opts if name.startswith("--"))
 
 
 def _read(file: Path, show: str, as_json: bool) -> bool:
-    """Print a part of a file; whether something is wrong."""
+    """Print a part of a file; return whether something is wrong."""
     if as_json and show != "findings":
         raise click.UsageError(f"--json prints findings; of the rest: zcat {file} | jq .capture")
     capture = files.load(file)
@@ -135,7 +132,7 @@ def _read(file: Path, show: str, as_json: bool) -> bool:
 
 
 def _look(target: Target, sources: Sources, seconds: float, save: Path | None, as_json: bool) -> bool:
-    """Print what is wrong with a server; whether something is."""
+    """Print what is wrong with a server; return whether something is."""
     keeping = _Keeping(target, save, as_json) if save else None
     if keeping:
         sources = dataclasses.replace(sources, also=keeping.fetcher)
@@ -160,15 +157,15 @@ def _print(evidence: Evidence, verdict: Verdict, as_json: bool) -> None:
 
 
 class _Keeping:
-    """``--save``: what more is asked for, and the file."""
+    """Collect what ``--save`` needs in addition, and write the file."""
 
     def __init__(self, target: Target, path: Path, as_json: bool) -> None:
         self._path, self._as_json = path, as_json
         self.fetcher = FactsFetcher(target)
-        check_free(path)  # said before the look, not after it
+        check_free(path)  # before collecting, not after it
 
     def take(self, evidence: Evidence) -> Verdict:
-        """Print the findings, write the file, and say where it is. Raises CannotWrite."""
+        """Print the findings, write the file, and print its path. Raises CannotWrite."""
         capture, verdict = incident_capture.make_capture(evidence, self.fetcher.fetched)
         _print(capture.evidence, verdict, self._as_json)
         path = self._write(capture)
@@ -185,11 +182,11 @@ class _Keeping:
 
 
 def _progress(seconds: float) -> Callable[[float], None]:
-    """One line on stderr, once a second; nothing when nobody watches."""
+    """Return what shows progress on standard error once a second, if that is a terminal."""
     if not console.shows_progress() or seconds <= _PATIENCE_S:
         return lambda _: None
 
     def show(gone_by: float) -> None:
-        console.progress(f"looking: {gone_by:.0f} of {seconds:g} s")
+        console.progress(f"collecting: {gone_by:.0f} of {seconds:g} s")
 
     return show

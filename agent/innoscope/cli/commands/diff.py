@@ -9,6 +9,7 @@ import click
 from innoscope.cli.commands.replay import counting
 from innoscope.cli.common import json_option
 from innoscope.common import console
+from innoscope.common.errors import ExitCode
 from innoscope.diagnose.incident import diff, diff_inputs, diff_report
 from innoscope.diagnose.incident.files import load
 
@@ -16,24 +17,21 @@ _EPILOG = """\b
 Examples:
   innoscope diff healthy.innoscope stall.innoscope
                                         two files of `innoscope diagnose --save FILE`
-  innoscope diff stall.innoscope        the minute before a stall, as `innoscope watch` keeps it, and after
+  innoscope diff stall.innoscope        a stall and the minute before it, from `innoscope watch`
   innoscope diff monday.json now.json   dumps of `innoscope stacks --count 20 --output FILE --json`
   innoscope diff hour.rec stall.innoscope --json | jq -r '.stacks[0].functions[]'
 
 \b
-What is told:
-  threads    the mean number of threads in a look, by wait class and by stack, differs by one thread, by 30 %,
-             and by four standard errors: looks that are few, or that differ among themselves, tell less
-  metrics    a rate or level is twice as high or half, and was so at every reading; a mean of 20 or more
-  variables, findings   any; of files only that have them. Both files are judged by the rules of this version
+What is reported:
+  threads    the mean number of threads in a snapshot, by wait class and by stack, differs by one thread, by
+             30 %, and by four standard errors: few or varying snapshots show less
+  metrics    a rate or level is twice as high, or half, in every sample; the mean is 20 or more
+  variables, findings   any difference, if both files have them; this version's rules are applied to both
 
 \b
-Exit codes: 0 no difference worth telling, 19 differences were printed, 9 a damaged file.
+Exit codes: 0 no significant difference, 19 differences were printed, 9 a damaged file.
 JSON: docs/json.md.
 """
-
-#: As of diff(1), with a status that no failure has.
-DIFFERENT = 19
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -52,11 +50,11 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @json_option
 def command(a: Path, b: Path | None, limit: int, as_json: bool) -> None:
-    """Tell what is new, grown or gone in B since A: findings, waits, stacks, metrics, variables.
+    """Show what is new, grown or gone in B since A: findings, waits, stacks, metrics, variables.
 
     Each is an incident file, a dump of `innoscope stacks --json`, a recording of `innoscope top --record`, or
     JSON of the agent's /api/stacks. Without B, A is an incident file that holds the time before the stall.
-    Numbers of threads are means of all looks, so one look and twenty can be compared.
+    Numbers of threads are means of all snapshots, so one snapshot and twenty can be compared.
     """
     if b is None:
         capture = load(a)
@@ -70,4 +68,4 @@ def command(a: Path, b: Path | None, limit: int, as_json: bool) -> None:
     else:
         console.lines(diff_report.text(before, after, found, limit))
     if found:
-        raise click.exceptions.Exit(DIFFERENT)
+        raise click.exceptions.Exit(ExitCode.DIFFERENT)

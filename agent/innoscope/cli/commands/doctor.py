@@ -1,4 +1,4 @@
-"""``innoscope doctor``: will stacks work here, and if not, what to do."""
+"""``innoscope doctor``: check what works here, with the remedy for what does not."""
 
 from __future__ import annotations
 
@@ -25,16 +25,22 @@ def command(
     user: str | None,
     as_json: bool,
 ) -> None:
-    """Check what works on this host and its servers, and what to do about the rest.
+    """Check what works on this host and its servers, with the remedy for what does not.
 
     Without --pid, --socket or --port all servers are checked. Nothing is changed and nothing is stopped.
+
+    \b
+    Examples:
+      sudo innoscope doctor                 the host, and all servers on it
+      sudo innoscope doctor --pid 4242      the host, and one server
+      sudo innoscope doctor --json | jq -r '.host[] | select(.status != "ok") | .remedy'
 
     \b
     Exit codes:
        0  stacks work on every server that was checked
        3  no server is running (the host was checked)
-      10  stacks work only with --method ptrace
-      11  stacks will not work
+      10  stacks work only with --method ptrace, which stops threads
+      11  stacks do not work
     """
     chosen = pid is not None or socket is not None or port is not None
     targets, ignored = ([find_one(pid, socket, port, readable=False)], ()) if chosen else survey()

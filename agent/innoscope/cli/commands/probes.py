@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from innoscope.cli.common import json_option, table, target_options, terminal_width
+from innoscope.cli.parameters import Group, Option, completes, seconds_option
 from innoscope.cli.probe_measurement import measured, row
 from innoscope.common import console
 from innoscope.common.errors import NoTarget
@@ -18,25 +19,42 @@ from innoscope.probes.symbol_resolution import place
 from innoscope.target.discover import find_all, find_one
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from innoscope.probes.catalog import Probe
     from innoscope.probes.symbol_resolution import Missing, Placed, Placement
     from innoscope.target.model import Target
+
+F = TypeVar("F", bound="Callable[..., Any]")
 
 _LIST = ("PROBE", "FAMILY", "STATE", "SYMBOL OR REASON", "REMEDY")
 _MEASURED = ("PROBE", "FAMILY", "STATE", "HITS", "HITS/S", "COST", "ATTACHED", "SYMBOL OR REASON", "INSTEAD")
 _RIGHT = frozenset({"HITS", "HITS/S", "COST", "ATTACHED"})
 
 
-@click.group("probes")
+def _families() -> Mapping[str, str]:
+    return dict.fromkeys(default_catalog().families, "")
+
+
+def _family_option(function: F) -> F:
+    return click.option(
+        "--family",
+        "families",
+        multiple=True,
+        metavar="NAME",
+        shell_complete=completes(_families),
+        help="Only this family (may be repeated).",
+    )(function)
+
+
+@click.group("probes", cls=Group)
 def command() -> None:
-    """Show the eBPF probes: which function each watches on a server, whether it can be there, what it costs.
+    """List the eBPF probes: the function each one attaches to on a server, its state, its cost.
 
     \b
     Examples:
       innoscope probes list                       what could be attached, on every server
-      innoscope probes status                     what the sensor has attached, what it counts and costs
+      innoscope probes status                     what the sensor has attached, with counts and cost
       innoscope probes measure --seconds 10       attach the default probes for 10 s and show what they cost
       innoscope probes measure --family spin      one family, also one that is off by default
     """
@@ -44,14 +62,18 @@ def command() -> None:
 
 @command.command("list")
 @target_options
-@click.option(
-    "--family", "families", multiple=True, metavar="NAME", help="Only this family (may be repeated)."
-)
+@_family_option
 @json_option
 def list_probes(
     pid: int | None, socket: str | None, port: int | None, families: tuple[str, ...], as_json: bool
 ) -> None:
-    """Where each probe would go on each server, or why it cannot; nothing is attached."""
+    """List the function each probe would attach to, or why it cannot; nothing is attached.
+
+    \b
+    Examples:
+      sudo innoscope probes list                        on every server
+      sudo innoscope probes list --pid 4242 --family redo
+    """
     found = [(target, place(target, _probes(families))) for target in _targets(pid, socket, port)]
     if as_json:
         console.document([_placement_json(*each) for each in found], indent=2)
@@ -67,12 +89,8 @@ def list_probes(
 
 @command.command("measure")
 @target_options
-@click.option(
-    "--family", "families", multiple=True, metavar="NAME", help="Only this family (may be repeated)."
-)
-@click.option(
-    "--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="How long to attach."
-)
+@_family_option
+@seconds_option(0.1, 86_400, "How long to keep the probes attached, at most 24h.")
 @click.option(
     "--budget", type=click.FloatRange(0, 1), default=0.01, show_default=True,
     help="Most that all probes may cost, as a share of the CPUs that the server may use.",
@@ -87,7 +105,13 @@ def measure(
     budget: float,
     as_json: bool,
 ) -> None:
-    """Attach to one server for a while, show what each probe counted and cost, and take them off."""
+    """Attach to one server for some seconds, show what each probe counted and cost, and detach.
+
+    \b
+    Examples:
+      sudo innoscope probes measure --seconds 5         the probes that are on by default
+      sudo innoscope probes measure --family spin       one family, also one that is off by default
+    """
     target = find_one(pid, socket, port)
     chosen = frozenset(probe.family for probe in _probes(families)) if families else None
     result = measured(target, chosen, seconds=seconds, budget=budget)
@@ -100,13 +124,26 @@ def measure(
 
 
 @command.command("status")
-@click.option("--socket", "path", metavar="PATH", help="The sensor's socket.  [default: where it listens]")
+@click.option(
+    "--sensor-socket",
+    "path",
+    cls=Option,
+    formerly=["--socket"],
+    type=click.Path(),
+    metavar="PATH",
+    help=f"The sensor's socket.  [default: {DEFAULT_SOCKET}]",
+)
 @json_option
 def status(path: str | None, as_json: bool) -> None:
-    """What the running sensor has attached to each server: hits, cost, or why not and the remedy.
+    """Show what the running sensor has attached to each server: hits and cost, or why not and the remedy.
 
     \b
-    Exit codes: 13 when no sensor answers (docs/cli.md has the others).
+    Examples:
+      sudo innoscope probes status
+      innoscope probes status --sensor-socket /tmp/i/sensor.sock --json
+
+    \b
+    Exit codes: 13 no sensor answers. All: docs/cli.md.
     """
     servers = SensorClient(path or DEFAULT_SOCKET).probes()
     if as_json:
@@ -135,7 +172,7 @@ def _probes(families: tuple[str, ...]) -> Sequence[Probe]:
     unknown = set(families) - set(catalog.families)
     if unknown:
         raise click.BadParameter(
-            f"no family {', '.join(sorted(unknown))}; there are {', '.join(catalog.families)}",
+            f"there is no family {', '.join(sorted(unknown))}; there are {', '.join(catalog.families)}",
             param_hint="--family",
         )
     return catalog.of(frozenset(families or catalog.families))

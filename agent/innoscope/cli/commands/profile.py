@@ -9,6 +9,7 @@ import click
 
 from innoscope.cli.common import target_options
 from innoscope.cli.open_server import How, debug_options, fetched
+from innoscope.cli.parameters import seconds_option
 from innoscope.cli.report_options import chosen_format, filter_options, format_options, frame_options, write
 from innoscope.common import console
 from innoscope.sampling.fold import Filter
@@ -18,6 +19,7 @@ from innoscope.sampling.profile.report import line, report
 from innoscope.sampling.profile.run import run
 from innoscope.sampling.profile.setup import Naming
 from innoscope.sampling.render.sink import open_sink
+from innoscope.sampling.render.text import Detail
 from innoscope.target.discover import find_one
 from innoscope.target.native_errors import gone
 
@@ -37,26 +39,19 @@ Examples:
   innoscope profile --by wait                   by what the threads are busy with
   innoscope profile --off-cpu --seconds 30      what the threads wait for, with exact times
   innoscope profile --off-cpu --wait fsync_redo --by thread
-  innoscope profile --pid 4242 --seconds 600    a crash recovery or a shutdown; Ctrl-C prints what was seen
+  innoscope profile --pid 4242 --seconds 600    a crash recovery or a shutdown; Ctrl-C ends it early
   innoscope profile -f pprof -o cpu.pb.gz && go tool pprof -top cpu.pb.gz
 
 \b
-Exit codes: 3 no or several servers, 4 the server ended (what was seen is printed), 5 not a server,
-6 no rights, 7 the kernel cannot.  Wait classes: docs/waits.md; JSON: docs/json.md; more: docs/profile.md.
+Exit codes: 3 no or several servers, 4 the server ended (what was collected is printed), 5 not a server,
+6 no privileges, 7 the kernel does not support it.  More: docs/profile.md, docs/waits.md, docs/json.md.
 """
 
 
 @click.command("profile", epilog=_EPILOG)
 @target_options
-@click.option("--off-cpu", is_flag=True, help="Not what runs, but what does not: blocked and ready to run.")
-@click.option(
-    "-s",
-    "--seconds",
-    type=click.FloatRange(min=0.1, max=86400),
-    default=10.0,
-    show_default=True,
-    help="How long; Ctrl-C ends it early and prints what was seen.",
-)
+@click.option("--off-cpu", is_flag=True, help="Profile blocked and runnable time instead of CPU time.")
+@seconds_option(0.1, 86_400, "How long, at most 24h; Ctrl-C ends it early and prints what was collected.")
 @click.option(
     "--frequency",
     type=click.IntRange(min=1, max=9999),
@@ -69,14 +64,18 @@ Exit codes: 3 no or several servers, 4 the server ended (what was seen is printe
 @debug_options
 def command(
     pid: int | None, socket: str | None, port: int | None, off_cpu: bool, seconds: float,
-    frequency: int | None, by: str | None, form: str | None, as_json: bool, output: Path | None,
+    frequency: int | None, by: str | None, show_all: bool, full: bool, form: str | None, as_json: bool,
+    output: Path | None,
     waits: tuple[str, ...], grep: str | None, limit: int | None, inlines: bool, kernel: bool,
     debug_dirs: tuple[Path, ...], no_debuginfod: bool,
 ) -> None:  # fmt: skip
-    """Show where a server's CPU time goes, or with --off-cpu what its threads wait for, over some seconds.
+    """Profile CPU time, or with --off-cpu the time that threads spend waiting, over some seconds.
 
-    No SQL: works during startup, crash recovery and shutdown. Nothing is stopped: the kernel copies registers
-    and stacks of the server's threads as they run, or as they go to sleep.
+    It needs no SQL and works during startup, crash recovery and shutdown. Nothing is stopped: the kernel
+    copies registers and stacks of the server's threads as they run, or as they go to sleep.
+
+    The text hides idle stacks unless --all, --wait or --grep asks for them; with --off-cpu, lines begin at
+    the first function of the server (--full: at the C library's).
     """
     form = chosen_format(form, as_json, by, output)
     if off_cpu and frequency is not None:
@@ -94,7 +93,8 @@ def command(
         made = report(profile, Filter(waits, grep))
         if form == "json":
             sink.line(line(profile, made))
-        write(made, sink, form, by or "stack", limit)
+        detail = Detail(idle=show_all or bool(made.wanted), libraries=full or kernel or not off_cpu)
+        write(made, sink, form, by or "stack", limit, detail)
     if not alive:
         raise gone(target.pid)
 
@@ -107,11 +107,11 @@ def _profiler(target: Target, naming: Naming, frequency: int, off_cpu: bool) -> 
 
 
 def _progress(seconds: float) -> Callable[[float, str], None] | None:
-    """One line on stderr, once a second; nothing when nobody watches."""
+    """Return what shows progress on standard error once a second, if that is a terminal."""
     if not console.shows_progress() or seconds <= _PATIENCE_S:
         return None
 
-    def show(elapsed: float, text: str) -> None:
-        console.progress(f"{elapsed:.0f} of {seconds:g} s, {text}; Ctrl-C prints what is there")
+    def show(gone_by: float, so_far: str) -> None:
+        console.progress(f"{gone_by:.0f} of {seconds:g} s, {so_far}; Ctrl-C ends it early")
 
     return show

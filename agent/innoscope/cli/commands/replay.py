@@ -29,18 +29,28 @@ if TYPE_CHECKING:
     help="Begin at HH:MM[:SS] (local time), an ISO date and time, +SECONDS after the start or -SECONDS "
     "before the end.",
 )
-@click.option("--summary", is_flag=True, help="Print text, as happens without a terminal too.")
+@click.option("--summary", is_flag=True, help="Print a summary, as without a terminal.")
 def command(file: Path, at: str | None, summary: bool) -> int:
     """Play FILE, written by `innoscope top --record FILE`.
 
     Space plays and pauses, ← and → step, [ and ] jump 10 seconds, + and - change the speed; ? lists all keys.
-    Without a terminal a summary is printed: wait classes over time, the stacks and statements most seen, and
-    with --at the look at that time.
+    Without a terminal a summary is printed: wait classes over time, the most frequent stacks and statements;
+    with --at, the snapshot at that time.
+
+    \b
+    Examples:
+      innoscope replay hour.rec.gz                      play it
+      innoscope replay hour.rec.gz --at 14:05           begin there
+      innoscope replay hour.rec.gz --at -30             begin 30 seconds before the end
+      innoscope replay hour.rec.gz --summary | less
+
+    \b
+    Exit codes: 9 a damaged file. All: docs/cli.md.
     """
     screen = not summary and sys.stdin.isatty() and sys.stdout.isatty()
     recording = _open(file)
     if not len(recording):
-        raise BadFile(f"{file} holds no look", remedy="the recorder ended before its first one: record again")
+        raise BadFile(f"{file} contains no snapshot", remedy="record again: innoscope top --record FILE")
 
     moment = parse_moment(at, recording.times[0], recording.times[-1]) if at else None
     return _play(recording, moment) if screen else _print(recording, moment)
@@ -54,7 +64,7 @@ def _open(file: Path) -> Recording:
 
 @contextmanager
 def counting(what: str) -> Iterator[Callable[[int], None]]:
-    """A count of looks on stderr that is wiped at the end; nothing when nobody watches."""
+    """Count snapshots on standard error, if that is a terminal; the line is wiped at the end."""
 
     def progress(looks: int) -> None:
         if looks % 50 == 0:

@@ -6,37 +6,44 @@ import logging
 import os
 import signal
 import threading
+from typing import TYPE_CHECKING
 
 import click
 
+from innoscope.cli.parameters import Duration, Option, completes, log_options
 from innoscope.common import logs
+from innoscope.common.errors import ExitCode
 from innoscope.common.supervision import GaveUp, Supervisor
 from innoscope.daemon.protocol.client import DEFAULT_SOCKET
 from innoscope.daemon.sensor.main import Sensor, Settings
 from innoscope.daemon.sensor.server import SocketServer
 from innoscope.daemon.sensor.watch import ProbeSettings
 from innoscope.metrics.collectors.memory import MemoryCollector
+from innoscope.probes.catalog import default_catalog
 from innoscope.target import ownership
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _EPILOG = """\b
 Examples:
   sudo innoscope sensor                                  for root only, at /run/innoscope/sensor.sock
-  sudo innoscope sensor --group innoscope                members of that group may ask it too
+  sudo innoscope sensor --group innoscope                members of that group may connect too
   sudo innoscope sensor --server shop=/run/mysqld/mysqld.sock --server audit=4242
   sudo innoscope sensor --only /run/mysqld/mysqld.sock   no other server of this host
-  innoscope sensor --socket /tmp/i/sensor.sock           for one's own servers, as far as the rights go
+  innoscope sensor --sensor-socket /tmp/i/sensor.sock    your own servers, as far as your privileges allow
 
 \b
 It needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_CHECKPOINT_RESTORE and CAP_DAC_READ_SEARCH
 (probes on kernels without links for uprobes: CAP_SYS_ADMIN). packaging/systemd has a unit that gives it
 just these.
-It opens no port, speaks no SQL and writes to no server. SIGTERM ends it; killed, it leaves nothing but its
-socket's file, which the next one replaces. Exit codes: docs/cli.md.
+It opens no port, speaks no SQL and writes to no server. SIGTERM ends it. If it is killed, only the
+file of its socket remains, which the next sensor replaces. Exit codes: docs/cli.md.
 """
 
 
 def _names(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """``{pid or socket's path: name}``."""
+    """Return ``{pid or path of a socket: name}``."""
     found: dict[str, str] = {}
     for value in values:
         name, equals, where = value.partition("=")
@@ -55,36 +62,49 @@ def _places(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> f
     return frozenset(values)
 
 
+def _families() -> Mapping[str, str]:
+    return dict.fromkeys(default_catalog().families, "")
+
+
 def _is_place(text: str) -> bool:
     return text.isdecimal() or text.startswith("/")
 
 
 @click.command("sensor", epilog=_EPILOG)
 @click.option(
-    "--socket", "path", default=DEFAULT_SOCKET, show_default=True, metavar="PATH", help="Where to listen."
+    "--sensor-socket",
+    "path",
+    cls=Option,
+    formerly=["--socket"],
+    type=click.Path(),
+    default=DEFAULT_SOCKET,
+    show_default=True,
+    metavar="PATH",
+    help="Where to listen.",
 )
-@click.option("--group", metavar="GROUP", help="Members of this group may ask it, beside root.")
+@click.option("--group", metavar="GROUP", help="Let members of this group connect, not only root.")
 @click.option(
     "--server",
     "names",
     multiple=True,
     callback=_names,
     metavar="NAME=WHERE",
-    help="Call the server with this pid or this socket NAME, not by its port (may be repeated).",
+    help="Name the server with this pid or this socket NAME (may be repeated).",
 )
 @click.option(
     "--only",
     multiple=True,
     callback=_places,
     metavar="WHERE",
-    help="Watch the server with this pid or this socket, and no others than those named.",
+    help="Watch only the server with this pid or this socket (may be repeated).",
 )
 @click.option(
+    "-i",
     "--interval",
-    type=click.FloatRange(min=0.1),
-    default=1.0,
+    type=Duration(0.1),
+    default="1s",
     show_default=True,
-    help="Seconds between looks at all threads.",
+    help="Time between snapshots of all threads.",
 )
 @click.option(
     "--probes/--no-probes", default=True, show_default=True, help="Attach eBPF probes to the servers."
@@ -94,7 +114,8 @@ def _is_place(text: str) -> bool:
     "families",
     multiple=True,
     metavar="NAME",
-    help="Attach this family of probes, and no others than those named (innoscope probes list).",
+    shell_complete=completes(_families),
+    help="Attach only this family of probes (may be repeated): innoscope probes list.",
 )
 @click.option(
     "--budget",
@@ -103,8 +124,7 @@ def _is_place(text: str) -> bool:
     show_default=True,
     help="Most that a server's probes may cost, as a share of the CPUs that it may use.",
 )
-@click.option("--log-format", type=click.Choice(logs.FORMATS), default="logfmt", show_default=True)
-@click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True)
+@log_options
 def command(
     path: str,
     group: str | None,
@@ -114,14 +134,14 @@ def command(
     probes: bool,
     families: tuple[str, ...],
     budget: float,
-    log_format: str,
-    log_level: str,
+    log_format: str | None,
+    log_level: str | None,
 ) -> int:
-    """Watch all servers of this host and answer the agent, over a Unix socket only.
+    """Run the privileged half of the agent: observe all servers of this host, on a Unix socket only.
 
     It finds servers that start, follows restarts, and never stops, traces or changes one.
     """
-    logs.set_up(log_format, log_level)
+    logs.set_up(log_format or "logfmt", log_level or "info")
     log = logging.getLogger("innoscope.daemon.sensor")
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
@@ -132,11 +152,11 @@ def command(
     sensor = Sensor(settings, [MemoryCollector], supervisor=supervisor)
     socket = SocketServer(path, sensor.handle, supervisor, group=group)
     log.info("sensor listens", extra={"socket": path, "pid": os.getpid()})
-    code = 0
+    code = ExitCode.SUCCESS
     try:
         sensor.run(ended)
     except KeyboardInterrupt:
-        code = 128 + signal.SIGINT
+        code = ExitCode.INTERRUPTED
     except GaveUp as error:
         log.critical("sensor gives up", extra={"reason": error.what})
         code = error.exit_code

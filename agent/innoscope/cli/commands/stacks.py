@@ -9,11 +9,13 @@ import click
 
 from innoscope.cli.common import sql_options, target_options
 from innoscope.cli.open_server import How, method_options, open_engine
+from innoscope.cli.parameters import Duration
 from innoscope.cli.report_options import chosen_format, filter_options, format_options, frame_options, write
 from innoscope.common import console
 from innoscope.sampling.fold import Filter, Report
 from innoscope.sampling.render.json import line
 from innoscope.sampling.render.sink import open_sink
+from innoscope.sampling.render.text import Detail
 from innoscope.sampling.snapshot_series import take_snapshots
 from innoscope.target.discover import find_one
 
@@ -30,6 +32,7 @@ _PATIENCE_S = 2.0  # progress is shown when it takes longer
 _EPILOG = """\b
 Examples:
   innoscope stacks                              the only server on this host, most frequent stack first
+  innoscope stacks --all --full                 idle stacks too, from the C library's functions on
   innoscope stacks --by wait                    what they wait for, with the three top stacks of each class
   innoscope stacks --wait row_lock --queries    who waits for a row, and in which statement
   innoscope stacks --grep btr_cur               stacks that have such a function
@@ -37,8 +40,9 @@ Examples:
   innoscope stacks --format pprof -o stacks.pb.gz && go tool pprof -top stacks.pb.gz
 
 \b
-Exit codes: 3 no or several servers, 4 the server ended (what was gathered is printed), 5 not a server,
-6 no rights, 7 the kernel cannot, 9 a damaged file.  Wait classes: docs/waits.md; JSON: docs/json.md.
+Exit codes: 3 no or several servers, 4 the server ended (what was collected is printed), 5 not a server,
+6 no privileges, 7 the kernel does not support it, 9 a damaged file, 20 a debugger is attached (ptrace).
+Wait classes: docs/waits.md; JSON: docs/json.md.
 """
 
 
@@ -51,33 +55,34 @@ Exit codes: 3 no or several servers, 4 the server ended (what was gathered is pr
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Looks to add up; Ctrl-C prints what was gathered.",
+    help="Number of snapshots; Ctrl-C prints those that were taken.",
 )
 @click.option(
-    "-i", "--interval", type=click.FloatRange(min=0.01), help="Seconds between looks.  [default: 1]"
+    "-i", "--interval", type=Duration(0.01), help="Time between snapshots.  [default: 1s]"
 )
 @filter_options
 @click.option(
-    "-q", "--queries", is_flag=True, help="Ask the server over SQL which statement each thread runs."
+    "-q", "--queries", is_flag=True, help="Query the server for the statement that each thread runs."
 )
 @sql_options
 @frame_options
 @method_options
 def command(
-    pid: int | None, socket: str | None, port: int | None, by: str | None, form: str | None, as_json: bool,
-    output: Path | None, count: int, interval: float | None, waits: tuple[str, ...], grep: str | None,
-    limit: int | None, queries: bool, defaults_file: str | None, user: str | None, inlines: bool,
-    kernel: bool, method: str, debug_dirs: tuple[Path, ...],
+    pid: int | None, socket: str | None, port: int | None, by: str | None, show_all: bool, full: bool,
+    form: str | None, as_json: bool, output: Path | None, count: int, interval: float | None,
+    waits: tuple[str, ...], grep: str | None, limit: int | None, queries: bool, defaults_file: str | None,
+    user: str | None, inlines: bool, kernel: bool, method: str, debug_dirs: tuple[Path, ...],
     no_debuginfod: bool,
 ) -> None:  # fmt: skip
     """Show where every thread of a server is, without stopping it.
 
     The first line says how many threads wait for what, how far the stacks can be trusted, and that nothing
-    was stopped. Then comes one line per stack, most threads first.
+    was stopped. Then comes one line per stack, most threads first, from the first function of the server.
+    Idle stacks are hidden unless --all, --wait or --grep asks for them.
     """
     form = chosen_format(form, as_json, by, output)
     if interval is not None and count == 1:
-        raise click.UsageError("--interval needs --count: how many looks?")
+        raise click.UsageError("--interval needs --count: how many snapshots?")
 
     target = find_one(pid, socket, port)
     report = Report(target, Filter(waits, grep))
@@ -94,13 +99,14 @@ def command(
             each=_json_writer(sink) if form == "json" else None,
             progress=_progress(count) if count > 1 else None,
         )
-        write(report, sink, form, by or "stack", limit)
+        detail = Detail(idle=show_all or bool(report.wanted), libraries=full or kernel)
+        write(report, sink, form, by or "stack", limit, detail)
     if error is not None:
         raise error
 
 
 def _asker(target: Target, defaults_file: str | None, user: str | None) -> Callable[[], Mapping[int, Query]]:
-    """Connect at the first question, after the first look, and keep the connection."""
+    """Return what connects after the first snapshot, keeps the connection, and returns the statements."""
     from innoscope.target import sql  # here, since PyMySQL takes 40 ms and 8 MB, and only --queries needs it
 
     connection: list[Any] = []
@@ -118,7 +124,7 @@ def _json_writer(sink: Stdout | File) -> Callable[[Dump], None]:
 
 
 def _progress(count: int) -> Callable[[int], None] | None:
-    """One line on stderr that counts looks, from the third second on; nothing when nobody watches."""
+    """Return what counts snapshots on standard error after some seconds; None without a terminal."""
     if not console.shows_progress():
         return None
     started = time.monotonic()
@@ -127,6 +133,6 @@ def _progress(count: int) -> Callable[[int], None] | None:
         if number == count:
             console.clear_progress()
         elif time.monotonic() - started > _PATIENCE_S:
-            console.progress(f"{number:,} of {count:,} looks; Ctrl-C prints what is there")
+            console.progress(f"{number:,} of {count:,} snapshots; Ctrl-C prints those that were taken")
 
     return show

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-import threading
 import time
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,26 +11,26 @@ import click
 
 from innoscope.cli.common import json_option, table, target_options, terminal_width
 from innoscope.cli.open_server import download_progress
-from innoscope.cli.symbol_pack import make
+from innoscope.cli.parameters import Group
+from innoscope.cli.steps import step
+from innoscope.cli.symbol_pack import make, write
 from innoscope.common import console
-from innoscope.common.errors import BadFile, CannotWrite
+from innoscope.common.errors import BadFile
 from innoscope.target.discover import find_all, find_one
 from innoscope.target.symbols import installed_packs, pack_source, packs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from innoscope.cli.symbol_pack import Made
     from innoscope.target.symbols.installed_packs import PackFile, PackInfo
     from innoscope.target.symbols.pack_source import PackSource
 
 _HEADINGS: Final = ("BUILD-ID", "SERVER", "FUNCTIONS", "VARIABLES", "SIZE", "FITS", "NOTES")
 _RIGHT: Final = frozenset({"FUNCTIONS", "VARIABLES", "SIZE"})
-_QUIET_S: Final = 2.0
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.group("symbols")
+@click.group("symbols", cls=Group)
 def command() -> None:
     """Symbol packs: the names of one build in half a megabyte, for hosts without its debug files.
 
@@ -83,8 +79,8 @@ def export(
     origin = _origin(pid, socket, port, file, debug_dirs)
     if server is not None:
         origin = replace(origin, server=server)
-    made = make(origin, _step)
-    path = _write(made, output)
+    made = make(origin, step)
+    path = write(made, output)
     about = _about(path)
     seconds = time.monotonic() - began
     if as_json:
@@ -100,7 +96,12 @@ def export(
 @click.argument("file", type=_FILE)
 @json_option
 def show(file: Path, as_json: bool) -> None:
-    """What a pack is of, what is in it, and who made it."""
+    """Show which build a pack is of, what it contains, and who made it.
+
+    \b
+    Examples:
+      innoscope symbols show /etc/innoscope/symbols.d/4f9e….pack
+    """
     about = _about(file)
     if as_json:
         console.document({"path": str(file), **asdict(about)}, indent=2)
@@ -112,7 +113,12 @@ def show(file: Path, as_json: bool) -> None:
 @command.command("list")
 @json_option
 def list_packs(as_json: bool) -> None:
-    """The packs of this host, and which running servers they fit."""
+    """List the packs of this host, and the running servers that each one fits.
+
+    \b
+    Examples:
+      sudo innoscope symbols list
+    """
     found = installed_packs.entries(find_all())
     if as_json:
         console.document([asdict(entry) for entry in found], indent=2)
@@ -129,9 +135,17 @@ def list_packs(as_json: bool) -> None:
 @target_options
 @json_option
 def check(file: Path, pid: int | None, socket: str | None, port: int | None, as_json: bool) -> None:
-    """Whether a pack is whole, trusted, and of the build of a server.
+    """Check that a pack is complete, trusted, and of the build of a server.
 
-    Without --pid, --socket or --port it says which of the running servers it fits.
+    Without --pid, --socket or --port, report which of the running servers it fits.
+
+    \b
+    Examples:
+      innoscope symbols check 4f9e….pack
+      sudo innoscope symbols check 4f9e….pack --pid 4242
+
+    \b
+    Exit codes: 9 damaged, not trusted, or of another build. All: docs/cli.md.
     """
     about = _about(file)
     if pid is None and socket is None and port is None:
@@ -157,39 +171,12 @@ def _origin(
 ) -> PackSource:
     if file is None:
         target = find_one(pid, socket, port)
-        with _step("looking for the debug file"):
+        with step("looking for the debug file"):
             return pack_source.of_server(target, tuple(map(str, debug_dirs)), download_progress())
     if pid is not None or socket is not None or port is not None:
         raise click.UsageError("--file is instead of a running server: leave out --pid, --socket and --port")
-    with _step(f"reading {file.name}"):
+    with step(f"reading {file.name}"):
         return pack_source.of_file(file)
-
-
-def _write(made: Made, output: str) -> Path:
-    """Whole or not at all, and only what would be taken."""
-    path = Path(output)
-    try:
-        if output.endswith("/"):
-            path.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            path /= f"{made.build_id}.pack"
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as new:
-            written = Path(new.name)
-            try:
-                new.write(made.data)
-                new.flush()
-                os.fchmod(new.fileno(), 0o644)
-                os.fsync(new.fileno())
-                _about(written)
-                written.replace(path)
-            except BaseException:
-                written.unlink(missing_ok=True)
-                raise
-    except OSError as error:
-        raise CannotWrite(
-            f"cannot write {path}: {error.strerror}", remedy="choose another: --output PATH"
-        ) from error
-    return path
 
 
 def _about(file: Path) -> PackInfo:
@@ -226,28 +213,3 @@ def _row(entry: PackFile) -> tuple[str, ...]:
     size = f"{about.bytes / 1e6:.1f} MB"
     numbers = (f"{about.functions:,}", f"{about.variables:,}", size)
     return (about.build_id, about.server or "?", *numbers, fits, entry.problem or "")
-
-
-@contextmanager
-def _step(what: str) -> Iterator[None]:
-    """Around what may take long: one line on stderr from the third second on; nothing when nobody watches."""
-    if not console.shows_progress():
-        yield
-        return
-    done = threading.Event()
-
-    def tell() -> None:
-        began = time.monotonic()
-        waited = _QUIET_S
-        while not done.wait(waited):
-            console.progress(f"{what}: {time.monotonic() - began:.0f} s")
-            waited = 1.0
-
-    teller = threading.Thread(target=tell, daemon=True)
-    teller.start()
-    try:
-        yield
-    finally:
-        done.set()
-        teller.join()
-        console.clear_progress()

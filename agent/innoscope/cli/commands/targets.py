@@ -24,11 +24,19 @@ _RIGHT = frozenset({"PID", "THREADS", "PORT"})
 @click.command("targets")
 @json_option
 def command(as_json: bool) -> None:
-    """List the MySQL and MariaDB servers on this host, those in containers and chroots included.
+    """List the MySQL and MariaDB servers on this host, including those in containers and chroots.
 
     SYMBOLS says where function names will come from: symtab (the server's own), debug-file, symbol-pack,
     debugdata, dynsym (exported names only) or none. Processes named like a server whose user is not allowed
     are listed as ignored, with what to put into /etc/innoscope/servers.toml.
+
+    \b
+    Examples:
+      sudo innoscope targets                            all servers, with versions and symbols
+      sudo innoscope targets --json | jq '.[].pid'
+
+    \b
+    Exit codes: 3 no server is running. All: docs/cli.md.
     """
     targets, ignored = survey()
     if as_json:
@@ -62,7 +70,7 @@ def _row(target: Target, first: int | None) -> tuple[str, ...]:
 
 
 def notes(target: Target) -> list[str]:
-    """What is special about a server, in words for a person."""
+    """Return notes about what is special about a server."""
     found = []
     if target.deleted:
         found.append("executable was replaced")

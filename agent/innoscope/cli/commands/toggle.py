@@ -8,7 +8,6 @@ import click
 
 from innoscope.cli import toggle_text as words
 from innoscope.cli.common import (
-    duration_option,
     json_option,
     on_terminal,
     require_yes,
@@ -17,6 +16,7 @@ from innoscope.cli.common import (
     target_options,
     terminal_width,
 )
+from innoscope.cli.parameters import Duration, Group, completes, did_you_mean
 from innoscope.cli.toggle_text import Here
 from innoscope.common import console
 from innoscope.target import users
@@ -36,13 +36,18 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 
+def _names() -> Mapping[str, str]:
+    """Return the toggles of the catalog, each with its title, for completion."""
+    return {name: toggle.title for name, toggle in catalog.load().items()}
+
+
 def server_options(function: F) -> F:
-    """Those that choose a server and an SQL account, and ``--json``."""
+    """Add the options that choose a server and an SQL account, and ``--json``."""
     return target_options(sql_options(json_option(function)))
 
 
 def way_option(function: F) -> F:
-    """``--way``: None for all, in the catalog's order."""
+    """Add ``--way``; None means all, in the catalog's order."""
     return click.option(
         "--way",
         type=click.Choice(["sql", "memory"]),
@@ -50,7 +55,7 @@ def way_option(function: F) -> F:
     )(function)
 
 
-@click.group("toggle")
+@click.group("toggle", cls=Group)
 def command() -> None:
     """Change a live server's settings: planned, checked, journalled, verified, undone.
 
@@ -59,23 +64,29 @@ def command() -> None:
       innoscope toggle list                       what can be changed on this server, how, and what it is now
       innoscope toggle plan read_ahead off        exactly what would be done, and nothing of it
       innoscope toggle set read_ahead off         the same, a question, the change, the way back
-      innoscope toggle undo                       the last change taken back
+      innoscope toggle undo                       undo the last change
       innoscope toggle set io_capacity 2000 --for 10m --why "import, ticket 4711"
       innoscope toggle history                    who changed what, when, and whether it still holds
 
     \b
-    Exit codes: 14 refused (nothing was written), 15 not on this server, 16 the change failed (the journal has
-    it), 8 SQL failed, 6 no rights. All: docs/cli.md; what a toggle promises: docs/toggles.md.
+    Exit codes: 14 refused (nothing was written), 15 not supported on this server, 16 the change failed (the
+    journal has it), 8 SQL failed, 6 no privileges. All: docs/cli.md; more: docs/toggles.md.
     """
 
 
-@command.command("list", short_help="What can be changed on this server, how, and its value now.")
+@command.command("list", short_help="List what can be changed on this server, how, and the current values.")
 @server_options
 def list_toggles(
     pid: int | None, socket: str | None, port: int | None, defaults_file: str | None, user: str | None,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """What can be changed on this server: the value now, its range, the ways, the risk; or why not."""
+    """List what can be changed on this server: current value, range, ways, risk; or why not.
+
+    \b
+    Examples:
+      sudo innoscope toggle list
+      sudo innoscope toggle list --pid 4242 --json
+    """
     target = find_one(pid, socket, port)
     toggles = catalog.load().values()
     now = engine.values(target, toggles, _account(defaults_file, user))
@@ -89,14 +100,19 @@ def list_toggles(
         console.line(f"note: {refused}")
 
 
-@command.command("show", short_help="What one toggle does, and its ways here.")
-@click.argument("name")
+@command.command("show", short_help="Show what one toggle does, and its ways here.")
+@click.argument("name", shell_complete=completes(_names))
 @server_options
 def show(
     name: str, pid: int | None, socket: str | None, port: int | None, defaults_file: str | None,
     user: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """What a toggle does and when one wants it; its value and its ways here, and what is never used."""
+    """Show what a toggle does and when it helps, its value and ways here, and what is never used.
+
+    \b
+    Examples:
+      sudo innoscope toggle show read_ahead
+    """
     toggle = _toggle(catalog.load(), name)
     target = find_one(pid, socket, port)
     here = _here(target, toggle, engine.values(target, [toggle], _account(defaults_file, user)))
@@ -106,8 +122,8 @@ def show(
     console.lines(words.show_lines(here, target))
 
 
-@command.command("plan", short_help="Exactly what `set` would do; nothing is written.")
-@click.argument("name")
+@command.command("plan", short_help="Show exactly what `set` would do; nothing is written.")
+@click.argument("name", shell_complete=completes(_names))
 @click.argument("value", default="")
 @way_option
 @server_options
@@ -115,9 +131,17 @@ def plan(
     name: str, value: str, way: str | None, pid: int | None, socket: str | None, port: int | None,
     defaults_file: str | None, user: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Exactly what `set` would do: from what to what, where, what else changes, what the checks say.
+    """Show exactly what `set` would do: old and new value, where, side effects, results of the checks.
 
-    Nothing is written. Exit code 14 when a check says no, 15 when this server has no way.
+    Nothing is written.
+
+    \b
+    Examples:
+      sudo innoscope toggle plan read_ahead off
+      sudo innoscope toggle plan max_connections 2000 --way memory
+
+    \b
+    Exit codes: 14 a check refuses it, 15 not supported on this server. All: docs/cli.md.
     """
     target = find_one(pid, socket, port)
     planned = _planned(target, name, value, way, _account(defaults_file, user))
@@ -130,14 +154,13 @@ def plan(
 
 
 @command.command("set", short_help="Plan, check, ask, change, verify.")
-@click.argument("name")
+@click.argument("name", shell_complete=completes(_names))
 @click.argument("value", default="")
 @click.option(
     "--for",
     "seconds",
-    callback=duration_option,
-    metavar="TIME",
-    help="Undo it by itself after 90s, 10m, 2h, 1d.",
+    type=Duration(1),
+    help="Undo it automatically after this time: 90s, 10m, 2h, 1d.",
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask. Not enough for a dangerous toggle: --confirm.")
 @click.option(
@@ -151,11 +174,16 @@ def set_toggle(
     way: str | None, pid: int | None, socket: str | None, port: int | None, defaults_file: str | None,
     user: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Show the plan, ask, and do it: journalled before, verified after, and how to take it back.
+    """Show the plan, ask, and apply it: journalled before, verified after, with the command that undoes it.
 
     \b
     Harmless and careful toggles ask y/N; --yes answers it. Dangerous ones ask for the toggle's name;
     --confirm NAME answers that. Without a terminal and an answer nothing is done.
+
+    \b
+    Examples:
+      sudo innoscope toggle set read_ahead off
+      sudo innoscope toggle set io_capacity 2000 --for 10m --why "import, ticket 4711"
     """
     if confirm is not None and confirm != name:
         raise click.UsageError(f"--confirm {confirm} is not the toggle's name, {name}")
@@ -174,18 +202,23 @@ def set_toggle(
         _show(words.done_lines(entry))
 
 
-@command.command("undo", short_help="Take a change back.")
-@click.argument("which", metavar="[ID|NAME]", required=False)
+@command.command("undo", short_help="Undo a change.")
+@click.argument("which", metavar="[ID|NAME]", required=False, shell_complete=completes(_names))
 @click.option("--why", metavar="TEXT", help="For the journal.")
 @server_options
 def undo(
     which: str | None, why: str | None, pid: int | None, socket: str | None, port: int | None,
     defaults_file: str | None, user: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Take a change back: the last one, or the one with this id or of this toggle.
+    """Undo a change: the last one, or the one with this id or of this toggle.
 
     The journal knows which server it was on. It is refused when that process has ended, or when somebody has
     changed the same setting since.
+
+    \b
+    Examples:
+      sudo innoscope toggle undo                  the last change
+      sudo innoscope toggle undo read_ahead       the last change of this toggle
     """
     target = _named(pid, socket, port)
     who = users.current_user(ProcFs())
@@ -196,11 +229,17 @@ def undo(
         _show(words.undone_lines(entry))
 
 
-@command.command("history", short_help="Who changed what, when and why.")
+@command.command("history", short_help="Show who changed what, when and why.")
 @target_options
 @json_option
 def history(pid: int | None, socket: str | None, port: int | None, as_json: bool) -> None:
-    """Who changed what, when and why, and what came of it; the newest first, of all servers or one."""
+    """Show who changed what, when, why and with what result; newest first, of all servers or one.
+
+    \b
+    Examples:
+      sudo innoscope toggle history
+      sudo innoscope toggle history --pid 4242 --json
+    """
     entries = list(reversed(engine.history(_named(pid, socket, port))))
     if as_json:
         console.document([words.entry_document(entry) for entry in entries], indent=2)
@@ -230,7 +269,7 @@ def _confirm(plan: Plan, *, yes: bool, confirmed: bool) -> None:
 
 
 def _here(target: Target, toggle: Toggle, now: Mapping[str, str]) -> Here:
-    """The toggle on this server; ``now`` are the values that could be told."""
+    """Return the toggle on this server; ``now`` are the values that could be read."""
     try:
         generation = catalog.generation(toggle, target.flavour, target.version)
     except NotOnThisServer as error:
@@ -244,12 +283,13 @@ def _planned(target: Target, name: str, value: str, way: str | None, account: Ac
 
 def _toggle(toggles: dict[str, Toggle], name: str) -> Toggle:
     if name not in toggles:
-        raise click.BadParameter(f"no toggle {name!r}; there are {', '.join(toggles)}", param_hint="NAME")
+        near = did_you_mean(name, toggles) or f"; there are {', '.join(toggles)}"
+        raise click.BadParameter(f"there is no toggle {name!r}{near}", param_hint="NAME")
     return toggles[name]
 
 
 def _named(pid: int | None, socket: str | None, port: int | None) -> Target | None:
-    """The server that was named; None when none was: the journal knows them."""
+    """Return the server that was named, or None: the journal knows all of them."""
     return find_one(pid, socket, port) if (pid, socket, port) != (None, None, None) else None
 
 

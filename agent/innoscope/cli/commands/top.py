@@ -11,6 +11,7 @@ import click
 
 from innoscope.cli.common import sql_options, target_options
 from innoscope.cli.open_server import How, method_options, open_engine
+from innoscope.cli.parameters import Duration, seconds_option
 from innoscope.cli.top import headless
 from innoscope.cli.top.snapshot_loop import Looker
 from innoscope.cli.top.statements import QueryFeed, SqlAsk
@@ -23,30 +24,44 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 
-@click.command("top")
+_EPILOG = """\b
+Examples:
+  sudo innoscope top                                    the only server on this host
+  sudo innoscope top --pid 4242 --interval 500ms
+  sudo innoscope top --record hour.rec.gz --seconds 1h  keep all snapshots; without a terminal, no screen
+  innoscope replay hour.rec.gz                          play them back
+
+\b
+Exit codes: 3 no or several servers, 4 the server ended, 5 not a server, 6 no privileges, 7 the kernel does
+not support it, 12 cannot write FILE. All: docs/cli.md.
+"""
+
+
+@click.command("top", epilog=_EPILOG)
 @target_options
 @sql_options
 @click.option(
+    "-i",
     "--interval",
-    type=click.FloatRange(min=0.1),
-    default=1.0,
+    type=Duration(0.1),
+    default="1s",
     show_default=True,
-    help="Seconds between looks.",
+    help="Time between snapshots.",
 )
-@click.option("--duration", type=click.FloatRange(min=0.1), help="End by itself after this many seconds.")
+@seconds_option(0.1, 366 * 86_400, "End after this time.  [default: when you quit]", default=None)
 @click.option(
     "--queries/--no-queries",
     default=True,
     show_default=True,
-    help="Show what the threads run, if SQL can be had.",
+    help="Show the statements that threads run, if SQL works.",
 )
 @method_options
 @click.option(
     "--record",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Keep every look in FILE for `innoscope replay`. Take a name that ends in .gz: a minute at 1,000 "
-    "threads is 1.3 MB then, and 85 MB otherwise.",
+    help="Write every snapshot to FILE for `innoscope replay`. Use a name that ends in .gz: a minute of "
+    "1,000 threads then takes 1.3 MB instead of 85 MB.",
 )
 def command(
     pid: int | None,
@@ -55,35 +70,35 @@ def command(
     defaults_file: str | None,
     user: str | None,
     interval: float,
-    duration: float | None,
+    seconds: float | None,
     queries: bool,
     method: str,
     debug_dirs: tuple[Path, ...],
     no_debuginfod: bool,
     record: Path | None,
 ) -> int:
-    """Show wait classes, busiest stacks and their statements, live.
+    """Show wait classes, the most frequent stacks and their statements, live.
 
-    The server is never stopped. Keys: ? lists them. With --record and without a terminal there is no screen:
-    the looks are recorded until --duration is over, Ctrl-C, or the server ends.
+    The server is never stopped. The key ? lists all keys. With --record and without a terminal there is no
+    screen: snapshots are recorded until --seconds are over, Ctrl-C, or the server ends.
     """
     screen = sys.stdin.isatty() and sys.stdout.isatty()
     if not screen and record is None:
-        raise click.UsageError("top needs a terminal. Without one: innoscope stacks, or top --record FILE.")
+        raise click.UsageError("top needs a terminal; without one: innoscope stacks, or top --record FILE")
 
     target = find_one(pid, socket, port)
     eyes = _engine(target, How(method, debug_dirs=debug_dirs, fetch=not no_debuginfod, repeated=True))
     feed = QueryFeed(SqlAsk(target, options_file=defaults_file, user=user)) if queries else None
     with ExitStack() as stack:
         looker = Looker(eyes, feed=feed, recorder=_recorder(record, interval, stack), patience_s=interval / 5)
-        code = _show(looker, interval, duration) if screen else _record(looker, interval, duration)
+        code = _show(looker, interval, seconds) if screen else _record(looker, interval, seconds)
     if record is not None and looker.recorder:
-        _tell(f"{looker.recorder.looks:,} looks in {record}; to see them: innoscope replay {record}")
+        _tell(f"{looker.recorder.looks:,} snapshots in {record}; to see them: innoscope replay {record}")
     return code
 
 
 def _engine(target: Target, how: How) -> Engine:
-    """The engine, tried once, so that what cannot work is said before the screen is taken."""
+    """Return the engine after one snapshot, so that an error appears before the screen is drawn."""
     engine, notes = open_engine(target, how)
     for note in notes:
         _tell(note)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from innoscope.cli.common import sql_options, target_options
+from innoscope.cli.parameters import completes, seconds_option
 from innoscope.common import console
+from innoscope.probes.catalog import default_catalog
 from innoscope.probes.trace import document, text
 from innoscope.probes.trace.model import FORCED_SECONDS, MAX_FORCED_SECONDS, SECONDS, TraceOptions
 from innoscope.probes.trace.run import run
@@ -20,6 +22,8 @@ from innoscope.sampling.render.sink import open_sink
 from innoscope.target.discover import find_one
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from innoscope.probes.trace.model import TraceResult
     from innoscope.sampling.render.sink import File, Stdout
     from innoscope.target.model import Target
@@ -28,7 +32,7 @@ _PATIENCE_S: Final = 1.0  # progress is shown when it takes longer
 
 _EPILOG = """\b
 FUNCTION is a probe of the catalog (innoscope probes list), else a function of the server: its symbol, its
-qualified name, or a glob that only one fits.
+qualified name, or a glob that matches only one.
 
 \b
 Examples:
@@ -40,33 +44,38 @@ Examples:
   innoscope trace row_search_for_mysql --force           too hot: 5 s, and what the server lost
 
 \b
-Exit codes: 2 the name is ambiguous, 3 no or several servers, 4 the server ended (what was seen is printed),
-6 no rights, 7 the kernel cannot, 14 too hot, 15 no such function here.  More: docs/trace.md.
+Exit codes: 2 the name is ambiguous, 3 no or several servers, 4 the server ended (with its output so far),
+6 no privileges, 7 the kernel does not support it, 14 too hot, 15 no such function here.  More: docs/trace.md.
 """
 
 
+def _probes() -> Mapping[str, str]:
+    """Return the probes of the catalog, each with its family, for completion."""
+    catalog = default_catalog()
+    return {probe.name: probe.family for probe in catalog.of(frozenset(catalog.families))}
+
+
 @click.command("trace", epilog=_EPILOG)
-@click.argument("function")
+@click.argument("function", shell_complete=completes(_probes))
 @target_options
-@click.option("-c", "--callers", is_flag=True, help="The stacks that call it, most frequent first.")
+@click.option("-c", "--callers", is_flag=True, help="Show the stacks that call it, most frequent first.")
 @click.option(
     "-a", "--arg", "argument", type=click.IntRange(0, 5), metavar="N",
-    help="The values of this integer or pointer argument, from 0 (a method's 0 is its object).",
+    help="Show the values of this integer or pointer argument, from 0 (a method's 0 is its object).",
 )  # fmt: skip
 @click.option(
     "--bits", type=click.Choice(["8", "16", "32", "64"]), default="64", show_default=True,
     help="The width of that argument.",
 )  # fmt: skip
-@click.option(
-    "-s", "--seconds", type=click.FloatRange(0.1, 600),
-    help="How long.  [default: 10, at most 600; with --force 5, at most 30]",
-)  # fmt: skip
-@click.option("--no-latency", is_flag=True, help="No return probe: calls are counted, not timed.")
+@seconds_option(
+    0.1, 600, "How long.  [default: 10s, at most 10m; with --force 5s, at most 30s]", default=None
+)
+@click.option("--no-latency", is_flag=True, help="Attach no return probe: calls are counted, not timed.")
 @click.option(
     "--budget", type=click.FloatRange(0, 1), default=0.01, show_default=True,
     help="Most that it may cost, as a share of the CPUs that the server may use.",
 )  # fmt: skip
-@click.option("--force", is_flag=True, help="Although it is too hot; tells afterwards what the server lost.")
+@click.option("--force", is_flag=True, help="Trace although it is too hot; report what the server lost.")
 @click.option(
     "-f", "--format", "form", type=click.Choice(FORMATS),
     help="Output format; tree, folded, speedscope, pprof and html are of --callers.  [default: text]",
@@ -74,7 +83,7 @@ Exit codes: 2 the name is ambiguous, 3 no or several servers, 4 the server ended
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    help="Write there instead; the file appears whole or not at all.",
+    help="Write to this file; it appears complete or not at all.",
 )  # fmt: skip
 @click.option("-l", "--limit", type=click.IntRange(min=1), metavar="N", help="At most N stacks (text).")
 @sql_options
@@ -83,10 +92,10 @@ def command(
     bits: str, seconds: float | None, no_latency: bool, budget: float, force: bool, form: str | None,
     as_json: bool, output: Path | None, limit: int | None, defaults_file: str | None, user: str | None,
 ) -> None:  # fmt: skip
-    """Watch one function of a server for some seconds: how often it is called, how long, by whom, with what.
+    """Trace one function for some seconds: how often it is called, how long it takes, by whom, with what.
 
-    A function that is called too often is tried for some milliseconds and refused, with its rate, what it
-    would cost, and the way around. Ctrl-C ends early and prints what was seen. Nothing is stopped, nothing
+    A function that is called too often is tried for some milliseconds and refused, with its rate, its cost
+    and an alternative. Ctrl-C ends early and prints what was collected. Nothing is stopped, and no probe
     stays behind.
     """
     form = _format(form, as_json, callers, output)
@@ -111,7 +120,7 @@ def command(
 
 
 def _format(form: str | None, as_json: bool, callers: bool, output: Path | None) -> str:
-    """The format, or a usage error for options that contradict each other."""
+    """Return the format. Raises UsageError for options that contradict each other."""
     if as_json and form not in (None, "json"):
         raise click.UsageError(f"--json contradicts --format {form}")
     form = "json" if as_json else form or "text"
@@ -139,17 +148,17 @@ def _write(seen: TraceResult, target: Target, sink: Stdout | File, form: str, li
 
 
 class Progress:
-    """One line on stderr once it takes longer than a moment; nothing when nobody watches."""
+    """Progress on standard error once it takes longer than a moment, if that is a terminal."""
 
     def __init__(self, function: str) -> None:
         self._function = function
         self._began = time.monotonic()
 
     def say(self, what: str) -> None:
-        """What is going on now."""
+        """Show the current step."""
         if time.monotonic() - self._began > _PATIENCE_S:
             console.progress(f"{self._function}: {what}")
 
     def clear(self) -> None:
-        """An empty line for what comes."""
+        """Wipe the line."""
         console.clear_progress()

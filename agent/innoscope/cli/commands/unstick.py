@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from innoscope.cli.common import json_option, require_yes, target_options
+from innoscope.cli.parameters import Duration
 from innoscope.cli.toggle_text import clock, title
 from innoscope.common import console
 from innoscope.target.discover import find_one
@@ -38,13 +39,12 @@ Exit codes: docs/cli.md.
 
 @click.command("unstick", epilog=_EPILOG)
 @target_options
-@click.option("--end-tracer", is_flag=True, help="End the debugger: SIGTERM, after 0.25 s SIGKILL.")
+@click.option("--end-tracer", is_flag=True, help="End the debugger: SIGTERM, then SIGKILL after 0.25 s.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before a debugger is ended.")
 @click.option(
     "--watch",
     "patience",
-    type=click.FloatRange(1),
-    metavar="SECONDS",
+    type=Duration(1),
     help="Until Ctrl-C: kill any debugger that stops the server for longer, without asking.",
 )
 @json_option
@@ -91,7 +91,7 @@ def _watch(target: Target, patience: float, as_json: bool) -> None:
 
 
 def _show_found(target: Target, found: ThreadStates, as_json: bool) -> None:
-    """Say how many threads are stopped, and who traces the server."""
+    """Show how many threads are stopped, and who traces the server."""
     if as_json:
         return
     runs = "nothing to do; it is traced, and runs" if found.tracers else "nothing to do, all threads run"
@@ -102,7 +102,7 @@ def _show_found(target: Target, found: ThreadStates, as_json: bool) -> None:
 
 
 def _show_done(target: Target, found: ThreadStates, done: Rescue | None, as_json: bool) -> None:
-    """Say what was done, and why the journal does not have it, if so."""
+    """Show what was done, and why it is not in the journal, if so."""
     if as_json:
         rescue = None if done is None else asdict(done)
         told = {"target": target.document(), "found": asdict(found), "rescue": rescue}

@@ -1,4 +1,4 @@
-"""``innoscope watch``: waits for a stall, and writes an incident file when it comes."""
+"""``innoscope watch``: wait for a stall and write an incident file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import click
 
 from innoscope.cli.common import (
-    duration_option,
     json_option,
     source_options,
     sql_options,
@@ -21,21 +20,23 @@ from innoscope.cli.common import (
     target_options,
     terminal_width,
 )
+from innoscope.cli.parameters import Duration, completes, seconds_option
 from innoscope.common import console
 from innoscope.diagnose.collect import EvidenceCollector, Sources
+from innoscope.diagnose.rules import default_rules
 from innoscope.diagnose.watch.events import EventWriter
 from innoscope.diagnose.watch.folder import Bounds, IncidentFolder
 from innoscope.diagnose.watch.live import LiveWatch
 from innoscope.diagnose.watch.loop import Settings
-from innoscope.diagnose.watch.triggers import current, known, names, parse, shown
+from innoscope.diagnose.watch.triggers import FINDING, PLAIN, current, known, names, parse, shown
 from innoscope.target.discover import find_one
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from innoscope.target.model import Target
 
-#: Seconds of looking before --list tells values.
+#: Seconds of evidence before --list shows values.
 _LIST_S = 3.0
 
 _EPILOG = """\b
@@ -47,58 +48,61 @@ Examples:
   innoscope watch --list                    the names that rules may use, with their values now
 
 \b
-A rule is a name, one of > >= < <= and a number (% us ms s K M G), or finding:NAME.  The file has the time
-before the stall, too; `innoscope diagnose FILE` reads it anywhere.
+A rule is a name, one of > >= < <= and a number (% us ms s K M G), or finding:NAME.  The file also has the
+time before the stall; `innoscope diagnose FILE` reads it anywhere.
 Exit codes: 0 the file was written (--once), 2 no such rule, 3 no or several servers, 5 not a server,
-6 not root, 12 cannot write, 130 Ctrl-C.  More: docs/watch.md
+6 no privileges, 12 cannot write, 130 Ctrl-C.  More: docs/watch.md
 """
 _SIZE = re.compile(r"([0-9]+)([KMG]?)")
 _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def _size(_: click.Context, __: click.Parameter, value: str) -> int:
-    """``200M`` as bytes."""
+    """Return the bytes of ``200M``."""
     match = _SIZE.fullmatch(value)
     if match is None:
-        raise click.BadParameter(f"{value!r} is no size: 500K, 200M, 2G")
+        raise click.BadParameter(f"{value!r} is not a size: 500K, 200M, 2G")
     return int(match[1]) * _SIZES[match[2]]
+
+
+def _rules() -> Mapping[str, str]:
+    """Return the findings, and the plain names that rules may use, for completion."""
+    return {f"{FINDING}{rule.name}": rule.title for rule in default_rules()} | dict(PLAIN)
 
 
 @click.command("watch", epilog=_EPILOG)
 @target_options
 @click.option(
-    "--trigger", "rules", multiple=True, metavar="RULE", help="What to wait for; any one of several."
+    "--trigger",
+    "rules",
+    multiple=True,
+    metavar="RULE",
+    shell_complete=completes(_rules),
+    help="What to wait for; any one of several.",
 )
 @click.option(
     "--for",
     "for_s",
-    type=click.FloatRange(0, 300),
-    default=3.0,
+    type=Duration(0, 300),
+    default="3s",
     show_default=True,
-    help="How many seconds a rule must hold.",
+    help="How long a rule must hold, at most 5m.",
 )
-@click.option(
-    "-s",
-    "--seconds",
-    type=click.FloatRange(1, 300),
-    default=10.0,
-    show_default=True,
-    help="How long to go on gathering once it does.",
-)
+@seconds_option(1, 300, "How long to continue once it does, 1s to 5m.")
 @click.option(
     "--before",
     "before_s",
-    type=click.FloatRange(0, 600),
-    default=60.0,
+    type=Duration(0, 600),
+    default="1m",
     show_default=True,
-    help="How many seconds before the stall go into the file.",
+    help="How much of the time before the stall goes into the file, at most 10m.",
 )
 @click.option(
     "--dir",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(),
-    help="Where to write files [default: here].",
+    help="Where to write files.  [default: the current folder]",
 )
 @click.option(
     "--max",
@@ -106,7 +110,7 @@ def _size(_: click.Context, __: click.Parameter, value: str) -> int:
     type=click.IntRange(1),
     default=20,
     show_default=True,
-    help="Files to keep: the oldest of ours go first.",
+    help="Number of files to keep; the oldest are removed first.",
 )
 @click.option(
     "--max-bytes",
@@ -114,15 +118,14 @@ def _size(_: click.Context, __: click.Parameter, value: str) -> int:
     metavar="SIZE",
     default="200M",
     show_default=True,
-    help="What they may take together.",
+    help="Total size of files to keep.",
 )
 @click.option(
     "--cooldown",
-    callback=duration_option,
-    metavar="TIME",
+    type=Duration(1),
     default="5m",
     show_default=True,
-    help="Rest after a file was written.",
+    help="Pause after a file was written.",
 )
 @click.option("--once", is_flag=True, help="End after the first file.")
 @click.option(
@@ -136,13 +139,13 @@ def command(
     seconds: float, before_s: float, folder: Path, most: int, max_bytes: int, cooldown: float, once: bool,
     listing: bool, no_sql: bool, no_probes: bool, defaults_file: str | None, user: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Wait for a stall of one server, and write an incident file of it and of the time before it.
+    """Wait for a stall of one server, and write it and the time before it to an incident file.
 
-    All threads are looked at and all numbers read once a second, within a bounded memory; nothing is stopped
-    or changed. A server that is restarted meanwhile is waited for.
+    All threads are sampled and all numbers read once a second, in a bounded amount of memory; nothing is
+    stopped or changed. If the server restarts, the command waits for it.
     """
     if not rules and not listing:
-        raise click.UsageError("what to wait for? --trigger RULE, for example --trigger 'threads_running>50'")
+        raise click.UsageError("nothing to wait for: add a rule, such as --trigger 'threads_running>50'")
 
     triggers = tuple(parse(rule) for rule in rules)
     sources = Sources(not no_sql, not no_probes, defaults_file, user)
@@ -162,7 +165,7 @@ def command(
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[threading.Event]:
-    """Set by Ctrl-C and by SIGTERM: the probes are taken off, and no half a file is left."""
+    """Yield an event that Ctrl-C and SIGTERM set: probes are detached, and no partial file is left."""
     ended = threading.Event()
     before = {
         number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)
@@ -175,9 +178,9 @@ def _ended_by_signals() -> Iterator[threading.Event]:
 
 
 def _list(target: Target, sources: Sources, as_json: bool) -> None:
-    """All names, with their values after some seconds of looking."""
+    """Show all names, with their values after some seconds."""
     with contextlib.closing(EvidenceCollector(target, sources, interval_s=1.0)) as collector:
-        console.progress(f"looking for {_LIST_S:g} s …")
+        console.progress(f"collecting for {_LIST_S:g} s …")
         try:
             evidence = collector.run(_LIST_S)
         finally:

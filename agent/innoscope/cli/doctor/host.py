@@ -29,13 +29,13 @@ _COVERED_BY_ADMIN = {"CAP_PERFMON", "CAP_BPF", "CAP_CHECKPOINT_RESTORE"}
 
 @dataclass(frozen=True)
 class Host:
-    """The host as the checks see it; tests give it a made-up root and environment."""
+    """The host that is checked; tests pass a made-up root and environment."""
 
     root: Path = Path("/")
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def read(self, path: str) -> str | None:
-        """The stripped text of a file like ``proc/sys/…``, or None when it is not there or not readable."""
+        """Return the stripped text of a file like ``proc/sys/…``, or None if it cannot be read."""
         try:
             return (self.root / path).read_text(errors="replace").strip()
         except OSError:
@@ -43,7 +43,7 @@ class Host:
 
 
 def rights(host: Host) -> Check:
-    """The capabilities in /proc/self/status CapEff."""
+    """Check the capabilities in /proc/self/status CapEff."""
     text = host.read("proc/self/status") or ""
     line = next((line for line in text.splitlines() if line.startswith("CapEff:")), "CapEff: 0")
     effective = int(line.split()[1], 16)
@@ -57,12 +57,12 @@ def rights(host: Host) -> Check:
 
 
 def kernel(host: Host) -> Check:
-    """The release, for information: what it can do is tried below."""
+    """Report the release, for information only: features are detected below."""
     return ok("kernel", host.read("proc/sys/kernel/osrelease") or "unknown release")
 
 
 def btf(host: Host) -> Check:
-    """The kernel's own type information, which the snapshot program is fitted to. CONFIG_DEBUG_INFO_BTF."""
+    """Check the kernel's type information (CONFIG_DEBUG_INFO_BTF), which the snapshot program needs."""
     if (host.root / "sys/kernel/btf/vmlinux").exists():
         return ok("BTF", "/sys/kernel/btf/vmlinux")
     return fail(
@@ -71,7 +71,7 @@ def btf(host: Host) -> Check:
 
 
 def lockdown(host: Host) -> Check:
-    """Kernel lockdown (securityfs): ``confidentiality`` forbids BPF to read kernel memory."""
+    """Check kernel lockdown (securityfs): ``confidentiality`` forbids BPF to read kernel memory."""
     text = host.read("sys/kernel/security/lockdown")
     if text is None or "[none]" in text:
         return ok("lockdown", "off")
@@ -84,7 +84,7 @@ def lockdown(host: Host) -> Check:
 
 
 def map_files(host: Host) -> Check:
-    """Whether mapped files can be opened by mapping: right also after an upgrade or in a container."""
+    """Check that mapped files can be opened by mapping, as upgrades and containers require."""
     folder = host.root / "proc/self/map_files"
     try:
         entry = next(folder.iterdir())
@@ -101,7 +101,7 @@ def map_files(host: Host) -> Check:
 
 
 def debug_folder(host: Host) -> Check:
-    """Whether any separate debug files are installed."""
+    """Check whether any separate debug files are installed."""
     folder = host.root / "usr/lib/debug"
     if folder.is_dir() and any(folder.iterdir()):
         return ok("debug files", "/usr/lib/debug")
@@ -109,7 +109,7 @@ def debug_folder(host: Host) -> Check:
 
 
 def debuginfod(host: Host) -> Check:
-    """Whether names may be fetched over the network; never done without DEBUGINFOD_URLS."""
+    """Check whether names may be downloaded; that is never done without DEBUGINFOD_URLS."""
     urls = host.environment.get("DEBUGINFOD_URLS", "").strip()
     return ok(
         "debuginfod", urls if urls else "DEBUGINFOD_URLS is not set: nothing is fetched over the network"
@@ -117,7 +117,7 @@ def debuginfod(host: Host) -> Check:
 
 
 def bpf(host: Host) -> Check:
-    """The snapshot program, run on this very process."""
+    """Run the snapshot program on this process."""
     works, detail = _try("probe_bpf")
     if works:
         return ok("bpf snapshot", detail)
@@ -127,7 +127,7 @@ def bpf(host: Host) -> Check:
 
 
 def perf(host: Host) -> Check:
-    """A perf event sample with registers and stack: how threads that are on a CPU are seen."""
+    """Take a perf event sample with registers and stack, as for threads that are on a CPU."""
     works, detail = _try("probe_perf")
     if works:
         return ok("perf events", detail)
@@ -140,7 +140,7 @@ def perf(host: Host) -> Check:
 
 
 def uprobes(host: Host) -> Check:
-    """How probes are attached here: by BPF links, or by perf events, which need CAP_SYS_ADMIN."""
+    """Check how probes are attached: with BPF links, or with perf events, which need CAP_SYS_ADMIN."""
     works, detail = _try("probe_uprobe_links")
     if works:
         return ok("uprobes", f"by BPF links, without CAP_SYS_ADMIN: {detail}")
@@ -153,7 +153,7 @@ def uprobes(host: Host) -> Check:
 
 
 def ptrace(host: Host) -> Check:
-    """The method that stops threads, on a child of ours."""
+    """Try the method that stops threads, on a child process."""
     works, detail = _try("probe_ptrace")
     if works:
         return ok("ptrace fallback", detail)
@@ -167,7 +167,7 @@ def ptrace(host: Host) -> Check:
 
 
 def _try(probe: str) -> tuple[bool, str]:
-    """Call a probe of the Rust core."""
+    """Call a feature test of the Rust core."""
     probes = {
         "probe_bpf": _native.probe_bpf,
         "probe_perf": _native.probe_perf,
@@ -187,5 +187,5 @@ CHECKS: tuple[Callable[[Host], Check], ...] = (
 
 
 def examine(host: Host) -> list[Check]:
-    """All checks of the host."""
+    """Run all checks of the host."""
     return [check(host) for check in CHECKS]

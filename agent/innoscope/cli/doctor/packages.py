@@ -1,4 +1,4 @@
-"""Which package or command would bring the names of a stripped file."""
+"""Find the package or command that provides the names of a stripped file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEBUGINFOD = "set DEBUGINFOD_URLS to your distribution's or your own debuginfod
 
 @dataclass(frozen=True, slots=True)
 class Stripped:
-    """A file without names: ``path`` as its process sees it, ``root`` the folder through which we see it."""
+    """A file without names: ``path`` as its process sees it, ``root`` the folder it is read through."""
 
     path: str
     build_id: str | None
@@ -27,7 +27,7 @@ class Stripped:
 
 
 def remedy(file: Stripped) -> str:
-    """The commands that bring names, the likeliest first."""
+    """Return the commands that provide names, the likeliest first."""
     family = distribution(file.root)
     package = owner(file.path, family) if file.ours else None
     ways = []
@@ -44,7 +44,7 @@ def remedy(file: Stripped) -> str:
 
 
 def build_id_path(build_id: str) -> str:
-    """Where every debugger looks for the debug file of a build-id."""
+    """Return where debuggers look for the debug file of a build-id."""
     return f"/usr/lib/debug/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
 
 
@@ -54,7 +54,7 @@ def debian_debug_package(package: str) -> str:
 
 
 def distribution(root: Path) -> str | None:
-    """``debian``, ``redhat`` or ``suse`` by ID and ID_LIKE of etc/os-release; None for any other."""
+    """Return ``debian``, ``redhat`` or ``suse`` by ID and ID_LIKE of etc/os-release; None for any other."""
     try:
         text = foreign.read_text(root / "etc/os-release")
     except OSError:
@@ -73,7 +73,7 @@ def distribution(root: Path) -> str | None:
 
 
 def owner(path: str, family: str | None) -> str | None:
-    """The package that installed a file of ours, without its architecture; None when none did."""
+    """Return the package that installed a file, without its architecture; None if there is none."""
     if family == "debian":
         for candidate in _usrmerge(path):
             answer = _ask(["dpkg-query", "-S", candidate])

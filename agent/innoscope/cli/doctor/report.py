@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from innoscope.cli.doctor.model import Check, Status, Verdict
 from innoscope.cli.doctor.server import ACCESS
+from innoscope.common.console import Colour, Coloured
 from innoscope.target.discover import describe_ignored
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from innoscope.target.ownership import Ignored
 
 _MARK = {Status.OK: "ok  ", Status.WARN: "warn", Status.FAIL: "FAIL"}
+_COLOURS = {Status.WARN: Colour.YELLOW, Status.FAIL: Colour.RED}
 _SAYS = {
     Verdict.WORKS: "Stacks work, and nothing is stopped for them.",
     Verdict.NO_SERVER: "No mysqld or mariadbd is running on this host.",
@@ -35,7 +37,7 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether stacks will work on all servers; the worst one counts."""
+        """Return whether stacks will work on all servers; the worst one counts."""
         if not self.targets:
             return Verdict.NO_SERVER
         if any(_failed(checks, ACCESS) for checks in self.servers):
@@ -46,7 +48,7 @@ class Report:
 
 
 def text(report: Report) -> Iterator[str]:
-    """Lines for a person, grouped by host and server; each line that is not ok is followed by its remedy."""
+    """Return the text, by host and server; each line that is not ok is followed by its remedy."""
     yield "Host"
     yield from _lines(report.host)
     for target, checks in zip(report.targets, report.servers, strict=True):
@@ -79,7 +81,8 @@ def document(report: Report) -> dict[str, Any]:
 def _lines(checks: Sequence[Check]) -> Iterator[str]:
     width = max((len(check.name) for check in checks), default=0)
     for check in checks:
-        yield f"  {_MARK[check.status]}  {check.name:<{width}}  {check.detail}"
+        line = f"  {_MARK[check.status]}  {check.name:<{width}}  {check.detail}"
+        yield Coloured(line, _COLOURS[check.status]) if check.status in _COLOURS else line
         if check.status is not Status.OK and check.remedy:
             first, *rest = check.remedy.split("\n")
             yield f"        {'':<{width}}  → {first}"
@@ -87,5 +90,5 @@ def _lines(checks: Sequence[Check]) -> Iterator[str]:
 
 
 def _failed(checks: Sequence[Check], name: str) -> bool:
-    """Whether the check of that name did not pass; a check that is not there did not."""
+    """Return whether the check of that name failed or is missing."""
     return not any(check.name == name and check.status is Status.OK for check in checks)

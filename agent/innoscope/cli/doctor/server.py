@@ -38,7 +38,7 @@ _COMPLETE = {"symtab", "debug-file", "symbol-pack", "debugdata", "vdso"}
 
 
 def examine(target: Target, account: Account, proc: ProcFs | None = None) -> list[Check]:
-    """All checks of one server; a server that ends midway is a failed access check."""
+    """Run all checks of one server; a server that ends meanwhile is a failed access check."""
     proc = proc or ProcFs()
     checks = [_state(proc, target), _executable(target)]
     try:
@@ -91,14 +91,14 @@ def _executable(target: Target) -> Check:
 
 
 def _modules(proc: ProcFs, target: Target) -> list[ModuleInfo]:
-    """The mapped files with their symbols. Raises InnoscopeError when the process may not be read."""
+    """Return the mapped files with their symbols. Raises InnoscopeError if the process cannot be read."""
     with translating(target.pid):
         dirs = debug_dirs(proc, target.pid, target.root, target.container)
         return _native.Process(target.pid, debug_dirs=dirs).modules()
 
 
 def _names(proc: ProcFs, target: Target, modules: list[ModuleInfo]) -> list[Check]:
-    """Where names of the server and of libc come from, and files that cannot be unwound or named at all."""
+    """Check where names of the server and of libc come from, and which files cannot be unwound or named."""
     base = _base(target.executable)
     checks = []
     for module in modules:
@@ -131,7 +131,7 @@ def _base(path: str) -> str:
 
 
 def _debug_info(proc: ProcFs, target: Target, module: ModuleInfo) -> str:
-    """A remark on DWARF, which only ``--inlines`` needs."""
+    """Return a note on DWARF, which only ``--inlines`` needs."""
     if module.symbols_from == "symbol-pack":
         return ""
     is_server = _base(module.path) == _base(target.executable)
@@ -150,7 +150,7 @@ def _debug_info(proc: ProcFs, target: Target, module: ModuleInfo) -> str:
 
 
 def _sql(proc: ProcFs, target: Target, account: Account) -> Check:
-    """Whether ``--queries`` would work. Stacks never need it, so nothing here is a failure."""
+    """Check whether ``--queries`` would work. Stacks never need SQL, so nothing here is a failure."""
     try:
         connection = sql.connect(target, account.defaults_file, account.user, proc=proc)
         try:

@@ -1,1 +1,1 @@
-"""The live view: one picture a second of where all threads of a server are, and the same over a recording."""
+"""The live view: where all threads of a server are, once a second, and the same over a recording."""

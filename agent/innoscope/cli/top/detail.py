@@ -1,4 +1,4 @@
-"""The screens behind the view: one stack in full, the notes of a look, the keys."""
+"""The pages behind the view: one stack in full, the notes of a snapshot, the keys."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def stack_page(row: Row, label: str, dump: Dump) -> Page:
 
 
 def stack_text(row: Row) -> Iterator[str]:
-    """All that is known of one stack, line by line."""
+    """Return all that is known of one stack, as lines."""
     yield "STACK, innermost function first"
     for number, frame in enumerate(row.frames):
         yield f"{number:>4}  {_frame(frame)}"

@@ -1,4 +1,4 @@
-"""What one look shows: its distinct stacks, chosen and ordered as the person asked."""
+"""The content of one snapshot: its distinct stacks, filtered and sorted as the user chose."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Order(StrEnum):
 
     @property
     def next(self) -> Order:
-        """The order that follows this one, round and round."""
+        """Return the next order, and the first after the last."""
         orders = list(Order)
         return orders[(orders.index(self) + 1) % len(orders)]
 
@@ -59,17 +59,17 @@ class Row:
 
     @property
     def wait(self) -> str:
-        """The wait class, as an id of the catalog."""
+        """Return the wait class, an id of the catalog."""
         return self.key[0]
 
     @property
     def count(self) -> int:
-        """How many threads are in this stack."""
+        """Return how many threads are in this stack."""
         return len(self.threads)
 
     @cached_property
     def group(self) -> Group:
-        """The threads added up: statements, trust."""
+        """Return the threads folded: statements, trust."""
         group = Group(self.wait, self.frames)
         for thread in self.threads:
             group.add(thread)
@@ -77,12 +77,12 @@ class Row:
 
     @property
     def queries(self) -> Counter[str]:
-        """Statements (digests) that these threads run, with the number of threads in each."""
+        """Return the statements (digests) that these threads run, with the number of threads in each."""
         return self.group.queries
 
     @cached_property
     def haystack(self) -> str:
-        """What a text filter looks into, in lower case."""
+        """Return the text that a filter searches, in lower case."""
         asking = [thread.query for thread in self.threads if thread.query]
         people = {f"{query.user}@{query.host} {query.db}" for query in asking}
         names = {f"{thread.comm} {thread.tid}" for thread in self.threads}
@@ -90,10 +90,10 @@ class Row:
 
 
 class Picture:
-    """One look, folded: equal stacks become one row."""
+    """One snapshot, folded: equal stacks become one row."""
 
     def __init__(self, dump: Dump, before: Picture | None = None) -> None:
-        """Fold ``dump``; ``before`` is the picture that changes are counted from."""
+        """Fold ``dump``; changes are counted from ``before``."""
         self.dump = dump
         groups = _group(dump)
         self.counts: dict[Key, int] = {key: len(threads) for key, threads in groups.items()}
@@ -104,7 +104,7 @@ class Picture:
         ]
 
     def choose(self, choice: Choice) -> list[Row]:
-        """The rows that ``choice`` lets through, in its order."""
+        """Return the rows that ``choice`` selects, in its order."""
         needle = choice.text.lower()
         rows = [
             row
@@ -117,13 +117,13 @@ class Picture:
 
 
 def waits(counts: Mapping[str, int], choice: Choice) -> list[tuple[str, int]]:
-    """Wait classes with their threads, most first, idle ones left out if so chosen."""
+    """Return the wait classes with their threads, most first, without idle ones if so chosen."""
     shown = [(wait, count) for wait, count in counts.items() if not (choice.hide_idle and wait in IDLE)]
     return sorted(shown, key=lambda item: (-item[1], item[0]))
 
 
 def _group(dump: Dump) -> dict[Key, list[Thread]]:
-    """Threads by stack. The engine gives equal stacks one tuple, so names are looked up once per stack."""
+    """Group threads by stack. The engine uses one tuple for equal stacks, so names are looked up once."""
     labels: dict[int, tuple[str, ...]] = {}
     groups: defaultdict[Key, list[Thread]] = defaultdict(list)
     for thread in dump.threads:

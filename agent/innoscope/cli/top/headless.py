@@ -1,4 +1,4 @@
-"""Recording without a screen: ``innoscope top --record FILE`` where there is no terminal."""
+"""Record without a screen: ``innoscope top --record FILE`` without a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def record(looker: Looker, *, interval_s: float, duration_s: float | None, say: Callable[[str], None]) -> int:
-    """Look until the time is up, a signal comes or the server ends; returns the number of looks."""
+    """Take snapshots until the time is up, a signal arrives or the server ends; return their number."""
     looks = late = 0
     begun = due = time.monotonic()
     said_at = begun

@@ -15,14 +15,14 @@ _LEVELS = "▁▂▃▄▅▆▇█"
 
 
 class History:
-    """Threads per wait class at each look of the last minute."""
+    """Threads per wait class at each snapshot of the last minute."""
 
     def __init__(self, span_s: float = SPAN_S) -> None:
         self.span_s = span_s
         self._looks: deque[tuple[float, Mapping[str, int]]] = deque()
 
     def add(self, taken_at: float, counts: Mapping[str, int]) -> None:
-        """Note one look (Unix seconds). Looks older than the span fall out; going back starts afresh."""
+        """Add one snapshot (Unix seconds) and drop those older than the span; going back starts again."""
         if self._looks and taken_at < self._looks[-1][0]:
             self._looks.clear()
         self._looks.append((taken_at, counts))
@@ -30,11 +30,11 @@ class History:
             self._looks.popleft()
 
     def known(self) -> set[str]:
-        """Classes that occurred within the span."""
+        """Return the classes that occurred within the span."""
         return {name for _, counts in self._looks for name, count in counts.items() if count}
 
     def series(self, wait: str, columns: int) -> list[int | None]:
-        """The highest count in each of ``columns`` parts of the span, oldest first; None without a look."""
+        """Return the highest count in each part of the span, oldest first; None without a snapshot."""
         parts: list[int | None] = [None] * columns
         if not self._looks or not columns:
             return parts
@@ -45,7 +45,7 @@ class History:
         return _carried(parts, self._longest_gap(columns))
 
     def _longest_gap(self, columns: int) -> int:
-        """How many empty parts two looks in a row can have between them, at the usual pace."""
+        """Return how many empty parts there can be between two snapshots at the usual pace."""
         times = [taken_at for taken_at, _ in self._looks]
         gaps = sorted(after - before for before, after in pairwise(times))
         if not gaps:
@@ -54,7 +54,7 @@ class History:
 
 
 def _carried(parts: Sequence[int | None], longest: int) -> list[int | None]:
-    """Fill the parts between two looks of a slow pace with the earlier one: the line is not dotted."""
+    """Fill the parts between two slow snapshots with the earlier one, so that the line is not dotted."""
     filled: list[int | None] = []
     last: int | None = None
     age = 0
@@ -66,7 +66,7 @@ def _carried(parts: Sequence[int | None], longest: int) -> list[int | None]:
 
 
 def sparkline(series: Sequence[int | None]) -> str:
-    """One character per value, scaled to the highest; a blank for no look, the lowest level only for 0."""
+    """Return one character per value, scaled to the highest; blank for None, the lowest only for 0."""
     highest = max((value for value in series if value), default=0)
     return "".join(" " if value is None else _LEVELS[_level(value, highest)] for value in series)
 
@@ -78,7 +78,7 @@ def _level(value: int, highest: int) -> int:
 
 
 def bar(value: int, highest: int, columns: int) -> str:
-    """A bar of up to ``columns`` characters, in eighths; never empty for a value above 0."""
+    """Return a bar of up to ``columns`` characters, in eighths; never empty for a value above 0."""
     if value <= 0 or highest <= 0:
         return ""
     eighths = max(1, round(value / highest * columns * 8))

@@ -1,4 +1,4 @@
-"""The lines of the view as plain text of a given width; nothing here knows of a terminal."""
+"""The lines of the view as plain text of a given width, independent of any terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LIBC = re.compile(r"(?:libc|libpthread|ld|librt)[.-]|\[vdso\]|ld-linux")
 
 
 def fit(text: str, columns: int) -> str:
-    """Exactly ``columns`` cells: padded, or cut with an ellipsis."""
+    """Return exactly ``columns`` cells: padded, or cut with an ellipsis."""
     if columns <= 0:
         return ""
     if cell_len(text) <= columns:
@@ -34,12 +34,12 @@ def fit(text: str, columns: int) -> str:
 
 
 def clock(moment: float) -> str:
-    """Local time of day of a Unix time."""
+    """Return the local time of day of a Unix time."""
     return datetime.fromtimestamp(moment).astimezone().strftime("%H:%M:%S")
 
 
 def short(label: str) -> str:
-    """A function without its parameters, template arguments, return type and compiler suffixes."""
+    """Return a function without its parameters, template arguments, return type and compiler suffixes."""
     name = label.replace("(anonymous namespace)::", "")
     if "operator" in name:
         return name
@@ -63,7 +63,7 @@ def _is_libc(frame: Frame) -> bool:
 
 
 def server(dump: Dump) -> str:
-    """``MySQL 5.6.24 pid 1234``."""
+    """Return ``MySQL 5.6.24 pid 1234``."""
     target = dump.target
     flavour = {"mysql": "MySQL", "mariadb": "MariaDB"}.get(target.flavour, target.flavour)
     version = ".".join(map(str, target.version)) or "(version unknown)"
@@ -71,7 +71,7 @@ def server(dump: Dump) -> str:
 
 
 def headline(dump: Dump, columns: int) -> str:
-    """Who, how many threads, in what time, by which method; the time at the right end."""
+    """Return the server, the number of threads, the duration and the method; the time at the right end."""
     touched = "not stopped" if dump.method == "bpf" else "each thread held for a moment"
     took = f"{len(dump.threads):,} threads in {milliseconds(dump.duration_ms)}"
     right = clock(dump.taken_at)
@@ -80,49 +80,49 @@ def headline(dump: Dump, columns: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """The columns of a line and of its parts; one for all lines, so that they stand under each other."""
+    """The widths of a line and of its parts, the same for all lines, so that columns are aligned."""
 
     line: int
     name: int  # the wait class, as wide as the widest label shown
 
     @classmethod
     def of(cls, columns: int, labels: Iterable[str]) -> Widths:
-        """As much as the labels need, within a quarter of the line."""
+        """Return the width that the labels need, at most a quarter of the line."""
         widest = max((cell_len(label) for label in labels), default=0)
         return cls(columns, min(max(widest, len("WAIT CLASS")), max(12, columns // 4)))
 
     @property
     def spark(self) -> int:
-        """Columns of the sparkline: 60 (one a second), else 30 or 15."""
+        """Return the width of the sparkline: 60 (one a second), otherwise 30 or 15."""
         return 60 if self.line >= 120 else 30 if self.line >= 76 else 15
 
     @property
     def bar(self) -> int:
-        """Columns of the bar: what name, count and sparkline leave."""
+        """Return the width of the bar: what name, count and sparkline leave."""
         return max(3, self.line - self.name - 10 - self.spark)
 
 
 def waits_head(widths: Widths) -> str:
-    """The head of the wait classes."""
+    """Return the heading of the wait classes."""
     text = f"{fit('WAIT CLASS', widths.name)} {'threads':>7} {fit('now', widths.bar)} last minute"
     return fit(text, widths.line)
 
 
 def wait_line(label: str, count: int, highest: int, series: Sequence[int | None], widths: Widths) -> str:
-    """One wait class: name, threads, bar, the last minute."""
+    """Return the line of one wait class: name, threads, bar, the last minute."""
     filled = fit(bar(count, highest, widths.bar), widths.bar)
     return f"{fit(clean(label), widths.name)} {count:>7,} {filled} {sparkline(series)}"
 
 
 def stacks_head(widths: Widths, sort: str) -> str:
-    """The head of the stacks; ``sort`` names the order."""
+    """Return the heading of the stacks; ``sort`` names the order."""
     left = f"threads change {fit('CLASS', widths.name)} STACK, innermost function first"
     right = f"by {sort}"
     return f"{fit(left, widths.line - len(right) - 1)} {right}"
 
 
 def stack_lines(row: Row, label: str, widths: Widths) -> list[str]:
-    """One stack: a line of its own and, if its threads run statements, a second one with the commonest."""
+    """Return the line of one stack and, if its threads run any, one with the top statement."""
     change = f"{row.change:+,}" if row.change else "·"
     marks = f"{row.group.marks} " if row.group.marks else ""
     name = fit(clean(label), widths.name)

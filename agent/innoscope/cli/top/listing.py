@@ -1,4 +1,4 @@
-"""A list of lines with a cursor. Textual's own style every line anew at each look: too dear for top."""
+"""A list of lines with a cursor. Textual's own lists restyle every line each time: too expensive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Some lines that belong together. Without a ``key`` they cannot be chosen."""
+    """Lines that belong together. Without a ``key`` they cannot be selected."""
 
     key: str | None
     lines: tuple[str, ...]
@@ -62,7 +62,7 @@ class Listing(ScrollView, can_focus=True):
 
     @property
     def key(self) -> str | None:
-        """The key of the item under the cursor."""
+        """Return the key of the item under the cursor."""
         return self._items[self._cursor].key if self._items else None
 
     def fill(self, items: list[Item]) -> None:
@@ -81,11 +81,11 @@ class Listing(ScrollView, can_focus=True):
         self.refresh(layout=grown)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """One row per line, for ``height: auto``."""
+        """Return one row per line, for ``height: auto``."""
         return len(self._lines)
 
     def render_line(self, y: int) -> Strip:
-        """The line at row ``y`` of the screen part."""
+        """Return the line at row ``y`` of the widget."""
         number = y + self.scroll_offset.y
         width = self.size.width
         if number >= len(self._lines):
@@ -99,23 +99,23 @@ class Listing(ScrollView, can_focus=True):
         return self.rich_style + Style(bold=True, reverse=self.has_focus)
 
     def action_move(self, steps: int) -> None:
-        """Some items down (or up)."""
+        """Move the cursor some items down (or up)."""
         self._go(self._cursor + steps)
 
     def action_page(self, direction: int) -> None:
-        """A screen full of lines down (or up)."""
+        """Move the cursor a page down (or up)."""
         line = self._first_line(self._cursor) + direction * max(1, self.size.height - 1)
         inside = min(max(line, 0), len(self._lines) - 1)
         if self._lines:
             self._go(self._lines[inside][1])
 
     def action_choose(self) -> None:
-        """Tell that the item under the cursor was chosen."""
+        """Report that the item under the cursor was selected."""
         if (key := self.key) is not None:
             self.post_message(self.Chosen(self, key))
 
     def on_click(self, event: events.Click) -> None:
-        """A click moves the cursor; on the item under the cursor it chooses."""
+        """Move the cursor to a click; select the item if the cursor is there already."""
         number = event.y + self.scroll_offset.y
         if number < len(self._lines):
             item = self._lines[number][1]
@@ -125,11 +125,11 @@ class Listing(ScrollView, can_focus=True):
                 self.action_choose()
 
     def on_focus(self) -> None:
-        """The cursor is shown only here."""
+        """Show the cursor here only."""
         self.refresh()
 
     def on_blur(self) -> None:
-        """The cursor is shown elsewhere now."""
+        """Hide the cursor: it is elsewhere now."""
         self.refresh()
 
     def _go(self, item: int) -> None:

@@ -1,4 +1,4 @@
-"""``innoscope top`` on a terminal: a look a second in a worker thread, never two at a time."""
+"""``innoscope top`` on a terminal: a snapshot a second in a worker thread, never two at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Looked(Message):
-    """A look ended, well or not."""
+    """A snapshot ended, or failed."""
 
     def __init__(self, result: Sight | InnoscopeError) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Looked(Message):
 
 
 class TopApp(StacksApp):
-    """The live view. ``duration_s`` ends it by itself."""
+    """The live view. It ends after ``duration_s``."""
 
     TITLE = "innoscope top"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("space", "freeze", "Freeze", priority=True)]
@@ -53,7 +53,7 @@ class TopApp(StacksApp):
         self.ended_at: float | None = None
 
     def on_mount(self) -> None:
-        """Look at once, then at every interval."""
+        """Take a snapshot now, then at every interval."""
         self._timer = self.set_interval(self._interval_s, self._tick)
         self._tick()
         if self._duration_s is not None:
@@ -102,19 +102,19 @@ class TopApp(StacksApp):
         self.draw_head()
 
     def action_freeze(self) -> None:
-        """Hold the picture, or catch up."""
+        """Freeze the view, or catch up."""
         self.frozen = not self.frozen
         if not self.frozen and self._newest:
             self.picture = self._newest
         self.draw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """A space typed into the filter is a space."""
+        """Type a space into the filter if it has the focus."""
         typing = self.focused is not None and self.focused.id == "filter"
         return not (action == "freeze" and typing)
 
     def status(self) -> str:
-        """Pace, late looks, own cost."""
+        """Return the interval, late snapshots and Innoscope's own cost."""
         cost = "–" if self._percent is None else f"{self._percent:.1f} %"
         late = f"{self.late:,} late" if self.late else "none late"
         words = [f"every {self._interval_s:g} s, {late}", f"own CPU {cost}"]
@@ -123,7 +123,7 @@ class TopApp(StacksApp):
         return " · ".join(words)
 
     def messages(self) -> list[str]:
-        """The end of the server, a freeze, failures, notes."""
+        """Return the messages: the end of the server, a freeze, failures, notes."""
         texts = []
         if self.ended_at is not None:
             ended = f"THE SERVER ENDED at {clock(self.ended_at)}; this is the last picture, q quits"

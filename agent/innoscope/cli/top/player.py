@@ -1,4 +1,4 @@
-"""Where a replay stands: position, speed, playing or not. Pure; the screen asks it for the look to show."""
+"""The state of a replay: position, speed, playing or not. Pure; the screen shows its snapshot."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class Player:
 
     @property
     def index(self) -> int:
-        """The look that is shown, from 0."""
+        """Return the number of the snapshot that is shown, from 0."""
         return self.recording.at(self.moment)
 
     @property
     def at_end(self) -> bool:
-        """Whether the last look is shown."""
+        """Return whether the last snapshot is shown."""
         return self.index == len(self.recording) - 1
 
     @property
     def speed(self) -> float:
-        """Recorded seconds per second."""
+        """Return recorded seconds per second."""
         return SPEEDS[self._speed]
 
     def advance(self, elapsed_s: float) -> None:
@@ -58,7 +58,7 @@ class Player:
         self.playing = not self.playing
 
     def step(self, looks: int) -> None:
-        """Pause, and go some looks on or back."""
+        """Pause, and go some snapshots forward or back."""
         self.playing = False
         index = min(max(self.index + looks, 0), len(self.recording) - 1)
         self.moment = self.recording.times[index]

@@ -21,7 +21,7 @@ _NOT_WHILE_TYPING = frozenset({"play", "step", "jump", "speed"})
 
 
 class ReplayApp(StacksApp):
-    """Plays a recording."""
+    """The view over a recording."""
 
     TITLE = "innoscope replay"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -87,17 +87,17 @@ class ReplayApp(StacksApp):
         self._turn()
 
     def action_step(self, looks: int) -> None:
-        """Some looks on or back."""
+        """Go some snapshots forward or back."""
         self._player.step(looks)
         self._turn()
 
     def action_jump(self, seconds: int) -> None:
-        """Some seconds on or back."""
+        """Go some seconds forward or back."""
         self._player.seek(self._player.moment + seconds)
         self._turn()
 
     def action_speed(self, steps: int) -> None:
-        """Faster or slower."""
+        """Play faster or slower."""
         self._player.faster(steps)
         self.draw_head()
 
@@ -107,13 +107,13 @@ class ReplayApp(StacksApp):
         return not (action in _NOT_WHILE_TYPING and (typing or len(self.screen_stack) > 1))
 
     def status(self) -> str:
-        """Where the replay stands."""
+        """Return the position of the replay."""
         player = self._player
         state = "▶ playing" if player.playing else "■ END" if player.at_end else "‖ paused"
         return f"{state} {player.speed:g}× · look {player.index + 1:,} of {len(player.recording):,}"
 
     def messages(self) -> list[str]:
-        """The line of time, damage, notes."""
+        """Return the messages: the time line, damage, notes."""
         times = self._player.recording.times
         texts = [f"{clock(times[0])} {self._line(self.columns - 20)} {clock(times[-1])}"]
         if self._damage:

@@ -1,4 +1,4 @@
-"""Looks at a live server, one after the other, with statements and a recording beside them if wanted."""
+"""Snapshots of a live server, one after the other, with statements and a recording if wanted."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ SQL_PATIENCE_S = 0.2
 
 
 class Eyes(Protocol):
-    """What takes one look: the stack engine."""
+    """The stack engine, which takes a snapshot."""
 
     def look(self) -> Dump:
-        """All threads, once."""
+        """Return one snapshot."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """One look, and what went wrong beside it."""
+    """One snapshot, and what failed beside it."""
 
     dump: Dump
     sql_problem: str | None = None
@@ -47,7 +47,7 @@ class Looker:
         recorder: Recorder | None = None,
         patience_s: float = SQL_PATIENCE_S,
     ) -> None:
-        """``patience_s`` is how long a look waits for SQL."""
+        """Set up; a snapshot waits ``patience_s`` for SQL."""
         self._patience_s = patience_s
         self._eyes = eyes
         self._feed = feed
@@ -55,7 +55,7 @@ class Looker:
         self._record_problem: str | None = None
 
     def look(self) -> Sight:
-        """One look. What the engine raises comes through; SQL and the recording only leave a word."""
+        """Take a snapshot. Errors of the engine are raised; those of SQL and the recording become notes."""
         if self._feed:
             self._feed.ask()
         dump = self._eyes.look()
@@ -81,7 +81,7 @@ class OwnCost:
         self._marks: deque[tuple[float, float]] = deque()
 
     def mark(self) -> float | None:
-        """Percent of one core since the oldest mark kept; None before there is one."""
+        """Return percent of one core since the oldest mark; None before there is one."""
         times = os.times()
         now, used = time.monotonic(), times.user + times.system
         percent = None

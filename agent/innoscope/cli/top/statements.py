@@ -1,4 +1,4 @@
-"""Statements beside the stacks, asked in a thread of their own: SQL can fail or hang alone."""
+"""Statements beside the stacks, queried in a thread of their own: SQL can fail or hang alone."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ MAX_RETRY_S = 60.0
 
 
 class Ask(Protocol):
-    """One question to the server."""
+    """One query of the server."""
 
     def __call__(self) -> Mapping[int, Query]:
-        """The statement of each thread, by thread id in the server's pid namespace."""
+        """Return the statement of each thread, by thread id in the server's pid namespace."""
         ...
 
 
@@ -74,12 +74,12 @@ class QueryFeed:
             self._wanted.set()
 
     def take(self, patience_s: float) -> Mapping[int, Query] | None:
-        """The answer to the last question if it comes within ``patience_s``, else None."""
+        """Return the answer to the last query if it arrives within ``patience_s``, otherwise None."""
         return self._answer if self._done.wait(patience_s) else None
 
     @property
     def problem(self) -> str | None:
-        """Why there are no statements, if so."""
+        """Return why there are no statements, if so."""
         asked_at = self._asked_at
         if self._failure is None and asked_at is not None and (waited_s := self._clock() - asked_at) > 1:
             return f"the server has not answered SQL for {waited_s:.0f} s"

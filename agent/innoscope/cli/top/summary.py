@@ -1,4 +1,4 @@
-"""A recording in a few lines of text, for a pipe or a mail."""
+"""Summarise a recording in a few lines of text."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _local(moment: float) -> str:
 
 
 def look(recording: Recording, moment: float, columns: int = 110) -> Iterator[str]:
-    """The look at ``moment`` (Unix seconds): its wait classes and stacks, most threads first."""
+    """Return the snapshot at ``moment`` (Unix seconds): its wait classes and stacks, most threads first."""
     index = recording.at(moment)
     picture = Picture(recording.dump(index), Picture(recording.dump(index - 1)) if index else None)
     widths = Widths.of(columns, map(label, picture.dump.waits))

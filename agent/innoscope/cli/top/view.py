@@ -1,4 +1,4 @@
-"""The screen: headline, wait classes, busiest stacks. What feeds it is not known here."""
+"""The screen: headline, wait classes, most frequent stacks; independent of their source."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Listing { scrollbar-size-vertical: 1; overflow-x: hidden; }
 
 
 class StacksApp(App[None]):
-    """The view that ``top`` and ``replay`` share. They call ``show`` with each picture and add their keys."""
+    """The view that ``top`` and ``replay`` share. They call ``show`` with each one and add keys."""
 
     CSS = CSS
     ENABLE_COMMAND_PALETTE = False
@@ -67,7 +67,7 @@ class StacksApp(App[None]):
         self._broken: Exception | None = None
 
     def compose(self) -> ComposeResult:
-        """Everything from top to bottom."""
+        """Return the widgets from top to bottom."""
         yield Static(id="head")
         yield Static(id="trust")
         yield Static(id="messages")
@@ -79,11 +79,11 @@ class StacksApp(App[None]):
         yield Static(self.FOOT, id="foot", markup=False)
 
     def status(self) -> str:
-        """What stands beside the trust tally."""
+        """Return the text beside the trust tally."""
         return ""
 
     def messages(self) -> list[str]:
-        """Lines a person should read now, most important first."""
+        """Return the messages, most important first."""
         return []
 
     def run_to_end(self) -> int:
@@ -115,16 +115,16 @@ class StacksApp(App[None]):
 
     @property
     def ready(self) -> bool:
-        """Whether there is something to draw on: looks also come while the screen is made or taken down."""
+        """Return whether the screen exists: snapshots also arrive while it is set up or taken down."""
         return bool(self.screen_stack) and {child.id for child in self.screen_stack[0].children} >= _PARTS
 
     @property
     def columns(self) -> int:
-        """The cells of a line, without the margin of one on each side and the scroll bar."""
+        """Return the cells of a line, without the margin of one on each side and the scroll bar."""
         return max(20, self.size.width - 3)
 
     def draw_head(self) -> None:
-        """Headline, trust tally with the status, messages."""
+        """Draw the headline, the trust tally with the status, and messages."""
         if not self.ready:
             return
         dump = self.picture.dump if self.picture else None
@@ -194,11 +194,11 @@ class StacksApp(App[None]):
             self.push_screen(stack_page(row, label(row.wait), self.picture.dump))
 
     def action_sort(self) -> None:
-        """The next order."""
+        """Change to the next order."""
         self._choose(replace(self.choice, order=self.choice.order.next))
 
     def action_class(self) -> None:
-        """Only the class of the highlighted line, or all again."""
+        """Show only the class of the highlighted line, or all again."""
         waits, stacks = self._list("#waits"), self._list("#stacks")
         row = self._rows.get(stacks.key or "")
         self._choose_class(waits.key if waits.has_focus else row.wait if row else None)
@@ -208,7 +208,7 @@ class StacksApp(App[None]):
         self._choose(replace(self.choice, hide_idle=not self.choice.hide_idle))
 
     def action_clear(self) -> None:
-        """All stacks again."""
+        """Show all stacks again."""
         self.query_one("#filter", Input).value = ""
         self._close_find()
         self._choose(replace(self.choice, wait=None, text="", hide_idle=False))
@@ -228,7 +228,7 @@ class StacksApp(App[None]):
         self._close_find()
 
     def action_notes(self) -> None:
-        """What was degraded in this look, in full."""
+        """Show the notes of this snapshot in full."""
         notes = [*self.messages(), *(self.picture.dump.notes if self.picture else ())]
         self.push_screen(Page("Notes", map(clean, notes or ["Nothing to note."])))
 

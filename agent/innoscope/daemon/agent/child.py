@@ -49,7 +49,8 @@ class OwnSensor:
 
     def __init__(self, path: str, arguments: Sequence[str] = ()) -> None:
         self._path = path
-        command = [sys.executable, "-P", "-m", "innoscope.cli.main", "sensor", "--socket", path, *arguments]
+        program = [sys.executable, "-P", "-m", "innoscope.cli.main"]
+        command = [*program, "sensor", "--sensor-socket", path, *arguments]
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", _GUARD, "sh", *command],
             stdin=subprocess.PIPE,

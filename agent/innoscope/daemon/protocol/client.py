@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from innoscope.common.errors import InnoscopeError
+from innoscope.common.errors import ExitCode, InnoscopeError
 from innoscope.daemon.protocol import messages
 from innoscope.daemon.protocol.profiles import decode_chunks, decode_looks
 
@@ -32,7 +32,7 @@ Cursor = dict[str, int]
 class SensorDown(InnoscopeError):
     """The sensor does not reply, or its reply is an error or is malformed."""
 
-    exit_code = 13
+    exit_code = ExitCode.SENSOR_DOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class SensorClient:
         return self._down(error.strerror or str(error))
 
     def _down(self, reason: str) -> SensorDown:
-        other = "" if self.path == DEFAULT_SOCKET else f" --socket {self.path}"
+        other = "" if self.path == DEFAULT_SOCKET else f" --sensor-socket {self.path}"
         start = "sudo innoscope sensor" if os.geteuid() else "innoscope sensor"
         return SensorDown(
             f"cannot query the sensor at {self.path}: {reason}", remedy=f"start it: {start}{other}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from innoscope.common.errors import InnoscopeError
+from innoscope.common.errors import ExitCode, InnoscopeError
 
 #: Values of the label ``reason`` of ``innoscope_push_failures_total``.
 REASONS: Final = (
@@ -20,7 +20,7 @@ class PushFailed(InnoscopeError):
     requested (Retry-After).
     """
 
-    exit_code = 17
+    exit_code = ExitCode.PUSH_REJECTED
 
     def __init__(
         self, reason: str, what: str, *, remedy: str, again: bool = True, after_s: float = 0.0

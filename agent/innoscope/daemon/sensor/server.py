@@ -89,14 +89,15 @@ class SocketServer:
         partial = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         if len(os.fsencode(partial)) > _SUN_PATH:
             raise SocketTaken(
-                f"cannot listen on {self._path}: the path is too long for a socket", remedy="--socket SHORTER"
+                f"cannot listen on {self._path}: the path is too long for a socket",
+                remedy="--sensor-socket SHORTER",
             )
         wire = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             if _has_listener(self._path):
                 raise SocketTaken(
-                    f"another sensor listens on {self._path}", remedy="use that one, or --socket OTHER"
+                    f"another sensor listens on {self._path}", remedy="use that one, or --sensor-socket OTHER"
                 )
             partial.unlink(missing_ok=True)
             before = os.umask(
@@ -116,7 +117,7 @@ class SocketServer:
             kind = NoRights if isinstance(error, PermissionError) else SocketTaken
             raise kind(
                 f"cannot listen on {self._path}: {error.strerror}",
-                remedy="--socket PATH in a folder that the sensor's user owns",
+                remedy="--sensor-socket PATH in a folder that the sensor's user owns",
             ) from error
         except InnoscopeError:
             wire.close()

@@ -20,7 +20,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from innoscope.common.errors import InnoscopeError
+from innoscope.common.errors import ExitCode, InnoscopeError
 from innoscope.diagnose.facts import FACTS
 from innoscope.diagnose.rules import default_rules
 from innoscope.diagnose.signals import OF_CLASSES, OF_METRICS, Signals
@@ -74,7 +74,7 @@ _EXAMPLES: Final = "for example threads_running>50, share.row_lock>0.5, finding:
 class BadTrigger(InnoscopeError):
     """A trigger is malformed or has an unknown name."""
 
-    exit_code = 2
+    exit_code = ExitCode.USAGE
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from innoscope.common.errors import InnoscopeError
+from innoscope.common.errors import ExitCode, InnoscopeError
 from innoscope.probes.governor import DEFAULT_BUDGET
 
 if TYPE_CHECKING:
@@ -28,19 +28,19 @@ MAX_ARGUMENTS: Final = 6
 class TooHot(InnoscopeError):
     """The function is called too often for the budget. It was probed for some milliseconds only."""
 
-    exit_code = 14
+    exit_code = ExitCode.REFUSED
 
 
 class NotTraceable(InnoscopeError):
     """This server has no such function that can be probed; ``what`` says why."""
 
-    exit_code = 15
+    exit_code = ExitCode.NOT_SUPPORTED
 
 
 class Ambiguous(InnoscopeError):
     """The name matches several functions; the remedy lists them."""
 
-    exit_code = 2
+    exit_code = ExitCode.USAGE
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,17 +17,27 @@ FORMATS: Final = ("text", "tree", "folded", "json", "speedscope", "pprof", "html
 BINARY: Final = frozenset({"pprof"})
 
 
-def render(report: Report, form: str, *, by: str = "stack", limit: int | None = None) -> Iterator[str]:
-    """Yield the lines of a report in a text format, sanitized, without line ends (json: render/json.py)."""
-    lines = _lines(report, form, by, limit)
+def render(
+    report: Report,
+    form: str,
+    *,
+    by: str = "stack",
+    limit: int | None = None,
+    detail: text.Detail = text.EVERYTHING,
+) -> Iterator[str]:
+    """Yield the lines of a report in a text format, sanitized, without line ends (json: render/json.py).
+
+    ``detail`` applies to the format ``text``; the others always contain everything.
+    """
+    lines = _lines(report, form, by, limit, detail)
     if form == "html":  # style, script and SVG contain line feeds and tabs
         return (line for part in lines for line in sanitize.block(part).split("\n"))
     return map(sanitize.line, lines)
 
 
-def _lines(report: Report, form: str, by: str, limit: int | None) -> Iterator[str]:
+def _lines(report: Report, form: str, by: str, limit: int | None, detail: text.Detail) -> Iterator[str]:
     if form == "text":
-        return text.lines(report, by=by, limit=limit)
+        return text.lines(report, by=by, limit=limit, detail=detail)
     if form == "tree":
         return tree.lines(report)
     if form == "folded":

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from innoscope.sampling.classify import default_classifier
-from innoscope.sampling.fold import THREADS
+from innoscope.sampling.classify import IDLE, UNEXPLAINED, default_classifier, label
+from innoscope.sampling.fold import THREADS, Group, most_first
 from innoscope.sampling.render import words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from innoscope.sampling.fold import Group, Report
+    from innoscope.sampling.fold import Key, Report
 
 #: Maximum statements shown below a stack, and stacks below a wait class.
 QUERIES: Final = 3
@@ -19,7 +21,20 @@ STACKS: Final = 3
 _QUERY_WIDTH: Final = 160
 
 
-def lines(report: Report, *, by: str = "stack", limit: int | None = None) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """How much is shown: ``idle`` stacks, and the ``libraries`` and kernel functions in which stacks end."""
+
+    idle: bool = True
+    libraries: bool = True
+
+
+EVERYTHING: Final = Detail()
+
+
+def lines(
+    report: Report, *, by: str = "stack", limit: int | None = None, detail: Detail = EVERYTHING
+) -> Iterator[str]:
     """Yield a report grouped by stack, wait or thread, with at most ``limit`` groups."""
     yield words.headline(report)
     yield words.server(report.target)
@@ -28,12 +43,57 @@ def lines(report: Report, *, by: str = "stack", limit: int | None = None) -> Ite
     for note in report.notes:
         yield f"note: {note}"
     yield ""
-    groups = report.fold.groups(by)
+    groups, hidden = report.fold.groups(by), Counter[str]()
+    if not detail.idle:
+        groups, hidden = _busy(groups)
+    if not detail.libraries:
+        groups = _from_server(groups, by)
     shown = groups[:limit] if limit else groups
-    yield from {"stack": _stacks, "wait": _waits, "thread": _threads}[by](shown, report)
+    if shown or not hidden:
+        yield from {"stack": _stacks, "wait": _waits, "thread": _threads}[by](shown, report)
     if rest := groups[len(shown) :]:
         count = report.unit.show(sum(group.count for group in rest))
         yield f"… {len(rest):,} more ({count} {report.unit.title}); omit --limit to show all"
+    if hidden:
+        unit = "" if report.unit is THREADS else f" {report.unit.title}"
+        counts = [f"{report.unit.show(count)}{unit} {label(wait)}" for wait, count in hidden.most_common()]
+        yield f"{', '.join(counts)} hidden, --all shows them"
+
+
+def _busy(groups: Iterable[Group]) -> tuple[list[Group], Counter[str]]:
+    """Return the groups that were not always idle, and how much of each idle class was left out."""
+    busy, hidden = [], Counter[str]()
+    for group in groups:
+        parts = group.parts or [group]
+        if any(part.wait not in IDLE for part in parts):
+            busy.append(group)
+            continue
+        for part in parts:
+            hidden[part.wait] += part.count
+    return busy, hidden
+
+
+def _from_server(groups: list[Group], by: str) -> list[Group]:
+    """Return the groups with stacks that begin at the server's first function; threads keep all of theirs."""
+    if by == "thread":
+        return groups
+    if by == "stack":
+        return _merged(groups)
+    return [
+        Group(one.wait, (), one.count, one.trust, one.tids, one.queries, _merged(one.parts))
+        for one in groups
+    ]
+
+
+def _merged(stacks: Iterable[Group]) -> list[Group]:
+    """Return stacks without the library functions that their wait class explains; equal ones become one."""
+    merged: dict[Key, Group] = {}
+    for stack in stacks:
+        explained = stack.wait not in UNEXPLAINED
+        frames = default_classifier().from_server(stack.frames) if explained else stack.frames
+        key = (stack.wait, tuple(frame.label for frame in frames))
+        merged.setdefault(key, Group(stack.wait, frames)).absorb(stack)
+    return most_first(merged.values())
 
 
 def _stacks(groups: list[Group], report: Report) -> Iterator[str]:

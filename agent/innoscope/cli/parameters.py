@@ -1,0 +1,148 @@
+"""Parameters: times, older spellings, completion, "did you mean", and options that daemons share."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from innoscope.common import logs
+from innoscope.common.errors import InnoscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    _ParamType = click.ParamType[float]
+else:
+    _ParamType = click.ParamType  # which no index applies to before click 8.3
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d|)", re.ASCII)
+_LONGEST_S = 366 * 86_400.0
+
+
+class Duration(_ParamType):
+    """A time in seconds, given as ``10``, ``250ms``, ``90s``, ``5m``, ``1h`` or ``1d``."""
+
+    name = "time"
+
+    def __init__(self, least: float = 0.0, most: float = _LONGEST_S) -> None:
+        self._least, self._most = least, most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds."""
+        if isinstance(value, float):
+            return value
+        match = _DURATION.fullmatch(value.strip())
+        if match is None:
+            self.fail(f"{value!r} is not a time: 10 (seconds), 250ms, 90s, 5m, 1h, 1d", param, ctx)
+        seconds = float(match[1]) * _UNITS[match[2]]
+        if not self._least <= seconds <= self._most:
+            limits = f"{_shown(self._least)} to {_shown(self._most)}"
+            self.fail(f"{value!r} is not within {limits}", param, ctx)
+        return seconds
+
+
+def _shown(seconds: float) -> str:
+    """Return the longest unit that divides the time: ``0.1s``, ``5m``, ``366d``."""
+    unit = next((unit for unit in ("d", "h", "m") if seconds and seconds % _UNITS[unit] == 0), "s")
+    return f"{seconds / _UNITS[unit]:g}{unit}"
+
+
+class Option(click.Option):
+    """An option whose older spellings, ``formerly``, still work but are not in the help text."""
+
+    def __init__(self, *args: Any, formerly: Sequence[str] = (), **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._formerly = list(formerly)
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Register the option under all its names."""
+        super().add_to_parser(parser, ctx)
+        if self._formerly:
+            parser.add_option(obj=self, opts=self._formerly, dest=self.name, action="store", nargs=self.nargs)
+
+
+class Group(click.Group):
+    """A group that suggests the nearest command for an unknown one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command and its arguments. Raises UsageError."""
+        word = args[0]
+        if self.get_command(ctx, word) is None and not word.startswith("-") and not ctx.resilient_parsing:
+            there_are = self.list_commands(ctx)
+            ctx.fail(f"there is no command {word!r}{did_you_mean(word, there_are)}")
+        return super().resolve_command(ctx, args)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``: did you mean 'stacks'?`` for a word that is nearly one of them, else an empty string."""
+    near = get_close_matches(word, list(known), n=1)
+    return f": did you mean {near[0]!r}?" if near else ""
+
+
+def completes(
+    words: Callable[[], Mapping[str, str]],
+) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Return a completion (``shell_complete=``) of words, each with a line about it.
+
+    It offers nothing where the words cannot be read: there is no place for an error while somebody types.
+    """
+
+    def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        try:
+            found = words()
+        except (InnoscopeError, OSError):
+            return []
+        return [
+            CompletionItem(word, help=about or None)
+            for word, about in found.items()
+            if word.startswith(incomplete)
+        ]
+
+    return complete
+
+
+def log_options(function: F) -> F:
+    """Add ``--log-level`` and ``--log-format``, also spelled as exporters do: ``log_level, log_format``."""
+    for option in (
+        click.option(
+            "--log-format",
+            "--log.format",
+            "log_format",
+            type=click.Choice(logs.FORMATS),
+            help="Format of the log on standard error.  [default: logfmt]",
+        ),
+        click.option(
+            "--log-level",
+            "--log.level",
+            "log_level",
+            type=click.Choice(logs.LEVELS),
+            help="Least severity that is logged.  [default: info]",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def seconds_option(
+    least: float, most: float, about: str, *, default: str | None = "10s"
+) -> Callable[[F], F]:
+    """Return a decorator that adds ``--seconds``, also spelled ``--duration``: ``seconds``."""
+    return click.option(
+        "-s",
+        "--seconds",
+        "--duration",
+        "seconds",
+        type=Duration(least, most),
+        default=default,
+        show_default=default is not None,
+        help=about,
+    )

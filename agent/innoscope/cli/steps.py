@@ -1,0 +1,40 @@
+"""Progress of a step that may take long."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from innoscope.common import console
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_QUIET_S: Final = 2.0
+
+
+@contextmanager
+def step(what: str) -> Iterator[None]:
+    """Show what is done on standard error from the third second on; nothing without a terminal."""
+    if not console.shows_progress():
+        yield
+        return
+    done = threading.Event()
+
+    def show() -> None:
+        began = time.monotonic()
+        waited = _QUIET_S
+        while not done.wait(waited):
+            console.progress(f"{what}: {time.monotonic() - began:.0f} s")
+            waited = 1.0
+
+    ticker = threading.Thread(target=show, daemon=True)
+    ticker.start()
+    try:
+        yield
+    finally:
+        done.set()
+        ticker.join()
+        console.clear_progress()
