@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from innoscope._native import Member
 from innoscope.common.data import catalog_path, read_yaml
 from innoscope.diagnose import process_list
 from innoscope.diagnose.evidence import Statement
-from innoscope.memory.layout import Member
 from innoscope.memory.locks import metadata, sessions, srw, sync_array
 from innoscope.memory.locks.layout import Anatomy, Memory, Part
 from innoscope.sampling.classify import default_classifier

@@ -18,7 +18,7 @@ from innoscope.target.native_errors import translating
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from innoscope.probes.symbol_resolution import Place
+    from innoscope._native import Function
     from innoscope.target.model import Target
 
 #: Calls of which the median is taken.
@@ -59,7 +59,7 @@ class HitCost:
     stepped_ns: float
     return_ns: float
 
-    def of(self, at: Sequence[str], places: Sequence[Place]) -> float:
+    def of(self, at: Sequence[str], places: Sequence[Function]) -> float:
         """Seconds for one call of a function probed there; of several places the dearest."""
         entry = self.stepped_ns if any(place.stepped for place in places) else self.entry_ns
         # A return probe is a breakpoint at the entry as well, shared with an entry probe if there is one.
@@ -114,7 +114,7 @@ def per_call(*, stepped: bool) -> float:
 def probe_own(program: int, function: str, *, on_return: bool) -> _native.Uprobe:
     """The program at a function of ours. Raises KernelUnable or NativeError."""
     file = _native.CodeFile(os.getpid(), "_native.")
-    offset = next((offset for name, _, _, offset, _ in file.functions([function]) if name == function), None)
-    if offset is None:
+    own = next((each for each in file.functions([function]) if each.symbol == function), None)
+    if own is None:
         raise KernelUnable(f"{file.shown_path} has no {function}", remedy="make setup")
-    return _native.Uprobe(program, file.path, offset, os.getpid(), on_return=on_return)
+    return _native.Uprobe(program, file.path, own.offset, os.getpid(), on_return=on_return)

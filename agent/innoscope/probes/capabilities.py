@@ -19,10 +19,11 @@ REMEDY: Final = (
 
 def explained(error: NoRights) -> NoRights:
     """Return why attaching failed: by the lack of uprobe links, where this kernel has none."""
-    works, why = _native.probe_uprobe_links()
-    if works:
+    links = _native.probe_uprobe_links()
+    if links.works:
         return error
     return NoRights(
-        f"cannot attach probes: this kernel has no uprobe links ({why}), and perf events need CAP_SYS_ADMIN",
+        f"cannot attach probes: this kernel has no uprobe links ({links.detail}), "
+        "and perf events need CAP_SYS_ADMIN",
         remedy=REMEDY,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope import _native
+from innoscope._native import Function
 from innoscope.common.cache import Cache, cache_key
 from innoscope.probes.mangling import beginnings, is_copy, is_of, is_partial
 from innoscope.target.native_errors import reading_files
@@ -24,24 +25,13 @@ _CACHE: Final = Cache("places", 128)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One function of one mapped file. ``offset`` is in the file, in bytes."""
-
-    symbol: str
-    address: int  # ELF virtual address
-    size: int
-    offset: int
-    stepped: bool  # the kernel cannot emulate its first instruction: a hit costs several times as much
-
-
-@dataclass(frozen=True, slots=True)
 class Placed:
     """A probe and all copies of the function that it goes to. ``note`` says what its numbers leave out."""
 
     probe: Probe
     site: Site
     path: str  # opens the mapped file
-    places: tuple[Place, ...]
+    places: tuple[Function, ...]
     note: str | None = None
 
     @property
@@ -102,7 +92,7 @@ class _Files:
         self._pid, self._sites = pid, sites
         self.main = _native.CodeFile(pid)
         self._libraries: dict[str, _native.CodeFile] = {}
-        self._found: dict[str | None, list[Place]] = {}
+        self._found: dict[str | None, list[Function]] = {}
 
     def of(self, site: Site) -> _native.CodeFile:
         """The file of a site. NativeError (elf) if it is not mapped."""
@@ -112,20 +102,25 @@ class _Files:
             self._libraries[site.shared_object] = _native.CodeFile(self._pid, site.shared_object)
         return self._libraries[site.shared_object]
 
-    def places(self, site: Site) -> tuple[Place, ...]:
+    def places(self, site: Site) -> tuple[Function, ...]:
         """All copies of its functions, once each."""
         name = site.shared_object
         if name not in self._found:
             wanted = {text for each in self._sites if each.shared_object == name for text in _wanted(each)}
             file, names = self.of(site), sorted(wanted)
-            found = _kept_of(file, names, lambda: file.functions(names))
-            self._found[name] = [Place(*each) for each in found]
+            found = _kept_of(file, names, lambda: [_fields(each) for each in file.functions(names)])
+            self._found[name] = [Function(*each) for each in found]
         own = [
             place
             for place in self._found[name]
             if is_of(place.symbol, site.functions) or is_copy(place.symbol, site.symbols)
         ]
         return tuple({place.address: place for place in reversed(own)}.values())[::-1]
+
+
+def _fields(each: Function) -> tuple[str, int, int, int, bool]:
+    """Return the arguments of Function, for the cache."""
+    return each.symbol, each.address, each.size, each.offset, each.stepped
 
 
 def _kept_of(file: _native.CodeFile, asked: Any, search: Callable[[], Any]) -> Any:
@@ -170,7 +165,7 @@ def _place_one(target: Target, probe: Probe, site: Site | None, files: _Files) -
     return Placed(probe, site, file.path, places, note)
 
 
-def _only_parts(places: Sequence[Place]) -> bool:
+def _only_parts(places: Sequence[Function]) -> bool:
     return all(is_partial(place.symbol) for place in places)
 
 

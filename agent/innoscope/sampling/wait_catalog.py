@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from innoscope import _native
 from innoscope.common.data import catalog_path, read_yaml, reading
 from innoscope.common.errors import BadFile
 from innoscope.sampling.descriptors import KINDS, SYSCALLS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
 _CONDITIONS: Final = ("frames", "also", "leaf", "not", "syscall", "file", "comm")
@@ -118,27 +118,8 @@ def _value_problems(key: str, values: list[str]) -> list[str]:
         return [f"unknown system call {name!r}" for name in values if name not in SYSCALLS]
     if key == "file":
         return [f"unknown kind of file {name!r}" for name in values if name not in KINDS]
-    found = []
-    for pattern in values:
-        if not pattern.startswith("/"):
-            continue  # a glob cannot be wrong
-        try:
-            re.compile(to_regex(pattern))
-        except re.error as error:
-            found.append(f"bad pattern {pattern!r}: {error}")
-    return found
-
-
-def to_regex(pattern: str) -> str:
-    """The regular expression, for ``fullmatch``, of a glob or of ``/a regular expression/``."""
-    if len(pattern) > 1 and pattern.startswith("/") and pattern.endswith("/"):
-        return pattern[1:-1]
-    return ".*".join(re.escape(part).replace(r"\?", ".") for part in pattern.split("*"))
-
-
-def any_of(patterns: Iterable[str]) -> re.Pattern[str]:
-    """Compile a list of patterns to one expression, for ``fullmatch``. An empty list matches nothing."""
-    return re.compile("|".join(f"(?:{to_regex(pattern)})" for pattern in patterns) or r"(?!)")
+    problems = [(pattern, _native.pattern_problem(pattern)) for pattern in values]
+    return [f"bad pattern {pattern!r}: {problem}" for pattern, problem in problems if problem]
 
 
 def _build(data: dict[str, Any]) -> Catalog:

@@ -15,7 +15,7 @@ from innoscope.memory import layout as layouts
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from innoscope.memory.layout import Member
+    from innoscope._native import Member
     from innoscope.target.model import Target
 
 #: Layouts of some builds.
@@ -95,14 +95,14 @@ def learn(target: Target) -> Anatomy:
         elif body:
             parts[name] = _part(body, known)
     table = known.symbols.get(TICKETS)
-    return Anatomy(**parts, tickets=table[0] if table else None, why=why)
+    return Anatomy(**parts, tickets=table.address if table else None, why=why)
 
 
 def _part(body: Mapping[str, Any], known: layouts.Layout) -> Part:
     words = {name: value for name, value in body.items() if name in _WORDS}
     members = {name: known.members[path] for name, path in body.items() if name not in _WORDS}
     roots = {
-        name: known.symbols[layouts.root(path)][0]
+        name: known.symbols[layouts.root(path)].address
         for name, path in body.items()
         if name not in _WORDS and layouts.root(path) in known.symbols
     }

@@ -221,7 +221,7 @@ class ProbesCollector:
         kept = attachment.optional_map("files")
         if kept is None:
             return
-        items = [(*struct.unpack("=II", key), words) for key, words in kept.items() if any(words)]
+        items = [(*struct.unpack("=II", key), words) for key, words in kept.entries().items() if any(words)]
         kinds = self._descriptors.kinds({descriptor for descriptor, _, _ in items})
         sums: dict[tuple[str, str], Histogram] = {}
         for descriptor, operation, words in items:
@@ -234,7 +234,7 @@ class ProbesCollector:
         kept = attachment.optional_map("sites")
         if kept is None:
             return
-        counts = {struct.unpack("=QQ", key): count for key, [count] in kept.items() if count}
+        counts = {struct.unpack("=QQ", key): count for key, [count] in kept.entries().items() if count}
         self._sites |= site_names(self._target.pid, set(counts) - set(self._sites))
         for key, count in sorted(counts.items(), key=lambda item: -item[1]):
             yield Sample("latch_spin_waits", count, (self._sites[key],))

@@ -10,7 +10,7 @@ from innoscope.sampling.model import Frame, Thread, Trust
 from innoscope.sampling.profile.model import RUNNABLE
 
 if TYPE_CHECKING:
-    from innoscope._native import RawPlace, Samples
+    from innoscope._native import Place, Samples
 
 #: Frames that are no functions.
 _READY = Frame("[runnable]", "", 0)
@@ -27,31 +27,30 @@ class Places:
         self._syscalls = descriptors.syscall_names()
         self._frames: dict[int, tuple[Frame, ...]] = {}
         self._kinds: dict[int, str | None] = {}
-        self._waits: dict[tuple[RawPlace, str, bool], str] = {}
+        self._waits: dict[tuple[Place, str, bool], str] = {}
 
-    def running(self, tid: int, comm: str, place: RawPlace) -> Thread:
+    def running(self, tid: int, comm: str, place: Place) -> Thread:
         """A thread on a CPU."""
         return self._thread(tid, comm, place, running=True)
 
-    def blocked(self, tid: int, comm: str, place: RawPlace | None) -> Thread:
+    def blocked(self, tid: int, comm: str, place: Place | None) -> Thread:
         """A thread that waits for something; its stack may be unknown."""
         if place is None:
             return Thread(tid, tid, comm, "S", Trust.INCOMPLETE, "other", _UNSEEN)
         return self._thread(tid, comm, place, running=False)
 
-    def runnable(self, tid: int, comm: str, place: RawPlace | None) -> Thread:
+    def runnable(self, tid: int, comm: str, place: Place | None) -> Thread:
         """A thread that was preempted or woken there, and waits for a CPU."""
         if place is None:
             return Thread(tid, tid, comm, "R", Trust.INCOMPLETE, RUNNABLE, (_READY, *_UNSEEN))
-        stack, trust, syscall, _ = place
-        frames = (_READY, *self.frames(stack))
-        return Thread(tid, tid, comm, "R", Trust(trust), RUNNABLE, frames, syscall if syscall >= 0 else None)
+        frames = (_READY, *self.frames(place.stack))
+        return Thread(tid, tid, comm, "R", Trust(place.trust), RUNNABLE, frames, _call(place))
 
     def frames(self, stack: int) -> tuple[Frame, ...]:
         """Innermost first."""
         known = self._frames.get(stack)
         if known is None:
-            known = self._frames[stack] = tuple(Frame(*raw) for raw in self._samples.frames(stack))
+            known = self._frames[stack] = self._samples.frames(stack)
         return known
 
     def learn_files(self, files: set[int]) -> None:
@@ -60,20 +59,23 @@ class Places:
             found = descriptors.kinds(self._pid, fresh)
             self._kinds |= {file: found.get(file) for file in fresh}
 
-    def _thread(self, tid: int, comm: str, place: RawPlace, *, running: bool) -> Thread:
-        stack, trust, syscall, file = place
-        frames = self.frames(stack)
-        if file >= 0:
-            self.learn_files({file})
+    def _thread(self, tid: int, comm: str, place: Place, *, running: bool) -> Thread:
+        frames = self.frames(place.stack)
+        if place.file >= 0:
+            self.learn_files({place.file})
         key = (place, comm, running)
         wait = self._waits.get(key)
         if wait is None:
             wait = self._waits[key] = self._classifier.classify(
                 frames,
                 comm=comm,
-                syscall=self._syscalls.get(syscall),
-                file=self._kinds.get(file),
+                syscall=self._syscalls.get(place.syscall),
+                file=self._kinds.get(place.file),
                 running=running,
             )
         state = "R" if running else "S"
-        return Thread(tid, tid, comm, state, Trust(trust), wait, frames, syscall if syscall >= 0 else None)
+        return Thread(tid, tid, comm, state, Trust(place.trust), wait, frames, _call(place))
+
+
+def _call(place: Place) -> int | None:
+    return place.syscall if place.syscall >= 0 else None

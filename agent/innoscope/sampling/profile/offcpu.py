@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope import _native
 from innoscope.common.errors import InnoscopeError
-from innoscope.sampling.profile.model import MICROSECONDS, Profile, Row, ThreadTimes
+from innoscope.sampling.profile.model import MICROSECONDS, Profile, Row
 from innoscope.sampling.profile.naming import Places
 from innoscope.sampling.profile.run import require_first_namespace
 from innoscope.sampling.profile.setup import Naming, missing_names, open_samples
@@ -16,7 +16,7 @@ from innoscope.target.native_errors import translating
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from innoscope._native import RawPlace
+    from innoscope._native import Waits
     from innoscope.target.model import Target
 
 #: Stacks that are taken in a second at most, of all threads, once the limit for one has settled.
@@ -73,36 +73,35 @@ class OffCpuProfiler:
         now = time.monotonic()
         with translating(self.target.pid):
             self._samples.read()
-            if self._steering.steer(now, self._samples.taken[0]):
+            if self._steering.steer(now, self._samples.taken.records):
                 self._program.set_most(self._steering.most)
             if now >= self._look_at:
                 self._look()
 
     def so_far(self) -> str:
         """``1,812 stacks of waits``."""
-        return f"{self._samples.taken[0]:,} records of waits"
+        return f"{self._samples.taken.records:,} records of waits"
 
     def finish(self) -> Profile:
         """Until now; nothing is attached any more."""
         self._look()
         with translating(self.target.pid):
             ended = self._program.end()
-            waits, times, seen = self._program.settle(self._samples, ended)
-        threads = [ThreadTimes(*each) for each in times]
-        rows = list(self._rows(waits, {thread.tid: thread.comm for thread in threads}))
+            settled = self._program.settle(self._samples, ended)
+        rows = list(self._rows(settled.waits, {thread.tid: thread.comm for thread in settled.threads}))
         notes = missing_names(self.target, self._samples, (row.thread.frames for row in rows))
-        records, size = self._samples.taken
+        taken = self._samples.taken
         return Profile(
             target=self.target,
             unit=MICROSECONDS,
             began_at=self._began_at,
             seconds=(ended - self._began) / 1e9,
             rows=rows,
-            records=records,
-            bytes=size,
+            records=taken.records,
+            bytes=taken.bytes,
             lost=self._program.lost,
-            threads=threads,
-            seen_ns=seen,
+            threads=settled.threads,
+            seen_ns=settled.seen_ns,
             notes=self._notes | dict.fromkeys(notes),
         )
 
@@ -117,15 +116,15 @@ class OffCpuProfiler:
         used = time.thread_time() - used
         self._look_at = time.monotonic() + max(_LEAST_PAUSE_S, used / _LOOK_SHARE)
 
-    def _rows(
-        self, waits: Iterable[tuple[int, RawPlace | None, int, int, int]], comms: dict[int, str]
-    ) -> Iterator[Row]:
-        for tid, place, times, blocked_ns, runnable_ns in waits:
-            comm = comms.get(tid, "")
-            if blocked_ns:
-                yield Row(self._places.blocked(tid, comm, place), round(blocked_ns / 1e3), times)
-            if runnable_ns:
-                yield Row(self._places.runnable(tid, comm, place), round(runnable_ns / 1e3), times)
+    def _rows(self, waits: Iterable[Waits], comms: dict[int, str]) -> Iterator[Row]:
+        for one in waits:
+            comm = comms.get(one.tid, "")
+            if one.blocked_ns:
+                thread = self._places.blocked(one.tid, comm, one.place)
+                yield Row(thread, round(one.blocked_ns / 1e3), one.count)
+            if one.runnable_ns:
+                thread = self._places.runnable(one.tid, comm, one.place)
+                yield Row(thread, round(one.runnable_ns / 1e3), one.count)
 
 
 class Steering:

@@ -11,30 +11,30 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope import _native
+from innoscope._native import Member
 from innoscope.common.errors import BadFile
 from innoscope.target.native_errors import ONE_AT_A_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from innoscope._native import NativeError, Pack, RawMember
+    from innoscope._native import NativeError, Pack
     from innoscope.target.model import Target
 
 #: A pack as the source of names, in the words of ``Target.symbols`` and ``ModuleInfo.symbols_from``.
 SOURCE: Final = "symbol-pack"
-MEMBER_KINDS: Final = frozenset({"unsigned", "signed", "float", "pointer", "structure"})
 VARIABLE_KINDS: Final = frozenset({"unsigned", "signed", "float", "char", "other"})
 _LONGEST: Final = 1000  # characters of a text
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """``members`` is as ``_native.members_in_process`` has it, ``missing`` says why others are not there.
+    """The members of a pack; ``missing`` says why others are not there.
 
     ``variables`` is ``{name: (ELF virtual address, bytes, kind, type in C)}``.
     """
 
-    members: Mapping[str, RawMember]
+    members: Mapping[str, Member]
     missing: Mapping[str, str]
     variables: Mapping[str, tuple[int, int, str, str]]
 
@@ -125,12 +125,19 @@ def _checked(entries: Mapping[str, Any], check: Callable[[Any], Any]) -> Iterato
         yield text(name), check(value)
 
 
-def member(raw: Any) -> RawMember:
+def member(raw: Any) -> Member:
     """One member out of JSON; ValueError or TypeError when it is none."""
     offsets, size, kind, stride, count = raw
-    if kind not in MEMBER_KINDS or not offsets:
+    if not offsets:
         raise ValueError("no member")
-    return [_number(offset) for offset in offsets], _number(size), kind, _number(stride), _number(count)
+    return Member(
+        [_number(offset) for offset in offsets], _number(size), kind, _number(stride), _number(count)
+    )
+
+
+def fields(member: Member) -> list[Any]:
+    """Return a member for JSON; the reverse of ``member``."""
+    return [member.offsets, member.size, member.kind, member.stride, member.count]
 
 
 def _variable(raw: Any) -> tuple[int, int, str, str]:

@@ -14,7 +14,7 @@ from innoscope import _native
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from innoscope._native import RawMember
+    from innoscope._native import Member
 
 #: Seconds for 300 MB of debug information on a busy machine; 4 on an idle one.
 _TIMEOUT_S: Final = 120
@@ -55,12 +55,12 @@ class Described:
     text: str  # the type in C
 
 
-def without_gdb(member: RawMember, address: int) -> Described:
+def without_gdb(member: Member, address: int) -> Described:
     """A variable at an ELF virtual address, as the core's own reader of debug information describes it."""
-    offsets, size, kind, _, count = member
-    whole = len(offsets) == 1 and offsets[0] == 0 and count == 1
-    kind = ("char" if (kind, size) == ("signed", 1) else kind) if whole else "other"
-    return Described(address, size, kind, kind)
+    whole = member.offsets == (0,) and member.count == 1
+    kind = "char" if (member.kind, member.size) == ("signed", 1) else member.kind
+    kind = kind if whole else "other"
+    return Described(address, member.size, kind, kind)
 
 
 def describe(file: str, names: Sequence[str], gdb: str = "gdb") -> dict[str, Described] | None:
