@@ -10,13 +10,13 @@ use crate::error::{Error, Kind, Result};
 
 /// Suffixes that compilers and linkers add to function names.
 static SUFFIX: LazyLock<regex::Regex> = LazyLock::new(|| {
-    let suffix = r"(?:\.(?:isra|constprop|part|lto_priv|clone|cold|llvm)(?:\.\d+)*| \[clone [^\]]*\]|@@?[A-Z]+[\w.]*|@plt)+$";
+    let suffix = r"(?:\.(?:isra|constprop|part|lto_priv|clone|cold|llvm)(?:\.[0-9]+)*| \[clone [^\]]*\]|@@?[A-Z]+[A-Za-z0-9_.]*|@plt)+$";
     regex::Regex::new(suffix).expect("the expression is valid")
 });
 
 /// The answers for this many names are cached: those of all servers that this process has observed.
 const MAX_CACHED_NAMES: usize = 65_536;
-/// The whole catalog compiles to 3 MB; the limit stops a catalog that does not.
+/// The whole catalog compiles to 2 MB; the limit stops a catalog that does not.
 const MAX_COMPILED_BYTES: usize = 64 << 20;
 
 /// Return a function's name without what compilers and linkers add to it (`.isra.3`, `@plt`).
@@ -61,17 +61,31 @@ fn compile(patterns: &[String]) -> Result<Regex> {
 
 /// Lists of patterns for function names.
 struct NameLists {
+    /// The numbers of the lists that have a name without wildcards, which most patterns are.
+    exact: FxHashMap<String, Vec<usize>>,
+    /// One expression for the other patterns of each list.
     expressions: RegexSet,
     cache: FxHashMap<String, Arc<[usize]>>,
 }
 
 impl NameLists {
     fn new(lists: &[Vec<String>]) -> Result<Self> {
-        let expressions = RegexSetBuilder::new(lists.iter().map(|list| expression(list)))
+        let mut exact: FxHashMap<String, Vec<usize>> = FxHashMap::default();
+        let mut wild: Vec<Vec<&str>> = vec![Vec::new(); lists.len()];
+        for (number, list) in lists.iter().enumerate() {
+            for pattern in list {
+                if pattern.starts_with('/') || pattern.contains(['*', '?']) {
+                    wild[number].push(pattern);
+                } else {
+                    exact.entry(pattern.clone()).or_default().push(number);
+                }
+            }
+        }
+        let expressions = RegexSetBuilder::new(wild.iter().map(|list| expression(list)))
             .size_limit(MAX_COMPILED_BYTES)
             .build()
             .map_err(|error| malformed(&error))?;
-        Ok(Self { expressions, cache: FxHashMap::default() })
+        Ok(Self { exact, expressions, cache: FxHashMap::default() })
     }
 
     /// Return the numbers of the lists that match a function, in ascending order.
@@ -82,8 +96,12 @@ impl NameLists {
         if self.cache.len() >= MAX_CACHED_NAMES {
             self.cache.clear();
         }
-        let found: Arc<[usize]> =
-            self.expressions.matches(plain_name(function).as_bytes()).into_iter().collect();
+        let name = plain_name(function);
+        let mut found: Vec<usize> = self.expressions.matches(name.as_bytes()).into_iter().collect();
+        found.extend(self.exact.get(name).into_iter().flatten());
+        found.sort_unstable();
+        found.dedup();
+        let found: Arc<[usize]> = found.into();
         self.cache.insert(function.to_owned(), Arc::clone(&found));
         found
     }
