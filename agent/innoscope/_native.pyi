@@ -6,7 +6,7 @@ said otherwise; times are nanoseconds; sizes are bytes. Failures of the operatin
 """
 
 from collections.abc import Mapping, Sequence
-from typing import final
+from typing import Any, Protocol, final
 
 class NativeError(Exception):
     """``args = (kind, detail)``. Kinds: ``gone`` (the process ended), ``rights`` (EPERM or EACCES from the
@@ -14,23 +14,44 @@ class NativeError(Exception):
     ``elf`` (not a usable ELF file), ``arch`` (another CPU architecture), ``internal``; ``pack`` (a refused
     symbol pack: the third of ``args`` is the remedy or None)."""
 
-#: ``(function, module, offset, inlined, kernel)``; function is None where no symbol covers the address,
-#: module is the file's base name, offset is the address within the module (ELF virtual address).
-RawFrame = tuple[str | None, str, int, bool, bool]
+@final
+class Frame:
+    """One function on a stack. Raises ValueError for text that is not valid Unicode, OverflowError for an
+    offset that is not a 64-bit address."""
 
-#: ``(tid, ns_tid, comm, state, trust, stack_id, syscall, arg0)``: ns_tid is the id inside the process's own
-#: pid namespace; state is the letter of /proc/PID/stat (R, S, D, T, t, …); trust is one of exact, on_cpu,
-#: stale, torn, truncated, incomplete; syscall is the number of the system call the thread is in, or -1, and
-#: arg0 its first argument. A stack_id is never used again by the same Process.
-RawThread = tuple[int, int, str, str, str, int, int, int]
+    function: str | None  # None where no symbol covers the address
+    module: str  # the file's base name
+    offset: int  # the address within the module (ELF virtual address)
+    inlined: bool
+    kernel: bool
+    label: str  # the demangled function, or ``module+0x…`` where no symbol covers the address
+    def __init__(
+        self, function: str | None, module: str, offset: int, inlined: bool = False, kernel: bool = False
+    ) -> None: ...
+    def __hash__(self) -> int: ...
+
+@final
+class RawThread:
+    """One thread of a snapshot."""
+
+    tid: int
+    ns_tid: int  # the id inside the process's own pid namespace
+    comm: str
+    state: str  # the letter of /proc/PID/stat: R, S, D, T, t, …
+    trust: str  # exact, on_cpu, stale, torn, truncated or incomplete
+    stack: int  # key of ``Look.stacks``; never used again by the same Process
+    syscall: int  # the number of the system call that the thread is in, or -1
+    argument: int  # the first argument of that call
+    def __hash__(self) -> int: ...
 
 @final
 class Look:
     """One look at all threads of a process."""
 
     threads: list[RawThread]
-    #: Frames, innermost first, of the stack ids that occur here.
-    stacks: dict[int, list[RawFrame]]
+    #: Frames, innermost first, of the stack ids that occur here. The same stack is the same object at the
+    #: next look, and equal frames are one object.
+    stacks: dict[int, tuple[Frame, ...]]
     method: str  # "bpf" or "ptrace"
     copy_ns: int  # first thread's copy to the last one's, retries included
     unwind_ns: int
@@ -101,11 +122,108 @@ def elf_info(path: str) -> ElfInfo: ...
 def find_debug_file(path: str, debug_dirs: Sequence[str]) -> str | None:
     """The separate debug file of an ELF file by build-id or .gnu_debuglink (CRC checked), or None."""
 
-def symbol_in_file(path: str, names: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """``{name: (ELF virtual address, size)}`` of the named symbols (.symtab, else .dynsym)."""
+class WaitRule(Protocol):
+    """A rule of waits.yaml; wait_catalog.Rule explains the fields."""
 
-def symbol_in_process(pid: int, names: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """``{name: (address in the process, size)}``, from the main executable, relocated by its load address."""
+    @property
+    def wait(self) -> str: ...
+    @property
+    def state(self) -> str | None: ...
+    @property
+    def frames(self) -> Sequence[str]: ...
+    @property
+    def also(self) -> Sequence[str]: ...
+    @property
+    def leaf(self) -> Sequence[str]: ...
+    @property
+    def never(self) -> Sequence[str]: ...
+    @property
+    def comm(self) -> Sequence[str]: ...
+    @property
+    def syscalls(self) -> frozenset[str]: ...
+    @property
+    def files(self) -> frozenset[str]: ...
+
+@final
+class Classifier:
+    """Assigns wait classes: the first rule whose conditions all hold wins. Answers for names are cached."""
+
+    def __init__(
+        self, rules: Sequence[WaitRule], class_states: Mapping[str, str], libraries: Sequence[str]
+    ) -> None:
+        """Compile the rules; ValueError for a malformed pattern.
+
+        ``class_states`` has the state of classes whose rules without one it limits. ``libraries`` are the
+        patterns of files that are not the server's own.
+        """
+
+    def classify(
+        self,
+        frames: Sequence[Frame],
+        *,
+        comm: str = "",
+        syscall: str | None = None,
+        file: str | None = None,
+        running: bool = False,
+        stale: bool = False,
+    ) -> str:
+        """Return the wait class of one thread.
+
+        ``syscall`` and ``file`` are names (descriptors.py). ``running`` is true for a thread on a CPU or
+        ready for one; ``stale`` when its stack is that of an earlier moment, which proves no wait.
+        """
+
+    def from_server(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+        """Return the frames from the server's innermost own function on; all of them if there is none."""
+
+class KindPatterns(Protocol):
+    """A kind in threads.yaml."""
+
+    @property
+    def frames(self) -> Sequence[str]: ...
+    @property
+    def comm(self) -> Sequence[str]: ...
+
+@final
+class ThreadKind:
+    """A kind of thread. One that is not sure gives way to what the thread was seen to be before."""
+
+    name: str
+    sure: bool
+    def __hash__(self) -> int: ...
+
+@final
+class ThreadKinds:
+    """Assigns kinds by the functions at the root of a stack, else by the thread's name."""
+
+    def __init__(self, kinds: Mapping[Any, KindPatterns], pool: Sequence[str]) -> None:
+        """``kinds`` and ``pool`` are as in threads.yaml. ValueError for a malformed pattern."""
+
+    def of(self, frames: Sequence[Frame], comm: str) -> ThreadKind:
+        """Return the kind of a thread with this stack (innermost first) and this name."""
+
+def plain_name(function: str) -> str:
+    """Return a function's name without what compilers and linkers add to it (``.isra.3``, ``@plt``)."""
+
+def pattern_problem(patterns: Sequence[str]) -> str | None:
+    """Return why a pattern (a name with ``*`` and ``?``, or ``/a regular expression/``) is malformed.
+
+    Or why the patterns cannot be compiled together.
+    """
+
+@final
+class Symbol:
+    """Where a symbol is: an ELF virtual address, or an address in the process."""
+
+    address: int
+    size: int
+    def __init__(self, address: int, size: int) -> None: ...
+
+def symbol_in_file(path: str, names: Sequence[str]) -> dict[str, Symbol]:
+    """Return the named symbols (.symtab, else .dynsym) at ELF virtual addresses."""
+
+def symbol_in_process(pid: int, names: Sequence[str]) -> dict[str, Symbol]:
+    """Return the named symbols of the main executable at addresses in the process."""
 
 def read_memory(pid: int, address: int, size: int) -> bytes:
     """process_vm_readv; short reads raise OSError(EFAULT)."""
@@ -113,30 +231,58 @@ def read_memory(pid: int, address: int, size: int) -> bytes:
 def read_many(pid: int, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
     """The bytes of each ``(address, size)``, None where it is not mapped: one process_vm_readv per 1,024."""
 
+@final
+class Globals:
+    """Functions and variables of a process, and the source of their names (as ModuleInfo.symbols_from)."""
+
+    symbols: dict[str, Symbol]
+    source: str
+
 def globals_in_process(
     pid: int, names: Sequence[str], debug_dirs: Sequence[str], debug_files: Mapping[str, str]
-) -> tuple[dict[str, tuple[int, int]], str]:
-    """``({name: (address in the process, size)}, source)`` of functions and variables of the executable.
+) -> Globals:
+    """Return functions and variables of the executable, at addresses in the process.
 
     As symbol_in_process, also from a separate debug file; names that several static ones share are left out.
-    The source is that of ModuleInfo.symbols_from."""
+    """
 
-#: ``(offsets, size, kind, stride, count)``. The first offset is added to the address of the global variable
-#: (or of a value of the type), each further one to the pointer that is read there. kind: unsigned, signed,
-#: float, pointer or structure. Where count is not 1 the value is the sum over count elements, stride bytes
-#: apart; count 0 is ``[*]`` on a pointer, whose target does not say how many there are.
-RawMember = tuple[list[int], int, str, int, int]
+@final
+class Member:
+    """Where a member is, seen from its global variable or from a value of its type.
+
+    ``offsets[0]`` is added to the variable's address, each further one to the pointer that is read there.
+    Where ``count`` is not 1 the value is the sum over ``count`` elements, ``stride`` bytes apart; 0 is
+    ``[*]`` on a pointer, whose target does not say how many there are. ValueError for an unknown kind.
+    """
+
+    offsets: tuple[int, ...]
+    size: int
+    kind: str  # unsigned, signed, float, pointer or structure
+    stride: int
+    count: int
+    def __init__(
+        self, offsets: Sequence[int], size: int, kind: str, stride: int = 0, count: int = 1
+    ) -> None: ...
+    def __hash__(self) -> int: ...
+
+@final
+class Members:
+    """The members that were found, and why the others are missing, by path."""
+
+    found: dict[str, Member]
+    missing: dict[str, str]
+    def __init__(self, found: dict[str, Member], missing: dict[str, str]) -> None: ...
 
 def members_in_process(
     pid: int, members: Sequence[str], debug_dirs: Sequence[str], debug_files: Mapping[str, str]
-) -> tuple[dict[str, RawMember], dict[str, str]] | None:
-    """Where members of globals lie, from the DWARF of the executable or its debug file: found, and why not.
+) -> Members | None:
+    """Find members of globals by the DWARF of the executable or of its debug file.
 
     A member is ``global.member[2].member`` or ``type.member``; pointers are followed, ``[*]`` means all
     elements, ``std::atomic`` and the like stand for their scalar, InnoDB's ib_counter_t for the sum of its
     slots. None where there is no DWARF."""
 
-def members_in_file(path: str, members: Sequence[str]) -> tuple[dict[str, RawMember], dict[str, str]] | None:
+def members_in_file(path: str, members: Sequence[str]) -> Members | None:
     """As members_in_process, of a file with debug information."""
 
 #: The format of symbol packs that is written and read.
@@ -171,20 +317,28 @@ def pack_payload(path: str, about: bytes, layout: bytes) -> bytes:
 def pack_seal(build_id: str, compressed: bytes, unpacked: int) -> bytes:
     """The pack of a compressed payload that has so many bytes unpacked."""
 
-def probe_bpf() -> tuple[bool, str]:
-    """Load and run the snapshot program on this very process: (works, evidence or reason)."""
+@final
+class Feature:
+    """Whether something works here, and the evidence or the reason."""
 
-def probe_perf() -> tuple[bool, str]:
+    works: bool
+    detail: str
+    def __init__(self, works: bool, detail: str) -> None: ...
+
+def probe_bpf() -> Feature:
+    """Load and run the snapshot program on this very process."""
+
+def probe_perf() -> Feature:
     """Take one perf event sample with user registers and stack of this very process."""
 
-def probe_uprobe_links() -> tuple[bool, str]:
-    """Whether BPF links for uprobes count the calls of all threads here, and the evidence."""
+def probe_uprobe_links() -> Feature:
+    """Test whether BPF links for uprobes count the calls of all threads here."""
 
-def probe_ptrace() -> tuple[bool, str]:
+def probe_ptrace() -> Feature:
     """SEIZE, INTERRUPT and detach a child of ours."""
 
 def pprof(
-    samples: Sequence[tuple[Sequence[RawFrame], int, Mapping[str, str]]],
+    samples: Sequence[tuple[Sequence[Frame], int, Mapping[str, str]]],
     *,
     sample_type: tuple[str, str],
     taken_at_ns: int,
@@ -203,6 +357,27 @@ CALIBRATION_FUNCTION: str
 CALIBRATION_FUNCTION_STEPPED: str
 
 @final
+class Function:
+    """A function of a mapped file that can be probed."""
+
+    symbol: str
+    address: int  # ELF virtual address
+    size: int
+    offset: int  # in the file
+    stepped: bool  # the kernel cannot emulate its first instruction: a hit costs several times as much
+    def __init__(self, symbol: str, address: int, size: int, offset: int, stepped: bool) -> None: ...
+    def __hash__(self) -> int: ...
+
+@final
+class Variable:
+    """A variable of a process."""
+
+    symbol: str
+    address: int  # of its first byte, in the process
+    size: int
+    def __hash__(self) -> int: ...
+
+@final
 class CodeFile:
     """One file of code that is mapped into a process, as probes need it.
 
@@ -218,18 +393,14 @@ class CodeFile:
     symbols_from: str  # symtab, debug-file, symbol-pack, debugdata, dynsym or none
     problem: str | None  # why a better source of names could not be used
     bias: int  # address in the process minus ELF virtual address
-    def functions(self, beginnings: Sequence[str]) -> list[tuple[str, int, int, int, bool]]:
-        """``(symbol, ELF virtual address, bytes, offset in the file, stepped)`` of functions.
+    def functions(self, beginnings: Sequence[str]) -> list[Function]:
+        """Return the functions whose symbol begins with one of these."""
 
-        Those whose symbol begins so. ``stepped``: the kernel cannot emulate the first instruction, so a hit
-        costs several times as much.
-        """
+    def variables(self, beginnings: Sequence[str]) -> list[Variable]:
+        """Return the variables whose symbol begins with one of these."""
 
-    def variables(self, beginnings: Sequence[str]) -> list[tuple[str, int, int]]:
-        """``(symbol, address in the process, bytes)`` of variables whose symbol begins so."""
-
-    def variables_at(self, addresses: Sequence[int]) -> list[tuple[str, int] | None]:
-        """``(symbol, address of its first byte)`` of the variable that covers each address in the process."""
+    def variables_at(self, addresses: Sequence[int]) -> list[Variable | None]:
+        """Return the variable that covers each address in the process."""
 
     def references(self, functions: Sequence[tuple[int, int]]) -> list[int] | None:
         """How often the file refers to each (ELF virtual address, bytes); None where that cannot be told.
@@ -259,7 +430,7 @@ class BpfMap:
         self, descriptor: int, *, key_bytes: int = 4, words: int = 1, per_cpu: bool = False
     ) -> None: ...
     def array(self, entries: int) -> list[list[int]]: ...
-    def items(self) -> list[tuple[bytes, list[int]]]: ...
+    def entries(self) -> dict[bytes, list[int]]: ...
     def update(self, key: bytes, value: bytes) -> None: ...
     def delete(self, key: bytes) -> None: ...
 
@@ -305,9 +476,32 @@ def detach_all(probes: Sequence[Uprobe]) -> None:
 def calibration_run(calls: int, *, stepped: bool = False) -> int:
     """Nanoseconds of one of so many calls of ``CALIBRATION_FUNCTION`` (or ``…_STEPPED``), caches cold."""
 
-#: ``(stack, trust, syscall, file)``: stack by ``Samples.frames``; trust as in RawThread; the number of the
-#: system call the thread was in and, for those asked for, its descriptor; else -1.
-RawPlace = tuple[int, str, int, int]
+@final
+class Place:
+    """Where a thread was."""
+
+    stack: int  # for ``Samples.frames``
+    trust: str  # as RawThread.trust
+    syscall: int  # the number of the system call that the thread was in, or -1
+    file: int  # its descriptor, for the calls that were asked for, or -1
+    def __hash__(self) -> int: ...
+
+@final
+class Count:
+    """Samples of one thread at one place; tid 0 stands for many if there are very many."""
+
+    kind: int
+    tid: int
+    place: Place
+    records: int
+    weight: int  # the sum of their weights
+
+@final
+class Taken:
+    """What was taken from a ring buffer."""
+
+    records: int
+    bytes: int  # of stacks in them
 
 @final
 class Samples:
@@ -334,16 +528,15 @@ class Samples:
         Does not wait. Call it before the ring is full: what does not fit is lost.
         """
 
-    def counts(self) -> list[tuple[int, int, RawPlace, int, int]]:
-        """All so far: ``(kind, tid, place, count, sum of weights)``; tid 0 stands for many if there are very
-        many."""
+    def counts(self) -> list[Count]:
+        """Return all so far."""
 
-    def frames(self, stack: int) -> list[RawFrame]:
+    def frames(self, stack: int) -> tuple[Frame, ...]:
         """Innermost first. Stacks are the same when their functions are; offsets are of the first one."""
 
     def comms(self) -> dict[int, str]: ...
     def modules(self) -> list[ModuleInfo]: ...
-    taken: tuple[int, int]  # records taken from the ring, bytes of stack in them
+    taken: Taken  # from the ring, so far
 
 @final
 class OnCpu:
@@ -359,6 +552,38 @@ class OnCpu:
     lost: int  # samples that found the ring full
     def begin(self, period_ns: int) -> None: ...
     def end(self) -> None: ...
+
+@final
+class ThreadTimes:
+    """What one thread did, in ns. Its waits add up to the last two. tid 0 stands for many that ended."""
+
+    tid: int
+    comm: str
+    running_ns: int
+    blocked_ns: int
+    runnable_ns: int
+    wall_ns: int  # the sum
+    def __init__(
+        self, tid: int, comm: str, running_ns: int, blocked_ns: int, runnable_ns: int
+    ) -> None: ...
+
+@final
+class Waits:
+    """The waits of one thread at one place; None for time whose stack nobody saw."""
+
+    tid: int
+    place: Place | None
+    count: int
+    blocked_ns: int
+    runnable_ns: int
+
+@final
+class Settled:
+    """A complete profile of waits."""
+
+    waits: list[Waits]
+    threads: list[ThreadTimes]
+    seen_ns: int  # of the waits whose own stack was taken
 
 @final
 class OffCpu:
@@ -394,12 +619,5 @@ class OffCpu:
     def end(self) -> int:
         """Count no more. The time."""
 
-    def settle(
-        self, samples: Samples, ended: int
-    ) -> tuple[list[tuple[int, RawPlace | None, int, int, int]], list[tuple[int, str, int, int, int]], int]:
-        """``(waits, threads, seen)``, once and after ``end``.
-
-        waits: ``(tid, place, waits, ns blocked, ns runnable)``, place None for time whose stack nobody saw.
-        threads: ``(tid, name, ns on a CPU, ns blocked, ns runnable)``; the waits of a thread add up to its
-        last two. tid 0 stands for many that ended. seen: ns of the waits whose own stack was taken.
-        """
+    def settle(self, samples: Samples, ended: int) -> Settled:
+        """Complete the profile, once and after ``end``."""

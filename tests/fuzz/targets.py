@@ -24,8 +24,7 @@ from innoscope.diagnose import latches, rules, sql_queries
 from innoscope.diagnose.incident import files
 from innoscope.memory import catalog as memory_catalog
 from innoscope.metrics import registry
-from innoscope.metrics.collectors import sql_catalog
-from innoscope.metrics.collectors.kinds import Kinds
+from innoscope.metrics.collectors import kinds, sql_catalog
 from innoscope.probes import catalog as probes_catalog
 from innoscope.sampling import wait_catalog as waits_catalog
 from innoscope.target.credentials import Credentials
@@ -54,7 +53,7 @@ LOADERS: Final[tuple[tuple[str, Callable[[Path], object]], ...]] = (
     ("memory.yaml", memory_catalog.load),
     ("metrics.yaml", registry.load),
     ("sql.yaml", sql_catalog.load),
-    ("threads.yaml", Kinds),
+    ("threads.yaml", kinds.load),
     ("toggles.yaml", toggles_catalog.load),
     ("findings.yaml", rules.load),
     ("latches.yaml", latches.load),

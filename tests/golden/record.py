@@ -14,7 +14,6 @@ from golden.store import Golden, pack, read, unpack, write
 from innoscope._native import Process
 from innoscope.sampling import descriptors
 from innoscope.sampling.classify import default_classifier
-from innoscope.sampling.model import Frame
 
 if TYPE_CHECKING:
     from innoscope._native import RawThread
@@ -27,23 +26,22 @@ def look(process: Process, pid: int, workload: str) -> list[Golden]:
     """All distinct stacks of one look."""
     seen = process.look()
     calls = descriptors.file_calls()
-    kinds = descriptors.kinds(pid, {raw[7] for raw in seen.threads if raw[6] in calls})
-    stacks = {number: pack(tuple(Frame(*raw) for raw in stack)) for number, stack in seen.stacks.items()}
+    kinds = descriptors.kinds(pid, {raw.argument for raw in seen.threads if raw.syscall in calls})
+    stacks = {number: pack(stack) for number, stack in seen.stacks.items()}
     return [
-        _golden(raw, stacks[raw[5]], kinds.get(raw[7]) if raw[6] in calls else None, workload)
+        _golden(raw, stacks[raw.stack], kinds.get(raw.argument) if raw.syscall in calls else None, workload)
         for raw in seen.threads
     ]
 
 
 def _golden(raw: RawThread, frames: tuple[str, ...], kind: str | None, workload: str) -> Golden:
-    _, _, comm, state, trust, _, syscall, _ = raw
-    running = state == "R" or trust in ("on_cpu", "stale")
-    name = descriptors.syscall_names().get(syscall)
-    stale = trust == "stale"
+    running = raw.state == "R" or raw.trust in ("on_cpu", "stale")
+    name = descriptors.syscall_names().get(raw.syscall)
+    stale = raw.trust == "stale"
     wait = default_classifier().classify(
-        unpack(frames), comm=comm, syscall=name, file=kind, running=running, stale=stale
+        unpack(frames), comm=raw.comm, syscall=name, file=kind, running=running, stale=stale
     )
-    return Golden(workload, wait, running, stale, comm, name, kind, frames)
+    return Golden(workload, wait, running, stale, raw.comm, name, kind, frames)
 
 
 def record(server: str, workload: str, pid: int, *, looks: int, interval_s: float) -> int:

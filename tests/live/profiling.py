@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from innoscope.sampling.classify import plain_name
+from innoscope._native import plain_name
 from innoscope.sampling.profile.offcpu import OffCpuProfiler
 from innoscope.sampling.profile.oncpu import OnCpuProfiler
 from innoscope.sampling.profile.run import run

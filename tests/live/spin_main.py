@@ -66,8 +66,8 @@ class Judge:
         there = self._there()
         look = self._process.look()
         for raw in look.threads:
-            if raw[0] in self._tids:
-                self._judge(look, raw[4], raw[5], {there[self._tids.index(raw[0])], wanted})
+            if raw.tid in self._tids:
+                self._judge(look, raw.trust, raw.stack, {there[self._tids.index(raw.tid)], wanted})
 
     def close(self) -> None:
         """Let go of the shared words."""
@@ -77,7 +77,7 @@ class Judge:
         return list(self._words[2 : 2 + self._count])
 
     def _judge(self, look: Look, trust: str, stack: int, possible: set[int]) -> None:
-        functions = [frame[0] for frame in look.stacks[stack]]
+        functions = [frame.function for frame in look.stacks[stack]]
         phases = [name for name in functions if name and name.startswith("phase_")]
         # between two phases, for some nanoseconds, a thread is in spinning() alone
         right = "spinning" in functions and all(name in {f"phase_{n}" for n in possible} for name in phases)

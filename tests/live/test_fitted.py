@@ -32,7 +32,7 @@ def test_what_was_fitted_is_taken_once_more(kernel: bool) -> None:
     assert first.fitted is not None
     again = _opened(first.fitted, kernel=kernel)
     assert again.fitted is None, "nothing new to keep"
-    assert {thread[0] for thread in again.look().threads} == {thread[0] for thread in first.look().threads}
+    assert {thread.tid for thread in again.look().threads} == {thread.tid for thread in first.look().threads}
 
 
 def test_what_does_not_fit_is_fitted_anew() -> None:

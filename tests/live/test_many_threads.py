@@ -38,7 +38,7 @@ def restless(tmp_path: Path) -> Iterator[ManyThreads]:
 
 def _complete(look: Look) -> set[int]:
     """Threads whose whole stack is known."""
-    return {tid for tid, _, _, _, trust, stack, *_ in look.threads if trust in ("exact", "on_cpu")}
+    return {thread.tid for thread in look.threads if thread.trust in ("exact", "on_cpu")}
 
 
 def _anonymous_kb() -> int:
@@ -53,7 +53,7 @@ def test_without_a_limit_one_snapshot_is_complete_and_memory_flat(crowd: ManyThr
     process = Process(crowd.pid, method="bpf")
     first = process.look()
     assert len(first.threads) == THREADS + 1
-    assert (_complete(first), first.shallow, first.notes) == ({thread[0] for thread in first.threads}, 0, [])
+    assert (_complete(first), first.shallow, first.notes) == ({thread.tid for thread in first.threads}, 0, [])
     assert _anonymous_kb() - before < MOST_KB
 
     process.look()  # makes room for so many threads in the kernel's map, and copies all again
@@ -65,12 +65,12 @@ def test_without_a_limit_one_snapshot_is_complete_and_memory_flat(crowd: ManyThr
 def test_beyond_the_budget_stacks_are_cut_marked_and_have_their_turn(crowd: ManyThreads) -> None:
     process = Process(crowd.pid, method="bpf", most_bytes=BUDGET)
     look = process.look()
-    trust = Counter(thread[4] for thread in look.threads)
+    trust = Counter(thread.trust for thread in look.threads)
     assert len(look.threads) == THREADS + 1
     assert trust["truncated"] == look.shallow > THREADS // 2
     assert [note for note in look.notes if "truncated" in note and "at most 14 MB" in note]
-    cut = {thread[5] for thread in look.threads if thread[4] == "truncated"}
-    assert all("asleep_in_crowd" in {frame[0] for frame in look.stacks[stack]} for stack in cut)
+    cut = {thread.stack for thread in look.threads if thread.trust == "truncated"}
+    assert all("asleep_in_crowd" in {frame.function for frame in look.stacks[stack]} for stack in cut)
 
     for _ in range(ROUNDS):
         look = process.look()
@@ -83,7 +83,7 @@ def test_threads_that_always_move_are_each_copied_in_turn(restless: ManyThreads)
     threads: set[int] = set()
     for _ in range(2 * ROUNDS):
         look = process.look()
-        threads = {thread[0] for thread in look.threads}
+        threads = {thread.tid for thread in look.threads}
         whole |= _complete(look)
     assert len(threads) == THREADS + 1
     assert threads == whole
@@ -95,7 +95,7 @@ def test_deep_stacks_have_the_same_budget(tmp_path: Path) -> None:
         process = Process(deep.pid, method="bpf", most_bytes=4_000_000)
         look = process.look()
         assert look.shallow > 100
-        assert {thread[4] for thread in look.threads} <= {"exact", "truncated"}
+        assert {thread.trust for thread in look.threads} <= {"exact", "truncated"}
         for _ in range(ROUNDS):
             look = process.look()
         assert (len(_complete(look)), look.shallow) == (301, 0)

@@ -16,7 +16,7 @@ from servers import NAMES
 from workloads import Idle, RowLock, Sleep
 
 if TYPE_CHECKING:
-    from innoscope._native import Look, RawFrame
+    from innoscope._native import Frame, Look
     from live.observe import Observatory
 
 #: Share of the threads that must be the same.
@@ -30,11 +30,11 @@ IDLE, SLEEPERS, WAITERS = 60, 15, 25
 #: Servers whose debug info says what the compiler inlined.
 WITH_DEBUG_INFO = ("mysql-5.5.9", "mysql-5.6.24", "mariadb-11.4.5")
 
-Stack = tuple["RawFrame", ...]
+Stack = tuple["Frame", ...]
 
 
 def _exact(look: Look) -> dict[int, Stack]:
-    return {raw[0]: tuple(look.stacks[raw[5]]) for raw in look.threads if raw[4] == "exact"}
+    return {raw.tid: look.stacks[raw.stack] for raw in look.threads if raw.trust == "exact"}
 
 
 class Comparison:
@@ -54,24 +54,25 @@ class Comparison:
         theirs = [frame for frame in theirs if not frame.inlined]
         for depth, (frame, other) in enumerate(zip(ours, theirs, strict=False)):
             place = self._space.locate(other.pc)
-            here = f"frame {depth}: {frame[0]} at {frame[1]}+{frame[2]:#x}"
-            if (frame[1], frame[2]) != place:
+            here = f"frame {depth}: {frame.function} at {frame.module}+{frame.offset:#x}"
+            if (frame.module, frame.offset) != place:
                 return f"{here}, not {other.name} at {place[0]}+{place[1]:#x}"
             how = self._names(frame, other.name, place[1] - bool(depth))
             self.frames[how] += 1
             if how == "another name":
                 return f"{here}, not {other.name}"
         if len(ours) < len(theirs) or (len(ours) > len(theirs) and not cut):
-            return f"{len(ours)} frames, not {len(theirs)}; outermost {ours[-1][0]}, not {theirs[-1].name}"
+            outermost = f"outermost {ours[-1].function}, not {theirs[-1].name}"
+            return f"{len(ours)} frames, not {len(theirs)}; {outermost}"
         return None
 
-    def _names(self, frame: RawFrame, theirs: str | None, address: int) -> str:
-        ours = frame[0]
+    def _names(self, frame: Frame, theirs: str | None, address: int) -> str:
+        ours = frame.function
         if theirs is None:
             return "oracle has none"
         if ours is not None and plain(ours) == plain(theirs):
             return "same name"
-        covering = self._covering(frame[1], address)
+        covering = self._covering(frame.module, address)
         if (plain(ours) not in covering) if ours else bool(covering):
             return "another name"
         return "alias" if plain(theirs) in covering else "oracle's does not cover"
@@ -139,7 +140,7 @@ def _judge_inlined(name: str, pairs: list[tuple[Stack, list[oracle.Frame]]]) -> 
     calls: Counter[str] = Counter()
     differences = []
     for ours, theirs in pairs:
-        names = [_last_part(frame[0]) if frame[3] else "" for frame in ours]
+        names = [_last_part(frame.function) if frame.inlined else "" for frame in ours]
         others = [_last_part(frame.name) if frame.inlined else "" for frame in theirs]
         calls.update(filter(None, names))
         if names != others:

@@ -136,7 +136,7 @@ def test_every_function_has_the_name_and_the_size_that_it_has_in_the_file(scene:
     assert functions == theirs.functions([""])
     compilers = ("_ZT", "_ZGV")
     assert ours.variables([""]) == [
-        each for each in theirs.variables([""]) if not each[0].startswith(compilers)
+        each for each in theirs.variables([""]) if not each.symbol.startswith(compilers)
     ]
 
 

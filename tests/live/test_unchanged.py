@@ -82,12 +82,12 @@ def sleepers(tmp_path: Path) -> Iterator[Sleepers]:
 def _seen(process: Process) -> list[str]:
     """Where each thread sleeps at one look, in the order in which they were made."""
     look = process.look()
-    stacks = {number: {name for name, *_ in frames if name} for number, frames in look.stacks.items()}
+    stacks = {number: {frame.function for frame in frames} for number, frames in look.stacks.items()}
     found = []
-    for tid, _, _, _, trust, stack, *_ in sorted(look.threads):
-        states = [state for state in "ab" if f"asleep_in_{state}" in stacks[stack]]
+    for thread in sorted(look.threads, key=lambda thread: thread.tid):
+        states = [state for state in "ab" if f"asleep_in_{state}" in stacks[thread.stack]]
         if states:
-            assert trust in ("exact", "on_cpu"), (tid, trust)
+            assert thread.trust in ("exact", "on_cpu"), (thread.tid, thread.trust)
             found += states
     return found
 

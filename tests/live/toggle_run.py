@@ -71,10 +71,10 @@ class Witness:
         if self._variables:
             return shown(self._server, self._variables)
         places = _native.symbol_in_process(self._server.pid, self._symbols)
-        return [self._number(*places[name]) for name in self._symbols]
+        return [self._number(places[name]) for name in self._symbols]
 
-    def _number(self, address: int, size: int) -> int:
-        return int.from_bytes(_native.read_memory(self._server.pid, address, size), "little")
+    def _number(self, place: _native.Symbol) -> int:
+        return int.from_bytes(_native.read_memory(self._server.pid, place.address, place.size), "little")
 
 
 def _variables(generation: Generation, way: Way) -> list[str]:

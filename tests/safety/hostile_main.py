@@ -43,7 +43,7 @@ def process(pid: str) -> list[object]:
 
     def look() -> object:
         seen = opened.look()
-        stacks = [[frame[0] for frame in seen.stacks[thread[5]]] for thread in seen.threads]
+        stacks = [[frame.function for frame in seen.stacks[thread.stack]] for thread in seen.threads]
         return [stacks, seen.notes, [module.problem for module in opened.modules()]]
 
     return [attempt(look), attempt(look), attempt(lambda: len(_native.CodeFile(int(pid)).functions(["m"])))]

@@ -88,7 +88,7 @@ def steps(pid: int, folder: Path) -> list[Callable[[], object]]:
         code = kept["code"]
         assert isinstance(code, _native.CodeFile)
         found = code.functions(["h", "m", "_"])
-        code.references([(one[1], one[2]) for one in found])
+        code.references([(one.address, one.size) for one in found])
 
     return [
         open_process, look, look, open_code, functions, look,

@@ -99,15 +99,16 @@ def test_reader_of_debug_information_has_no_rights(reader: subprocess.Popen[byte
 def test_reader_of_debug_information_answers(program: Path) -> None:
     found = _native.members_in_file(str(program), ["s.b", "whole.b", "no_such.x"])
     assert found is not None
-    assert found[0]["s.b"] == found[0]["whole.b"] == ([4], 4, "signed", 0, 1)
-    assert found[1] == {"no_such.x": "no debug information of no_such"}
+    assert found.found["s.b"] == found.found["whole.b"] == _native.Member((4,), 4, "signed")
+    assert found.missing == {"no_such.x": "no debug information of no_such"}
 
 
 def test_file_that_the_reader_cannot_read_is_named(tmp_path: Path) -> None:
     path = tmp_path / "damaged"
     path.write_bytes(elf([Section(b".debug_info", 1, os.urandom(4096))]))
     found = _native.members_in_file(str(path), ["s.b"])
-    assert found == ({}, {"s.b": "no debug information of s"})
+    assert found is not None
+    assert (found.found, found.missing) == ({}, {"s.b": "no debug information of s"})
 
 
 def descriptors() -> list[str]:

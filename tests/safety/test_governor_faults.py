@@ -49,7 +49,7 @@ def _panic() -> None:
     descriptor = _native.create_map("panic", _HASH, 4, 8, 1, 0)
     try:
         _native.BpfMap(descriptor).update(b"1234", bytes(8))
-        _native.BpfMap(descriptor, words=0).items()
+        _native.BpfMap(descriptor, words=0).entries()
     finally:
         os.close(descriptor)
 

@@ -64,7 +64,7 @@ def test_thread_ids_that_come_and_go_leave_nothing(collector: ProbesCollector, t
         peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     threads.ids = range(0)
     assert _said(collector, "probe_map_entries") == 0
-    assert collector.start_once().attachment._map("thread_kinds").items() == []
+    assert collector.start_once().attachment._map("thread_kinds").entries() == {}
     assert _said(collector, "probe_map_dropped") == 0
     assert peaks[-1] <= 1.05 * peaks[9]
 

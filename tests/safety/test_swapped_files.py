@@ -70,9 +70,9 @@ def test_truncated_library_under_a_reader(tmp_path: Path) -> None:
         held.stdout.readline()
         code = _native.CodeFile(held.pid, "libheld")
         before = code.functions(["held"])
-        assert [one[0] for one in before] == ["held"]
+        assert [one.symbol for one in before] == ["held"]
         os.truncate(tmp_path / "libheld.so", 64)
-        assert [one[0] for one in code.functions(["held"])] in ([], ["held"])
+        assert [one.symbol for one in code.functions(["held"])] in ([], ["held"])
         os.truncate(tmp_path / "libheld.so", 0)
         error = _failure(held.pid)
         assert "libheld.so: " in error
@@ -107,4 +107,4 @@ def test_replaced_and_deleted_server_binary(tmp_path: Path) -> None:
 
 def functions(process: _native.Process) -> set[str | None]:
     """The names on all stacks."""
-    return {frame[0] for stack in process.look().stacks.values() for frame in stack}
+    return {frame.function for stack in process.look().stacks.values() for frame in stack}

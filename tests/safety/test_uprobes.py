@@ -74,8 +74,8 @@ class _Small:
 
     def probe(self, program: int, function: str, *, on_return: bool) -> Uprobe:
         file = CodeFile(self.process.pid)
-        [(_, _, _, offset, _)] = [each for each in file.functions([function]) if each[0] == function]
-        return Uprobe(program, file.path, offset, self.process.pid, on_return=on_return)
+        [own] = [each for each in file.functions([function]) if each.symbol == function]
+        return Uprobe(program, file.path, own.offset, self.process.pid, on_return=on_return)
 
     def close(self) -> None:
         self.process.kill()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from innoscope._native import Feature
 from innoscope.cli import main as cli_main
 from innoscope.cli.doctor import host, packages, report, server
 from innoscope.cli.doctor.model import Check, Status, Verdict, fail, ok, warn
@@ -71,7 +72,7 @@ def test_lockdown(write: Callable[..., host.Host], text: str | None, status: Sta
 def test_a_host_without_anything_has_a_remedy_for_each_failure(
     write: Callable[..., host.Host], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host, "_try", lambda _probe: (False, "EPERM"))
+    monkeypatch.setattr(host, "_try", lambda _probe: Feature(False, "EPERM"))
     checks = host.examine(write({"proc/sys/kernel/yama/ptrace_scope": "3"}))
     failed = [check for check in checks if check.status is not Status.OK]
     assert {check.name for check in failed} >= {
@@ -219,7 +220,7 @@ def test_the_command_prints_the_host_when_no_server_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("innoscope.cli.commands.doctor.survey", lambda: ([], ()))
-    monkeypatch.setattr(host, "_try", lambda _probe: (True, "works"))
+    monkeypatch.setattr(host, "_try", lambda _probe: Feature(True, "works"))
     assert cli_main.main(["doctor"]) == 3
     assert capsys.readouterr().out.startswith("Host\n")
 
@@ -237,7 +238,7 @@ def test_doctor_says_whether_the_sensor_needs_sys_admin(
     write: Callable[..., host.Host], monkeypatch: pytest.MonkeyPatch, *,
     links: bool, effective: str, files: dict[str, str], status: Status, words: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(host, "_try", lambda probe: (links, f"{probe} tried"))
+    monkeypatch.setattr(host, "_try", lambda probe: Feature(links, f"{probe} tried"))
     check = host.uprobes(write({"proc/self/status": f"CapEff:\t{effective}\n", **files}))
 
     assert (check.status, words in check.detail) == (status, True)

@@ -14,7 +14,7 @@ from innoscope.sampling import engine as engine_module
 from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.engine import Engine, attach_queries
 from innoscope.sampling.fold import Report
-from innoscope.sampling.model import Trust
+from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.snapshot_series import take_snapshots
 from innoscope.target.model import Query
 from innoscope.target.symbols.advice import remedy
@@ -25,13 +25,23 @@ if TYPE_CHECKING:
 
     from innoscope.sampling.model import Dump
 
-IDLE = [
-    ("poll", "libc.so.6", 16, False, False),
-    ("vio_io_wait", "mysqld", 32, False, False),
-    ("do_command", "mysqld", 64, False, False),
-]
-SYNC = [("fsync", "libc.so.6", 16, False, False), (None, "mysqld", 32, False, False)]
+IDLE = (Frame("poll", "libc.so.6", 16), Frame("vio_io_wait", "mysqld", 32), Frame("do_command", "mysqld", 64))
+SYNC = (Frame("fsync", "libc.so.6", 16), Frame(None, "mysqld", 32))
 FUTEX_CALL, FSYNC_CALL = 202, 74
+
+
+@dataclass(frozen=True)
+class FakeThread:
+    """As ``_native.RawThread``."""
+
+    tid: int
+    ns_tid: int
+    comm: str
+    state: str
+    trust: str
+    stack: int
+    syscall: int
+    argument: int
 
 
 @dataclass
@@ -72,7 +82,7 @@ class FakeProcess:
 def raw(
     tid: int, stack: int = 1, *, state: str = "S", trust: str = "exact", call: int = -1, arg: int = 0
 ) -> Any:
-    return (tid, tid + 1000, "mysqld", state, trust, stack, call, arg)
+    return FakeThread(tid, tid + 1000, "mysqld", state, trust, stack, call, arg)
 
 
 @pytest.fixture(autouse=True)
@@ -105,20 +115,19 @@ def test_stacks_and_unchanged_threads_are_the_same_objects_at_the_next_look() ->
 
 
 def test_each_distinct_situation_is_classified_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    classifier = default_classifier()
+    looks = engine(FakeLook([raw(tid) for tid in range(50)], {1: IDLE}))
     calls: list[object] = []
 
-    def look_up(frames: object) -> tuple[set[int], set[int]]:
+    def classify(frames: object, **_: object) -> str:
         calls.append(frames)
-        return set(), set()
+        return "idle"
 
-    monkeypatch.setattr(classifier, "_look_up", look_up)
-    looks = Engine.of(target(), FakeProcess(FakeLook([raw(tid) for tid in range(50)], {1: IDLE})), classifier)
+    monkeypatch.setattr(looks._classifier, "classify", classify)
 
     looks.look()
     looks.look()
 
-    assert len(calls) == 1
+    assert calls == [IDLE]
 
 
 def test_the_file_of_a_system_call_decides_without_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,12 +161,13 @@ def test_a_descriptor_that_now_is_another_file_is_classified_again(monkeypatch: 
 
 
 def test_memory_stays_flat(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "SPARE_STACKS", 8)
+    monkeypatch.setattr(engine_module, "SPARE_WAITS", 8)
     looks = engine(*[FakeLook([raw(1, stack)], {stack: IDLE}) for stack in range(100)])
     for _ in range(100):
         looks.look()
 
-    assert len(looks._stacks) <= 11
+    assert len(looks._waits) <= 11
+    assert len(looks._last) == 1
 
 
 def test_missing_names_are_said_once_asked_and_with_a_remedy() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from innoscope.sampling.fold import Filter, Fold, Report, fold
 from innoscope.sampling.model import Frame, Trust
 from unit.dumps import IDLE, ROW_LOCK, dump, mixed, target, thread
@@ -25,7 +23,7 @@ def test_looks_add_up() -> None:
 
 
 def test_same_functions_at_other_addresses_are_one_stack() -> None:
-    moved = tuple(replace(frame, offset=frame.offset + 8) for frame in IDLE)
+    moved = tuple(Frame(frame.function, frame.module, frame.offset + 8) for frame in IDLE)
 
     assert [group.count for group in fold([dump(thread(1), thread(2, moved))])] == [2]
 

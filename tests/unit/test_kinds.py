@@ -11,7 +11,7 @@ import yaml
 from golden.store import read, servers, unpack
 from innoscope.common.errors import BadFile
 from innoscope.metrics import registry
-from innoscope.metrics.collectors.kinds import KINDS, Kinds, default_kinds
+from innoscope.metrics.collectors.kinds import KINDS, default_kinds, load
 from innoscope.sampling.model import Frame
 from unit.dumps import frames
 
@@ -89,11 +89,11 @@ def test_an_invalid_catalog_is_one_clear_error(tmp_path: Path, change: dict[str,
     path.write_text(yaml.safe_dump(good() | change))
 
     with pytest.raises(BadFile, match=rf"threads\.yaml, line \d+: {words}"):
-        Kinds(path)
+        load(path)
 
 
 def test_an_empty_list_matches_nothing(tmp_path: Path) -> None:
     path = tmp_path / "threads.yaml"
     path.write_text(yaml.safe_dump(good()))
 
-    assert Kinds(path).of((Frame(None, "", 0),), "").name == "other"
+    assert load(path).of((Frame(None, "", 0),), "").name == "other"

@@ -15,7 +15,7 @@ from innoscope.common.errors import BadFile, NotRead
 from innoscope.memory import layout
 from innoscope.memory.backoff import Backoff
 from innoscope.memory.layout import Debug
-from unit.test_memory_layout import FOUND, MISSING, PATHS, TARGET, Native
+from unit.test_memory_layout import MEMBERS, PATHS, TARGET, Native
 
 FILE = (1, 2, 3, 4)
 NO_CACHE = Cache("layouts", 4, Path("/proc/none"))
@@ -86,7 +86,7 @@ def test_a_file_that_failed_is_not_read_at_each_scrape(monkeypatch: pytest.Monke
             layout.learn(TARGET, ["pool"], PATHS, Debug(), NO_CACHE)
     assert native.asked == 1
     clock.now += 60
-    monkeypatch.setattr(_native, "members_in_process", lambda *_: (FOUND, MISSING))
+    monkeypatch.setattr(_native, "members_in_process", lambda *_: MEMBERS)
     assert layout.learn(TARGET, ["pool"], PATHS, Debug(), NO_CACHE).described
 
 
@@ -99,7 +99,7 @@ def test_another_servers_child_is_waited_for_but_not_long(
 
     def hang(pid: int, *_: object) -> object:
         if pid == os.getpid():
-            return FOUND, MISSING
+            return MEMBERS
         reading.set()
         done.wait(10)
         return None

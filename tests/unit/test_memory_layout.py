@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import ctypes
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from innoscope._native import Member, Members, Symbol
 from innoscope.common.cache import Cache
 from innoscope.common.errors import NoSuchProcess
 from innoscope.memory import layout, numbers
-from innoscope.memory.layout import Debug, Member
+from innoscope.memory.layout import Debug
 from innoscope.memory.plan import Term
 from innoscope.target.model import Target
 
 PATHS = ["pool.count", "pool.gone"]
-FOUND = {"pool.count": ([8], 4, "unsigned", 0, 1)}
+FOUND = {"pool.count": Member((8,), 4, "unsigned")}
 MISSING = {"pool.gone": "this build has no member gone"}
+MEMBERS = Members(FOUND, MISSING)
 TARGET = Target(
     pid=os.getpid(), start_time=1, flavour="mysql", version=(5, 6, 24), version_text="",
     version_from="memory", executable="/mysqld",
@@ -28,15 +30,26 @@ TARGET = Target(
 )  # fmt: skip
 
 
+@dataclass
+class FakeGlobals:
+    """As ``_native.Globals``."""
+
+    symbols: dict[str, Symbol]
+    source: str
+
+
+GLOBALS = FakeGlobals({"pool": Symbol(4096, 16)}, "symtab")
+
+
 class Native:
     """What the core would say of a server, and how often it was asked to read debug information."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: Any = (FOUND, MISSING)) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: Members | None = MEMBERS) -> None:
         from innoscope import _native
 
         self.asked = 0
         self.answer = answer
-        monkeypatch.setattr(_native, "globals_in_process", lambda *_: ({"pool": (4096, 16)}, "symtab"))
+        monkeypatch.setattr(_native, "globals_in_process", lambda *_: GLOBALS)
         monkeypatch.setattr(_native, "members_in_process", self._members)
 
     def _members(self, *_: object) -> Any:
@@ -89,7 +102,7 @@ def test_no_debug_information_is_not_remembered(tmp_path: Path, monkeypatch: pyt
     """Tomorrow somebody installs the debug package."""
     native = Native(monkeypatch, None)
     assert not _learn(tmp_path).described
-    native.answer = (FOUND, MISSING)
+    native.answer = MEMBERS
     assert _learn(tmp_path).described
 
 

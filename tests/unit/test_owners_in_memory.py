@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from innoscope._native import Member
 from innoscope.diagnose import process_list
 from innoscope.diagnose.evidence import Statement
-from innoscope.memory.layout import Member
 from innoscope.memory.locks import layout, metadata, sessions, srw, sync_array
 from innoscope.memory.locks.layout import LockLayout, Part, ProcessMemory
 from innoscope.sampling.classify import default_classifier

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from innoscope import _native
+from innoscope._native import Member
 from innoscope.cli import symbol_pack
 from innoscope.common.errors import BadFile
 from innoscope.target.symbols import installed_packs, packs
@@ -64,7 +65,7 @@ def _read(path: Path) -> packs.Layout:
 def test_what_was_put_in_comes_out(sealed: Callable[[bytes, bytes], Path]) -> None:
     layout = _read(sealed(b"{}", json.dumps(GOOD).encode()))
 
-    assert layout.members == {"log_sys.lsn": ([64, 8], 8, "unsigned", 0, 1)}
+    assert layout.members == {"log_sys.lsn": Member((64, 8), 8, "unsigned")}
     assert layout.missing == GOOD["missing"]
     assert layout.variables == {"srv_flag": (4096, 8, "unsigned", "volatile unsigned long")}
 
@@ -132,7 +133,7 @@ def test_a_pack_of_a_file_by_the_command_line(program: Path, tmp_path: Path) -> 
     assert build_id in shown
     assert "shop 1.0" in shown
     layout = _read(path)
-    assert layout.members["buf_pool.free.count"] == ([16], 4, "unsigned", 0, 1)
+    assert layout.members["buf_pool.free.count"] == Member((16,), 4, "unsigned")
     assert "buf_pool.curr_size" in layout.missing
     assert layout.variables["max_connections"][1:3] == (8, "unsigned")
     assert innoscope("symbols", "check", path).stdout.startswith(f"{path}: good: shop 1.0")

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from innoscope._native import ThreadTimes
 from innoscope.common.errors import KernelUnable
 from innoscope.sampling.fold import Filter
 from innoscope.sampling.model import Frame, Thread, Trust
 from innoscope.sampling.profile import report as reporting
-from innoscope.sampling.profile.model import MICROSECONDS, SAMPLES, Profile, Row, ThreadTimes
+from innoscope.sampling.profile.model import MICROSECONDS, SAMPLES, Profile, Row
 from innoscope.sampling.profile.offcpu import MAX_STACKS_PER_S, StackLimit
 from innoscope.sampling.profile.run import require_first_namespace
 from innoscope.sampling.profile.setup import ring_bytes

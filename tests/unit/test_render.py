@@ -281,7 +281,7 @@ def test_pprof_samples_carry_class_and_doubt() -> None:
         (1, {"wait": "row_lock", "trust": "torn"}),
         (1, {"wait": "on_cpu", "trust": "stale"}),
     ]
-    assert made[2][0][-1][0] == "[torn]"
+    assert made[2][0][-1].function == "[torn]"
 
 
 def test_pprof_is_a_gzipped_protobuf() -> None:

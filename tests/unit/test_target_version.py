@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from innoscope._native import Symbol
 from innoscope.common.errors import BadFile, InnoscopeError, KernelUnable, NoRights, NoSuchProcess
 from innoscope.target import native_errors, version
 from innoscope.target.native_errors import translating
@@ -89,7 +90,7 @@ def test_an_unreadable_executable_is_an_unknown_version(tmp_path: Path) -> None:
 
 
 def test_memory_comes_first(native: ModuleType) -> None:
-    native.symbol_in_process = lambda pid, names: dict.fromkeys(names, (4096, 60))  # type: ignore[attr-defined]
+    native.symbol_in_process = lambda pid, names: dict.fromkeys(names, Symbol(4096, 60))  # type: ignore[attr-defined]
     native.read_memory = lambda pid, address, size: b"5.6.24-log".ljust(size, b"\0")  # type: ignore[attr-defined]
     learnt = version.detect(ProcFs(), 7, "mysqld")
     assert learnt == version.Version("mysql", (5, 6, 24), "5.6.24-log", "memory")
@@ -97,7 +98,7 @@ def test_memory_comes_first(native: ModuleType) -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"garbage", b"\xff" * 60])
 def test_memory_that_is_not_a_version_is_not_believed(native: ModuleType, raw: bytes) -> None:
-    native.symbol_in_process = lambda pid, names: dict.fromkeys(names, (4096, 60))  # type: ignore[attr-defined]
+    native.symbol_in_process = lambda pid, names: dict.fromkeys(names, Symbol(4096, 60))  # type: ignore[attr-defined]
     native.read_memory = lambda pid, address, size: raw.ljust(size, b"\0")  # type: ignore[attr-defined]
     assert version.from_memory(ProcFs(), 7) is None
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from innoscope._native import Function
 from innoscope.cli.main import main
 from innoscope.common.errors import NoSuchProcess
 from innoscope.common.samples import Histogram
-from innoscope.probes.symbol_resolution import Place
 from innoscope.probes.trace import document, hot, latency, suggestions
 from innoscope.probes.trace import text as trace_text
 from innoscope.probes.trace.costs import Cost
@@ -22,7 +22,7 @@ from innoscope.sampling.fold import Report
 from innoscope.sampling.model import Frame, Trust
 from unit.dumps import target
 
-PLACE = Place("buf_page_get_gen", 0x1000, 64, 0x1000, stepped=False)
+PLACE = Function("buf_page_get_gen", 0x1000, 64, 0x1000, stepped=False)
 CHOSEN = TracedFunction(
     "buf_page_get_gen", "/proc/1/map_files/0-1", (PLACE,), why_hot="each access", instead="innoscope trace x"
 )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from innoscope._native import RawMember
+    from innoscope._native import Member
     from innoscope.target.symbols.pack_source import PackSource
     from innoscope.toggles.backends.gdb import Described
     from innoscope.toggles.model import Setting
@@ -90,16 +90,16 @@ def _layout(origin: PackSource, step: Step, gdb: str) -> dict[str, Any]:
         paths = tuple(path for path in paths if root(path) in symbols)
         names = [name for name in names if name in symbols]
         answers = _native.members_in_file(str(file), [*paths, *names])
-    members, missing = answers or ({}, {})
+    answers = answers or _native.Members({}, {})
     with step(f"reading the debug information of {origin.name} with gdb"):
         described = backends_gdb.describe(str(file), names, gdb) or {}
     for name in set(names) - described.keys():
-        if name in members:
-            described[name] = backends_gdb.without_gdb(members[name], symbols[name][0])
+        if name in answers.found:
+            described[name] = backends_gdb.without_gdb(answers.found[name], symbols[name].address)
     wanted = set(paths)
     return _as_json(
-        {path: member for path, member in members.items() if path in wanted},
-        {path: reason for path, reason in missing.items() if path in wanted},
+        {path: member for path, member in answers.found.items() if path in wanted},
+        {path: reason for path, reason in answers.missing.items() if path in wanted},
         described,
     )
 
@@ -118,12 +118,13 @@ def memory_settings() -> Sequence[Setting]:
 
 
 def _as_json(
-    members: Mapping[str, RawMember], missing: Mapping[str, str], described: Mapping[str, Described]
+    members: Mapping[str, Member], missing: Mapping[str, str], described: Mapping[str, Described]
 ) -> dict[str, Any]:
     variables = {
         name: [one.address, one.size, one.kind, one.text[:_LONGEST]] for name, one in described.items()
     }
-    return {"members": dict(members), "missing": dict(missing), "variables": variables}
+    fields = {path: packs.fields(member) for path, member in members.items()}
+    return {"members": fields, "missing": dict(missing), "variables": variables}
 
 
 def _encoded(document: Mapping[str, Any]) -> bytes:

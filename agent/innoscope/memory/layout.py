@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from innoscope import _native
+from innoscope._native import Member
 from innoscope.common.cache import cache_key
 from innoscope.common.errors import BadFile
 from innoscope.memory.backoff import Backoff
@@ -25,7 +26,7 @@ from innoscope.target.symbols import packs
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from innoscope._native import RawMember
+    from innoscope._native import Symbol
     from innoscope.common.cache import Cache
     from innoscope.memory.backoff import Key
     from innoscope.target.model import Target
@@ -39,31 +40,15 @@ _NOT_IN_PACK: Final = "not in the symbol pack, which an Innoscope without this v
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """The location of a member, relative to its global variable.
-
-    ``offsets[0]`` is added to the variable's address, each further one to the pointer that is read there.
-    ``count`` elements lie ``stride`` bytes apart and are summed; 0 means that the debug information does not
-    contain the count.
-    """
-
-    offsets: tuple[int, ...]
-    size: int
-    kind: str
-    stride: int = 0
-    count: int = 1
-
-
-@dataclass(frozen=True, slots=True)
 class Layout:
-    """The locations found: ``symbols`` is ``{name: (address in the process, size)}``, from ``symbols_from``.
+    """The locations found: ``symbols`` are at addresses in the process, from ``symbols_from``.
 
     ``missing`` maps members that were not found to the reason. ``described`` is true if there is debug
     information or a symbol pack (``from_pack``), ``cached`` if the members came from the cache. ``problem``
     is the reason why an existing pack was not used.
     """
 
-    symbols: Mapping[str, tuple[int, int]]
+    symbols: Mapping[str, Symbol]
     symbols_from: str
     members: Mapping[str, Member]
     missing: Mapping[str, str]
@@ -101,22 +86,25 @@ def learn(
         # By process as well, because the owner can change the file's timestamps at any time.
         keys = (_executable(target), (target.pid, target.start_time))
         _FAILED.check(keys)
-        symbols, source = _native.globals_in_process(target.pid, list(names), list(debug.dirs), files)
+        found = _native.globals_in_process(target.pid, list(names), list(debug.dirs), files)
+        symbols, source = found.symbols, found.source
         paths = [*(path for path in paths if root(path) in symbols), *types]
         key = cache_key(_build(target), *paths)
         if (known := cache.read(key)) is not None:
-            members, missing = json.loads(known)
-            return Layout(symbols, source, _members(members), missing, described=True, cached=True)
+            fields, missing = json.loads(known)
+            known_members = {path: Member(*each) for path, each in fields.items()}
+            return Layout(symbols, source, known_members, missing, described=True, cached=True)
     try:
         with _one_child(), translating(target.pid):
-            found = _native.members_in_process(target.pid, list(paths), list(debug.dirs), files)
+            members = _native.members_in_process(target.pid, list(paths), list(debug.dirs), files)
     except BadFile as error:
         raise _FAILED.failed(keys, error) from error
     _FAILED.succeeded(keys)
-    if found is None:
+    if members is None:
         return _of_pack(target, symbols, source, paths)
-    cache.write(key, json.dumps(found).encode())
-    return Layout(symbols, source, _members(found[0]), found[1], described=True)
+    fields = {path: packs.fields(member) for path, member in members.found.items()}
+    cache.write(key, json.dumps([fields, members.missing]).encode())
+    return Layout(symbols, source, members.found, members.missing, described=True)
 
 
 @contextlib.contextmanager
@@ -131,7 +119,7 @@ def _one_child() -> Iterator[None]:
 
 
 def _of_pack(
-    target: Target, symbols: Mapping[str, tuple[int, int]], source: str, paths: Sequence[str]
+    target: Target, symbols: Mapping[str, Symbol], source: str, paths: Sequence[str]
 ) -> Layout:
     """Return the layout from a symbol pack, for a server without debug information."""
     try:
@@ -140,7 +128,7 @@ def _of_pack(
         return Layout(symbols, source, {}, {}, described=False, problem=packs.one_line(error))
     if known is None:
         return Layout(symbols, source, {}, {}, described=False)
-    members = _members({path: known.members[path] for path in paths if path in known.members})
+    members = {path: known.members[path] for path in paths if path in known.members}
     missing = {path: known.missing.get(path, _NOT_IN_PACK) for path in paths if path not in members}
     return Layout(symbols, source, members, missing, described=True, from_pack=True)
 
@@ -161,10 +149,3 @@ def _executable(target: Target) -> Key:
     """Return device, inode, size, and the time of the last change in ns."""
     file = Path(f"/proc/{target.pid}/exe").stat()
     return file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns
-
-
-def _members(found: Mapping[str, RawMember]) -> dict[str, Member]:
-    return {
-        path: Member(tuple(offsets), size, kind, stride, count)
-        for path, (offsets, size, kind, stride, count) in found.items()
-    }

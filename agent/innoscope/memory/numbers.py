@@ -12,7 +12,7 @@ from innoscope.target.native_errors import translating
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from innoscope.memory.layout import Member
+    from innoscope._native import Member
     from innoscope.memory.plan import Term
 
 Number = int | float

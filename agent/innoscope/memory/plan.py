@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from innoscope._native import Member
 from innoscope.memory import layout as layouts
-from innoscope.memory.layout import Layout, Member
 from innoscope.memory.numbers import is_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from innoscope.memory.catalog import Catalog, Source
+    from innoscope.memory.layout import Layout
     from innoscope.memory.tables import Status, Variable
     from innoscope.target.model import Target
 
@@ -123,7 +124,7 @@ class _Planner:
             raise _SourceMissing(
                 f"{path} is not read: its size or the distance of its elements is implausibly large"
             )
-        return Term(self.layout.symbols[root][0], member, self._length(root, member))
+        return Term(self.layout.symbols[root].address, member, self._length(root, member))
 
     def _length(self, root: str, member: Member) -> Term | None:
         if member.count > 0:
@@ -135,10 +136,10 @@ class _Planner:
     def _symbol(self, name: str, kind: str) -> Term:
         if name not in self.layout.symbols:
             raise _SourceMissing(f"no symbol {name}")
-        address, size = self.layout.symbols[name]
-        if size not in (1, 2, 4, 8):
-            raise _SourceMissing(f"symbol {name} is not a number: it has {size} bytes")
-        return Term(address, Member((0,), size, kind))
+        symbol = self.layout.symbols[name]
+        if symbol.size not in (1, 2, 4, 8):
+            raise _SourceMissing(f"symbol {name} is not a number: it has {symbol.size} bytes")
+        return Term(symbol.address, Member((0,), symbol.size, kind))
 
     def _status(self, name: str, *, settled: bool) -> Term:
         found = self.status().get(name)

@@ -16,12 +16,12 @@ _LONGEST_PATH = 256
 
 def exported_mutexes(pid: int, most: int) -> list[tuple[str, int]]:
     """Return ``(name, address in the process)`` of the server's LOCK_* variables that can hold a mutex."""
-    found = [
-        (name, address)
-        for name, address, size in _native.CodeFile(pid).variables(["LOCK_", "_ZL5LOCK_"])
-        if size >= _MUTEX_BYTES
+    mutexes = [
+        (found.symbol, found.address)
+        for found in _native.CodeFile(pid).variables(["LOCK_", "_ZL5LOCK_"])
+        if found.size >= _MUTEX_BYTES
     ]
-    return sorted(found)[:most]
+    return sorted(mutexes)[:most]
 
 
 def site_names(pid: int, sites: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:

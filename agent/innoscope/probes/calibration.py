@@ -18,7 +18,7 @@ from innoscope.target.native_errors import translating
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from innoscope.probes.symbol_resolution import Place
+    from innoscope._native import Function
     from innoscope.target.model import Target
 
 #: Number of calls; the median is used.
@@ -57,7 +57,7 @@ class HitCost:
     stepped_ns: float
     return_ns: float
 
-    def of(self, at: Sequence[str], places: Sequence[Place]) -> float:
+    def of(self, at: Sequence[str], places: Sequence[Function]) -> float:
         """Return the seconds per call of a function with these probes; the most expensive place counts."""
         entry = self.stepped_ns if any(place.stepped for place in places) else self.entry_ns
         # A return probe needs a breakpoint at the entry too, which it shares with an entry probe.
@@ -111,9 +111,9 @@ def ns_per_call(*, stepped: bool) -> float:
 def probe_own_function(program: int, function: str, *, on_return: bool) -> _native.Uprobe:
     """Attach the program to one of our own functions. Raises KernelUnable or NativeError."""
     file = _native.CodeFile(os.getpid(), "_native.")
-    offset = next((offset for name, _, _, offset, _ in file.functions([function]) if name == function), None)
-    if offset is None:
+    own = next((found for found in file.functions([function]) if found.symbol == function), None)
+    if own is None:
         raise KernelUnable(
             f"cannot calibrate probes: {file.shown_path} has no {function}", remedy="make setup"
         )
-    return _native.Uprobe(program, file.path, offset, os.getpid(), on_return=on_return)
+    return _native.Uprobe(program, file.path, own.offset, os.getpid(), on_return=on_return)

@@ -19,10 +19,11 @@ REMEDY: Final = (
 
 def explain(error: NoRights) -> NoRights:
     """Return an error that names the missing uprobe links if this kernel has none, else the same error."""
-    works, why = _native.probe_uprobe_links()
-    if works:
+    links = _native.probe_uprobe_links()
+    if links.works:
         return error
     return NoRights(
-        f"cannot attach probes: this kernel has no uprobe links ({why}), and perf events need CAP_SYS_ADMIN",
+        f"cannot attach probes: this kernel has no uprobe links ({links.detail}), "
+        "and perf events need CAP_SYS_ADMIN",
         remedy=REMEDY,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope import _native
+from innoscope._native import Function
 from innoscope.common.cache import Cache, cache_key
 from innoscope.probes.mangling import is_copy, is_partial, is_symbol_of, symbol_prefixes
 from innoscope.target.native_errors import reading_files
@@ -24,24 +25,13 @@ _CACHE: Final = Cache("places", 128)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A function in a mapped file. ``offset`` is its offset in the file, in bytes."""
-
-    symbol: str
-    address: int  # ELF virtual address
-    size: int
-    offset: int
-    stepped: bool  # the kernel must single-step the first instruction: a hit costs several times as much
-
-
-@dataclass(frozen=True, slots=True)
 class Placed:
     """A probe and all copies of its function. ``note`` says what its numbers leave out."""
 
     probe: Probe
     site: Site
     path: str  # opens the mapped file
-    places: tuple[Place, ...]
+    places: tuple[Function, ...]
     note: str | None = None
 
     @property
@@ -102,7 +92,7 @@ class _Files:
         self._pid, self._sites = pid, sites
         self.main = _native.CodeFile(pid)
         self._libraries: dict[str, _native.CodeFile] = {}
-        self._found: dict[str | None, list[Place]] = {}
+        self._found: dict[str | None, list[Function]] = {}
 
     def of(self, site: Site) -> _native.CodeFile:
         """Return the file of a site. Raises NativeError (elf) if it is not mapped."""
@@ -112,20 +102,25 @@ class _Files:
             self._libraries[site.shared_object] = _native.CodeFile(self._pid, site.shared_object)
         return self._libraries[site.shared_object]
 
-    def places(self, site: Site) -> tuple[Place, ...]:
+    def places(self, site: Site) -> tuple[Function, ...]:
         """Return all copies of the site's functions, each address once."""
         name = site.shared_object
         if name not in self._found:
             wanted = {text for each in self._sites if each.shared_object == name for text in _prefixes(each)}
             file, names = self.of(site), sorted(wanted)
-            found = _cached(file, names, lambda: file.functions(names))
-            self._found[name] = [Place(*each) for each in found]
+            found = _cached(file, names, lambda: [_fields(each) for each in file.functions(names)])
+            self._found[name] = [Function(*each) for each in found]
         own = [
             place
             for place in self._found[name]
             if is_symbol_of(place.symbol, site.functions) or is_copy(place.symbol, site.symbols)
         ]
         return tuple({place.address: place for place in reversed(own)}.values())[::-1]
+
+
+def _fields(function: Function) -> tuple[str, int, int, int, bool]:
+    """Return the arguments of Function, for the cache."""
+    return function.symbol, function.address, function.size, function.offset, function.stepped
 
 
 def _cached(file: _native.CodeFile, query: Any, search: Callable[[], Any]) -> Any:
@@ -173,7 +168,7 @@ def _place_one(target: Target, probe: Probe, site: Site | None, files: _Files) -
     return Placed(probe, site, file.path, places, note)
 
 
-def _only_parts(places: Sequence[Place]) -> bool:
+def _only_parts(places: Sequence[Function]) -> bool:
     return all(is_partial(place.symbol) for place in places)
 
 

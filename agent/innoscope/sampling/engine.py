@@ -10,24 +10,23 @@ from innoscope import _native
 from innoscope.sampling import descriptors, fitted_program
 from innoscope.sampling.classify import Classifier, default_classifier
 from innoscope.sampling.missing_names import missing_names
-from innoscope.sampling.model import Dump, Frame, Thread, Trust
+from innoscope.sampling.model import Dump, Thread, Trust
 from innoscope.target.discover import still_same
 from innoscope.target.native_errors import gone, translating
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from innoscope._native import Look, ModuleInfo, RawFrame, RawThread
+    from innoscope._native import Frame, Look, ModuleInfo, RawThread
     from innoscope.target.model import Query, Target
 
-#: Stacks kept between looks beyond twice those of the last one; then those that it did not see are dropped,
-#: so that memory stays flat.
-SPARE_STACKS = 64
+#: Wait classes kept between looks beyond twice the threads of the last one; then all are dropped, so that
+#: memory stays flat.
+SPARE_WAITS = 64
 #: Stack bytes that whoever takes one snapshot after the other lets each copy: 4,500 threads of 14 KB.
 MOST_BYTES = 64_000_000
 _RUNNING = frozenset({Trust.ON_CPU, Trust.STALE})
 _STOPPED = frozenset("Tt")  # states of /proc/PID/stat
-_TRUST = {trust.value: trust for trust in Trust}
 
 
 class Looks(Protocol):
@@ -88,8 +87,6 @@ class Engine:
         self.target = target
         self._process = process
         self._classifier = classifier
-        self._stacks: dict[int, tuple[Frame, ...]] = {}
-        self._frames: dict[RawFrame, Frame] = {}
         self._waits: dict[tuple[int, int, str | None, str, bool, bool], str] = {}
         self._last: dict[RawThread, Thread] = {}
         self._advice: tuple[str, ...] | None = None
@@ -113,13 +110,12 @@ class Engine:
             look = self._process.look()
         if not look.threads or not self._same_process():
             raise gone(self.target.pid)
-        self._intern(look)
         return Dump(
             target=self.target,
             method=look.method,
             taken_at=taken_at,
             duration_ms=look.copy_ns / 1e6,
-            threads=self._threads(look.threads),
+            threads=self._threads(look),
             notes=self._notes(look),
             shallow=look.shallow,
         )
@@ -127,75 +123,64 @@ class Engine:
     def _same_process(self) -> bool:
         return still_same(self.target)
 
-    def _intern(self, look: Look) -> None:
-        """Make the stacks of this look known, each frame and stack once."""
-        known = self._stacks
-        for stack_id, raw in look.stacks.items():
-            if stack_id not in known:
-                known[stack_id] = self._stack(raw)
-        if len(known) > 2 * len(look.stacks) + SPARE_STACKS:
-            self._stacks = {stack_id: known[stack_id] for stack_id in look.stacks}
-            self._frames = {}
-            self._waits = {}
-
-    def _stack(self, raw: Sequence[RawFrame]) -> tuple[Frame, ...]:
-        frames = self._frames
-        found = []
-        for item in raw:
-            frame = frames.get(item)
-            if frame is None:
-                frame = frames[item] = Frame(*item)
-            found.append(frame)
-        return tuple(found)
-
-    def _threads(self, raw_threads: Sequence[RawThread]) -> tuple[Thread, ...]:
+    def _threads(self, look: Look) -> tuple[Thread, ...]:
         """The classified threads. One that is exactly where it was at the last look is the same object."""
         last = self._last
+        raw_threads = look.threads
         kinds = self._kinds(raw_threads)
+        if len(self._waits) > 2 * len(raw_threads) + SPARE_WAITS:
+            self._waits.clear()
         fresh: dict[RawThread, Thread] = {}
         for raw in raw_threads:
-            kind = kinds.get(raw[7]) if raw[6] in self._file_calls else None
+            kind = kinds.get(raw.argument) if raw.syscall in self._file_calls else None
             thread = last.get(raw)
             if thread is None or kind not in (None, "socket"):
-                thread = self._thread(raw, kind)
+                thread = self._thread(raw, look.stacks[raw.stack], kind)
             fresh[raw] = thread
         self._last = fresh
         return tuple(fresh.values())
 
     def _kinds(self, raw_threads: Sequence[RawThread]) -> dict[int, str]:
         """The kind of each file that some thread reads, writes or syncs right now."""
-        wanted = {raw[7] for raw in raw_threads if raw[6] in self._file_calls}
+        wanted = {raw.argument for raw in raw_threads if raw.syscall in self._file_calls}
         return descriptors.kinds(self.target.pid, wanted) if wanted else {}
 
-    def _thread(self, raw: RawThread, kind: str | None) -> Thread:
-        tid, ns_tid, comm, state, trust_name, stack_id, syscall, argument = raw
-        trust = _TRUST[trust_name]
-        running = state == "R" or trust in _RUNNING
-        key = (stack_id, syscall, kind, comm, running, trust is Trust.STALE)
+    def _thread(self, raw: RawThread, frames: tuple[Frame, ...], kind: str | None) -> Thread:
+        trust, syscall, comm = Trust(raw.trust), raw.syscall, raw.comm
+        running = raw.state == "R" or trust in _RUNNING
+        key = (raw.stack, syscall, kind, comm, running, trust is Trust.STALE)
         wait = self._waits.get(key)
         if wait is None:
             wait = self._waits[key] = self._classifier.classify(
-                self._stacks[stack_id],
+                frames,
                 comm=comm,
                 syscall=self._names.get(syscall),
                 file=kind,
                 running=running,
                 stale=trust is Trust.STALE,
             )
-        frames = self._stacks[stack_id]
-        if syscall < 0:
-            return Thread(tid, ns_tid, comm, state, trust, wait, frames)
-        return Thread(tid, ns_tid, comm, state, trust, wait, frames, syscall, argument=argument)
+        in_call = syscall >= 0
+        return Thread(
+            raw.tid,
+            raw.ns_tid,
+            comm,
+            raw.state,
+            trust,
+            wait,
+            frames,
+            syscall if in_call else None,
+            argument=raw.argument if in_call else None,
+        )
 
     def _notes(self, look: Look) -> tuple[str, ...]:
         """What was degraded, in words: what the core says, names that are missing."""
         notes = [*look.notes]
-        if all(raw[3] in _STOPPED for raw in look.threads):
+        if all(raw.state in _STOPPED for raw in look.threads):
             notes.append(
                 f"the server is stopped, perhaps by a debugger that was killed: kill -CONT {self.target.pid}"
             )
         if self._advice is None:
-            self._advice = missing_names(self.target, self._process.modules, self._stacks.values())
+            self._advice = missing_names(self.target, self._process.modules, look.stacks.values())
         return (*notes, *self._advice)
 
 

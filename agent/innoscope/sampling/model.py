@@ -7,8 +7,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from innoscope._native import Frame
+
 if TYPE_CHECKING:
     from innoscope.target.model import Query, Target
+
+__all__ = ["Dump", "Frame", "Thread", "Trust"]
 
 
 class Trust(StrEnum):
@@ -20,22 +24,6 @@ class Trust(StrEnum):
     TORN = "torn"  # ran while it was copied, at every try
     TRUNCATED = "truncated"  # deeper than what could be copied
     INCOMPLETE = "incomplete"  # the outermost frame is not the start of a thread
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One function on a stack. ``offset`` is the ELF virtual address within ``module``."""
-
-    function: str | None
-    module: str
-    offset: int
-    inlined: bool = False
-    kernel: bool = False
-
-    @property
-    def label(self) -> str:
-        """The demangled function, or ``module+0x…`` where no symbol covers the address."""
-        return self.function or f"{self.module}+0x{self.offset:x}"
 
 
 @dataclass(frozen=True, slots=True)

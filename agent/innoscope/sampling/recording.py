@@ -155,7 +155,7 @@ class Recording:
         try:
             value = json.loads(zlib.decompress(self._lines[index]))
             return self._parser.dump(value)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ArithmeticError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             line = index + (2 if self.header else 1)
             raise self._bad(line, f"not a dump: {_reason(error)}") from error
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from msgspec import Meta, field
 
+from innoscope import _native
 from innoscope.common.data import catalog_path
 from innoscope.common.schema import Entry, read_yaml
 from innoscope.sampling.descriptors import KINDS, SYSCALLS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 State = Literal["sleeping", "running"]
@@ -73,10 +73,6 @@ class Catalog(Entry, frozen=True):
                 raise ValueError(f"rules[{number}]: unknown class {rule.wait!r}")
         check_patterns(self.libraries)
 
-    def state(self, rule: Rule) -> State | None:
-        """Return the state to which a rule is limited, by itself or by its class."""
-        return rule.state or self.classes[rule.wait].state
-
 
 def load(path: Path | None = None) -> Catalog:
     """Read and check the catalog. Raises BadFile."""
@@ -85,26 +81,5 @@ def load(path: Path | None = None) -> Catalog:
 
 def check_patterns(patterns: Sequence[str]) -> None:
     """Raise ValueError if a pattern is malformed, or if they cannot be compiled together."""
-    malformed = (re.error, OverflowError, RecursionError)
-    for pattern in patterns:
-        if pattern.startswith("/"):  # a glob is always valid
-            try:
-                re.compile(f"(?:{to_regex(pattern)})")
-            except malformed as error:
-                raise ValueError(f"malformed pattern {pattern!r:.80}: {error}") from error
-    try:
-        any_of(patterns)
-    except malformed as error:
-        raise ValueError(f"malformed patterns: {error}") from error
-
-
-def to_regex(pattern: str) -> str:
-    """Return the regular expression, for ``fullmatch``, of a glob or of ``/a regular expression/``."""
-    if len(pattern) > 1 and pattern.startswith("/") and pattern.endswith("/"):
-        return pattern[1:-1]
-    return ".*".join(re.escape(part).replace(r"\?", ".") for part in pattern.split("*"))
-
-
-def any_of(patterns: Iterable[str]) -> re.Pattern[str]:
-    """Compile a list of patterns to one expression, for ``fullmatch``. An empty list matches nothing."""
-    return re.compile("|".join(f"(?:{to_regex(pattern)})" for pattern in patterns) or r"(?!)")
+    if problem := _native.pattern_problem(patterns):
+        raise ValueError(problem)

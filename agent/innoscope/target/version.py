@@ -82,8 +82,8 @@ def from_memory(proc: ProcFs, pid: int) -> str | None:
             found = _native.symbol_in_process(pid, [_SYMBOL])
             if _SYMBOL not in found:
                 return None
-            address, size = found[_SYMBOL]
-            raw = _native.read_memory(pid, address, min(size or _SYMBOL_SIZE, _SYMBOL_SIZE))
+            symbol = found[_SYMBOL]
+            raw = _native.read_memory(pid, symbol.address, min(symbol.size or _SYMBOL_SIZE, _SYMBOL_SIZE))
     except InnoscopeError:
         return None
     text = raw.split(b"\0", 1)[0].decode("ascii", errors="replace")

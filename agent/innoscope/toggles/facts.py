@@ -110,8 +110,8 @@ def _phase(pid: int) -> str | None:
         with translating(pid):
             found = _native.symbol_in_process(pid, [_SHUTDOWN, _RECOVERY])
             holds = {
-                name: any(_native.read_memory(pid, address, min(size or 1, 8)))
-                for name, (address, size) in found.items()
+                name: any(_native.read_memory(pid, symbol.address, min(symbol.size or 1, 8)))
+                for name, symbol in found.items()
             }
     except InnoscopeError:
         return None

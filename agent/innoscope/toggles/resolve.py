@@ -123,9 +123,9 @@ def learn(target: Target, names: Sequence[str]) -> Symbols:
                 remedy="plan the change anew: innoscope toggle plan …",
             )
         places: dict[str, set[tuple[int, int]]] = {}
-        for name, address, size in file.variables(list(names)):
-            if name in names:
-                places.setdefault(name, set()).add((address, size))
+        for one in file.variables(list(names)):
+            if one.symbol in names:
+                places.setdefault(one.symbol, set()).add((one.address, one.size))
         described_in: str | None = file.path
         if not _native.elf_info(file.path).has_debug_info:
             where = Location(target.executable, target.deleted, target.root)
@@ -148,7 +148,7 @@ def _describe(
     with translating(target.pid):
         found = _native.members_in_process(target.pid, list(names), [DEBUG_DIR, target.inside(DEBUG_DIR)], {})
     own = {}
-    for name, member in (found[0] if found else {}).items():
+    for name, member in (found.found if found else {}).items():
         [(address, _)] = list(symbols.places[name])[:1]
         own[name] = backends_gdb.without_gdb(member, address - symbols.bias)
     return own, "debug information, read without gdb"

@@ -25,10 +25,11 @@ pub struct CodeFile {
 }
 
 /// A function that can be probed.
-#[derive(Debug, Clone)]
+#[cfg_attr(feature = "python", pyo3::pyclass(frozen, get_all, eq, hash))]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Function {
     /// The mangled name from the symbol table.
-    pub name: String,
+    pub symbol: String,
     /// ELF virtual address.
     pub address: u64,
     /// Size in bytes.
@@ -37,6 +38,18 @@ pub struct Function {
     pub offset: u64,
     /// True if a probe on it is of the expensive kind; see [`uprobe::is_stepped`].
     pub stepped: bool,
+}
+
+/// A variable of the process.
+#[cfg_attr(feature = "python", pyo3::pyclass(frozen, get_all, eq, hash))]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Variable {
+    /// The mangled name from the symbol table.
+    pub symbol: String,
+    /// The address of its first byte in the process.
+    pub address: u64,
+    /// Size in bytes.
+    pub size: u64,
 }
 
 impl CodeFile {
@@ -90,25 +103,26 @@ impl CodeFile {
             .filter_map(|Named { name, address, size, .. }| {
                 let offset = self.file_offset(address)?;
                 let stepped = uprobe::is_stepped(&self.elf.read(offset, INSTRUCTION)?);
-                Some(Function { name, address, size, offset, stepped })
+                Some(Function { symbol: name, address, size, offset, stepped })
             })
             .collect()
     }
 
-    /// List the variables whose names begin with one of these prefixes: (name, address in the process, size
-    /// in bytes).
-    pub fn variables(&self, prefixes: &[String]) -> Vec<(String, u64, u64)> {
+    /// List the variables whose names begin with one of these prefixes.
+    pub fn variables(&self, prefixes: &[String]) -> Vec<Variable> {
         let named = self.table.named(prefixes).into_iter().filter(|named| !named.is_code);
-        named.map(|Named { name, address, size, .. }| (name, address.wrapping_add(self.bias), size)).collect()
+        named.map(|named| self.variable(named)).collect()
     }
 
-    /// Return the variable that covers each of these addresses in the process: (name, address of its first
-    /// byte).
-    pub fn variables_at(&self, addresses: &[u64]) -> Vec<Option<(String, u64)>> {
+    /// Return the variable that covers each of these addresses in the process.
+    pub fn variables_at(&self, addresses: &[u64]) -> Vec<Option<Variable>> {
         let svmas: Vec<u64> = addresses.iter().map(|one| one.wrapping_sub(self.bias)).collect();
         let found = self.table.variables_at(&svmas);
-        let with_process_address = |Named { name, address, .. }| (name, address.wrapping_add(self.bias));
-        found.into_iter().map(|one| one.map(with_process_address)).collect()
+        found.into_iter().map(|named| named.map(|named| self.variable(named))).collect()
+    }
+
+    fn variable(&self, Named { name, address, size, .. }: Named) -> Variable {
+        Variable { symbol: name, address: address.wrapping_add(self.bias), size }
     }
 
     /// Count the file's references to each of these functions (ELF virtual address, size); see

@@ -5,6 +5,7 @@
 //! - `modules` and `symbols` read the files that are mapped into the process.
 //! - `unwind` turns stacks into return addresses, `names` turns addresses into function names.
 //! - `process` combines these into one snapshot.
+//! - `classify` tells what threads wait for and what they are for.
 //! - `samples` counts the stacks that BPF programs send.
 //! - `layout` finds the offsets of global variables and their members.
 //! - `python` and `python_*` are the interface to Python.
@@ -12,6 +13,7 @@
 pub mod bpfmap;
 pub mod calibration;
 pub mod cfi;
+pub mod classify;
 pub mod closers;
 pub mod code;
 pub mod confined;
@@ -30,6 +32,8 @@ pub mod process;
 pub mod programs;
 #[cfg(feature = "python")]
 mod python;
+#[cfg(feature = "python")]
+mod python_frames;
 #[cfg(feature = "python")]
 mod python_layout;
 #[cfg(feature = "python")]

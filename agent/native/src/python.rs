@@ -18,8 +18,9 @@ use rustc_hash::FxHashMap;
 
 use crate::confined::{self, ChildCommand};
 use crate::error::{Error, Kind};
-use crate::names::Frame;
 use crate::process::{self, Method};
+use crate::python_frames::{Frame, Frames};
+use crate::snapshot::Thread;
 use crate::symbols::{self, DebugSearch, ElfFile, SymbolTable};
 use crate::{flamegraph, maps, memory, modules, pprof, probe};
 
@@ -31,10 +32,33 @@ impl From<Error> for PyErr {
     }
 }
 
-pub(crate) type PyFrame = (Option<String>, String, u64, bool, bool);
+#[pyclass(frozen, get_all, eq, hash)]
+#[derive(PartialEq, Eq, Hash)]
+struct RawThread {
+    tid: u32,
+    ns_tid: u32,
+    comm: String,
+    state: char,
+    trust: &'static str,
+    stack: u32,
+    syscall: i32,
+    argument: u64,
+}
 
-pub(crate) fn py_frame(frame: &Frame) -> PyFrame {
-    (frame.function.clone(), frame.module.to_string(), frame.offset, frame.inlined, frame.kernel)
+impl From<&Thread> for RawThread {
+    fn from(thread: &Thread) -> Self {
+        let raw = &thread.raw;
+        Self {
+            tid: raw.tid,
+            ns_tid: raw.ns_tid,
+            comm: raw.comm.clone(),
+            state: raw.state,
+            trust: thread.trust.as_str(),
+            stack: thread.stack,
+            syscall: raw.syscall,
+            argument: raw.arg0,
+        }
+    }
 }
 
 #[pyclass(frozen, get_all)]
@@ -67,7 +91,8 @@ struct Process {
     /// The mutex allows only one snapshot at a time, because the snapshot program has one scratch buffer.
     inner: Mutex<process::Process>,
     /// Cached Python objects of the stacks.
-    stacks: FxHashMap<u32, Py<PyList>>,
+    stacks: FxHashMap<u32, Py<PyTuple>>,
+    frames: Frames,
     #[pyo3(get)]
     method: &'static str,
 }
@@ -104,7 +129,12 @@ impl Process {
         let mut inner =
             py.detach(|| process::Process::new(pid, method, search, inlines, kernel, fitted.as_deref()))?;
         inner.limit(most_bytes.unwrap_or(u64::MAX));
-        Ok(Self { method: inner.method(), inner: Mutex::new(inner), stacks: FxHashMap::default() })
+        Ok(Self {
+            method: inner.method(),
+            inner: Mutex::new(inner),
+            stacks: FxHashMap::default(),
+            frames: Frames::default(),
+        })
     }
 
     #[getter]
@@ -127,22 +157,10 @@ impl Process {
         }
         if self.stacks.len() > 2 * present.len() + 64 {
             self.stacks = present;
+            self.frames.clear();
         }
-        let threads = snapshot.threads.iter().map(|thread| {
-            let raw = &thread.raw;
-            (
-                raw.tid,
-                raw.ns_tid,
-                raw.comm.as_str(),
-                raw.state,
-                thread.trust.as_str(),
-                thread.stack,
-                raw.syscall,
-                raw.arg0,
-            )
-        });
-        let threads =
-            threads.map(|fields| fields.into_pyobject(py)).collect::<PyResult<Vec<Bound<'_, PyTuple>>>>()?;
+        let threads = snapshot.threads.iter().map(|thread| Py::new(py, RawThread::from(thread)));
+        let threads = threads.collect::<PyResult<Vec<_>>>()?;
         Ok(Look {
             threads: PyList::new(py, threads)?.unbind(),
             stacks: stacks.unbind(),
@@ -164,15 +182,15 @@ impl Process {
 }
 
 impl Process {
-    fn stack(&mut self, py: Python<'_>, id: u32) -> PyResult<Py<PyList>> {
+    fn stack(&mut self, py: Python<'_>, id: u32) -> PyResult<Py<PyTuple>> {
         if let Some(known) = self.stacks.get(&id) {
             return Ok(known.clone_ref(py));
         }
         let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let frames = inner.frames(id).map(|frames| frames.iter().map(py_frame).collect::<Vec<_>>());
-        let list = PyList::new(py, frames.unwrap_or_default())?.unbind();
-        self.stacks.insert(id, list.clone_ref(py));
-        Ok(list)
+        let frames = inner.frames(id).map_or(&[][..], |frames| frames);
+        let stack = self.frames.stack(py, frames)?.unbind();
+        self.stacks.insert(id, stack.clone_ref(py));
+        Ok(stack)
     }
 }
 
@@ -202,7 +220,14 @@ struct ElfInfo {
 /// Return the command that starts the child that reads debug information.
 pub(crate) fn reader(py: Python<'_>) -> PyResult<ChildCommand> {
     let interpreter: OsString = py.import("sys")?.getattr("executable")?.extract()?;
-    Ok([interpreter, "-P".into(), "-s".into(), "-m".into(), "innoscope.target.symbols.confined_reader".into()].into())
+    Ok([
+        interpreter,
+        "-P".into(),
+        "-s".into(),
+        "-m".into(),
+        "innoscope.target.symbols.confined_reader".into(),
+    ]
+    .into())
 }
 
 /// Serve the parent of a confined child, and exit without Python's cleanup, which needs rights that the child
@@ -265,12 +290,23 @@ fn find_debug_file(py: Python<'_>, path: PathBuf, debug_dirs: Vec<PathBuf>) -> P
     })
 }
 
+#[pyclass(frozen, get_all, eq)]
+#[derive(PartialEq, Eq)]
+pub(crate) struct Symbol {
+    address: u64,
+    size: u64,
+}
+
+#[pymethods]
+impl Symbol {
+    #[new]
+    pub(crate) fn new(address: u64, size: u64) -> Self {
+        Self { address, size }
+    }
+}
+
 #[pyfunction]
-fn symbol_in_file(
-    py: Python<'_>,
-    path: PathBuf,
-    names: Vec<String>,
-) -> PyResult<HashMap<String, (u64, u64)>> {
+fn symbol_in_file(py: Python<'_>, path: PathBuf, names: Vec<String>) -> PyResult<HashMap<String, Symbol>> {
     py.detach(|| {
         let elf = open_elf(&path)?;
         Ok(find_all(&symbols::load_own(&elf), names, 0))
@@ -278,7 +314,7 @@ fn symbol_in_file(
 }
 
 #[pyfunction]
-fn symbol_in_process(py: Python<'_>, pid: u32, names: Vec<String>) -> PyResult<HashMap<String, (u64, u64)>> {
+fn symbol_in_process(py: Python<'_>, pid: u32, names: Vec<String>) -> PyResult<HashMap<String, Symbol>> {
     py.detach(|| {
         let mapping = maps::main_executable(pid)?;
         let elf = modules::open_elf(pid, &mapping)?;
@@ -289,12 +325,12 @@ fn symbol_in_process(py: Python<'_>, pid: u32, names: Vec<String>) -> PyResult<H
     })
 }
 
-fn find_all(table: &SymbolTable, names: Vec<String>, bias: u64) -> HashMap<String, (u64, u64)> {
+fn find_all(table: &SymbolTable, names: Vec<String>, bias: u64) -> HashMap<String, Symbol> {
     names
         .into_iter()
         .filter_map(|name| {
             let (address, size) = table.find(&name)?;
-            Some((name, (address.wrapping_add(bias), size)))
+            Some((name, Symbol::new(address.wrapping_add(bias), size)))
         })
         .collect()
 }
@@ -305,56 +341,68 @@ fn read_memory(py: Python<'_>, pid: u32, address: u64, size: usize) -> PyResult<
     Ok(PyBytes::new(py, &bytes))
 }
 
-#[pyfunction]
-fn probe_bpf(py: Python<'_>) -> (bool, String) {
-    py.detach(probe::bpf)
+#[pyclass(frozen, get_all)]
+struct Feature {
+    works: bool,
+    detail: String,
+}
+
+#[pymethods]
+impl Feature {
+    #[new]
+    fn new(works: bool, detail: String) -> Self {
+        Self { works, detail }
+    }
+}
+
+/// Test a feature of this host.
+fn test(py: Python<'_>, feature: fn() -> (bool, String)) -> Feature {
+    let (works, detail) = py.detach(feature);
+    Feature { works, detail }
 }
 
 #[pyfunction]
-fn probe_perf(py: Python<'_>) -> (bool, String) {
-    py.detach(probe::perf)
+fn probe_bpf(py: Python<'_>) -> Feature {
+    test(py, probe::bpf)
 }
 
 #[pyfunction]
-fn probe_ptrace(py: Python<'_>) -> (bool, String) {
-    py.detach(probe::ptrace)
+fn probe_perf(py: Python<'_>) -> Feature {
+    test(py, probe::perf)
 }
 
 #[pyfunction]
-fn probe_uprobe_links(py: Python<'_>) -> (bool, String) {
-    py.detach(probe::uprobe_links)
+fn probe_ptrace(py: Python<'_>) -> Feature {
+    test(py, probe::ptrace)
 }
+
+#[pyfunction]
+fn probe_uprobe_links(py: Python<'_>) -> Feature {
+    test(py, probe::uprobe_links)
+}
+
+/// A stack, innermost frame first, how often it was seen, and its labels.
+type PySample<'py> = (Vec<PyRef<'py, Frame>>, i64, HashMap<String, String>);
 
 #[pyfunction]
 #[pyo3(name = "pprof", signature = (samples, *, sample_type, taken_at_ns, duration_ns))]
-fn encode_pprof(
-    py: Python<'_>,
-    samples: Vec<(Vec<PyFrame>, i64, HashMap<String, String>)>,
+fn encode_pprof<'py>(
+    py: Python<'py>,
+    samples: Vec<PySample<'py>>,
     sample_type: (String, String),
     taken_at_ns: i64,
     duration_ns: i64,
-) -> Bound<'_, PyBytes> {
+) -> PyResult<Bound<'py, PyBytes>> {
     let samples = samples
         .into_iter()
-        .map(|(frames, count, labels)| pprof::Sample {
-            frames: frames
-                .into_iter()
-                .map(|(function, module, offset, inlined, kernel)| Frame {
-                    function,
-                    module: module.into(),
-                    offset,
-                    inlined,
-                    kernel,
-                })
-                .collect(),
-            count,
-            labels: labels.into_iter().collect(),
+        .map(|(frames, count, labels)| {
+            let frames = frames.iter().map(|frame| frame.to_core(py)).collect::<PyResult<_>>()?;
+            Ok(pprof::Sample { frames, count, labels: labels.into_iter().collect() })
         })
-        .collect();
-    PyBytes::new(
-        py,
-        &py.detach(|| pprof::encode(samples, (&sample_type.0, &sample_type.1), taken_at_ns, duration_ns)),
-    )
+        .collect::<PyResult<Vec<_>>>()?;
+    let sample_type = (sample_type.0.as_str(), sample_type.1.as_str());
+    let encoded = py.detach(|| pprof::encode(samples, sample_type, taken_at_ns, duration_ns));
+    Ok(PyBytes::new(py, &encoded))
 }
 
 #[pyfunction]
@@ -375,6 +423,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("NativeError", module.py().get_type::<NativeError>())?;
     module.add_class::<Process>()?;
     module.add_class::<Look>()?;
+    module.add_class::<RawThread>()?;
+    module.add_class::<Symbol>()?;
+    module.add_class::<Feature>()?;
     module.add_class::<ModuleInfo>()?;
     module.add_class::<ElfInfo>()?;
     module.add_function(wrap_pyfunction!(serve_confined, module)?)?;
@@ -392,6 +443,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(probe_uprobe_links, module)?)?;
     module.add_function(wrap_pyfunction!(encode_pprof, module)?)?;
     module.add_function(wrap_pyfunction!(draw_flamegraph, module)?)?;
+    crate::python_frames::register(module)?;
     crate::python_layout::register(module)?;
     crate::python_packs::register(module)?;
     crate::python_probing::register(module)?;

@@ -7,21 +7,82 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::confined::{self, ChildCommand};
 use crate::error::{Error, Kind, Result};
 use crate::maps::{self, Mapping};
-use crate::python::reader;
+use crate::python::{Symbol, reader};
 use crate::symbols::{self, DebugSearch, ElfFile};
 use crate::{layout, memory, modules};
 
-type PyMember = (Vec<u64>, u64, &'static str, u64, u64);
-/// Addresses and sizes by name, and the source of the names.
-type PyGlobals = (HashMap<String, (u64, u64)>, &'static str);
-/// The members that were found, and the reasons why others were not.
-type PyMembers = (HashMap<String, PyMember>, HashMap<String, String>);
+#[pyclass(frozen, get_all)]
+struct Globals {
+    symbols: Py<PyDict>,
+    source: &'static str,
+}
+
+#[pyclass(frozen, eq, hash)]
+#[derive(PartialEq, Eq, Hash)]
+struct Member {
+    inner: layout::Member,
+}
+
+#[pymethods]
+impl Member {
+    #[new]
+    #[pyo3(signature = (offsets, size, kind, stride = 0, count = 1))]
+    fn new(offsets: Vec<u64>, size: u64, kind: &str, stride: u64, count: u64) -> PyResult<Self> {
+        let kind = layout::Kind::from_word(kind)
+            .ok_or_else(|| PyValueError::new_err(format!("unknown kind of member {kind:?}")))?;
+        Ok(Self { inner: layout::Member { offsets, size, kind, stride, count } })
+    }
+
+    #[getter]
+    fn offsets<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.inner.offsets)
+    }
+
+    #[getter]
+    fn size(&self) -> u64 {
+        self.inner.size
+    }
+
+    #[getter]
+    fn kind(&self) -> &'static str {
+        self.inner.kind.as_str()
+    }
+
+    #[getter]
+    fn stride(&self) -> u64 {
+        self.inner.stride
+    }
+
+    #[getter]
+    fn count(&self) -> u64 {
+        self.inner.count
+    }
+
+    fn __repr__(&self) -> String {
+        format!("{:?}", self.inner)
+    }
+}
+
+#[pyclass(frozen, get_all)]
+struct Members {
+    found: Py<PyDict>,
+    missing: Py<PyDict>,
+}
+
+#[pymethods]
+impl Members {
+    #[new]
+    fn new(found: Py<PyDict>, missing: Py<PyDict>) -> Self {
+        Self { found, missing }
+    }
+}
 
 fn executable(pid: u32) -> Result<(Arc<ElfFile>, Mapping)> {
     let mapping = maps::main_executable(pid)?;
@@ -35,8 +96,8 @@ fn globals_in_process(
     names: Vec<String>,
     debug_dirs: Vec<PathBuf>,
     debug_files: HashMap<String, PathBuf>,
-) -> PyResult<PyGlobals> {
-    let found = py.detach(|| {
+) -> PyResult<Globals> {
+    let (symbols, source) = py.detach(|| {
         let (elf, mapping) = executable(pid)?;
         let bias = modules::bias(&elf, &mapping)
             .ok_or_else(|| Error::new(Kind::Elf, format!("{}: no segment is mapped", mapping.path)))?;
@@ -45,13 +106,13 @@ fn globals_in_process(
         let wanted: Vec<&str> = names.iter().map(String::as_str).collect();
         let found = table.find_many(&wanted).into_iter().filter_map(|(name, found)| match found {
             symbols::Found::One { address, size } => {
-                Some((name.to_owned(), (address.wrapping_add(bias), size)))
+                Some((name.to_owned(), Symbol::new(address.wrapping_add(bias), size)))
             }
             symbols::Found::Ambiguous => None,
         });
-        Ok::<_, Error>((found.collect(), table.source.as_str()))
+        Ok::<_, Error>((found.collect::<HashMap<_, _>>(), table.source.as_str()))
     })?;
-    Ok(found)
+    Ok(Globals { symbols: symbols.into_pyobject(py)?.unbind(), source })
 }
 
 #[pyfunction]
@@ -61,7 +122,7 @@ fn members_in_process(
     members: Vec<String>,
     debug_dirs: Vec<PathBuf>,
     debug_files: HashMap<String, PathBuf>,
-) -> PyResult<Option<PyMembers>> {
+) -> PyResult<Option<Members>> {
     let reader = reader(py)?;
     let results = py.detach(|| {
         let (elf, mapping) = executable(pid)?;
@@ -69,17 +130,17 @@ fn members_in_process(
         let dwarf = symbols::find_dwarf(&elf, Path::new(&mapping.path), &search);
         dwarf.map(|dwarf| read(&reader, &dwarf, &members)).transpose()
     })?;
-    Ok(results.map(|results| split_results(members, results)))
+    results.map(|results| split_results(py, members, results)).transpose()
 }
 
 #[pyfunction]
-fn members_in_file(py: Python<'_>, path: PathBuf, members: Vec<String>) -> PyResult<Option<PyMembers>> {
+fn members_in_file(py: Python<'_>, path: PathBuf, members: Vec<String>) -> PyResult<Option<Members>> {
     let reader = reader(py)?;
     let results = py.detach(|| {
         let elf = ElfFile::open(&path).map_err(|error| Error::new(Kind::Elf, error.to_string()))?;
         elf.has_debug_info().then(|| read(&reader, &elf, &members)).transpose()
     })?;
-    Ok(results.map(|results| split_results(members, results)))
+    results.map(|results| split_results(py, members, results)).transpose()
 }
 
 type Results = Vec<std::result::Result<layout::Member, String>>;
@@ -89,23 +150,15 @@ fn read(reader: &ChildCommand, elf: &ElfFile, members: &[String]) -> Result<Resu
 }
 
 /// Split the answers into found members and reasons, both by path.
-fn split_results(
-    members: Vec<String>,
-    results: Vec<std::result::Result<layout::Member, String>>,
-) -> PyMembers {
-    let (mut found, mut missing) = (HashMap::new(), HashMap::new());
+fn split_results(py: Python<'_>, members: Vec<String>, results: Results) -> PyResult<Members> {
+    let (found, missing) = (PyDict::new(py), PyDict::new(py));
     for (path, result) in members.into_iter().zip(results) {
         match result {
-            Ok(member) => {
-                let kind = member.kind.as_str();
-                found.insert(path, (member.offsets, member.size, kind, member.stride, member.count));
-            }
-            Err(reason) => {
-                missing.insert(path, reason);
-            }
+            Ok(inner) => found.set_item(path, Member { inner })?,
+            Err(reason) => missing.set_item(path, reason)?,
         }
     }
-    (found, missing)
+    Ok(Members { found: found.unbind(), missing: missing.unbind() })
 }
 
 #[pyfunction]
@@ -120,6 +173,9 @@ fn read_many(
 
 /// Add these functions to `innoscope._native`.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Globals>()?;
+    module.add_class::<Member>()?;
+    module.add_class::<Members>()?;
     module.add_function(wrap_pyfunction!(globals_in_process, module)?)?;
     module.add_function(wrap_pyfunction!(members_in_process, module)?)?;
     module.add_function(wrap_pyfunction!(members_in_file, module)?)?;

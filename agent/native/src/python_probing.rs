@@ -11,9 +11,10 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
 
 use crate::bpfmap::Map;
-use crate::code;
+use crate::code::{self, Function, Variable};
 use crate::error::{Error, Kind, Result};
 use crate::symbols::{self, DebugSearch};
 use crate::{calibration, closers, programs, trace, uprobe};
@@ -69,23 +70,28 @@ impl CodeFile {
         self.inner.bias
     }
 
-    fn functions(&self, py: Python<'_>, beginnings: Vec<String>) -> Vec<(String, u64, u64, u64, bool)> {
-        py.detach(|| {
-            let functions = self.inner.functions(&beginnings);
-            functions.into_iter().map(|f| (f.name, f.address, f.size, f.offset, f.stepped)).collect()
-        })
+    fn functions(&self, py: Python<'_>, beginnings: Vec<String>) -> Vec<Function> {
+        py.detach(|| self.inner.functions(&beginnings))
     }
 
-    fn variables(&self, py: Python<'_>, beginnings: Vec<String>) -> Vec<(String, u64, u64)> {
+    fn variables(&self, py: Python<'_>, beginnings: Vec<String>) -> Vec<Variable> {
         py.detach(|| self.inner.variables(&beginnings))
     }
 
-    fn variables_at(&self, py: Python<'_>, addresses: Vec<u64>) -> Vec<Option<(String, u64)>> {
+    fn variables_at(&self, py: Python<'_>, addresses: Vec<u64>) -> Vec<Option<Variable>> {
         py.detach(|| self.inner.variables_at(&addresses))
     }
 
     fn references(&self, py: Python<'_>, functions: Vec<(u64, u64)>) -> Option<Vec<u32>> {
         py.detach(|| self.inner.references(&functions))
+    }
+}
+
+#[pymethods]
+impl Function {
+    #[new]
+    fn from_python(symbol: String, address: u64, size: u64, offset: u64, stepped: bool) -> Self {
+        Self { symbol, address, size, offset, stepped }
     }
 }
 
@@ -148,8 +154,12 @@ impl BpfMap {
         self.inner.array(entries).map_err(with_errno)
     }
 
-    fn items(&self) -> PyResult<Vec<(Vec<u8>, Vec<u64>)>> {
-        self.inner.items().map_err(with_errno)
+    fn entries<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let entries = PyDict::new(py);
+        for (key, value) in self.inner.items().map_err(with_errno)? {
+            entries.set_item(PyBytes::new(py, &key), value)?;
+        }
+        Ok(entries)
     }
 
     fn update(&self, key: Vec<u8>, value: Vec<u8>) -> PyResult<()> {
@@ -248,6 +258,8 @@ fn demangle(py: Python<'_>, symbols: Vec<String>) -> Vec<String> {
 /// Add these classes and functions to `innoscope._native`.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<CodeFile>()?;
+    module.add_class::<Function>()?;
+    module.add_class::<Variable>()?;
     module.add_class::<Uprobe>()?;
     module.add_class::<BpfMap>()?;
     module.add_class::<TracePrograms>()?;

@@ -9,19 +9,44 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
 
 use crate::error::{Error, Result};
-use crate::python::{ModuleInfo, PyFrame, module_info, py_frame, reader};
+use crate::python::{ModuleInfo, module_info, reader};
+use crate::python_frames::Frames;
 use crate::samples::programs::{self, Target};
 use crate::samples::{self, Place, SymbolOptions};
 use crate::snapshot::bpf::BpfSource;
 use crate::symbols::DebugSearch;
 
-/// Stack id, trust, system call, file descriptor.
-type PyPlace = (u32, &'static str, i32, i32);
+#[pyclass(frozen, get_all, eq, hash, name = "Place")]
+#[derive(PartialEq, Eq, Hash)]
+struct PyPlace {
+    stack: u32,
+    trust: &'static str,
+    syscall: i32,
+    file: i32,
+}
 
-fn py_place(place: &Place) -> PyPlace {
-    (place.stack, place.trust.as_str(), place.syscall, place.file)
+impl From<&Place> for PyPlace {
+    fn from(place: &Place) -> Self {
+        Self { stack: place.stack, trust: place.trust.as_str(), syscall: place.syscall, file: place.file }
+    }
+}
+
+#[pyclass(frozen, get_all)]
+struct Count {
+    kind: u32,
+    tid: u32,
+    place: Py<PyPlace>,
+    records: u64,
+    weight: u64,
+}
+
+#[pyclass(frozen, get_all)]
+struct Taken {
+    records: u64,
+    bytes: u64,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -61,16 +86,18 @@ impl Samples {
         Ok(py.detach(|| locked(&self.inner).read())?)
     }
 
-    fn counts(&self) -> Vec<(u32, u32, PyPlace, u64, u64)> {
+    fn counts(&self, py: Python<'_>) -> PyResult<Vec<Count>> {
         let inner = locked(&self.inner);
-        let counts = inner.counts().iter();
-        counts
-            .map(|((kind, tid, place), count)| (*kind, *tid, py_place(place), count.count, count.weight))
-            .collect()
+        let counts = inner.counts().iter().map(|((kind, tid, place), count)| {
+            let place = Py::new(py, PyPlace::from(place))?;
+            Ok(Count { kind: *kind, tid: *tid, place, records: count.count, weight: count.weight })
+        });
+        counts.collect()
     }
 
-    fn frames(&self, stack: u32) -> Vec<PyFrame> {
-        locked(&self.inner).frames(stack).map(py_frame).collect()
+    fn frames<'py>(&self, py: Python<'py>, stack: u32) -> PyResult<Bound<'py, PyTuple>> {
+        let frames: Vec<_> = locked(&self.inner).frames(stack).cloned().collect();
+        Frames::default().stack(py, &frames)
     }
 
     fn comms(&self) -> HashMap<u32, String> {
@@ -82,8 +109,9 @@ impl Samples {
     }
 
     #[getter]
-    fn taken(&self) -> (u64, u64) {
-        locked(&self.inner).taken()
+    fn taken(&self) -> Taken {
+        let (records, bytes) = locked(&self.inner).taken();
+        Taken { records, bytes }
     }
 }
 
@@ -121,10 +149,44 @@ impl OnCpu {
     }
 }
 
-/// A thread: id, name, ns on a CPU, ns blocked, ns runnable.
-type PyTimes = (u32, String, u64, u64, u64);
-/// The waits of a thread at a place: thread id, place, number of waits, ns blocked, ns runnable.
-type PyWait = (u32, Option<PyPlace>, u64, u64, u64);
+#[pyclass(frozen, get_all, eq)]
+#[derive(PartialEq, Eq)]
+struct ThreadTimes {
+    tid: u32,
+    comm: String,
+    running_ns: u64,
+    blocked_ns: u64,
+    runnable_ns: u64,
+}
+
+#[pymethods]
+impl ThreadTimes {
+    #[new]
+    fn new(tid: u32, comm: String, running_ns: u64, blocked_ns: u64, runnable_ns: u64) -> Self {
+        Self { tid, comm, running_ns, blocked_ns, runnable_ns }
+    }
+
+    #[getter]
+    fn wall_ns(&self) -> u64 {
+        self.running_ns + self.blocked_ns + self.runnable_ns
+    }
+}
+
+#[pyclass(frozen, get_all)]
+struct Waits {
+    tid: u32,
+    place: Option<Py<PyPlace>>,
+    count: u64,
+    blocked_ns: u64,
+    runnable_ns: u64,
+}
+
+#[pyclass(frozen, get_all)]
+struct Settled {
+    waits: Py<PyList>,
+    threads: Py<PyList>,
+    seen_ns: u64,
+}
 
 #[pyclass(frozen)]
 struct OffCpu {
@@ -188,31 +250,46 @@ impl OffCpu {
         Ok(py.detach(|| locked(&self.inner).end())?)
     }
 
-    fn settle(
-        &self,
-        py: Python<'_>,
-        samples: &Samples,
-        ended: u64,
-    ) -> PyResult<(Vec<PyWait>, Vec<PyTimes>, u64)> {
-        py.detach(|| {
+    fn settle(&self, py: Python<'_>, samples: &Samples, ended: u64) -> PyResult<Settled> {
+        let (rows, threads, seen_ns) = py.detach(|| -> Result<_> {
             let accounts = locked(&self.inner).accounts()?;
             let mut source = locked(&self.source);
             let mut aggregator = locked(&samples.inner);
             let waits = aggregator.settle(source.as_mut(), &accounts, ended)?;
-            let rows = waits.rows.iter().map(|((tid, place), share)| {
-                (*tid, place.as_ref().map(py_place), share.waits, share.ns.blocked, share.ns.runnable)
-            });
-            let times = waits.times.iter().map(|times| {
-                (times.tid, times.comm.clone(), times.running, times.waited.blocked, times.waited.runnable)
-            });
-            Ok((rows.collect(), times.collect(), waits.seen.blocked + waits.seen.runnable))
-        })
+            Ok((waits.rows.clone(), waits.times.clone(), waits.seen.blocked + waits.seen.runnable))
+        })?;
+        let waits = rows.iter().map(|((tid, place), share)| {
+            let waits = Waits {
+                tid: *tid,
+                place: place.as_ref().map(|place| Py::new(py, PyPlace::from(place))).transpose()?,
+                count: share.waits,
+                blocked_ns: share.ns.blocked,
+                runnable_ns: share.ns.runnable,
+            };
+            Py::new(py, waits)
+        });
+        let waits = PyList::new(py, waits.collect::<PyResult<Vec<_>>>()?)?.unbind();
+        let threads = threads.into_iter().map(|times| {
+            let waited = times.waited;
+            Py::new(
+                py,
+                ThreadTimes::new(times.tid, times.comm, times.running, waited.blocked, waited.runnable),
+            )
+        });
+        let threads = PyList::new(py, threads.collect::<PyResult<Vec<_>>>()?)?.unbind();
+        Ok(Settled { waits, threads, seen_ns })
     }
 }
 
 /// Add these classes to `innoscope._native`.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Samples>()?;
+    module.add_class::<PyPlace>()?;
+    module.add_class::<Count>()?;
+    module.add_class::<Taken>()?;
+    module.add_class::<ThreadTimes>()?;
+    module.add_class::<Waits>()?;
+    module.add_class::<Settled>()?;
     module.add_class::<OnCpu>()?;
     module.add_class::<OffCpu>()
 }

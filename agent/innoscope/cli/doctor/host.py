@@ -118,35 +118,35 @@ def debuginfod(host: Host) -> Check:
 
 def bpf(host: Host) -> Check:
     """Run the snapshot program on this process."""
-    works, detail = _try("probe_bpf")
-    if works:
-        return ok("bpf snapshot", detail)
+    tried = _try("probe_bpf")
+    if tried.works:
+        return ok("bpf snapshot", tried.detail)
     return fail(
-        "bpf snapshot", detail, "see rights, BTF and lockdown; else --method ptrace, or a kernel ≥ 5.18"
+        "bpf snapshot", tried.detail, "see rights, BTF and lockdown; else --method ptrace, or a kernel ≥ 5.18"
     )
 
 
 def perf(host: Host) -> Check:
     """Take a perf event sample with registers and stack, as for threads that are on a CPU."""
-    works, detail = _try("probe_perf")
-    if works:
-        return ok("perf events", detail)
+    tried = _try("probe_perf")
+    if tried.works:
+        return ok("perf events", tried.detail)
     paranoid = host.read("proc/sys/kernel/perf_event_paranoid")
     return warn(
         "perf events",
-        f"{detail} (perf_event_paranoid = {paranoid}): threads on a CPU are shown as stale",
+        f"{tried.detail} (perf_event_paranoid = {paranoid}): threads on a CPU are shown as stale",
         RUN_AS_ROOT,
     )
 
 
 def uprobes(host: Host) -> Check:
     """Check how probes are attached: with BPF links, or with perf events, which need CAP_SYS_ADMIN."""
-    works, detail = _try("probe_uprobe_links")
-    if works:
-        return ok("uprobes", f"by BPF links, without CAP_SYS_ADMIN: {detail}")
+    tried = _try("probe_uprobe_links")
+    if tried.works:
+        return ok("uprobes", f"by BPF links, without CAP_SYS_ADMIN: {tried.detail}")
     if rights(host).status is not Status.OK:
-        return warn("uprobes", f"not tried: {detail}", RUN_AS_ROOT)
-    needs = f"this kernel has no uprobe links ({detail}); perf events need CAP_SYS_ADMIN"
+        return warn("uprobes", f"not tried: {tried.detail}", RUN_AS_ROOT)
+    needs = f"this kernel has no uprobe links ({tried.detail}); perf events need CAP_SYS_ADMIN"
     if (host.root / capabilities.DROP_IN.relative_to("/")).exists():
         return ok("uprobes", f"{needs}, which {capabilities.DROP_IN} gives to the sensor")
     return warn("uprobes", f"{needs}, which the sensor's unit does not have", capabilities.REMEDY)
@@ -154,19 +154,19 @@ def uprobes(host: Host) -> Check:
 
 def ptrace(host: Host) -> Check:
     """Try the method that stops threads, on a child process."""
-    works, detail = _try("probe_ptrace")
-    if works:
-        return ok("ptrace fallback", detail)
+    tried = _try("probe_ptrace")
+    if tried.works:
+        return ok("ptrace fallback", tried.detail)
     scope = host.read("proc/sys/kernel/yama/ptrace_scope")
     policy = f" (kernel.yama.ptrace_scope = {scope})" if scope is not None else ""
     return warn(
         "ptrace fallback",
-        detail + policy,
+        tried.detail + policy,
         "sysctl kernel.yama.ptrace_scope=1" if scope == "3" else RUN_AS_ROOT,
     )
 
 
-def _try(probe: str) -> tuple[bool, str]:
+def _try(probe: str) -> _native.Feature:
     """Call a feature test of the Rust core."""
     probes = {
         "probe_bpf": _native.probe_bpf,
@@ -177,7 +177,7 @@ def _try(probe: str) -> tuple[bool, str]:
     try:
         return probes[probe]()
     except (OSError, _native.NativeError) as error:
-        return False, str(error)
+        return _native.Feature(False, str(error))
 
 
 #: In the order in which they are shown.

@@ -58,7 +58,11 @@ def _frame(data: Any) -> Frame:
         raise BadMessage("a frame is not a list of five")
     function, module, offset, inlined, kernel = data
     name = None if function is None else expect(function, str)
-    return Frame(name, expect(module, str), expect(offset, int), expect(inlined, bool), expect(kernel, bool))
+    rest = expect(module, str), expect(offset, int), expect(inlined, bool), expect(kernel, bool)
+    try:
+        return Frame(name, *rest)
+    except (OverflowError, UnicodeError) as error:
+        raise BadMessage(f"no frame: {error}") from error
 
 
 def _stack(data: Any, frames: Sequence[Frame]) -> Stack:

@@ -17,7 +17,7 @@ from innoscope.memory import layout as layouts
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from innoscope.memory.layout import Member
+    from innoscope._native import Member
     from innoscope.target.model import Target
 
 #: Layouts of the 64 builds used last.
@@ -176,14 +176,14 @@ def learn(target: Target) -> LockLayout:
         else:
             parts[name] = _part(body, known)
     table = known.symbols.get(TICKETS)
-    return LockLayout(**parts, tickets=table[0] if table else None, why=why)
+    return LockLayout(**parts, tickets=table.address if table else None, why=why)
 
 
 def _part(body: Mapping[str, Any], known: layouts.Layout) -> Part:
     options = {name: value for name, value in body.items() if name in _OPTIONS}
     members = {name: known.members[path] for name, path in body.items() if name not in _OPTIONS}
     roots = {
-        name: known.symbols[layouts.root(path)][0]
+        name: known.symbols[layouts.root(path)].address
         for name, path in body.items()
         if name not in _OPTIONS and layouts.root(path) in known.symbols
     }

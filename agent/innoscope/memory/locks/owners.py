@@ -194,11 +194,11 @@ def _names(pid: int, addresses: list[int]) -> dict[int, str]:
         found = _native.CodeFile(pid).variables_at(addresses)
     except (OSError, _native.NativeError):  # the server has just exited: locks stay unnamed
         return {}
-    covered = [(address, *one) for address, one in zip(addresses, found, strict=True) if one is not None]
-    names = _native.demangle([symbol for _, symbol, _ in covered])
+    covered = [(address, one) for address, one in zip(addresses, found, strict=True) if one is not None]
+    names = _native.demangle([one.symbol for _, one in covered])
     return {
-        address: name if address == start else f"{name}+0x{address - start:x}"
-        for name, (address, _, start) in zip(names, covered, strict=True)
+        address: name if address == one.address else f"{name}+0x{address - one.address:x}"
+        for name, (address, one) in zip(names, covered, strict=True)
     }
 
 

@@ -228,7 +228,8 @@ class ProbesCollector:
         bpf_map = attachment.optional_map("files")
         if bpf_map is None:
             return
-        items = [(*struct.unpack("=II", key), words) for key, words in bpf_map.items() if any(words)]
+        entries = bpf_map.entries()
+        items = [(*struct.unpack("=II", key), words) for key, words in entries.items() if any(words)]
         kinds = self._descriptors.kinds({descriptor for descriptor, _, _ in items})
         sums: dict[tuple[str, str], Histogram] = {}
         for descriptor, operation, words in items:
@@ -241,7 +242,7 @@ class ProbesCollector:
         bpf_map = attachment.optional_map("sites")
         if bpf_map is None:
             return
-        counts = {struct.unpack("=QQ", key): count for key, [count] in bpf_map.items() if count}
+        counts = {struct.unpack("=QQ", key): count for key, [count] in bpf_map.entries().items() if count}
         self._sites |= site_names(self._target.pid, set(counts) - set(self._sites))
         for key, count in sorted(counts.items(), key=lambda item: -item[1]):
             yield Sample("latch_spin_waits", count, (self._sites[key],))

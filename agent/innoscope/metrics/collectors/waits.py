@@ -12,7 +12,7 @@ from innoscope.common.errors import KernelUnable, NoRights
 from innoscope.common.samples import Sample
 from innoscope.common.workers import Job
 from innoscope.metrics.collectors.errors import CollectorFailed
-from innoscope.metrics.collectors.kinds import Kind, default_kinds
+from innoscope.metrics.collectors.kinds import default_kinds
 from innoscope.metrics.collectors.runner import explain
 from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.engine import MOST_BYTES, Engine
@@ -22,6 +22,7 @@ from innoscope.sampling.profile_history import ProfileHistory, Stack
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from innoscope._native import ThreadKind
     from innoscope.common.workers import Workers
     from innoscope.sampling.model import Dump, Frame
     from innoscope.target.model import Target
@@ -57,7 +58,7 @@ class _Seen(NamedTuple):
     """What was made of the threads with one stack, wait class, trust and name."""
 
     stack: Stack
-    kind: Kind
+    kind: ThreadKind
 
 
 def open_eyes(target: Target) -> Eyes:

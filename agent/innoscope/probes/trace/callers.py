@@ -10,7 +10,7 @@ from innoscope import _native
 from innoscope.probes.trace.session import REAL
 from innoscope.sampling.fold import Report, Unit
 from innoscope.sampling.missing_names import missing_names
-from innoscope.sampling.model import Frame, Trust
+from innoscope.sampling.model import Trust
 from innoscope.target.native_errors import translating
 
 if TYPE_CHECKING:
@@ -42,10 +42,10 @@ class Callers:
         report.looks, report.method = 1, "bpf"
         report.started_at, report.ended_at = self._began, time.time()
         stacks: Counter[tuple[int, Trust]] = Counter()
-        for kind, _, (stack, trust, _, _), _, weight in self._samples.counts():
-            if kind == REAL:
-                stacks[stack, Trust(trust)] += weight
-        frames = {stack: tuple(Frame(*raw) for raw in self._samples.frames(stack)) for stack, _ in stacks}
+        for one in self._samples.counts():
+            if one.kind == REAL:
+                stacks[one.place.stack, Trust(one.place.trust)] += one.weight
+        frames = {stack: self._samples.frames(stack) for stack, _ in stacks}
         for (stack, trust), calls in stacks.items():
             found = frames[stack]
             level = Trust.EXACT if trust is _SOUND else trust
@@ -56,4 +56,4 @@ class Callers:
     @property
     def taken(self) -> int:
         """Return the number of stacks so far, without those of calibration."""
-        return sum(count for kind, _, _, count, _ in self._samples.counts() if kind == REAL)
+        return sum(one.records for one in self._samples.counts() if one.kind == REAL)

@@ -8,7 +8,7 @@ from innoscope import _native
 from innoscope.common.errors import NoSuchProcess
 from innoscope.probes.catalog import Catalog, default_catalog
 from innoscope.probes.mangling import is_copy, is_partial, is_symbol_of, symbol_prefixes
-from innoscope.probes.symbol_resolution import Missing, Place, Placed, place
+from innoscope.probes.symbol_resolution import Missing, Placed, place
 from innoscope.probes.trace import hot, suggestions
 from innoscope.probes.trace.model import Ambiguous, NotTraceable, TracedFunction
 from innoscope.target.native_errors import reading_files
@@ -17,6 +17,7 @@ from innoscope.target.symbols.advice import remedy
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from innoscope._native import Function
     from innoscope.probes.catalog import Probe, Site
     from innoscope.target.model import Target
 
@@ -79,37 +80,37 @@ def _missing(missing: Missing) -> NotTraceable:
     return NotTraceable(f"{missing.probe.name}: {missing.reason}", remedy=remedy)
 
 
-def _named(file: _native.CodeFile, function: str) -> list[Place]:
+def _named(file: _native.CodeFile, function: str) -> list[Function]:
     """Return the functions with this exact symbol or qualified name, copies included."""
     matching = (
-        Place(*found)
+        found
         for found in file.functions([*symbol_prefixes(function), function])
-        if is_symbol_of(found[0], [function]) or is_copy(found[0], [function])
+        if is_symbol_of(found.symbol, [function]) or is_copy(found.symbol, [function])
     )
     return _distinct(matching)
 
 
-def _matching_glob(file: _native.CodeFile, function: str) -> list[Place]:
+def _matching_glob(file: _native.CodeFile, function: str) -> list[Function]:
     matches = suggestions.glob(function)
     return _distinct(
-        Place(*found)
+        found
         for found, name in suggestions.demangled(file)
-        if matches(found[0]) or matches(name.partition(" [clone ")[0])
+        if matches(found.symbol) or matches(name.partition(" [clone ")[0])
     )
 
 
-def _distinct(places: Iterable[Place]) -> list[Place]:
+def _distinct(places: Iterable[Function]) -> list[Function]:
     """Return one place per address: a function may have several names."""
-    found: dict[int, Place] = {}
+    found: dict[int, Function] = {}
     for each in places:
         if ".cold" not in each.symbol:
             found.setdefault(each.address, each)
     return list(found.values())
 
 
-def _only_function(function: str, places: Sequence[Place]) -> list[Place]:
+def _only_function(function: str, places: Sequence[Function]) -> list[Function]:
     """Return the places if all are copies of one function. Raises Ambiguous."""
-    groups: dict[str, list[Place]] = {}
+    groups: dict[str, list[Function]] = {}
     for each in places:
         groups.setdefault(each.symbol.partition(".")[0], []).append(each)
     if len(groups) == 1:
@@ -123,7 +124,7 @@ def _only_function(function: str, places: Sequence[Place]) -> list[Place]:
     )
 
 
-def _without_dead_copies(file: _native.CodeFile, places: list[Place]) -> tuple[Place, ...]:
+def _without_dead_copies(file: _native.CodeFile, places: list[Function]) -> tuple[Function, ...]:
     """Remove copies that nothing calls. Raises NotTraceable if none is left."""
     counts = file.references([(each.address, each.size) for each in places])
     if counts is None:
@@ -154,7 +155,7 @@ def _not_found(target: Target, file: _native.CodeFile, function: str) -> NotTrac
 
 
 def _chosen(
-    target: Target, function: str, path: str, places: tuple[Place, ...], catalog: Catalog
+    target: Target, function: str, path: str, places: tuple[Function, ...], catalog: Catalog
 ) -> TracedFunction:
     found = _in_catalog(target, catalog, places)
     known = hot.find(places[0].symbol)
@@ -175,7 +176,7 @@ def _chosen(
     )
 
 
-def _in_catalog(target: Target, catalog: Catalog, places: Sequence[Place]) -> list[tuple[Probe, Site]]:
+def _in_catalog(target: Target, catalog: Catalog, places: Sequence[Function]) -> list[tuple[Probe, Site]]:
     """Return the catalog's probes on exactly this function of this server."""
     found = []
     for probe in catalog.probes.values():
@@ -187,7 +188,7 @@ def _in_catalog(target: Target, catalog: Catalog, places: Sequence[Place]) -> li
     return found
 
 
-def _notes(places: Sequence[Place]) -> tuple[str, ...]:
+def _notes(places: Sequence[Function]) -> tuple[str, ...]:
     notes = []
     if len(places) > 1:
         notes.append(f"all copies are traced: {', '.join(each.symbol for each in places)}")

@@ -9,8 +9,8 @@ from innoscope.common.errors import ExitCode, InnoscopeError
 from innoscope.probes.governor import DEFAULT_BUDGET
 
 if TYPE_CHECKING:
+    from innoscope._native import Function
     from innoscope.common.samples import Histogram
-    from innoscope.probes.symbol_resolution import Place
     from innoscope.probes.trace.costs import Cost
     from innoscope.probes.trace.server_pace import Loss
     from innoscope.sampling.fold import Report
@@ -65,7 +65,7 @@ class TracedFunction:
 
     name: str  # as shown to the user
     path: str  # opens the mapped file
-    places: tuple[Place, ...]
+    places: tuple[Function, ...]
     timed: str | None = None  # why a return probe is safe: a reason in the catalog's ``safe``
     limit: int | None = None  # maximum hits/s, whatever they cost
     weight: int = 1  # how many times a hit counts in the budget

@@ -137,7 +137,7 @@ class Session:
         """Stop counting until ``start_counting``, and exclude all counts so far, which are of calibration."""
         self.stop_counting()
         self._baseline = self._raw()
-        for key, _ in self._maps["values"].items():  # noqa: PERF102 - no dict
+        for key in self._maps["values"].entries():
             self._maps["values"].delete(key)
 
     def attach(self, *, on_return: bool = False) -> None:
@@ -197,5 +197,6 @@ class Session:
         """Return the values of the traced argument; None if there is none."""
         if self._options.argument is None:
             return None
-        values = {struct.unpack("=Q", key)[0]: count for key, [count] in self._maps["values"].items()}
+        entries = self._maps["values"].entries()
+        values = {struct.unpack("=Q", key)[0]: count for key, [count] in entries.items()}
         return Values(self._options.argument, values, counts.counter("other_values"), counts.octaves)

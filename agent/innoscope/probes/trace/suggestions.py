@@ -5,17 +5,15 @@ from __future__ import annotations
 import difflib
 import re
 from fnmatch import translate
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from innoscope import _native
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from innoscope._native import CodeFile
+    from innoscope._native import CodeFile, Function
 
-#: An item of ``CodeFile.functions``.
-Function: TypeAlias = tuple[str, int, int, int, bool]
 _SHOWN: Final = 5
 #: Names whose lengths differ by more than this are not compared: a server has 60,000.
 _MAX_LENGTH_DIFFERENCE: Final = 4
@@ -29,7 +27,7 @@ def readable(symbol: str) -> str:
 def demangled(file: CodeFile) -> Iterator[tuple[Function, str]]:
     """Yield all functions of a file with their demangled names. Takes some tenths of a second."""
     functions = file.functions([""])
-    return zip(functions, _native.demangle([found[0] for found in functions]), strict=True)
+    return zip(functions, _native.demangle([found.symbol for found in functions]), strict=True)
 
 
 def glob(text: str) -> Callable[[str], object]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from innoscope.sampling.fold import Unit
 
 if TYPE_CHECKING:
+    from innoscope._native import ThreadTimes
     from innoscope.sampling.model import Thread
     from innoscope.target.model import Target
 
@@ -25,22 +26,6 @@ class Row:
     thread: Thread
     number: int
     times: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadTimes:
-    """How one thread spent its time, in ns. Tid 0 is the sum of many threads that ended."""
-
-    tid: int
-    comm: str
-    running_ns: int
-    blocked_ns: int
-    runnable_ns: int
-
-    @property
-    def wall_ns(self) -> int:
-        """Return the wall time in ns."""
-        return self.running_ns + self.blocked_ns + self.runnable_ns
 
 
 @dataclass(slots=True)

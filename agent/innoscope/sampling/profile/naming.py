@@ -10,7 +10,7 @@ from innoscope.sampling.model import Frame, Thread, Trust
 from innoscope.sampling.profile.model import RUNNABLE
 
 if TYPE_CHECKING:
-    from innoscope._native import RawPlace, Samples
+    from innoscope._native import Place, Samples
 
 #: Pseudo-frames.
 _RUNNABLE_FRAME = Frame("[runnable]", "", 0)
@@ -30,31 +30,30 @@ class ThreadBuilder:
         self._syscalls = descriptors.syscall_names()
         self._frames: dict[int, tuple[Frame, ...]] = {}
         self._kinds: dict[int, str | None] = {}
-        self._waits: dict[tuple[RawPlace, str, bool], str] = {}
+        self._waits: dict[tuple[Place, str, bool], str] = {}
 
-    def running(self, tid: int, comm: str, place: RawPlace) -> Thread:
+    def running(self, tid: int, comm: str, place: Place) -> Thread:
         """Return a thread that runs on a CPU."""
         return self._thread(tid, comm, place, running=True)
 
-    def blocked(self, tid: int, comm: str, place: RawPlace | None) -> Thread:
+    def blocked(self, tid: int, comm: str, place: Place | None) -> Thread:
         """Return a thread that is blocked. Its stack may be unknown (None)."""
         if place is None:
             return Thread(tid, tid, comm, "S", Trust.INCOMPLETE, "other", _NO_STACK)
         return self._thread(tid, comm, place, running=False)
 
-    def runnable(self, tid: int, comm: str, place: RawPlace | None) -> Thread:
+    def runnable(self, tid: int, comm: str, place: Place | None) -> Thread:
         """Return a thread that was preempted or woken at this place and waits for a CPU."""
         if place is None:
             return Thread(tid, tid, comm, "R", Trust.INCOMPLETE, RUNNABLE, (_RUNNABLE_FRAME, *_NO_STACK))
-        stack, trust, syscall, _ = place
-        frames = (_RUNNABLE_FRAME, *self.frames(stack))
-        return Thread(tid, tid, comm, "R", Trust(trust), RUNNABLE, frames, syscall if syscall >= 0 else None)
+        frames = (_RUNNABLE_FRAME, *self.frames(place.stack))
+        return Thread(tid, tid, comm, "R", Trust(place.trust), RUNNABLE, frames, _syscall(place))
 
     def frames(self, stack: int) -> tuple[Frame, ...]:
         """Return the frames of a stack, innermost first."""
         known = self._frames.get(stack)
         if known is None:
-            known = self._frames[stack] = tuple(Frame(*raw) for raw in self._samples.frames(stack))
+            known = self._frames[stack] = self._samples.frames(stack)
         return known
 
     def resolve_files(self, files: set[int]) -> None:
@@ -63,20 +62,23 @@ class ThreadBuilder:
             found = descriptors.kinds(self._pid, unknown)
             self._kinds |= {file: found.get(file) for file in unknown}
 
-    def _thread(self, tid: int, comm: str, place: RawPlace, *, running: bool) -> Thread:
-        stack, trust, syscall, file = place
-        frames = self.frames(stack)
-        if file >= 0:
-            self.resolve_files({file})
+    def _thread(self, tid: int, comm: str, place: Place, *, running: bool) -> Thread:
+        frames = self.frames(place.stack)
+        if place.file >= 0:
+            self.resolve_files({place.file})
         key = (place, comm, running)
         wait = self._waits.get(key)
         if wait is None:
             wait = self._waits[key] = self._classifier.classify(
                 frames,
                 comm=comm,
-                syscall=self._syscalls.get(syscall),
-                file=self._kinds.get(file),
+                syscall=self._syscalls.get(place.syscall),
+                file=self._kinds.get(place.file),
                 running=running,
             )
         state = "R" if running else "S"
-        return Thread(tid, tid, comm, state, Trust(trust), wait, frames, syscall if syscall >= 0 else None)
+        return Thread(tid, tid, comm, state, Trust(place.trust), wait, frames, _syscall(place))
+
+
+def _syscall(place: Place) -> int | None:
+    return place.syscall if place.syscall >= 0 else None

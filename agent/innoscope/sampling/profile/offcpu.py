@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope import _native
 from innoscope.common.errors import InnoscopeError
-from innoscope.sampling.profile.model import MICROSECONDS, Profile, Row, ThreadTimes
+from innoscope.sampling.profile.model import MICROSECONDS, Profile, Row
 from innoscope.sampling.profile.naming import ThreadBuilder
 from innoscope.sampling.profile.run import require_first_namespace
 from innoscope.sampling.profile.setup import Naming, missing_names, open_samples
@@ -16,7 +16,7 @@ from innoscope.target.native_errors import translating
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from innoscope._native import RawPlace
+    from innoscope._native import Waits
     from innoscope.target.model import Target
 
 #: Target for the number of stacks per second, of all threads together.
@@ -74,36 +74,35 @@ class OffCpuProfiler:
         now = time.monotonic()
         with translating(self.target.pid):
             self._samples.read()
-            if self._limit.adjust(now, self._samples.taken[0]):
+            if self._limit.adjust(now, self._samples.taken.records):
                 self._program.set_most(self._limit.value)
             if now >= self._next_snapshot_at:
                 self._take_snapshot()
 
     def progress_text(self) -> str:
         """Return ``1,812 records of waits``."""
-        return f"{self._samples.taken[0]:,} records of waits"
+        return f"{self._samples.taken.records:,} records of waits"
 
     def finish(self) -> Profile:
         """Detach everything and return the profile."""
         self._take_snapshot()
         with translating(self.target.pid):
             ended = self._program.end()
-            waits, times, seen = self._program.settle(self._samples, ended)
-        threads = [ThreadTimes(*each) for each in times]
-        rows = list(self._rows(waits, {thread.tid: thread.comm for thread in threads}))
+            settled = self._program.settle(self._samples, ended)
+        rows = list(self._rows(settled.waits, {thread.tid: thread.comm for thread in settled.threads}))
         notes = missing_names(self.target, self._samples, (row.thread.frames for row in rows))
-        records, size = self._samples.taken
+        taken = self._samples.taken
         return Profile(
             target=self.target,
             unit=MICROSECONDS,
             began_at=self._began_at,
             seconds=(ended - self._began) / 1e9,
             rows=rows,
-            records=records,
-            bytes=size,
+            records=taken.records,
+            bytes=taken.bytes,
             lost=self._program.lost,
-            threads=threads,
-            seen_ns=seen,
+            threads=settled.threads,
+            seen_ns=settled.seen_ns,
             notes=self._notes | dict.fromkeys(notes),
         )
 
@@ -118,15 +117,15 @@ class OffCpuProfiler:
         used = time.thread_time() - used
         self._next_snapshot_at = time.monotonic() + max(_MIN_PAUSE_S, used / _SNAPSHOT_CPU_SHARE)
 
-    def _rows(
-        self, waits: Iterable[tuple[int, RawPlace | None, int, int, int]], comms: dict[int, str]
-    ) -> Iterator[Row]:
-        for tid, place, times, blocked_ns, runnable_ns in waits:
-            comm = comms.get(tid, "")
-            if blocked_ns:
-                yield Row(self._builder.blocked(tid, comm, place), round(blocked_ns / 1e3), times)
-            if runnable_ns:
-                yield Row(self._builder.runnable(tid, comm, place), round(runnable_ns / 1e3), times)
+    def _rows(self, waits: Iterable[Waits], comms: dict[int, str]) -> Iterator[Row]:
+        for one in waits:
+            comm = comms.get(one.tid, "")
+            if one.blocked_ns:
+                thread = self._builder.blocked(one.tid, comm, one.place)
+                yield Row(thread, round(one.blocked_ns / 1e3), one.count)
+            if one.runnable_ns:
+                thread = self._builder.runnable(one.tid, comm, one.place)
+                yield Row(thread, round(one.runnable_ns / 1e3), one.count)
 
 
 class StackLimit:

@@ -56,8 +56,8 @@ class OnCpuProfiler:
         """Return ``812 samples: recovery 81 %, on CPU 12 %``."""
         waits: Counter[str] = Counter()
         comms = self._samples.comms()
-        for _, tid, place, count, _ in self._samples.counts():
-            waits[self._builder.running(tid, comms.get(tid, ""), place).wait] += count
+        for one in self._samples.counts():
+            waits[self._builder.running(one.tid, comms.get(one.tid, ""), one.place).wait] += one.records
         total = waits.total()
         most = ", ".join(f"{label(wait)} {100 * count / total:.0f} %" for wait, count in waits.most_common(2))
         return f"{total:,} samples" + (f": {most}" if most else "")
@@ -69,19 +69,19 @@ class OnCpuProfiler:
         self.poll()
         comms = self._samples.comms()
         rows = [
-            Row(self._builder.running(tid, comms.get(tid, ""), place), count, count)
-            for _, tid, place, count, _ in self._samples.counts()
+            Row(self._builder.running(one.tid, comms.get(one.tid, ""), one.place), one.records, one.records)
+            for one in self._samples.counts()
         ]
         notes = missing_names(self.target, self._samples, (row.thread.frames for row in rows))
-        records, size = self._samples.taken
+        taken = self._samples.taken
         return Profile(
             target=self.target,
             unit=SAMPLES,
             began_at=self._began_at,
             seconds=seconds,
             rows=rows,
-            records=records,
-            bytes=size,
+            records=taken.records,
+            bytes=taken.bytes,
             lost=self._program.lost,
             period_ns=self._period_ns,
             cpu_seconds=self._last_cpu - self._cpu,

@@ -7,25 +7,31 @@ from typing import TYPE_CHECKING
 
 from innoscope import _native
 from innoscope.common import sanitize
+from innoscope.sampling.model import Frame
 from innoscope.sampling.render import words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from innoscope._native import RawFrame
     from innoscope.sampling.fold import Report
 
 
-def samples(report: Report) -> Iterator[tuple[Sequence[RawFrame], int, Mapping[str, str]]]:
+def samples(report: Report) -> Iterator[tuple[Sequence[Frame], int, Mapping[str, str]]]:
     """Yield ``(frames innermost first, count, labels)``. Doubtful stacks get a root such as ``[stale]``."""
     for group in report.fold.by_stack():
-        frames: list[RawFrame] = [
-            (_name(frame.function), sanitize.line(frame.module), frame.offset, frame.inlined, frame.kernel)
+        frames = [
+            Frame(
+                _name(frame.function),
+                sanitize.line(frame.module),
+                frame.offset,
+                frame.inlined,
+                frame.kernel,
+            )
             for frame in group.frames
         ]
         for mark, count in words.split(group):
             labels = {"wait": group.wait} | ({"trust": mark} if mark else {})
-            root: list[RawFrame] = [(f"[{mark}]", "", 0, False, False)] if mark else []
+            root = [Frame(f"[{mark}]", "", 0)] if mark else []
             yield frames + root, count, labels
 
 

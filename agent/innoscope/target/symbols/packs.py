@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope import _native
+from innoscope._native import Member
 from innoscope.common.errors import BadFile
 from innoscope.target.native_errors import ONE_AT_A_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from innoscope._native import NativeError, Pack, RawMember
+    from innoscope._native import NativeError, Pack
     from innoscope.target.model import Target
 
 #: The value of ``Target.symbols`` and ``ModuleInfo.symbols_from`` for a pack.
 SOURCE: Final = "symbol-pack"
-MEMBER_KINDS: Final = frozenset({"unsigned", "signed", "float", "pointer", "structure"})
 VARIABLE_KINDS: Final = frozenset({"unsigned", "signed", "float", "char", "other"})
 _LONGEST: Final = 1000  # maximum characters of a text
 
@@ -34,7 +34,7 @@ class Layout:
     ``variables`` is ``{name: (ELF virtual address, bytes, kind, type in C)}``.
     """
 
-    members: Mapping[str, RawMember]
+    members: Mapping[str, Member]
     missing: Mapping[str, str]
     variables: Mapping[str, tuple[int, int, str, str]]
 
@@ -125,12 +125,19 @@ def _checked(entries: Mapping[str, Any], check: Callable[[Any], Any]) -> Iterato
         yield text(name), check(value)
 
 
-def member(raw: Any) -> RawMember:
+def member(raw: Any) -> Member:
     """Check one member from JSON. Raises ValueError or TypeError."""
     offsets, size, kind, stride, count = raw
-    if kind not in MEMBER_KINDS or not offsets:
+    if not offsets:
         raise ValueError("malformed member")
-    return [_number(offset) for offset in offsets], _number(size), kind, _number(stride), _number(count)
+    return Member(
+        [_number(offset) for offset in offsets], _number(size), kind, _number(stride), _number(count)
+    )
+
+
+def fields(member: Member) -> list[Any]:
+    """Return a member for JSON; the reverse of ``member``."""
+    return [member.offsets, member.size, member.kind, member.stride, member.count]
 
 
 def _variable(raw: Any) -> tuple[int, int, str, str]:

@@ -14,7 +14,8 @@ from innoscope import _native
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from innoscope._native import RawMember
+    from innoscope._native import Member
+
 
 #: Timeout in seconds, for 300 MB of debug information on a busy machine; an idle one takes 4.
 _TIMEOUT_S: Final = 120
@@ -55,12 +56,12 @@ class Described:
     text: str  # the type in C
 
 
-def without_gdb(member: RawMember, address: int) -> Described:
+def without_gdb(member: Member, address: int) -> Described:
     """Convert a member from the core's own reader of debug information to a variable at this address."""
-    offsets, size, kind, _, count = member
-    whole = len(offsets) == 1 and offsets[0] == 0 and count == 1
-    kind = ("char" if (kind, size) == ("signed", 1) else kind) if whole else "other"
-    return Described(address, size, kind, kind)
+    whole = member.offsets == (0,) and member.count == 1
+    kind = "char" if (member.kind, member.size) == ("signed", 1) else member.kind
+    kind = kind if whole else "other"
+    return Described(address, member.size, kind, kind)
 
 
 def describe(file: str, names: Sequence[str], gdb: str = "gdb") -> dict[str, Described] | None:

@@ -15,7 +15,7 @@ use types::{Shape, Types};
 use units::{Place, Units, sections};
 
 /// The kind of value that a member holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// An unsigned integer, boolean or enumeration.
     Unsigned,
@@ -49,7 +49,7 @@ impl Kind {
 }
 
 /// The location of a member relative to its root.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Member {
     /// The first offset is added to the root's address, each further one to the pointer that is read there.
     pub offsets: Vec<u64>,

@@ -1,0 +1,395 @@
+//! Assigns a wait class to each stack and a kind to each thread, by the rules of probes/catalog/waits.yaml and
+//! threads.yaml.
+
+use std::sync::{Arc, LazyLock};
+
+use regex::bytes::{Regex, RegexSet, RegexSetBuilder};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::error::{Error, Kind, Result};
+
+/// Suffixes that compilers and linkers add to function names.
+static SUFFIX: LazyLock<regex::Regex> = LazyLock::new(|| {
+    let suffix = r"(?:\.(?:isra|constprop|part|lto_priv|clone|cold|llvm)(?:\.[0-9]+)*| \[clone [^\]]*\]|@@?[A-Z]+[A-Za-z0-9_.]*|@plt)+$";
+    regex::Regex::new(suffix).expect("the expression is valid")
+});
+
+/// The answers for this many names are cached: those of all servers that this process has observed.
+const MAX_CACHED_NAMES: usize = 65_536;
+/// The whole catalog compiles to 2 MB; the limit stops a catalog that does not.
+const MAX_COMPILED_BYTES: usize = 64 << 20;
+
+/// Return a function's name without what compilers and linkers add to it (`.isra.3`, `@plt`).
+pub fn plain_name(function: &str) -> &str {
+    SUFFIX.find(function).map_or(function, |suffix| &function[..suffix.start()])
+}
+
+/// Return the expression for whole names of a list of patterns. A pattern is a name with `*` and `?`, or
+/// `/a regular expression/`. An empty list matches nothing.
+fn expression<S: AsRef<str>>(patterns: &[S]) -> String {
+    if patterns.is_empty() {
+        return "[a&&b]".to_owned();
+    }
+    let alternatives: Vec<String> =
+        patterns.iter().map(|pattern| format!("(?:{})", alternative(pattern.as_ref()))).collect();
+    format!(r"\A(?:{})\z", alternatives.join("|"))
+}
+
+fn alternative(pattern: &str) -> String {
+    if pattern.len() > 1
+        && let Some(regular) = pattern.strip_prefix('/').and_then(|rest| rest.strip_suffix('/'))
+    {
+        return regular.to_owned();
+    }
+    // Any number of bytes is the same as any number of characters in a valid string, and compiles to less.
+    let with_stars = regex::escape(pattern).replace(r"\*", "(?-u:.)*");
+    with_stars.replace(r"\?", ".")
+}
+
+/// Return why a pattern is malformed, or why the patterns cannot be compiled together, or None.
+pub fn pattern_problem(patterns: &[String]) -> Option<String> {
+    let problem = |patterns: &[String]| compile(patterns).err().map(|error| error.detail);
+    let of_one = |pattern: &String| {
+        let problem = problem(std::slice::from_ref(pattern))?;
+        let shown: String = pattern.chars().take(80).collect();
+        Some(format!("malformed pattern '{shown}': {problem}"))
+    };
+    patterns.iter().find_map(of_one).or_else(|| Some(format!("malformed patterns: {}", problem(patterns)?)))
+}
+
+/// Convert the error of a crate that draws the expression over several lines.
+fn malformed(error: &regex::Error) -> Error {
+    let text = error.to_string();
+    let reason = text.lines().last().unwrap_or_default();
+    Error::new(Kind::Internal, reason.trim_start_matches("error: ").to_owned())
+}
+
+fn compile(patterns: &[String]) -> Result<Regex> {
+    Regex::new(&expression(patterns)).map_err(|error| malformed(&error))
+}
+
+/// Lists of patterns for function names.
+struct NameLists {
+    /// The numbers of the lists that have a name without wildcards, which most patterns are.
+    exact: FxHashMap<String, Vec<usize>>,
+    /// One expression for the other patterns of each list.
+    expressions: RegexSet,
+    cache: FxHashMap<String, Arc<[usize]>>,
+}
+
+impl NameLists {
+    fn new(lists: &[Vec<String>]) -> Result<Self> {
+        let mut exact: FxHashMap<String, Vec<usize>> = FxHashMap::default();
+        let mut wild: Vec<Vec<&str>> = vec![Vec::new(); lists.len()];
+        for (number, list) in lists.iter().enumerate() {
+            for pattern in list {
+                if pattern.starts_with('/') || pattern.contains(['*', '?']) {
+                    wild[number].push(pattern);
+                } else {
+                    exact.entry(pattern.clone()).or_default().push(number);
+                }
+            }
+        }
+        let expressions = RegexSetBuilder::new(wild.iter().map(|list| expression(list)))
+            .size_limit(MAX_COMPILED_BYTES)
+            .build()
+            .map_err(|error| malformed(&error))?;
+        Ok(Self { exact, expressions, cache: FxHashMap::default() })
+    }
+
+    /// Return the numbers of the lists that match a function, in ascending order.
+    fn matching(&mut self, function: &str) -> Arc<[usize]> {
+        if let Some(known) = self.cache.get(function) {
+            return Arc::clone(known);
+        }
+        if self.cache.len() >= MAX_CACHED_NAMES {
+            self.cache.clear();
+        }
+        let name = plain_name(function);
+        let mut found: Vec<usize> = self.expressions.matches(name.as_bytes()).into_iter().collect();
+        found.extend(self.exact.get(name).into_iter().flatten());
+        found.sort_unstable();
+        found.dedup();
+        let found: Arc<[usize]> = found.into();
+        self.cache.insert(function.to_owned(), Arc::clone(&found));
+        found
+    }
+}
+
+/// What classification needs of a frame.
+#[derive(Debug, Clone, Copy)]
+pub struct Function<'a> {
+    /// The name; empty if no symbol covers the address.
+    pub name: &'a str,
+    /// The base name of the file.
+    pub module: &'a str,
+    /// True for a function of the kernel.
+    pub kernel: bool,
+}
+
+/// What is known about a thread besides its stack.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Situation<'a> {
+    /// The thread's name.
+    pub comm: &'a str,
+    /// The name of the system call that it is in.
+    pub syscall: Option<&'a str>,
+    /// The kind of file that the system call uses.
+    pub file: Option<&'a str>,
+    /// True if the thread is on a CPU or ready for one.
+    pub running: bool,
+    /// True if the stack is from an earlier moment. Such a stack proves no wait.
+    pub stale: bool,
+}
+
+/// A rule of waits.yaml. A condition that is None, or an empty set, always holds.
+#[derive(Debug, Clone, Default)]
+pub struct Rule {
+    /// The class that the rule assigns.
+    pub wait: String,
+    /// Holds for running threads only, or for others only.
+    pub running: Option<bool>,
+    /// Some function must match.
+    pub frames: Option<Vec<String>>,
+    /// Some function must match these too.
+    pub also: Option<Vec<String>>,
+    /// The server's innermost function, or a library function that it calls, must match.
+    pub leaf: Option<Vec<String>>,
+    /// No function may match.
+    pub never: Option<Vec<String>>,
+    /// The thread's name must match.
+    pub comm: Option<Vec<String>>,
+    /// The thread must be in one of these system calls.
+    pub syscalls: FxHashSet<String>,
+    /// The file of the system call must be of one of these kinds.
+    pub files: FxHashSet<String>,
+}
+
+/// A rule whose pattern lists are replaced by their numbers.
+struct CompiledRule {
+    rule: Rule,
+    needed: Vec<usize>,
+    leaf: Option<usize>,
+    never: Option<usize>,
+    comm: Option<Regex>,
+}
+
+/// Assigns wait classes: the first rule whose conditions all hold wins.
+pub struct Classifier {
+    rules: Vec<CompiledRule>,
+    lists: NameLists,
+    list_count: usize,
+    library: Regex,
+    libraries: FxHashMap<String, bool>,
+}
+
+impl Classifier {
+    /// Compile the rules. `libraries` are patterns for the modules that `leaf` steps over.
+    ///
+    /// Errors: `Internal` for a malformed pattern.
+    pub fn new(rules: Vec<Rule>, libraries: &[String]) -> Result<Self> {
+        let mut numbers: FxHashMap<Vec<String>, usize> = FxHashMap::default();
+        let mut lists: Vec<Vec<String>> = Vec::new();
+        let mut number = |list: &Vec<String>| {
+            *numbers.entry(list.clone()).or_insert_with(|| {
+                lists.push(list.clone());
+                lists.len() - 1
+            })
+        };
+        let mut compiled = Vec::with_capacity(rules.len());
+        for rule in rules {
+            compiled.push(CompiledRule {
+                needed: rule.frames.iter().chain(&rule.also).map(&mut number).collect(),
+                leaf: rule.leaf.as_ref().map(&mut number),
+                never: rule.never.as_ref().map(&mut number),
+                comm: rule.comm.as_deref().map(compile).transpose()?,
+                rule,
+            });
+        }
+        Ok(Self {
+            rules: compiled,
+            list_count: lists.len(),
+            lists: NameLists::new(&lists)?,
+            library: compile(libraries)?,
+            libraries: FxHashMap::default(),
+        })
+    }
+
+    /// Return the wait class of a thread with this stack, innermost function first.
+    pub fn classify<'a>(
+        &mut self,
+        stack: impl IntoIterator<Item = Function<'a>>,
+        thread: Situation<'_>,
+    ) -> &str {
+        let mut anywhere = vec![false; self.list_count];
+        let mut leaf = vec![false; self.list_count];
+        let mut in_leaf = true;
+        for function in stack {
+            let counts_as_leaf = in_leaf && !function.kernel;
+            if !function.name.is_empty() {
+                for list in self.lists.matching(function.name).iter() {
+                    anywhere[*list] = true;
+                    leaf[*list] |= counts_as_leaf;
+                }
+            }
+            if counts_as_leaf {
+                in_leaf = self.is_library(function.module);
+            }
+        }
+        let matching = self.rules.iter().find(|rule| rule.holds(&anywhere, &leaf, thread));
+        matching.map_or(if thread.running { "on_cpu" } else { "other" }, |found| &found.rule.wait)
+    }
+
+    /// Return whether a file is one of the libraries.
+    pub fn is_library(&mut self, module: &str) -> bool {
+        if let Some(known) = self.libraries.get(module) {
+            return *known;
+        }
+        if self.libraries.len() >= MAX_CACHED_NAMES {
+            self.libraries.clear();
+        }
+        let found = self.library.is_match(module.as_bytes());
+        self.libraries.insert(module.to_owned(), found);
+        found
+    }
+}
+
+impl CompiledRule {
+    fn holds(&self, anywhere: &[bool], leaf: &[bool], thread: Situation<'_>) -> bool {
+        let state = self.rule.running.map_or(!thread.stale, |running| running == thread.running);
+        let one_of = |names: &FxHashSet<String>, name: Option<&str>| {
+            names.is_empty() || name.is_some_and(|name| names.contains(name))
+        };
+        state
+            && self.needed.iter().all(|list| anywhere[*list])
+            && self.leaf.is_none_or(|list| leaf[list])
+            && self.never.is_none_or(|list| !anywhere[list])
+            && one_of(&self.rule.syscalls, thread.syscall)
+            && one_of(&self.rule.files, thread.file)
+            && self.comm.as_ref().is_none_or(|comm| comm.is_match(thread.comm.as_bytes()))
+    }
+}
+
+/// A kind of thread in threads.yaml.
+#[derive(Debug, Clone)]
+pub struct KindRule {
+    /// Patterns for the functions at the root of its threads' stacks.
+    pub frames: Vec<String>,
+    /// Patterns for the names of its threads.
+    pub comm: Vec<String>,
+}
+
+/// The kind of a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ThreadKind {
+    /// The kind with this number.
+    Known(usize),
+    /// A thread of a pool, whose task is not known.
+    Pool,
+    /// No pattern matches.
+    Other,
+}
+
+/// Assigns kinds to threads, by the root of the stack, else by the thread's name.
+pub struct ThreadKinds {
+    /// The functions of each kind, and last those of pools.
+    functions: NameLists,
+    comms: Vec<Regex>,
+}
+
+impl ThreadKinds {
+    /// Compile the kinds. `pool` are patterns for the functions of thread pools.
+    ///
+    /// Errors: `Internal` for a malformed pattern.
+    pub fn new(kinds: Vec<KindRule>, pool: Vec<String>) -> Result<Self> {
+        let comms = kinds.iter().map(|kind| compile(&kind.comm)).collect::<Result<_>>()?;
+        let lists: Vec<Vec<String>> = kinds.into_iter().map(|kind| kind.frames).chain([pool]).collect();
+        Ok(Self { functions: NameLists::new(&lists)?, comms })
+    }
+
+    /// Return the kind of a thread with these functions on its stack, outermost first.
+    pub fn of<'a>(&mut self, from_root: impl IntoIterator<Item = &'a str>, comm: &str) -> ThreadKind {
+        let mut in_pool = false;
+        for function in from_root {
+            match self.functions.matching(function).first() {
+                Some(kind) if *kind < self.comms.len() => return ThreadKind::Known(*kind),
+                Some(_) => in_pool = true,
+                None => {}
+            }
+        }
+        let by_name = self.comms.iter().position(|pattern| pattern.is_match(comm.as_bytes()));
+        by_name.map_or(if in_pool { ThreadKind::Pool } else { ThreadKind::Other }, ThreadKind::Known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(patterns: &[&str], name: &str) -> bool {
+        Regex::new(&expression(patterns)).unwrap().is_match(name.as_bytes())
+    }
+
+    #[test]
+    fn list_matches_whole_names() {
+        let cases: [(&[&str], &[&str], &[&str]); 7] = [
+            (&[], &[], &["", "a"]),
+            (&["ab"], &["ab"], &["", "a", "abc", "xab"]),
+            (&["a*b", "c"], &["ab", "axxb", "aéb", "c"], &["abc", "xab", "cc", "a\nb"]),
+            (&["*ab*ab*"], &["abab", "xabyabz"], &["ab", "aba"]),
+            (&["a?c"], &["abc", "aéc"], &["ac", "abbc"]),
+            (&["a.c", "*(*", "[x]"], &["a.c", "f(int)", "[x]"], &["abc", "x"]),
+            (&["/a(b|c)+/", "/d|e/"], &["abcb", "d", "e"], &["a", "de"]),
+        ];
+        for (patterns, names, others) in cases {
+            assert!(names.iter().all(|name| matches(patterns, name)), "{patterns:?}");
+            assert!(!others.iter().any(|name| matches(patterns, name)), "{patterns:?}");
+        }
+    }
+
+    #[test]
+    fn malformed_pattern_is_reported() {
+        assert!(pattern_problem(&["a".into(), "/(/".into()]).is_some());
+        assert!(pattern_problem(&["(".into()]).is_none());
+    }
+
+    #[test]
+    fn compiler_suffixes_are_removed() {
+        for suffix in [".isra.3", ".part.0.constprop.12", ".cold", " [clone .cold]", "@@GLIBC_2.3.2", "@plt"]
+        {
+            assert_eq!(plain_name(&format!("fil_io{suffix}")), "fil_io");
+        }
+        assert_eq!(plain_name("a.isra.b"), "a.isra.b");
+    }
+
+    #[test]
+    fn first_matching_rule_wins() {
+        let list = |name: &str| Some(vec![name.to_owned()]);
+        let rules = vec![
+            Rule { wait: "first".into(), leaf: list("inner"), never: list("not"), ..Rule::default() },
+            Rule { wait: "second".into(), frames: list("outer"), ..Rule::default() },
+        ];
+        let mut classifier = Classifier::new(rules, &["libc.so*".into()]).unwrap();
+        let mut class = |names: &[(&str, &str)], running| {
+            let stack = names.iter().map(|&(name, module)| Function { name, module, kernel: false });
+            classifier.classify(stack, Situation { running, ..Situation::default() }).to_owned()
+        };
+        assert_eq!(class(&[("poll", "libc.so.6"), ("inner", "mysqld"), ("outer", "mysqld")], false), "first");
+        assert_eq!(class(&[("other", "mysqld"), ("inner", "mysqld"), ("outer", "mysqld")], false), "second");
+        assert_eq!(class(&[("inner", "mysqld"), ("not", "mysqld")], false), "other");
+        assert_eq!(class(&[], true), "on_cpu");
+    }
+
+    #[test]
+    fn root_decides_the_kind_then_the_name() {
+        let rule =
+            |frames: &str, comm: &str| KindRule { frames: vec![frames.into()], comm: vec![comm.into()] };
+        let mut kinds =
+            ThreadKinds::new(vec![rule("io_*", "ib_io"), rule("purge", "ib_*")], vec!["tpool::*".into()])
+                .unwrap();
+        assert_eq!(kinds.of(["purge", "io_wait"], "ib_io"), ThreadKind::Known(1));
+        assert_eq!(kinds.of(["unknown"], "ib_x"), ThreadKind::Known(1));
+        assert_eq!(kinds.of(["tpool::task"], "mysqld"), ThreadKind::Pool);
+        assert_eq!(kinds.of([], "mysqld"), ThreadKind::Other);
+    }
+}
