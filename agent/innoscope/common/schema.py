@@ -44,12 +44,16 @@ def read_yaml(path: Path, kind: type[T]) -> T:
 
 def read_toml(path: Path, kind: type[T]) -> T:
     """Read a TOML file. Raises BadFile."""
-    text = _text(path)
+    return decode_toml(_text(path), kind, path)
+
+
+def decode_toml(text: str, kind: type[T], source: object) -> T:
+    """Decode TOML from ``source``, which error messages name. Raises BadFile."""
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise BadFile(f"cannot parse {path} as TOML: {error}") from error
-    return convert(document, kind, path, lambda keys: _toml_line(text, keys))
+        raise BadFile(f"cannot parse {source} as TOML: {error}") from error
+    return convert(document, kind, source, lambda keys: _toml_line(text, keys))
 
 
 def read_json(path: Path, kind: type[T]) -> T:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,8 +18,6 @@ from innoscope.target import credentials
 
 if TYPE_CHECKING:
     from innoscope.daemon.agent.config import Config
-
-T = TypeVar("T", bound=Any)
 
 _EPILOG = """\b
 Examples:
@@ -71,14 +68,12 @@ def command(
     It speaks SQL, asks the sensor for what needs privileges, and keeps the last hour of stacks.
     """
     found = configuration.load(config_file) if config_file else configuration.Config()
-    found = replace(
-        found,
-        web=_with(found.web, listen_address=listen, telemetry_path=telemetry, config_file=web_file),
-        sensor=_with(found.sensor, socket=sensor),
-        sql=_with(found.sql, defaults_file=my_cnf),
-        log=_with(found.log, level=level, format=form),
-    )
-    configuration.require_sane(found, "the command line")
+    found = configuration.changed(found, {
+        "web": {"listen_address": listen, "telemetry_path": telemetry, "config_file": web_file},
+        "sensor": {"socket": sensor},
+        "sql": {"defaults_file": my_cnf},
+        "log": {"level": level, "format": form},
+    })  # fmt: skip
     if check:
         _check(found)
         return
@@ -88,11 +83,6 @@ def command(
     logs.set_up(found.log.format, found.log.level)
 
     run(found)
-
-
-def _with(part: T, **given: str | None) -> T:
-    """The part with what was given on the command line."""
-    return replace(part, **{name: value for name, value in given.items() if value is not None})
 
 
 def _push_once(found: Config) -> None:

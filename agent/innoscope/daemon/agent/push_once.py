@@ -7,6 +7,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from innoscope.common.errors import BadFile, NoTarget
 from innoscope.daemon.agent.config import Sql
 from innoscope.daemon.agent.servers import Servers
@@ -32,7 +34,7 @@ def push_once(config: Config) -> Iterator[str]:
     push = config.push
     if push.url is None:
         raise BadFile("push.url is not set: nothing is pushed", remedy="packaging/agent.toml explains [push]")
-    called = Servers(replace(config, sql=Sql(enabled=False))).called
+    called = Servers(msgspec.structs.replace(config, sql=Sql(enabled=False))).called
     client, sent = Client(push), 0
     for its_name, one in _newest(SensorClient(config.sensor.socket, _PATIENT)).items():
         name = called(its_name, one.target)
