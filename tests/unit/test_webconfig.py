@@ -61,7 +61,7 @@ basic_auth_users: {{ann: "{HASH}"}}
             "tls_server_config: {cert_file: a, key_file: b, client_auth_type: RequireAndVerifyClientCert}",
             "client_ca_file needs a client_auth_type",
         ),
-        ("tls_server_config: {cert_file: a, key_file: b, client_ca_file: c}", "client_ca_file needs a client_"),
+        ("tls_server_config: {cert_file: a, key_file: b, client_ca_file: c}", "client_ca_file needs a"),
         (
             "tls_server_config: {cert_file: a, key_file: b, min_version: TLS10}",
             r"min_version: Expected `str` matching regex .*TLS12\|TLS13",

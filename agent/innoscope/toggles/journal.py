@@ -93,7 +93,7 @@ class Journal:
     def conclude(
         self, ident: str, outcome: str, reason: str | None = None, *, put_back: bool = False
     ) -> None:
-        """Say what came of it (entries.RESULTS). Raises BadFile or CannotWrite."""
+        """Write the outcome of a change. Raises BadFile or CannotWrite."""
         self._append(lines.result_line(ident, time.time(), outcome, reason, put_back))
 
     def note(self, ident: str, text: str) -> None:
