@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 from msgspec import Meta
 
-from innoscope.common import schema
+from innoscope.common import typed
 from innoscope.common.errors import BadFile
 from innoscope.target.container import in_foreign_container
 from innoscope.target.people import name_of
@@ -49,7 +49,7 @@ _Uid: TypeAlias = Annotated[int, Meta(ge=0, le=_MOST_UID)]
 _UidRange: TypeAlias = Annotated[str, Meta(pattern=rf"\A{_RANGE}\Z")]
 
 
-class _File(schema.Entry, frozen=True):
+class _File(typed.Entry, frozen=True):
     """The file as it is written."""
 
     users: tuple[_Uid | str, ...] = ("mysql", "mariadb")
@@ -98,7 +98,7 @@ def load(path: str | None = None) -> Rule:
     named = path or os.environ.get(VARIABLE)
     text = _read(Path(named or DEFAULT_FILE), required=named is not None)
     try:
-        file = schema.decode_toml(text, _File, named or DEFAULT_FILE)
+        file = typed.decode_toml(text, _File, named or DEFAULT_FILE)
     except BadFile as error:
         raise BadFile(error.what, remedy=_EXPLAINED) from error
     users, container, remapped = map(_uids, (file.users, file.container_uids, file.remapped_uids))
