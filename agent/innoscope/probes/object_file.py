@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import zlib
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Of the bytes; another number is of another Innoscope.
-_FORMAT: Final = 1
 #: A hundred programs take 200 KB.
 _MOST_BYTES: Final = 32 << 20
 
@@ -29,6 +27,14 @@ class Shape:
     flags: int
 
 
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The bytes: compressed JSON, programs in base64. Another format is of another version of Innoscope."""
+
+    format: Literal[1]
+    programs: dict[str, bytes]
+    maps: tuple[Shape, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """``programs`` has struct bpf_insn after struct bpf_insn; a map is an index in ``maps`` there."""
@@ -38,21 +44,15 @@ class Compiled:
 
     def pack(self) -> bytes:
         """As bytes for ``unpack``."""
-        record = {
-            "format": _FORMAT,
-            "programs": {name: base64.b64encode(code).decode() for name, code in self.programs.items()},
-            "maps": [asdict(shape) for shape in self.maps],
-        }
-        return zlib.compress(json.dumps(record).encode())
+        file = _File(format=1, programs=dict(self.programs), maps=self.maps)
+        return zlib.compress(msgspec.json.encode(file))
 
     @classmethod
     def unpack(cls, data: bytes) -> Compiled:
         """Raises ValueError for what ``pack`` of this version did not make."""
         try:
-            record: dict[str, Any] = json.loads(zlib.decompressobj().decompress(data, _MOST_BYTES))
-            if record["format"] != _FORMAT:
-                raise ValueError("of another version")
-            programs = {name: base64.b64decode(code) for name, code in record["programs"].items()}
-            return cls(programs, tuple(Shape(**shape) for shape in record["maps"]))
-        except (zlib.error, KeyError, TypeError, AttributeError) as error:
+            text = zlib.decompressobj().decompress(data, _MOST_BYTES)
+            file = msgspec.json.decode(text, type=_File)
+            return cls(file.programs, file.maps)
+        except (zlib.error, msgspec.MsgspecError, RecursionError) as error:
             raise ValueError(str(error)) from error
