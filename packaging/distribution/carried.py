@@ -12,12 +12,17 @@ from distribution.metadata import PACKAGING, run
 
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
 LIST = PACKAGING / "carried.txt"
+#: The Python versions that the packages support. msgspec has one extension module for each version, with
+#: the version in its name, so all of them are carried. Our core has the stable ABI: one file from 3.11 on.
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 
 def download(folder: Path) -> list[Path]:
     """Download the wheels of carried.txt. pip verifies their checksums."""
     options = ["--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:"]
-    run([*PIP, "download", *options, "--dest", str(folder), "--requirement", str(LIST)])
+    for version in PYTHONS:
+        target = ["--python-version", version, "--dest", str(folder)]
+        run([*PIP, "download", *options, *target, "--requirement", str(LIST)])
     return sorted(folder.glob("*.whl"))
 
 

@@ -20,8 +20,6 @@ HOME = "usr/lib/innoscope"
 SITE = f"{HOME}/lib/python3/site-packages"
 DOC = "usr/share/doc/innoscope"
 SBOM = "usr/share/innoscope/sbom.cdx.json"
-#: Python searches site-packages below the name of its version. The core uses the stable ABI of 3.11.
-_PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 _LAUNCHER = """#!/usr/lib/innoscope/bin/python -I
 from innoscope.cli.main import run
 
@@ -73,7 +71,7 @@ def _layout(home: Path) -> None:
     (home / "bin").mkdir(parents=True)
     (home / "bin" / "python").symlink_to("../../../bin/python3")
     (home / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = true\n")
-    for version in _PYTHONS:
+    for version in carried.PYTHONS:  # Python looks for site-packages below its own version's name
         (home / "lib" / f"python{version}").symlink_to("python3")
 
 
@@ -90,5 +88,5 @@ def _copy(source: Path, target: Path) -> None:
 
 def _strip(tree: Path) -> None:
     """Strip the symbols that are only needed to debug Innoscope."""
-    for path in (tree / SITE / "innoscope" / "_native.abi3.so", tree / HOME / "bin" / "py-spy"):
+    for path in (*sorted((tree / SITE).rglob("*.so")), tree / HOME / "bin" / "py-spy"):
         run(["strip", "--strip-unneeded", "--remove-section=.comment", str(path)])

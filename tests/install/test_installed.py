@@ -169,7 +169,7 @@ def test_installing_starts_nothing(installed: Machine) -> None:
 def test_every_command_is_there_and_finds_its_libraries(installed: Machine) -> None:
     """The machine has what the package depends on and nothing else; the child finds its modules too."""
     modules = (
-        "bcc, bcrypt, click, prometheus_client, pymysql, textual, yaml, innoscope.cli.top.view, "
+        "bcc, bcrypt, click, msgspec, prometheus_client, pymysql, textual, yaml, innoscope.cli.top.view, "
         "innoscope._native"
     )
     python = "/usr/lib/innoscope/bin/python"

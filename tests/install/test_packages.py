@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from packaging.requirements import Requirement
 
-from distribution.carried import LIST
+from distribution.carried import LIST, PYTHONS
 from distribution.stage import HOME, SITE
 from innoscope.cli.main import COMMANDS
 from live import figures
@@ -122,6 +122,13 @@ def test_all_that_is_promised_is_in_them(packages: Packages) -> None:
         *(f"/usr/lib/systemd/system/{unit}" for unit in UNITS),
     }
     assert not [path for path in paths if path.endswith(".pyc") or "/tests/" in path]
+
+
+def test_msgspec_is_there_for_each_python(packages: Packages) -> None:
+    paths = "\n".join(in_rpm(packages))
+
+    for version in PYTHONS:
+        assert f"/{SITE}/msgspec/_core.cpython-{version.replace('.', '')}-" in paths
 
 
 def test_configuration_is_kept_by_both(packages: Packages) -> None:

@@ -172,8 +172,12 @@ def test_configured_users_are_servers(strangers: Strangers, folder: Path) -> Non
 def test_a_rule_that_others_may_write_or_nobody_can_read_is_refused(folder: Path) -> None:
     path = folder / "servers.toml"
     for text, words in (
-        ("users = 1", "users is a list"), ("x = 1", "unknown key x"), ("max_servers = 0", "1 or more"),
-        ("users", "not TOML"), ("container_uids = ['mysql']", "not a uid"), ("users = ['5-3']", "not a uid"),
+        ("users = 1", "line 1: users: Expected `array`, got `int`"), ("x = 1", "unknown field `x`"),
+        ("max_servers = 0", "max_servers: Expected `int` >= 1"), ("max_servers = true", "got `bool`"),
+        ("users", "as TOML"), ("container_uids = ['mysql']", "Expected `str` matching"),
+        ("users = [true]", "got `bool`"), ("users = [-1]", ">= 0"), ("users = [4294967295]", "<= 4294967294"),
+        ("users = ['5-3']", "not a range of uids"),
+        ("remapped_uids = ['1-4294967295']", "not a range of uids"),
     ):  # fmt: skip
         with pytest.raises(BadFile, match=words):
             _rule(folder, text)

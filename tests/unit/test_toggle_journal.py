@@ -166,6 +166,16 @@ def test_a_damaged_line_in_the_middle_is_named(journal: Journal) -> None:
         (b'"at":1000.0', b'"at":1e999'),
         (b'"pid":7', b'"pid":-7'),
         (b'"pid":7', b'"pid":true'),
+        (b'"pid":7', b'"pid":7.0'),
+        (b'"pid":7', b'"pid":9223372036854775808'),
+        (b'"who":"ann"', b'"who":"a\\u001bn"'),
+        (b'"who":"ann"', b'"who":""'),
+        (b'"who":"ann"', b'"who":"' + b"a" * 4097 + b'"'),
+        (b'"why":null,', b""),
+        (b'"start_time":', b'"more":1,"start_time":'),
+        (b'"setting":', b'"more":1,"setting":'),
+        (b'"new":7', b'"new":18446744073709551616'),
+        (b'"new":7', b'"new":-Infinity'),
         (b'"pid":7', b'"pid":' + b"9" * 5000),
         (b'"setting":"spin"', b'"setting":"\\ud800"'),
         (b'"address":null', b'"address":18446744073709551616'),
@@ -304,4 +314,4 @@ def test_lines_of_every_kind_parse() -> None:
         journal_format.note_line("a", 1.0, "x"),
         journal_format.TORN_LINE,
     ):
-        assert journal_format.parse(line)["v"] == 1
+        assert journal_format.parse(line).v == 1

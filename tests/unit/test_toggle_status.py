@@ -135,6 +135,10 @@ def test_a_second_server_of_the_file_is_told_apart(tmp_path: Path) -> None:
         lambda data: data["servers"][0]["toggles"][0].update(way="magic") or data,
         lambda data: data["servers"][0]["toggles"][0].update(who="a\nb") or data,
         lambda data: data["servers"][0]["toggles"][0].update(since=float("nan")) or data,
+        lambda data: data["servers"][0]["toggles"][0].update(who="a\ud800") or data,
+        lambda data: data["servers"][0].update(pid=True) or data,
+        lambda data: data["servers"][0].update(more=1) or data,
+        lambda data: data["servers"][0]["changes"].update(done=-1) or data,
         lambda _: [],
     ],
 )
@@ -153,7 +157,9 @@ def test_other_things_in_its_place(path: Path) -> None:
     path.chmod(0o644)
     assert "too large" in told(path).reason
     path.write_bytes(b"[" * 200_000)
-    assert "not JSON" in told(path).reason
+    assert "Expected `object`, got `array`" in told(path).reason
+    path.write_bytes(b"{")
+    assert "as JSON" in told(path).reason
     path.unlink()
     os.mkfifo(path)
     assert "not a regular file" in told(path).reason

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import zlib
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from innoscope.common.errors import BadFile
+from innoscope.common.typed import Entry, decode_json, encode_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Version of the serialised format.
-_FORMAT: Final = 1
 #: A hundred programs take 200 KB.
 _MAX_BYTES: Final = 32 << 20
 
@@ -29,6 +28,14 @@ class Shape:
     flags: int
 
 
+class _File(Entry, frozen=True):
+    """The serialised form. Another format is of another version of Innoscope."""
+
+    format: Literal[1]
+    programs: dict[str, bytes]
+    maps: tuple[Shape, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """``programs`` are arrays of struct bpf_insn, in which a map is referred to by its index in ``maps``."""
@@ -38,21 +45,15 @@ class Compiled:
 
     def pack(self) -> bytes:
         """Serialise it for ``unpack``."""
-        record = {
-            "format": _FORMAT,
-            "programs": {name: base64.b64encode(code).decode() for name, code in self.programs.items()},
-            "maps": [asdict(shape) for shape in self.maps],
-        }
-        return zlib.compress(json.dumps(record).encode())
+        file = _File(format=1, programs=dict(self.programs), maps=self.maps)
+        return zlib.compress(encode_json(file))
 
     @classmethod
     def unpack(cls, data: bytes) -> Compiled:
         """Parse the output of ``pack``. Raises ValueError for malformed data or another version."""
         try:
-            record: dict[str, Any] = json.loads(zlib.decompressobj().decompress(data, _MAX_BYTES))
-            if record["format"] != _FORMAT:
-                raise ValueError("another format version")
-            programs = {name: base64.b64decode(code) for name, code in record["programs"].items()}
-            return cls(programs, tuple(Shape(**shape) for shape in record["maps"]))
-        except (zlib.error, KeyError, TypeError, AttributeError) as error:
+            text = zlib.decompressobj().decompress(data, _MAX_BYTES)
+            file = decode_json(text, _File, "the compiled programs")
+            return cls(file.programs, file.maps)
+        except (zlib.error, BadFile) as error:
             raise ValueError(str(error)) from error

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import stat
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
+from msgspec import Meta
+
+from innoscope.common import typed
 from innoscope.common.errors import BadFile
 from innoscope.target.container import in_foreign_container
 from innoscope.target.users import user_name
@@ -34,15 +37,32 @@ DEFAULT_FILE: Final = "/etc/innoscope/servers.toml"
 #: The environment variable that names another file.
 VARIABLE: Final = "INNOSCOPE_SERVERS_CONFIG"
 
-_USERS: Final = ("mysql", "mariadb")
-#: The images of Red Hat (27), of Docker's library, Oracle and MariaDB (999), of Percona and Bitnami (1001).
-_CONTAINER_UIDS: Final = (27, 999, 1001)
 _MAX_SERVERS: Final = 64
 _MAX_UID: Final = (1 << 32) - 2
 _MAX_BYTES: Final = 1 << 16
 #: A uid that is not mapped into our user namespace appears as this (kernel.overflowuid).
 _OVERFLOW: Final = 65534
-_LISTS: Final = ("users", "container_uids", "remapped_uids")
+_EXPLAINED: Final = "packaging/servers.toml explains all keys"
+#: ``"low"`` or ``"low-high"``.
+_RANGE: Final = "[0-9]+(-[0-9]+)?"
+_Uid: TypeAlias = Annotated[int, Meta(ge=0, le=_MAX_UID)]
+_UidRange: TypeAlias = Annotated[str, Meta(pattern=rf"\A{_RANGE}\Z")]
+
+
+class _File(typed.Entry, frozen=True):
+    """The file as it is written."""
+
+    users: tuple[_Uid | str, ...] = ("mysql", "mariadb")
+    #: Images of Red Hat (27), of Docker's library, Oracle and MariaDB (999), of Percona and Bitnami (1001).
+    container_uids: tuple[_Uid | _UidRange, ...] = (27, 999, 1001)
+    remapped_uids: tuple[_Uid | _UidRange, ...] = ()
+    max_servers: Annotated[int, Meta(ge=1)] = _MAX_SERVERS
+
+    def __post_init__(self) -> None:
+        for entry in (*self.users, *self.container_uids, *self.remapped_uids):
+            low, high = _range(entry) or (0, 0)
+            if not low <= high <= _MAX_UID:
+                raise ValueError(f"{entry!r} is not a range of uids")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +98,11 @@ def load(path: str | None = None) -> Rule:
     named = path or os.environ.get(VARIABLE)
     text = _read(Path(named or DEFAULT_FILE), required=named is not None)
     try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise _bad(named, f"it is not TOML: {error}") from error
-    unknown = values.keys() - {*_LISTS, "max_servers"}
-    if unknown:
-        raise _bad(named, f"unknown key {min(unknown)}")
-    most = values.get("max_servers", _MAX_SERVERS)
-    if type(most) is not int or most < 1:
-        raise _bad(named, "max_servers must be a positive integer")
-    users, container, remapped = (_uids(named, name, values.get(name)) for name in _LISTS)
-    return Rule(users, container, remapped, most)
+        file = typed.decode_toml(text, _File, named or DEFAULT_FILE)
+    except BadFile as error:
+        raise BadFile(error.what, remedy=_EXPLAINED) from error
+    users, container, remapped = map(_uids, (file.users, file.container_uids, file.remapped_uids))
+    return Rule(users, container, remapped, file.max_servers)
 
 
 def ignored(rule: Rule, proc: ProcFs, pid: int) -> Ignored | None:
@@ -179,26 +193,21 @@ def _read(path: Path, *, required: bool) -> str:
         raise _bad(str(path), "it is not UTF-8") from error
 
 
-def _uids(path: str | None, key: str, values: Any) -> Uids:
-    """Return the ranges of a list of names, numbers and ``"low-high"``. Unknown names are ignored."""
-    defaults: dict[str, tuple[str | int, ...]] = {"users": _USERS, "container_uids": _CONTAINER_UIDS}
-    if values is None:
-        values = defaults.get(key, ())
-    elif not isinstance(values, list):
-        raise _bad(path, f"{key} must be a list")
-    found = []
-    for value in values:
-        low, dash, high = str(value).partition("-")
-        if type(value) is int or (low.isdecimal() and (not dash or high.isdecimal())):
-            pair = int(low or -1), int(high or low or -1)
-            if not 0 <= pair[0] <= pair[1] <= _MAX_UID:
-                raise _bad(path, f"{key}: {value!r} is not a uid or a range of uids")
-            found.append(pair)
-        elif key == "users" and isinstance(value, str):
-            found += _named(value)
-        else:
-            raise _bad(path, f"{key}: {value!r} is not a uid or a range of uids")
+def _uids(entries: Iterable[int | str]) -> Uids:
+    """Return the ranges of names, numbers and ``"low-high"``; unknown names are left out."""
+    found: list[tuple[int, int]] = []
+    for entry in entries:
+        pair = _range(entry)
+        found += _named(str(entry)) if pair is None else [pair]
     return tuple(found)
+
+
+def _range(entry: int | str) -> tuple[int, int] | None:
+    """Return the range of a number or ``"low-high"``; None for a name."""
+    if not re.fullmatch(_RANGE, str(entry)):
+        return None
+    low, _, high = str(entry).partition("-")
+    return int(low), int(high or low)
 
 
 def _named(user: str) -> Uids:
@@ -209,5 +218,5 @@ def _named(user: str) -> Uids:
     return ((uid, uid),)
 
 
-def _bad(path: str | None, why: str, remedy: str = "see packaging/servers.toml for all keys") -> BadFile:
-    return BadFile(f"cannot use {path or DEFAULT_FILE}: {why}", remedy=remedy)
+def _bad(path: str, why: str, remedy: str = _EXPLAINED) -> BadFile:
+    return BadFile(f"cannot use {path}: {why}", remedy=remedy)

@@ -1,14 +1,17 @@
-"""What the journal tells: one entry a change, folded from its lines, each of them checked strictly."""
+"""The journal's format: one entry for each change, folded from lines, each of them checked strictly."""
 
 from __future__ import annotations
 
 import json
-import math
 import secrets
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
-from innoscope.common import sanitize
+import msgspec
+from msgspec import Meta
+
+from innoscope.common import sanitize, schema
+from innoscope.common.errors import BadFile
 from innoscope.toggles.model import Step
 
 if TYPE_CHECKING:
@@ -20,11 +23,7 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 #: The toggle of an entry that is no change but a rescue (``innoscope unstick``).
 RESCUE: Final = "unstick"
-#: What a result line may say.
-RESULTS: Final = ("done", "failed", "not written")
-_TEXT_MOST: Final = 4096
 _TEXT_KEPT: Final = 1000  # characters of a reason
-_STEPS_MOST: Final = 64
 _U64: Final = 1 << 64
 _JSON: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False)
 
@@ -135,116 +134,103 @@ def _line(record: Mapping[str, Any]) -> bytes:
     return _JSON.encode(record).encode() + b"\n"
 
 
-def parse(line: bytes) -> dict[str, Any]:
-    """A line as a record in which all is of its kind. Raises Damaged."""
+_Text: TypeAlias = Annotated[str, Meta(max_length=4096)]
+_Whole: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+_Time: TypeAlias = Annotated[float, Meta(ge=0, lt=1e12)]
+
+
+class _Server(schema.Entry, frozen=True):
+    pid: _Whole
+    start_time: _Whole
+    boot_id: _Text
+    build_id: _Text | None
+    flavour: _Text
+    version: Annotated[tuple[_Whole, ...], Meta(max_length=8)]
+    socket: _Text | None
+
+    def __post_init__(self) -> None:
+        _check_words(boot_id=self.boot_id, build_id=self.build_id, flavour=self.flavour)
+
+
+class _Step(schema.Entry, frozen=True):
+    setting: _Text
+    old: bool | int | float | _Text | None
+    new: bool | int | float | _Text | None
+    address: Annotated[int, Meta(ge=0)] | None
+    size: Literal[1, 2, 4, 8] | None
+    type: Literal["unsigned", "signed", "float"] | None
+    origin: _Text | None
+
+    def __post_init__(self) -> None:
+        _check_words(setting=self.setting)
+        for value in (self.old, self.new, self.address):
+            if isinstance(value, int) and abs(value) >= _U64:
+                raise ValueError("a number does not fit into 64 bits")
+
+
+class _Record(schema.Entry, frozen=True, tag_field="event"):
+    v: Literal[1]  # VERSION
+
+
+class Torn(_Record, frozen=True, tag="torn"):
+    """Mark the line before as cut off; the reader has left it out."""
+
+
+class _Named(_Record, frozen=True):
+    id: _Text
+    at: _Time
+
+    def __post_init__(self) -> None:
+        _check_words(id=self.id)
+
+
+class Intent(_Named, frozen=True, tag="intent"):
+    """A change that is about to be made."""
+
+    who: _Text
+    why: _Text | None
+    toggle: _Text
+    value: _Text
+    way: _Text
+    server: _Server
+    steps: Annotated[tuple[_Step, ...], Meta(max_length=64)]
+    until: _Time | None
+    undoes: _Text | None
+
+    def __post_init__(self) -> None:
+        _check_words(id=self.id, who=self.who, toggle=self.toggle, way=self.way, undoes=self.undoes)
+
+
+class Result(_Named, frozen=True, tag="result"):
+    """The outcome of a change."""
+
+    outcome: Literal["done", "failed", "not written"]
+    reason: _Text | None
+    put_back: bool
+
+
+class Note(_Named, frozen=True, tag="note"):
+    """Why something was not done yet."""
+
+    text: _Text
+
+
+Record: TypeAlias = Intent | Result | Note | Torn
+
+
+def _check_words(**fields: str | None) -> None:
+    """Raise ValueError for a field that is empty or not printable."""
+    for name, value in fields.items():
+        if value is not None and not (value and value.isprintable()):
+            raise ValueError(f"{name} is empty or not printable")
+
+
+def parse(line: bytes) -> Record:
+    """Read one line. Raises Damaged."""
     try:
-        record = json.loads(line, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise Damaged(f"not JSON: {error}") from error
-    if not isinstance(record, dict) or record.get("v") != VERSION:
-        raise Damaged(f"not a record of version {VERSION}")
-    event = record.get("event")
-    shape = _SHAPES.get(event) if isinstance(event, str) else None
-    if shape is None:
-        raise Damaged(f"unknown event {event!r:.60}")
-    _check(record, shape)
-    if record["event"] == "intent":
-        record["server"]["version"] = tuple(record["server"]["version"])
-    return record
-
-
-def _no_constant(name: str) -> None:
-    raise Damaged(f"{name} is no number")
-
-
-def _check(record: dict[str, Any], shape: Mapping[str, Any]) -> None:
-    wrong = record.keys() ^ shape.keys()
-    if wrong:
-        raise Damaged(f"missing or unknown: {', '.join(map(repr, sorted(wrong)))[:100]}")
-    for name, fits in shape.items():
-        if not fits(record[name]):
-            raise Damaged(f"{name} is not what it should be: {record[name]!r:.60}")
-
-
-def _text(value: Any) -> bool:
-    if not isinstance(value, str) or len(value) > _TEXT_MOST:
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair
-        return False
-    return True
-
-
-def _word(value: Any) -> bool:
-    return _text(value) and value != "" and value.isprintable()
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _U64
-
-
-def _time(value: Any) -> bool:
-    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return plain and 0 <= value < 1e12
-
-
-def _raw(value: Any) -> bool:
-    if isinstance(value, bool):
-        return True
-    if isinstance(value, int):
-        return abs(value) < _U64
-    return _text(value) or (isinstance(value, float) and math.isfinite(value))
-
-
-def _or_none(fits: Any) -> Any:
-    return lambda value: value is None or fits(value)
-
-
-def _server(value: Any) -> bool:
-    if not isinstance(value, dict):
-        return False
-    _check(value, _SERVER)
-    return True
-
-
-def _steps(value: Any) -> bool:
-    if not isinstance(value, list) or len(value) > _STEPS_MOST:
-        return False
-    for step in value:
-        if not isinstance(step, dict):
-            return False
-        _check(step, _STEP)
-    return True
-
-
-def _version(value: Any) -> bool:
-    return isinstance(value, list) and len(value) <= 8 and all(map(_whole, value))
-
-
-_SERVER: Final[Mapping[str, Any]] = {
-    "pid": _whole, "start_time": _whole, "boot_id": _word, "build_id": _or_none(_word), "flavour": _word,
-    "version": _version, "socket": _or_none(_text),
-}  # fmt: skip
-_STEP: Final[Mapping[str, Any]] = {
-    "setting": _word, "old": _or_none(_raw), "new": _or_none(_raw), "address": _or_none(_whole),
-    "size": _or_none(lambda value: _whole(value) and value in (1, 2, 4, 8)),
-    "type": _or_none(lambda value: value in ("unsigned", "signed", "float")), "origin": _or_none(_text),
-}  # fmt: skip
-_EVERY: Final[Mapping[str, Any]] = {"v": _whole, "event": _word}
-_NAMED: Final[Mapping[str, Any]] = {**_EVERY, "id": _word, "at": _time}
-_SHAPES: Final[Mapping[str, Mapping[str, Any]]] = {
-    "intent": {
-        **_NAMED, "who": _word, "why": _or_none(_text), "toggle": _word, "value": _text, "way": _word,
-        "server": _server, "steps": _steps, "until": _or_none(_time), "undoes": _or_none(_word),
-    },
-    "result": {
-        **_NAMED, "outcome": lambda value: value in RESULTS, "reason": _or_none(_text),
-        "put_back": lambda value: isinstance(value, bool),
-    },
-    "note": {**_NAMED, "text": _text},
-    "torn": _EVERY,
-}  # fmt: skip
+        return schema.decode_json(line, Record, "record")  # type: ignore[arg-type]
+    except BadFile as error:
+        raise Damaged(error.what) from error
 
 
 class Fold:
@@ -258,52 +244,45 @@ class Fold:
         """All of them, the oldest first."""
         return tuple(self._entries.values())
 
-    def add(self, record: Mapping[str, Any]) -> None:
-        """One more record. Raises Damaged where it does not fit to those before it."""
-        {"intent": self._intent, "result": self._result, "note": self._note, "torn": _nothing}[
-            record["event"]
-        ](record)
+    def add(self, record: Record) -> None:
+        """Add one more record. Raises Damaged if it does not fit those before it."""
+        if isinstance(record, Intent):
+            self._intend(record)
+        elif isinstance(record, Result):
+            self._conclude(record)
+        elif isinstance(record, Note):
+            entry = self._known(record.id)
+            self._entries[entry.id] = replace(entry, notes=(*entry.notes, record.text))
 
-    def _intent(self, record: Mapping[str, Any]) -> None:
-        if record["id"] in self._entries:
-            raise Damaged(f"the change {record['id']} is begun twice")
-        if record["undoes"] is not None:
-            self._known(record["undoes"])
-        self._entries[record["id"]] = Entry(
-            id=record["id"], at=float(record["at"]), who=record["who"], why=record["why"],
-            toggle=record["toggle"], value=record["value"], way=record["way"],
-            server=ServerId(**record["server"]), steps=tuple(Step(**step) for step in record["steps"]),
-            until=None if record["until"] is None else float(record["until"]), undoes=record["undoes"],
+    def _intend(self, record: Intent) -> None:
+        if record.id in self._entries:
+            raise Damaged(f"duplicate change {record.id}")
+        if record.undoes is not None:
+            self._known(record.undoes)
+        self._entries[record.id] = Entry(
+            id=record.id, at=record.at, who=record.who, why=record.why,
+            toggle=record.toggle, value=record.value, way=record.way,
+            server=ServerId(**msgspec.structs.asdict(record.server)),
+            steps=tuple(Step(**msgspec.structs.asdict(step)) for step in record.steps),
+            until=record.until, undoes=record.undoes,
         )  # fmt: skip
 
-    def _result(self, record: Mapping[str, Any]) -> None:
-        entry = self._known(record["id"])
+    def _conclude(self, record: Result) -> None:
+        entry = self._known(record.id)
         if entry.outcome != "intended":
             raise Damaged(f"the change {entry.id} has a second result")
         ended = replace(
-            entry,
-            outcome=record["outcome"],
-            ended_at=float(record["at"]),
-            reason=record["reason"],
-            put_back=record["put_back"],
+            entry, outcome=record.outcome, ended_at=record.at, reason=record.reason, put_back=record.put_back
         )
         self._entries[entry.id] = ended
         if ended.outcome == "done" and ended.undoes is not None:
             undone = self._entries[ended.undoes]
             self._entries[undone.id] = replace(undone, outcome="undone", undone_by=ended.id)
 
-    def _note(self, record: Mapping[str, Any]) -> None:
-        entry = self._known(record["id"])
-        self._entries[entry.id] = replace(entry, notes=(*entry.notes, record["text"]))
-
     def _known(self, ident: str) -> Entry:
         if ident not in self._entries:
             raise Damaged(f"no change {ident} was begun before")
         return self._entries[ident]
-
-
-def _nothing(_: Mapping[str, Any]) -> None:
-    """A mark on the line before, which the reader has seen to."""
 
 
 def inverse(step: Step, now: Raw) -> Step:

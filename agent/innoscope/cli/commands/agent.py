@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,8 +20,6 @@ from innoscope.target import credentials
 
 if TYPE_CHECKING:
     from innoscope.daemon.agent.config import Config
-
-T = TypeVar("T", bound=Any)
 
 _EPILOG = """\b
 Examples:
@@ -89,14 +86,12 @@ def command(
     stacks.
     """
     found = configuration.load(config_file) if config_file else configuration.Config()
-    found = replace(
-        found,
-        web=_with(found.web, listen_address=listen, telemetry_path=telemetry, config_file=web_file),
-        sensor=_with(found.sensor, socket=sensor),
-        sql=_with(found.sql, defaults_file=defaults_file),
-        log=_with(found.log, level=log_level, format=log_format),
-    )
-    configuration.require_sane(found, "the command line")
+    found = configuration.changed(found, {
+        "web": {"listen_address": listen, "telemetry_path": telemetry, "config_file": web_file},
+        "sensor": {"socket": sensor},
+        "sql": {"defaults_file": defaults_file},
+        "log": {"level": log_level, "format": log_format},
+    })  # fmt: skip
     if check:
         _check(found)
         return
@@ -106,11 +101,6 @@ def command(
     logs.set_up(found.log.format, found.log.level)
 
     run(found)
-
-
-def _with(part: T, **given: str | None) -> T:
-    """Return the part with the values of the command line."""
-    return replace(part, **{name: value for name, value in given.items() if value is not None})
 
 
 def _push_once(found: Config) -> None:

@@ -7,6 +7,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from innoscope.common.errors import BadFile, NoTarget
 from innoscope.daemon.agent.config import Sql
 from innoscope.daemon.agent.servers import Servers
@@ -35,7 +37,7 @@ def push_once(config: Config) -> Iterator[str]:
     push = config.push
     if push.url is None:
         raise BadFile("cannot push: push.url is not set", remedy="see [push] in packaging/agent.toml")
-    own_name = Servers(replace(config, sql=Sql(enabled=False))).own_name
+    own_name = Servers(msgspec.structs.replace(config, sql=Sql(enabled=False))).own_name
     client, sent = PushClient(push), 0
     for sensor_name, one in _newest(SensorClient(config.sensor.socket, _SENSOR_TIMEOUT_S)).items():
         name = own_name(sensor_name, one.target)

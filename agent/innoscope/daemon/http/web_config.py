@@ -9,10 +9,12 @@ import logging
 import ssl
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
+from msgspec import Meta
+
+from innoscope.common import schema
 from innoscope.common.errors import BadFile
-from innoscope.common.schema import read_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_TOP: Final = frozenset({"tls_server_config", "http_server_config", "basic_auth_users"})
-_TLS: Final = frozenset({"cert_file", "key_file", "client_ca_file", "client_auth_type", "min_version"})
 _VERSIONS: Final[Mapping[str, ssl.TLSVersion]] = {
     "TLS12": ssl.TLSVersion.TLSv1_2,
     "TLS13": ssl.TLSVersion.TLSv1_3,
@@ -41,6 +41,51 @@ _HEADERS: Final = frozenset(
         "Strict-Transport-Security",
     }
 )
+
+
+_Version: TypeAlias = Annotated[str, Meta(pattern=rf"\A({'|'.join(_VERSIONS)}|)\Z")]
+_ClientAuth: TypeAlias = Annotated[str, Meta(pattern=rf"\A({'|'.join(_CLIENT_AUTH)}|)\Z")]
+
+
+class _TlsFile(schema.Entry, frozen=True):
+    """The section ``tls_server_config``; an empty value of the optional keys is the default."""
+
+    cert_file: Annotated[str, Meta(min_length=1)]
+    key_file: Annotated[str, Meta(min_length=1)]
+    client_ca_file: str | None = None
+    client_auth_type: _ClientAuth | None = None
+    min_version: _Version | None = None
+
+    def __post_init__(self) -> None:
+        if ((self.client_auth_type or "NoClientCert") == "NoClientCert") != (not self.client_ca_file):
+            raise ValueError("client_ca_file needs a client_auth_type that verifies, and vice versa")
+
+
+class _HttpFile(schema.Entry, frozen=True):
+    """The section ``http_server_config``."""
+
+    http2: bool | None = None
+    headers: dict[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.http2:
+            raise ValueError("http2 is not supported: leave it out or set it to false")
+        for name, value in (self.headers or {}).items():
+            if name not in _HEADERS or not value.isprintable():
+                raise ValueError(f"headers.{name} is not supported")
+
+
+class _File(schema.Entry, frozen=True):
+    """The file as it is written."""
+
+    tls_server_config: _TlsFile | None = None
+    http_server_config: _HttpFile | None = None
+    basic_auth_users: dict[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        for name, hashed in (self.basic_auth_users or {}).items():
+            if not hashed.startswith(("$2a$", "$2b$", "$2y$")) or len(hashed) != 60:
+                raise ValueError(f"the password of {name} is not a bcrypt hash (htpasswd -nBC 10 {name})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,79 +133,27 @@ class WebConfig:
 
 
 def load(path: Path) -> WebConfig:
-    """Read and check the file; BadFile names the first problem."""
-    data: Any = read_yaml(path, Any)
-    data = {} if data is None else data
-    found = problems(data)
-    if found:
-        raise BadFile(f"{path}: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else ""))
-    tls = data.get("tls_server_config")
+    """Read and check the file. Raises BadFile."""
+    try:
+        file = schema.read_yaml(path, _File | None) or _File()  # type: ignore[arg-type]
+    except BadFile as error:
+        raise BadFile(error.what, remedy=error.remedy or "docs/agent.md lists what is supported") from error
+    tls, http, users = file.tls_server_config, file.http_server_config, file.basic_auth_users
     return WebConfig(
         _tls(tls, path.parent) if tls else None,
-        {name: hashed.encode() for name, hashed in (data.get("basic_auth_users") or {}).items()},
-        (data.get("http_server_config") or {}).get("headers") or {},
+        {name: hashed.encode() for name, hashed in (users or {}).items()},
+        (http.headers if http else None) or {},
     )
 
 
-def _tls(data: Mapping[str, str], folder: Path) -> Tls:
-    client_ca = data.get("client_ca_file")
+def _tls(file: _TlsFile, folder: Path) -> Tls:
     return Tls(
-        folder / data["cert_file"],
-        folder / data["key_file"],
-        folder / client_ca if client_ca else None,
-        _CLIENT_AUTH[data.get("client_auth_type") or "NoClientCert"],
-        _VERSIONS[data.get("min_version") or "TLS12"],
+        folder / file.cert_file,
+        folder / file.key_file,
+        folder / file.client_ca_file if file.client_ca_file else None,
+        _CLIENT_AUTH[file.client_auth_type or "NoClientCert"],
+        _VERSIONS[file.min_version or "TLS12"],
     )
-
-
-def problems(data: Any) -> list[str]:
-    """What is wrong with a parsed file, in words; empty when nothing is."""
-    if not isinstance(data, dict):
-        return ["the file is not a mapping"]
-    found = [f"{key} is not supported" for key in sorted(map(str, data.keys() - _TOP))]
-    for key in _TOP & data.keys():
-        if data[key] is not None and not isinstance(data[key], dict):
-            return [*found, f"{key} is not a mapping"]
-    found += _tls_problems(data.get("tls_server_config") or {})
-    found += _http_problems(data.get("http_server_config") or {})
-    for name, hashed in (data.get("basic_auth_users") or {}).items():
-        if (
-            not isinstance(hashed, str)
-            or not hashed.startswith(("$2a$", "$2b$", "$2y$"))
-            or len(hashed) != 60
-        ):
-            found.append(f"the password of {name} is not a bcrypt hash (htpasswd -nBC 10 {name})")
-    return found
-
-
-def _tls_problems(tls: Mapping[Any, Any]) -> list[str]:
-    found = [f"tls_server_config.{key} is not supported" for key in sorted(map(str, tls.keys() - _TLS))]
-    if tls and not (tls.get("cert_file") and tls.get("key_file")):
-        found.append("tls_server_config needs cert_file and key_file")
-    auth = tls.get("client_auth_type") or "NoClientCert"
-    if auth not in _CLIENT_AUTH:
-        found.append(f"client_auth_type {auth} is not supported, but {', '.join(_CLIENT_AUTH)} are")
-    elif (auth == "NoClientCert") != (not tls.get("client_ca_file")):
-        found.append("client_ca_file goes with a client_auth_type that verifies, and the other way round")
-    if (tls.get("min_version") or "TLS12") not in _VERSIONS:
-        found.append(f"min_version {tls['min_version']} is not supported, but {', '.join(_VERSIONS)} are")
-    return found
-
-
-def _http_problems(http: Mapping[Any, Any]) -> list[str]:
-    found = [
-        f"http_server_config.{key} is not supported"
-        for key in sorted(map(str, http.keys() - {"headers", "http2"}))
-    ]
-    if http.get("http2") is True:
-        found.append("http_server_config.http2 is not supported: leave it out or say false")
-    headers = http.get("headers") or {}
-    if not isinstance(headers, dict):
-        return [*found, "http_server_config.headers is not a mapping"]
-    for name, value in headers.items():
-        if name not in _HEADERS or not isinstance(value, str) or not value.isprintable():
-            found.append(f"http_server_config.headers.{name} is not supported")
-    return found
 
 
 class Watched:

@@ -8,23 +8,45 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
 
 from innoscope import _native
 from innoscope._native import Member
+from innoscope.common import typed
 from innoscope.common.errors import BadFile
 from innoscope.target.native_errors import ONE_AT_A_TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Mapping
 
     from innoscope._native import NativeError, Pack
     from innoscope.target.model import Target
 
 #: The value of ``Target.symbols`` and ``ModuleInfo.symbols_from`` for a pack.
 SOURCE: Final = "symbol-pack"
-VARIABLE_KINDS: Final = frozenset({"unsigned", "signed", "float", "char", "other"})
 _LONGEST: Final = 1000  # maximum characters of a text
+_U32: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
+_Offsets: TypeAlias = Annotated[list[_U32], Meta(min_length=1)]
+_MemberKind: TypeAlias = Literal["unsigned", "signed", "float", "pointer", "structure"]
+_VariableKind: TypeAlias = Literal["unsigned", "signed", "float", "char", "other"]
+
+
+class _Layout(msgspec.Struct, frozen=True):
+    """A pack's layout as JSON: later versions may add keys."""
+
+    members: dict[str, tuple[_Offsets, _U32, _MemberKind, _U32, _U32]]
+    missing: dict[str, str]
+    variables: dict[str, tuple[Annotated[int, Meta(ge=0)], _U32, _VariableKind, str]]
+
+    def __post_init__(self) -> None:
+        described = (described for *_, described in self.variables.values())
+        for value in (*self.members, *self.missing, *self.missing.values(), *self.variables, *described):
+            text(value)
+        if any(address >= 1 << 64 for address, *_ in self.variables.values()):
+            raise ValueError("an address does not fit into 64 bits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +115,12 @@ def refused(error: NativeError) -> BadFile:
 
 def read_layout(pack: Pack) -> Layout:
     """Parse and check the layout in a pack. Raises BadFile."""
-    data = read_json(pack, pack.layout)
     try:
-        return Layout(
-            members=dict(_checked(data["members"], member)),
-            missing=dict(_checked(data["missing"], text)),
-            variables=dict(_checked(data["variables"], _variable)),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        found = typed.decode_json(pack.layout, _Layout, pack.path)
+    except BadFile as error:
         raise damaged(pack) from error
+    members = {path: Member(*fields) for path, fields in found.members.items()}
+    return Layout(members, found.missing, dict(found.variables))
 
 
 def read_json(pack: Pack, raw: bytes) -> Any:
@@ -112,45 +131,17 @@ def read_json(pack: Pack, raw: bytes) -> Any:
         raise damaged(pack) from error
 
 
+def fields(member: Member) -> list[Any]:
+    """Return a member for JSON, as read_layout() reads it."""
+    return [member.offsets, member.size, member.kind, member.stride, member.count]
+
+
 def damaged(pack: Pack) -> BadFile:
     """Return the error for a pack with malformed JSON sections."""
     return BadFile(
         f"cannot use symbol pack {pack.path}: its descriptions are damaged",
         remedy="export it again: innoscope symbols export --help",
     )
-
-
-def _checked(entries: Mapping[str, Any], check: Callable[[Any], Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in entries.items():
-        yield text(name), check(value)
-
-
-def member(raw: Any) -> Member:
-    """Check one member from JSON. Raises ValueError or TypeError."""
-    offsets, size, kind, stride, count = raw
-    if not offsets:
-        raise ValueError("malformed member")
-    return Member(
-        [_number(offset) for offset in offsets], _number(size), kind, _number(stride), _number(count)
-    )
-
-
-def fields(member: Member) -> list[Any]:
-    """Return a member for JSON; the reverse of ``member``."""
-    return [member.offsets, member.size, member.kind, member.stride, member.count]
-
-
-def _variable(raw: Any) -> tuple[int, int, str, str]:
-    address, size, kind, described = raw
-    if kind not in VARIABLE_KINDS:
-        raise ValueError("malformed variable")
-    return _number(address, 64), _number(size), kind, text(described)
-
-
-def _number(value: Any, bits: int = 32) -> int:
-    if type(value) is not int or not 0 <= value < 1 << bits:
-        raise ValueError("malformed number")
-    return value
 
 
 def text(value: Any) -> str:

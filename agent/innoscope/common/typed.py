@@ -1,0 +1,180 @@
+"""Convert TOML, JSON and parsed documents into typed structures; errors name the file, the line and the key.
+
+The types are ``Entry`` structures (msgspec). A rule that a type cannot express is a ValueError raised in
+``__post_init__``. YAML is in schema.py, because its library is slow to import.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from innoscope.common.errors import BadFile
+from innoscope.common.versions import VersionRange
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+T = TypeVar("T")
+
+#: msgspec ends its messages with the place: "Expected `str`, got `int` - at `$.rules[3].class`". It does not
+#: name the keys of a mapping: "at `$.classes[...].label`", "at `key` in `$.classes`".
+_PLACE: Final = re.compile(r"(?P<why>.*) - at (?P<key>`key` in )?`\$(?P<keys>.*)`", re.DOTALL)
+_KEY: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A mapping of a file: unknown, missing and ill-typed keys are errors."""
+
+
+class NamedEntry(Entry, frozen=True):
+    """An entry that knows its key in the mapping where it is: name_entries() sets ``name``."""
+
+    name: str = ""
+
+
+def name_entries(entries: Mapping[str, NamedEntry]) -> None:
+    """Set the names of entries; for the ``__post_init__`` of the structure that has the mapping."""
+    for name, entry in entries.items():
+        if entry.name:
+            raise ValueError(f"{name}: unknown field `name`")
+        msgspec.structs.force_setattr(entry, "name", name)
+
+
+class ServerEntry(Entry, frozen=True):
+    """An entry that may be limited to some servers: ``mysql: "5.5-5.7"``, ``mariadb: "10.6+"``, or both."""
+
+    mysql: VersionRange | None = None
+    mariadb: VersionRange | None = None
+
+    @property
+    def ranges(self) -> dict[str, VersionRange]:
+        """The ranges that are given, by flavour."""
+        given = {"mysql": self.mysql, "mariadb": self.mariadb}
+        return {flavour: versions for flavour, versions in given.items() if versions is not None}
+
+    def fits(self, flavour: str, version: tuple[int, ...]) -> bool:
+        """Return whether the entry holds for a server; without ranges it holds for all."""
+        ranges = self.ranges
+        return not ranges or (flavour in ranges and version in ranges[flavour])
+
+
+def decode_toml(text: str, kind: type[T], source: object) -> T:
+    """Decode TOML from ``source``, which error messages name. Raises BadFile."""
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a plain ValueError
+        raise BadFile(f"cannot parse {source} as TOML: {error}") from error
+    return convert(document, kind, source, lambda keys: _toml_line(text, keys))
+
+
+def decode_json(text: str | bytes, kind: type[T], source: object) -> T:
+    """Decode JSON from ``source``, which error messages name. Raises BadFile."""
+    try:
+        return msgspec.json.decode(text, type=kind, dec_hook=_hook)
+    except msgspec.ValidationError as error:
+        raise BadFile(f"{source}: {_where(error, _parsed_json(text), kind)[1]}") from error
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise BadFile(f"cannot parse {source} as JSON: {error}") from error
+
+
+def encode_json(value: object) -> bytes:
+    """Return a structure as JSON; bytes become base64."""
+    return msgspec.json.encode(value)
+
+
+def _parsed_json(text: str | bytes) -> Any:
+    """Return what JSON says, or None: where a value is invalid, the text after it can be anything."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+
+
+def convert(document: object, kind: type[T], source: object, line_of: Any = None) -> T:
+    """Convert a parsed document. ``line_of`` maps a list of keys to a line number or None. Raises BadFile."""
+    try:
+        return msgspec.convert(document, kind, dec_hook=_hook)
+    except (msgspec.ValidationError, RecursionError) as error:
+        keys, words = _where(error, document, kind)
+        line = line_of(keys) if line_of is not None else None
+        raise BadFile(f"{source}{f', line {line}' if line else ''}: {words}") from error
+
+
+def _hook(kind: Any, value: Any) -> Any:
+    if kind is VersionRange:
+        if not isinstance(value, str):  # YAML reads 5.6 without quotes as a number
+            raise ValueError(f"quote the version range: {value!r:.80}")
+        return VersionRange.parse(value)
+    if kind == re.Pattern[str]:
+        try:
+            return re.compile(value)
+        except (re.error, OverflowError, RecursionError, TypeError) as error:
+            raise ValueError(f"malformed regular expression {value!r:.80}: {error}") from error
+    raise NotImplementedError(kind)
+
+
+def _where(error: Exception, document: Any, kind: Any) -> tuple[list[Any], str]:
+    """Return the keys that lead to an invalid value, and the message: ``rules[3].class: Expected …``."""
+    match = _PLACE.fullmatch(str(error))
+    if match is None:
+        return [], str(error)
+    keys: list[Any] = []
+    for name, index in _KEY.findall(match["keys"]):
+        keys.append(_invalid_key(error, document, kind, keys) if index == "..." else name or int(index))
+    if match["key"]:
+        keys.append(_invalid_key(error, document, kind, keys))
+    path = "".join(f"[{key}]" if isinstance(key, int) else f".{key!s:.80}" for key in keys)
+    return keys, f"{path.removeprefix('.')}: {match['why']}" if path else match["why"]
+
+
+def _invalid_key(error: Exception, document: Any, kind: Any, keys: list[Any]) -> Any:
+    """Return the key that an error is about, of the mapping at ``keys``: convert it in halves."""
+    mapping = document
+    try:
+        for key in keys:
+            mapping = mapping[key]
+        names = list(mapping)
+        while len(names) > 1:
+            half = names[: len(names) // 2]
+            part = _replaced(document, keys, {name: mapping[name] for name in half})
+            names = half if _error(part, kind) == str(error) else names[len(half) :]
+        return names[0]
+    except (AttributeError, LookupError, TypeError):  # not a mapping, but a set of YAML, or nothing
+        return "*"
+
+
+def _replaced(document: Any, keys: list[Any], value: Any) -> Any:
+    """Return a copy of the document with another value at ``keys``."""
+    if not keys:
+        return value
+    copy = document.copy()
+    copy[keys[0]] = _replaced(document[keys[0]], keys[1:], value)
+    return copy
+
+
+def _error(document: Any, kind: Any) -> str | None:
+    try:
+        msgspec.convert(document, kind, dec_hook=_hook)
+    except (msgspec.ValidationError, RecursionError) as error:
+        return str(error)
+    return None
+
+
+def _toml_line(text: str, keys: list[Any]) -> int | None:
+    """Return the line of a key of a table, or the table's own; arrays of tables are not followed."""
+    names = [str(key) for key in keys]
+    found, table = None, ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[+\s*([\w.\-]+)\s*\]+", line):
+            table = header[1]
+            if names and table == names[0]:
+                found = found or number
+        elif name := re.match(r"\s*([\w\-]+)\s*=", line):
+            path = [*table.split("."), name[1]] if table else [name[1]]
+            if names[: len(path)] == path:
+                return number
+    return found
