@@ -52,7 +52,7 @@ basic_auth_users: {{ann: "{HASH}"}}
             "tls_server_config: {cert_file: a, key_file: b, cipher_suites: [x]}",
             "line 1: tls_server_config: Object contains unknown field `cipher_suites`",
         ),
-        ("tls_server_config: {cert_file: a}", "tls_server_config: Object missing required field `key_file`"),
+        ("tls_server_config: {cert_file: a}", "tls_server_config: cert_file and key_file are both required"),
         (
             "tls_server_config: {cert_file: a, key_file: b, client_auth_type: RequireAnyClientCert}",
             r"client_auth_type: Expected `str` matching regex .*NoClientCert\|",
@@ -72,7 +72,7 @@ basic_auth_users: {{ann: "{HASH}"}}
         ("basic_auth_users: {ann: secret}", "is not a bcrypt hash"),
         ("basic_auth_users: [ann]", r"basic_auth_users: Expected `object \| null`, got `array`"),
         ("tls_server_config: {cert_file: [a], key_file: b}", "cert_file: Expected `str`, got `array`"),
-        ("tls_server_config: {cert_file: a, key_file: ''}", "key_file: Expected `str` of length >= 1"),
+        ("tls_server_config: {cert_file: a, key_file: ''}", "cert_file and key_file are both required"),
         ("http_server_config: {headers: {X-Frame-Options: 1}}", "Expected `str`, got `int`"),
         ("basic_auth_users: " + "[" * 5000, "as YAML"),
         ("[]", r"Expected `object \| null`, got `array`"),
@@ -84,8 +84,9 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path: Path, text: str, wor
         web_config.load(written(tmp_path / "web.yaml", text)).authenticates  # noqa: B018
 
 
-def test_an_empty_file_is_plain_http(tmp_path: Path) -> None:
-    assert web_config.load(written(tmp_path / "web.yaml", "# nothing\n")) == web_config.WebConfig()
+@pytest.mark.parametrize("text", ["# nothing\n", "tls_server_config: {}", "tls_server_config:\n"])
+def test_without_settings_it_is_plain_http(tmp_path: Path, text: str) -> None:
+    assert web_config.load(written(tmp_path / "web.yaml", text)) == web_config.WebConfig()
 
 
 def test_a_change_is_seen_and_a_bad_one_is_not_used(tmp_path: Path) -> None:

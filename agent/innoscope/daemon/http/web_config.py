@@ -50,13 +50,20 @@ _ClientAuth: TypeAlias = Annotated[str, Meta(pattern=rf"\A({'|'.join(_CLIENT_AUT
 class _TlsFile(schema.Entry, frozen=True):
     """The section ``tls_server_config``; an empty value of the optional keys is the default."""
 
-    cert_file: Annotated[str, Meta(min_length=1)]
-    key_file: Annotated[str, Meta(min_length=1)]
+    cert_file: str = ""
+    key_file: str = ""
     client_ca_file: str | None = None
     client_auth_type: _ClientAuth | None = None
     min_version: _Version | None = None
 
+    @property
+    def enabled(self) -> bool:
+        """Return whether anything is set: an empty section means no TLS, as in exporter-toolkit."""
+        return self != _TlsFile()
+
     def __post_init__(self) -> None:
+        if self.enabled and not (self.cert_file and self.key_file):
+            raise ValueError("cert_file and key_file are both required")
         if ((self.client_auth_type or "NoClientCert") == "NoClientCert") != (not self.client_ca_file):
             raise ValueError("client_ca_file needs a client_auth_type that verifies, and vice versa")
 
@@ -102,9 +109,7 @@ class Tls:
         """Create the TLS context. Raise BadFile if the files cannot be read or do not match."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = self.min_version
-        context.options |= (
-            ssl.OP_NO_RENEGOTIATION
-        )  # expensive for the server only
+        context.options |= ssl.OP_NO_RENEGOTIATION  # expensive for the server only
         try:
             context.load_cert_chain(self.cert_file, self.key_file)
             if self.client_ca_file is not None:
@@ -128,7 +133,7 @@ class WebConfig:
 
     @property
     def authenticates(self) -> bool:
-        """Whether every client must authenticate."""
+        """Return whether every client must authenticate."""
         return bool(self.users) or (self.tls is not None and self.tls.client_auth is ssl.CERT_REQUIRED)
 
 
@@ -140,7 +145,7 @@ def load(path: Path) -> WebConfig:
         raise BadFile(error.what, remedy=error.remedy or "docs/agent.md lists what is supported") from error
     tls, http, users = file.tls_server_config, file.http_server_config, file.basic_auth_users
     return WebConfig(
-        _tls(tls, path.parent) if tls else None,
+        _tls(tls, path.parent) if tls is not None and tls.enabled else None,
         {name: hashed.encode() for name, hashed in (users or {}).items()},
         (http.headers if http else None) or {},
     )
