@@ -59,7 +59,7 @@ class _TlsFile(schema.Entry, frozen=True):
     @property
     def enabled(self) -> bool:
         """Return whether anything is set: an empty section means no TLS, as in exporter-toolkit."""
-        return self != _TlsFile()
+        return any(getattr(self, name) for name in self.__struct_fields__)
 
     def __post_init__(self) -> None:
         if self.enabled and not (self.cert_file and self.key_file):
