@@ -35,7 +35,7 @@ enum copy {
 };
 
 struct record_header {
-	__u32 tid;
+	__u32 tid; /* in the pid namespace of the process that reads the records */
 	__u32 ns_tid; /* in the process's own pid namespace */
 	__u32 state;
 	__u32 on_cpu_before;
@@ -108,21 +108,30 @@ struct {
 /* Set before loading. If it is false the verifier removes the code that depends on it. */
 const volatile _Bool with_kernel_stack = 0;
 
-static __u32 thread_id_in_namespace(struct task_struct *task)
+/* Return how deep the task's pid namespace is nested; 0 for the host's. */
+static __always_inline __u32 namespace_level(struct task_struct *task)
+{
+	return BPF_CORE_READ(task, thread_pid, level);
+}
+
+/* Return the task's id in the namespace at this level, or in its own if that is not so deep. */
+static __always_inline __u32 thread_id_at(struct task_struct *task, __u32 level)
 {
 	struct pid *pid = BPF_CORE_READ(task, thread_pid);
-	struct upid innermost = {};
-	__u32 level = BPF_CORE_READ(pid, level);
+	struct upid found = {};
+	__u32 own_level = BPF_CORE_READ(pid, level);
 
-	bpf_core_read(&innermost, sizeof(innermost), &pid->numbers[0]);
+	bpf_core_read(&found, sizeof(found), &pid->numbers[0]);
+	if (level > own_level)
+		level = own_level;
 	if (level > 0) {
 		/* numbers[] is a flexible array; the element size is that of the running kernel */
 		__u64 size = bpf_core_type_size(struct upid);
 		const char *first = (const char *)__builtin_preserve_access_index(&pid->numbers[0]);
 
-		bpf_probe_read_kernel(&innermost.nr, sizeof(innermost.nr), first + level * size);
+		bpf_probe_read_kernel(&found.nr, sizeof(found.nr), first + level * size);
 	}
-	return innermost.nr;
+	return found.nr;
 }
 
 static void read_registers(struct task_struct *task, struct record_header *header)
@@ -150,7 +159,7 @@ static __u64 thread_pointer(struct task_struct *task)
  * thread's descriptor at the end of its stack, and the thread pointer points to it. If that distance fits a
  * record, one call copies all. Otherwise copy page by page up to the end of the mapping.
  */
-static __u64 copy_stack(struct task_struct *task, struct record *record)
+static __always_inline __u64 copy_stack(struct task_struct *task, struct record *record)
 {
 	__u64 sp = record->header.sp;
 	__u64 above = thread_pointer(task) - sp;
@@ -211,21 +220,25 @@ int snapshot(struct bpf_iter__task *ctx)
 
 	if (!wanted || !record)
 		return 0;
-	if (wanted->tgid && task->tgid != wanted->tgid)
+
+	__u32 reader_level = namespace_level((struct task_struct *)bpf_get_current_task());
+	__u32 tid = thread_id_at(task, reader_level);
+
+	if (wanted->tgid && thread_id_at(BPF_CORE_READ(task, group_leader), reader_level) != wanted->tgid)
 		return 0;
-	if (wanted->tid && task->pid != wanted->tid)
+	if (wanted->tid && tid != wanted->tid)
 		return 0;
 
 	struct record_header *header = &record->header;
 
 	__builtin_memset(header, 0, sizeof(*header));
-	header->tid = task->pid;
+	header->tid = tid;
 	if (task->flags & (PF_EXITING | PF_IO_WORKER | PF_KTHREAD)) {
 		header->copy = COPY_NONE;
 		bpf_seq_write(seq, header, sizeof(*header));
 		return 0;
 	}
-	header->ns_tid = thread_id_in_namespace(task);
+	header->ns_tid = thread_id_at(task, namespace_level(task));
 	bpf_probe_read_kernel_str(header->comm, sizeof(header->comm), task->comm);
 
 	header->switches_before = context_switches(task);

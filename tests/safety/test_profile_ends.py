@@ -123,8 +123,8 @@ def test_a_reused_pid_is_not_sampled(server: Server) -> None:
 @pytest.mark.parametrize("kind", _KINDS)
 def test_without_rights_it_says_so(server: Server, kind: str) -> None:
     arguments = ("profile", "--pid", server.pid, "--seconds", 1, *_KINDS[kind])
-    assert_one_clear_error(run_command(nobody(*arguments)), 6, "no right")
-    assert_one_clear_error(innoscope(*arguments, under=without_bpf()), 6, "no right")
+    assert_one_clear_error(run_command(nobody(*arguments)), 6, "its executable cannot be read")
+    assert_one_clear_error(innoscope(*arguments, under=without_bpf()), 6, "not permitted")
 
 
 def test_a_process_that_ended_is_an_error() -> None:

@@ -124,7 +124,7 @@ def test_a_stripped_server_says_what_gives_it_names() -> None:
 
 def test_without_rights_it_says_so(server: Server) -> None:
     result = run(nobody("trace", "--pid", server.pid, FUNCTION))
-    assert_one_clear_error(result, NoRights.exit_code, "no right")
+    assert_one_clear_error(result, NoRights.exit_code, "its executable cannot be read")
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from innoscope.sampling.model import Frame, Thread, Trust
 from innoscope.sampling.profile import report as reporting
 from innoscope.sampling.profile.model import MICROSECONDS, SAMPLES, Profile, Row
 from innoscope.sampling.profile.offcpu import MAX_STACKS_PER_S, StackLimit
-from innoscope.sampling.profile.run import require_first_namespace
 from innoscope.sampling.profile.setup import ring_bytes
 from innoscope.sampling.render import encode, render
+from innoscope.target.container import require_host_pids
 from unit.dumps import target
 
 if TYPE_CHECKING:
@@ -103,4 +103,4 @@ def test_the_ring_has_room_and_bounds() -> None:
 def test_pids_of_a_container_are_refused(tmp_path: Path) -> None:
     (tmp_path / "pid").touch()
     with pytest.raises(KernelUnable, match="its own process ids"):
-        require_first_namespace(str(tmp_path / "pid"))
+        require_host_pids("profile", str(tmp_path / "pid"))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Final
+
+from innoscope.common.errors import KernelUnable
 
 if TYPE_CHECKING:
     from innoscope.target.proc import ProcFs
@@ -66,3 +69,15 @@ def _our_ids(proc: ProcFs) -> list[str]:
         return _ID.findall((proc.root / "self" / "cgroup").read_text(errors="replace"))
     except OSError:
         return []
+
+
+def require_host_pids(action: str, path: str = "/proc/self/ns/pid") -> None:
+    """Raise KernelUnable in a container with its own pid namespace: these BPF programs use the host's pids.
+
+    ``action`` completes "cannot …": ``profile``.
+    """
+    if os.stat(path).st_ino != FIRST_PID_NAMESPACE:  # noqa: PTH116
+        raise KernelUnable(
+            f"cannot {action} from a container with its own process ids: BPF programs use those of the host",
+            remedy="run it on the host, or in a container with the host's pids: docker run --pid=host …",
+        )

@@ -14,6 +14,7 @@ from innoscope.probes.trace.functions import choose
 from innoscope.probes.trace.model import FORCED_SECONDS, NotTraceable, TooHot, TraceResult, Trial
 from innoscope.probes.trace.server_pace import Loss, ServerPace
 from innoscope.probes.trace.session import INTERVAL_S, Session
+from innoscope.target.container import require_host_pids
 from innoscope.target.discover import still_same
 from innoscope.target.native_errors import gone
 
@@ -48,6 +49,7 @@ def run(
     Ctrl-C and the end of the server end the trace early; the latter sets ``TraceResult.error``. Raises
     TooHot, NotTraceable, Ambiguous, and the errors of loading, attaching and reading.
     """
+    require_host_pids("trace a function")
     progress("looking for the function")
     chosen = choose(target, function)
     _check_argument(chosen, options)

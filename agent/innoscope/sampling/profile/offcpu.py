@@ -9,8 +9,8 @@ from innoscope import _native
 from innoscope.common.errors import InnoscopeError
 from innoscope.sampling.profile.model import MICROSECONDS, Profile, Row
 from innoscope.sampling.profile.naming import ThreadBuilder
-from innoscope.sampling.profile.run import require_first_namespace
 from innoscope.sampling.profile.setup import Naming, missing_names, open_samples
+from innoscope.target.container import require_host_pids
 from innoscope.target.native_errors import translating
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class OffCpuProfiler:
     """Profiles the off-CPU time of one server. Raises NoRights, KernelUnable or NoSuchProcess."""
 
     def __init__(self, target: Target, naming: Naming | None = None) -> None:
-        require_first_namespace()
+        require_host_pids("profile")
         naming = naming or Naming()
         self.target = target
         with translating(target.pid):

@@ -11,8 +11,8 @@ from innoscope import _native
 from innoscope.sampling.classify import label
 from innoscope.sampling.profile.model import SAMPLES, Profile, Row
 from innoscope.sampling.profile.naming import ThreadBuilder
-from innoscope.sampling.profile.run import require_first_namespace
 from innoscope.sampling.profile.setup import Naming, missing_names, open_samples, ring_bytes
+from innoscope.target.container import require_host_pids
 from innoscope.target.native_errors import translating
 from innoscope.target.proc import ProcFs
 
@@ -26,7 +26,7 @@ class OnCpuProfiler:
     """Samples one server at ``frequency`` Hz per CPU. Raises NoRights, KernelUnable or NoSuchProcess."""
 
     def __init__(self, target: Target, frequency: float = 99.0, naming: Naming | None = None) -> None:
-        require_first_namespace()
+        require_host_pids("profile")
         naming = naming or Naming()
         self.target = target
         self._period_ns = int(1e9 / frequency)

@@ -7,8 +7,6 @@ import select
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
-from innoscope.common.errors import KernelUnable
-from innoscope.target.container import FIRST_PID_NAMESPACE
 from innoscope.target.discover import still_same
 from innoscope.target.native_errors import gone
 
@@ -101,12 +99,3 @@ def _open(target: Target) -> int:
         os.close(process)
         raise gone(target.pid)
     return process
-
-
-def require_first_namespace(path: str = "/proc/self/ns/pid") -> None:
-    """Raise KernelUnable in a container with its own pid namespace: BPF programs see the host's pids."""
-    if os.stat(path).st_ino != FIRST_PID_NAMESPACE:  # noqa: PTH116
-        raise KernelUnable(
-            "cannot profile from a container with its own process ids: BPF programs use those of the host",
-            remedy="run it on the host, or in a container with the host's pids: docker run --pid=host …",
-        )
