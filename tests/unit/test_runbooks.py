@@ -1,4 +1,4 @@
-"""Runbooks over HTTP: the pages that there are, and no way to any other file."""
+"""Runbooks over HTTP: each page is served, and no other file can be reached."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ def test_every_page_is_served_as_text(port: int) -> None:
         "/runbooks/InnoscopeServerDown%00",
     ],
 )  # fmt: skip
-def test_no_other_file_is(port: int, path: str) -> None:
+def test_no_other_file_is_served(port: int, path: str) -> None:
     assert get(port, path)[0] == 404

@@ -1,4 +1,4 @@
-"""Text of foreign origin as a label: printable, bounded, and as distinct as it was."""
+"""Untrusted text as a label value: printable, bounded and unambiguous."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from innoscope.metrics.merge import Series
         ("\ud800", r"\ud800"),
     ],
 )
-def test_what_cannot_be_printed_is_escaped(text: str, expected: str) -> None:
+def test_unprintable_characters_are_escaped(text: str, expected: str) -> None:
     assert label(text) == expected
 
 
-def test_long_text_is_cut_and_stays_distinct() -> None:
+def test_long_labels_are_cut_and_stay_distinct() -> None:
     one, other = label("x" * 10_000 + "1"), label("x" * 10_000 + "2")
     assert len(one) == len(other) == LIMIT
     assert one != other
     assert len(label("\x1b" * 10**6)) == LIMIT
 
 
-def test_no_label_costs_the_metrics_of_all() -> None:
-    """A server that was started with --port=\\xff made /metrics answer 500."""
+def test_an_unprintable_label_does_not_break_the_exposition() -> None:
+    """A server started with --port=\\xff once made /metrics answer 500."""
     metrics = registry.default()
     up, threads = metrics["mysqld_up"], metrics["threads"]
     series = [

@@ -1,4 +1,4 @@
-"""The looks' schedule and sums, with made-up looks."""
+"""The schedule and the sums of the waits collector, with made-up snapshots."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ INTERVAL_S = 0.01
 
 
 class Eyes:
-    """Gives out the dumps it was made with, the last one for ever; a step at a time if asked to."""
+    """Return the given snapshots, the last one repeatedly; one per permit if ``stepped``."""
 
     def __init__(self, *dumps: Dump | Exception, stepped: bool = False) -> None:
         self._left = list(dumps)
@@ -54,7 +54,7 @@ class Eyes:
 
 @pytest.fixture
 def workers() -> Iterator[Workers]:
-    """Threads for looks, with what starts them on time."""
+    """Return worker threads with their scheduler."""
     workers = Workers()
     Supervisor().start("workers", workers.run, PATIENCE_S)
     yield workers
@@ -62,7 +62,7 @@ def workers() -> Iterator[Workers]:
 
 
 class Clock:
-    """Stands still until it is moved."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -74,7 +74,7 @@ class Clock:
 def until(holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not holds():
-        assert time.monotonic() < deadline, "it never came about"
+        assert time.monotonic() < deadline, "the condition was never met"
         time.sleep(0.001)
 
 
@@ -82,7 +82,7 @@ def collected(waits: WaitsCollector) -> dict[tuple[str, tuple[str, ...]], Value]
     return by_series(waits.collect())
 
 
-def test_counts_sums_trust_and_profiles(workers: Workers) -> None:
+def test_snapshots_give_counts_sums_trust_and_profiles(workers: Workers) -> None:
     clock, profiles = Clock(), ProfileHistory()
     look = dump(thread(1), thread(2), thread(3, ROW_LOCK, "row_lock", Trust.TORN))
     eyes = Eyes(look, stepped=True)
@@ -113,13 +113,11 @@ def test_counts_sums_trust_and_profiles(workers: Workers) -> None:
     }
 
 
-def test_a_long_gap_counts_for_no_more_than_five_intervals(workers: Workers) -> None:
+def test_a_gap_counts_for_at_most_five_intervals(workers: Workers) -> None:
     clock = Clock()
     eyes = Eyes(dump(thread(1)), stepped=True)
     profiles = ProfileHistory()
-    waits = WaitsCollector(
-        target(), profiles, workers=workers, eyes=eyes, clock=clock, interval_s=INTERVAL_S
-    )
+    waits = WaitsCollector(target(), profiles, workers=workers, eyes=eyes, clock=clock, interval_s=INTERVAL_S)
     try:
         eyes.step.release()
         until(lambda: profiles.between(0, 1e12).looks == 1)
@@ -133,7 +131,7 @@ def test_a_long_gap_counts_for_no_more_than_five_intervals(workers: Workers) -> 
     assert seen["thread_seconds", ("idle",)] == pytest.approx(5 * INTERVAL_S)
 
 
-def test_looks_keep_their_rate_and_leave_out_what_was_missed(workers: Workers) -> None:
+def test_missed_snapshots_are_not_made_up_for(workers: Workers) -> None:
     eyes = Eyes(dump(thread(1)))
     waits = WaitsCollector(target(), workers=workers, eyes=eyes, interval_s=0.05)
     began = time.monotonic()
@@ -142,10 +140,10 @@ def test_looks_keep_their_rate_and_leave_out_what_was_missed(workers: Workers) -
     waits.close()
     took = time.monotonic() - began
 
-    assert took >= 8 * 0.05, "ten looks are nine intervals, and the first may be late"
+    assert took >= 8 * 0.05, "ten snapshots are nine intervals, and the first may be late"
 
 
-def test_old_looks_are_not_taken_for_now(workers: Workers) -> None:
+def test_an_old_snapshot_is_a_timeout(workers: Workers) -> None:
     clock = Clock()
     eyes = Eyes(dump(thread(1)), stepped=True)
     profiles = ProfileHistory()
@@ -163,7 +161,7 @@ def test_old_looks_are_not_taken_for_now(workers: Workers) -> None:
     assert caught.value.reason == "timeout"
 
 
-def test_a_kernel_without_bpf_is_said_with_its_reason(workers: Workers) -> None:
+def test_a_kernel_without_bpf_is_unsupported_with_its_reason(workers: Workers) -> None:
     error = KernelUnable(
         "this kernel cannot run the stack snapshot: no BTF", remedy="innoscope doctor says why"
     )
@@ -190,7 +188,7 @@ def _raised(waits: WaitsCollector) -> Exception | None:
     return None
 
 
-def test_a_pool_thread_stays_what_it_was_last(workers: Workers) -> None:
+def test_an_idle_pool_thread_keeps_its_last_kind(workers: Workers) -> None:
     purge = frames("row_purge", "purge_worker_callback", "tpool::task_group::execute")
     idle = frames("libc.so.6!pthread_cond_wait", "tpool::thread_pool_generic::get_task")
     looks = [
@@ -219,7 +217,7 @@ def test_a_pool_thread_stays_what_it_was_last(workers: Workers) -> None:
     ]
 
 
-def test_closed_it_looks_no_more(workers: Workers) -> None:
+def test_a_closed_collector_takes_no_snapshots(workers: Workers) -> None:
     eyes = Eyes(dump(thread(1)))
     waits = WaitsCollector(target(), workers=workers, eyes=eyes, interval_s=0.001)
     assert eyes.looked.acquire(timeout=PATIENCE_S)
