@@ -16,7 +16,7 @@ from innoscope.common.samples import Histogram
 from innoscope.daemon.agent import state
 from innoscope.daemon.agent.collect import Scrape, ServerState
 from innoscope.daemon.http import landing, page_files
-from innoscope.daemon.http.answers import PAGE_HEADERS, accepts_gzip, as_json, compressed, unless_cached
+from innoscope.daemon.http.answers import accepts_gzip, as_json, compressed, unless_cached
 from innoscope.daemon.http.server import Request, Response
 from innoscope.metrics import registry
 from innoscope.metrics.merge import Series
@@ -66,15 +66,6 @@ def test_files_are_cacheable_because_their_address_has_their_version() -> None:
     assert "immutable" in plain.headers["Cache-Control"]
     assert gzip.decompress(small.body) == plain.body
     assert small.headers["Content-Encoding"] == "gzip"
-
-
-def test_the_security_policy_allows_only_our_scripts_and_no_frames() -> None:
-    policy = PAGE_HEADERS["Content-Security-Policy"]
-    assert "script-src 'self';" in policy
-    assert "unsafe" not in policy
-    assert "default-src 'none'" in policy
-    assert "frame-ancestors 'none'" in policy
-    assert PAGE_HEADERS["X-Frame-Options"] == "DENY"
 
 
 @pytest.mark.parametrize(

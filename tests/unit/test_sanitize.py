@@ -11,6 +11,10 @@ import pytest
 
 from innoscope.common import sanitize
 from innoscope.common.logs import Structured
+from innoscope.common.sanitize import LIMIT, label
+from innoscope.metrics import registry
+from innoscope.metrics.families import expose
+from innoscope.metrics.merge import Series
 
 #: Escape, bell, CSI of C1, DEL, text direction, line ends, invisible characters, a lone surrogate.
 NASTY = "\x1b]0;x\x07\x9b2J\x7f\u061c\u200e\u202e\u2066\u2069\u2028\u2029\u200b\ufeff\xad\U000e0041\udcff"
@@ -79,3 +83,39 @@ def test_log_lines_are_printable(form: str) -> None:
         record.exc_info = sys.exc_info()
 
     assert Structured(form).format(record).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("3306", "3306"),
+        ("größe ☃", "größe ☃"),
+        ("\udcff\x1b[2J", r"\xff\x1b[2J"),
+        ("a\nb\u202ec\u0085", r"a\x0ab\u202ec\x85"),
+        ("\ud800", r"\ud800"),
+    ],
+)
+def test_unprintable_characters_of_labels_are_escaped(text: str, expected: str) -> None:
+    assert label(text) == expected
+
+
+def test_long_labels_are_cut_and_stay_distinct() -> None:
+    one, other = label("x" * 10_000 + "1"), label("x" * 10_000 + "2")
+    assert len(one) == len(other) == LIMIT
+    assert one != other
+    assert len(label("\x1b" * 10**6)) == LIMIT
+
+
+def test_an_unprintable_label_does_not_break_the_exposition() -> None:
+    """A server started with --port=\\xff once made /metrics answer 500."""
+    metrics = registry.default()
+    up, threads = metrics["mysqld_up"], metrics["threads"]
+    series = [
+        Series(up, "3306", (), 1),
+        Series(up, "\udcff\x1b[2J", (), 1),
+        Series(threads, "3306", tuple("\udcff\n" for _ in threads.labels), 1),
+    ]
+    for accept in ("", "application/openmetrics-text; version=1.0.0"):
+        body = expose(series, accept)[0].decode()
+        assert 'innoscope_mysqld_up{server="3306"} 1' in body
+        assert r'server="\\xff\\x1b[2J"' in body

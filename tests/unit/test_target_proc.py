@@ -273,12 +273,6 @@ def test_another_program_is_refused_and_the_servers_are_listed(fake: FakeProc) -
     assert caught.value.remedy == "servers on this host: 8"
 
 
-def test_a_kernel_thread_is_not_a_server(fake: FakeProc) -> None:
-    fake.process(7, None, comm="kworker/0:1")
-    with pytest.raises(NotAServer, match="kworker"):
-        find_one(7, proc=fake.fs)
-
-
 def test_a_thread_id_is_refused_with_its_process(fake: FakeProc) -> None:
     fake.process(9, "/opt/mysqld", tgid=8)
     with pytest.raises(NotAServer, match="9 is a thread of process 8") as caught:
@@ -286,15 +280,21 @@ def test_a_thread_id_is_refused_with_its_process(fake: FakeProc) -> None:
     assert caught.value.remedy == "--pid 8"
 
 
-def test_an_unknown_pid_is_refused(fake: FakeProc) -> None:
-    with pytest.raises(NoSuchProcess, match="process 7 does not exist"):
-        find_one(7, proc=fake.fs)
-
-
-def test_a_zombie_is_not_a_server(fake: FakeProc) -> None:
-    fake.process(7, None, state="Z")
-    with pytest.raises(NoSuchProcess, match="zombie"):
-        find_one(7, proc=fake.fs)
+@pytest.mark.parametrize(
+    ("pid", "error", "words"),
+    [
+        (5, NoSuchProcess, "process 5 does not exist"),
+        (6, NoSuchProcess, "zombie"),
+        (7, NotAServer, "kworker"),
+    ],
+)
+def test_missing_processes_zombies_and_kernel_threads_are_refused(
+    fake: FakeProc, pid: int, error: type[Exception], words: str
+) -> None:
+    fake.process(6, None, state="Z")
+    fake.process(7, None, comm="kworker/0:1")
+    with pytest.raises(error, match=words):
+        find_one(pid, proc=fake.fs)
     assert find_all(fake.fs) == []
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,14 +9,11 @@ import yaml
 
 from innoscope.common.data import catalog_path
 from innoscope.common.errors import BadFile
-from innoscope.common.schema import convert
-from innoscope.toggles import catalog, catalog_file
+from innoscope.toggles import catalog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
-
-    from innoscope.toggles.model import Toggle
 
 
 @pytest.fixture
@@ -163,59 +157,3 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
             catalog.load(file)
     with pytest.raises(BadFile, match="cannot read"):
         catalog.load(tmp_path / "none")
-
-
-ODD: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1, 2, 3, 8, 10**400, 1.5, float("nan"), float("inf"), "", "on", "memory", "5.5",
-    "\x00", "x" * 10000, [], {}, [[]], {"on": 1}, {1: 2}, {"memory": {}}, ["5.0"], b"\xff", "recv_x", (1, 2),
-)  # fmt: skip
-
-
-def places(node: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield every container of the document with each of its keys."""
-    keys = list(node) if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ()
-    for key in keys:
-        yield node, key
-        yield from places(node[key])
-
-
-def mutate(document: Any, chance: random.Random) -> None:
-    node, key = chance.choice(list(places(document)))
-    match chance.randrange(5):
-        case 0:
-            del node[key]
-        case 1 if isinstance(node, dict):
-            node[chance.choice([one for one in ODD if one.__hash__])] = node[key]
-        case 2:
-            other, name = chance.choice(list(places(document)))
-            node[key] = copy.deepcopy(other[name])
-        case _:
-            node[key] = copy.deepcopy(chance.choice(ODD))
-
-
-def test_mutated_documents_are_refused_or_safe(data: Any) -> None:
-    chance = random.Random(20260101)  # noqa: S311
-    names = list(data["toggles"])
-    good = 0
-    for _ in range(4000):
-        name = chance.choice(names)
-        document = {"version": 1, "toggles": {name: copy.deepcopy(data["toggles"][name])}}
-        for _ in range(chance.randint(1, 3)):
-            if list(places(document)):
-                mutate(document, chance)
-        with contextlib.suppress(BadFile):
-            check_safe(convert(document, catalog_file.File, "toggles.yaml").by_name())
-            good += 1
-    assert 100 < good < 3000
-
-
-def check_safe(toggles: dict[str, Toggle]) -> None:
-    """Check that a loaded catalog writes nothing forbidden to memory."""
-    for toggle in toggles.values():
-        for generation in toggle.generations:
-            for way in generation.ways:
-                catalog.allowed(way, toggle)
-                for one in way.assignments:
-                    if way.kind == "memory":
-                        assert one.setting.size in (1, 4, 8)
-                        assert not catalog_file.NEVER_RAW.fullmatch(one.setting.name)

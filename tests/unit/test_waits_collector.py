@@ -22,7 +22,6 @@ from unit.dumps import IDLE, ROW_LOCK, dump, frames, target, thread
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from innoscope.common.samples import Value
     from innoscope.sampling.model import Dump
     from innoscope.target.model import Target
 
@@ -78,25 +77,38 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def collected(waits: WaitsCollector) -> dict[tuple[str, tuple[str, ...]], Value]:
-    return by_series(waits.collect())
+class Stepped:
+    """A collector that takes a snapshot each time the test asks for one."""
+
+    def __init__(self, workers: Workers, *dumps: Dump) -> None:
+        self.clock, self.profiles, self.eyes = Clock(), ProfileHistory(), Eyes(*dumps, stepped=True)
+        self.waits = WaitsCollector(
+            target(), self.profiles, workers=workers, eyes=self.eyes, clock=self.clock, interval_s=INTERVAL_S
+        )
+
+    def __enter__(self) -> Stepped:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.eyes.step.release(100)
+        self.waits.close()
+
+    def snapshot(self, after_s: float = 0.0) -> None:
+        """Take a snapshot, and wait until it is counted."""
+        before = self.profiles.between(0, 1e12).looks
+        self.clock.now += after_s
+        self.eyes.step.release()
+        until(lambda: self.profiles.between(0, 1e12).looks == before + 1)
 
 
 def test_snapshots_give_counts_sums_trust_and_profiles(workers: Workers) -> None:
-    clock, profiles = Clock(), ProfileHistory()
-    look = dump(thread(1), thread(2), thread(3, ROW_LOCK, "row_lock", Trust.TORN))
-    eyes = Eyes(look, stepped=True)
-    waits = WaitsCollector(target(), profiles, workers=workers, eyes=eyes, clock=clock, interval_s=INTERVAL_S)
-    try:
+    with Stepped(workers, dump(thread(1), thread(2), thread(3, ROW_LOCK, "row_lock", Trust.TORN))) as stepped:
         with pytest.raises(CollectorFailed, match="first look"):
-            waits.collect()
-        for number, seconds in enumerate((0.0, INTERVAL_S, INTERVAL_S), 1):
-            clock.now += seconds
-            eyes.step.release()
-            until(lambda: profiles.between(0, 1e12).looks == number)  # noqa: B023
-        seen = collected(waits)
-    finally:
-        waits.close()
+            stepped.waits.collect()
+        for seconds in (0.0, INTERVAL_S, INTERVAL_S):
+            stepped.snapshot(seconds)
+        seen = by_series(stepped.waits.collect())
+        counts = stepped.profiles.between(0, 1e12).counts
 
     assert seen["threads", ("idle",)] == 2
     assert seen["threads", ("row_lock",)] == 1
@@ -107,26 +119,14 @@ def test_snapshots_give_counts_sums_trust_and_profiles(workers: Workers) -> None
     classes = default_classifier().catalog.classes
     assert {labels[0] for name, labels in seen if name == "threads"} == set(classes)
     assert {labels[0] for name, labels in seen if name == "thread_samples"} == set(Trust)
-    assert {stack.wait: count for stack, count in profiles.between(0, 1e12).counts.items()} == {
-        "idle": 6,
-        "row_lock": 3,
-    }
+    assert {stack.wait: count for stack, count in counts.items()} == {"idle": 6, "row_lock": 3}
 
 
 def test_a_gap_counts_for_at_most_five_intervals(workers: Workers) -> None:
-    clock = Clock()
-    eyes = Eyes(dump(thread(1)), stepped=True)
-    profiles = ProfileHistory()
-    waits = WaitsCollector(target(), profiles, workers=workers, eyes=eyes, clock=clock, interval_s=INTERVAL_S)
-    try:
-        eyes.step.release()
-        until(lambda: profiles.between(0, 1e12).looks == 1)
-        clock.now += 600
-        eyes.step.release()
-        until(lambda: profiles.between(0, 1e12).looks == 2)
-        seen = collected(waits)
-    finally:
-        waits.close()
+    with Stepped(workers, dump(thread(1))) as stepped:
+        stepped.snapshot()
+        stepped.snapshot(after_s=600)
+        seen = by_series(stepped.waits.collect())
 
     assert seen["thread_seconds", ("idle",)] == pytest.approx(5 * INTERVAL_S)
 
@@ -144,19 +144,11 @@ def test_missed_snapshots_are_not_made_up_for(workers: Workers) -> None:
 
 
 def test_an_old_snapshot_is_a_timeout(workers: Workers) -> None:
-    clock = Clock()
-    eyes = Eyes(dump(thread(1)), stepped=True)
-    profiles = ProfileHistory()
-    waits = WaitsCollector(target(), profiles, workers=workers, eyes=eyes, clock=clock)
-    try:
-        eyes.step.release()
-        until(lambda: profiles.between(0, 1e12).looks == 1)
-        clock.now += 7
+    with Stepped(workers, dump(thread(1))) as stepped:
+        stepped.snapshot()
+        stepped.clock.now += 7
         with pytest.raises(CollectorFailed, match="the last look ended 7 s ago") as caught:
-            waits.collect()
-    finally:
-        eyes.step.release(10)
-        waits.close()
+            stepped.waits.collect()
 
     assert caught.value.reason == "timeout"
 
@@ -196,19 +188,12 @@ def test_an_idle_pool_thread_keeps_its_last_kind(workers: Workers) -> None:
         dump(thread(1, idle), thread(2, idle, trust=Trust.TORN), thread(3, idle)),
         dump(thread(1, IDLE)),
     ]
-    eyes = Eyes(*looks, stepped=True)
-    profiles = ProfileHistory()
-    waits = WaitsCollector(target(), profiles, workers=workers, eyes=eyes, interval_s=0.01)
     seen = []
-    try:
-        assert waits.thread_kinds() == {}
-        for number in range(1, 4):
-            eyes.step.release()
-            until(lambda: profiles.between(0, 1e12).looks == number)  # noqa: B023
-            seen.append(dict(waits.thread_kinds()))
-    finally:
-        eyes.step.release(100)
-        waits.close()
+    with Stepped(workers, *looks) as stepped:
+        assert stepped.waits.thread_kinds() == {}
+        for _ in looks:
+            stepped.snapshot()
+            seen.append(dict(stepped.waits.thread_kinds()))
 
     assert seen == [
         {1: "purge", 2: "connection", 3: "background"},
