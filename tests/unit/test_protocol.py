@@ -28,7 +28,7 @@ LIMIT = 1_000
 
 
 @pytest.fixture
-def wires() -> Iterator[tuple[socket.socket, socket.socket]]:
+def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         yield ours, theirs
@@ -42,15 +42,15 @@ def through_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def test_a_message_is_received_as_it_was_sent(wires: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = wires
+def test_a_message_is_received_as_it_was_sent(sockets: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = sockets
     messages.send(ours, {"call": "collect", "x": [1, None, "é"]}, LIMIT, soon())
 
     assert messages.receive(theirs, LIMIT, soon()) == {"call": "collect", "x": [1, None, "é"]}
 
 
-def test_a_large_message_is_received_in_pieces(wires: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = wires
+def test_a_large_message_is_received_in_pieces(sockets: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = sockets
     message = ["x" * 1000] * 3000
     writer = threading.Thread(target=messages.send, args=(ours, message, 4 << 20, soon()))
     writer.start()
@@ -59,8 +59,8 @@ def test_a_large_message_is_received_in_pieces(wires: tuple[socket.socket, socke
     writer.join()
 
 
-def test_oversized_messages_are_neither_sent_nor_read(wires: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = wires
+def test_oversized_messages_are_neither_sent_nor_read(sockets: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = sockets
     with pytest.raises(BadMessage, match=r"over the limit of 1,000"):
         messages.send(ours, "x" * LIMIT, LIMIT, soon())
 
@@ -70,16 +70,16 @@ def test_oversized_messages_are_neither_sent_nor_read(wires: tuple[socket.socket
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"[" * 900, b"1" * 900 + b"e", b'{"a":}', b"[]]"])
-def test_malformed_json_is_refused(wires: tuple[socket.socket, socket.socket], body: bytes) -> None:
-    ours, theirs = wires
+def test_malformed_json_is_refused(sockets: tuple[socket.socket, socket.socket], body: bytes) -> None:
+    ours, theirs = sockets
     ours.sendall(struct.pack("!I", len(body)) + body)
 
     with pytest.raises(BadMessage):
         messages.receive(theirs, LIMIT, soon())
 
 
-def test_deeply_nested_json_is_refused(wires: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = wires
+def test_deeply_nested_json_is_refused(sockets: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = sockets
     body = b"[" * 60_000
     writer = threading.Thread(target=ours.sendall, args=(struct.pack("!I", len(body)) + body,))
     writer.start()
@@ -89,8 +89,8 @@ def test_deeply_nested_json_is_refused(wires: tuple[socket.socket, socket.socket
 
 
 @pytest.mark.parametrize("sent", [b"", b"\0\0", struct.pack("!I", 20), struct.pack("!I", 20) + b"[1,"])
-def test_a_truncated_frame_is_refused(wires: tuple[socket.socket, socket.socket], sent: bytes) -> None:
-    ours, theirs = wires
+def test_a_truncated_frame_is_refused(sockets: tuple[socket.socket, socket.socket], sent: bytes) -> None:
+    ours, theirs = sockets
     ours.sendall(sent)
     ours.close()
 
@@ -98,8 +98,8 @@ def test_a_truncated_frame_is_refused(wires: tuple[socket.socket, socket.socket]
         messages.receive(theirs, LIMIT, soon())
 
 
-def test_the_deadline_is_for_the_whole_message(wires: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = wires
+def test_the_deadline_is_for_the_whole_message(sockets: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = sockets
     ended = threading.Event()
 
     def drip() -> None:
@@ -117,8 +117,8 @@ def test_the_deadline_is_for_the_whole_message(wires: tuple[socket.socket, socke
     dripping.join()
 
 
-def test_sending_to_a_stuck_reader_times_out(wires: tuple[socket.socket, socket.socket]) -> None:
-    ours, _ = wires
+def test_sending_to_a_stuck_reader_times_out(sockets: tuple[socket.socket, socket.socket]) -> None:
+    ours, _ = sockets
     with pytest.raises(TooSlow):
         messages.send(ours, "x" * (8 << 20), messages.REPLY_BYTES, soon(0.1))
 

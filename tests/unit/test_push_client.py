@@ -125,7 +125,8 @@ def test_slow_receivers_time_out(fault: Callable[[faults.Handler], None], tls: b
     with Receiver(certificate=tmp_path if tls else None) as there:
         there.faults.append(fault)
         began = time.monotonic()
-        error = failure(push(there, **{**more, "timeout_seconds": WITHIN_S}), HUGE)
+        made = HUGE if fault is faults.read_slowly else MADE
+        error = failure(push(there, **{**more, "timeout_seconds": WITHIN_S}), made)
 
     assert error.reason == ("unavailable" if fault is faults.trickled_refusal else "timeout")
     assert error.again

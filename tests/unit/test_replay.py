@@ -117,7 +117,7 @@ def status(app: ReplayApp) -> str:
 async def test_keys_pause_step_seek_and_change_the_speed(recording: Recording) -> None:
     app = ReplayApp(Player(recording))
     async with app.run_test(size=(100, 30)) as pilot:
-        await pilot.pause(0.2)
+        await pilot.pause()
         await pilot.press("space")
         assert "‖ paused 1×" in status(app)
         app._player.seek(START)
@@ -162,7 +162,7 @@ async def test_a_damaged_snapshot_is_reported(tmp_path: Path) -> None:
     app = ReplayApp(player)
     async with app.run_test(size=(160, 30)) as pilot:
         await pilot.press("right")
-        await pilot.pause(0.1)
+        await pilot.pause()
         messages = str(app.screen_stack[0].query_one("#messages", Static).render())
         assert "THIS LOOK CANNOT BE SHOWN" in messages
         assert "line 3" in messages
@@ -190,19 +190,12 @@ def test_without_a_terminal_a_given_snapshot_is_printed(path: Path) -> None:
     assert "     40     +1 row lock" in result.output
 
 
-def test_unusable_recordings_have_exit_code_9(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_recording_has_exit_code_9(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     empty = tmp_path / "empty.rec"
     with Recorder(empty, interval_s=1):
         pass
-    other = tmp_path / "other"
-    other.write_text("hello\n")
-    for arguments, words in (
-        ([str(empty)], "holds no look"),
-        ([str(other)], "not an Innoscope recording"),
-        ([str(tmp_path / "absent")], "No such file"),
-    ):
-        assert main(["replay", *arguments]) == 9
-        assert words in capsys.readouterr().err
+    assert main(["replay", str(empty)]) == 9
+    assert "holds no look" in capsys.readouterr().err
 
 
 def test_top_needs_a_terminal_or_a_file(

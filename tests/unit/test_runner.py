@@ -150,20 +150,6 @@ def test_collectors_run_at_the_same_time() -> None:
     assert all(outcome.success for outcome in outcomes)
 
 
-def test_threads_are_reused() -> None:
-    seen = set()
-
-    def note() -> list[Sample]:
-        seen.add(threading.get_ident())
-        return fine()
-
-    runner = Runner([Collecting("process", note)])
-    for _ in range(20):
-        assert runner.run()[0].success
-
-    assert len(seen) == 2, "one for the first run, which may be slow, and one for all others"
-
-
 def test_a_generator_that_fails_midway_is_a_failure() -> None:
     def some() -> Iterable[Sample]:
         yield Sample("mysqld_up", 1)

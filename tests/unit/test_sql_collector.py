@@ -41,7 +41,7 @@ class Server:
 
     def __init__(self, answers: dict[str, Any]) -> None:
         self.answers = answers
-        self.asked: list[str] = []
+        self.statements: list[str] = []
         self.closed = 0
         self.rows: list[tuple[Any, ...]] = []
 
@@ -60,9 +60,9 @@ class Server:
         self.closed += 1
 
     def execute(self, statement: str) -> None:
-        self.asked.append(statement)
-        fitting = (value for start, value in self.answers.items() if statement.startswith(start))
-        answer: Any = next(fitting, {})
+        self.statements.append(statement)
+        matching = (value for start, value in self.answers.items() if statement.startswith(start))
+        answer: Any = next(matching, {})
         if isinstance(answer, Exception):
             raise answer
         if isinstance(answer, str):
@@ -109,19 +109,19 @@ def test_metrics_of_an_old_server_come_from_status_variables_and_monitor() -> No
 
 def test_the_plan_is_made_once_and_reads_only_what_it_needs() -> None:
     server = Server(OLD)
-    asked, clock = collector(server)
-    asked.collect()
-    server.asked.clear()
+    sql, clock = collector(server)
+    sql.collect()
+    server.statements.clear()
     clock.now += 15
-    asked.collect()
+    sql.collect()
 
-    assert [statement.split(" WHERE")[0] for statement in server.asked] == [
+    assert [statement.split(" WHERE")[0] for statement in server.statements] == [
         "SHOW GLOBAL STATUS", "SHOW GLOBAL VARIABLES", "SHOW ENGINE INNODB STATUS",
     ]  # fmt: skip
-    assert "Compression" not in server.asked[0]
+    assert "Compression" not in server.statements[0]
     clock.now += 400
-    asked.collect()
-    assert "SHOW GLOBAL STATUS" in server.asked  # all of it, as the available variables may have changed
+    sql.collect()
+    assert "SHOW GLOBAL STATUS" in server.statements  # all of it, as the available variables may have changed
 
 
 def test_the_monitor_is_not_read_if_status_and_counters_suffice() -> None:
@@ -139,7 +139,7 @@ def test_the_monitor_is_not_read_if_status_and_counters_suffice() -> None:
 
     assert found["deadlock_searches"] == 3
     assert found["flushed_pages.list"] == 4
-    assert not any("ENGINE" in statement for statement in server.asked)
+    assert not any("ENGINE" in statement for statement in server.statements)
 
 
 def test_mariadb_has_another_name_for_the_column() -> None:
@@ -160,13 +160,13 @@ def test_a_counter_with_a_known_bug_is_not_used() -> None:
 
 def test_without_privileges_the_other_metrics_remain_and_the_reason_is_given() -> None:
     server = Server({**OLD, "SELECT NAME": DENIED, "SHOW ENGINE INNODB STATUS": DENIED})
-    asked, _ = collector(server)
-    found = values(asked.collect())
+    sql, _ = collector(server)
+    found = values(sql.collect())
 
     assert found["uptime_seconds"] == 10
     assert "redo_written_bytes" not in found
-    assert asked.shortfall is not None
-    assert asked.shortfall.startswith("denied: ann lacks a privilege (GRANT PROCESS")
+    assert sql.shortfall is not None
+    assert sql.shortfall.startswith("denied: ann lacks a privilege (GRANT PROCESS")
 
 
 def test_unknown_session_variables_are_ignored() -> None:
@@ -177,29 +177,29 @@ def test_unknown_session_variables_are_ignored() -> None:
 
 def test_failures_back_off_up_to_a_limit_and_then_it_recovers() -> None:
     server = Server({"SHOW GLOBAL STATUS": LOST})
-    tries = 0
+    attempts = 0
 
     def connect() -> Any:
-        nonlocal tries
-        tries += 1
+        nonlocal attempts
+        attempts += 1
         return server
 
-    asked, clock = collector(connect)
+    sql, clock = collector(connect)
     for pause in (0.5, 1, 2, 4, 5, 5):
-        before = tries
+        before = attempts
         for _ in range(3):
             with pytest.raises(CollectorFailed) as caught:
-                asked.collect()
-        assert (caught.value.reason, tries) == ("timeout", before + 1)
+                sql.collect()
+        assert (caught.value.reason, attempts) == ("timeout", before + 1)
         clock.now += pause * 0.9
         with pytest.raises(CollectorFailed):
-            asked.collect()
-        assert tries == before + 1
+            sql.collect()
+        assert attempts == before + 1
         clock.now += pause
-    assert server.closed == tries
+    assert server.closed == attempts
     server.answers = OLD
-    assert asked.collect()
-    assert asked.shortfall is None
+    assert sql.collect()
+    assert sql.shortfall is None
 
 
 def refused(code: int, words: str = "") -> SqlFailed:

@@ -33,17 +33,17 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wire:
-        wire.bind(str(tmp_path / "notify"))
-        wire.settimeout(PATIENCE_S)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        listener.settimeout(PATIENCE_S)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        yield wire
+        yield listener
 
 
-def watched(supervisor: Supervisor, holds: Callable[[], bool]) -> None:
-    """Run the supervisor's check until the condition holds."""
+def check_until(supervisor: Supervisor, condition: Callable[[], bool]) -> None:
+    """Run the supervisor's check until the condition condition."""
     deadline = time.monotonic() + PATIENCE_S
-    while not holds():
+    while not condition():
         assert time.monotonic() < deadline, "the condition was never met"
         supervisor.check()
         time.sleep(0.001)
@@ -61,7 +61,7 @@ def test_a_thread_that_fails_is_restarted(error: BaseException) -> None:
 
     supervisor = Supervisor()
     supervisor.start("work", work, PATIENCE_S)
-    watched(supervisor, lambda: len(begun) == 3)
+    check_until(supervisor, lambda: len(begun) == 3)
     ended.set()
 
     assert supervisor.restarts == 2
@@ -105,7 +105,7 @@ def test_a_thread_that_cannot_be_started_is_tried_again(monkeypatch: pytest.Monk
         patched.setattr(threading.Thread, "start", refuse)
         supervisor.start("work", work, PATIENCE_S)
         supervisor.check()
-    watched(supervisor, begun.is_set)
+    check_until(supervisor, begun.is_set)
     ended.set()
 
 

@@ -311,10 +311,10 @@ def test_a_server_that_ends_during_the_search_is_left_out(
 ) -> None:
     fake.process(7, "/opt/mysqld")
 
-    def gone(_self: ProcFs, pid: int) -> list[str]:
+    def ended(_self: ProcFs, pid: int) -> list[str]:
         raise ProcessLookupError(pid)
 
-    monkeypatch.setattr(ProcFs, "cmdline", gone)
+    monkeypatch.setattr(ProcFs, "cmdline", ended)
     assert find_all(fake.fs) == []
 
 

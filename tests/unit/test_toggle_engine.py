@@ -20,7 +20,7 @@ from innoscope.toggles.undo import UNDO_FAULTS, Overtaken
 from unit.toggling import ACCOUNT, MEMORY, expanded, killed_at, made_up, toggle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from innoscope.toggles.journal_format import Entry
@@ -421,16 +421,3 @@ def test_an_undo_killed_at_any_point_can_be_repeated(world: World, point: str, f
     change, *undos = world.journal.entries()
     assert change.outcome == "undone"
     assert [one.outcome for one in undos] == ["done"]
-
-
-def test_undo_succeeds_after_repeated_kills(world: World) -> None:
-    points: list[Callable[[World], bool]] = [
-        lambda world: killed_at("written-0", lambda fault: apply(world, fault=fault)),
-        lambda world: killed_at("undo-writing-0", lambda fault: undo(world, fault=fault)),
-        lambda world: killed_at("undo-intended", lambda fault: undo(world, fault=fault)),
-        lambda world: killed_at("undo-verified", lambda fault: undo(world, fault=fault)),
-    ]
-    assert all(point(world) for point in points)
-
-    assert undo(world).outcome == "undone"
-    assert world.values == BEFORE

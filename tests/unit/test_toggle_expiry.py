@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import threading
@@ -18,7 +17,7 @@ from innoscope.toggles.expiry_main import PendingUndo
 from innoscope.toggles.journal_format import ServerId
 from innoscope.toggles.model import Refused
 from innoscope.toggles.paths import boot_id
-from unit.toggling import ACCOUNT, entry, killed_at, made_up
+from unit.toggling import ACCOUNT, entry, made_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -216,19 +215,3 @@ def test_systemd_is_given_a_transient_timer(
     assert words[-1] == "--foreground"
     assert words[words.index("--defaults-file") + 1] == str(Path.cwd() / "my.cnf")
     assert Path(f"{arguments}-systemctl").read_text().split() == ["stop", f"innoscope-undo-{change.id}.timer"]
-
-
-def test_a_change_killed_between_two_writes_is_undone_in_time(world: World) -> None:
-    plan = world.plan()
-    assert killed_at(
-        "written-0",
-        lambda fault: engine.apply(world.target, plan, who="ann", seconds=60, deps=world.deps, fault=fault),
-    )
-    (change,) = world.journal.entries()
-    assert world.values == BEFORE | {"spin": 7}
-    watch(world, change.id).undo(ACCOUNT)
-
-    assert world.values == BEFORE
-    assert world.journal.entries()[0].outcome == "undone"
-    status = json.loads((world.folder / "toggles.json").read_text())
-    assert status["servers"][0]["toggles"] == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +29,6 @@ from unit.toggling import entry
 ME = target(start_time=ProcFs().stat(os.getpid()).start_time)
 SERVER = replace(entry().server, pid=ME.pid, start_time=ME.start_time, boot_id=boot_id())
 CALL = (Step("malloc_trim(0)", None, None),)
-MUTATIONS = 3000
 
 
 def outcome_of(path: Path, one: Any = ME) -> Any:
@@ -62,7 +60,7 @@ def test_everyone_can_read_the_file(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert [one.name for one in path.parent.iterdir()] == ["toggles.json"]
     (server,) = json.loads(path.read_text())["servers"]
-    assert server["pid"] == ME.pid, "a server that is gone is not outcome_of of"
+    assert server["pid"] == ME.pid, "an ended server is left out"
 
 
 def test_the_agent_exports_the_changes_of_its_server(path: Path) -> None:
@@ -157,21 +155,6 @@ def test_an_unsafe_or_malformed_file_is_an_error(path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
     assert "not a regular file" in outcome_of(path).reason
-
-
-def test_mutated_files_never_raise(path: Path) -> None:
-    whole = path.read_bytes()
-    draw = random.Random(20261121)  # noqa: S311
-    succeeded = 0
-    for _ in range(MUTATIONS):
-        data = bytearray(whole)
-        for _ in range(draw.randint(1, 3)):
-            place = draw.randrange(len(data))
-            data[place : place + draw.randrange(3)] = bytes([draw.randrange(256)])
-        path.write_bytes(data)
-        succeeded += outcome_of(path).success
-
-    assert 0 < succeeded < MUTATIONS
 
 
 def test_an_unwritable_status_file_is_no_error(tmp_path: Path) -> None:

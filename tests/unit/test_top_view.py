@@ -252,12 +252,12 @@ def odd() -> Mapping[int, Query]:
 
 
 @pytest.mark.parametrize(
-    ("ask", "words"),
+    ("query", "words"),
     [(failing, "access denied for nobody (GRANT PROCESS)"), (odd, "no statements: ValueError: odd")],
     ids=["known error", "unexpected error"],
 )
-def test_an_sql_error_is_shown_with_the_snapshot(ask: object, words: str) -> None:
-    looker = Looker(FakeEyes(), feed=QueryFeed(ask), patience_s=5)  # type: ignore[arg-type]
+def test_an_sql_error_is_shown_with_the_snapshot(query: object, words: str) -> None:
+    looker = Looker(FakeEyes(), feed=QueryFeed(query), patience_s=5)  # type: ignore[arg-type]
     sight = looker.look()
     assert sight.sql_problem == words
     assert len(sight.dump.threads) == 30
@@ -284,16 +284,16 @@ def test_hanging_sql_does_not_delay_the_snapshot() -> None:
 
 
 def test_a_failed_query_is_not_repeated_at_once() -> None:
-    asked = []
+    attempts = []
 
-    def ask() -> Mapping[int, Query]:
-        asked.append(1)
+    def query() -> Mapping[int, Query]:
+        attempts.append(1)
         raise SqlFailed("no")
 
-    looker = Looker(FakeEyes(), feed=QueryFeed(ask, retry_s=30), patience_s=1)
+    looker = Looker(FakeEyes(), feed=QueryFeed(query, retry_s=30), patience_s=1)
     for _ in range(5):
         looker.look()
-    assert len(asked) == 1
+    assert len(attempts) == 1
 
 
 def test_a_failed_recorder_stops_only_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,9 +70,9 @@ class Clock:
         return self.now
 
 
-def until(holds: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while not holds():
+    while not condition():
         assert time.monotonic() < deadline, "the condition was never met"
         time.sleep(0.001)
 
@@ -94,11 +94,11 @@ class Stepped:
         self.waits.close()
 
     def snapshot(self, after_s: float = 0.0) -> None:
-        """Take a snapshot, and wait until it is counted."""
+        """Take a snapshot, and wait wait_until it is counted."""
         before = self.profiles.between(0, 1e12).looks
         self.clock.now += after_s
         self.eyes.step.release()
-        until(lambda: self.profiles.between(0, 1e12).looks == before + 1)
+        wait_until(lambda: self.profiles.between(0, 1e12).looks == before + 1)
 
 
 def test_snapshots_give_counts_sums_trust_and_profiles(workers: Workers) -> None:
@@ -163,7 +163,7 @@ def test_a_kernel_without_bpf_is_unsupported_with_its_reason(workers: Workers) -
 
     waits = WaitsCollector(target(), workers=workers, eyes=no_eyes)
     try:
-        until(lambda: "no BTF" in str(_raised(waits)))
+        wait_until(lambda: "no BTF" in str(_raised(waits)))
         failure = _raised(waits)
     finally:
         waits.close()

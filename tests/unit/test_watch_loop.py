@@ -48,10 +48,10 @@ class Recorder:
         self.done.append("begin")
 
     def query_locks(self) -> SqlAnswers:
-        self.done.append("ask")
-        asked = SqlAnswers()
-        asked.answers["transactions"] = ({"state": "RUNNING"},)
-        return asked
+        self.done.append("query")
+        answers_of_sql = SqlAnswers()
+        answers_of_sql.answers["transactions"] = ({"state": "RUNNING"},)
+        return answers_of_sql
 
     def end(self) -> ServerFacts:
         self.done.append("end")
@@ -79,7 +79,7 @@ def test_a_capture_separates_the_stall_from_the_time_before() -> None:
     assert evidence.threads(clients=True)["row_lock"] >= 50
     assert before.looks[-1].at < evidence.looks[0].at <= before.looks[-1].at + 1
     assert evidence.answers
-    assert recorder.done == ["begin", "ask", "end"]
+    assert recorder.done == ["begin", "query", "end"]
     capture, verdict = stalled.capture()
     assert capture.trigger is not None
     assert capture.trigger.startswith("share.row_lock>0.5 (")

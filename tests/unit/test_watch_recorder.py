@@ -116,11 +116,11 @@ class Counting:
     timeout = 5.0
 
     def __init__(self) -> None:
-        self.told = 0
+        self.count = 0
 
     def collect(self) -> tuple[Sample, ...]:
-        self.told += 1
-        return (Sample("statements", self.told),)
+        self.count += 1
+        return (Sample("statements", self.count),)
 
 
 def test_old_readings_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def capture(pid: int, at: float = 1_700_000_000) -> Capture:
 
 
 def test_only_the_oldest_incident_files_are_removed(tmp_path: Path) -> None:
-    folder = tmp_path / "kept"
+    folder = tmp_path / "incidents"
     incidents = IncidentFolder(folder, Bounds(files=2))
     incidents.prepare()
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -154,7 +154,7 @@ def test_only_the_oldest_incident_files_are_removed(tmp_path: Path) -> None:
     for pid in range(10, 14):
         path = incidents.save(capture(pid))
         os.utime(path, (pid, pid))
-    assert [kept.name.split("-")[2] for kept in incidents.incidents()] == ["13", "12"]
+    assert [incident.name.split("-")[2] for incident in incidents.incidents()] == ["13", "12"]
     assert all(path.read_text() == "mine" for path in others)
     assert (folder / "stall-mysql-1-20200101T000000Z.innoscope").is_symlink()
     assert load(path).evidence.server["pid"] == "13"
@@ -164,7 +164,7 @@ def test_the_newest_file_is_kept_even_if_it_exceeds_the_limit(tmp_path: Path) ->
     incidents = IncidentFolder(tmp_path, Bounds(files=9, bytes=1))
     for pid in (1, 2):
         path = incidents.save(capture(pid))
-        assert [kept.name for kept in incidents.incidents()] == [path.name]
+        assert [incident.name for incident in incidents.incidents()] == [path.name]
 
 
 def test_temporary_files_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
@@ -179,5 +179,5 @@ def test_temporary_files_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CannotWrite):
-        IncidentFolder(tmp_path / "file" / "kept", Bounds()).prepare()
+        IncidentFolder(tmp_path / "file" / "incident", Bounds()).prepare()
     assert IncidentFolder(tmp_path / "nowhere", Bounds()).incidents() == []

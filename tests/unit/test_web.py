@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import bcrypt
@@ -19,7 +19,7 @@ from certificates import self_signed
 from innoscope.common.errors import BadFile
 from innoscope.daemon.http import server as http_server
 from innoscope.daemon.http.admission import ExpensiveResponses, Overloaded
-from innoscope.daemon.http.connections import Connections, client_of
+from innoscope.daemon.http.connections import MAX_CONNECTIONS, Connections, client_of
 from innoscope.daemon.http.server import Address, Request, Response, WebServer
 from innoscope.daemon.http.web_config import Watched
 
@@ -141,8 +141,19 @@ def test_client_certificates_are_required_and_verified(certificate: Path) -> Non
             get(server)
 
 
+def test_slow_clients_do_not_lock_out_others() -> None:
+    with serving() as server, ExitStack() as stack:
+        for number in range(3 * MAX_CONNECTIONS):
+            slow = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 5))
+            slow.sendall(b"GET /say HTTP/1.1\r\nX: " if number % 2 else b"")
+        began = time.monotonic()
+        assert get(server)[0] == 200
+        assert time.monotonic() - began < 1
+        assert len(server.connections) <= MAX_CONNECTIONS
+
+
 @contextmanager
-def wires(count: int) -> Iterator[tuple[list[socket.socket], list[socket.socket]]]:
+def socket_pairs(count: int) -> Iterator[tuple[list[socket.socket], list[socket.socket]]]:
     """Yield our ends and the clients' ends of that many connections."""
     pairs = [socket.socketpair() for _ in range(count)]
     yield [ours for ours, _ in pairs], [theirs for _, theirs in pairs]
@@ -151,17 +162,17 @@ def wires(count: int) -> Iterator[tuple[list[socket.socket], list[socket.socket]
         theirs.close()
 
 
-def closed(wire: socket.socket) -> bool:
+def closed(client_socket: socket.socket) -> bool:
     """Return whether the other side closed the connection."""
-    wire.setblocking(False)
+    client_socket.setblocking(False)
     try:
-        return wire.recv(1) == b""
+        return client_socket.recv(1) == b""
     except BlockingIOError:
         return False
 
 
 def test_a_connection_with_a_request_is_not_evicted() -> None:
-    with wires(4) as (ours, theirs):
+    with socket_pairs(4) as (ours, theirs):
         connections = Connections(limit=2)
         busy = connections.add(ours[0], "a", 9)
         with connections.answering(busy):
@@ -173,15 +184,17 @@ def test_a_connection_with_a_request_is_not_evicted() -> None:
 
 
 def test_the_client_with_the_most_connections_is_evicted_first() -> None:
-    with wires(5) as (ours, theirs):
+    with socket_pairs(5) as (ours, theirs):
         connections = Connections(limit=3)
-        for wire, client in zip(ours, ("prometheus", "crowd", "crowd", "crowd", "another"), strict=True):
-            connections.add(wire, client, 9)
+        for client_socket, client in zip(
+            ours, ("prometheus", "crowd", "crowd", "crowd", "another"), strict=True
+        ):
+            connections.add(client_socket, client, 9)
         assert [closed(one) for one in theirs] == [False, True, True, False, False]
 
 
 def test_expired_connections_are_closed() -> None:
-    with wires(2) as (ours, theirs):
+    with socket_pairs(2) as (ours, theirs):
         connections = Connections()
         connections.add(ours[0], "a", -1)
         connections.add(ours[1], "a", 9)
@@ -207,12 +220,12 @@ def test_a_request_that_never_ends_is_closed(sent: bytes, monkeypatch: pytest.Mo
     """More bytes do not extend the deadline."""
     monkeypatch.setattr(http_server, "_REQUEST_S", 1)
     monkeypatch.setattr(http_server, "_SWEEP_S", 0.1)
-    with serving() as server, socket.create_connection(("127.0.0.1", server.port), 5) as wire:
-        wire.sendall(sent)
+    with serving() as server, socket.create_connection(("127.0.0.1", server.port), 5) as client_socket:
+        client_socket.sendall(sent)
         began = time.monotonic()
         with contextlib.suppress(ConnectionError):
-            while not closed(wire):
-                wire.sendall(b"x")
+            while not closed(client_socket):
+                client_socket.sendall(b"x")
                 time.sleep(0.05)
         assert 0.5 < time.monotonic() - began < 3
 

@@ -29,9 +29,9 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
     workers.close()
 
 
-def until(holds: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while not holds():
+    while not condition():
         assert time.monotonic() < deadline, "the condition was never met"
         time.sleep(0.001)
 
@@ -50,7 +50,7 @@ def test_a_hundred_servers_share_two_threads_of_a_kind(workers: Workers) -> None
 
     for number in range(100):
         workers.submit(Job("memory", str(number), lambda number=number: work(number)))  # type: ignore[misc]
-    until(lambda: len(done) == 100)
+    wait_until(lambda: len(done) == 100)
 
     assert sorted(done) == list(range(100))
     assert len(used) <= 2
@@ -63,20 +63,20 @@ def test_stuck_jobs_are_listed_and_their_threads_replaced_up_to_a_bound(workers:
         workers.submit(Job("memory", f"stuck{number}", partial(wait, gate)))
     workers.submit(Job("memory", "good", done.set))
     assert done.wait(PATIENCE_S)
-    until(lambda: len(workers.stuck()) == 4)
+    wait_until(lambda: len(workers.stuck()) == 4)
 
     assert {one.owner for one in workers.stuck()} == {f"stuck{number}" for number in range(4)}
     for number in range(20):
         workers.submit(Job("memory", f"more{number}", partial(wait, gate)))
-    until(lambda: len(workers.stuck()) == 6)
+    wait_until(lambda: len(workers.stuck()) == 6)
     time.sleep(0.1)
     assert workers.threads() == 6
     other = threading.Event()
     workers.submit(Job("process", "good", other.set))
     assert other.wait(PATIENCE_S), "another kind has its own threads"
     gate.set()
-    until(lambda: not workers.stuck())
-    until(lambda: workers.threads() <= 4)
+    wait_until(lambda: not workers.stuck())
+    wait_until(lambda: workers.threads() <= 4)
 
 
 def test_jobs_of_a_slow_kind_are_not_stuck(workers: Workers) -> None:
@@ -120,7 +120,7 @@ def test_delayed_jobs_run_in_order_and_on_time(workers: Workers) -> None:
     now = time.monotonic()
     workers.submit_at(now + 0.2, Job("memory", "b", lambda: done.append("b")))
     workers.submit_at(now + 0.1, Job("memory", "a", lambda: done.append("a")))
-    until(lambda: len(done) == 2)
+    wait_until(lambda: len(done) == 2)
 
     assert done == ["a", "b"]
     assert 0.2 <= time.monotonic() - now < 1

@@ -30,13 +30,13 @@ class File:
         self.path, self.symbols_from, self.build_id = str(path), symbols_from, build_id
         self.searched = 0
 
-    def search(self, asked: list[str]) -> Any:
+    def search(self, names: list[str]) -> Any:
         """Search through the cache."""
-        return symbol_resolution._cached(self, asked, lambda: self._search(asked))  # type: ignore[arg-type]
+        return symbol_resolution._cached(self, names, lambda: self._search(names))  # type: ignore[arg-type]
 
-    def _search(self, asked: list[str]) -> list[tuple[str, int, bool]]:
+    def _search(self, names: list[str]) -> list[tuple[str, int, bool]]:
         self.searched += 1
-        return [(name, len(name), True) for name in asked]
+        return [(name, len(name), True) for name in names]
 
 
 @pytest.fixture
