@@ -122,26 +122,25 @@ def test_a_truncated_last_line_is_reported_and_left_out(journal: Journal) -> Non
         assert "cut off" in reading.notes[0]
 
 
-def test_a_truncated_line_does_not_prevent_new_entries(journal: Journal) -> None:
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [(b'{"v":1,"event":"res', "cut off"), (b"\0" * 80 + b"\n", "line 2 is damaged")],
+    ids=["truncated", "zeros"],
+)
+def test_a_damaged_last_line_is_reported_and_does_not_prevent_new_entries(
+    journal: Journal, damage: bytes, words: str
+) -> None:
     journal.intend(entry("one"))
     with journal.path.open("ab") as file:
-        file.write(b'{"v":1,"event":"res')
+        file.write(damage)
+    (note,) = journal.read().notes
+    assert words in note
     journal.conclude("one", "done")
     journal.intend(entry("two"))
 
     reading = journal.read()
     assert [(one.id, one.outcome) for one in reading.entries] == [("one", "done"), ("two", "intended")]
     assert len(reading.notes) == 1
-
-
-def test_a_damaged_last_line_is_reported_and_does_not_prevent_new_entries(journal: Journal) -> None:
-    journal.intend(entry("one"))
-    with journal.path.open("ab") as file:
-        file.write(b"\0" * 80 + b"\n")
-    assert "line 2 is damaged" in journal.read().notes[0]
-
-    journal.conclude("one", "done")
-    assert [one.outcome for one in journal.entries()] == ["done"]
 
 
 def test_a_damaged_line_in_the_middle_is_named(journal: Journal) -> None:

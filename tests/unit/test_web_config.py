@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import bcrypt
@@ -198,15 +197,6 @@ def test_the_number_of_waiting_comparisons_is_bounded(monkeypatch: pytest.Monkey
         thread.join()
 
     assert (verdicts.count(None), verdicts.count(False)) == (7, 8)
-
-
-def test_wrong_guesses_are_slowed_down() -> None:
-    verifier, users = Verifier(), {"ann": HASH.encode()}
-    cpu, began = time.process_time(), time.monotonic()
-    for number in range(50):
-        assert not verifier.admits(basic(number), users)
-
-    assert time.monotonic() - began > 5 * (time.process_time() - cpu)
 
 
 def test_authorization_headers_are_parsed() -> None:
