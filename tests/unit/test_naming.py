@@ -1,4 +1,4 @@
-"""Names of servers: stable, unique, and not obtainable by copying the options of another server."""
+"""Names of servers are stable and unique, and no server gets a name by copying another's options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def proc(tmp_path: Path) -> ProcFs:
 
 
 def silent(pid: int, **changes: object) -> Target:
-    """A server that does not listen yet."""
+    """Return a server that does not listen yet."""
     return target(pid=pid, port=None, socket=None, **changes)
 
 
@@ -38,7 +38,7 @@ def test_the_port_is_the_name(proc: ProcFs) -> None:
     assert ServerNames({}, proc).give(target(pid=1), ()) == "3306"
 
 
-def test_a_configured_name_wins(proc: ProcFs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configured_name_overrides_the_port(proc: ProcFs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoints, "listens", lambda _proc, one: one.socket == "/run/b.sock")
     names = ServerNames({"1": "shop", "/run/b.sock": "audit"}, proc)
 
@@ -46,8 +46,8 @@ def test_a_configured_name_wins(proc: ProcFs, monkeypatch: pytest.MonkeyPatch) -
     assert names.give(target(pid=2, socket="/run/b.sock", datadir="/b"), {"shop"}) == "audit"
 
 
-def test_two_living_servers_never_share_a_name(proc: ProcFs) -> None:
-    """Two containers may both listen on 3306, each in its own network."""
+def test_two_running_servers_never_share_a_name(proc: ProcFs) -> None:
+    """Two containers can both listen on 3306, each in its own network."""
     names = ServerNames({}, proc)
     first = names.give(target(pid=1, container="a"), ())
     second = names.give(target(pid=2, container="b", socket="/b.sock"), {first})
@@ -57,7 +57,7 @@ def test_two_living_servers_never_share_a_name(proc: ProcFs) -> None:
 
 
 def pods(proc: ProcFs, count: int, **changes: object) -> tuple[ServerNames, dict[str, DataDirectory]]:
-    """Servers of one image in containers of their own, each with a volume; their names."""
+    """Name servers of one image, each in its own container with its own volume."""
     names, given = ServerNames({}, proc), dict[str, DataDirectory]()
     for number in range(count):
         home, pid = DataDirectory(number, 2, 999), 1000 + number
@@ -67,7 +67,7 @@ def pods(proc: ProcFs, count: int, **changes: object) -> tuple[ServerNames, dict
 
 
 @pytest.mark.parametrize("port", [3306, None])
-def test_a_server_in_a_container_keeps_its_name_over_restarts(proc: ProcFs, port: int | None) -> None:
+def test_a_server_in_a_container_keeps_its_name_across_restarts(proc: ProcFs, port: int | None) -> None:
     names, given = pods(proc, 8, port=port)
     assert len(given) == 8
     assert not [name for name in given if name.startswith("pid ")]
@@ -80,7 +80,7 @@ def test_a_server_in_a_container_keeps_its_name_over_restarts(proc: ProcFs, port
             alive.add(name)
 
 
-def test_all_restart_at_once_in_another_order(proc: ProcFs) -> None:
+def test_names_survive_a_restart_of_all_servers_in_another_order(proc: ProcFs) -> None:
     names, given = pods(proc, 5, port=None)
     alive = set[str]()
     for name, home in reversed(given.items()):
@@ -88,7 +88,7 @@ def test_all_restart_at_once_in_another_order(proc: ProcFs) -> None:
         alive.add(name)
 
 
-def test_servers_of_one_container_have_names_of_their_own(proc: ProcFs) -> None:
+def test_servers_in_one_container_have_different_names(proc: ProcFs) -> None:
     names, taken = ServerNames({}, proc), set[str]()
     for number in range(5):
         name = names.give(target(pid=1000 + number, container="abc"), taken, DataDirectory(number, 2, 999))
@@ -99,7 +99,7 @@ def test_servers_of_one_container_have_names_of_their_own(proc: ProcFs) -> None:
     assert len(taken) == 5
 
 
-def test_namespaces_are_no_container_s_id(proc: ProcFs) -> None:
+def test_a_list_of_namespaces_is_not_a_container_id(proc: ProcFs) -> None:
     names = ServerNames({}, proc)
     assert names.give(target(pid=7, container="mnt,pid"), {"3306"}) == "pid 7"
     name = names.give(target(pid=7, container="mnt,pid"), {"3306"}, HOME)
@@ -107,7 +107,7 @@ def test_namespaces_are_no_container_s_id(proc: ProcFs) -> None:
     assert name.startswith("3306 in ")
 
 
-def test_the_names_that_are_remembered_are_bounded(proc: ProcFs) -> None:
+def test_the_number_of_remembered_names_is_bounded(proc: ProcFs) -> None:
     names = ServerNames({}, proc)
     for number in range(1500):
         for port in (None, 3306):
@@ -117,25 +117,25 @@ def test_the_names_that_are_remembered_are_bounded(proc: ProcFs) -> None:
     assert len(names._provisional) <= 1024
 
 
-def test_the_successor_on_a_data_directory_takes_the_name(proc: ProcFs) -> None:
+def test_the_next_server_on_a_data_directory_inherits_the_name(proc: ProcFs) -> None:
     names = ServerNames({"1": "shop"}, proc)
     assert names.give(target(pid=1), (), HOME) == "shop"
 
     assert names.give(silent(2), (), HOME) == "shop", "it does not listen yet"
-    assert names.give(target(pid=2), (), OTHER) == "3306", "another file system's /var/lib/mysql"
+    assert names.give(target(pid=2), (), OTHER) == "3306", "/var/lib/mysql on another file system"
 
 
-def test_repeated_options_inherit_nothing(proc: ProcFs) -> None:
+def test_a_server_with_the_same_port_option_does_not_inherit_the_name(proc: ProcFs) -> None:
     names = ServerNames({}, proc)
     assert names.give(target(pid=1, port=3399), (), HOME) == "3399"
 
-    assert names.give(silent(3), (), OTHER) == "/var/lib/mysql", "its --port is the name of another server"
+    assert names.give(silent(3), (), OTHER) == "/var/lib/mysql", "its --port is another server's name"
     assert names.give(silent(3), ()) == "/var/lib/mysql"
     assert names.give(silent(2), (), HOME) == "3399"
-    assert names.give(target(pid=3, port=3399), (), OTHER) == "3399", "it really listens there"
+    assert names.give(target(pid=3, port=3399), (), OTHER) == "3399", "it listens on that port"
 
 
-def test_a_configured_socket_s_option_inherits_nothing(proc: ProcFs) -> None:
+def test_a_server_with_the_same_socket_option_does_not_inherit_the_name(proc: ProcFs) -> None:
     names = ServerNames({"/run/a.sock": "shop"}, proc)
     assert names.give(target(pid=1, port=None, socket="/run/a.sock"), (), HOME) == "shop"
 
@@ -143,11 +143,11 @@ def test_a_configured_socket_s_option_inherits_nothing(proc: ProcFs) -> None:
     assert names.give(target(pid=2, port=None, socket="/run/a.sock"), (), HOME) == "shop"
 
 
-def test_a_server_that_does_not_listen_yet_is_named_by_the_port_it_will_have(proc: ProcFs) -> None:
+def test_a_server_that_does_not_listen_yet_is_named_after_its_port_option(proc: ProcFs) -> None:
     assert ServerNames({}, proc).give(silent(3), ()) == "3399"
 
 
-def test_a_port_that_is_no_number_names_nobody(proc: ProcFs) -> None:
+def test_an_invalid_port_option_is_ignored(proc: ProcFs) -> None:
     assert ServerNames({}, proc).give(silent(4), ()) == "/var/lib/mysql"
     for text in ("0", "65536", "٣٣٠٦", "3306 ", "-1", "9" * 5000, ""):
         assert endpoints.option_port(["mysqld", f"--port={text}"]) is None
@@ -158,7 +158,7 @@ def test_names_are_printable(proc: ProcFs) -> None:
     assert ServerNames({}, proc).give(silent(1, datadir="/a\udcff\x1b[2J"), ()) == r"/a\xff\x1b[2J"
 
 
-def test_a_makeshift_name_is_given_up_for_the_port(proc: ProcFs) -> None:
+def test_a_provisional_name_is_replaced_by_the_port(proc: ProcFs) -> None:
     names = ServerNames({}, proc)
     assert names.give(silent(1), (), HOME) == "/var/lib/mysql"
     assert names.give(target(pid=1, port=None), (), HOME) == "/tmp/mysql.sock"  # noqa: S108

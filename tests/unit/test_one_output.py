@@ -1,4 +1,4 @@
-"""All output goes through ``console``, all JSON of foreign text through ``sanitize``: no second path."""
+"""All output is written by ``console``; all JSON of untrusted text is encoded by ``sanitize``."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).parents[2] / "agent" / "innoscope"
 
-#: What writes where a person looks, however it is spelled.
+#: Functions that write to the terminal, under any module's name.
 CALLS = frozenset({
     "print", "echo", "secho", "echo_via_pager", "style", "confirm", "prompt", "progressbar", "pager",
     "print_exc", "print_exception", "print_stack", "print_tb", "showwarning", "excepthook",
 })  # fmt: skip
 STREAMS = frozenset({"stdout", "stderr", "__stdout__", "__stderr__"})
-#: What may be asked of a stream anywhere: these write nothing of their own.
+#: Attributes of a stream that any module may read: they write nothing.
 HARMLESS = frozenset({"isatty", "fileno", "encoding"})
 
-#: Module → why it may.
+#: Modules that may write, with the reason.
 ALLOWED = {
-    "common/console.py": "the one module",
-    "probes/bcc_worker.py": "a child; its standard error is JSON, which the parent parses",
-    "cli/main.py": "turns the streams to /dev/null after a broken pipe",
+    "common/console.py": "writes all output",
+    "probes/bcc_worker.py": "a child process whose standard error is JSON for its parent",
+    "cli/main.py": "redirects the streams to /dev/null after a broken pipe",
 }
 
 
 def outputs(tree: ast.AST) -> Iterator[str]:
-    """The places of a module that write to a stream."""
+    """Yield the places of a module that write to a stream."""
     harmless = {
         id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in HARMLESS
     }
@@ -60,7 +60,7 @@ def modules() -> list[str]:
 
 
 @pytest.mark.parametrize("module", modules())
-def test_nothing_writes_but_console(module: str) -> None:
+def test_only_console_writes_output(module: str) -> None:
     found = list(outputs(ast.parse((PACKAGE / module).read_text())))
 
     assert bool(found) == (module in ALLOWED), found
@@ -73,12 +73,12 @@ def test_nothing_writes_but_console(module: str) -> None:
         "console.print('')", "from sys import stdout", "traceback.print_exc()", "click.secho('')",
     ],
 )  # fmt: skip
-def test_the_check_sees(text: str) -> None:
+def test_the_check_finds_each_kind_of_output(text: str) -> None:
     assert list(outputs(ast.parse(text)))
 
 
-def test_json_with_raw_letters_is_made_by_sanitize() -> None:
-    """``ensure_ascii=False`` leaves DEL, C1, bidirectional controls and surrogates as they are."""
+def test_only_sanitize_encodes_json_without_ascii_escapes() -> None:
+    """``ensure_ascii=False`` does not escape DEL, C1, bidirectional controls or surrogates."""
     raw = {
         str(path.relative_to(PACKAGE))
         for path in PACKAGE.rglob("*.py")
@@ -86,22 +86,22 @@ def test_json_with_raw_letters_is_made_by_sanitize() -> None:
         if isinstance(node, ast.keyword) and node.arg == "ensure_ascii" and ast.unparse(node.value) != "True"
     }
 
-    assert raw == {"common/sanitize.py", "sampling/recording.py"}  # whose lines sanitize.json_text takes
+    assert raw == {"common/sanitize.py", "sampling/recording.py"}  # which passes its lines to json_text
 
 
-def test_a_line_cannot_become_two(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_cannot_split_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     console.lines(("a\nb", "c\x1b[2J\r\x85"))
 
     assert capsys.readouterr().out == "a\\nb\nc\\x1b[2J\\r\\x85\n"
 
 
-def test_several_lines_on_purpose(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_block_keeps_its_line_breaks(capsys: pytest.CaptureFixture[str]) -> None:
     console.block("a\n  b\x1b\n", err=True)
 
     assert capsys.readouterr().err == "a\n  b\\x1b\n"
 
 
-def test_progress_is_for_terminals(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_shown_on_terminals_only(capsys: pytest.CaptureFixture[str]) -> None:
     console.progress("x")
     console.clear_progress()
 
@@ -144,11 +144,11 @@ def test_no_colours_in_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "a\n"
 
 
-def test_usage_errors_of_click_are_sanitized(capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors_are_sanitized(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         main.main(["stacks", "--wait", "a\x1b]0;x\x07\u202e\udcff", "--pid", "x\x1b[2J"])
         == click.UsageError.exit_code
     )
 
-    said = capsys.readouterr().err
-    assert all(line.isprintable() for line in said.split("\n")), said
+    printed = capsys.readouterr().err
+    assert all(line.isprintable() for line in printed.split("\n")), printed

@@ -1,4 +1,4 @@
-"""Lists of connections, metadata locks and InnoDB's waits, walked in a memory that we made."""
+"""Lists of connections, metadata locks and InnoDB's waits, read from a made-up process memory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from innoscope.sampling.snapshot_history import CLIENT
 TID = 0x2D0
 
 
-class Made(ProcessMemory):
-    """A process with these bytes at these addresses."""
+class FakeMemory(ProcessMemory):
+    """A process with the given bytes at the given addresses."""
 
     def __init__(self) -> None:
         self._bytes: dict[int, int] = {}
@@ -54,14 +54,14 @@ def part(options: dict[str, Any], roots: dict[str, int], **offsets: int) -> Part
 THD = {"next": 8, "thread": 16, "connection": 24, "text": 32, "length": 40}
 
 
-def thd(memory: Made, address: int, following: int, tid: int, connection: int, text: str = "") -> None:
+def thd(memory: FakeMemory, address: int, following: int, tid: int, connection: int, text: str = "") -> None:
     handle = memory.thread(0x900000 + 0x1000 * connection, tid)
     memory.put(address, 0, following, handle, connection, address + 0x500 if text else 0, len(text))
     memory.put_bytes(address + 0x500, text.encode())
 
 
-def test_a_linked_list_ends_at_its_sentinel() -> None:
-    memory = Made()
+def test_a_linked_list_is_read_up_to_its_sentinel() -> None:
+    memory = FakeMemory()
     memory.put(0x100, 0x1000)
     thd(memory, 0x1000, 0x2000, 71, 7, "SELECT 'secret' FROM t")
     thd(memory, 0x2000, 0x3000, 81, 8)
@@ -74,16 +74,16 @@ def test_a_linked_list_ends_at_its_sentinel() -> None:
     ]
 
 
-def test_a_list_that_changes_under_us_ends() -> None:
-    memory = Made()
+def test_reading_a_circular_list_ends() -> None:
+    memory = FakeMemory()
     memory.put(0x100, 0x1000)
     thd(memory, 0x1000, 0x1000, 71, 7)
     assert len(sessions.read(memory, part({"walk": "linked"}, {"first": 0x100}, first=0, **THD), {71})) > 1
 
 
-def test_a_set_is_walked_level_by_level() -> None:
-    """color, parent, left, right, value."""
-    memory = Made()
+def test_a_std_set_is_read_completely() -> None:
+    """A node has color, parent, left, right and value."""
+    memory = FakeMemory()
     memory.put(0x100, 0x200)
     memory.put(0x210, 0x300)
     for node, left, right, value in (
@@ -99,8 +99,8 @@ def test_a_set_is_walked_level_by_level() -> None:
 
 
 @pytest.mark.parametrize("text", ["\x00\x01\x02", "ab\x07cd", "�ï¿½", "\ufffd"])
-def test_what_is_no_statement_is_not_shown(text: str) -> None:
-    memory = Made()
+def test_unprintable_statement_text_is_not_shown(text: str) -> None:
+    memory = FakeMemory()
     memory.put(0x100, 0x1000)
     thd(memory, 0x1000, 0x4000, 71, 7, text)
     memory.put(0x4000, 0, 0)
@@ -112,11 +112,11 @@ MDL = {"context": 200, "waiting_for": 208, "lock": 0x10, "holder": 0x18, "key": 
 VTABLE = 0x7000
 
 
-def _locked(memory: Made, *, ring: bool) -> list[sessions.Session]:
-    """7 was granted table d.t, 8 waits for it, 9 waits for something else than a ticket."""
-    people = [sessions.Session(0x10000 * number, 70 + number, number, "") for number in (7, 8, 9)]
-    holder, waiter, other = (one.address for one in people)
-    for one in people:
+def _locked(memory: FakeMemory, *, ring: bool) -> list[sessions.Session]:
+    """Set up a granted lock of connection 7 on d.t, its waiter 8, and 9, which waits for something else."""
+    connections = [sessions.Session(0x10000 * number, 70 + number, number, "") for number in (7, 8, 9)]
+    holder, waiter, other = (one.address for one in connections)
+    for one in connections:
         memory.put(one.address + 208, 0)
     memory.put(waiter + 208, 0x5000)
     memory.put(0x5000, VTABLE + 16, 0, 0x6000, waiter + 200)
@@ -127,16 +127,16 @@ def _locked(memory: Made, *, ring: bool) -> list[sessions.Session]:
     ticket = 0x5800
     memory.put(0x6000 + 0x200, ticket + 0x20 if ring else ticket)
     memory.put(ticket, VTABLE + 16, 0, 0x6000, holder + 200, 0x6200 if ring else 0)
-    return people
+    return connections
 
 
 @pytest.mark.parametrize("ring", [True, False])
-def test_the_holder_of_a_metadata_lock(ring: bool) -> None:
-    memory = Made()
-    people = _locked(memory, ring=ring)
+def test_the_owner_of_a_metadata_lock_is_found(ring: bool) -> None:
+    memory = FakeMemory()
+    connections = _locked(memory, ring=ring)
     options = {"tickets": "ring" if ring else "linked", "namespaces": ["global", "schema", "table"]}
     mdl = part(options, {}, first=0x200, next=0x20, **MDL)
-    [wait] = metadata.waits(memory, LockLayout(metadata=mdl, tickets=VTABLE), people)
+    [wait] = metadata.waits(memory, LockLayout(metadata=mdl, tickets=VTABLE), connections)
     assert (wait.waiter, wait.owners, wait.name) == (78, (77,), "the metadata lock of table d.t")
 
 
@@ -147,8 +147,8 @@ LATCH = {
 
 
 @pytest.mark.parametrize(("word", "owners"), [(0, (77,)), ((1 << 32) - 3, (77,)), (4, ())])
-def test_the_writer_of_an_rw_lock_counts_while_it_is_locked(word: int, owners: tuple[int, ...]) -> None:
-    memory = Made()
+def test_the_writer_of_an_rw_lock_is_its_owner_while_it_is_locked(word: int, owners: tuple[int, ...]) -> None:
+    memory = FakeMemory()
     memory.put(0x100, 0x1000)
     memory.put(0x1000, 1, 2, 0x2000)
     waiter, writer = memory.thread(0xA0000, 78), memory.thread(0xB0000, 77)
@@ -169,8 +169,8 @@ def test_the_writer_of_an_rw_lock_counts_while_it_is_locked(word: int, owners: t
 @pytest.mark.parametrize(
     "name", ["ssux_lock_impl<false>::wr_wait(unsigned int)", None], ids=["named", "stripped"]
 )
-def test_who_has_a_page_latched_in_mariadb(word: int, name: str | None) -> None:
-    memory = Made()
+def test_the_owner_of_a_page_latch_in_mariadb_is_found(word: int, name: str | None) -> None:
+    memory = FakeMemory()
     memory.put(0x1000, 0, 0, memory.thread(0xB0000, 77))
     memory.put(0x2000, 0, 0, 0x1234)
     functions = ("syscall", name, name, "btr_cur_t::search_leaf", "row_ins")
@@ -183,14 +183,14 @@ def test_who_has_a_page_latched_in_mariadb(word: int, name: str | None) -> None:
     assert (wait.waiter, wait.address, wait.owners) == (78, 0x1000, (77,))
 
 
-def test_the_process_list_as_wait_classes() -> None:
-    def said(connection: int, command: str, state: str) -> Statement:
+def test_the_process_list_is_translated_to_wait_classes() -> None:
+    def statement(connection: int, command: str, state: str) -> Statement:
         return Statement(connection, "app", "web1", command, state, 1, "")
 
     statements = (
-        said(1, "Sleep", ""), said(2, "Query", "updating"),
-        said(3, "Query", "Waiting for table metadata lock"),
-        said(4, "Query", "Sorting result"), said(5, "Daemon", "Waiting on empty queue"),
+        statement(1, "Sleep", ""), statement(2, "Query", "updating"),
+        statement(3, "Query", "Waiting for table metadata lock"),
+        statement(4, "Query", "Sorting result"), statement(5, "Daemon", "Waiting on empty queue"),
     )  # fmt: skip
     look = process_list.summary(7.0, statements, ({"connection": "2", "state": "LOCK WAIT"},))
     assert look.threads == {
@@ -198,7 +198,7 @@ def test_the_process_list_as_wait_classes() -> None:
     }  # fmt: skip
 
 
-def test_the_catalogs_name_classes_and_parts_that_there_are() -> None:
+def test_the_catalogs_refer_to_known_classes_and_readers() -> None:
     assert process_list.known_classes() <= set(default_classifier().catalog.classes)
     for one in layout.servers():
         assert one.sessions is not None

@@ -1,4 +1,4 @@
-"""What a symbol pack says is checked number by number; how packs are made and listed, on a small program."""
+"""Symbol packs: every number is validated; a pack is exported and listed for a small program."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def sealed(program: Path, tmp_path: Path) -> Callable[[bytes, bytes], Path]:
-    """``sealed(about, layout)``: a pack with these descriptions and a right checksum."""
+    """Return ``sealed(about, layout)``, which writes a pack with these descriptions and a valid checksum."""
     build_id = _native.elf_info(str(program)).build_id
     assert build_id
 
@@ -62,7 +62,7 @@ def _read(path: Path) -> packs.Layout:
     return packs.read_layout(packs.open_pack(str(path)))
 
 
-def test_what_was_put_in_comes_out(sealed: Callable[[bytes, bytes], Path]) -> None:
+def test_a_pack_is_read_as_it_was_written(sealed: Callable[[bytes, bytes], Path]) -> None:
     layout = _read(sealed(b"{}", json.dumps(GOOD).encode()))
 
     assert layout.members == {"log_sys.lsn": Member((64, 8), 8, "unsigned")}
@@ -82,7 +82,7 @@ def test_what_was_put_in_comes_out(sealed: Callable[[bytes, bytes], Path]) -> No
         {"variables": {"a": [1, 8, ["unsigned"], "t"]}}, {"variables": {"a": "abcd"}},
     ],
 )  # fmt: skip
-def test_numbers_that_make_no_sense_are_refused(
+def test_invalid_numbers_and_names_are_refused(
     changes: dict[str, Any], sealed: Callable[[bytes, bytes], Path]
 ) -> None:
     with pytest.raises(BadFile, match="descriptions are damaged"):
@@ -90,14 +90,14 @@ def test_numbers_that_make_no_sense_are_refused(
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"null", b"{}"])
-def test_what_is_no_description_is_refused(text: bytes, sealed: Callable[[bytes, bytes], Path]) -> None:
+def test_malformed_descriptions_are_refused(text: bytes, sealed: Callable[[bytes, bytes], Path]) -> None:
     with pytest.raises(BadFile, match="descriptions are damaged"):
         _read(sealed(b"{}", text))
     with pytest.raises(BadFile, match="descriptions are damaged"):
         installed_packs.about(packs.open_pack(str(sealed(text or b"", b"{}"))))
 
 
-def test_descriptions_that_are_too_long_are_not_even_parsed(sealed: Callable[[bytes, bytes], Path]) -> None:
+def test_oversized_descriptions_are_refused_before_parsing(sealed: Callable[[bytes, bytes], Path]) -> None:
     with pytest.raises(BadFile, match="descriptions are too long"):
         packs.open_pack(str(sealed(b"{}", b" " * (1 << 20) + b"{}")))
 
@@ -119,7 +119,7 @@ def test_damaged_descriptions_never_crash(sealed: Callable[[bytes, bytes], Path]
     assert refused > 1000
 
 
-def test_a_pack_of_a_file_by_the_command_line(program: Path, tmp_path: Path) -> None:
+def test_the_commands_export_show_and_check_a_pack(program: Path, tmp_path: Path) -> None:
     made = innoscope("symbols", "export", "--file", program, "-o", tmp_path, "--server", "shop 1.0")
     assert (made.returncode, made.stderr) == (0, "")
     build_id = _native.elf_info(str(program)).build_id or ""
@@ -127,8 +127,8 @@ def test_a_pack_of_a_file_by_the_command_line(program: Path, tmp_path: Path) -> 
     assert made.stdout.startswith(f"{path}: shop 1.0, ")
     assert path.stat().st_mode & 0o777 == 0o644
 
-    told = json.loads(innoscope("symbols", "show", path, "--json").stdout)
-    assert (told["build_id"], told["server"], told["made_of"]) == (build_id, "shop 1.0", "mysqld")
+    about = json.loads(innoscope("symbols", "show", path, "--json").stdout)
+    assert (about["build_id"], about["server"], about["made_of"]) == (build_id, "shop 1.0", "mysqld")
     shown = innoscope("symbols", "show", path).stdout
     assert build_id in shown
     assert "shop 1.0" in shown
@@ -139,7 +139,7 @@ def test_a_pack_of_a_file_by_the_command_line(program: Path, tmp_path: Path) -> 
     assert innoscope("symbols", "check", path).stdout.startswith(f"{path}: good: shop 1.0")
 
 
-def test_files_that_no_pack_can_be_made_of(program: Path, tmp_path: Path) -> None:
+def test_unsuitable_files_are_not_exported(program: Path, tmp_path: Path) -> None:
     stripped, junk = tmp_path / "stripped", tmp_path / "junk"
     subprocess.run(["strip", "-o", stripped, program], check=True)
     junk.write_bytes(b"junk" * 1000)
@@ -155,13 +155,13 @@ def test_files_that_no_pack_can_be_made_of(program: Path, tmp_path: Path) -> Non
     assert not list(tmp_path.glob("*.pack"))
 
 
-def test_an_output_that_cannot_be_written(program: Path, tmp_path: Path) -> None:
+def test_an_unwritable_output_is_one_clear_error(program: Path, tmp_path: Path) -> None:
     result = innoscope("symbols", "export", "--file", program, "-o", tmp_path / "no" / "x.pack")
 
     assert_one_clear_error(result, 12, "cannot write")
 
 
-def test_the_packs_of_a_host(
+def test_installed_packs_are_listed_with_their_problems(
     sealed: Callable[[bytes, bytes], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("INNOSCOPE_SYMBOLS", str(tmp_path / "none"))
@@ -172,7 +172,7 @@ def test_the_packs_of_a_host(
     good = sealed(b"{}", json.dumps(GOOD).encode())
     (tmp_path / "shop.pack").write_bytes(good.read_bytes())
     (tmp_path / "junk.pack").write_bytes(b"junk")
-    (tmp_path / "README").write_text("not looked at")
+    (tmp_path / "README").write_text("ignored")
     entries = {entry.path.rsplit("/", 1)[1]: entry for entry in installed_packs.entries([])}
 
     assert entries.keys() == {good.name, "shop.pack", "junk.pack"}
@@ -184,7 +184,7 @@ def test_the_packs_of_a_host(
     assert "none that runs" in listed
 
 
-def test_everything_that_toggles_write_is_asked_for() -> None:
+def test_all_variables_that_toggles_write_are_exported() -> None:
     names = [setting.name for setting in symbol_pack.memory_settings()]
 
     assert "srv_startup_is_before_trx_rollback_phase" in names

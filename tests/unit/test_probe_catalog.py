@@ -1,4 +1,4 @@
-"""probes.yaml says nothing that cannot be, and what may hurt a server is refused when it is read."""
+"""probes.yaml is consistent, and loading refuses entries that could harm a server."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def test_every_probe_feeds_declared_metrics() -> None:
             assert "probes" in _METRICS[metric]["sources"], f"{probe.name} feeds {metric}"
 
 
-def test_every_metric_that_only_probes_tell_is_fed() -> None:
+def test_every_metric_whose_only_source_is_probes_is_fed() -> None:
     fed = {metric for probe in default_catalog().probes.values() for metric in probe.feeds}
-    told = {name for name, metric in _METRICS.items() if metric["sources"] == ["probes"]}
-    assert {name for name in told - fed if not name.startswith("probe_")} == set()
+    from_probes_only = {name for name, metric in _METRICS.items() if metric["sources"] == ["probes"]}
+    assert {name for name in from_probes_only - fed if not name.startswith("probe_")} == set()
 
 
-def test_every_return_probe_says_why_no_exception_crosses_it() -> None:
+def test_every_return_probe_gives_a_reason_why_no_exception_crosses_it() -> None:
     catalog = default_catalog()
     for probe in catalog.probes.values():
         for site in probe.sites:
@@ -42,11 +42,11 @@ def test_every_return_probe_says_why_no_exception_crosses_it() -> None:
 @pytest.mark.parametrize(
     "server", ["mysql 5.5.9", "mysql 5.6.24", "mysql 5.7.42", "mysql 9.7.0", "mariadb 11.4.5"]
 )
-def test_every_probe_has_a_word_for_every_server(server: str) -> None:
+def test_every_probe_has_an_entry_for_every_server(server: str) -> None:
     flavour, version = server.split()
     number = tuple(map(int, version.split(".")))
     for probe in default_catalog().probes.values():
-        assert probe.site(flavour, number) is not None, f"{probe.name} knows nothing of {server}"
+        assert probe.site(flavour, number) is not None, f"{probe.name} has no entry for {server}"
 
 
 def test_labels_are_values_of_the_metrics_label() -> None:
@@ -63,8 +63,7 @@ def test_labels_are_values_of_the_metrics_label() -> None:
                 assert constant | set(value.labels.values()) <= known, probe.name
 
 
-def test_a_programs_functions_are_those_the_catalog_attaches() -> None:
-    """Each probe's site is served by functions of its family's source, and each function by a probe."""
+def test_every_attached_function_has_its_program() -> None:
     text = "".join(path.read_text() for path in folder("uprobes").glob("*.bpf.c"))
     catalog = default_catalog()
     needed = {
@@ -78,8 +77,8 @@ def test_a_programs_functions_are_those_the_catalog_attaches() -> None:
         assert f"int {name}(struct pt_regs *ctx)" in text, name
 
 
-def test_one_grep_finds_where_a_number_comes_from() -> None:
-    """A metric is named in metrics.yaml, by the probes that feed it, and in their C code, literally."""
+def test_metric_names_occur_literally_in_the_programs_that_feed_them() -> None:
+    """A search for a metric finds metrics.yaml, the probes that feed it and their C code."""
     catalog = default_catalog()
     for probe in catalog.probes.values():
         text = (folder("uprobes") / catalog.families[probe.family].source).read_text()
@@ -94,14 +93,14 @@ def test_one_grep_finds_where_a_number_comes_from() -> None:
     ("metric", "server", "wanted"),
     [
         ("fsync_seconds", "mysql 5.6.24", ["fsync", "fdatasync"]),
-        # in 5.5 the batch tells who flushes; later each page does, and asks for MariaDB's batch around it
+        # 5.5 reports the flushing thread per batch, later versions per page
         ("flushed_pages_by_thread", "mysql 5.5.9", ["flush_batch", "page_flush", "flush_lru_batch"]),
         ("flushed_pages_by_thread", "mariadb 11.4.5", ["page_flush", "flush_lru_batch"]),
         ("pages_of_a_book", "mysql 5.6.24", []),
-        ("statement_seconds", "mysql 5.6.24", []),  # of a family that is not on by default
+        ("statement_seconds", "mysql 5.6.24", []),  # its family is off by default
     ],
 )
-def test_the_probes_that_feed_a_metric_are_known(metric: str, server: str, wanted: list[str]) -> None:
+def test_the_probes_that_feed_a_metric_are_listed(metric: str, server: str, wanted: list[str]) -> None:
     flavour, version = server.split()
     number = tuple(map(int, version.split(".")))
     found = default_catalog().feeding(frozenset({metric}), flavour, number)

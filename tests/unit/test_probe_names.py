@@ -1,4 +1,4 @@
-"""The catalog's names meet the symbols they mean, all copies of them and nothing else."""
+"""Function names of the catalog match all copies of their symbol and nothing else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from innoscope.probes.mangling import is_copy, is_partial, is_symbol_of, symbol_
         ("buf_flush_page", "_Z14buf_flush_pageP10buf_pool_tP10buf_page_t11buf_flush_tb.isra.0.part.2"),
     ],
 )
-def test_finds_every_form(function: str, symbol: str) -> None:
+def test_a_name_matches_every_mangled_form(function: str, symbol: str) -> None:
     assert is_symbol_of(symbol, [function])
     assert any(symbol.startswith(prefix) for prefix in symbol_prefixes(function))
 
@@ -35,18 +35,18 @@ def test_finds_every_form(function: str, symbol: str) -> None:
         ("buf_page_t::flush", "_ZN10buf_page_t12flush_laterEv"),
     ],
 )
-def test_finds_nothing_else(function: str, symbol: str) -> None:
+def test_a_name_does_not_match_other_functions(function: str, symbol: str) -> None:
     assert not is_symbol_of(symbol, [function])
 
 
-def test_a_whole_symbol_is_no_overload() -> None:
+def test_a_mangled_name_matches_its_copies_but_no_overload() -> None:
     one = "_ZN11buf_dblwr_t21flush_buffered_writesEm"
     assert is_copy(f"{one}.isra.4", [one])
     assert not is_copy("_ZN11buf_dblwr_t21flush_buffered_writesEv", [one])
     assert not is_copy(f"{one}.cold", [one])
 
 
-def test_copies_that_tell_less_are_known() -> None:
+def test_partial_copies_are_recognized() -> None:
     assert is_partial("_Z1fv.part.3")
     assert is_partial("_Z1fv.isra.1.constprop.2")
     assert not is_partial("_Z1fv.constprop.2")

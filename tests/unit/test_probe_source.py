@@ -1,4 +1,4 @@
-"""The C text that bcc compiles: whose ids programs compare."""
+"""The C text that bcc compiles selects the pid namespace of the ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_in_the_first_pid_namespace_programs_take_the_ids_that_they_have(
+def test_the_first_pid_namespace_needs_no_translation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(c_source, "FIRST_PID_NAMESPACE", os.stat("/proc/self/ns/pid").st_ino)  # noqa: PTH116
@@ -19,7 +19,7 @@ def test_in_the_first_pid_namespace_programs_take_the_ids_that_they_have(
     assert list(c_source._namespace()) == []
 
 
-def test_in_another_they_ask_for_those_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_pid_namespace_is_named_in_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
     """The device is in the kernel's own form, 20 bits of minor number."""
     monkeypatch.setattr(c_source, "FIRST_PID_NAMESPACE", 1)
     ours = os.stat("/proc/self/ns/pid")  # noqa: PTH116

@@ -1,4 +1,4 @@
-"""CPU time by kind of thread, from made-up readings; the rest on our own process."""
+"""CPU time by kind of thread, from given readings; the other metrics from this process."""
 
 from __future__ import annotations
 
@@ -16,78 +16,41 @@ from innoscope.target.proc import ProcFs
 from unit.dumps import target
 
 
-def told(cpu: CpuByKind) -> dict[str, int]:
-    return {kind: ns for kind, ns in cpu.groups.items() if ns}
-
-
-def test_all_groups_are_there_from_the_start() -> None:
-    assert CpuByKind().groups == dict.fromkeys(KINDS, 0)
-
-
-def test_each_thread_counts_for_its_kind() -> None:
+@pytest.mark.parametrize(
+    ("readings", "expected"),
+    [
+        ([(60, {1: 10, 2: 20, 3: 30}, {1: "io", 2: "purge", 3: "purge"})], {"io": 10, "purge": 50}),
+        (
+            [(30, {1: 10, 2: 20}, {1: "io", 2: "connection"}), (31, {1: 11}, {1: "io"})],
+            {"io": 11, "connection": 20},
+        ),
+        (
+            [(30, {1: 10, 2: 20}, {1: "io", 2: "connection"}), (40, {1: 10}, {1: "io"})],
+            {"io": 10, "connection": 20, "other": 10},
+        ),
+        ([(1_000, {1: 10}, {1: "io"}), (1_005, {1: 15}, {1: "io"})], {"io": 15}),
+        ([(10, {1: 10}, {})], {}),
+        ([(10, {1: 10}, {}), (14, {1: 14}, {1: "master"})], {"master": 14}),
+        ([(10, {1: 10}, {}), (14, {1: 14}, {})], {"other": 14}),
+        ([(50, {1: 50}, {1: "connection"}), (53, {1: 3}, {1: "connection"})], {"connection": 53}),
+        ([(50, {1: 50}, {1: "purge"}), (60, {1: 60}, {1: "io"})], {"purge": 50, "io": 10}),
+    ],
+    ids=[
+        "running threads", "ended thread", "time after the last reading", "threads that ended before", "new",
+        "classified later", "never classified", "reused thread id", "changed kind",
+    ],
+)  # fmt: skip
+def test_cpu_time_counts_for_the_kind_of_its_thread(
+    readings: list[tuple[int, dict[int, int], dict[int, str]]], expected: dict[str, int]
+) -> None:
     cpu = CpuByKind()
-    cpu.add(60, {1: 10, 2: 20, 3: 30}, {1: "io", 2: "purge", 3: "purge"})
+    for total, threads, kinds in readings:
+        cpu.add(total, threads, kinds)
 
-    assert told(cpu) == {"io": 10, "purge": 50}
-
-
-def test_what_an_ended_thread_had_stays() -> None:
-    cpu = CpuByKind()
-    cpu.add(30, {1: 10, 2: 20}, {1: "io", 2: "connection"})
-    cpu.add(31, {1: 11}, {1: "io"})
-
-    assert told(cpu) == {"io": 11, "connection": 20}
+    assert cpu.groups == dict.fromkeys(KINDS, 0) | expected
 
 
-def test_what_it_used_after_our_last_reading_is_not_lost() -> None:
-    cpu = CpuByKind()
-    cpu.add(30, {1: 10, 2: 20}, {1: "io", 2: "connection"})
-    cpu.add(40, {1: 10}, {1: "io"})  # thread 2 ended with 30
-
-    assert told(cpu) == {"io": 10, "connection": 20, "other": 10}
-
-
-def test_threads_that_ended_before_us_are_not_counted() -> None:
-    cpu = CpuByKind()
-    cpu.add(1_000, {1: 10}, {1: "io"})
-    cpu.add(1_005, {1: 15}, {1: "io"})
-
-    assert told(cpu) == {"io": 15}
-
-
-def test_a_thread_that_no_look_has_met_waits_for_one() -> None:
-    cpu = CpuByKind()
-    cpu.add(10, {1: 10}, {})
-    assert told(cpu) == {}
-    cpu.add(14, {1: 14}, {1: "master"})
-    assert told(cpu) == {"master": 14}
-
-
-def test_a_thread_that_stays_unknown_is_other() -> None:
-    cpu = CpuByKind()
-    cpu.add(10, {1: 10}, {})
-    cpu.add(14, {1: 14}, {})
-
-    assert told(cpu) == {"other": 14}
-
-
-def test_a_reused_thread_id_counts_from_zero() -> None:
-    cpu = CpuByKind()
-    cpu.add(50, {1: 50}, {1: "connection"})
-    cpu.add(53, {1: 3}, {1: "connection"})
-
-    assert told(cpu) == {"connection": 53}
-
-
-def test_a_thread_that_changes_its_kind_takes_nothing_along() -> None:
-    cpu = CpuByKind()
-    cpu.add(50, {1: 50}, {1: "purge"})
-    cpu.add(60, {1: 60}, {1: "io"})
-
-    assert told(cpu) == {"purge": 50, "io": 10}
-
-
-def test_nothing_ever_falls() -> None:
+def test_cpu_time_never_decreases() -> None:
     cpu, before = CpuByKind(), dict.fromkeys(KINDS, 0)
     readings = [
         (100, {1: 50, 2: 40}), (130, {1: 60, 3: 5}), (131, {1: 61}), (131, {}),
@@ -106,7 +69,7 @@ def own(**changes: object) -> ProcessCollector:
     )
 
 
-def test_our_own_process() -> None:
+def test_a_live_process_has_all_its_metrics() -> None:
     collector = own()
     seen = by_series(collector.collect())
 
@@ -119,26 +82,19 @@ def test_our_own_process() -> None:
     assert {labels[0] for name, labels in seen if name == "mysqld_cpu_seconds"} == set(KINDS)
 
 
-def test_a_reused_pid_is_gone() -> None:
-    collector = ProcessCollector(target(pid=os.getpid(), start_time=1))
+@pytest.mark.parametrize("pid", [os.getpid(), 2**22 + 1], ids=["reused", "missing"])
+def test_a_reused_or_missing_pid_is_gone(pid: int) -> None:
+    collector = ProcessCollector(target(pid=pid, start_time=1))
     with pytest.raises(CollectorFailed) as caught:
         collector.collect()
 
     assert caught.value.reason == "gone"
 
 
-def test_a_pid_that_is_not_there_is_gone() -> None:
-    collector = ProcessCollector(target(pid=2**22 + 1))
-    with pytest.raises(CollectorFailed) as caught:
-        collector.collect()
-
-    assert caught.value.reason == "gone"
-
-
-def test_many_threads_are_read_over_several_scrapes_and_then_less_often(
+def test_reading_many_threads_is_spread_over_scrapes_and_then_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """500 threads take 62 ms: a scrape stops after 50 ms, and 0.16 s in all are followed by 32 s of pause."""
+    """500 threads take 62 ms: a scrape stops after 50 ms, and 0.16 s in total cause a pause of 32 s."""
     now, read = [0.0], []
 
     def thread_cpu(pid: int, tids: list[str]) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""Profiles as reports: units, filters, formats, what the headline says."""
+"""Reports of profiles: units, filters, formats and the line."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ def off_cpu() -> Profile:
     return Profile(target(), MICROSECONDS, 1e9, 10.0, rows, 6, 1000, threads=threads, seen_ns=9_500_000_000)
 
 
-def test_the_headline_of_cpu_time() -> None:
-    said = next(iter(render(reporting.report(on_cpu()), "text")))
-    assert "100 samples in 10.0 s" in said
-    assert "98.0 % on CPU, 2.0 % mutex/rwlock spin" in said
-    assert "98.0 % with a complete stack" in said
-    assert "not stopped" in said
+def test_the_headline_of_a_cpu_profile_gives_shares_and_trust() -> None:
+    line = next(iter(render(reporting.report(on_cpu()), "text")))
+    assert "100 samples in 10.0 s" in line
+    assert "98.0 % on CPU, 2.0 % mutex/rwlock spin" in line
+    assert "98.0 % with a complete stack" in line
+    assert "not stopped" in line
 
 
-def test_the_headline_of_waits() -> None:
-    said = next(iter(render(reporting.report(off_cpu()), "text")))
-    assert "1 threads in 10.0 s, 10.0 s together: 0.50 s on a CPU, 0.50 s ready to run, 9.0 s blocked" in said
-    assert "94.7 % row lock" in said
-    assert "100.0 % of it seen" in said
+def test_the_headline_of_an_off_cpu_profile_gives_times() -> None:
+    line = next(iter(render(reporting.report(off_cpu()), "text")))
+    assert "1 threads in 10.0 s, 10.0 s together: 0.50 s on a CPU, 0.50 s ready to run, 9.0 s blocked" in line
+    assert "94.7 % row lock" in line
+    assert "100.0 % of it seen" in line
 
 
-def test_units_in_each_format() -> None:
+def test_each_format_has_the_right_unit() -> None:
     made = reporting.report(off_cpu())
     text = list(render(made, "text"))
     assert any(line.split()[:3] == ["9,000.0", "94.7", "%"] for line in text), text
@@ -69,19 +69,19 @@ def test_units_in_each_format() -> None:
     assert any("row_lock" in line for line in render(made, "text", by="wait"))
 
 
-def test_the_filter_shows_a_part() -> None:
+def test_a_filter_limits_what_is_shown_but_not_the_total() -> None:
     made = reporting.report(off_cpu(), Filter(("row_lock",)))
     assert (made.shown, made.threads) == (9_000_000, 9_500_000)
     assert "showing 94.7 %" in made.headline or "showing 94.7 %" in next(iter(render(made, "text")))
 
 
-def test_json_adds_up() -> None:
+def test_counts_in_json_add_up_to_the_total() -> None:
     profile = off_cpu()
-    told = json.loads(reporting.line(profile, reporting.report(profile)))
-    assert told["profile"] == "off-cpu"
-    assert sum(stack["count"] for stack in told["stacks"]) == told["total"] == 9_500_000
-    assert told["threads"][0]["running_ns"] == 500_000_000
-    assert told["cpu_seconds"] is None
+    document = json.loads(reporting.line(profile, reporting.report(profile)))
+    assert document["profile"] == "off-cpu"
+    assert sum(stack["count"] for stack in document["stacks"]) == document["total"] == 9_500_000
+    assert document["threads"][0]["running_ns"] == 500_000_000
+    assert document["cpu_seconds"] is None
 
 
 def test_stack_limit_keeps_the_rate_near_the_target() -> None:
@@ -95,12 +95,12 @@ def test_stack_limit_keeps_the_rate_near_the_target() -> None:
     assert limit.value == before
 
 
-def test_the_ring_has_room_and_bounds() -> None:
+def test_the_size_of_the_ring_buffer_is_bounded() -> None:
     assert ring_bytes(99) == 4 << 20
     assert ring_bytes(10**9) == 64 << 20
 
 
-def test_pids_of_a_container_are_refused(tmp_path: Path) -> None:
+def test_a_pid_namespace_of_its_own_is_refused(tmp_path: Path) -> None:
     (tmp_path / "pid").touch()
     with pytest.raises(KernelUnable, match="its own process ids"):
         require_host_pids("profile", str(tmp_path / "pid"))

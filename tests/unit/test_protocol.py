@@ -1,4 +1,4 @@
-"""The sensor's frames: what goes in comes out, and nothing that anybody sends is believed."""
+"""The sensor's frames are decoded as they were encoded, and all malformed input is refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIMIT = 1_000
 
 
 @pytest.fixture
-def wires() -> Iterator[tuple[socket.socket, socket.socket]]:
+def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         yield ours, theirs
@@ -42,15 +42,15 @@ def through_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def test_a_message_comes_through(wires: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = wires
+def test_a_message_is_received_as_it_was_sent(sockets: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = sockets
     messages.send(ours, {"call": "collect", "x": [1, None, "é"]}, LIMIT, soon())
 
     assert messages.receive(theirs, LIMIT, soon()) == {"call": "collect", "x": [1, None, "é"]}
 
 
-def test_a_large_message_comes_through_in_pieces(wires: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = wires
+def test_a_large_message_is_received_in_pieces(sockets: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = sockets
     message = ["x" * 1000] * 3000
     writer = threading.Thread(target=messages.send, args=(ours, message, 4 << 20, soon()))
     writer.start()
@@ -59,8 +59,8 @@ def test_a_large_message_comes_through_in_pieces(wires: tuple[socket.socket, soc
     writer.join()
 
 
-def test_too_long_is_neither_sent_nor_read(wires: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = wires
+def test_oversized_messages_are_neither_sent_nor_read(sockets: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = sockets
     with pytest.raises(BadMessage, match=r"over the limit of 1,000"):
         messages.send(ours, "x" * LIMIT, LIMIT, soon())
 
@@ -70,16 +70,16 @@ def test_too_long_is_neither_sent_nor_read(wires: tuple[socket.socket, socket.so
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"[" * 900, b"1" * 900 + b"e", b'{"a":}', b"[]]"])
-def test_what_is_not_json_is_refused(wires: tuple[socket.socket, socket.socket], body: bytes) -> None:
-    ours, theirs = wires
+def test_malformed_json_is_refused(sockets: tuple[socket.socket, socket.socket], body: bytes) -> None:
+    ours, theirs = sockets
     ours.sendall(struct.pack("!I", len(body)) + body)
 
     with pytest.raises(BadMessage):
         messages.receive(theirs, LIMIT, soon())
 
 
-def test_very_deep_json_is_refused(wires: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = wires
+def test_deeply_nested_json_is_refused(sockets: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = sockets
     body = b"[" * 60_000
     writer = threading.Thread(target=ours.sendall, args=(struct.pack("!I", len(body)) + body,))
     writer.start()
@@ -89,8 +89,8 @@ def test_very_deep_json_is_refused(wires: tuple[socket.socket, socket.socket]) -
 
 
 @pytest.mark.parametrize("sent", [b"", b"\0\0", struct.pack("!I", 20), struct.pack("!I", 20) + b"[1,"])
-def test_an_end_in_the_middle(wires: tuple[socket.socket, socket.socket], sent: bytes) -> None:
-    ours, theirs = wires
+def test_a_truncated_frame_is_refused(sockets: tuple[socket.socket, socket.socket], sent: bytes) -> None:
+    ours, theirs = sockets
     ours.sendall(sent)
     ours.close()
 
@@ -98,9 +98,8 @@ def test_an_end_in_the_middle(wires: tuple[socket.socket, socket.socket], sent: 
         messages.receive(theirs, LIMIT, soon())
 
 
-def test_one_byte_now_and_then_does_not_win_time(wires: tuple[socket.socket, socket.socket]) -> None:
-    """The deadline is of the whole message, not of each read."""
-    ours, theirs = wires
+def test_the_deadline_is_for_the_whole_message(sockets: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = sockets
     ended = threading.Event()
 
     def drip() -> None:
@@ -118,8 +117,8 @@ def test_one_byte_now_and_then_does_not_win_time(wires: tuple[socket.socket, soc
     dripping.join()
 
 
-def test_a_reader_that_takes_nothing_is_given_up(wires: tuple[socket.socket, socket.socket]) -> None:
-    ours, _ = wires
+def test_sending_to_a_stuck_reader_times_out(sockets: tuple[socket.socket, socket.socket]) -> None:
+    ours, _ = sockets
     with pytest.raises(TooSlow):
         messages.send(ours, "x" * (8 << 20), messages.REPLY_BYTES, soon(0.1))
 
@@ -139,7 +138,7 @@ OUTCOMES = (
 )  # fmt: skip
 
 
-def test_targets_come_through() -> None:
+def test_targets_survive_encoding() -> None:
     for one in (
         target(),
         target(version=(), port=None, socket=None, build_id=None, datadir=None, container="mnt"),
@@ -152,13 +151,13 @@ def reply() -> dict[str, Any]:
     made: dict[str, Any] = through_json(
         {
             "boot_id": "b", "pid": 7, "cpu_seconds": 1, "rss_bytes": 4096, "version": "0.1.0",
-            **messages.encode_servers(servers), "sent_at": 1.5, "something": "of a later version",
+            **messages.encode_servers(servers), "sent_at": 1.5, "something": "of a newer version",
         }
     )  # fmt: skip
     return made
 
 
-def test_a_reply_comes_through() -> None:
+def test_replies_survive_encoding() -> None:
     decoded = messages.decode_reply(reply())
 
     assert (decoded.pid, decoded.cpu_seconds, decoded.servers[0].name) == (7, 1.0, "3306")
@@ -166,14 +165,14 @@ def test_a_reply_comes_through() -> None:
     assert [server.outcomes for server in decoded.servers] == [OUTCOMES, OUTCOMES]
 
 
-def test_each_series_is_sent_once() -> None:
+def test_each_series_is_encoded_once() -> None:
     series = [(one.metric, *one.labels) for outcome in OUTCOMES for one in outcome.samples]
 
     assert [tuple(one) for one in reply()["series"]] == series
 
 
-#: Positions in ``series`` and values of which one is not what it should be.
-_SPOILT_SAMPLES: Final[tuple[Any, ...]] = (
+#: Positions in ``series`` and values, one of which is invalid.
+_BAD_SAMPLES: Final[tuple[Any, ...]] = (
     [], [[]], [1, 2], [[], [], []], [[0], []], [[], [1]], [{}, {}],
     [["0"], [1]], [[True], [1]], [[0.0], [1]], [[None], [1]], [[-1], [1]], [[99], [1]], [[0, 10**30], [1, 1]],
     [[0], [None]], [[0], [True]], [[0], ["1"]], [[0], [{}]], [[0], [[]]], [[0], [[1, -1]]], [[0], [[1] * 99]],
@@ -181,8 +180,8 @@ _SPOILT_SAMPLES: Final[tuple[Any, ...]] = (
 )  # fmt: skip
 
 
-def _spoilt() -> Iterator[Any]:
-    """Replies in which one thing is not what it should be."""
+def _malformed_replies() -> Iterator[Any]:
+    """Yield replies with one invalid part."""
     for name in ("boot_id", "pid", "cpu_seconds", "rss_bytes", "version", "series", "servers", "sent_at"):
         less = reply()
         del less[name]
@@ -201,21 +200,21 @@ def _spoilt() -> Iterator[Any]:
         (("outcomes", 0, "seconds"), "1"),
         (("outcomes", 0, "reason"), 7),
         (("outcomes", 0, "past"), None),
-        *((("outcomes", 0, "samples"), value) for value in _SPOILT_SAMPLES),
+        *((("outcomes", 0, "samples"), value) for value in _BAD_SAMPLES),
         (("outcomes",), [1]),
         (("target",), {}),
     ]
     for path, value in changes:
-        spoilt = reply()
-        place = spoilt["servers"][0]
+        malformed = reply()
+        place = malformed["servers"][0]
         for step in path[:-1]:
             place = place[step]
         place[path[-1]] = value
-        yield spoilt
+        yield malformed
 
 
-@pytest.mark.parametrize("data", list(_spoilt()))
-def test_a_spoilt_reply_is_one_error(data: Any) -> None:
+@pytest.mark.parametrize("data", list(_malformed_replies()))
+def test_a_malformed_reply_is_one_error(data: Any) -> None:
     with pytest.raises(BadMessage):
         messages.decode_reply(data)
 
@@ -229,15 +228,15 @@ def chunk() -> Chunk:
     return Chunk(100.0, 109.0, 10, 48.5, counts, 2)
 
 
-def test_profiles_come_through() -> None:
+def test_profiles_survive_encoding() -> None:
     chunks = [chunk(), replace(chunk(), start=110.0, counts={Stack.of("idle", Trust.EXACT, IDLE): 7})]
-    told = through_json(encode_chunks(chunks))
-    decoded = decode_chunks(told)
+    encoded = through_json(encode_chunks(chunks))
+    decoded = decode_chunks(encoded)
 
     assert decoded == chunks
     assert [stack.frames for stack in decoded[0].counts] == [IDLE, ROW_LOCK, ROW_LOCK]
-    assert len(told["stacks"]) == 3
-    assert len(told["frames"]) == len(set(IDLE) | set(ROW_LOCK))
+    assert len(encoded["stacks"]) == 3
+    assert len(encoded["frames"]) == len(set(IDLE) | set(ROW_LOCK))
 
 
 @pytest.mark.parametrize(
@@ -249,7 +248,7 @@ def test_profiles_come_through() -> None:
         ("chunks", [{}]), ("chunks", [{"counts": [[0]]}]),
     ],
 )  # fmt: skip
-def test_spoilt_profiles_are_one_error(name: str, value: Any) -> None:
-    told = through_json(encode_chunks([chunk()])) | {name: value}
+def test_malformed_profiles_are_one_error(name: str, value: Any) -> None:
+    encoded = through_json(encode_chunks([chunk()])) | {name: value}
     with pytest.raises(BadMessage):
-        decode_chunks(told)
+        decode_chunks(encoded)

@@ -1,4 +1,4 @@
-"""One push over a real socket: both APIs as documented, every failure named, and over in time."""
+"""A push over a real socket follows both APIs, ends in time and gives a reason for every failure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CHUNK = Chunk(
     {Stack.of("idle", Trust.EXACT, IDLE): 30, Stack.of("row_lock", Trust.TORN, ROW_LOCK): 12},
 )  # fmt: skip
 MADE = queued_profile("shop, {main}", target(), [CHUNK])
-#: More than a socket's buffers take.
+#: Larger than the buffers of a socket.
 HUGE = replace(MADE, pprof=b"\x1f\x8b" + bytes(24 << 20))
 WITHIN_S = 0.4
 
@@ -61,7 +61,7 @@ def failure(settings: Push, made: Any = MADE) -> PushFailed:
 
 
 @pytest.mark.parametrize("kind", ["pyroscope", "parca"])
-def test_both_receivers_take_what_we_send(kind: str) -> None:
+def test_both_receivers_accept_a_profile_with_its_labels(kind: str) -> None:
     with Receiver(kind) as there:
         send(push(there, labels={"cluster": "orders"}, tenant="dba", headers={"X-Example": "a b"}))
         assert there.complaints == []
@@ -83,7 +83,7 @@ def test_both_receivers_take_what_we_send(kind: str) -> None:
     assert got.headers["Authorization"] is None
 
 
-def test_labels_of_ours_may_be_told_otherwise_where_that_makes_sense() -> None:
+def test_the_instance_label_can_be_overridden() -> None:
     with Receiver() as there:
         send(push(there, labels={"instance": "db1.example.net:9977"}))
         assert there.received[0].labels["instance"] == "db1.example.net:9977"
@@ -98,7 +98,7 @@ def test_labels_of_ours_may_be_told_otherwise_where_that_makes_sense() -> None:
         (504, "unavailable", True), (307, "redirect", False),
     ],
 )  # fmt: skip
-def test_refusals(code: int, reason: str, again: bool) -> None:
+def test_each_status_code_has_a_reason_and_is_retried_or_not(code: int, reason: str, again: bool) -> None:
     with Receiver() as there:
         there.faults.append(faults.status(code, b"so \x1b[31mit\nis", {"Retry-After": "7"}))
         error = failure(push(there))
@@ -119,16 +119,15 @@ def test_a_redirect_is_not_followed() -> None:
     "fault", [faults.silent, faults.trickled_status, faults.trickled_refusal, faults.read_slowly]
 )
 @pytest.mark.parametrize("tls", [False, True])
-def test_slow_receivers_do_not_hold_us(
-    fault: Callable[[faults.Handler], None], tls: bool, tmp_path: Path
-) -> None:
+def test_slow_receivers_time_out(fault: Callable[[faults.Handler], None], tls: bool, tmp_path: Path) -> None:
     if tls:
         self_signed(tmp_path)
     more = {"ca_file": str(tmp_path / "cert.pem")} if tls else {}
     with Receiver(certificate=tmp_path if tls else None) as there:
         there.faults.append(fault)
         began = time.monotonic()
-        error = failure(push(there, **{**more, "timeout_seconds": WITHIN_S}), HUGE)
+        made = HUGE if fault is faults.read_slowly else MADE
+        error = failure(push(there, **{**more, "timeout_seconds": WITHIN_S}), made)
 
     assert error.reason == ("unavailable" if fault is faults.trickled_refusal else "timeout")
     assert error.again
@@ -136,7 +135,7 @@ def test_slow_receivers_do_not_hold_us(
 
 
 @pytest.mark.parametrize("kind", ["pyroscope", "parca"])
-def test_what_was_taken_is_not_sent_again_because_the_answer_never_ends(kind: str) -> None:
+def test_an_accepted_profile_counts_as_sent_even_if_the_response_never_ends(kind: str) -> None:
     with Receiver(kind) as there:
         there.faults.append(faults.trickled)
         began = time.monotonic()
@@ -145,7 +144,7 @@ def test_what_was_taken_is_not_sent_again_because_the_answer_never_ends(kind: st
     assert time.monotonic() - began < 1
 
 
-def test_a_receiver_that_never_shakes_hands() -> None:
+def test_a_missing_tls_handshake_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as there:
         began = time.monotonic()
         error = failure(push(f"https://127.0.0.1:{there.getsockname()[1]}"))
@@ -163,16 +162,18 @@ def test_a_receiver_that_never_shakes_hands() -> None:
         (faults.refused_unread, "too_large", False),
     ],
 )
-def test_connections_that_break(fault: Callable[[faults.Handler], None], reason: str, again: bool) -> None:
+def test_a_broken_connection_has_a_reason_and_the_next_push_succeeds(
+    fault: Callable[[faults.Handler], None], reason: str, again: bool
+) -> None:
     with Receiver() as there:
         there.faults.append(fault)
         error = failure(push(there))
         assert (error.reason, error.again) == (reason, again)
-        send(push(there))  # and the next one gets through
+        send(push(there))
         assert len(there.received) == 1
 
 
-def test_nobody_there() -> None:
+def test_a_closed_port_and_an_unknown_host_are_told_apart() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     assert failure(push(f"http://127.0.0.1:{port}")).reason == "connection"
@@ -181,7 +182,7 @@ def test_nobody_there() -> None:
     assert "nowhere.invalid" in error.what
 
 
-def test_another_page_at_that_path_is_not_parca() -> None:
+def test_a_web_page_is_not_a_valid_response() -> None:
     with Receiver("parca") as there:
         there.faults.append(faults.page)
         error = failure(push(there))
@@ -189,7 +190,7 @@ def test_another_page_at_that_path_is_not_parca() -> None:
     assert (error.reason, error.again) == ("protocol", False)
 
 
-def test_tls_is_verified(tmp_path: Path) -> None:
+def test_certificates_are_verified(tmp_path: Path) -> None:
     self_signed(tmp_path)
     with Receiver(certificate=tmp_path) as there:
         send(push(there, ca_file=str(tmp_path / "cert.pem")))
@@ -203,7 +204,7 @@ def test_tls_is_verified(tmp_path: Path) -> None:
         assert failure(over_tls).reason == "tls"
 
 
-def test_secrets_are_read_anew_and_never_told(tmp_path: Path) -> None:
+def test_tokens_are_read_for_each_push_and_never_shown(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("first-secret\n")
     with Receiver() as there:
@@ -221,7 +222,7 @@ def test_secrets_are_read_anew_and_never_told(tmp_path: Path) -> None:
     assert failure(settings).reason == "file"
 
 
-def test_user_and_password(tmp_path: Path) -> None:
+def test_passwords_are_sent_and_never_shown(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("ann:se cret\n")
     with Receiver() as there:
@@ -234,7 +235,7 @@ def test_user_and_password(tmp_path: Path) -> None:
     assert error.what.endswith("403: Basic … (…)")
 
 
-def test_files_are_checked_before(tmp_path: Path) -> None:
+def test_unusable_files_are_found_by_the_check(tmp_path: Path) -> None:
     bad = tmp_path / "bad"
     bad.write_text("two\nlines\n")
     for settings in (
@@ -248,14 +249,14 @@ def test_files_are_checked_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "seconds"), [(None, 0), ("3", 3), ("86400", 600), ("-1", 0), ("soon", 0), ("", 0)]
-)
-def test_how_long_we_are_asked_to_wait(header: str | None, seconds: float) -> None:
+    ("header", "seconds"),
+    [
+        (None, 0), ("3", 3), ("86400", 600), ("-1", 0), ("soon", 0), ("", 0),
+        (email.utils.formatdate(T + 40, usegmt=True), 40),
+    ],
+)  # fmt: skip
+def test_retry_after_is_read_and_bounded(header: str | None, seconds: float) -> None:
     assert retry_after(header, T) == seconds
-
-
-def test_how_long_as_a_date() -> None:
-    assert retry_after(email.utils.formatdate(T + 40, usegmt=True), T) == 40
 
 
 @pytest.mark.parametrize(
@@ -280,18 +281,18 @@ def test_how_long_as_a_date() -> None:
         ({"tenant": "a\nb"}, "tenant is one line"),
     ],
 )
-def test_settings_that_are_wrong(settings: dict[str, Any], words: str) -> None:
+def test_an_invalid_setting_is_named(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(BadFile, match=words):
         schema.convert(settings, Push, "agent.toml")
 
 
-def test_where_it_goes() -> None:
+def test_each_receiver_has_its_default_path() -> None:
     assert Push(url="http://a:4040").target.path == "/ingest"
     assert Push(url="http://a:7070/", kind="parca").target.path == "/api/profiles/writeraw"
     assert Push(url="https://a/tenant/ingest").target.path == "/tenant/ingest"
 
 
-def test_no_thread_is_left_behind() -> None:
+def test_no_timer_thread_is_left() -> None:
     with Receiver() as there:
         send(push(there))
         for thread in threading.enumerate():

@@ -1,4 +1,4 @@
-"""Looks become profiles, once each and in order, whatever the receiver does; memory stays bounded."""
+"""Snapshots become profiles, each once and in order, whatever the receiver does; memory is bounded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 import pprofile
-from innoscope.daemon.push.client import PushClient
 from innoscope.daemon.push.errors import REASONS, PushFailed
 from innoscope.daemon.push.pusher import Pusher
 from innoscope.daemon.push.queue import ProfileQueue, QueuedProfile
@@ -21,7 +20,6 @@ from innoscope.metrics import registry
 from innoscope.metrics.collectors.own import Pushes, SensorState, own
 from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.profile_history import Chunk, Stack
-from receiver import Receiver, hung_up, reset, status
 from unit.dumps import IDLE, ROW_LOCK, target
 
 if TYPE_CHECKING:
@@ -32,13 +30,13 @@ if TYPE_CHECKING:
 START = 1_700_000_000.0
 
 
-def away() -> PushFailed:
-    """What a receiver that is not there answers."""
+def unavailable() -> PushFailed:
+    """Return the error of a receiver that is down."""
     return PushFailed("unavailable", "it answered 503", remedy="wait")
 
 
 class World:
-    """A clock that both the pusher and its receiver have, and what the receiver got."""
+    """A pusher with a simulated clock and a receiver that records what it gets."""
 
     def __init__(self, **settings: object) -> None:
         self.now = 0.0
@@ -65,22 +63,22 @@ class World:
         span = int(query["from"][0]), int(query["until"][0])
         self.got.append((query["name"][0], span, pprofile.parse(request.body)))
 
-    def look(self, seconds: float, server: str = "shop", stack: Stack | None = None) -> None:
-        """Ten seconds of looks come in every ten seconds, and the pusher does what it has to."""
+    def feed(self, seconds: float, server: str = "shop", stack: Stack | None = None) -> None:
+        """Hand ten seconds of snapshots to the pusher every ten seconds."""
         end = self.now + seconds
         while self.now < end:
             self.pusher.take(server, target(), [chunk(START + self.now, stack)])
             self.run(10)
 
     def run(self, seconds: float) -> None:
-        """Let the pusher sleep and step for so long."""
+        """Let the pusher sleep and step for that time."""
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + self.pusher.step())
 
     @property
-    def looks(self) -> int:
-        """Threads counted in all that was received: one idle and two waiting a look."""
+    def threads(self) -> int:
+        """Return the number of threads in all received profiles: 30 for each chunk."""
         return sum(profile.total for _, _, profile in self.got)
 
 
@@ -92,12 +90,12 @@ def chunk(start: float, stack: Stack | None = None) -> Chunk:
     return Chunk(start, start + 9, 10, 30.0, counts)
 
 
-def test_each_interval_is_one_profile_and_no_look_is_lost_or_sent_twice() -> None:
+def test_each_interval_is_one_profile_and_each_snapshot_is_sent_once() -> None:
     world = World(interval_seconds=60)
-    world.look(600)
+    world.feed(600)
     world.run(70)
 
-    assert world.looks == 60 * 30
+    assert world.threads == 60 * 30
     assert len(world.got) in (10, 11)
     spans = [span for _, span, _ in world.got]
     assert all(before[1] <= after[0] + 1 for before, after in pairwise(spans))
@@ -106,36 +104,24 @@ def test_each_interval_is_one_profile_and_no_look_is_lost_or_sent_twice() -> Non
     assert world.counts.bytes > 0
 
 
-def test_servers_have_profiles_of_their_own() -> None:
-    world = World(interval_seconds=10)
-    for _ in range(3):
-        for server in ("a", "b"):
-            world.pusher.take(server, target(), [chunk(START + world.now)])
-        world.run(10)
-    world.run(20)
-
-    assert {name.split("server=")[1].split(",")[0] for name, _, _ in world.got} == {"a", "b"}
-    assert world.looks == 6 * 30
-
-
-def test_looks_from_before_we_started_are_those_of_the_agent_before_us() -> None:
+def test_snapshots_from_before_the_start_are_not_sent() -> None:
     world = World(interval_seconds=10)
     world.pusher.take("a", target(), [chunk(START - 100), chunk(START - 9.5), chunk(START - 5)])
     world.run(30)
 
-    assert world.looks == 30
+    assert world.threads == 30
 
 
-def test_what_comes_at_once_after_the_sensor_was_away_is_cut_into_intervals() -> None:
+def test_a_backlog_of_the_sensor_is_split_into_intervals() -> None:
     world = World(interval_seconds=60)
     world.pusher.take("a", target(), [chunk(START + 10 * step) for step in range(360)])
     world.run(70)
 
-    assert world.looks == 360 * 30
+    assert world.threads == 360 * 30
     assert all(span[1] - span[0] <= 91 for _, span, _ in world.got)
 
 
-def test_an_upgrade_begins_a_new_profile() -> None:
+def test_an_upgrade_of_the_server_begins_a_new_profile() -> None:
     world = World(interval_seconds=60)
     world.pusher.take("a", target(), [chunk(START)])
     world.pusher.take("a", target(version=(5, 7), version_text="5.7.44"), [chunk(START + 10)])
@@ -143,67 +129,42 @@ def test_an_upgrade_begins_a_new_profile() -> None:
 
     versions = [name.split("version=")[1].split(",")[0] for name, _, _ in world.got]
     assert versions == ["5.6.24", "5.7.44"]
-    assert world.looks == 60
+    assert world.threads == 60
 
 
 def hour_of_outage(world: World) -> None:
-    world.look(120)
+    world.feed(120)
     before = len(world.got)
-    world.answers = away
-    world.look(3600)
+    world.answers = unavailable
+    world.feed(3600)
     assert len(world.got) == before
 
 
-def test_an_hour_of_outage_loses_nothing_where_memory_allows() -> None:
+def test_an_hour_of_outage_loses_nothing_within_the_memory_limit() -> None:
     world = World(interval_seconds=60)
     hour_of_outage(world)
     attempts, sent = len(world.attempts), len(world.got)
     world.answers = lambda: None
-    world.look(120)
+    world.feed(120)
     world.run(70)
 
-    assert world.looks == 384 * 30
+    assert world.threads == 384 * 30
     starts = [span[0] for _, span, _ in world.got]
     assert starts == sorted(starts)
     assert all(round(profile.time_nanos / 1e9) == span[0] for _, span, profile in world.got)
     assert (world.counts.dropped_memory, world.counts.queue_bytes) == (0, 0)
-    assert attempts < 3600 / 30 + 20  # it is not hammered
+    assert attempts < 3600 / 30 + 20  # with pauses between the attempts
     assert world.counts.failures == {"unavailable": attempts - sent}
-
-
-@pytest.mark.parametrize("kind", ["pyroscope", "parca"])
-def test_an_hour_of_outage_of_a_receiver_on_the_network(kind: str) -> None:
-    """The clock is ours, the network is real: answered with 503, hung up on; then all of it goes out."""
-    with Receiver(kind) as there:
-        world = World(interval_seconds=60)
-        world.pusher._sender = PushClient(Push(url=there.url, kind=kind))
-        world.pusher._push = Push(url=there.url, kind=kind, interval_seconds=60)
-        world.look(120)
-        for fault in (status(503, b"later", {"Retry-After": "90"}), hung_up, reset):
-            there.always = fault
-            world.look(1200)
-        assert world.counts.queue_bytes > 0
-        there.always = None
-        world.look(120)
-        world.run(70)
-
-    assert there.complaints == []
-    assert sum(got.profile.total for got in there.received) == 384 * 30
-    times = [got.profile.time_nanos for got in there.received]
-    assert times == sorted(times)
-    assert len(set(times)) == len(times)
-    assert world.counts.queue_bytes == 0
-    assert world.counts.failures.keys() == {"unavailable", "connection"}
 
 
 def test_an_hour_of_outage_stays_within_memory_and_drops_the_oldest() -> None:
     world = World(interval_seconds=10, memory_bytes=65_536)
-    world.answers = away
+    world.answers = unavailable
     tracemalloc.start()
     used = []
     for number in range(360):
         frames = tuple(Frame(f"function_{number}_{step}", "mysqld", step) for step in range(40))
-        world.look(10, stack=Stack.of("on_cpu", Trust.EXACT, frames))
+        world.feed(10, stack=Stack.of("on_cpu", Trust.EXACT, frames))
         assert world.counts.queue_bytes <= 65_536
         if number in (180, 359):
             gc.collect()
@@ -214,16 +175,16 @@ def test_an_hour_of_outage_stays_within_memory_and_drops_the_oldest() -> None:
     world.run(70)
 
     assert dropped > 100
-    assert used[1] < used[0] + 10_000  # it was full at both times
+    assert used[1] < used[0] + 10_000  # the queue was full at both times
     assert len(world.got) == 360 - dropped
-    assert world.got[0][1][0] == START + 10 * dropped  # the newest are what is left, to the last
+    assert world.got[0][1][0] == START + 10 * dropped  # the newest profiles remain
     assert world.got[-1][1][1] >= START + now - 11
 
 
-def test_attempts_come_later_and_later() -> None:
+def test_retries_back_off_up_to_a_minute() -> None:
     world = World(interval_seconds=10)
-    world.answers = away
-    world.look(10)
+    world.answers = unavailable
+    world.feed(10)
     world.run(400)
     waits = [after - before for before, after in pairwise(world.attempts)]
 
@@ -231,60 +192,60 @@ def test_attempts_come_later_and_later() -> None:
     assert max(waits) <= 60.2
 
 
-def test_the_receiver_says_how_long_to_wait() -> None:
+def test_the_receiver_can_ask_for_a_longer_pause() -> None:
     world = World(interval_seconds=10)
     answers = [PushFailed("busy", "429", remedy="", after_s=25)]
     world.answers = lambda: answers.pop() if answers else None
-    world.look(10)
+    world.feed(10)
     world.run(60)
 
     assert world.attempts[1] - world.attempts[0] == pytest.approx(25, abs=0.2)
     assert len(world.got) == 1
 
 
-def test_what_is_refused_is_given_up_and_does_not_hold_up_the_rest() -> None:
+def test_a_refused_profile_is_dropped_and_the_rest_is_sent() -> None:
     world = World(interval_seconds=10)
     answers = [PushFailed("refused", "400", remedy="", again=False)]
     world.answers = lambda: answers.pop() if answers else None
-    world.look(30)
+    world.feed(30)
     world.run(20)
 
     assert (len(world.got), world.counts.sent, world.counts.dropped_refused) == (2, 2, 1)
     assert world.counts.failures == {"refused": 1}
 
 
-def test_a_profile_that_breaks_the_receiver_does_not_hold_up_the_rest_for_ever() -> None:
+def test_a_profile_that_always_fails_is_dropped_in_the_end() -> None:
     world = World(interval_seconds=10)
     world.answers = lambda: None if world.pusher._queue.oldest.start > START else broken  # type: ignore[union-attr]
     broken = PushFailed("error", "500", remedy="")
-    world.look(20)
+    world.feed(20)
     world.run(3600)
 
     assert len(world.got) == 1
     assert world.counts.dropped_refused == 1
 
 
-def test_what_is_left_is_sent_at_the_end() -> None:
+def test_the_rest_is_sent_at_the_end() -> None:
     world = World(interval_seconds=600)
-    world.look(50)
+    world.feed(50)
     assert world.got == []
     world.pusher.end()
     world.pusher.run()
 
-    assert world.looks == 5 * 30
+    assert world.threads == 5 * 30
 
 
-def test_nothing_is_waited_for_at_the_end() -> None:
+def test_the_end_is_not_delayed_by_retries() -> None:
     world = World(interval_seconds=600)
-    world.look(50)
-    world.answers = away
+    world.feed(50)
+    world.answers = unavailable
     world.pusher.end()
     world.pusher.run()
 
     assert len(world.attempts) == 1
 
 
-def test_a_queue_counts_what_it_has() -> None:
+def test_a_full_queue_drops_the_oldest_profiles() -> None:
     queue = ProfileQueue(10_000)
     for number in range(10):
         queue.put(QueuedProfile("a", "mysql", "1", number, number, 1, gzip.compress(b"") + bytes(1_500)))
@@ -294,7 +255,7 @@ def test_a_queue_counts_what_it_has() -> None:
     assert queue.take().start == queue.dropped
 
 
-def test_every_series_is_declared() -> None:
+def test_every_push_metric_is_declared() -> None:
     counts = Pushes(failures=dict.fromkeys(REASONS, 0))
     declared = registry.default()
     for sample in own(SensorState(), 0, counts).samples:

@@ -1,14 +1,10 @@
-"""Recordings: what is written comes back; a killed recorder, a full disk and damage are told apart."""
+"""Recordings are read as they were written; truncation, damage and a full disk are reported."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,26 +12,13 @@ from innoscope.common.errors import BadFile, CannotWrite
 from innoscope.sampling.model import Dump, Frame, Thread, Trust
 from innoscope.sampling.recording import Recorder, Recording
 from innoscope.sampling.render.json import document
-from innoscope.target.model import Query, Target
+from innoscope.target.model import Query
+from unit.dumps import target
 
-TARGET = Target(
-    pid=4242,
-    start_time=9,
-    flavour="mysql",
-    version=(5, 6, 24),
-    version_text="5.6.24",
-    version_from="memory",
-    executable="/usr/sbin/mysqld",
-    deleted=False,
-    build_id="ab" * 20,
-    socket="/run/m.sock",
-    port=3306,
-    datadir="/data",
-    threads=3,
-    root="/",
-    container=None,
-    symbols="symtab",
-)
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TARGET = target(start_time=9, version_from="memory", socket="/run/m.sock", datadir="/data")
 IDLE = (
     Frame("poll", "libc.so.6", 0x10),
     Frame("do_command(THD*)", "mysqld", 0x20),
@@ -50,7 +33,7 @@ QUERY = Query(
 )
 
 
-def look(number: int) -> Dump:
+def snapshot(number: int) -> Dump:
     threads = (
         Thread(1, 1, "mysqld", "S", Trust.EXACT, "idle", IDLE, 7),
         Thread(2, 12, "mysqld", "S", Trust.EXACT, "idle", IDLE, 7),
@@ -63,7 +46,7 @@ def look(number: int) -> Dump:
 def record(path: Path, looks: int = 3) -> Path:
     with Recorder(path, interval_s=1) as recorder:
         for number in range(looks):
-            recorder.write(look(number))
+            recorder.write(snapshot(number))
     return path
 
 
@@ -71,14 +54,14 @@ def dumps(recording: Recording) -> list[Dump]:
     return [recording.dump(number) for number in range(len(recording))]
 
 
-@pytest.fixture(params=["looks.rec", "looks.rec.gz"], ids=["plain", "gzip"])
+@pytest.fixture(params=["a.rec", "a.rec.gz"], ids=["plain", "gzip"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / str(request.param)
 
 
-def test_what_is_written_comes_back(path: Path) -> None:
+def test_a_recording_is_read_as_it_was_written(path: Path) -> None:
     recording = Recording(record(path))
-    assert dumps(recording) == [look(number) for number in range(3)]
+    assert dumps(recording) == [snapshot(number) for number in range(3)]
     assert recording.notes == ()
     assert recording.header["interval_s"] == 1
     assert recording.waits == [{"idle": 2, "row_lock": 1, "other": 1}] * 3
@@ -91,11 +74,11 @@ def test_each_line_is_the_json_document(path: Path) -> None:
     text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     header, *lines = text.decode().splitlines()
     assert json.loads(header)["innoscope_recording"] == 1
-    assert [json.loads(line) for line in lines] == [document(look(number)) for number in range(3)]
+    assert [json.loads(line) for line in lines] == [document(snapshot(number)) for number in range(3)]
 
 
-def test_every_cut_off_end_is_readable(path: Path) -> None:
-    """However many bytes reached the disk: the looks up to there, and a note."""
+def test_a_truncated_file_is_readable_up_to_the_cut(path: Path) -> None:
+    """Whatever part reached the disk, the complete snapshots are readable and a note says so."""
     whole = record(path, 2).read_bytes()
     complete = 0
     for size in {*range(0, len(whole), 23), *range(len(whole) - 30, len(whole))}:
@@ -103,34 +86,22 @@ def test_every_cut_off_end_is_readable(path: Path) -> None:
         try:
             recording = Recording(path)
         except BadFile:
-            assert size < 200  # nothing but a part of the header
+            assert size < 200  # a part of the header only
             continue
-        assert dumps(recording) == [look(0), look(1)][: len(recording)]
+        assert dumps(recording) == [snapshot(0), snapshot(1)][: len(recording)]
         complete += not recording.notes
-    assert complete <= 5  # the end of a line was hit
+    assert complete <= 5  # cuts at the end of a line
 
 
-def test_a_killed_recorder_leaves_a_readable_file(path: Path) -> None:
-    script = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        f"import pathlib, test_recording as t\n"
-        f"r = t.Recorder(pathlib.Path({str(path)!r}), interval_s=1)\n"
-        "for n in range(10**9): r.write(t.look(n))\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", script])
-    try:
-        deadline = time.monotonic() + 30
-        while (not path.exists() or path.stat().st_size < 20_000) and time.monotonic() < deadline:
-            time.sleep(0.01)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    recording = Recording(path)
-    assert len(recording) > 3
-    assert recording.dump(len(recording) - 1).target == TARGET
+def test_each_snapshot_is_in_the_file_as_soon_as_it_is_written(path: Path) -> None:
+    """So a killed recorder leaves a readable file."""
+    with Recorder(path, interval_s=1) as recorder:
+        for number in range(3):
+            recorder.write(snapshot(number))
+            assert dumps(Recording(path))[-1] == snapshot(number)
 
 
-def test_damage_names_the_line(tmp_path: Path) -> None:
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     path = record(tmp_path / "a.rec")
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + lines[1] + b"\x00\xffgarbage\n" + lines[3])
@@ -148,7 +119,7 @@ def test_damage_names_the_line(tmp_path: Path) -> None:
     ],
     ids=["missing key", "unknown trust", "other schema", "not a number"],
 )
-def test_a_line_that_is_no_dump_names_the_line_when_it_is_asked_for(
+def test_an_invalid_snapshot_is_named_when_it_is_read(
     tmp_path: Path, change: tuple[bytes, bytes], why: str
 ) -> None:
     path = record(tmp_path / "a.rec")
@@ -161,7 +132,7 @@ def test_a_line_that_is_no_dump_names_the_line_when_it_is_asked_for(
         recording.dump(1)
 
 
-def test_damaged_compression_names_the_line(tmp_path: Path) -> None:
+def test_damaged_compression_is_reported_with_the_line(tmp_path: Path) -> None:
     path = record(tmp_path / "a.rec.gz", 50)
     data = bytearray(path.read_bytes())
     middle = len(data) // 2
@@ -171,7 +142,7 @@ def test_damaged_compression_names_the_line(tmp_path: Path) -> None:
         dumps(Recording(path))
 
 
-def test_a_gzip_file_of_another_tool_is_read(tmp_path: Path) -> None:
+def test_a_file_that_gzip_compressed_is_read(tmp_path: Path) -> None:
     plain = record(tmp_path / "a.rec")
     packed = tmp_path / "other-name"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
@@ -197,7 +168,7 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes, why: str) -> No
         Recording(path)
 
 
-def test_no_such_file_and_a_directory(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="No such file"):
         Recording(tmp_path / "absent")
     with pytest.raises(BadFile, match="directory"):
@@ -211,17 +182,17 @@ def test_an_earlier_recording_is_not_overwritten(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_only_the_owner_may_read_it(path: Path) -> None:
+def test_only_the_owner_can_read_a_recording(path: Path) -> None:
     assert record(path).stat().st_mode & 0o777 == 0o600
 
 
-def test_a_full_disk_is_an_error_of_ours(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "a.rec", interval_s=1)
     recorder._file = open("/dev/full", "wb")  # noqa: SIM115, PTH123
     with pytest.raises(CannotWrite, match="No space left"):
-        recorder.write(look(0))
+        recorder.write(snapshot(0))
 
 
-def test_a_moment_finds_the_look_before_it(path: Path) -> None:
+def test_a_time_selects_the_last_snapshot_before_it(path: Path) -> None:
     recording = Recording(record(path))
     assert [recording.at(1_700_000_000.5 + offset) for offset in (-5, 0, 0.9, 1, 99)] == [0, 0, 0, 1, 2]

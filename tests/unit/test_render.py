@@ -1,4 +1,4 @@
-"""Each output format, from the same made-up looks."""
+"""Each output format, from the same made-up snapshots."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gzip
 import json
 import re
 from html.parser import HTMLParser
-from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,8 +20,6 @@ from innoscope.sampling.render.text import Detail
 from unit.dumps import IDLE, ROW_LOCK, dump, frames, mixed, target, thread
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from innoscope.sampling.model import Dump
 
 
@@ -36,26 +34,20 @@ def text(made: Report, form: str = "text", **options: Any) -> str:
     return "\n".join(render(made, form, **options))
 
 
-def test_headline_says_what_how_sure_and_how() -> None:
+def test_headline_gives_classes_trust_and_method() -> None:
     assert words.headline(report()) == (
         "6 threads in 4.8 ms: 3 idle, 2 row lock, 1 on CPU · 4 exact, 1 stale, 1 torn · not stopped"
     )
 
 
-def test_headline_groups_digits() -> None:
-    line = words.headline(report(dump(*(thread(tid) for tid in range(1021)))))
-
-    assert line == "1,021 threads in 4.8 ms: 1,021 idle · 1,021 exact · not stopped"
-
-
-def test_headline_of_many_looks_and_a_filter() -> None:
+def test_headline_of_several_snapshots_gives_their_time_and_the_filter() -> None:
     made = report(mixed(), dump(thread(1), taken_at=1_700_000_002.0), wanted=Filter(["row_lock"]))
 
     assert words.headline(made).startswith("7 threads in 2 snapshots over 2.0 s (4.8 ms each): 4 idle")
     assert words.headline(made).endswith(" · not stopped · showing 2")
 
 
-def test_headline_admits_that_threads_were_stopped() -> None:
+def test_headline_says_that_threads_were_stopped() -> None:
     made = report()
     made.method = "ptrace"
 
@@ -73,7 +65,7 @@ def test_text_is_one_line_per_stack_with_the_count_first() -> None:
     assert re.fullmatch(r"threads  wait +stack, innermost function first", lines[-2])
 
 
-def test_text_marks_doubtful_stacks_and_shows_statements() -> None:
+def test_text_marks_unreliable_stacks_and_shows_statements() -> None:
     shown = text(report())
 
     assert "      2  row_lock  [1 of 2 torn] pthread_cond_wait,os_event_wait_low" in shown
@@ -81,20 +73,20 @@ def test_text_marks_doubtful_stacks_and_shows_statements() -> None:
     assert "      1  on_cpu    [stale] btr_cur_search_to_nth_level" in shown
 
 
-def test_text_limit_says_what_is_left_out() -> None:
+def test_text_limit_says_how_much_is_omitted() -> None:
     lines = text(report(), limit=1).splitlines()
 
     assert lines[-1] == "… 2 more (3 threads); omit --limit to show all"
 
 
-def test_text_by_wait() -> None:
+def test_text_by_wait_gives_the_share_of_each_class() -> None:
     shown = text(report(), by="wait")
 
     assert "      3   50.0%  idle      idle: waits for the client's next statement" in shown
     assert "              2  [1 of 2 torn] pthread_cond_wait," in shown
 
 
-def test_text_by_thread() -> None:
+def test_text_by_thread_shows_statement_and_frames() -> None:
     shown = text(report(mixed(), mixed()), by="thread")
 
     assert "thread 5  mysqld  S  torn  row_lock [torn]" in shown
@@ -178,7 +170,7 @@ def test_all_other_formats_have_everything(form: str) -> None:
     assert text(report(), form, detail=BRIEF) == text(report(), form)
 
 
-def test_text_of_a_thread_seen_in_two_places() -> None:
+def test_text_by_thread_counts_the_snapshots_of_each_class() -> None:
     shown = text(report(dump(thread(1)), dump(thread(1, ROW_LOCK, "row_lock"))), by="thread")
 
     assert "  1 of 2 snapshots: idle" in shown
@@ -192,7 +184,7 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     assert "\x1b" not in shown
 
 
-def test_a_nameless_function_is_shown_by_its_address() -> None:
+def test_a_function_without_symbol_is_shown_by_its_address() -> None:
     assert "libc.so.6+0x88d3a" in text(report(dump(thread(1, (Frame(None, "libc.so.6", 0x88D3A),)))))
 
 
@@ -206,13 +198,13 @@ def test_tree_starts_at_the_root() -> None:
     assert any("─ [stale]" in line for line in lines)
 
 
-def test_tree_of_a_very_deep_stack() -> None:
+def test_tree_of_a_stack_with_5000_frames_is_complete() -> None:
     deep = tuple(Frame(f"f{number}", "mysqld", number) for number in range(5000))
 
     assert len(text(report(dump(thread(1, deep))), "tree").splitlines()) > 5000
 
 
-def test_folded_lines_run_from_root_to_leaf_and_mark_doubtful_ones() -> None:
+def test_folded_lines_run_from_root_to_leaf_and_mark_unreliable_ones() -> None:
     assert text(report(), "folded").splitlines() == [
         "start_thread;do_command;my_net_read;vio_io_wait;poll 3",
         "do_command;lock_wait_suspend_thread;os_event_wait_low;pthread_cond_wait 1",
@@ -221,28 +213,20 @@ def test_folded_lines_run_from_root_to_leaf_and_mark_doubtful_ones() -> None:
     ]
 
 
-def test_json_has_the_documented_keys_in_order() -> None:
+def test_json_is_one_line_with_all_values() -> None:
     made = json.loads(json_format.line(mixed()))
 
-    assert list(made) == [
-        "schema", "target", "method", "taken_at", "duration_ms", "tally", "waits", "notes", "threads",
-    ]  # fmt: skip
     assert made["schema"] == 1
     assert made["tally"] == {
         "threads": 6, "exact": 4, "on_cpu": 0, "stale": 1, "torn": 1, "truncated": 0, "incomplete": 0,
     }  # fmt: skip
-    assert list(made["threads"][4]) == [
-        "tid", "ns_tid", "comm", "state", "trust", "wait", "syscall", "query", "frames",
-    ]  # fmt: skip
     frame = {"function": "pthread_cond_wait", "module": "libc.so.6", "offset": 4096}
     assert made["threads"][4]["frames"][0] == frame | {"inlined": False, "kernel": False}
     assert made["threads"][4]["query"]["digest_text"] == "UPDATE `t` SET `a` = ?"
     assert "\n" not in json_format.line(mixed())
 
 
-def test_json_is_what_docs_json_md_describes() -> None:
-    from pathlib import Path
-
+def test_json_has_the_keys_of_the_documentation() -> None:
     described = Path(__file__).parents[2].joinpath("docs/json.md").read_text(encoding="utf-8")
     example = json.loads(re.search(r"```json\n(.*?)```", described, re.DOTALL)[1])  # type: ignore[index]
     made = json_format.document(mixed())
@@ -272,7 +256,7 @@ def test_speedscope_is_consistent() -> None:
     assert {"name": "[stale]"} in frames
 
 
-def test_pprof_samples_carry_class_and_doubt() -> None:
+def test_pprof_samples_have_class_and_trust_as_labels() -> None:
     made = list(pprof.samples(report()))
 
     assert [(count, dict(labels)) for _, count, labels in made] == [
@@ -285,13 +269,11 @@ def test_pprof_samples_carry_class_and_doubt() -> None:
 
 
 def test_pprof_is_a_gzipped_protobuf() -> None:
-    import_module("innoscope._native")
-
     assert b"do_command" in gzip.decompress(pprof.encode(report()))
 
 
 class Page(HTMLParser):
-    """Collects what a page would load from elsewhere."""
+    """Collect what a page would load from elsewhere."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -303,8 +285,7 @@ class Page(HTMLParser):
                 self.loads.append(f"{tag} {name}={value}")
 
 
-def test_html_needs_nothing_from_outside_and_escapes() -> None:
-    import_module("innoscope._native")
+def test_html_loads_nothing_and_escapes_untrusted_text() -> None:
     hostile = dump(thread(1, query="<script>alert(1)</script>"), notes=("<b>note</b>",))
 
     page = text(report(mixed(), hostile), "html")
@@ -323,8 +304,6 @@ def test_html_needs_nothing_from_outside_and_escapes() -> None:
 
 @pytest.mark.parametrize("form", [form for form in FORMATS if form not in ("json", "pprof")])
 def test_every_format_renders_an_empty_report(form: str) -> None:
-    if form == "html":
-        import_module("innoscope._native")
     made = report(wanted=Filter(["purge"]))
 
     assert made.shown == 0
@@ -333,10 +312,7 @@ def test_every_format_renders_an_empty_report(form: str) -> None:
 
 @pytest.mark.parametrize("trust", [Trust.STALE, Trust.TORN, Trust.TRUNCATED, Trust.INCOMPLETE])
 @pytest.mark.parametrize("form", [form for form in FORMATS if form not in ("json", "pprof")])
-def test_every_format_marks_every_doubtful_stack(form: str, trust: Trust) -> None:
-    if form == "html":
-        import_module("innoscope._native")
-
+def test_every_format_marks_every_unreliable_stack(form: str, trust: Trust) -> None:
     assert f"[{trust}]" in text(report(dump(thread(1, trust=trust))), form)
 
 
@@ -345,7 +321,7 @@ def test_an_unknown_format_is_refused() -> None:
         text(report(), "csv")
 
 
-def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_output_files_are_written_atomically(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     path.write_text("old")
 
@@ -361,14 +337,12 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [item.name for item in tmp_path.iterdir()] == ["out.txt"]
 
 
-def test_a_file_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+def test_an_unwritable_output_file_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(InnoscopeError, match="cannot write"):
         sink.open_sink(tmp_path / "missing" / "out.txt")
 
 
 def test_a_device_is_written_in_place() -> None:
-    from pathlib import Path
-
     with sink.open_sink(Path("/dev/null")) as out:
         out.line("gone")
     assert Path("/dev/null").is_char_device()

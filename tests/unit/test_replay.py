@@ -1,4 +1,4 @@
-"""Replay: the player's clock, times given by people, the view over a recording, the command."""
+"""Replay: the player's clock, times on the command line, the view of a recording, the command."""
 
 from __future__ import annotations
 
@@ -16,36 +16,22 @@ from innoscope.cli.top.replay import ReplayApp
 from innoscope.common.errors import InnoscopeError
 from innoscope.sampling.model import Dump, Frame, Thread, Trust
 from innoscope.sampling.recording import Recorder, Recording
-from innoscope.target.model import Query, Target
+from innoscope.target.model import Query
+from unit.dumps import target
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-TARGET = Target(
-    pid=4242,
-    start_time=9,
-    flavour="mariadb",
-    version=(11, 4, 5),
-    version_text="11.4.5",
-    version_from="memory",
-    executable="/usr/sbin/mariadbd",
-    deleted=False,
-    build_id=None,
-    socket=None,
-    port=None,
-    datadir=None,
-    threads=3,
-    root="/",
-    container=None,
-    symbols="symtab",
+TARGET = target(
+    flavour="mariadb", version=(11, 4, 5), version_text="11.4.5", socket=None, executable="/usr/sbin/mariadbd"
 )
 IDLE = (Frame("poll", "libc.so.6", 1), Frame("do_command", "mariadbd", 2))
 LOCK = (Frame("lock_wait", "mariadbd", 3),)
 START = datetime(2026, 1, 31, 23, 59, 30).astimezone().timestamp()  # local time: crosses midnight
-LOOKS = 60
+SNAPSHOTS = 60
 
 
-def look(number: int) -> Dump:
+def snapshot(number: int) -> Dump:
     query = Query(5, "app", "web1", "shop", "Query", "", 1, "UPDATE t1")
     idle = [Thread(tid, tid, "m", "S", Trust.EXACT, "idle", IDLE) for tid in range(20)]
     locks = [
@@ -59,8 +45,8 @@ def look(number: int) -> Dump:
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("replay") / "a.rec.gz"
     with Recorder(path, interval_s=1) as recorder:
-        for number in range(LOOKS):
-            recorder.write(look(number))
+        for number in range(SNAPSHOTS):
+            recorder.write(snapshot(number))
     return path
 
 
@@ -78,7 +64,7 @@ def test_playing_runs_to_the_end_and_stops(recording: Recording) -> None:
     player.advance(4)
     assert player.index == 22
     player.advance(1000)
-    assert (player.index, player.at_end, player.playing) == (LOOKS - 1, True, False)
+    assert (player.index, player.at_end, player.playing) == (SNAPSHOTS - 1, True, False)
     player.toggle()
     assert (player.index, player.playing) == (0, True)
 
@@ -112,12 +98,12 @@ def test_steps_and_jumps_stay_within(recording: Recording) -> None:
         ("2026-02-01T00:00:10", 40),
     ],
 )
-def test_times_that_people_give(text: str, seconds: float) -> None:
+def test_times_are_relative_or_of_the_recorded_day(text: str, seconds: float) -> None:
     assert parse_moment(text, START, START + 59) == pytest.approx(START + seconds)
 
 
 @pytest.mark.parametrize("text", ["soon", "25:00", "12:61", "", "03:00", "2020-01-01", "+3600"])
-def test_times_that_are_none_or_outside(text: str) -> None:
+def test_malformed_times_and_times_outside_are_refused(text: str) -> None:
     with pytest.raises(InnoscopeError) as caught:
         parse_moment(text, START, START + 59)
     assert caught.value.remedy
@@ -128,17 +114,17 @@ def status(app: ReplayApp) -> str:
 
 
 @pytest.mark.asyncio
-async def test_the_keys(recording: Recording) -> None:
+async def test_keys_pause_step_seek_and_change_the_speed(recording: Recording) -> None:
     app = ReplayApp(Player(recording))
     async with app.run_test(size=(100, 30)) as pilot:
-        await pilot.pause(0.2)
+        await pilot.pause()
         await pilot.press("space")
         assert "‖ paused 1×" in status(app)
         app._player.seek(START)
         await pilot.press("right", "right", "left", "right_square_bracket")
         assert "look 12 of 60" in status(app)
         assert app.picture is not None
-        assert app.picture.dump == look(11)
+        assert app.picture.dump == snapshot(11)
         assert {row.wait: row.change for row in app.picture.rows} == {"idle": 0, "row_lock": 1}
         await pilot.press("left_square_bracket", "plus", "plus", "minus")
         assert "paused 2× · look 2 of 60" in status(app)
@@ -154,7 +140,7 @@ async def test_the_keys(recording: Recording) -> None:
 
 
 @pytest.mark.asyncio
-async def test_keys_typed_into_the_filter_are_text(recording: Recording) -> None:
+async def test_keys_in_the_filter_are_text(recording: Recording) -> None:
     app = ReplayApp(Player(recording, START + 30))
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("space", "slash", "a", "space", "minus", "left", "b", "enter")
@@ -163,11 +149,11 @@ async def test_keys_typed_into_the_filter_are_text(recording: Recording) -> None
 
 
 @pytest.mark.asyncio
-async def test_a_damaged_look_is_said(tmp_path: Path) -> None:
+async def test_a_damaged_snapshot_is_reported(tmp_path: Path) -> None:
     plain = tmp_path / "a.rec"
     with Recorder(plain, interval_s=1) as recorder:
         for number in range(3):
-            recorder.write(look(number))
+            recorder.write(snapshot(number))
     rows = plain.read_bytes().splitlines(keepends=True)
     rows[2] = rows[2].replace(b'"exact"', b'"sure"')
     plain.write_bytes(b"".join(rows))
@@ -176,7 +162,7 @@ async def test_a_damaged_look_is_said(tmp_path: Path) -> None:
     app = ReplayApp(player)
     async with app.run_test(size=(160, 30)) as pilot:
         await pilot.press("right")
-        await pilot.pause(0.1)
+        await pilot.pause()
         messages = str(app.screen_stack[0].query_one("#messages", Static).render())
         assert "THIS LOOK CANNOT BE SHOWN" in messages
         assert "line 3" in messages
@@ -197,14 +183,14 @@ def test_without_a_terminal_a_summary_is_printed(path: Path) -> None:
     assert "     29.5 UPDATE t1" in text
 
 
-def test_without_a_terminal_one_look_is_printed(path: Path) -> None:
+def test_without_a_terminal_a_given_snapshot_is_printed(path: Path) -> None:
     result = CliRunner().invoke(command, [str(path), "--at", "00:00:10"], standalone_mode=False)
     assert result.exception is None
     assert "look 41 of 60 · 60 exact" in result.output
     assert "     40     +1 row lock" in result.output
 
 
-def test_errors_have_one_line_and_their_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_recording_has_exit_code_9(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     empty = tmp_path / "empty.rec"
     with Recorder(empty, interval_s=1):
         pass
@@ -218,9 +204,10 @@ def test_errors_have_one_line_and_their_exit_code(tmp_path: Path, capsys: pytest
         assert main(["replay", *arguments]) == 9
         assert words in capsys.readouterr().err
     assert main(["replay", str(empty)]) == 9
+    assert "contains no snapshot" in capsys.readouterr().err
 
 
-def test_top_without_a_terminal_and_without_a_file_is_a_usage_error(
+def test_top_needs_a_terminal_or_a_file(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["top"]) == 2

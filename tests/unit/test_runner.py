@@ -1,4 +1,4 @@
-"""Collectors side by side: what hangs or throws holds up nobody else, and every failure has its reason."""
+"""Collectors run side by side: one that hangs or fails delays no other, and every failure has a reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Collecting:
-    """A collector that does what it is told."""
+    """A collector that calls the given function."""
 
     def __init__(self, name: str, act: Callable[[], Iterable[Sample]], timeout: float = 5.0) -> None:
         self.name = name
@@ -43,7 +43,7 @@ def raising(error: BaseException) -> Callable[[], Iterable[Sample]]:
 
 
 class Gate:
-    """Something to hang at."""
+    """A collector's function that waits until the test opens the gate."""
 
     def __init__(self) -> None:
         self.open = threading.Event()
@@ -59,7 +59,7 @@ class Gate:
         return fine()
 
 
-def test_samples_success_and_duration() -> None:
+def test_an_outcome_has_samples_success_and_duration() -> None:
     (outcome,) = Runner([Collecting("process", fine)]).run()
 
     assert (outcome.collector, outcome.success, outcome.reason) == ("process", True, None)
@@ -67,7 +67,7 @@ def test_samples_success_and_duration() -> None:
     assert 0 <= outcome.seconds < 1
 
 
-def test_one_that_hangs_is_given_up_and_the_others_answer() -> None:
+def test_a_hanging_collector_times_out_and_the_others_answer() -> None:
     gate = Gate()
     runner = Runner([Collecting("memory", gate, timeout=0.05), Collecting("process", fine)])
     began = time.monotonic()
@@ -80,7 +80,7 @@ def test_one_that_hangs_is_given_up_and_the_others_answer() -> None:
     assert good.success
 
 
-def test_one_that_still_hangs_is_not_started_again() -> None:
+def test_a_collector_that_still_hangs_is_not_started_again() -> None:
     gate = Gate()
     runner = Runner([Collecting("memory", gate, timeout=0.01)])
     runner.run()
@@ -95,23 +95,23 @@ def test_one_that_still_hangs_is_not_started_again() -> None:
     assert again.seconds >= 0.01
 
 
-def test_who_asks_may_have_less_patience_than_the_collector() -> None:
-    """One that learns for seconds at its first run is not stopped by that, and answers later."""
+def test_a_caller_can_wait_less_than_the_collector_s_timeout() -> None:
+    """A collector whose first run takes seconds is not stopped and answers later."""
     gate = Gate()
     runner = Runner([Collecting("memory", gate, timeout=30), Collecting("process", fine)])
     runner.start()
-    learning, good = runner.outcomes(patience_s=0.05)
+    slow_run, good = runner.outcomes(patience_s=0.05)
     gate.open.set()
 
-    assert learning.reason == "timeout: no answer within 0.05 s"
+    assert slow_run.reason == "timeout: no answer within 0.05 s"
     assert good.success
 
 
-def test_slow_servers_do_not_delay_a_quick_one() -> None:
-    """With shared workers: more slow runs than there are threads, and the quick collector still answers."""
+def test_slow_servers_do_not_delay_a_fast_one() -> None:
+    """The fast collector answers although more slow runs are waiting than there are threads."""
     workers, gate = Workers(size=2), Gate()
     quick = Runner([Collecting("memory", fine, timeout=0.2)], workers)
-    assert quick.run()[0].success  # its first run; now it is known to be quick
+    assert quick.run()[0].success  # after its first run it is known to be fast
     slow = [Runner([Collecting("memory", gate, timeout=0.01)], workers) for _ in range(3)]
     for runner in slow:
         runner.start()
@@ -124,7 +124,7 @@ def test_slow_servers_do_not_delay_a_quick_one() -> None:
     assert outcome.success
 
 
-def test_one_that_comes_back_is_run_again() -> None:
+def test_a_collector_that_recovers_is_run_again() -> None:
     gate = Gate()
     runner = Runner([Collecting("memory", gate, timeout=0.01)])
     runner.run()
@@ -132,13 +132,13 @@ def test_one_that_comes_back_is_run_again() -> None:
     assert gate.passed.wait(5)
     deadline = time.monotonic() + 5
     while not (outcome := runner.run()[0]).success and time.monotonic() < deadline:
-        pass  # its thread has still to note that it is at rest
+        pass  # the gate opens just before its thread becomes idle
 
     assert outcome.success
     assert gate.entered >= 2
 
 
-def test_all_run_at_the_same_time() -> None:
+def test_collectors_run_at_the_same_time() -> None:
     meeting = threading.Barrier(3)
 
     def meet() -> list[Sample]:
@@ -148,20 +148,6 @@ def test_all_run_at_the_same_time() -> None:
     outcomes = Runner([Collecting(f"c{number}", meet) for number in range(3)]).run()
 
     assert all(outcome.success for outcome in outcomes)
-
-
-def test_threads_are_kept() -> None:
-    seen = set()
-
-    def note() -> list[Sample]:
-        seen.add(threading.get_ident())
-        return fine()
-
-    runner = Runner([Collecting("process", note)])
-    for _ in range(20):
-        assert runner.run()[0].success
-
-    assert len(seen) == 2, "one for the first run, which may be slow, and one for all others"
 
 
 def test_a_generator_that_fails_midway_is_a_failure() -> None:
@@ -190,7 +176,7 @@ def test_a_generator_that_fails_midway_is_a_failure() -> None:
         (SystemExit(3), "error: SystemExit: 3"),
     ],
 )  # fmt: skip
-def test_reasons(error: BaseException, reason: str) -> None:
+def test_each_kind_of_error_has_its_reason(error: BaseException, reason: str) -> None:
     (outcome,) = Runner([Collecting("memory", raising(error))]).run()
 
     assert outcome.reason is not None
@@ -198,7 +184,7 @@ def test_reasons(error: BaseException, reason: str) -> None:
     assert explain(error)[0] == reason.partition(":")[0]
 
 
-def test_the_unforeseen_is_logged_once_for_each_text(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_error_is_logged_once_per_message(caplog: pytest.LogCaptureFixture) -> None:
     errors = [ValueError("one"), ValueError("one"), ValueError("two"), CollectorFailed("gone", "foreseen")]
     left = iter(errors)
 
@@ -213,7 +199,7 @@ def test_the_unforeseen_is_logged_once_for_each_text(caplog: pytest.LogCaptureFi
     assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["one", "two"]
 
 
-def test_closed_threads_end() -> None:
+def test_closing_ends_the_threads() -> None:
     before = threading.active_count()
     runner = Runner([Collecting("process", fine), Collecting("waits", fine)])
     runner.run()

@@ -1,4 +1,4 @@
-"""What could act on a terminal, a log or a reader becomes visible; all else stays."""
+"""Characters that act on a terminal, a log or a reader become visible; all others are unchanged."""
 
 from __future__ import annotations
 
@@ -11,23 +11,27 @@ import pytest
 
 from innoscope.common import sanitize
 from innoscope.common.logs import Structured
+from innoscope.common.sanitize import LIMIT, label
+from innoscope.metrics import registry
+from innoscope.metrics.families import expose
+from innoscope.metrics.merge import Series
 
-#: Escape, bell, CSI of C1, DEL, what turns the order of writing, ends lines or is not seen, half a character.
+#: Escape, bell, CSI of C1, DEL, text direction, line ends, invisible characters, a lone surrogate.
 NASTY = "\x1b]0;x\x07\x9b2J\x7f\u061c\u200e\u202e\u2066\u2069\u2028\u2029\u200b\ufeff\xad\U000e0041\udcff"
 
 
-def test_one_line() -> None:
+def test_control_characters_of_a_line_are_escaped() -> None:
     assert (
         sanitize.line("a\x1b[2J\n\tb\x9b\u202e\udcff\U000e0041") == r"a\x1b[2J\n\tb\x9b\u202e\udcff\U000e0041"
     )
 
 
 @pytest.mark.parametrize("text", ["", "plain", "Ä 𝄞 ☃ · → 日本", "back\\slash"])
-def test_what_is_printable_stays(text: str) -> None:
+def test_printable_text_is_unchanged(text: str) -> None:
     assert sanitize.line(text) == sanitize.block(text) == text
 
 
-def test_every_character_that_acts_is_escaped() -> None:
+def test_every_control_and_unassigned_character_is_escaped() -> None:
     categories = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
     for first in range(0, sys.maxunicode + 1, 0x100):
         block = map(chr, range(first, first + 0x100))
@@ -37,30 +41,30 @@ def test_every_character_that_acts_is_escaped() -> None:
             assert escaped.isprintable(), hex(first)
 
 
-def test_twice_is_the_same_as_once() -> None:
+def test_sanitizing_twice_changes_nothing() -> None:
     assert sanitize.line(sanitize.line(NASTY)) == sanitize.line(NASTY)
     assert sanitize.line(NASTY).isprintable()
 
 
-def test_several_lines() -> None:
+def test_a_block_keeps_its_lines_and_expands_tabs() -> None:
     assert sanitize.block("a\tb\r\n\x1bc\n") == "a       b\\r\n\\x1bc\n"
 
 
-def test_words_are_on_one_line() -> None:
+def test_words_are_joined_to_one_line() -> None:
     assert sanitize.words("SELECT\n\t1\x00") == r"SELECT 1\x00"
 
 
 @pytest.mark.parametrize(("limit", "cut"), [(None, "abcdef"), (6, "abcdef"), (5, "abcd…"), (1, "…")])
-def test_limits(limit: int | None, cut: str) -> None:
+def test_long_lines_are_cut_at_the_limit(limit: int | None, cut: str) -> None:
     assert sanitize.line("abcdef", limit) == cut
 
 
-def test_an_escape_counts_by_its_length() -> None:
+def test_escapes_count_with_their_full_length() -> None:
     assert len(sanitize.line("\x1b" * 100, 20)) == 20
 
 
 @pytest.mark.parametrize("options", [{}, {"indent": 2}, {"separators": (",", ":")}])
-def test_json_means_the_same(options: dict[str, object]) -> None:
+def test_sanitized_json_has_the_same_value(options: dict[str, object]) -> None:
     value = {NASTY: [NASTY, "Ä\n\t"], "𝄞": None}
 
     text = sanitize.dumps(value, **options)
@@ -71,7 +75,7 @@ def test_json_means_the_same(options: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("form", ["logfmt", "json"])
-def test_logs(form: str) -> None:
+def test_log_lines_are_printable(form: str) -> None:
     record = logging.makeLogRecord({"msg": NASTY + "\n", "name": "a", "socket": NASTY, NASTY: "x"})
     try:
         raise ValueError(NASTY)
@@ -79,3 +83,39 @@ def test_logs(form: str) -> None:
         record.exc_info = sys.exc_info()
 
     assert Structured(form).format(record).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("3306", "3306"),
+        ("größe ☃", "größe ☃"),
+        ("\udcff\x1b[2J", r"\xff\x1b[2J"),
+        ("a\nb\u202ec\u0085", r"a\x0ab\u202ec\x85"),
+        ("\ud800", r"\ud800"),
+    ],
+)
+def test_unprintable_characters_of_labels_are_escaped(text: str, expected: str) -> None:
+    assert label(text) == expected
+
+
+def test_long_labels_are_cut_and_stay_distinct() -> None:
+    one, other = label("x" * 10_000 + "1"), label("x" * 10_000 + "2")
+    assert len(one) == len(other) == LIMIT
+    assert one != other
+    assert len(label("\x1b" * 10**6)) == LIMIT
+
+
+def test_an_unprintable_label_does_not_break_the_exposition() -> None:
+    """A server started with --port=\\xff once made /metrics answer 500."""
+    metrics = registry.default()
+    up, threads = metrics["mysqld_up"], metrics["threads"]
+    series = [
+        Series(up, "3306", (), 1),
+        Series(up, "\udcff\x1b[2J", (), 1),
+        Series(threads, "3306", tuple("\udcff\n" for _ in threads.labels), 1),
+    ]
+    for accept in ("", "application/openmetrics-text; version=1.0.0"):
+        body = expose(series, accept)[0].decode()
+        assert 'innoscope_mysqld_up{server="3306"} 1' in body
+        assert r'server="\\xff\\x1b[2J"' in body

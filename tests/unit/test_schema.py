@@ -45,7 +45,7 @@ GOOD = 'rules:\n  - name: a\n    versions: "5.6+"\n  - name: b\n'
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Callable[[str, str], Path]:
+def write_file(tmp_path: Path) -> Callable[[str, str], Path]:
     def write(name: str, text: str) -> Path:
         path = tmp_path / name
         path.write_text(text)
@@ -54,8 +54,8 @@ def written(tmp_path: Path) -> Callable[[str, str], Path]:
     return write
 
 
-def test_a_valid_file(written: Callable[[str, str], Path]) -> None:
-    found = schema.read_yaml(written("x.yaml", GOOD), Rules)
+def test_a_valid_file_is_read(write_file: Callable[[str, str], Path]) -> None:
+    found = schema.read_yaml(write_file("x.yaml", GOOD), Rules)
 
     assert [rule.name for rule in found.rules] == ["a", "b"]
     assert found.rules[0].versions == VersionRange((5, 6), None)
@@ -82,9 +82,11 @@ def test_a_valid_file(written: Callable[[str, str], Path]) -> None:
         ("a: &a [*a, *a]\nrules: *a\n", "x.yaml"),
     ],
 )
-def test_yaml_problems(written: Callable[[str, str], Path], text: str, words: str) -> None:
+def test_an_invalid_yaml_file_is_reported_with_line_and_key(
+    write_file: Callable[[str, str], Path], text: str, words: str
+) -> None:
     with pytest.raises(BadFile) as caught:
-        schema.read_yaml(written("x.yaml", text), Rules)
+        schema.read_yaml(write_file("x.yaml", text), Rules)
 
     assert "x.yaml" in caught.value.what
     assert words in caught.value.what
@@ -98,14 +100,16 @@ def test_yaml_problems(written: Callable[[str, str], Path], text: str, words: st
         ("[web\n", "as TOML"),
     ],
 )
-def test_toml_problems(written: Callable[[str, str], Path], text: str, words: str) -> None:
+def test_an_invalid_toml_file_is_reported_with_line_and_key(
+    write_file: Callable[[str, str], Path], text: str, words: str
+) -> None:
     with pytest.raises(BadFile) as caught:
-        schema.read_toml(written("x.toml", text), Config)
+        schema.read_toml(write_file("x.toml", text), Config)
 
     assert words in caught.value.what
 
 
-def test_json_problems() -> None:
+def test_invalid_json_is_reported_with_its_key() -> None:
     with pytest.raises(BadFile, match=r"the journal: rules: Expected `array`, got `int`"):
         schema.decode_json(b'{"rules": 1}', Rules, "the journal")
     with pytest.raises(BadFile, match=r"the journal: by_name\.a\.name: Expected `str`, got `int`"):
@@ -116,7 +120,7 @@ def test_json_problems() -> None:
         schema.decode_json(b"[" * 100_000, Rules, "the journal")
 
 
-def test_entries_for_some_servers() -> None:
+def test_an_entry_fits_the_servers_of_its_version_ranges() -> None:
     entry = schema.convert({"mysql": "5.6+", "mariadb": "10.6"}, schema.ServerEntry, "x")
 
     assert entry.fits("mysql", (9, 7))
@@ -127,7 +131,7 @@ def test_entries_for_some_servers() -> None:
     assert schema.ServerEntry().fits("mysql", ())
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="cannot read"):
         schema.read_yaml(tmp_path / "none.yaml", Rules)
     (tmp_path / "x.yaml").write_bytes(b"\xff")
@@ -144,7 +148,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ("10.6.4-10.6", [(10, 6, 4), (10, 6, 21)], [(10, 6, 3), (10, 7)]),
     ],
 )
-def test_version_ranges(text: str, inside: list[tuple[int, ...]], outside: list[tuple[int, ...]]) -> None:
+def test_a_version_range_contains_its_patch_releases(
+    text: str, inside: list[tuple[int, ...]], outside: list[tuple[int, ...]]
+) -> None:
     versions = VersionRange.parse(text)
 
     assert all(version in versions for version in inside)
@@ -152,13 +158,13 @@ def test_version_ranges(text: str, inside: list[tuple[int, ...]], outside: list[
     assert str(versions) == text
 
 
-@pytest.mark.parametrize("text", ["5.7-5.6", "10.11-10.6.4", "8.0-5"])
-def test_reversed_version_ranges(text: str) -> None:
-    with pytest.raises(ValueError, match="reversed version range"):
-        VersionRange.parse(text)
-
-
-@pytest.mark.parametrize("text", ["", "5.", "5-", "-5", "5.6-", "5.6++", "x", "5.6 "])
-def test_malformed_version_ranges(text: str) -> None:
-    with pytest.raises(ValueError, match="malformed version range"):
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        *((text, "reversed") for text in ("5.7-5.6", "10.11-10.6.4", "8.0-5")),
+        *((text, "malformed") for text in ("", "5.", "5-", "-5", "5.6-", "5.6++", "x", "5.6 ")),
+    ],
+)
+def test_reversed_and_malformed_version_ranges_are_refused(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=f"{problem} version range"):
         VersionRange.parse(text)

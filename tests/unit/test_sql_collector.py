@@ -1,4 +1,4 @@
-"""The SQL collector on a server that is made up: plans, failures, back-off. Real ones: live/test_sql.py."""
+"""The SQL collector on a made-up server: plans, failures, back-off. live/test_sql.py has real servers."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ OLD: dict[str, Any] = {
 
 
 class Server:
-    """Answers by the first words of a statement; an exception is raised."""
+    """Answer by the first words of a statement; raise the answer if it is an exception."""
 
     user = b"ann"
 
     def __init__(self, answers: dict[str, Any]) -> None:
         self.answers = answers
-        self.asked: list[str] = []
+        self.statements: list[str] = []
         self.closed = 0
         self.rows: list[tuple[Any, ...]] = []
 
@@ -60,9 +60,9 @@ class Server:
         self.closed += 1
 
     def execute(self, statement: str) -> None:
-        self.asked.append(statement)
-        fitting = (value for start, value in self.answers.items() if statement.startswith(start))
-        answer: Any = next(fitting, {})
+        self.statements.append(statement)
+        matching = (value for start, value in self.answers.items() if statement.startswith(start))
+        answer: Any = next(matching, {})
         if isinstance(answer, Exception):
             raise answer
         if isinstance(answer, str):
@@ -94,37 +94,37 @@ def values(samples: Any) -> dict[str, Any]:
     return {".".join((sample.metric, *sample.labels)): sample.value for sample in samples}
 
 
-def test_an_old_server_s_numbers_come_from_three_places() -> None:
+def test_metrics_of_an_old_server_come_from_status_variables_and_monitor() -> None:
     server = Server(OLD)
     found = values(collector(server)[0].collect())
 
     assert found["uptime_seconds"] == 10
     assert found["buffer_pool_dirty_limit_ratio"] == 0.75
     assert found["redo_written_bytes"] == 900
-    assert found["checkpoint_age_max_bytes"] == 7782360  # what 5.5.9 itself computes for two files of 5 MiB
+    assert found["checkpoint_age_max_bytes"] == 7782360  # as computed by 5.5.9 for two files of 5 MiB
     assert found["checkpoint_age_bytes"] == 500
     assert found["buffer_pool_dirty_ratio"] == pytest.approx(0.1)
     assert "deadlocks" not in found
 
 
-def test_the_plan_is_made_once_and_asks_for_no_more_than_it_needs() -> None:
+def test_the_plan_is_made_once_and_reads_only_what_it_needs() -> None:
     server = Server(OLD)
-    asked, clock = collector(server)
-    asked.collect()
-    server.asked.clear()
+    sql, clock = collector(server)
+    sql.collect()
+    server.statements.clear()
     clock.now += 15
-    asked.collect()
+    sql.collect()
 
-    assert [statement.split(" WHERE")[0] for statement in server.asked] == [
+    assert [statement.split(" WHERE")[0] for statement in server.statements] == [
         "SHOW GLOBAL STATUS", "SHOW GLOBAL VARIABLES", "SHOW ENGINE INNODB STATUS",
     ]  # fmt: skip
-    assert "Compression" not in server.asked[0]
+    assert "Compression" not in server.statements[0]
     clock.now += 400
-    asked.collect()
-    assert "SHOW GLOBAL STATUS" in server.asked  # all of it: what is there may have changed
+    sql.collect()
+    assert "SHOW GLOBAL STATUS" in server.statements  # all of it, as the available variables may have changed
 
 
-def test_a_server_whose_status_has_it_all_is_not_asked_for_the_monitor() -> None:
+def test_the_monitor_is_not_read_if_status_and_counters_suffice() -> None:
     status = {source.name: "1" for entry in sql_catalog.default().entries for source in entry.sources
               if source.kind == "status"}  # fmt: skip
     counters = {"lock_deadlock_rounds": 3, "buffer_flush_batch_total_pages": 4}
@@ -139,10 +139,10 @@ def test_a_server_whose_status_has_it_all_is_not_asked_for_the_monitor() -> None
 
     assert found["deadlock_searches"] == 3
     assert found["flushed_pages.list"] == 4
-    assert not any("ENGINE" in statement for statement in server.asked)
+    assert not any("ENGINE" in statement for statement in server.statements)
 
 
-def test_mariadb_calls_the_column_otherwise() -> None:
+def test_mariadb_has_another_name_for_the_column() -> None:
     select = "SELECT NAME, COUNT FROM information_schema.INNODB_METRICS WHERE "
     unknown = pymysql.err.OperationalError(1054, "Unknown column 'STATUS'")
     server = Server({**OLD, f"{select}ENABLED": {"lock_deadlock_rounds": 3}, f"{select}STATUS": unknown})
@@ -151,55 +151,55 @@ def test_mariadb_calls_the_column_otherwise() -> None:
     assert values(collector(server)[0].collect())["deadlock_searches"] == 3
 
 
-def test_a_counter_that_counts_wrongly_is_not_taken() -> None:
+def test_a_counter_with_a_known_bug_is_not_used() -> None:
     counters = {"lock_deadlocks": 3}
     for version, there in (((5, 7, 40), False), ((8, 0, 40), True), ((), False)):
         server = Server({**OLD, "SELECT NAME": counters})
         assert ("deadlocks" in values(collector(server, version=version)[0].collect())) is there, version
 
 
-def test_without_rights_there_is_what_needs_none_and_a_reason() -> None:
+def test_without_privileges_the_other_metrics_remain_and_the_reason_is_given() -> None:
     server = Server({**OLD, "SELECT NAME": DENIED, "SHOW ENGINE INNODB STATUS": DENIED})
-    asked, _ = collector(server)
-    found = values(asked.collect())
+    sql, _ = collector(server)
+    found = values(sql.collect())
 
     assert found["uptime_seconds"] == 10
     assert "redo_written_bytes" not in found
-    assert asked.shortfall is not None
-    assert asked.shortfall.startswith("denied: ann lacks a privilege (GRANT PROCESS")
+    assert sql.shortfall is not None
+    assert sql.shortfall.startswith("denied: ann lacks a privilege (GRANT PROCESS")
 
 
-def test_settings_that_a_server_does_not_know_do_no_harm() -> None:
+def test_unknown_session_variables_are_ignored() -> None:
     unknown = pymysql.err.InternalError(1193, "Unknown system variable")
 
     assert values(collector(Server({"SET SESSION": unknown, **OLD}))[0].collect())
 
 
-def test_after_a_failure_it_waits_longer_and_longer_then_goes_on() -> None:
+def test_failures_back_off_up_to_a_limit_and_then_it_recovers() -> None:
     server = Server({"SHOW GLOBAL STATUS": LOST})
-    tries = 0
+    attempts = 0
 
     def connect() -> Any:
-        nonlocal tries
-        tries += 1
+        nonlocal attempts
+        attempts += 1
         return server
 
-    asked, clock = collector(connect)
+    sql, clock = collector(connect)
     for pause in (0.5, 1, 2, 4, 5, 5):
-        before = tries
+        before = attempts
         for _ in range(3):
             with pytest.raises(CollectorFailed) as caught:
-                asked.collect()
-        assert (caught.value.reason, tries) == ("timeout", before + 1)
+                sql.collect()
+        assert (caught.value.reason, attempts) == ("timeout", before + 1)
         clock.now += pause * 0.9
         with pytest.raises(CollectorFailed):
-            asked.collect()
-        assert tries == before + 1
+            sql.collect()
+        assert attempts == before + 1
         clock.now += pause
-    assert server.closed == tries
+    assert server.closed == attempts
     server.answers = OLD
-    assert asked.collect()
-    assert asked.shortfall is None
+    assert sql.collect()
+    assert sql.shortfall is None
 
 
 def refused(code: int, words: str = "") -> SqlFailed:
@@ -222,11 +222,11 @@ def refused(code: int, words: str = "") -> SqlFailed:
         (1146, "Table 'a.b' doesn't exist", "error"),
     ],
 )
-def test_reasons(code: int, words: str, reason: str) -> None:
+def test_each_error_code_has_its_reason(code: int, words: str, reason: str) -> None:
     assert explain(refused(code, words)).reason == reason
 
 
-def test_reasons_of_what_is_not_the_server_s_fault() -> None:
+def test_each_local_error_has_its_reason() -> None:
     assert explain(BadFile("cannot read the option file /x")).reason == "denied"
     assert explain(SqlFailed("no SQL: it listens on no socket")).reason == "refused"
     assert explain(KeyError("x")).reason == "error"
@@ -277,25 +277,25 @@ def test_an_invalid_sql_catalog_is_named(change: dict[str, Any], words: str) -> 
         convert({"version": 1, "session": [], "metrics": []} | change, sql_catalog.File, "sql.yaml")
 
 
-def test_every_metric_that_names_sql_comes_from_the_catalog_or_is_derived() -> None:
+def test_every_metric_of_sql_is_in_the_catalog_or_derived() -> None:
     derived = {
         "buffer_pool_other_pages", "buffer_pool_dirty_ratio", "buffer_pool_dirty_headroom_ratio",
         "read_ahead_useful_ratio", "checkpoint_age_bytes", "checkpoint_age_ratio", "checkpoint_zone",
         "redo_full_seconds", "sql_up", "memory_sql_difference",
     }  # fmt: skip
-    told = {entry.metric for entry in sql_catalog.default().entries}
+    in_catalog = {entry.metric for entry in sql_catalog.default().entries}
 
-    assert {metric.name for metric in registry.default() if "sql" in metric.sources} == told | derived
+    assert {metric.name for metric in registry.default() if "sql" in metric.sources} == in_catalog | derived
 
 
-def test_the_classic_redo_limit() -> None:
+def test_the_classic_redo_limit_is_what_the_server_computes() -> None:
     formula = sql_plan.FORMULAS["classic_redo_limit"].compute
 
     assert formula({}) is None
     assert formula({"innodb_log_file_size": "50331648", "innodb_log_files_in_group": "2"}) == 80826164
 
 
-def test_numbers_that_are_none() -> None:
+def test_a_value_that_is_no_number_is_left_out() -> None:
     answers = Answers(status={"Uptime": "ON"})
     entry = next(entry for entry in sql_catalog.default().entries if entry.metric == "uptime_seconds")
 
@@ -318,7 +318,7 @@ def test_memory_and_sql_are_compared_series_by_series() -> None:
     assert compared == [Sample("memory_sql_difference", 2, ("read_ahead_pages_linear",))]
 
 
-def test_what_an_earlier_process_of_the_server_counted_is_no_difference() -> None:
+def test_counts_of_an_earlier_process_are_not_a_difference() -> None:
     memory, past = Sample("buffer_pool_reads", 105), Sample("buffer_pool_reads", 98)
     outcome = Outcome("memory", True, 0.0, (memory,), past=(past,))
 

@@ -1,4 +1,4 @@
-"""Supervised threads: whatever ends or holds up one, it is started again or the watchdog hears no more."""
+"""Supervised threads: one that fails is restarted; one that hangs stops the messages to the watchdog."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENCE_S = 10
 
 
 class Panic(BaseException):
-    """As a panic of the Rust core arrives."""
+    """How a panic of the Rust core is raised."""
 
 
 @pytest.fixture(autouse=True)
@@ -33,24 +33,24 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wire:
-        wire.bind(str(tmp_path / "notify"))
-        wire.settimeout(PATIENCE_S)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        listener.settimeout(PATIENCE_S)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        yield wire
+        yield listener
 
 
-def watched(supervisor: Supervisor, holds: Callable[[], bool]) -> None:
-    """Watch until it is so."""
+def check_until(supervisor: Supervisor, condition: Callable[[], bool]) -> None:
+    """Run the supervisor's check until the condition condition."""
     deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, "it never came about"
+    while not condition():
+        assert time.monotonic() < deadline, "the condition was never met"
         supervisor.check()
         time.sleep(0.001)
 
 
 @pytest.mark.parametrize("error", [ValueError("one"), SystemExit(1), Panic("two"), MemoryError()])
-def test_a_thread_that_fails_is_started_again(error: BaseException) -> None:
+def test_a_thread_that_fails_is_restarted(error: BaseException) -> None:
     begun, ended = [], threading.Event()
 
     def work(_: Beat) -> None:
@@ -61,13 +61,13 @@ def test_a_thread_that_fails_is_started_again(error: BaseException) -> None:
 
     supervisor = Supervisor()
     supervisor.start("work", work, PATIENCE_S)
-    watched(supervisor, lambda: len(begun) == 3)
+    check_until(supervisor, lambda: len(begun) == 3)
     ended.set()
 
     assert supervisor.restarts == 2
 
 
-def test_a_thread_that_ends_on_purpose_is_left_alone() -> None:
+def test_a_thread_that_returns_is_not_restarted() -> None:
     begun = []
     supervisor = Supervisor()
     supervisor.start("work", lambda _: begun.append(1), PATIENCE_S)
@@ -78,7 +78,7 @@ def test_a_thread_that_ends_on_purpose_is_left_alone() -> None:
     assert len(begun) == 1
 
 
-def test_a_thread_that_fails_again_and_again_ends_the_process() -> None:
+def test_a_thread_that_keeps_failing_ends_the_process() -> None:
     def fail(_: Beat) -> None:
         raise ValueError
 
@@ -90,7 +90,7 @@ def test_a_thread_that_fails_again_and_again_ends_the_process() -> None:
     assert supervisor.restarts == 6
 
 
-def test_without_a_thread_to_be_had_it_tries_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, ended = threading.Event(), threading.Event()
 
     def work(_: Beat) -> None:
@@ -105,11 +105,11 @@ def test_without_a_thread_to_be_had_it_tries_later(monkeypatch: pytest.MonkeyPat
         patched.setattr(threading.Thread, "start", refuse)
         supervisor.start("work", work, PATIENCE_S)
         supervisor.check()
-    watched(supervisor, begun.is_set)
+    check_until(supervisor, begun.is_set)
     ended.set()
 
 
-def test_the_watchdog_hears_of_us_only_while_all_threads_beat(systemd: socket.socket) -> None:
+def test_the_watchdog_is_notified_only_while_all_threads_are_alive(systemd: socket.socket) -> None:
     stuck, free, ended = threading.Event(), threading.Event(), threading.Event()
 
     def good(beat: Beat) -> None:
@@ -140,12 +140,12 @@ def test_the_watchdog_hears_of_us_only_while_all_threads_beat(systemd: socket.so
     assert systemd.recv(100) == b"WATCHDOG=1"
     ended.set()
     watching.join()
-    while (told := systemd.recv(100)) != b"STOPPING=1":
-        assert told == b"WATCHDOG=1"
+    while (message := systemd.recv(100)) != b"STOPPING=1":
+        assert message == b"WATCHDOG=1"
 
 
 def _falls_silent(systemd: socket.socket) -> bool:
-    """Whether nothing more comes within half a second."""
+    """Return whether no message arrives for half a second."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         try:
@@ -155,7 +155,7 @@ def _falls_silent(systemd: socket.socket) -> bool:
     return False
 
 
-def test_before_it_is_ready_the_watchdog_hears_nothing(systemd: socket.socket) -> None:
+def test_the_watchdog_is_not_notified_before_readiness(systemd: socket.socket) -> None:
     ended = threading.Event()
     threading.Timer(0.1, ended.set).start()
     Supervisor().watch(ended)
@@ -163,7 +163,7 @@ def test_before_it_is_ready_the_watchdog_hears_nothing(systemd: socket.socket) -
     assert systemd.recv(100) == b"STOPPING=1"
 
 
-def test_all_threads_are_waited_for_together() -> None:
+def test_joining_all_threads_has_one_timeout() -> None:
     supervisor, gate = Supervisor(), threading.Event()
     for name in ("one", "other"):
         supervisor.start(name, lambda _: _wait(gate), PATIENCE_S)

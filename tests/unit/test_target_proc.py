@@ -1,4 +1,4 @@
-"""Readers of /proc and the search for servers, on a made-up /proc."""
+"""Reading /proc and finding servers, on a made-up /proc."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEADING_UNIX = "Num       RefCount Protocol Flags    Type St Inode Path\n"
 
 
 class FakeProc:
-    """Writes a /proc into a folder."""
+    """Write a /proc to a folder."""
 
     def __init__(self, root: Path) -> None:
         self.fs = ProcFs(root)
@@ -94,13 +94,13 @@ def fake(tmp_path: Path) -> FakeProc:
     return FakeProc(tmp_path / "proc")
 
 
-def test_stat_of_a_comm_with_spaces_and_parentheses(fake: FakeProc) -> None:
+def test_stat_is_parsed_with_spaces_and_parentheses_in_the_name(fake: FakeProc) -> None:
     fake.process(7, "/bin/x", comm="my) R 1 (sqld", start_time=4321)
     stat = fake.fs.stat(7)
     assert (stat.comm, stat.state, stat.threads, stat.start_time) == ("my) R 1 (sqld", "S", 17, 4321)
 
 
-def test_a_process_that_is_gone_is_process_lookup_error(fake: FakeProc) -> None:
+def test_reading_an_ended_process_raises_process_lookup_error(fake: FakeProc) -> None:
     for read in (fake.fs.stat, fake.fs.status, fake.fs.cmdline, fake.fs.exe, fake.fs.socket_inodes):
         with pytest.raises(ProcessLookupError):
             read(4242)
@@ -119,12 +119,14 @@ def test_a_process_that_is_gone_is_process_lookup_error(fake: FakeProc) -> None:
         ("/usr/bin/mysqld-exporter", "mysqld-exporter", False),
     ],
 )
-def test_only_servers_are_servers(fake: FakeProc, exe: str, comm: str, expected: bool) -> None:
+def test_a_server_is_recognized_by_its_executable(
+    fake: FakeProc, exe: str, comm: str, expected: bool
+) -> None:
     fake.process(7, exe, comm=comm)
     assert discover.is_server(fake.fs, 7) is expected
 
 
-def test_comm_decides_when_the_executable_may_not_be_read(
+def test_the_thread_name_decides_if_the_executable_is_unreadable(
     fake: FakeProc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.process(7, "/opt/mysqld", arguments=("/opt/mysqld", "--socket=/s.sock", "--port", "3307"))
@@ -156,7 +158,7 @@ def test_a_server_is_described_from_proc(fake: FakeProc) -> None:
     assert (target.flavour, target.version_from) == ("mysql", "unknown")
 
 
-def test_paths_of_a_chroot_are_as_the_server_sees_them(fake: FakeProc) -> None:
+def test_paths_in_a_chroot_are_those_that_the_server_sees(fake: FakeProc) -> None:
     fake.process(
         7, "/srv/sid/usr/sbin/mysqld", root="/srv/sid", cwd="/srv/sid/var/lib/mysql", unix=("my.sock",)
     )
@@ -167,7 +169,7 @@ def test_paths_of_a_chroot_are_as_the_server_sees_them(fake: FakeProc) -> None:
     assert target.root == "/srv/sid"
 
 
-def test_without_listeners_there_is_no_port(fake: FakeProc) -> None:
+def test_a_server_without_listeners_has_no_port(fake: FakeProc) -> None:
     fake.process(7, "/opt/mysqld", arguments=("mysqld", "--skip-networking", "--port=3306"))
     assert find_one(7, proc=fake.fs).port is None
 
@@ -181,7 +183,7 @@ def test_without_listeners_there_is_no_port(fake: FakeProc) -> None:
         ((33060,), None, None),
     ],
 )
-def test_the_port_of_the_classic_protocol_is_taken(
+def test_the_port_is_that_of_the_classic_protocol(
     fake: FakeProc, ports: tuple[int, ...], named: int | None, expected: int | None
 ) -> None:
     arguments = ("mysqld",) if named is None else ("mysqld", f"--port={named}")
@@ -201,7 +203,7 @@ def test_the_port_of_the_classic_protocol_is_taken(
         ([], None),
     ],
 )
-def test_options_of_the_command_line(arguments: list[str], expected: str | None) -> None:
+def test_options_are_read_in_all_forms(arguments: list[str], expected: str | None) -> None:
     assert endpoints.option(arguments, "socket", "-S") == expected
 
 
@@ -218,18 +220,20 @@ def test_options_of_the_command_line(arguments: list[str], expected: str | None)
         (f"0::/kubepods.slice/cri-containerd-{CONTAINER}.scope\n", {}, CONTAINER[:12]),
     ],
 )
-def test_containers(fake: FakeProc, cgroup: str, namespaces: dict[str, int], expected: str | None) -> None:
+def test_containers_are_recognized_by_cgroup_or_namespaces(
+    fake: FakeProc, cgroup: str, namespaces: dict[str, int], expected: str | None
+) -> None:
     fake.process(7, "/opt/mysqld", cgroup=cgroup, namespaces=namespaces)
     assert container_of(fake.fs, 7) == expected
 
 
-def test_our_own_container_is_not_a_container(fake: FakeProc) -> None:
+def test_a_server_in_our_own_container_is_in_none(fake: FakeProc) -> None:
     (fake.root / "self" / "cgroup").write_text(f"0::/docker/{CONTAINER}\n")
     fake.process(7, "/opt/mysqld", cgroup=f"0::/docker/{CONTAINER}\n")
     assert container_of(fake.fs, 7) is None
 
 
-def test_no_server_is_said_with_a_remedy(fake: FakeProc) -> None:
+def test_no_server_is_an_error_with_a_remedy(fake: FakeProc) -> None:
     fake.process(7, "/bin/bash", comm="bash")
     with pytest.raises(NoTarget, match="no mysqld or mariadbd is running") as caught:
         find_one(proc=fake.fs)
@@ -237,7 +241,7 @@ def test_no_server_is_said_with_a_remedy(fake: FakeProc) -> None:
     assert find_all(fake.fs) == []
 
 
-def test_several_servers_are_listed_with_the_option_that_chooses(fake: FakeProc) -> None:
+def test_several_servers_are_an_error_that_lists_them_with_their_options(fake: FakeProc) -> None:
     fake.process(7, "/opt/mysqld", unix=("/a.sock",), tcp=(3306,))
     fake.process(8, "/opt/mariadbd", unix=("/b.sock",), tcp=(3307,))
     with pytest.raises(NoTarget, match="2 servers are running") as caught:
@@ -252,7 +256,7 @@ def test_several_servers_are_listed_with_the_option_that_chooses(fake: FakeProc)
         find_one(port=1234, proc=fake.fs)
 
 
-def test_a_socket_may_be_named_as_we_see_it(fake: FakeProc, tmp_path: Path) -> None:
+def test_a_socket_can_be_named_by_its_path_on_the_host(fake: FakeProc, tmp_path: Path) -> None:
     root = tmp_path / "root"
     (root / "run").mkdir(parents=True)
     (root / "run" / "my.sock").touch()
@@ -261,7 +265,7 @@ def test_a_socket_may_be_named_as_we_see_it(fake: FakeProc, tmp_path: Path) -> N
     assert find_one(socket=str(root / "run" / "my.sock"), proc=fake.fs).pid == 7
 
 
-def test_a_pid_that_is_not_a_server(fake: FakeProc) -> None:
+def test_another_program_is_refused_and_the_servers_are_listed(fake: FakeProc) -> None:
     fake.process(7, "/bin/bash", comm="bash")
     fake.process(8, "/opt/mysqld")
     with pytest.raises(NotAServer, match=r"process 7 \(bash\)") as caught:
@@ -269,32 +273,32 @@ def test_a_pid_that_is_not_a_server(fake: FakeProc) -> None:
     assert caught.value.remedy == "servers on this host: 8"
 
 
-def test_a_kernel_thread_is_not_a_server(fake: FakeProc) -> None:
-    fake.process(7, None, comm="kworker/0:1")
-    with pytest.raises(NotAServer, match="kworker"):
-        find_one(7, proc=fake.fs)
-
-
-def test_a_thread_id_names_its_process(fake: FakeProc) -> None:
+def test_a_thread_id_is_refused_with_its_process(fake: FakeProc) -> None:
     fake.process(9, "/opt/mysqld", tgid=8)
     with pytest.raises(NotAServer, match="9 is a thread of process 8") as caught:
         find_one(9, proc=fake.fs)
     assert caught.value.remedy == "--pid 8"
 
 
-def test_a_pid_that_does_not_exist(fake: FakeProc) -> None:
-    with pytest.raises(NoSuchProcess, match="process 7 does not exist"):
-        find_one(7, proc=fake.fs)
-
-
-def test_a_zombie_is_no_server(fake: FakeProc) -> None:
-    fake.process(7, None, state="Z")
-    with pytest.raises(NoSuchProcess, match="zombie"):
-        find_one(7, proc=fake.fs)
+@pytest.mark.parametrize(
+    ("pid", "error", "words"),
+    [
+        (5, NoSuchProcess, "process 5 does not exist"),
+        (6, NoSuchProcess, "zombie"),
+        (7, NotAServer, "kworker"),
+    ],
+)
+def test_missing_processes_zombies_and_kernel_threads_are_refused(
+    fake: FakeProc, pid: int, error: type[Exception], words: str
+) -> None:
+    fake.process(6, None, state="Z")
+    fake.process(7, None, comm="kworker/0:1")
+    with pytest.raises(error, match=words):
+        find_one(pid, proc=fake.fs)
     assert find_all(fake.fs) == []
 
 
-def test_a_reused_pid_is_told_by_its_start_time(fake: FakeProc) -> None:
+def test_a_reused_pid_is_recognized_by_its_start_time(fake: FakeProc) -> None:
     fake.process(7, "/opt/mysqld", start_time=1000)
     target = find_one(7, proc=fake.fs)
     assert still_same(target, fake.fs)
@@ -302,19 +306,19 @@ def test_a_reused_pid_is_told_by_its_start_time(fake: FakeProc) -> None:
     assert not still_same(replace(target, pid=8), fake.fs)
 
 
-def test_a_server_that_ends_while_we_look_is_left_out(
+def test_a_server_that_ends_during_the_search_is_left_out(
     fake: FakeProc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.process(7, "/opt/mysqld")
 
-    def gone(_self: ProcFs, pid: int) -> list[str]:
+    def ended(_self: ProcFs, pid: int) -> list[str]:
         raise ProcessLookupError(pid)
 
-    monkeypatch.setattr(ProcFs, "cmdline", gone)
+    monkeypatch.setattr(ProcFs, "cmdline", ended)
     assert find_all(fake.fs) == []
 
 
-def test_a_server_of_another_user_is_no_rights(fake: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_of_another_user_needs_rights(fake: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.process(7, "/opt/mysqld", arguments=("/opt/mysqld",))
 
     def refuse(_self: ProcFs, _pid: int) -> object:

@@ -1,4 +1,4 @@
-"""Accounts, statements without literals, and what a server says of its threads; no server is needed."""
+"""Accounts, statements without literals, and the statement of each thread; no server is needed."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ import pytest
 from innoscope.common.errors import BadFile, SqlFailed
 from innoscope.target import credentials, sql, unix_socket
 from innoscope.target.fingerprint import fingerprint
-from innoscope.target.model import Target
 from innoscope.target.proc import ProcFs
+from unit import dumps
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from innoscope.target.model import Target
+
 
 def target(**changes: Any) -> Target:
-    fields: dict[str, Any] = {
-        "pid": os.getpid(), "start_time": 1, "flavour": "mysql", "version": (9, 7, 4),
-        "version_text": "9.7.4",
-        "version_from": "memory", "executable": "/usr/sbin/mysqld", "deleted": False, "build_id": None,
-        "socket": None, "port": None, "datadir": None, "threads": 1, "root": "/", "container": None,
-        "symbols": "symtab",
+    """Return a server that is this process and listens nowhere."""
+    own: dict[str, Any] = {
+        "pid": os.getpid(), "start_time": 1, "version": (9, 7, 4), "version_text": "9.7.4",
+        "version_from": "memory", "build_id": None, "socket": None, "port": None, "datadir": None,
+        "threads": 1,
     }  # fmt: skip
-    return Target(**(fields | changes))
+    return dumps.target(**own | changes)
 
 
 class Cursor:
-    """Answers every statement with the same rows, or with an error."""
+    """Return the same rows for every statement, or raise the error."""
 
     def __init__(self, answer: list[tuple[Any, ...]] | Exception) -> None:
         self.answer = answer
@@ -89,11 +90,11 @@ class Connection:
         ("", ""),
     ],
 )
-def test_fingerprints_have_no_literals(statement: str, expected: str) -> None:
+def test_fingerprints_contain_no_literals(statement: str, expected: str) -> None:
     assert fingerprint(statement) == expected
 
 
-def test_after_an_escaped_quote_nothing_is_guessed() -> None:
+def test_a_fingerprint_ends_at_an_escaped_quote() -> None:
     assert fingerprint("select 'a\\', secret, 'b'") == "select ? …"
 
 
@@ -120,7 +121,7 @@ def test_the_default_account_is_the_system_user(monkeypatch: pytest.MonkeyPatch,
     assert credentials.find() == credentials.Credentials("ann", "")
 
 
-def test_an_option_file_that_anybody_may_write_is_refused(tmp_path: Path) -> None:
+def test_a_world_writable_or_missing_option_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "my.cnf"
     file.write_text("[client]\npassword=x\n")
     file.chmod(0o666)
@@ -131,7 +132,7 @@ def test_an_option_file_that_anybody_may_write_is_refused(tmp_path: Path) -> Non
         credentials.find(str(tmp_path / "none"))
 
 
-def test_each_generation_has_its_statement() -> None:
+def test_each_server_version_has_its_statement() -> None:
     assert "THREAD_OS_ID" in sql.source_for("mysql", (5, 7, 0)).statement
     assert "TID" in sql.source_for("mysql", (5, 6, 24)).statement
     assert "TID" in sql.source_for("mariadb", (10, 11, 19)).statement
@@ -152,19 +153,19 @@ def test_digests_are_preferred_and_the_innermost_statement_wins() -> None:
     assert (found[90].user, found[90].digest_text, found[90].seconds) == ("root", None, 60)
 
 
-def test_a_server_without_thread_ids_is_a_note() -> None:
+def test_a_server_without_thread_ids_is_reported() -> None:
     unknown = pymysql.err.OperationalError(1054, "Unknown column 'TID' in 'field list'")
     with pytest.raises(SqlFailed, match=r"this server \(5\.6\.24\) does not report OS thread ids"):
         sql.queries(target(version=(5, 6, 24)), Connection(unknown))  # type: ignore[arg-type]
 
 
-def test_an_empty_answer_names_the_privilege() -> None:
+def test_an_empty_result_names_the_missing_privilege() -> None:
     with pytest.raises(SqlFailed) as caught:
         sql.queries(target(), Connection([]))  # type: ignore[arg-type]
     assert "GRANT SELECT ON performance_schema.* TO 'dba'" in (caught.value.remedy or "")
 
 
-def test_an_account_that_sees_only_itself_is_told_so() -> None:
+def test_an_account_that_sees_only_itself_is_reported() -> None:
     rows = [(70, 99, "app", "h", "db", "Query", "", 0, None, None)]
     with pytest.raises(SqlFailed, match="dba can see only its own thread") as caught:
         sql.queries(target(flavour="mariadb"), Connection(rows))  # type: ignore[arg-type]
@@ -180,7 +181,9 @@ def test_an_account_that_sees_only_itself_is_told_so() -> None:
         (9999, "answered: server's {words}"),
     ],
 )
-def test_failures_are_one_line_with_a_remedy(monkeypatch: pytest.MonkeyPatch, code: int, words: str) -> None:
+def test_connection_errors_are_one_line_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch, code: int, words: str
+) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise pymysql.err.OperationalError(code, "server's {words}")
 
@@ -191,13 +194,13 @@ def test_failures_are_one_line_with_a_remedy(monkeypatch: pytest.MonkeyPatch, co
     assert caught.value.remedy
 
 
-def test_a_server_that_listens_nowhere() -> None:
+def test_a_server_without_sockets_is_refused() -> None:
     with pytest.raises(SqlFailed, match="listens on no socket"):
         sql.connect(target())
 
 
-def test_a_server_that_accepts_and_says_nothing_is_given_up(tmp_path: Path) -> None:
-    path = tmp_path / ("long" * 30) / "my.sock"  # longer than sun_path: goes through a descriptor
+def test_a_server_that_accepts_but_never_answers_times_out(tmp_path: Path) -> None:
+    path = tmp_path / ("long" * 30) / "my.sock"  # longer than sun_path, so opened through a descriptor
     path.parent.mkdir()
     with closing(socket.socket(socket.AF_UNIX)) as listener, unix_socket._short(str(path)) as reachable:
         assert len(str(path)) > 107 > len(reachable)

@@ -1,4 +1,4 @@
-"""toggles.yaml: what it says of each generation of servers, in words and in what is written."""
+"""toggles.yaml: what each generation of servers supports, in words and in values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SERVERS = {
     "9.7": ("mysql", (9, 7, 4)), "m10.3": ("mariadb", (10, 3, 39)), "m10.11": ("mariadb", (10, 11, 19)),
     "m11.4": ("mariadb", (11, 4, 5)), "m11.8": ("mariadb", (11, 8, 9)),
 }  # fmt: skip
-#: The ways by toggle and server, of those where a mistake would hurt. "-" is refused.
+#: The backends by toggle and server, where a mistake would do harm. "-" is refused.
 WAYS = {
     "read_ahead": {
         "5.0": "memory", "5.1": "memory", "5.5": "memory", "5.6": "sql", "5.7": "sql", "9.7": "sql",
@@ -54,7 +54,7 @@ def way_of(toggle: Toggle, server: str, kind: str) -> Way:
     return next(way for way in catalog.generation(toggle, *SERVERS[server]).ways if way.kind == kind)
 
 
-def test_the_installed_catalog_has_what_it_should(toggles: dict[str, Toggle]) -> None:
+def test_the_catalog_has_these_toggles_and_two_are_dangerous(toggles: dict[str, Toggle]) -> None:
     assert toggles.keys() == NAMES
     assert {one.name for one in toggles.values() if one.risk is Risk.DANGEROUS} == {
         "relaxed_durability", "doublewrite",
@@ -62,7 +62,7 @@ def test_the_installed_catalog_has_what_it_should(toggles: dict[str, Toggle]) ->
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_the_ways_of_each_generation(toggles: dict[str, Toggle], name: str) -> None:
+def test_each_generation_has_its_backends(toggles: dict[str, Toggle], name: str) -> None:
     found = {}
     for server in WAYS[name]:
         try:
@@ -75,21 +75,16 @@ def test_the_ways_of_each_generation(toggles: dict[str, Toggle], name: str) -> N
     assert found == WAYS[name]
 
 
-def test_every_known_server_has_an_answer(toggles: dict[str, Toggle]) -> None:
-    """A way, or a reason; never "not known", for all that lies between the first and the last version."""
+def test_every_known_server_has_one_entry_per_toggle(toggles: dict[str, Toggle]) -> None:
     for toggle in toggles.values():
         for flavour, version in SERVERS.values():
-            found = [
-                one
-                for one in toggle.generations
-                if one.flavour == flavour and version in one.versions
-            ]
+            found = [one for one in toggle.generations if one.flavour == flavour and version in one.versions]
             assert len(found) == 1, (toggle.name, flavour, version)
             assert bool(found[0].ways) is (found[0].refused is None)
 
 
 @pytest.mark.parametrize(
-    ("flavour", "version", "said"),
+    ("flavour", "version", "words"),
     [
         ("mysql", (9, 8, 0), "not known for MySQL 9.8.0: .* to 9.7;"),
         ("mysql", (4, 1, 22), "not known for MySQL 4.1.22: the catalog knows it from 5.0"),
@@ -99,13 +94,15 @@ def test_every_known_server_has_an_answer(toggles: dict[str, Toggle]) -> None:
         ("drizzle", (7,), "no servers of this kind"),
     ],
 )
-def test_nothing_is_guessed(toggles: Any, flavour: str, version: tuple[int, ...], said: str) -> None:
+def test_unknown_versions_and_servers_are_refused(
+    toggles: Any, flavour: str, version: tuple[int, ...], words: str
+) -> None:
     for toggle in toggles.values():
-        with pytest.raises(NotOnThisServer, match=said):
+        with pytest.raises(NotOnThisServer, match=words):
             catalog.generation(toggle, flavour, version)
 
 
-def test_refusals_and_forbidden_ways_have_their_reason(toggles: dict[str, Toggle]) -> None:
+def test_refusals_and_forbidden_backends_have_a_reason(toggles: dict[str, Toggle]) -> None:
     with pytest.raises(
         NotOnThisServer, match=r"deadlock_detection: not on MySQL 5\.6\.24: .*no switch"
     ) as caught:
@@ -126,7 +123,7 @@ def test_refusals_and_forbidden_ways_have_their_reason(toggles: dict[str, Toggle
         assert any(word in never for word in words.split("|")), name
 
 
-def test_nothing_that_harms_is_written_to_memory(toggles: dict[str, Toggle]) -> None:
+def test_only_these_variables_are_written_to_memory(toggles: dict[str, Toggle]) -> None:
     written = {
         (one.setting.name, one.setting.size)
         for toggle in toggles.values()
@@ -160,7 +157,7 @@ def test_nothing_that_harms_is_written_to_memory(toggles: dict[str, Toggle]) -> 
         ("max_connections", "5.6", "memory", "200", (200,)),
     ],
 )
-def test_values_become_what_is_written_and_back(
+def test_values_are_translated_to_settings_and_back(
     toggles: dict[str, Toggle], name: str, server: str, kind: str, value: str, raws: tuple[Any, ...]
 ) -> None:
     way = way_of(toggles[name], server, kind)
@@ -172,7 +169,7 @@ def test_values_become_what_is_written_and_back(
 
 
 @pytest.mark.parametrize(
-    ("name", "server", "now", "said"),
+    ("name", "server", "now", "words"),
     [
         ("read_ahead", "5.6", (40, False), "on (40, off)"),
         ("read_ahead", "5.6", (0, True), "mixed (0, on)"),
@@ -188,14 +185,14 @@ def test_values_become_what_is_written_and_back(
         ("redo_size", "8.0", (None,), "unknown"),
     ],
 )
-def test_what_a_server_has_is_spoken(
-    toggles: dict[str, Toggle], name: str, server: str, now: tuple[Any, ...], said: str
+def test_settings_are_shown_as_values(
+    toggles: dict[str, Toggle], name: str, server: str, now: tuple[Any, ...], words: str
 ) -> None:
-    assert catalog.spoken(way_of(toggles[name], server, "sql"), toggles[name], now) == said
+    assert catalog.spoken(way_of(toggles[name], server, "sql"), toggles[name], now) == words
 
 
 @pytest.mark.parametrize(
-    ("name", "server", "value", "said"),
+    ("name", "server", "value", "words"),
     [
         ("read_ahead", "5.6", "maybe", "it takes on, off"),
         ("spin_delay", "9.7", "1001", "it takes 0 to 1000 pauses"),
@@ -210,17 +207,17 @@ def test_what_a_server_has_is_spoken(
         ("change_buffering", "5.1", "purges", "it takes none, inserts"),
     ],
 )
-def test_values_out_of_range_are_refused(
-    toggles: dict[str, Toggle], name: str, server: str, value: str, said: str
+def test_values_out_of_range_are_refused_with_the_range(
+    toggles: dict[str, Toggle], name: str, server: str, value: str, words: str
 ) -> None:
-    with pytest.raises(Refused, match=said) as caught:
+    with pytest.raises(Refused, match=words) as caught:
         catalog.raws(way_of(toggles[name], server, "sql"), toggles[name], value)
     assert (caught.value.remedy or "").startswith(f"innoscope toggle set {name}")
     assert len(caught.value.what) < 200
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_release_memory_is_refused_with_what_else_there_is(toggles: dict[str, Toggle], server: str) -> None:
+def test_release_memory_is_refused_with_alternatives(toggles: dict[str, Toggle], server: str) -> None:
     with pytest.raises(NotOnThisServer, match="a call inside a live server cannot be made safe") as caught:
         catalog.generation(toggles["release_memory"], *SERVERS[server])
     assert "MALLOC_TRIM_THRESHOLD_" in caught.value.what

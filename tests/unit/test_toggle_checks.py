@@ -1,6 +1,6 @@
-"""Each check refuses for one reason and names its remedy.
+"""Each check refuses for one reason and gives its remedy.
 
-tests/safety/test_toggle_facts.py gathers the facts of other processes, for which it needs root.
+tests/safety/test_toggle_facts.py gathers the facts of other processes, which needs root.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def refusals(change: checks.Change = CHANGE, entries: Any = (), **changed: Any) 
     return [verdict for verdict in found if not verdict.ok]
 
 
-def test_all_is_well() -> None:
+def test_all_checks_pass() -> None:
     assert refusals() == []
 
 
@@ -56,7 +56,9 @@ def test_all_is_well() -> None:
         ({"journal_problem": ("disk full", "df")}, "journal", "disk full"),
     ],
 )
-def test_what_is_wrong_with_the_server_or_us(changed: dict[str, Any], check: str, words: str) -> None:
+def test_each_problem_of_server_or_tool_fails_its_check(
+    changed: dict[str, Any], check: str, words: str
+) -> None:
     (verdict,) = refusals(**changed)
 
     assert verdict.check == check
@@ -64,14 +66,14 @@ def test_what_is_wrong_with_the_server_or_us(changed: dict[str, Any], check: str
     assert verdict.remedy
 
 
-def test_sql_needs_no_right_to_write_into_the_process() -> None:
+def test_sql_needs_no_right_to_write_to_memory() -> None:
     change = replace(CHANGE, way=Way("sql", WAY.assignments), steps=(Step("spin", 30, 7),))
 
     assert refusals(change, memory_error="no", ptrace_capable=False) == []
     assert refusals(change, memory_error="no", ptrace_scope=3) == []
 
 
-def test_an_unknown_version_is_not_guessed() -> None:
+def test_an_unknown_version_is_refused() -> None:
     unknown = replace(TARGET, version=(), version_from="unknown")
 
     assert not checks.catalog_knows(unknown).ok
@@ -88,7 +90,7 @@ def test_an_unknown_version_is_not_guessed() -> None:
         (Step("spin", 30, 7, 4096, 8, "float"), "as_declared", "type float"),
     ],
 )
-def test_what_was_found_must_be_the_variable(step: Step, check: str, words: str) -> None:
+def test_an_implausible_value_or_type_is_refused(step: Step, check: str, words: str) -> None:
     (verdict,) = refusals(replace(CHANGE, steps=(step,)))
 
     assert verdict.check == check
@@ -113,7 +115,7 @@ def test_what_was_found_must_be_the_variable(step: Step, check: str, words: str)
         (Domain(words=("off",), low=1, high=64), "0", False),
     ],
 )
-def test_the_value_is_one_of_the_toggle_s(domain: Domain, value: str, fits: bool) -> None:
+def test_the_value_must_be_in_the_toggle_s_domain(domain: Domain, value: str, fits: bool) -> None:
     verdict = checks.in_range(domain, value)
 
     assert verdict.ok is fits
@@ -134,27 +136,29 @@ def test_the_value_is_one_of_the_toggle_s(domain: Domain, value: str, fits: bool
         ({"outcome": "intended", "steps": (Step("call", None, None),)}, None),
     ],
 )
-def test_no_other_change_is_in_flight(changed: dict[str, Any], words: str | None) -> None:
+def test_an_unfinished_change_of_the_same_setting_is_refused(
+    changed: dict[str, Any], words: str | None
+) -> None:
     found = refusals(entries=[entry(**changed)])
 
     assert [verdict.check for verdict in found] == (["no_other_change"] if words else [])
     assert all(words in str(verdict.reason) and "undo" in str(verdict.remedy) for verdict in found if words)
 
 
-def test_changes_of_another_process_do_not_matter() -> None:
+def test_changes_of_another_process_are_ignored() -> None:
     before = replace(entry().server, start_time=98)
 
     assert refusals(entries=[entry(outcome="intended", server=before)]) == []
 
 
-def test_the_first_no_is_the_error() -> None:
+def test_the_first_refusal_is_the_error() -> None:
     with pytest.raises(Refused, match="has ended") as caught:
         checks.refuse(checks.verdicts(TARGET, replace(GOOD, start_time=None, stopped=1), CHANGE, ()))
 
     assert caught.value.remedy
 
 
-def test_facts_of_ourselves_listening(tmp_path: Path) -> None:
+def test_this_process_is_recognized_as_listening(tmp_path: Path) -> None:
     me = target(pid=os.getpid())
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "sock"))

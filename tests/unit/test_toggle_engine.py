@@ -1,4 +1,4 @@
-"""Planning, applying and undoing on a made-up server, where every fault can be had."""
+"""Planning, applying and undoing a change on a made-up server that allows every fault."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from innoscope.toggles.journal_format import ServerId
 from innoscope.toggles.model import ChangeFailed, NotOnThisServer, Refused, Step
 from innoscope.toggles.paths import boot_id
 from innoscope.toggles.undo import UNDO_FAULTS, Overtaken
-from unit.toggling import ACCOUNT, MEMORY, expanded, made_up, toggle
+from unit.toggling import ACCOUNT, MEMORY, expanded, killed_at, made_up, toggle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,7 @@ def outcomes(world: World) -> list[str]:
     return [entry.outcome for entry in world.journal.entries()]
 
 
-def test_a_plan_says_exactly_what_would_be_done(world: World) -> None:
+def test_a_plan_lists_all_writes_and_warnings(world: World) -> None:
     plan = world.plan()
 
     assert (plan.way.kind, plan.steps) == ("sql", (Step("spin", 30, 7), Step("delay", 6, 7)))
@@ -58,7 +58,7 @@ def test_a_plan_says_exactly_what_would_be_done(world: World) -> None:
     assert world.values == BEFORE
 
 
-def test_the_next_way_is_tried_and_why_is_remembered(world: World) -> None:
+def test_the_next_backend_is_tried_and_the_reason_is_reported(world: World) -> None:
     world.broken["sql"] = SqlFailed("Too many connections", remedy="raise it")
     plan = world.plan()
 
@@ -67,7 +67,7 @@ def test_the_next_way_is_tried_and_why_is_remembered(world: World) -> None:
     assert plan.warnings == ("CPU", "both at once")
 
 
-def test_only_the_ways_that_were_asked_for(world: World) -> None:
+def test_only_the_requested_backends_are_tried(world: World) -> None:
     assert world.plan(ways=["memory"]).way.kind == "memory"
     with pytest.raises(NotOnThisServer, match="gdb: the catalog has no such way"):
         world.plan(ways=["gdb"])
@@ -78,7 +78,7 @@ def test_only_the_ways_that_were_asked_for(world: World) -> None:
         world.plan(ways=["sql", "gdb"])
 
 
-def test_a_way_that_must_never_be_used(world: World) -> None:
+def test_a_forbidden_backend_is_refused(world: World) -> None:
     harmful = toggle().generations[0]
     harmful = replace(harmful, ways=(MEMORY,), never={"memory": "it stops checkpoints"})
     world.toggles["spin"] = toggle(generations=(harmful,))
@@ -89,13 +89,13 @@ def test_a_way_that_must_never_be_used(world: World) -> None:
         assert caught.value.remedy
 
 
-def test_an_unknown_toggle_has_near_ones(world: World) -> None:
+def test_an_unknown_toggle_is_refused_with_similar_names(world: World) -> None:
     with pytest.raises(Refused) as caught:
         world.plan(name="spim")
     assert "spin" in str(caught.value.remedy)
 
 
-def test_a_stopped_server_is_not_asked_over_sql(world: World) -> None:
+def test_sql_is_not_tried_on_a_stopped_server(world: World) -> None:
     world.facts = {"stopped": 3}
     plan = world.plan()
 
@@ -107,14 +107,14 @@ def test_a_stopped_server_is_not_asked_over_sql(world: World) -> None:
     assert "unstick" in str(caught.value.remedy)
 
 
-def test_a_change_is_made_journalled_and_published(world: World) -> None:
-    reached: list[str] = []
-    entry = apply(world, why="too slow", fault=reached.append)
+def test_a_change_is_applied_journalled_and_published(world: World) -> None:
+    points: list[str] = []
+    entry = apply(world, why="too slow", fault=points.append)
 
     assert world.values == AFTER
     assert (entry.outcome, entry.who, entry.why, entry.way) == ("done", "ann", "too slow", "sql")
     assert entry.server == ServerId.of(world.target, boot_id())
-    assert reached == expanded(engine.FAULTS)
+    assert points == expanded(engine.FAULTS)
     (server,) = json.loads((world.folder / "toggles.json").read_text())["servers"]
     assert (server["pid"], server["changes"]["done"]) == (world.process.pid, 1)
     assert [(one["toggle"], one["who"], one["unfinished"]) for one in server["toggles"]] == [
@@ -122,13 +122,13 @@ def test_a_change_is_made_journalled_and_published(world: World) -> None:
     ]
 
 
-def test_a_change_is_undone(world: World) -> None:
+def test_an_undo_restores_the_values_and_is_journalled(world: World) -> None:
     apply(world)
-    reached: list[str] = []
-    entry = undo(world, fault=reached.append)
+    points: list[str] = []
+    entry = undo(world, fault=points.append)
 
     assert world.values == BEFORE
-    assert reached == expanded(UNDO_FAULTS, (0, 1))
+    assert points == expanded(UNDO_FAULTS, (0, 1))
     change, undoing = world.journal.entries()
     assert entry == change
     assert (change.outcome, change.undone_by, undoing.undoes) == ("undone", undoing.id, change.id)
@@ -138,7 +138,7 @@ def test_a_change_is_undone(world: World) -> None:
     assert server["changes"] == {"done": 1, "undone": 1, "failed": 0}
 
 
-def test_history(world: World) -> None:
+def test_the_history_lists_all_changes_or_those_of_a_server(world: World) -> None:
     apply(world)
 
     assert [entry.toggle for entry in engine.history(deps=world.deps)] == ["spin"]
@@ -146,7 +146,7 @@ def test_history(world: World) -> None:
 
 
 @pytest.mark.parametrize("changed", [{"tracer": 1}, {"listens": False}, {"start_time": None}])
-def test_checks_are_made_again_when_it_is_done(world: World, changed: dict[str, Any]) -> None:
+def test_checks_are_repeated_before_applying(world: World, changed: dict[str, Any]) -> None:
     plan = world.plan()
     world.facts = changed
     with pytest.raises(Refused):
@@ -155,7 +155,7 @@ def test_checks_are_made_again_when_it_is_done(world: World, changed: dict[str, 
     assert (world.values, outcomes(world)) == (BEFORE, [])
 
 
-def test_a_value_that_moved_since_the_plan_is_left_alone(world: World) -> None:
+def test_a_value_that_changed_after_the_plan_is_not_overwritten(world: World) -> None:
     plan = world.plan()
     world.set(delay=5)
     with pytest.raises(Refused, match=r"delay was 6 .* is 5 now"):
@@ -165,7 +165,7 @@ def test_a_value_that_moved_since_the_plan_is_left_alone(world: World) -> None:
     assert outcomes(world) == ["not written"]
 
 
-def test_one_change_at_a_time(world: World) -> None:
+def test_a_locked_server_is_not_changed(world: World) -> None:
     plan = world.plan()
     server = ServerId.of(world.target, boot_id())
     with lock.held(world.journal.folder, server), pytest.raises(Refused, match=f"process {os.getpid()}"):
@@ -175,7 +175,7 @@ def test_one_change_at_a_time(world: World) -> None:
 
 
 @pytest.mark.parametrize("error", [ChangeFailed("denied"), OSError(5, "I/O error"), KeyboardInterrupt()])
-def test_a_later_step_fails_and_the_earlier_ones_are_put_back(world: World, error: BaseException) -> None:
+def test_a_failed_step_restores_the_earlier_ones(world: World, error: BaseException) -> None:
     def failing(step: Step) -> None:
         if (step.setting, step.new) == ("delay", 7):
             raise error
@@ -190,7 +190,7 @@ def test_a_later_step_fails_and_the_earlier_ones_are_put_back(world: World, erro
     assert (entry.outcome, entry.put_back, entry.may_be_in_force) == ("failed", True, False)
 
 
-def test_a_value_that_does_not_stay_is_put_back(world: World) -> None:
+def test_a_value_that_reads_back_differently_is_restored(world: World) -> None:
     world.after_write = lambda step: world.set(delay=100) if step.new == 7 else None
     with pytest.raises(ChangeFailed, match="reads back as 100"):
         apply(world)
@@ -199,7 +199,7 @@ def test_a_value_that_does_not_stay_is_put_back(world: World) -> None:
     assert world.journal.entries()[0].put_back
 
 
-def test_what_cannot_be_put_back_is_said_and_can_be_undone_later(world: World) -> None:
+def test_a_failed_restore_is_reported_and_can_be_undone_later(world: World) -> None:
     def failing(step: Step) -> None:
         if step.setting == "delay" or step.new == 30:
             raise ChangeFailed("denied")
@@ -216,7 +216,7 @@ def test_what_cannot_be_put_back_is_said_and_can_be_undone_later(world: World) -
     assert world.values == BEFORE
 
 
-def test_a_writer_that_refuses_has_written_nothing(world: World) -> None:
+def test_a_refusal_while_writing_changes_nothing(world: World) -> None:
     def refusing(_: Step) -> None:
         raise Refused("a thread is inside malloc", remedy="again")
 
@@ -228,7 +228,7 @@ def test_a_writer_that_refuses_has_written_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("broken", ["unwritable", "unreadable"])
-def test_no_journal_no_change(world: World, broken: str) -> None:
+def test_without_a_journal_nothing_is_changed(world: World, broken: str) -> None:
     plan = world.plan()
     world.journal.folder.mkdir(mode=0o700, exist_ok=True)
     if broken == "unwritable":
@@ -244,7 +244,7 @@ def test_no_journal_no_change(world: World, broken: str) -> None:
     assert world.values == BEFORE
 
 
-def test_a_call_by_an_earlier_version_is_shown_and_cannot_be_undone(world: World) -> None:
+def test_an_action_of_an_earlier_version_is_shown_and_cannot_be_undone(world: World) -> None:
     server = {
         "pid": world.target.pid, "start_time": world.target.start_time, "boot_id": boot_id(),
         "build_id": world.target.build_id, "flavour": "mysql", "version": [5, 6, 24], "socket": None,
@@ -272,11 +272,11 @@ def test_a_call_by_an_earlier_version_is_shown_and_cannot_be_undone(world: World
     for which in ("a", "b"):
         with pytest.raises(Refused, match="was an action"):
             undo(world, which)
-    [told] = json.loads((world.folder / "toggles.json").read_text())["servers"]
-    assert [one["toggle"] for one in told["toggles"]] == ["spin"]
+    [server_status] = json.loads((world.folder / "toggles.json").read_text())["servers"]
+    assert [one["toggle"] for one in server_status["toggles"]] == ["spin"]
 
 
-def test_undo_leaves_alone_what_somebody_else_changed(world: World) -> None:
+def test_undo_does_not_overwrite_a_later_value(world: World) -> None:
     entry = apply(world)
     world.set(spin=8)
     with pytest.raises(Overtaken, match="spin is 8 now, not 7") as caught:
@@ -302,7 +302,7 @@ def test_changes_are_undone_from_the_last_one(world: World) -> None:
         undo(world)
 
 
-def test_undo_of_what_was_set_back_by_hand(world: World) -> None:
+def test_undo_of_a_value_restored_by_hand_succeeds(world: World) -> None:
     apply(world)
     world.set(**BEFORE)
 
@@ -310,7 +310,7 @@ def test_undo_of_what_was_set_back_by_hand(world: World) -> None:
     assert "already" in str(world.journal.entries()[1].reason)
 
 
-def test_undo_goes_the_way_of_the_change(world: World) -> None:
+def test_undo_uses_the_backend_of_the_change(world: World) -> None:
     world.broken["sql"] = SqlFailed("Too many connections")
     entry = apply(world)
     used: list[str] = []
@@ -348,7 +348,7 @@ def test_another_build_under_the_same_pid_is_refused(world: World) -> None:
     assert world.values == AFTER
 
 
-def test_a_time_limit_is_armed_before_anything_is_written(world: World) -> None:
+def test_a_time_limit_is_armed_before_the_first_write(world: World) -> None:
     entry = apply(world, seconds=60)
 
     assert world.armed == [entry.id]
@@ -358,7 +358,7 @@ def test_a_time_limit_is_armed_before_anything_is_written(world: World) -> None:
         apply(world, "9")
 
 
-def test_what_failed_needs_no_time_limit(world: World) -> None:
+def test_a_failed_change_disarms_its_time_limit(world: World) -> None:
     def failing(_: Step) -> None:
         raise ChangeFailed("denied")
 
@@ -369,7 +369,9 @@ def test_what_failed_needs_no_time_limit(world: World) -> None:
     assert world.disarmed == world.armed != []
 
 
-def test_without_a_promise_nothing_is_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_the_time_limit_cannot_be_armed_nothing_is_written(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def failing(*_: object) -> None:
         raise Refused("no helper", remedy="without --for")
 
@@ -378,3 +380,44 @@ def test_without_a_promise_nothing_is_written(world: World, monkeypatch: pytest.
         apply(world, seconds=60)
 
     assert (world.values, outcomes(world)) == (BEFORE, [])
+
+
+@pytest.mark.parametrize("point", expanded(engine.FAULTS))
+def test_a_change_killed_at_any_point_can_be_undone(world: World, point: str) -> None:
+    """Undo reads the server and restores it, however much of the change the journal contains."""
+    assert killed_at(point, lambda fault: apply(world, fault=fault))
+    before = ("begun", "locked", "checked", "armed")
+    if point in before:
+        assert (world.values, outcomes(world)) == (BEFORE, [])
+        assert apply(world).outcome == "done"
+        return
+    finished = point in ("concluded", "published")
+    assert outcomes(world) == ["done" if finished else "intended"]
+    if not finished:
+        with pytest.raises(Refused, match="never ended"):
+            apply(world)
+
+    written = world.values != BEFORE
+    assert undo(world).outcome == ("undone" if written else "not written")
+    assert world.values == BEFORE
+    assert apply(world).outcome == "done"
+
+
+@pytest.mark.parametrize("point", expanded(UNDO_FAULTS))
+@pytest.mark.parametrize("first", [None, "verified", "written-0"])
+def test_an_undo_killed_at_any_point_can_be_repeated(world: World, point: str, first: str | None) -> None:
+    """A second undo completes the first one, also for a change that was killed itself."""
+    if first is None:
+        apply(world)
+    else:
+        assert killed_at(first, lambda fault: apply(world, fault=fault))
+    ident = world.journal.entries()[0].id
+    died = killed_at(point, lambda fault: undo(world, fault=fault))
+    assert died or first == "written-0", "half a change has fewer steps to undo"
+
+    if world.journal.entries()[0].outcome != "undone":
+        undo(world, ident)
+    assert world.values == BEFORE
+    change, *undos = world.journal.entries()
+    assert change.outcome == "undone"
+    assert [one.outcome for one in undos] == ["done"]

@@ -1,4 +1,4 @@
-"""Where a setting is: symbols, debug information, the server's table and the catalog must agree."""
+"""The address of a setting: symbols, debug information, the server's table and the catalog must agree."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pytest
 
 from innoscope.memory.regions import Image, Region
 from innoscope.memory.tables import Variable
-from innoscope.target.model import Target
 from innoscope.toggles import resolve, scalar
 from innoscope.toggles.backends import gdb
 from innoscope.toggles.backends.gdb import Described
 from innoscope.toggles.model import NotOnThisServer, Refused, Setting
+from unit.dumps import target
 
 if TYPE_CHECKING:
     from innoscope.toggles.model import Raw
 
 BIAS = 0x5500_0000_0000
 FLAG = Setting("flag", "unsigned", 8, (0, 1))
-SAID = """
+GDB_OUTPUT = """
 ==max_connections
 $1 = 8
 $2 = 0xf4acc8
@@ -43,8 +43,8 @@ def described(**changes: object) -> Described:
     return replace(Described(0x1000, 8, "unsigned", "unsigned long"), **changes)  # type: ignore[arg-type]
 
 
-def test_what_gdb_says_is_read_and_what_it_does_not_know_is_left_out() -> None:
-    assert gdb.parse(SAID) == {
+def test_the_output_of_gdb_is_parsed_without_unknown_names() -> None:
+    assert gdb.parse(GDB_OUTPUT) == {
         "max_connections": Described(0xF4ACC8, 8, "unsigned", "unsigned long"),
         "limit": Described(0x26E52C0, 8, "float", "volatile double"),
     }
@@ -60,11 +60,11 @@ def test_what_gdb_says_is_read_and_what_it_does_not_know_is_left_out() -> None:
         ("char *", "other"), ("unsigned long [4]", "other"), ("unsigned int", "unsigned"),
     ],
 )  # fmt: skip
-def test_types_of_c(text: str, kind: str) -> None:
+def test_types_of_c_have_their_kind(text: str, kind: str) -> None:
     assert gdb.kind_of(text) == kind
 
 
-def test_all_agree() -> None:
+def test_agreeing_sources_give_an_address() -> None:
     found = resolve.of_symbol(FLAG, symbols((BIAS + 0x1000, 8)), described(), "gdb")
     assert found == resolve.Resolved(BIAS + 0x1000, 8, "unsigned", "gdb")
 
@@ -77,7 +77,7 @@ def test_all_agree() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "places", "said", "words"),
+    ("setting", "places", "debug_info", "words"),
     [
         (FLAG, [(BIAS + 0x1000, 8), (BIAS + 0x2000, 8)], None, "2 times"),
         (FLAG, [(BIAS + 0x1000, 1)], None, "1 bytes in this build, and 8"),
@@ -91,31 +91,31 @@ def test_all_agree() -> None:
         (replace(FLAG, size=1), [(BIAS + 0x1000, 8)], described(), "8 bytes in this build, and 1"),
     ],
 )
-def test_one_disagrees(
-    setting: Setting, places: list[tuple[int, int]], said: Described | None, words: str
+def test_a_contradiction_is_refused_with_its_source(
+    setting: Setting, places: list[tuple[int, int]], debug_info: Described | None, words: str
 ) -> None:
     with pytest.raises(Refused, match=words) as refused:
-        resolve.of_symbol(setting, symbols(*places), said, "gdb")
+        resolve.of_symbol(setting, symbols(*places), debug_info, "gdb")
     assert refused.value.remedy
 
 
-def test_the_server_s_own_table(target: Target) -> None:
+def test_the_server_s_table_gives_an_address_of_matching_type() -> None:
     table = {
         "innodb_x": Variable("innodb_x", 0x1000, "uint64"),
         "innodb_y": Variable("innodb_y", 8, "float64"),
     }
     setting = Setting("srv_x", "unsigned", 8, (0, 1), "innodb_x")
 
-    assert resolve.of_table(setting, table, target).address == 0x1000
+    assert resolve.of_table(setting, table, target()).address == 0x1000
     with pytest.raises(NotOnThisServer, match="no symbol srv_z"):
-        resolve.of_table(Setting("srv_z", "unsigned", 8), table, target)
+        resolve.of_table(Setting("srv_z", "unsigned", 8), table, target())
     with pytest.raises(Refused, match="float64"):
-        resolve.of_table(replace(setting, variable="innodb_y"), table, target)
+        resolve.of_table(replace(setting, variable="innodb_y"), table, target())
     with pytest.raises(Refused, match="8 bytes"):
-        resolve.of_table(replace(setting, size=4), table, target)
+        resolve.of_table(replace(setting, size=4), table, target())
 
 
-def test_the_server_s_table_contradicts_the_symbol() -> None:
+def test_a_contradiction_with_the_server_s_table_is_refused() -> None:
     place = resolve.Resolved(0x1000, 8, "unsigned", "")
     other = {"innodb_x": Variable("innodb_x", 0x1000, "float64")}
     with pytest.raises(Refused, match="innodb_x there, which is float64"):
@@ -141,14 +141,16 @@ class Memory:
         (0x2000, 0, "unsigned", "no size of type unsigned"), (0x2000, 1, "float", "no size of type float"),
     ],
 )  # fmt: skip
-def test_places_that_nothing_may_be_written_to(address: int, size: int, kind: str, words: str) -> None:
+def test_unwritable_unaligned_and_odd_sized_places_are_refused(
+    address: int, size: int, kind: str, words: str
+) -> None:
     image = cast("Image", Memory())
     resolve.check_place("flag", resolve.Resolved(0x2FF8, 8, "unsigned", ""), image)
     with pytest.raises(Refused, match=words):
         resolve.check_place("flag", resolve.Resolved(address, size, kind, ""), image)
 
 
-def test_numbers_in_their_exact_width() -> None:
+def test_numbers_are_encoded_in_their_exact_width() -> None:
     assert scalar.encode("x", 1, "unsigned", 8) == b"\1" + bytes(7)
     assert scalar.encode("x", True, "unsigned", 1) == b"\1"
     assert scalar.encode("x", 200.0, "unsigned", 2) == b"\xc8\0"
@@ -165,15 +167,6 @@ def test_numbers_in_their_exact_width() -> None:
         (float("nan"), "float", 8), (float("inf"), "unsigned", 8), (1e300, "float", 4), (1, "other", 8),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_refused(raw: Raw | None, kind: str, size: int) -> None:
+def test_a_number_that_does_not_fit_is_refused(raw: Raw | None, kind: str, size: int) -> None:
     with pytest.raises(Refused):
         scalar.encode("x", raw, kind, size)
-
-
-@pytest.fixture
-def target() -> Target:
-    return Target(
-        pid=1, start_time=1, flavour="mysql", version=(5, 6, 24), version_text="5.6.24",
-        version_from="memory", executable="/usr/sbin/mysqld", deleted=False, build_id=None, socket=None,
-        port=None, datadir=None, threads=1, root="/", container=None, symbols="symtab",
-    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The live view driven by keys, over fake looks; SQL and the recorder beside it."""
+"""The live view driven by keys, with made-up snapshots; SQL and recording."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from innoscope.cli.top.statements import QueryFeed
 from innoscope.common.errors import BadFile, InnoscopeError, NoSuchProcess, SqlFailed
 from innoscope.sampling.model import Dump, Frame, Thread, Trust
 from innoscope.sampling.recording import Recorder, Recording
-from innoscope.target.model import Query, Target
+from innoscope.target.model import Query
+from unit.dumps import target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,31 +29,13 @@ if TYPE_CHECKING:
 
     from innoscope.cli.top.view import StacksApp
 
-TARGET = Target(
-    pid=4242,
-    start_time=9,
-    flavour="mysql",
-    version=(5, 6, 24),
-    version_text="5.6.24",
-    version_from="memory",
-    executable="/usr/sbin/mysqld",
-    deleted=False,
-    build_id=None,
-    socket=None,
-    port=None,
-    datadir=None,
-    threads=3,
-    root="/",
-    container=None,
-    symbols="symtab",
-)
 IDLE = (Frame("poll", "libc.so.6", 1), Frame("my_net_read", "mysqld", 2))
 LOCK = (Frame("lock_wait_suspend_thread", "mysqld", 3), Frame("row_upd", "mysqld", 4))
 SQL = {tid: Query(tid, "app", "web1", "shop", "Query", "updating", 1, "UPDATE t1") for tid in range(100, 110)}
 
 
 class FakeEyes:
-    """Looks that are 20 idle threads and 10 row locks; ``errors`` are raised instead, one per look."""
+    """Snapshots of 20 idle threads and 10 row locks; ``errors`` are raised instead, one for each."""
 
     def __init__(self, *errors: InnoscopeError | None, slow_s: float = 0.0) -> None:
         self.looks = 0
@@ -72,7 +55,7 @@ class FakeEyes:
             raise error
         idle = [Thread(tid, tid, "mysqld", "S", Trust.EXACT, "idle", IDLE) for tid in range(20)]
         locks = [Thread(tid, tid, "mysqld", "S", Trust.EXACT, "row_lock", LOCK) for tid in range(100, 110)]
-        return Dump(TARGET, "bpf", time.time(), 4.8, (*idle, *locks), ("names are missing", "and more"))
+        return Dump(target(), "bpf", time.time(), 4.8, (*idle, *locks), ("names are missing", "and more"))
 
 
 def app_of(eyes: FakeEyes, *, interval_s: float = 60.0, feed: QueryFeed | None = None) -> TopApp:
@@ -89,10 +72,10 @@ def lines(app: StacksApp, selector: str) -> list[str]:
 
 
 async def wait_for(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
-    """Up to 20 s: test machines are slow at times."""
+    """Wait up to 20 s, as test machines can be slow."""
     deadline = time.monotonic() + 20
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
+        assert time.monotonic() < deadline, "the condition was never met"
         await pilot.pause(0.02)
 
 
@@ -101,7 +84,7 @@ async def until(pilot: Pilot[None], words: str, app: StacksApp, selector: str) -
 
 
 @pytest.mark.asyncio
-async def test_the_picture() -> None:
+async def test_the_view_shows_headline_classes_and_stacks() -> None:
     app = app_of(FakeEyes())
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "30 threads in 4.8 ms · bpf, not stopped", app, "#head")
@@ -115,7 +98,7 @@ async def test_the_picture() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("size", [(80, 24), (160, 50), (40, 10), (300, 90)], ids=str)
-async def test_nothing_is_wider_than_the_terminal(size: tuple[int, int]) -> None:
+async def test_the_view_fits_the_terminal(size: tuple[int, int]) -> None:
     app = app_of(FakeEyes())
     async with app.run_test(size=size) as pilot:
         await until(pilot, "4242", app, "#head")
@@ -127,7 +110,7 @@ async def test_nothing_is_wider_than_the_terminal(size: tuple[int, int]) -> None
 
 
 @pytest.mark.asyncio
-async def test_a_change_of_size_is_followed() -> None:
+async def test_the_view_follows_a_resized_terminal() -> None:
     app = app_of(FakeEyes())
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "4242", app, "#head")
@@ -136,7 +119,7 @@ async def test_a_change_of_size_is_followed() -> None:
 
 
 @pytest.mark.asyncio
-async def test_filters() -> None:
+async def test_filters_by_idle_class_and_text_can_be_cleared() -> None:
     app = app_of(FakeEyes())
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, "4242", app, "#head")
@@ -163,13 +146,13 @@ async def test_enter_on_a_class_shows_only_that_class() -> None:
         await until(pilot, "4242", app, "#head")
         await pilot.press("shift+tab", "down", "enter")
         assert [line.split()[0] for line in lines(app, "#stacks")] == ["10"]
-        assert lines(app, "#waits")[1].startswith("▸ row lock")  # said with a mark, not only by colour
+        assert lines(app, "#waits")[1].startswith("▸ row lock")  # marked not only by color
         await pilot.press("enter")
         assert len(lines(app, "#stacks")) == 2
 
 
 @pytest.mark.asyncio
-async def test_sorting() -> None:
+async def test_a_key_changes_the_sort_order() -> None:
     app = app_of(FakeEyes())
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, "4242", app, "#head")
@@ -180,7 +163,7 @@ async def test_sorting() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_stack_opens_and_closes() -> None:
+async def test_a_stack_opens_a_page_that_keys_close() -> None:
     app = app_of(FakeEyes(), feed=QueryFeed(lambda: SQL))
     async with app.run_test(size=(100, 50)) as pilot:
         await until(pilot, "4242", app, "#head")
@@ -201,7 +184,7 @@ async def test_a_stack_opens_and_closes() -> None:
 
 
 @pytest.mark.asyncio
-async def test_frozen_looks_go_on_behind() -> None:
+async def test_a_frozen_view_still_takes_snapshots() -> None:
     eyes = FakeEyes()
     app = app_of(eyes, interval_s=0.05)
     async with app.run_test(size=(100, 30)) as pilot:
@@ -216,7 +199,7 @@ async def test_frozen_looks_go_on_behind() -> None:
 
 
 @pytest.mark.asyncio
-async def test_looks_never_overlap_and_late_ones_are_counted() -> None:
+async def test_snapshots_never_overlap_and_late_ones_are_counted() -> None:
     eyes = FakeEyes(slow_s=0.3)
     app = app_of(eyes, interval_s=0.1)
     async with app.run_test(size=(100, 30)) as pilot:
@@ -226,7 +209,7 @@ async def test_looks_never_overlap_and_late_ones_are_counted() -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_end_of_the_server_keeps_the_picture() -> None:
+async def test_the_last_snapshot_stays_after_the_server_ended() -> None:
     eyes = FakeEyes(None, NoSuchProcess("process 4242 ended", remedy="innoscope targets"))
     app = app_of(eyes, interval_s=0.1)
     async with app.run_test(size=(120, 30)) as pilot:
@@ -240,7 +223,7 @@ async def test_the_end_of_the_server_keeps_the_picture() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_look_that_fails_is_said_and_tried_again() -> None:
+async def test_a_failed_snapshot_is_reported_and_repeated() -> None:
     app = app_of(FakeEyes(None, InnoscopeError("the kernel is busy")), interval_s=0.2)
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, "LOOK FAILED: the kernel is busy", app, "#messages")
@@ -249,7 +232,7 @@ async def test_a_look_that_fails_is_said_and_tried_again() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_bug_of_ours_ends_the_view_and_is_raised() -> None:
+async def test_an_unexpected_error_ends_the_view_and_is_raised() -> None:
     class Broken(FakeEyes):
         def look(self) -> Dump:
             raise ZeroDivisionError("oops")
@@ -269,18 +252,18 @@ def odd() -> Mapping[int, Query]:
 
 
 @pytest.mark.parametrize(
-    ("ask", "words"),
+    ("query", "words"),
     [(failing, "access denied for nobody (GRANT PROCESS)"), (odd, "no statements: ValueError: odd")],
-    ids=["error of ours", "any error"],
+    ids=["known error", "unexpected error"],
 )
-def test_sql_that_fails_leaves_a_word(ask: object, words: str) -> None:
-    looker = Looker(FakeEyes(), feed=QueryFeed(ask), patience_s=5)  # type: ignore[arg-type]
+def test_an_sql_error_is_shown_with_the_snapshot(query: object, words: str) -> None:
+    looker = Looker(FakeEyes(), feed=QueryFeed(query), patience_s=5)  # type: ignore[arg-type]
     sight = looker.look()
     assert sight.sql_problem == words
     assert len(sight.dump.threads) == 30
 
 
-def test_sql_that_hangs_does_not_hold_the_look() -> None:
+def test_hanging_sql_does_not_delay_the_snapshot() -> None:
     hold = threading.Event()
 
     def hang() -> Mapping[int, Query]:
@@ -300,20 +283,20 @@ def test_sql_that_hangs_does_not_hold_the_look() -> None:
         hold.set()
 
 
-def test_a_failed_question_is_not_repeated_at_once() -> None:
-    asked = []
+def test_a_failed_query_is_not_repeated_at_once() -> None:
+    attempts = []
 
-    def ask() -> Mapping[int, Query]:
-        asked.append(1)
+    def query() -> Mapping[int, Query]:
+        attempts.append(1)
         raise SqlFailed("no")
 
-    looker = Looker(FakeEyes(), feed=QueryFeed(ask, retry_s=30), patience_s=1)
+    looker = Looker(FakeEyes(), feed=QueryFeed(query, retry_s=30), patience_s=1)
     for _ in range(5):
         looker.look()
-    assert len(asked) == 1
+    assert len(attempts) == 1
 
 
-def test_a_recorder_that_fails_stops_recording_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_recorder_stops_only_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(tmp_path / "a.rec", interval_s=1)
     looker = Looker(FakeEyes(), recorder=recorder)
     looker.look()
@@ -327,24 +310,24 @@ def test_a_recorder_that_fails_stops_recording_only(tmp_path: Path, monkeypatch:
         assert problem == "recording stopped after 1 looks: cannot write a.rec: No space left on device"
 
 
-def test_recording_without_a_screen(tmp_path: Path) -> None:
-    said: list[str] = []
+def test_recording_needs_no_terminal(tmp_path: Path) -> None:
+    messages: list[str] = []
     with Recorder(tmp_path / "a.rec.gz", interval_s=0.02) as recorder:
         looks = headless.record(
-            Looker(FakeEyes(), recorder=recorder), interval_s=0.02, duration_s=0.2, say=said.append
+            Looker(FakeEyes(), recorder=recorder), interval_s=0.02, duration_s=0.2, say=messages.append
         )
     assert 1 <= looks <= 10
     assert len(Recording(tmp_path / "a.rec.gz")) == looks
-    assert said[0] in ("names are missing", "and more")
-    assert said[-1].startswith(f"{looks} looks recorded")
+    assert messages[0] in ("names are missing", "and more")
+    assert messages[-1].startswith(f"{looks} looks recorded")
 
 
-def test_recording_without_a_screen_ends_with_the_server(tmp_path: Path) -> None:
-    said: list[str] = []
+def test_recording_ends_with_the_server(tmp_path: Path) -> None:
+    messages: list[str] = []
     eyes = FakeEyes(None, None, NoSuchProcess("process 4242 ended"))
     with Recorder(tmp_path / "a.rec", interval_s=0.1) as recorder:
         looks = headless.record(
-            Looker(eyes, recorder=recorder), interval_s=0.1, duration_s=None, say=said.append
+            Looker(eyes, recorder=recorder), interval_s=0.1, duration_s=None, say=messages.append
         )
     assert looks == 2
-    assert "the server ended: process 4242 ended" in said
+    assert "the server ended: process 4242 ended" in messages

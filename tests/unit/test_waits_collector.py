@@ -1,4 +1,4 @@
-"""The looks' schedule and sums, with made-up looks."""
+"""The schedule and the sums of the waits collector, with made-up snapshots."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from unit.dumps import IDLE, ROW_LOCK, dump, frames, target, thread
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from innoscope.common.samples import Value
     from innoscope.sampling.model import Dump
     from innoscope.target.model import Target
 
@@ -31,7 +30,7 @@ INTERVAL_S = 0.01
 
 
 class Eyes:
-    """Gives out the dumps it was made with, the last one for ever; a step at a time if asked to."""
+    """Return the given snapshots, the last one repeatedly; one per permit if ``stepped``."""
 
     def __init__(self, *dumps: Dump | Exception, stepped: bool = False) -> None:
         self._left = list(dumps)
@@ -54,7 +53,7 @@ class Eyes:
 
 @pytest.fixture
 def workers() -> Iterator[Workers]:
-    """Threads for looks, with what starts them on time."""
+    """Return worker threads with their scheduler."""
     workers = Workers()
     Supervisor().start("workers", workers.run, PATIENCE_S)
     yield workers
@@ -62,7 +61,7 @@ def workers() -> Iterator[Workers]:
 
 
 class Clock:
-    """Stands still until it is moved."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -71,32 +70,45 @@ class Clock:
         return self.now
 
 
-def until(holds: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, "it never came about"
+    while not condition():
+        assert time.monotonic() < deadline, "the condition was never met"
         time.sleep(0.001)
 
 
-def collected(waits: WaitsCollector) -> dict[tuple[str, tuple[str, ...]], Value]:
-    return by_series(waits.collect())
+class Stepped:
+    """A collector that takes a snapshot each time the test asks for one."""
+
+    def __init__(self, workers: Workers, *dumps: Dump) -> None:
+        self.clock, self.profiles, self.eyes = Clock(), ProfileHistory(), Eyes(*dumps, stepped=True)
+        self.waits = WaitsCollector(
+            target(), self.profiles, workers=workers, eyes=self.eyes, clock=self.clock, interval_s=INTERVAL_S
+        )
+
+    def __enter__(self) -> Stepped:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.eyes.step.release(100)
+        self.waits.close()
+
+    def snapshot(self, after_s: float = 0.0) -> None:
+        """Take a snapshot, and wait wait_until it is counted."""
+        before = self.profiles.between(0, 1e12).looks
+        self.clock.now += after_s
+        self.eyes.step.release()
+        wait_until(lambda: self.profiles.between(0, 1e12).looks == before + 1)
 
 
-def test_counts_sums_trust_and_profiles(workers: Workers) -> None:
-    clock, profiles = Clock(), ProfileHistory()
-    look = dump(thread(1), thread(2), thread(3, ROW_LOCK, "row_lock", Trust.TORN))
-    eyes = Eyes(look, stepped=True)
-    waits = WaitsCollector(target(), profiles, workers=workers, eyes=eyes, clock=clock, interval_s=INTERVAL_S)
-    try:
+def test_snapshots_give_counts_sums_trust_and_profiles(workers: Workers) -> None:
+    with Stepped(workers, dump(thread(1), thread(2), thread(3, ROW_LOCK, "row_lock", Trust.TORN))) as stepped:
         with pytest.raises(CollectorFailed, match="first look"):
-            waits.collect()
-        for number, seconds in enumerate((0.0, INTERVAL_S, INTERVAL_S), 1):
-            clock.now += seconds
-            eyes.step.release()
-            until(lambda: profiles.between(0, 1e12).looks == number)  # noqa: B023
-        seen = collected(waits)
-    finally:
-        waits.close()
+            stepped.waits.collect()
+        for seconds in (0.0, INTERVAL_S, INTERVAL_S):
+            stepped.snapshot(seconds)
+        seen = by_series(stepped.waits.collect())
+        counts = stepped.profiles.between(0, 1e12).counts
 
     assert seen["threads", ("idle",)] == 2
     assert seen["threads", ("row_lock",)] == 1
@@ -107,33 +119,19 @@ def test_counts_sums_trust_and_profiles(workers: Workers) -> None:
     classes = default_classifier().catalog.classes
     assert {labels[0] for name, labels in seen if name == "threads"} == set(classes)
     assert {labels[0] for name, labels in seen if name == "thread_samples"} == set(Trust)
-    assert {stack.wait: count for stack, count in profiles.between(0, 1e12).counts.items()} == {
-        "idle": 6,
-        "row_lock": 3,
-    }
+    assert {stack.wait: count for stack, count in counts.items()} == {"idle": 6, "row_lock": 3}
 
 
-def test_a_long_gap_counts_for_no_more_than_five_intervals(workers: Workers) -> None:
-    clock = Clock()
-    eyes = Eyes(dump(thread(1)), stepped=True)
-    profiles = ProfileHistory()
-    waits = WaitsCollector(
-        target(), profiles, workers=workers, eyes=eyes, clock=clock, interval_s=INTERVAL_S
-    )
-    try:
-        eyes.step.release()
-        until(lambda: profiles.between(0, 1e12).looks == 1)
-        clock.now += 600
-        eyes.step.release()
-        until(lambda: profiles.between(0, 1e12).looks == 2)
-        seen = collected(waits)
-    finally:
-        waits.close()
+def test_a_gap_counts_for_at_most_five_intervals(workers: Workers) -> None:
+    with Stepped(workers, dump(thread(1))) as stepped:
+        stepped.snapshot()
+        stepped.snapshot(after_s=600)
+        seen = by_series(stepped.waits.collect())
 
     assert seen["thread_seconds", ("idle",)] == pytest.approx(5 * INTERVAL_S)
 
 
-def test_looks_keep_their_rate_and_leave_out_what_was_missed(workers: Workers) -> None:
+def test_missed_snapshots_are_not_made_up_for(workers: Workers) -> None:
     eyes = Eyes(dump(thread(1)))
     waits = WaitsCollector(target(), workers=workers, eyes=eyes, interval_s=0.05)
     began = time.monotonic()
@@ -142,28 +140,20 @@ def test_looks_keep_their_rate_and_leave_out_what_was_missed(workers: Workers) -
     waits.close()
     took = time.monotonic() - began
 
-    assert took >= 8 * 0.05, "ten looks are nine intervals, and the first may be late"
+    assert took >= 8 * 0.05, "ten snapshots are nine intervals, and the first may be late"
 
 
-def test_old_looks_are_not_taken_for_now(workers: Workers) -> None:
-    clock = Clock()
-    eyes = Eyes(dump(thread(1)), stepped=True)
-    profiles = ProfileHistory()
-    waits = WaitsCollector(target(), profiles, workers=workers, eyes=eyes, clock=clock)
-    try:
-        eyes.step.release()
-        until(lambda: profiles.between(0, 1e12).looks == 1)
-        clock.now += 7
+def test_an_old_snapshot_is_a_timeout(workers: Workers) -> None:
+    with Stepped(workers, dump(thread(1))) as stepped:
+        stepped.snapshot()
+        stepped.clock.now += 7
         with pytest.raises(CollectorFailed, match="the last look ended 7 s ago") as caught:
-            waits.collect()
-    finally:
-        eyes.step.release(10)
-        waits.close()
+            stepped.waits.collect()
 
     assert caught.value.reason == "timeout"
 
 
-def test_a_kernel_without_bpf_is_said_with_its_reason(workers: Workers) -> None:
+def test_a_kernel_without_bpf_is_unsupported_with_its_reason(workers: Workers) -> None:
     error = KernelUnable(
         "this kernel cannot run the stack snapshot: no BTF", remedy="innoscope doctor says why"
     )
@@ -173,7 +163,7 @@ def test_a_kernel_without_bpf_is_said_with_its_reason(workers: Workers) -> None:
 
     waits = WaitsCollector(target(), workers=workers, eyes=no_eyes)
     try:
-        until(lambda: "no BTF" in str(_raised(waits)))
+        wait_until(lambda: "no BTF" in str(_raised(waits)))
         failure = _raised(waits)
     finally:
         waits.close()
@@ -190,7 +180,7 @@ def _raised(waits: WaitsCollector) -> Exception | None:
     return None
 
 
-def test_a_pool_thread_stays_what_it_was_last(workers: Workers) -> None:
+def test_an_idle_pool_thread_keeps_its_last_kind(workers: Workers) -> None:
     purge = frames("row_purge", "purge_worker_callback", "tpool::task_group::execute")
     idle = frames("libc.so.6!pthread_cond_wait", "tpool::thread_pool_generic::get_task")
     looks = [
@@ -198,19 +188,12 @@ def test_a_pool_thread_stays_what_it_was_last(workers: Workers) -> None:
         dump(thread(1, idle), thread(2, idle, trust=Trust.TORN), thread(3, idle)),
         dump(thread(1, IDLE)),
     ]
-    eyes = Eyes(*looks, stepped=True)
-    profiles = ProfileHistory()
-    waits = WaitsCollector(target(), profiles, workers=workers, eyes=eyes, interval_s=0.01)
     seen = []
-    try:
-        assert waits.thread_kinds() == {}
-        for number in range(1, 4):
-            eyes.step.release()
-            until(lambda: profiles.between(0, 1e12).looks == number)  # noqa: B023
-            seen.append(dict(waits.thread_kinds()))
-    finally:
-        eyes.step.release(100)
-        waits.close()
+    with Stepped(workers, *looks) as stepped:
+        assert stepped.waits.thread_kinds() == {}
+        for _ in looks:
+            stepped.snapshot()
+            seen.append(dict(stepped.waits.thread_kinds()))
 
     assert seen == [
         {1: "purge", 2: "connection", 3: "background"},
@@ -219,7 +202,7 @@ def test_a_pool_thread_stays_what_it_was_last(workers: Workers) -> None:
     ]
 
 
-def test_closed_it_looks_no_more(workers: Workers) -> None:
+def test_a_closed_collector_takes_no_snapshots(workers: Workers) -> None:
     eyes = Eyes(dump(thread(1)))
     waits = WaitsCollector(target(), workers=workers, eyes=eyes, interval_s=0.001)
     assert eyes.looked.acquire(timeout=PATIENCE_S)

@@ -1,4 +1,4 @@
-"""When a capture is taken, and what it is cut from: a made recorder, seconds that are given."""
+"""When a capture is taken and which interval it covers, with a made-up recorder and clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RULE = parse("share.row_lock>0.5")
 
 @dataclass
 class Recorder:
-    """One look a second; ``stalled`` says of a second whether threads wait for row locks in it."""
+    """One snapshot a second; threads wait for row locks in the seconds for which ``stalled`` is true."""
 
     stalled: Callable[[float], bool]
     blind: Missing | None = None
@@ -48,14 +48,14 @@ class Recorder:
         self.done.append("begin")
 
     def query_locks(self) -> SqlAnswers:
-        self.done.append("ask")
-        asked = SqlAnswers()
-        asked.answers["transactions"] = ({"state": "RUNNING"},)
-        return asked
+        self.done.append("query")
+        answers_of_sql = SqlAnswers()
+        answers_of_sql.answers["transactions"] = ({"state": "RUNNING"},)
+        return answers_of_sql
 
     def end(self) -> ServerFacts:
         self.done.append("end")
-        return ServerFacts(status="all is told")
+        return ServerFacts(status="the status")
 
 
 def events(watcher: Watcher, begin: int, end: int) -> list[tuple[int, Event]]:
@@ -66,7 +66,7 @@ def watcher(recorder: Recorder, *, for_s: float = 3, cooldown_s: float = 100) ->
     return Watcher(recorder, Settings((RULE,), for_s, 10, 60, cooldown_s), 0.0)
 
 
-def test_the_time_before_the_stall_is_apart_from_it() -> None:
+def test_a_capture_separates_the_stall_from_the_time_before() -> None:
     recorder = Recorder(lambda at: at >= 200)
     (at, triggered), (done, stalled) = events(watcher(recorder), 100, 250)
     assert isinstance(triggered, Triggered)
@@ -79,28 +79,28 @@ def test_the_time_before_the_stall_is_apart_from_it() -> None:
     assert evidence.threads(clients=True)["row_lock"] >= 50
     assert before.looks[-1].at < evidence.looks[0].at <= before.looks[-1].at + 1
     assert evidence.answers
-    assert recorder.done == ["begin", "ask", "end"]
+    assert recorder.done == ["begin", "query", "end"]
     capture, verdict = stalled.capture()
     assert capture.trigger is not None
     assert capture.trigger.startswith("share.row_lock>0.5 (")
-    assert capture.status == "all is told"
+    assert capture.status == "the status"
     assert verdict.findings[0].name == "row_lock_convoy"
 
 
-def test_a_rule_has_to_hold_all_the_time() -> None:
+def test_a_rule_must_hold_without_interruption() -> None:
     now_and_then = Recorder(lambda at: at % 8 < 3)
     assert events(watcher(now_and_then, for_s=6), 100, 300) == []
     assert events(watcher(now_and_then, for_s=0), 100, 112) != []
 
 
-def test_after_a_capture_there_is_a_rest() -> None:
+def test_captures_are_separated_by_the_cooldown() -> None:
     found = events(watcher(Recorder(lambda at: True), cooldown_s=100), 100, 330)
     at = [now for now, event in found if isinstance(event, Triggered)]
-    assert at == [103, 216, 329]  # 3 s for the rule, 10 s of gathering, 100 s of rest, and the rule again
+    assert at == [103, 216, 329]  # rule 3 s, capture 10 s, cooldown 100 s, rule 3 s
 
 
 @pytest.mark.parametrize("seen", [None, Missing("rights", "not root")])
-def test_a_rule_that_cannot_be_told_is_said_once(seen: Missing | None) -> None:
+def test_a_rule_without_data_is_reported_once_per_reason(seen: Missing | None) -> None:
     recorder = Recorder(lambda at: True, Missing("rights", "not root"))
     one = watcher(recorder)
     found = events(one, 0, 60)
@@ -111,7 +111,7 @@ def test_a_rule_that_cannot_be_told_is_said_once(seen: Missing | None) -> None:
     assert [type(event) for _, event in events(one, 60, 80)] == expected
 
 
-def test_what_there_is_of_a_stall_is_kept_when_the_server_ends() -> None:
+def test_a_capture_is_finished_early_when_the_server_ends() -> None:
     one = watcher(Recorder(lambda at: True))
     assert one.finish_early(100.0) is None
     events(one, 100, 106)
@@ -122,6 +122,6 @@ def test_what_there_is_of_a_stall_is_kept_when_the_server_ends() -> None:
     assert not one.capturing
 
 
-def test_a_recorder_keeps_what_a_capture_needs() -> None:
+def test_the_recorder_keeps_the_time_that_a_capture_covers() -> None:
     settings = Settings((RULE, parse("finding:metadata_lock")), 3, 10, 60)
     assert settings.span_s >= 60 + 10 + 3 + 10

@@ -1,4 +1,4 @@
-"""What recorders keep of the past, in bounded memory; and the folder of the files."""
+"""The history that recorders keep in bounded memory, and the folder of incident files."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ from innoscope.diagnose.watch.folder import Bounds, IncidentFolder
 from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.profile_history import Stack
 from innoscope.sampling.snapshot_history import CLIENT, ObservedStack, SnapshotHistory, SnapshotSummary
-from live import figures
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 WAITING = ("futex", "lock_wait_suspend_thread", "row_search_for_mysql")
-#: A server with 1,000 threads: each second 250 different stacks of 15 functions, of which some are new.
+#: A server with 1,000 threads and, each second, 250 different stacks of 15 functions, some of them new.
 THREADS, STACKS, SPAN_S = 1_000, 250, 90
 _MOST_MB = 10
 
@@ -49,12 +48,13 @@ def busy(at: int) -> list[tuple[str, Stack, list[int]]]:
     ]
 
 
-def test_any_time_can_be_cut_from_the_looks() -> None:
+def test_any_interval_can_be_read_from_the_history() -> None:
     looks = SnapshotHistory(60)
     for at in range(100):
         wait = "row_lock" if at >= 50 else "on_cpu"
-        looks.add_groups(float(at), [(CLIENT, stack(wait, *WAITING), [1, 2, at]), ("purge", stack("purge"),
-        [9])])
+        looks.add_groups(
+            float(at), [(CLIENT, stack(wait, *WAITING), [1, 2, at]), ("purge", stack("purge"), [9])]
+        )
     found, seen = looks.between(48, 52)
     assert [look.at for look in found] == [48, 49, 50, 51, 52]
     assert found[0].threads == {(CLIENT, "on_cpu"): 3, ("purge", "purge"): 1}
@@ -67,7 +67,7 @@ def test_any_time_can_be_cut_from_the_looks() -> None:
     assert len(looks.between(0, 1000)[0]) == 61
 
 
-def test_looks_of_a_busy_server_stay_small() -> None:
+def test_the_history_of_a_busy_server_takes_less_than_10_mb() -> None:
     tracemalloc.start()
     try:
         looks = SnapshotHistory(SPAN_S)
@@ -77,13 +77,11 @@ def test_looks_of_a_busy_server_stay_small() -> None:
         used = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    text = f"{used / 1e6:.1f} MB for {SPAN_S} s of {THREADS:,} threads with {STACKS} stacks"
-    figures.record("recorder", "looks", text, bytes=used, estimated=looks.used_bytes)
     assert used < _MOST_MB * 1e6
     assert used / 4 < looks.used_bytes < used * 4
 
 
-def test_looks_come_over_the_sensors_socket_as_they_are() -> None:
+def test_snapshots_survive_encoding_for_the_sensor_s_socket() -> None:
     look = SnapshotSummary(1.5, {(CLIENT, "row_lock"): 3, ("purge", "purge"): 1}, (7, 8))
     seen = (
         ObservedStack(CLIENT, "row_lock", WAITING, 3, (1, 2)),
@@ -106,26 +104,26 @@ def test_looks_come_over_the_sensors_socket_as_they_are() -> None:
         {"looks": [], "functions": [7], "seen": []},
     ],
 )
-def test_what_is_no_look_is_refused(data: Any) -> None:
+def test_malformed_snapshots_are_refused(data: Any) -> None:
     with pytest.raises(BadMessage):
         decode_looks(data)
 
 
 class Counting:
-    """A collector whose only counter goes on by one each time."""
+    """A collector with one counter, which grows by one each time."""
 
     name = "sql"
     timeout = 5.0
 
     def __init__(self) -> None:
-        self.told = 0
+        self.count = 0
 
     def collect(self) -> tuple[Sample, ...]:
-        self.told += 1
-        return (Sample("statements", self.told),)
+        self.count += 1
+        return (Sample("statements", self.count),)
 
 
-def test_readings_are_forgotten_when_they_are_old(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_readings_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("innoscope.diagnose.metric_readings.time.time", lambda: now)
     readings = ReadingHistory([Counting()], 60)
@@ -144,8 +142,8 @@ def capture(pid: int, at: float = 1_700_000_000) -> Capture:
     return Capture(taken, Evidence({"flavour": "mysql", "pid": str(pid)}, at, at + 1))
 
 
-def test_the_oldest_of_our_files_go_and_nobody_elses(tmp_path: Path) -> None:
-    folder = tmp_path / "kept"
+def test_only_the_oldest_incident_files_are_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "incidents"
     incidents = IncidentFolder(folder, Bounds(files=2))
     incidents.prepare()
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -156,20 +154,20 @@ def test_the_oldest_of_our_files_go_and_nobody_elses(tmp_path: Path) -> None:
     for pid in range(10, 14):
         path = incidents.save(capture(pid))
         os.utime(path, (pid, pid))
-    assert [kept.name.split("-")[2] for kept in incidents.incidents()] == ["13", "12"]
+    assert [incident.name.split("-")[2] for incident in incidents.incidents()] == ["13", "12"]
     assert all(path.read_text() == "mine" for path in others)
     assert (folder / "stall-mysql-1-20200101T000000Z.innoscope").is_symlink()
     assert load(path).evidence.server["pid"] == "13"
 
 
-def test_bytes_are_bounded_and_the_newest_is_kept_anyhow(tmp_path: Path) -> None:
+def test_the_newest_file_is_kept_even_if_it_exceeds_the_limit(tmp_path: Path) -> None:
     incidents = IncidentFolder(tmp_path, Bounds(files=9, bytes=1))
     for pid in (1, 2):
         path = incidents.save(capture(pid))
-        assert [kept.name for kept in incidents.incidents()] == [path.name]
+        assert [incident.name for incident in incidents.incidents()] == [path.name]
 
 
-def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
+def test_temporary_files_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
     left = tmp_path / ".stall-mysql-7-20261122T014500Z.innoscope.0123abcd.part"
     mine = tmp_path / ".stall-other.part"
     for path in (left, mine):
@@ -178,8 +176,8 @@ def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [mine]
 
 
-def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CannotWrite):
-        IncidentFolder(tmp_path / "file" / "kept", Bounds()).prepare()
+        IncidentFolder(tmp_path / "file" / "incident", Bounds()).prepare()
     assert IncidentFolder(tmp_path / "nowhere", Bounds()).incidents() == []

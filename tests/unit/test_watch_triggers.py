@@ -1,4 +1,4 @@
-"""Rules of `innoscope watch`: what they mean, and that a wrong one is told from what there is."""
+"""Rules of `innoscope watch`: their meaning, and suggestions for a malformed one."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def test_a_rule_is_a_name_and_a_number(text: str, name: str, number: float) -> N
 
 
 @pytest.mark.parametrize(("compare", "holds"), [(">", (0, 0, 1)), (">=", (0, 1, 1)), ("<", (1, 0, 0))])
-def test_comparing(compare: str, holds: tuple[int, ...]) -> None:
+def test_each_comparison_includes_or_excludes_its_number(compare: str, holds: tuple[int, ...]) -> None:
     trigger = parse(f"active{compare}5")
     assert tuple(int(trigger.holds(number)) for number in (4, 5, 6)) == holds
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "words"),
     [
         ("threads_runing>50", "did you mean threads_running?"),
         ("share.rowlock>0.5", "did you mean share.row_lock?"),
@@ -77,14 +77,14 @@ def test_comparing(compare: str, holds: tuple[int, ...]) -> None:
         (">" * 2000, "expected a name, one of > >= < <=, and a number"),
     ],
 )
-def test_a_wrong_rule_says_what_would_be_right(text: str, said: str) -> None:
+def test_a_malformed_rule_is_refused_with_a_suggestion(text: str, words: str) -> None:
     with pytest.raises(BadTrigger) as error:
         parse(text)
-    assert said in f"{error.value.what} {error.value.remedy}"
+    assert words in f"{error.value.what} {error.value.remedy}"
     assert error.value.exit_code == 2
 
 
-def test_names_of_dbas_are_signals() -> None:
+def test_common_names_are_aliases_of_signals() -> None:
     calm = {"connections_running": 7, "checkpoint_age_ratio": 0.4}
     signals = Signals(evidence({"on_cpu": 3, "idle": 9}, calm))
     assert value("threads_running", signals) == 7
@@ -94,7 +94,7 @@ def test_names_of_dbas_are_signals() -> None:
         value("history_list", signals)
 
 
-def test_response_time_is_what_littles_law_says() -> None:
+def test_response_time_follows_from_little_s_law() -> None:
     statements = [{"statements": 0}, {"statements": 400}, {"statements": 800}]
     assert value("response_time", Signals(evidence({"on_cpu": 8}, *statements))) == 8 / 400
     still = [{"statements": 5}] * 3
@@ -102,14 +102,14 @@ def test_response_time_is_what_littles_law_says() -> None:
     assert value("response_time", Signals(evidence({"idle": 8}, *still))) == 0
 
 
-def test_a_finding_is_waited_for_by_its_name() -> None:
+def test_a_finding_can_be_a_trigger() -> None:
     trigger = parse("finding:row_lock_convoy")
     assert trigger.window_s == FINDING_S
     assert trigger.holds(value(trigger.name, Signals(evidence({"row_lock": 10}))))
     assert not trigger.holds(value(trigger.name, Signals(evidence({"idle": 10}))))
 
 
-def test_all_that_is_listed_can_be_asked_for() -> None:
+def test_every_listed_name_is_a_valid_rule() -> None:
     there_are = dict(known())
     assert "row_lock" in there_are["background.CLASS growth.CLASS share.CLASS threads.CLASS"]
     for name in there_are["by name"]:
@@ -122,7 +122,7 @@ def test_all_that_is_listed_can_be_asked_for() -> None:
         parse(f"{name}>1")
 
 
-def test_numbers_are_short() -> None:
+def test_numbers_are_shown_with_three_digits() -> None:
     assert [shown(number) for number in (0.94321, 12, 1234567.8, math.inf)] == [
         "0.943",
         "12",

@@ -1,4 +1,4 @@
-"""The HTTP server on a real port: who gets what, and that nobody keeps others out."""
+"""The HTTP server on a real port: who may read what, and no client can lock out others."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def get(
         connection.close()
 
 
-def test_routes_queries_and_errors() -> None:
+def test_routes_queries_and_errors_are_answered() -> None:
     with serving() as server:
         status, headers, body = get(server, "/say?a=1&b=")
         assert (status, json.loads(body)["query"]) == (200, {"a": "1", "b": ""})
@@ -87,21 +87,24 @@ def test_one_connection_answers_many_requests() -> None:
         connection.close()
 
 
-def test_a_page_elsewhere_that_has_its_name_lead_here_is_not_trusted() -> None:
+@pytest.mark.parametrize(
+    ("headers", "trusted"),
+    [
+        ({}, True),
+        ({"Host": "localhost:9977"}, True),
+        ({"Host": "evil.example.net"}, False),
+        *(({name: "127.0.0.1"}, False) for name in ("Forwarded", "Via", "X-Forwarded-For", "X-Real-IP")),
+    ],
+    ids=str,
+)
+def test_requests_by_another_host_name_or_a_proxy_are_not_trusted(
+    headers: dict[str, Any], trusted: bool
+) -> None:
     with serving() as server:
-        assert json.loads(get(server)[2])["trusted"]
-        assert json.loads(get(server, Host="localhost:9977")[2])["trusted"]
-        assert not json.loads(get(server, Host="evil.example.net")[2])["trusted"]
+        assert json.loads(get(server, **headers)[2])["trusted"] is trusted
 
 
-@pytest.mark.parametrize("name", ["Forwarded", "Via", "X-Forwarded-For", "X-Real-IP"])
-def test_what_came_through_a_proxy_is_not_from_this_host(name: str) -> None:
-    with serving() as server:
-        headers: dict[str, Any] = {name: "127.0.0.1"}
-        assert not json.loads(get(server, **headers)[2])["trusted"]
-
-
-def test_another_address_than_loopback_is_trusted_only_with_a_password(tmp_path: Path) -> None:
+def test_other_addresses_than_loopback_are_trusted_only_with_a_password(tmp_path: Path) -> None:
     with serving(address=":0") as server:
         assert not json.loads(get(server)[2])["trusted"]
     config = tmp_path / "web.yaml"
@@ -121,7 +124,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_tls_with_client_certificates(certificate: Path) -> None:
+def test_client_certificates_are_required_and_verified(certificate: Path) -> None:
     config = certificate / "web.yaml"
     config.write_text(
         "tls_server_config: {cert_file: cert.pem, key_file: key.pem, client_ca_file: cert.pem,"
@@ -141,7 +144,7 @@ def test_tls_with_client_certificates(certificate: Path) -> None:
             get(server)
 
 
-def test_slow_clients_keep_nobody_out() -> None:
+def test_slow_clients_do_not_lock_out_others() -> None:
     with serving() as server, ExitStack() as stack:
         for number in range(3 * MAX_CONNECTIONS):
             slow = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 5))
@@ -153,8 +156,8 @@ def test_slow_clients_keep_nobody_out() -> None:
 
 
 @contextmanager
-def wires(count: int) -> Iterator[tuple[list[socket.socket], list[socket.socket]]]:
-    """Our ends and those of as many clients."""
+def socket_pairs(count: int) -> Iterator[tuple[list[socket.socket], list[socket.socket]]]:
+    """Yield our ends and the clients' ends of that many connections."""
     pairs = [socket.socketpair() for _ in range(count)]
     yield [ours for ours, _ in pairs], [theirs for _, theirs in pairs]
     for ours, theirs in pairs:
@@ -162,42 +165,44 @@ def wires(count: int) -> Iterator[tuple[list[socket.socket], list[socket.socket]
         theirs.close()
 
 
-def gone(wire: socket.socket) -> bool:
-    """Whether the other side has ended it."""
-    wire.setblocking(False)
+def closed(client_socket: socket.socket) -> bool:
+    """Return whether the other side closed the connection."""
+    client_socket.setblocking(False)
     try:
-        return wire.recv(1) == b""
+        return client_socket.recv(1) == b""
     except BlockingIOError:
         return False
 
 
-def test_a_connection_that_is_answered_is_not_the_one_to_go() -> None:
-    with wires(4) as (ours, theirs):
+def test_a_connection_with_a_request_is_not_evicted() -> None:
+    with socket_pairs(4) as (ours, theirs):
         connections = Connections(limit=2)
         busy = connections.add(ours[0], "a", 9)
         with connections.answering(busy):
             connections.add(ours[1], "a", 9)
-            connections.add(ours[2], "a", 9)  # at the cost of the second
-            assert [gone(one) for one in theirs[:3]] == [False, True, False]
-        connections.add(ours[3], "a", 9)  # the first one was used last, so the third goes
-        assert [gone(one) for one in theirs] == [False, True, True, False]
+            connections.add(ours[2], "a", 9)  # evicts the second
+            assert [closed(one) for one in theirs[:3]] == [False, True, False]
+        connections.add(ours[3], "a", 9)  # evicts the third: the first was used last
+        assert [closed(one) for one in theirs] == [False, True, True, False]
 
 
-def test_who_has_most_connections_gives_way() -> None:
-    with wires(5) as (ours, theirs):
+def test_the_client_with_the_most_connections_is_evicted_first() -> None:
+    with socket_pairs(5) as (ours, theirs):
         connections = Connections(limit=3)
-        for wire, client in zip(ours, ("prometheus", "crowd", "crowd", "crowd", "another"), strict=True):
-            connections.add(wire, client, 9)
-        assert [gone(one) for one in theirs] == [False, True, True, False, False]
+        for client_socket, client in zip(
+            ours, ("prometheus", "crowd", "crowd", "crowd", "another"), strict=True
+        ):
+            connections.add(client_socket, client, 9)
+        assert [closed(one) for one in theirs] == [False, True, True, False, False]
 
 
-def test_who_is_too_slow_is_ended() -> None:
-    with wires(2) as (ours, theirs):
+def test_expired_connections_are_closed() -> None:
+    with socket_pairs(2) as (ours, theirs):
         connections = Connections()
         connections.add(ours[0], "a", -1)
         connections.add(ours[1], "a", 9)
         connections.end_expired()
-        assert [gone(one) for one in theirs] == [True, False]
+        assert [closed(one) for one in theirs] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -209,29 +214,29 @@ def test_who_is_too_slow_is_ended() -> None:
         ("fe80::1%eth0", "fe80::/64"),
     ],
 )
-def test_whose_connection_it_is(address: str, client: str) -> None:
+def test_clients_are_counted_by_address_or_network(address: str, client: str) -> None:
     assert client_of(address) == client
 
 
 @pytest.mark.parametrize("sent", [b"GET /say", b"GET /say HTTP/1.1\r\nX: "])
-def test_a_request_that_never_ends_is_ended(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many bytes still come."""
+def test_a_request_that_never_ends_is_closed(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More bytes do not extend the deadline."""
     monkeypatch.setattr(http_server, "_REQUEST_S", 1)
     monkeypatch.setattr(http_server, "_SWEEP_S", 0.1)
-    with serving() as server, socket.create_connection(("127.0.0.1", server.port), 5) as wire:
-        wire.sendall(sent)
+    with serving() as server, socket.create_connection(("127.0.0.1", server.port), 5) as client_socket:
+        client_socket.sendall(sent)
         began = time.monotonic()
         with contextlib.suppress(ConnectionError):
-            while not gone(wire):
-                wire.sendall(b"x")
+            while not closed(client_socket):
+                client_socket.sendall(b"x")
                 time.sleep(0.05)
         assert 0.5 < time.monotonic() - began < 3
 
 
-def test_without_a_thread_for_it_a_connection_is_ended_and_the_next_one_answered(
+def test_a_connection_that_gets_no_thread_is_closed_and_the_next_one_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What a unit's TasksMax does in a flood."""
+    """A unit's TasksMax has this effect during a flood."""
     with serving() as server:
         with monkeypatch.context() as patched:
             patched.setattr(threading.Thread, "start", lambda _: fail_to_start())
@@ -245,7 +250,7 @@ def fail_to_start() -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_so_many_dear_answers_at_a_time() -> None:
+def test_expensive_responses_are_limited() -> None:
     load = ExpensiveResponses(generating=1, unsent=10, patience_s=0)
     with load.generating(), pytest.raises(Overloaded), load.generating():
         pass
@@ -266,7 +271,7 @@ def test_stopping_is_quick_with_clients_connected() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "9977", "host", "a:b", "1:2:3", "127.0.0.1:99999"])
-def test_addresses_that_are_none(text: str) -> None:
+def test_malformed_addresses_are_refused(text: str) -> None:
     with pytest.raises(BadFile):
         Address.parse(text)
 
@@ -274,11 +279,11 @@ def test_addresses_that_are_none(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "host", "port"), [("127.0.0.1:1", "127.0.0.1", 1), (":2", "", 2), ("[::1]:3", "::1", 3)]
 )
-def test_addresses(text: str, host: str, port: int) -> None:
+def test_addresses_are_parsed(text: str, host: str, port: int) -> None:
     assert Address.parse(text) == Address(host, port)
     assert str(Address.parse(text)) == text
 
 
-def test_a_port_that_is_taken_is_said() -> None:
+def test_a_port_in_use_is_an_error() -> None:
     with serving() as server, pytest.raises(BadFile, match="cannot listen"):
         WebServer(Address("127.0.0.1", server.port), {}, Watched(None))

@@ -1,4 +1,4 @@
-"""What a server says first, as it is and malformed: what PyMySQL reads is what it is judged by."""
+"""Greetings of servers, valid and malformed: only complete ones are accepted."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ WELL_FORMED = ("as it should be", "without an end", "with a long nonce", "with a
 
 
 @pytest.mark.parametrize("form", WELL_FORMED)
-def test_greetings_of_servers_are_taken(form: str) -> None:
+def test_valid_greetings_are_accepted(form: str) -> None:
     require_greeting(greeting("mysql_native_password", form))
 
 
 @pytest.mark.parametrize("plugin", ["", "sha256_password"])
 @pytest.mark.parametrize("form", sorted({*FORMS} - {*WELL_FORMED, "without the rest of the nonce"}))
-def test_a_greeting_that_lacks_what_it_announces_is_refused(form: str, plugin: str) -> None:
+def test_an_incomplete_greeting_is_refused(form: str, plugin: str) -> None:
     with pytest.raises(SqlFailed, match="not a MySQL server"):
         require_greeting(greeting(plugin, form))
 
 
-def test_an_error_is_for_pymysql_to_read() -> None:
+def test_an_error_packet_is_left_to_pymysql() -> None:
     require_greeting(b"\xff\x10\x04Too many connections")
 
 
-def test_no_part_of_a_greeting_is_a_greeting() -> None:
+def test_a_truncated_greeting_is_refused() -> None:
     whole = greeting("mysql_native_password")
     fixed = whole.index(b"mysql_native_password")
     for length in range(fixed + 1):
@@ -39,11 +39,11 @@ def test_no_part_of_a_greeting_is_a_greeting() -> None:
 @pytest.mark.parametrize("plugin", PLUGINS)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("tls", [True, False])
-def test_no_first_packet_has_the_password(plugin: str, form: str, *, tls: bool) -> None:
+def test_the_first_packet_never_contains_the_password(plugin: str, form: str, *, tls: bool) -> None:
     targets.greeting(greeting(plugin, form, tls=tls))
 
 
-def test_the_fuzz_target_finds_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fuzz_target_detects_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets._Replayed, "_check_plugin", lambda _self: None)
     with pytest.raises(AssertionError, match="was told the password"):
         targets.greeting(greeting("sha256_password", tls=True))

@@ -1,4 +1,4 @@
-"""Shared threads: bounded, fair by kind, and no job holds up those of other kinds or servers for good."""
+"""Shared threads are bounded, and a job delays no jobs of other kinds or servers for good."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
     workers.close()
 
 
-def until(holds: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, "it never came about"
+    while not condition():
+        assert time.monotonic() < deadline, "the condition was never met"
         time.sleep(0.001)
 
 
@@ -50,48 +50,48 @@ def test_a_hundred_servers_share_two_threads_of_a_kind(workers: Workers) -> None
 
     for number in range(100):
         workers.submit(Job("memory", str(number), lambda number=number: work(number)))  # type: ignore[misc]
-    until(lambda: len(done) == 100)
+    wait_until(lambda: len(done) == 100)
 
     assert sorted(done) == list(range(100))
     assert len(used) <= 2
     assert workers.threads() <= 2
 
 
-def test_stuck_jobs_are_named_and_their_threads_replaced_up_to_a_bound(workers: Workers) -> None:
+def test_stuck_jobs_are_listed_and_their_threads_replaced_up_to_a_bound(workers: Workers) -> None:
     gate, done = threading.Event(), threading.Event()
     for number in range(4):
         workers.submit(Job("memory", f"stuck{number}", partial(wait, gate)))
     workers.submit(Job("memory", "good", done.set))
     assert done.wait(PATIENCE_S)
-    until(lambda: len(workers.stuck()) == 4)
+    wait_until(lambda: len(workers.stuck()) == 4)
 
     assert {one.owner for one in workers.stuck()} == {f"stuck{number}" for number in range(4)}
     for number in range(20):
         workers.submit(Job("memory", f"more{number}", partial(wait, gate)))
-    until(lambda: len(workers.stuck()) == 6)
+    wait_until(lambda: len(workers.stuck()) == 6)
     time.sleep(0.1)
     assert workers.threads() == 6
     other = threading.Event()
     workers.submit(Job("process", "good", other.set))
-    assert other.wait(PATIENCE_S), "another kind has threads of its own"
+    assert other.wait(PATIENCE_S), "another kind has its own threads"
     gate.set()
-    until(lambda: not workers.stuck())
-    until(lambda: workers.threads() <= 4)
+    wait_until(lambda: not workers.stuck())
+    wait_until(lambda: workers.threads() <= 4)
 
 
-def test_a_kind_that_may_take_long_is_not_stuck(workers: Workers) -> None:
+def test_jobs_of_a_slow_kind_are_not_stuck(workers: Workers) -> None:
     gate, third = threading.Event(), threading.Event()
     for number in range(2):
         workers.submit(Job("attach", f"compiling{number}", partial(wait, gate)))
     workers.submit(Job("attach", "third", third.set))
 
-    assert not third.wait(0.3), "two threads compile, and no third begins"
+    assert not third.wait(0.3), "two jobs are running, and no third may start"
     assert workers.stuck() == []
     gate.set()
     assert third.wait(PATIENCE_S)
 
 
-def test_a_thread_that_dies_is_replaced_and_its_job_told(workers: Workers) -> None:
+def test_a_thread_that_dies_is_replaced_and_its_job_is_notified(workers: Workers) -> None:
     lost, done = threading.Event(), threading.Event()
 
     def die() -> None:
@@ -103,7 +103,7 @@ def test_a_thread_that_dies_is_replaced_and_its_job_told(workers: Workers) -> No
     assert done.wait(PATIENCE_S)
 
 
-def test_without_a_thread_to_be_had_jobs_wait(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_wait_while_no_thread_can_be_started(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -115,18 +115,18 @@ def test_without_a_thread_to_be_had_jobs_wait(workers: Workers, monkeypatch: pyt
     assert done.wait(PATIENCE_S)
 
 
-def test_delayed_jobs_run_in_their_order_and_on_time(workers: Workers) -> None:
+def test_delayed_jobs_run_in_order_and_on_time(workers: Workers) -> None:
     done: list[str] = []
     now = time.monotonic()
     workers.submit_at(now + 0.2, Job("memory", "b", lambda: done.append("b")))
     workers.submit_at(now + 0.1, Job("memory", "a", lambda: done.append("a")))
-    until(lambda: len(done) == 2)
+    wait_until(lambda: len(done) == 2)
 
     assert done == ["a", "b"]
     assert 0.2 <= time.monotonic() - now < 1
 
 
-def test_closing_waits_for_a_job_but_not_for_one_that_does_not_end() -> None:
+def test_closing_waits_for_running_jobs_up_to_its_timeout() -> None:
     workers, begun, gate = Workers(size=1), threading.Event(), threading.Event()
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""A trace without a server: what is refused, and how what was seen is told."""
+"""A trace without a server: refusals, and how results are shown."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def stacks(*counts: int) -> Report:
     return report
 
 
-def test_a_refusal_tells_the_rate_the_cost_and_the_way_around() -> None:
+def test_a_refusal_gives_rate_cost_and_alternative() -> None:
     error = refusal(CHOSEN, TraceOptions(), COST, TRIAL, 0.05)
     assert error.exit_code == 14
     assert "400,000 calls a second" in error.what
@@ -60,38 +60,38 @@ def test_a_refusal_tells_the_rate_the_cost_and_the_way_around() -> None:
     assert "--force" in error.remedy
 
 
-def test_a_function_that_others_wait_for_counts_more() -> None:
+def test_a_function_under_a_global_lock_has_a_higher_cost() -> None:
     assert replace(COST, weight=10).share(100) == pytest.approx(10 * COST.share(100))
     error = refusal(CHOSEN, TraceOptions(), replace(COST, weight=10), TRIAL, 0.05)
     assert "weight 10)" in error.what
 
 
-def test_without_a_return_probe_a_call_costs_less() -> None:
+def test_a_call_without_return_probe_costs_less() -> None:
     assert replace(COST, return_s=1e-6).without_return.call_s == pytest.approx(1e-6)
 
 
-def test_stacks_have_room_in_the_budget() -> None:
+def test_the_rate_of_stacks_follows_from_the_budget() -> None:
     assert COST.stacks_per_second(0.01) == 250
     assert replace(COST, stack_s=1e-3).stacks_per_second(0.01) == 10
 
 
-def test_the_headline_tells_rate_and_cost() -> None:
+def test_the_headline_gives_rate_and_cost() -> None:
     assert trace_text.headline(seen()) == (
         "buf_page_get_gen: 1,000 calls in 10.0 s, 100 a second · cost 0.01% of the server's 2 CPUs "
         "(2.0 µs a call) · not stopped"
     )
 
 
-def test_how_long_calls_take() -> None:
+def test_latencies_have_quantiles_and_a_histogram() -> None:
     made = seen(latency=Histogram((0,) * 10 + (900, 0, 100), 2_000_000))
     shown = text(made)
     assert "mean 2.00 µs, p50 2.05 µs, p90 2.05 µs, p99 8.19 µs" in shown
     assert "1.02 µs to 2.05 µs" in shown
-    assert "2.05 µs to 4.10 µs" in shown, "an empty one between others"
+    assert "2.05 µs to 4.10 µs" in shown, "an empty range between others"
     assert "8.19 µs to 16.4 µs" not in shown
 
 
-def test_values_most_frequent_first_then_by_powers_of_two() -> None:
+def test_values_are_listed_by_frequency_and_by_powers_of_two() -> None:
     values = Values(1, {7: 10, 3: 30, 1 << 40: 5}, 2, (0,) * 65)
     lines = text(seen(values=replace(values, octaves=(0, 0, 30, 10, *(0,) * 37, 5, *(0,) * 23)))).splitlines()
     [first, second, third] = [line.split()[2] for line in lines[4:7]]
@@ -100,7 +100,7 @@ def test_values_most_frequent_first_then_by_powers_of_two() -> None:
     assert any("2 to 3" in line for line in lines)
 
 
-def test_callers_with_their_share_and_how_many_stacks_that_is() -> None:
+def test_callers_have_their_share_and_the_number_of_stacks() -> None:
     made = seen(report=stacks(300, 700), stacks_taken=250)
     lines = text(made).splitlines()
     assert "2 different stacks in 250 of 1,000 calls (one of 4.0, sampled evenly" in text(made)
@@ -108,7 +108,7 @@ def test_callers_with_their_share_and_how_many_stacks_that_is() -> None:
     assert "one of" not in text(seen(report=stacks(10), stacks_taken=1000))
 
 
-def test_what_is_missing_is_said() -> None:
+def test_missing_data_is_noted() -> None:
     made = seen(calls=0, stacks_held_back=3, stacks_lost=4, ended="interrupted after 1.0 of 10 s")
     notes = list(trace_text.notes(made))
     assert notes[0] == "interrupted after 1.0 of 10 s"
@@ -117,24 +117,24 @@ def test_what_is_missing_is_said() -> None:
     assert "4 stacks were lost" in notes[3]
 
 
-def test_the_loss_is_told_in_both_ways() -> None:
+def test_the_loss_is_given_as_cpu_time_and_as_throughput() -> None:
     loss = Loss(0.5, 5.0, 0.05, {"statements": 1000.0}, {"statements": 900.0}, None)
     shown = text(seen(loss=loss))
     assert "0.50 s of CPU in 5.0 s: 100 ms/s, 5.0% of the server's 2 CPUs" in shown
     assert "1,000 statements a second before, 900 during (-10 %)" in shown
 
 
-def test_json_has_what_the_text_has() -> None:
+def test_json_has_the_same_results_as_the_text() -> None:
     made = seen(
         latency=Histogram((0, 4), 10), report=stacks(5), values=Values(0, {1: 2}, 0, (0, 2)),
         loss=Loss(0.5, 5.0, 0.05, {}, {}, "refused"),
     )  # fmt: skip
-    told = json.loads(document.line(made, target()))
-    assert told["calls"] == 1000
-    assert told["latency"] == {"calls": 4, "total_ns": 10, "octaves_ns": [[2, 4]]}
-    assert told["argument"]["values"] == [[1, 2]]
-    assert told["callers"]["stacks"][0]["share"] == 1
-    assert told["loss"]["no_sql"] == "refused"
+    printed = json.loads(document.line(made, target()))
+    assert printed["calls"] == 1000
+    assert printed["latency"] == {"calls": 4, "total_ns": 10, "octaves_ns": [[2, 4]]}
+    assert printed["argument"]["values"] == [[1, 2]]
+    assert printed["callers"]["stacks"][0]["share"] == 1
+    assert printed["loss"]["no_sql"] == "refused"
 
 
 @pytest.mark.parametrize(
@@ -144,12 +144,12 @@ def test_durations_have_three_digits(ns: float, shown: str) -> None:
     assert latency.duration(ns) == shown
 
 
-def test_a_glob_fits_whole_names() -> None:
+def test_a_glob_matches_whole_names() -> None:
     assert suggestions.glob("buf_*_get")("buf_page_get")
     assert not suggestions.glob("buf_*_get")("buf_page_get_gen")
 
 
-def test_hot_functions_are_known_by_their_symbols() -> None:
+def test_hot_functions_are_recognized_by_their_symbols() -> None:
     known = hot.find("_Z16buf_page_get_genmmmmP11buf_block_tmPKcmP5mtr_t")
     assert known is not None
     assert "each access" in known.why
@@ -170,12 +170,12 @@ def test_hot_functions_are_known_by_their_symbols() -> None:
         (["--arg", "6"], "range"),
     ],
 )
-def test_options_that_make_no_sense(
+def test_contradictory_options_are_refused(
     arguments: list[str], word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["trace", "f", "--pid", "1", *arguments]) == 2
     assert word in capsys.readouterr().err
 
 
-def test_no_such_process() -> None:
+def test_an_unknown_process_is_refused() -> None:
     assert main(["trace", "f", "--pid", "4194304"]) == NoSuchProcess.exit_code

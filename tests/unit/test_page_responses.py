@@ -1,4 +1,4 @@
-"""What is served to browsers: pages with their headers, files that may be kept, documents."""
+"""Responses to browsers: pages with their headers, cacheable files, JSON documents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from innoscope.common.samples import Histogram
 from innoscope.daemon.agent import state
 from innoscope.daemon.agent.collect import Scrape, ServerState
 from innoscope.daemon.http import landing, page_files
-from innoscope.daemon.http.answers import PAGE_HEADERS, accepts_gzip, as_json, compressed, unless_cached
+from innoscope.daemon.http.answers import accepts_gzip, as_json, compressed, unless_cached
 from innoscope.daemon.http.server import Request, Response
 from innoscope.metrics import registry
 from innoscope.metrics.merge import Series
@@ -24,19 +24,19 @@ from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.fold import Report
 from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.render.compact import compact
-from unit.test_target_sql import target
+from unit.dumps import target
 
 PAGE = resources.files("innoscope.daemon.http.page")
 
 
-def asked(path: str = "/", **headers: str) -> Request:
+def request_for(path: str = "/", **headers: str) -> Request:
     message = Message()
     for name, value in headers.items():
         message[name.replace("_", "-")] = value
     return Request(path, {}, message, True)
 
 
-def test_the_page_has_nothing_inline_and_names_only_files_that_there_are() -> None:
+def test_the_page_has_no_inline_code_and_refers_to_existing_files_only() -> None:
     page = landing.page(
         "1.2", "it is <down>", [("a<b", "what", True, [("sql", "denied: <x>"), ("waits", None)])], []
     )
@@ -48,7 +48,7 @@ def test_the_page_has_nothing_inline_and_names_only_files_that_there_are() -> No
     assert named == page_files.routes().keys()
 
 
-def test_modules_import_each_other_and_nothing_else() -> None:
+def test_scripts_import_only_each_other_and_set_no_markup() -> None:
     names = {file.name for file in PAGE.iterdir()}
     for name in (name for name in names if name.endswith(".js")):
         text = (PAGE / name).read_text()
@@ -58,45 +58,36 @@ def test_modules_import_each_other_and_nothing_else() -> None:
         ), name
 
 
-def test_files_may_be_kept_because_their_address_changes_with_them() -> None:
+def test_files_are_cacheable_because_their_address_has_their_version() -> None:
     answer = page_files.routes()[f"{page_files.base()}/main.js"]
-    plain = answer(asked())
-    small = answer(asked(Accept_Encoding="br, gzip"))
+    plain = answer(request_for())
+    small = answer(request_for(Accept_Encoding="br, gzip"))
     assert plain.content_type == "text/javascript; charset=utf-8"
     assert "immutable" in plain.headers["Cache-Control"]
     assert gzip.decompress(small.body) == plain.body
     assert small.headers["Content-Encoding"] == "gzip"
 
 
-def test_scripts_come_from_here_only_and_in_no_frame() -> None:
-    policy = PAGE_HEADERS["Content-Security-Policy"]
-    assert "script-src 'self';" in policy
-    assert "unsafe" not in policy
-    assert "default-src 'none'" in policy
-    assert "frame-ancestors 'none'" in policy
-    assert PAGE_HEADERS["X-Frame-Options"] == "DENY"
-
-
 @pytest.mark.parametrize(
     ("header", "takes"),
     [("gzip", True), ("br, gzip;q=0.5", True), ("gzip;q=0", False), ("br", False), ("", False)],
 )
-def test_what_is_compressed(header: str, takes: bool) -> None:
-    request = asked(Accept_Encoding=header)
+def test_large_responses_are_compressed_on_request(header: str, takes: bool) -> None:
+    request = request_for(Accept_Encoding=header)
     assert accepts_gzip(request) == takes
     assert ("Content-Encoding" in compressed(request, Response(b"a" * 2000)).headers) == takes
     assert compressed(request, Response(b"short")) == Response(b"short")
 
 
-def test_what_is_known_already_is_not_sent_again() -> None:
-    first = unless_cached(asked(), as_json({"a": 1}))
-    again = unless_cached(asked(If_None_Match=f'"x", {first.headers["ETag"]}'), as_json({"a": 1}))
-    other = unless_cached(asked(If_None_Match=first.headers["ETag"]), as_json({"a": 2}))
+def test_a_known_etag_is_answered_with_not_modified() -> None:
+    first = unless_cached(request_for(), as_json({"a": 1}))
+    again = unless_cached(request_for(If_None_Match=f'"x", {first.headers["ETag"]}'), as_json({"a": 1}))
+    other = unless_cached(request_for(If_None_Match=first.headers["ETag"]), as_json({"a": 2}))
     assert (again.status, again.body) == (HTTPStatus.NOT_MODIFIED, b"")
     assert (other.status, json.loads(other.body)) == (HTTPStatus.OK, {"a": 2})
 
 
-def test_the_state_of_a_server() -> None:
+def test_the_state_document_describes_each_server() -> None:
     declared = registry.default()
     series = [
         Series(declared[name], "a", labels, value)
@@ -139,19 +130,19 @@ def test_the_state_of_a_server() -> None:
     ]
 
 
-def test_stacks_tell_each_name_once() -> None:
+def test_compact_stacks_contain_each_name_once() -> None:
     report = Report(target())
     report.looks, report.durations_ms = 2, [5.0]
     inner, outer = Frame("inner", "m", 1), Frame("outer", "m", 2)
     report.count("idle", Trust.EXACT, ("inner", "outer"), (inner, outer), 6)
     report.count("spin", Trust.EXACT, ("outer",), (outer,), 3)
     report.count("spin", Trust.TORN, ("outer",), (outer,), 1)
-    told = compact(report)
-    assert (told["waits"], told["names"]) == (["idle", "spin"], ["inner", "outer"])
-    assert told["stacks"] == [[0, 6, "", 0, 1], [1, 3, "", 1], [1, 1, "torn", 1]]
-    assert (told["looks"], told["threads"]) == (2, 10)
+    document = compact(report)
+    assert (document["waits"], document["names"]) == (["idle", "spin"], ["inner", "outer"])
+    assert document["stacks"] == [[0, 6, "", 0, 1], [1, 3, "", 1], [1, 1, "torn", 1]]
+    assert (document["looks"], document["threads"]) == (2, 10)
 
 
-def test_each_class_has_its_colour() -> None:
+def test_each_wait_class_has_a_color() -> None:
     known = set(re.findall(r"(\w+): \[\d+, \d+, \d+\]", (PAGE / "colors.js").read_text()))
     assert known == set(default_classifier().catalog.classes)

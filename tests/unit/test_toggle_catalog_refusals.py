@@ -1,10 +1,7 @@
-"""toggles.yaml: nothing harmful or damaged gets through its loader."""
+"""toggles.yaml: its loader refuses damaged files and entries that could do harm."""
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,36 +9,18 @@ import yaml
 
 from innoscope.common.data import catalog_path
 from innoscope.common.errors import BadFile
-from innoscope.common.schema import convert
-from innoscope.toggles import catalog, catalog_file
+from innoscope.toggles import catalog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
-
-    from innoscope.toggles.model import Toggle
-
-
-@pytest.fixture(scope="module")
-def text() -> bytes:
-    return catalog_path("toggles.yaml").read_bytes()
-
-
-@pytest.fixture(scope="module")
-def without_aliases(text: bytes) -> str:
-    """Write the file out without shared parts, so that a change of one entry changes only that one."""
-    return yaml.dump(yaml.load(text, Loader=yaml.CSafeLoader), Dumper=Plain)
-
-
-@pytest.fixture(scope="module")
-def parsed(without_aliases: str) -> Any:
-    return yaml.load(without_aliases, Loader=yaml.CSafeLoader)
 
 
 @pytest.fixture
-def data(parsed: Any) -> Any:
-    """Return a copy of the parsed file that the test may change."""
-    return copy.deepcopy(parsed)
+def data() -> Any:
+    """Return the parsed file, without shared parts, so that a change of one entry changes only that one."""
+    shared = yaml.load(catalog_path("toggles.yaml").read_bytes(), Loader=yaml.CSafeLoader)
+    return yaml.load(yaml.dump(shared, Dumper=Plain), Loader=yaml.CSafeLoader)
 
 
 class Plain(yaml.CSafeDumper):
@@ -64,21 +43,21 @@ FLAG = ("read_ahead", "servers", 0, "ways", 0, "memory", "srv_startup_is_before_
 ROUNDS = ("spin_rounds", "servers", 1, "ways", 1, "memory", "srv_n_spin_wait_rounds")
 FLUSH = ("flush_neighbors", "servers", 1, "ways", 1, "memory", "srv_flush_neighbors")
 UNSIGNED = {"kind": "unsigned", "size": 8, "plausible": [0, 100000]}
-#: A choice of words has no default for memory.
+#: A toggle with words needs their values in memory.
 NEIGHBORS = {"kind": "unsigned", "size": 8, "plausible": [0, 2]}
 
 
 def only(flavour: str, versions: str) -> dict[str, Any]:
-    """A generation that writes the start-up flag."""
+    """Return a generation that writes the start-up flag."""
     return {flavour: versions, "ways": [{"memory": {FLAG[-1]: UNSIGNED}}]}
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "words"),
     [
         (_set(*FLAG, "size", 2), "srv_startup_is_before_trx_rollback_phase.size: Invalid enum value 2"),
         (_set(*FLAG, "size", True), "size: Expected `int`, got `bool`"),
-        (_set(*FLAG, "kind", "float"), None),  # 8 bytes of float: only the server's own type can tell
+        (_set(*FLAG, "kind", "float"), None),  # wrong only for the server's own type
         (_set(*FLAG, "kind", "double"), "kind: Invalid enum value 'double'"),
         (_set(*FLAG, "kind", ["float"]), "kind: Expected `str`, got `array`"),
         (_set(*FLAG, "plausible", [1, 0]), "phase: plausible does not fit"),
@@ -146,23 +125,23 @@ def only(flavour: str, versions: str) -> dict[str, Any]:
         ),
     ],
 )  # fmt: skip
-def test_a_tampered_entry_is_refused(
-    data: Any, tmp_path: Path, change: Callable[[Any], None], said: str | None
+def test_an_invalid_entry_is_refused(
+    data: Any, tmp_path: Path, change: Callable[[Any], None], words: str | None
 ) -> None:
     change(data)
     file = tmp_path / "toggles.yaml"
     file.write_text(yaml.dump(data, Dumper=Plain))
-    if said is None:
+    if words is None:
         assert catalog.load(file)
         return
-    with pytest.raises(BadFile, match=said) as caught:
+    with pytest.raises(BadFile, match=words) as caught:
         catalog.load(file)
     assert caught.value.what.startswith(f"{file}, line ")
 
 
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "toggles.yaml"
-    for content, said in (
+    for content, words in (
         (b"a: [", "as YAML"),
         (b"", "Expected `object`, got `null`"),
         (b"version: 2\ntoggles: {a: {}}", "version: Invalid enum value 2"),
@@ -171,105 +150,10 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
         (b"version: 1\ntoggles: {A b: {}}", "toggles.A b: Expected `str` matching regex"),
         (b"version: 1\ntoggles: &a {a: *a}", "toggles.a: .*unknown field `a`"),
         (b"\xff\xfe\x00", "not UTF-8"),
+        (b"[" * 20000, "toggles.yaml"),
     ):
         file.write_bytes(content)
-        with pytest.raises(BadFile, match=said):
+        with pytest.raises(BadFile, match=words):
             catalog.load(file)
     with pytest.raises(BadFile, match="cannot read"):
         catalog.load(tmp_path / "none")
-
-
-# ── fuzzing ─────────────────────────────────────────────────────────────────────────────────────────────────
-ODD: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1, 2, 3, 8, 10**400, 1.5, float("nan"), float("inf"), "", "on", "memory", "5.5",
-    "\x00", "x" * 10000, [], {}, [[]], {"on": 1}, {1: 2}, {"memory": {}}, ["5.0"], b"\xff", "recv_x", (1, 2),
-)  # fmt: skip
-
-
-def places(node: Any) -> Iterator[tuple[Any, Any]]:
-    """Every container of the document with each of its keys."""
-    keys = list(node) if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ()
-    for key in keys:
-        yield node, key
-        yield from places(node[key])
-
-
-def mutate(document: Any, chance: random.Random) -> None:
-    node, key = chance.choice(list(places(document)))
-    match chance.randrange(5):
-        case 0:
-            del node[key]
-        case 1 if isinstance(node, dict):
-            node[chance.choice([one for one in ODD if one.__hash__])] = node[key]
-        case 2:
-            other, name = chance.choice(list(places(document)))
-            node[key] = copy.deepcopy(other[name])
-        case _:
-            node[key] = copy.deepcopy(chance.choice(ODD))
-
-
-def test_mutated_documents_are_refused_or_good(data: Any) -> None:
-    chance = random.Random(20260101)  # noqa: S311
-    names = list(data["toggles"])
-    good = 0
-    for _ in range(4000):
-        name = chance.choice(names)
-        document = {"version": 1, "toggles": {name: copy.deepcopy(data["toggles"][name])}}
-        for _ in range(chance.randint(1, 3)):
-            if list(places(document)):
-                mutate(document, chance)
-        with contextlib.suppress(BadFile):
-            check_safe(convert(document, catalog_file.File, "toggles.yaml").by_name())
-            good += 1
-    assert 100 < good < 3000
-
-
-def check_safe(toggles: dict[str, Toggle]) -> None:
-    """What got through can be asked, and writes nothing that it must not."""
-    for toggle in toggles.values():
-        for generation in toggle.generations:
-            for way in generation.ways:
-                catalog.allowed(way, toggle)
-                for one in way.assignments:
-                    if way.kind == "memory":
-                        assert one.setting.size in (1, 4, 8)
-                        assert not catalog_file.NEVER_RAW.fullmatch(one.setting.name)
-
-
-def test_mutated_bytes_are_refused_or_good(text: bytes, memory_folder: Path) -> None:
-    chance = random.Random(20260102)  # noqa: S311
-    start = text.index(b"  release_memory:")
-    small = b"version: 1\ntoggles:\n" + text[start:]
-    file = memory_folder / "toggles.yaml"
-    file.write_bytes(small)
-    assert catalog.load(file)
-    for _ in range(2000):
-        content = bytearray(small)
-        for _ in range(chance.randint(1, 6)):
-            at = chance.randrange(len(content))
-            content[at : at + chance.randrange(3)] = chance.choice(
-                (
-                    b"",
-                    b"\0",
-                    b":",
-                    b"- ",
-                    b"&a ",
-                    b"*a",
-                    b"[",
-                    b"{",
-                    b"!!python/x ",
-                    b"\n  ",
-                    b"\xc3",
-                    b"9" * 40,
-                )
-            )
-        file.write_bytes(content)
-        with contextlib.suppress(BadFile):
-            check_safe(catalog.load(file))
-
-
-def test_a_file_nested_too_deeply_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "toggles.yaml"
-    file.write_bytes(b"[" * 20000)
-    with pytest.raises(BadFile):
-        catalog.load(file)

@@ -1,4 +1,4 @@
-"""A thread is stopped when it has not left the CPU in between, whatever its state says at two moments."""
+"""A thread is stopped if its context switches do not change between two readings of its state."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ def _thread(state: str, switches: int, tracer: int = 0) -> dict[int, dict[str, s
         ({}, _thread("T (stopped)", 5), False),
     ],
 )
-def test_unmoved(before: dict[int, dict[str, str]], now: dict[int, dict[str, str]], still: bool) -> None:
+def test_a_thread_is_stopped_if_it_made_no_context_switch(
+    before: dict[int, dict[str, str]], now: dict[int, dict[str, str]], still: bool
+) -> None:
     assert bool(stopped_threads.unmoved(before, now)) is still
 
 
-def test_from_proc(tmp_path: Path) -> None:
+def test_stopped_threads_are_counted_from_proc(tmp_path: Path) -> None:
     for tid, state in (
         (41, "S (sleeping)"),
         (42, "T (stopped)"),
@@ -57,7 +59,7 @@ def test_from_proc(tmp_path: Path) -> None:
         stopped_threads.thread_states(ProcFs(tmp_path), 40)
 
 
-def test_in_words() -> None:
+def test_the_description_names_signals_and_debuggers() -> None:
     gdb = Tracer(12, 99, "gdb", "gdb -p 7", "root (ann)", 1000.0, stopped=False, started_server=False)
 
     assert str(ThreadStates(125, 3, 122, (gdb,), hidden=False)) == (

@@ -1,4 +1,4 @@
-"""What a whole list of toggles is now: one writer of a kind, and memory only where SQL does not answer."""
+"""The current values of many toggles: one writer of each kind, and memory only where SQL has no answer."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from innoscope.toggles.model import Raw, Step, Toggle
     from unit.toggling import World
 
-#: Only memory can change it, and SQL shows it under a name of its own.
+#: Only memory can change it; SQL shows it under another name.
 SHOWN = Way("memory", (Assignment(replace(SPIN, variable="shown")),))
 HIDDEN = Way("memory", (Assignment(DELAY),))
 ABSENT = Way("sql", (Assignment(Setting("of_another_server")),))
 
 
 class Noted(FileWriter):
-    """Notes what it was asked; what the server does not have is refused."""
+    """Note the requests, and refuse settings that the server does not have."""
 
     def __init__(self, kind: str, world: World, notes: list[str]) -> None:
         super().__init__(kind, world)
@@ -64,14 +64,14 @@ def values(world: World, *toggles: Toggle) -> tuple[dict[str, str], list[str]]:
     return engine.values(world.target, toggles, ACCOUNT, deps=deps), notes
 
 
-def test_one_connection_and_no_memory_where_sql_tells_all(world: World) -> None:
+def test_sql_alone_is_used_if_it_has_all_values(world: World) -> None:
     found, notes = values(world, toggle(), toggle("shown", SHOWN))
 
     assert found == {"spin": "30/6", "shown": "30"}
     assert notes == ["sql opened", "sql learns 2", "sql spin delay", "sql shown", "sql closed"]
 
 
-def test_memory_tells_the_rest_in_one_go(world: World) -> None:
+def test_memory_is_read_once_for_the_other_values(world: World) -> None:
     found, notes = values(world, toggle(), toggle("hidden", HIDDEN), toggle("other", ABSENT, HIDDEN))
 
     assert found == {"spin": "30/6", "hidden": "6", "other": "6"}
@@ -80,7 +80,7 @@ def test_memory_tells_the_rest_in_one_go(world: World) -> None:
     ]  # fmt: skip
 
 
-def test_without_a_login_sql_is_asked_once(world: World) -> None:
+def test_without_a_login_sql_is_tried_once(world: World) -> None:
     world.broken["sql"] = NoLogin("no way over SQL")
     found, notes = values(world, toggle(), toggle("shown", SHOWN))
 
@@ -90,7 +90,7 @@ def test_without_a_login_sql_is_asked_once(world: World) -> None:
     ]  # fmt: skip
 
 
-def test_what_has_no_value_is_left_out(world: World) -> None:
+def test_toggles_without_a_value_are_left_out(world: World) -> None:
     world.broken = {"sql": NoLogin("no"), "memory": NotOnThisServer("no")}
     elsewhere = toggle("elsewhere", generations=())
 

@@ -1,10 +1,9 @@
-"""The web configuration file: what it may say, what is refused, and that a change is seen."""
+"""The web configuration file: supported keys, refused keys, and reloading on a change."""
 
 from __future__ import annotations
 
 import base64
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import bcrypt
@@ -25,7 +24,7 @@ def written(path: Path, text: str) -> Path:
     return path
 
 
-def test_the_toolkit_s_keys(tmp_path: Path) -> None:
+def test_the_keys_of_the_exporter_toolkit_are_read(tmp_path: Path) -> None:
     file = written(
         tmp_path / "web.yaml",
         f"""
@@ -79,7 +78,7 @@ basic_auth_users: {{ann: "{HASH}"}}
         ("{", "cannot parse .* as YAML"),
     ],
 )
-def test_what_is_not_supported_is_refused_by_name(tmp_path: Path, text: str, words: str) -> None:
+def test_unsupported_and_invalid_keys_are_refused_by_name(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(BadFile, match=words):
         web_config.load(written(tmp_path / "web.yaml", text)).authenticates  # noqa: B018
 
@@ -89,7 +88,7 @@ def test_without_settings_it_is_plain_http(tmp_path: Path, text: str) -> None:
     assert web_config.load(written(tmp_path / "web.yaml", text)) == web_config.WebConfig()
 
 
-def test_a_change_is_seen_and_a_bad_one_is_not_used(tmp_path: Path) -> None:
+def test_a_changed_file_is_reloaded_unless_it_is_invalid(tmp_path: Path) -> None:
     file = written(tmp_path / "web.yaml", f'basic_auth_users: {{ann: "{HASH}"}}')
     watched = web_config.Watched(file)
     assert set(watched.current()[0].users) == {"ann"}
@@ -104,14 +103,14 @@ def test_a_change_is_seen_and_a_bad_one_is_not_used(tmp_path: Path) -> None:
     assert set(watched.current()[0].users) == {"bobby"}
 
 
-def test_a_certificate_that_is_not_one(tmp_path: Path) -> None:
+def test_an_invalid_certificate_is_refused(tmp_path: Path) -> None:
     (tmp_path / "c.pem").write_text("no")
     file = written(tmp_path / "web.yaml", "tls_server_config: {cert_file: c.pem, key_file: c.pem}")
     with pytest.raises(BadFile, match=r"cannot use .*c\.pem"):
         web_config.Watched(file)
 
 
-def test_users_and_passwords() -> None:
+def test_only_the_right_password_is_accepted() -> None:
     verifier = Verifier()
     users = {"ann": HASH.encode()}
 
@@ -130,56 +129,56 @@ def test_users_and_passwords() -> None:
         assert not verifier.admits(header, users), header
 
 
-def spied(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The hashes that are compared with."""
-    asked: list[bytes] = []
+def record_comparisons(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Return a list that receives every hash that is compared with."""
+    compared: list[bytes] = []
     real = bcrypt.checkpw
 
     def check(password: bytes, hashed: bytes) -> bool:
-        asked.append(hashed)
+        compared.append(hashed)
         return real(password, hashed)
 
     monkeypatch.setattr(bcrypt, "checkpw", check)
-    return asked
+    return compared
 
 
-def test_verdicts_are_remembered_but_not_for_another_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = spied(monkeypatch)
+def test_a_verdict_is_cached_for_its_hash_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = record_comparisons(monkeypatch)
     verifier = Verifier()
     for _ in range(3):
         assert verifier.admits("Basic YW5uOnNlY3JldA==", {"ann": HASH.encode()})
     changed = bcrypt.hashpw(b"other", bcrypt.gensalt(4))
 
     assert not verifier.admits("Basic YW5uOnNlY3JldA==", {"ann": changed})
-    assert len(asked) == 2
+    assert len(compared) == 2
 
 
-def test_an_unknown_user_takes_as_long_as_a_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = spied(monkeypatch)
+def test_an_unknown_user_costs_one_comparison_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = record_comparisons(monkeypatch)
 
     assert not Verifier().admits("Basic Ym9iOnNlY3JldA==", {"ann": HASH.encode()})
-    assert len(asked) == 1
+    assert len(compared) == 1
 
 
 def basic(number: int) -> str:
     return "Basic " + base64.b64encode(f"ann:guess {number}".encode()).decode()
 
 
-def test_guesses_do_not_push_out_who_was_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_guesses_do_not_evict_accepted_logins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("innoscope.daemon.http.auth._PAUSE_FACTOR", 0)
-    asked = spied(monkeypatch)
+    compared = record_comparisons(monkeypatch)
     verifier, users = Verifier(), {"ann": HASH.encode()}
     assert verifier.admits("Basic YW5uOnNlY3JldA==", users)
     for number in range(300):
         assert not verifier.admits(basic(number), users)
-    before = len(asked)
+    before = len(compared)
 
     assert verifier.admits("Basic YW5uOnNlY3JldA==", users)
-    assert len(asked) == before == 301
+    assert len(compared) == before == 301
 
 
-def test_few_passwords_wait_to_be_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of one client, eight of all; and who is known waits for none of them."""
+def test_the_number_of_waiting_comparisons_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two for each client, eight in total; a known login does not wait for them."""
     go_on, begun = threading.Event(), threading.Semaphore(0)
 
     def slow(password: bytes, _: bytes) -> bool:
@@ -191,14 +190,14 @@ def test_few_passwords_wait_to_be_computed(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(bcrypt, "checkpw", slow)
     verifier, users = Verifier(), {"ann": HASH.encode()}
     assert verifier.admits("Basic YW5uOnNlY3JldA==", users, "known")
-    said: list[bool | None] = []
+    verdicts: list[bool | None] = []
 
     def guess(number: int) -> None:
         try:
-            said.append(verifier.admits(basic(number), users, f"client {number // 3}"))
+            verdicts.append(verifier.admits(basic(number), users, f"client {number // 3}"))
         except TooManyGuesses:
-            said.append(None)
-            if said.count(None) == 7:
+            verdicts.append(None)
+            if verdicts.count(None) == 7:
                 go_on.set()
 
     threads = [threading.Thread(target=guess, args=(number,)) for number in range(15)]
@@ -209,18 +208,9 @@ def test_few_passwords_wait_to_be_computed(monkeypatch: pytest.MonkeyPatch) -> N
     for thread in threads:
         thread.join()
 
-    assert (said.count(None), said.count(False)) == (7, 8)
+    assert (verdicts.count(None), verdicts.count(False)) == (7, 8)
 
 
-def test_guessing_gets_a_tenth_of_the_time() -> None:
-    verifier, users = Verifier(), {"ann": HASH.encode()}
-    cpu, began = time.process_time(), time.monotonic()
-    for number in range(50):
-        assert not verifier.admits(basic(number), users)
-
-    assert time.monotonic() - began > 5 * (time.process_time() - cpu)
-
-
-def test_authorization_headers_are_taken_apart() -> None:
+def test_authorization_headers_are_parsed() -> None:
     assert parse("Basic YW5uOmE6Yg==") == ("ann", b"a:b")
     assert parse("Basic /w==") is None

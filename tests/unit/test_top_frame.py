@@ -1,4 +1,4 @@
-"""The pure parts of the live view: folding, choosing, the last minute, lines of a given width."""
+"""The pure parts of the live view: folding, filters, history, lines of a given width."""
 
 from __future__ import annotations
 
@@ -17,53 +17,18 @@ from innoscope.cli.top.lines import (
     wait_line,
     waits_head,
 )
-from innoscope.sampling.model import Dump, Frame, Thread, Trust
-from innoscope.target.model import Query, Target
+from innoscope.sampling.model import Frame, Trust
+from unit.dumps import dump, frames, thread
 
-TARGET = Target(
-    pid=4242,
-    start_time=9,
-    flavour="mariadb",
-    version=(11, 4, 5),
-    version_text="11.4.5",
-    version_from="memory",
-    executable="/usr/sbin/mariadbd",
-    deleted=False,
-    build_id=None,
-    socket=None,
-    port=None,
-    datadir=None,
-    threads=3,
-    root="/",
-    container=None,
-    symbols="symtab",
-)
-
-
-def frames(*names: str) -> tuple[Frame, ...]:
-    return tuple(Frame(name, "libc.so.6" if name.startswith("__") else "mariadbd", 16) for name in names)
-
-
-IDLE = frames("__poll", "vio_io_wait", "do_command")
-LOCK = frames("__futex", "__pthread_cond_wait", "lock_wait_suspend_thread", "row_upd")
-
-
-def thread(
-    tid: int, wait: str, stack: tuple[Frame, ...], text: str | None = None, trust: str = "exact"
-) -> Thread:
-    query = Query(tid, "app", "web1", "shop", "Query", "", 1, text) if text else None
-    return Thread(tid, tid, "conn", "S", Trust(trust), wait, stack, None, query)
-
-
-def dump(*threads: Thread, at: float = 1000.0) -> Dump:
-    return Dump(TARGET, "bpf", at, 4.8, threads)
+IDLE = frames("libc.so.6!__poll", "vio_io_wait", "do_command")
+LOCK = frames("libc.so.6!__futex", "libc.so.6!__pthread_cond_wait", "lock_wait_suspend_thread", "row_upd")
 
 
 def test_equal_stacks_are_one_row_and_changes_are_counted() -> None:
-    before = Picture(dump(thread(1, "idle", IDLE), thread(2, "idle", IDLE), thread(3, "row_lock", LOCK)))
+    before = Picture(dump(thread(1, IDLE, "idle"), thread(2, IDLE, "idle"), thread(3, LOCK, "row_lock")))
     other_objects = tuple(Frame(frame.function, frame.module, 99) for frame in IDLE)
     after = Picture(
-        dump(thread(1, "idle", IDLE), thread(2, "idle", other_objects), thread(4, "idle", IDLE)), before
+        dump(thread(1, IDLE, "idle"), thread(2, other_objects, "idle"), thread(4, IDLE, "idle")), before
     )
     assert [(row.wait, row.count, row.change) for row in after.rows] == [("idle", 3, 1)]
     assert all(row.change == 0 for row in before.rows)
@@ -77,33 +42,33 @@ def test_equal_stacks_are_one_row_and_changes_are_counted() -> None:
         (Choice(hide_idle=True), ["row_lock", "fsync_redo"]),
         (Choice(text="SUSPEND"), ["row_lock"]),
         (Choice(text="update t1"), ["row_lock"]),
-        (Choice(text="app@web1"), ["row_lock"]),
+        (Choice(text="app@localhost"), ["row_lock"]),
         (Choice(text="nowhere"), []),
         (Choice(order=Order.CLASS), ["fsync_redo", "idle", "row_lock"]),
         (Choice(order=Order.FUNCTION), ["row_lock", "idle", "fsync_redo"]),
         (Choice(order=Order.CHANGE), ["fsync_redo", "idle", "row_lock"]),
     ],
 )
-def test_choosing_and_sorting(choice: Choice, expected: list[str]) -> None:
-    base = [thread(1, "idle", IDLE), thread(2, "idle", IDLE), thread(3, "idle", IDLE)]
-    locks = [thread(4, "row_lock", LOCK, "update t1 set a=?"), thread(5, "row_lock", LOCK)]
-    fsync = thread(6, "fsync_redo", frames("fsync_it"))
+def test_rows_are_filtered_and_sorted(choice: Choice, expected: list[str]) -> None:
+    base = [thread(1, IDLE, "idle"), thread(2, IDLE, "idle"), thread(3, IDLE, "idle")]
+    locks = [thread(4, LOCK, "row_lock", query="update t1 set a=?"), thread(5, LOCK, "row_lock")]
+    fsync = thread(6, frames("fsync_it"), "fsync_redo")
     picture = Picture(dump(*base, *locks, fsync), Picture(dump(*base, *locks)))
     assert [row.wait for row in picture.choose(choice)] == expected
 
 
-def test_orders_go_round() -> None:
+def test_the_sort_orders_form_a_cycle() -> None:
     order = Order.THREADS
     assert [order := order.next for _ in Order][-1] is Order.THREADS
 
 
-def test_wait_classes_most_first() -> None:
+def test_wait_classes_are_sorted_by_threads() -> None:
     counts = {"other": 1, "idle": 9, "row_lock": 1}
     assert waits(counts, Choice()) == [("idle", 9), ("other", 1), ("row_lock", 1)]
     assert waits(counts, Choice(hide_idle=True)) == [("other", 1), ("row_lock", 1)]
 
 
-def test_the_last_minute() -> None:
+def test_the_history_covers_the_last_minute() -> None:
     history = History(span_s=60)
     for second in range(100):
         history.add(1000 + second, {"idle": second})
@@ -113,7 +78,7 @@ def test_the_last_minute() -> None:
     assert history.known() == {"idle"}
 
 
-def test_a_gap_is_blank_and_a_slow_pace_is_not_dotted() -> None:
+def test_a_gap_is_blank_but_a_long_interval_is_filled() -> None:
     slow = History(span_s=60)
     for second in (0, 5, 10, 15):
         slow.add(1000 + second, {"idle": 3})
@@ -125,20 +90,20 @@ def test_a_gap_is_blank_and_a_slow_pace_is_not_dotted() -> None:
     assert gap.series("idle", 60)[25:50] == [None] * 25
 
 
-def test_going_back_in_time_starts_afresh() -> None:
+def test_going_back_in_time_clears_the_history() -> None:
     history = History()
     history.add(1000, {"idle": 1})
     history.add(900, {"row_lock": 1})
     assert history.known() == {"row_lock"}
 
 
-def test_sparkline_tells_zero_from_little() -> None:
+def test_sparklines_show_small_values_above_zero() -> None:
     assert sparkline([None, 0, 1, 500, 1000]) == " ▁▂▅█"
     assert sparkline([0, 0]) == "▁▁"
     assert sparkline([]) == ""
 
 
-def test_bars() -> None:
+def test_bars_have_eighths_and_a_minimum() -> None:
     assert [bar(value, 16, 2) for value in (0, 1, 8, 9, 16)] == ["", "▏", "█", "█▏", "██"]
     assert bar(1, 100_000, 10) == "▏"
 
@@ -157,20 +122,22 @@ def test_bars() -> None:
         ("Buf_fetch<Buf_fetch_normal>::single_page", "Buf_fetch::single_page"),
     ],
 )
-def test_short_names(label: str, expected: str) -> None:
+def test_function_names_are_shortened(label: str, expected: str) -> None:
     assert short(label) == expected
 
 
-def test_leaf_first_leaves_out_the_inside_of_libc() -> None:
+def test_leaf_first_omits_internal_functions_of_libc() -> None:
     assert leaf_first(LOCK) == "__pthread_cond_wait ← lock_wait_suspend_thread ← row_upd"
     assert leaf_first(IDLE) == "__poll ← vio_io_wait ← do_command"
     assert leaf_first(()) == "(no frames)"
 
 
 @pytest.mark.parametrize("columns", [20, 40, 77, 119, 157])
-def test_every_line_has_the_width_asked_for(columns: int) -> None:
+def test_every_line_has_the_requested_width(columns: int) -> None:
     wide = frames("漢字" * 60, "operator[]")
-    row = Picture(dump(*(thread(tid, "row_lock", wide, "select '漢字' from t") for tid in range(3)))).rows[0]
+    row = Picture(
+        dump(*(thread(tid, wide, "row_lock", query="select '漢字' from t") for tid in range(3)))
+    ).rows[0]
     widths = Widths.of(columns, ["a class with a very long name indeed"])
     texts = [
         *stack_lines(row, "a class with a very long name indeed", widths),
@@ -184,19 +151,23 @@ def test_every_line_has_the_width_asked_for(columns: int) -> None:
         assert cell_len(wait_line("row lock", 99_999, 99_999, series, widths)) <= columns
 
 
-def test_terminal_commands_in_names_are_not_sent() -> None:
+def test_control_characters_in_names_are_escaped() -> None:
     evil = frames("\x1b]0;owned\x07", "f\x9b2J")
-    row = Picture(dump(thread(1, "row_lock", evil, "select \x1b[2J\nfrom t"))).rows[0]
+    row = Picture(dump(thread(1, evil, "row_lock", query="select \x1b[2J\nfrom t"))).rows[0]
     for line in stack_lines(row, "row lock", Widths.of(100, ["row lock"])):
         assert line.isprintable()
 
 
-def test_doubtful_stacks_are_marked() -> None:
-    row = Picture(dump(thread(1, "other", IDLE, trust="stale"), thread(2, "other", IDLE))).rows[0]
+def test_unreliable_stacks_are_marked() -> None:
+    row = Picture(dump(thread(1, IDLE, "other", trust=Trust.STALE), thread(2, IDLE, "other"))).rows[0]
     assert "[1 of 2 stale]" in stack_lines(row, "other", Widths.of(100, ["other"]))[0]
 
 
-def test_statements_stand_below_their_stack() -> None:
-    picture = Picture(dump(thread(1, "x", IDLE, "a"), thread(2, "x", IDLE, "b"), thread(3, "x", IDLE, "b")))
+def test_statements_are_listed_below_their_stack() -> None:
+    picture = Picture(
+        dump(
+            thread(1, IDLE, "x", query="a"), thread(2, IDLE, "x", query="b"), thread(3, IDLE, "x", query="b")
+        )
+    )
     second = stack_lines(picture.rows[0], "x", Widths.of(80, ["x"]))[1]
     assert second.strip() == "└ 2× (and 1 more) b"
