@@ -184,7 +184,7 @@ def test_without_a_sensor_sql_metrics_remain(target: Server) -> None:
         assert scrape.value("sensor_up") == 0
         assert scrape.value("mysqld_up") == 1
         assert scrape.value("buffer_pool_pages")
-        assert "no help" in agent.get("/")[1].decode()
+        assert "cannot query the sensor" in agent.get("/")[1].decode()
         assert agent.get("/api/probes")[0] == 503
         assert agent.get("/api/stacks")[0] == 503
         assert agent.get("/-/healthy") == (200, b"Innoscope is healthy.\n")
