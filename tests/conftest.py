@@ -62,9 +62,9 @@ _PARALLEL = frozenset({
     "test_bad_input.py", "test_blocking.py", "test_dashboard_data.py", "test_dashboard_schema.py",
     "test_diagnose_less.py", "test_docs_examples.py", "test_escapes.py", "test_escapes_server.py",
     "test_google_pprof.py", "test_incident_live.py", "test_incident_secrets.py", "test_namespaces.py",
-    "test_push.py", "test_rule_tools.py", "test_sql_strangers.py", "test_stopping_is_asked.py",
+    "test_push.py", "test_rule_tools.py", "test_sql_strangers.py", "test_ptrace_consent.py",
     "test_stripped.py", "test_toggle_effects.py", "test_toggle_facts.py", "test_toggle_faults.py",
-    "test_toggle_full_disk.py", "test_toggle_memory.py", "test_toggle_no.py", "test_toggle_refusals.py",
+    "test_toggle_memory.py", "test_toggle_server_refusals.py", "test_toggle_memory_refusals.py",
     "test_toggle_sql.py", "test_web_requests.py",
 })  # fmt: skip
 

@@ -1,8 +1,9 @@
-"""Fuzz: `python -m fuzz`, all targets for some seconds each; `make fuzz SECONDS=3600` for long."""
+"""Run the fuzz targets: `python -m fuzz`; for longer runs `make fuzz SECONDS=3600`."""
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import os
 import re
@@ -20,7 +21,7 @@ from innoscope.common.cache import cache_folder
 _HERE: Final = Path(__file__).resolve().parent
 _CRATE: Final = _HERE / "rust"
 _TRIPLE: Final = "x86_64-unknown-linux-gnu"
-#: As cargo-fuzz sets them: coverage of edges and comparisons, and AddressSanitizer.
+#: The flags that cargo-fuzz sets: coverage of edges and comparisons, and AddressSanitizer.
 _RUSTFLAGS: Final = " ".join((
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -31,19 +32,22 @@ _RUSTFLAGS: Final = " ".join((
     "--cfg fuzzing",
     "-Zsanitizer=address",
 ))  # fmt: skip
-#: In MiB. Python: its own memory and the 64 MB that an input may take. Rust: room for AddressSanitizer; the
-#: harness counts what an input takes.
+#: In MiB. Python: the interpreter's memory and the 64 MB that an input may allocate. Rust: room for
+#: AddressSanitizer; the harness itself counts what an input allocates.
 _PYTHON_RSS: Final = 160 + 64
 _RUST_RSS: Final = 2048
-#: libFuzzer's alarm by the wall clock, beyond the harness's own limit of CPU time: for what never ends.
+#: libFuzzer's wall-clock limit for inputs that never end; the harness limits the CPU time.
 _ALARM_S: Final = 20
-_TELLING: Final = re.compile(r"panicked|of CPU|bytes for|ERROR|Error|Exception|SUMMARY|Test unit|agent/")
+#: Folders of seeds that are not deleted: ours, and that of a session with another version of the targets.
+_SEED_FOLDERS: Final = 2
+#: Lines of libFuzzer's output that a report shows.
+_REPORTED: Final = re.compile(r"panicked|of CPU|bytes for|ERROR|Error|Exception|SUMMARY|Test unit|agent/")
 _STATISTIC: Final = re.compile(r"stat::(\w+):\s+(\d+)")
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one target. ``report`` is the end of its output where it failed."""
+    """The result of one target. If it failed, ``report`` says why."""
 
     target: str
     executions: int
@@ -53,35 +57,49 @@ class Result:
 
 
 def default_folder() -> Path:
-    """Return the folder outside the tree that has seeds, corpora, builds and failures."""
+    """Return the folder, outside the tree, of seeds, corpora, builds and failing inputs."""
     return cache_folder() / "fuzz"
 
 
 def prepare(folder: Path) -> None:
-    """Build the targets in Rust, and make the seeds unless they are there."""
-    subprocess.run(
-        ["cargo", "build", "--quiet", "--release", "--locked", "--target", _TRIPLE, "--manifest-path",
-         _CRATE / "Cargo.toml", "--target-dir", folder / "target"],
-        env=os.environ | {"RUSTC_BOOTSTRAP": "1", "RUSTFLAGS": _RUSTFLAGS},
-        check=True,
-    )  # fmt: skip
-    made = seeds_folder(folder)
-    if not made.exists():
-        for outdated in folder.glob("seeds*"):
-            shutil.rmtree(outdated)
-        partial = made.with_suffix(".partial")
-        seeds.make(partial)
-        partial.rename(made)
+    """Build the targets in Rust, and make the seeds of this version unless they exist.
+
+    Other sessions, also of other versions, may use the folder at the same time.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(
+            ["cargo", "build", "--quiet", "--release", "--locked", "--target", _TRIPLE, "--manifest-path",
+             _CRATE / "Cargo.toml", "--target-dir", folder / "target"],
+            env=os.environ | {"RUSTC_BOOTSTRAP": "1", "RUSTFLAGS": _RUSTFLAGS},
+            check=True,
+        )  # fmt: skip
+        current = seeds_folder(folder)
+        if not current.exists():
+            partial = folder / "partial-seeds"
+            shutil.rmtree(partial, ignore_errors=True)
+            seeds.make(partial)
+            partial.rename(current)
+        os.utime(current)
+        remove_outdated_seeds(folder)
+
+
+def remove_outdated_seeds(folder: Path) -> None:
+    """Remove the seeds of all versions except those used last."""
+    by_age = sorted(folder.glob("seeds-*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for outdated in by_age[_SEED_FOLDERS:]:
+        shutil.rmtree(outdated)
 
 
 def seeds_folder(folder: Path) -> Path:
-    """Return where the seeds are that this version of the targets makes."""
+    """Return the folder of the seeds that this version of the targets makes."""
     sources = b"".join(path.read_bytes() for path in sorted(_HERE.glob("*.py")))
     return folder / f"seeds-{hashlib.sha256(sources).hexdigest()[:16]}"
 
 
 def run(folder: Path, target: str, seconds: int) -> Result:
-    """Fuzz one target for so many seconds. Inputs that failed are kept in ``folder/failed/TARGET``."""
+    """Fuzz one target for ``seconds``. Write failing inputs to ``folder/failed/TARGET``."""
     corpus, failed = folder / "corpus" / target, folder / "failed" / target
     for one in (corpus, failed):
         one.mkdir(parents=True, exist_ok=True)
@@ -105,35 +123,36 @@ def run(folder: Path, target: str, seconds: int) -> Result:
         capture_output=True, text=True, errors="replace", check=False, env=environment,
     )  # fmt: skip
     numbers = {name: int(value) for name, value in _STATISTIC.findall(done.stderr)}
-    report = None if done.returncode == 0 else _end_of(done.stderr)
-    return Result(
-        target, numbers.get("number_of_executed_units", 0), seconds, len(list(corpus.iterdir())), report
-    )
+    executions = numbers.get("number_of_executed_units", 0)
+    report = None
+    if done.returncode != 0 or executions == 0:
+        report = _summary(done.stderr) or f"{executions} executions, exit code {done.returncode}"
+    return Result(target, executions, seconds, len(list(corpus.iterdir())), report)
 
 
-def _end_of(output: str) -> str:
-    """Keep the error, the frames in our own code, and which input it was."""
-    lines = [line[:300] for line in output.splitlines() if _TELLING.search(line)]
+def _summary(output: str) -> str:
+    """Return the lines with the error, the frames in our own code and the input's file name."""
+    lines = [line[:300] for line in output.splitlines() if _REPORTED.search(line)]
     return "\n".join(lines[-40:])
 
 
 def main() -> int:
-    """Fuzz the targets that are named, else all. Exit code 1 when an input failed."""
+    """Fuzz the named targets, or all of them. The exit code is 1 if a target failed or ran no input."""
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=main.__doc__)
     parser.add_argument("targets", nargs="*", choices=[[], *RUST, *PYTHON], metavar="TARGET")
     parser.add_argument("--seconds", type=int, default=60, help="for each target (default 60)")
     parser.add_argument("--folder", type=Path, default=default_folder(), help="seeds, corpora, failures")
-    given = parser.parse_args()
-    prepare(given.folder)
+    options = parser.parse_args()
+    prepare(options.folder)
     failures = 0
-    for target in given.targets or [*RUST, *PYTHON]:
-        result = run(given.folder, target, given.seconds)
+    for target in options.targets or [*RUST, *PYTHON]:
+        result = run(options.folder, target, options.seconds)
         state = "failed" if result.report else "ok"
-        print(f"{target:10} {state:6} {result.executions:>12,} executions in {given.seconds} s, "
+        print(f"{target:10} {state:6} {result.executions:>12,} executions in {options.seconds} s, "
               f"corpus {result.corpus:,}", flush=True)  # fmt: skip
         if result.report:
             failures += 1
-            print(f"{result.report}\ninputs: {given.folder / 'failed' / target}", flush=True)
+            print(f"{result.report}\ninputs: {options.folder / 'failed' / target}", flush=True)
     return 1 if failures else 0
 
 

@@ -1,4 +1,4 @@
-// Debug information with the names that the target `dwarf` asks for: seed of its corpus.
+// Debug information with the names that the target `dwarf` looks up: a seed of its corpus.
 #include <atomic>
 
 struct counter_t {

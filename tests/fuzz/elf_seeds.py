@@ -1,4 +1,4 @@
-"""Small ELF files with real unwind information: parts of the servers' own, as seeds for the fuzzer."""
+"""Small ELF files with unwind information from the real servers, as seeds for the fuzzer."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _PROGBITS, _STRTAB, _NOTE = 1, 3, 7
 _ALLOC = 2
 #: Bytes of unwind information in one seed.
 _FRAMES: Final = 6 << 10
-#: How many places of a file the parts are taken from.
+#: The number of places in a file that parts are taken from.
 _PARTS: Final = 4
 
 
 @dataclass(frozen=True)
 class Part:
-    """A section of the file to make."""
+    """One section of the new file."""
 
     name: str
     kind: int
@@ -37,7 +37,7 @@ class Part:
 
 
 def build(parts: list[Part], code: range) -> bytes:
-    """Make an ELF file of these sections; its only segment covers ``code`` with no bytes of its own."""
+    """Build an ELF file of these sections. Its only segment covers ``code`` and contains no bytes."""
     names = bytes(1) + b"".join(part.name.encode() + b"\0" for part in parts) + b".shstrtab\0"
     everything = [*parts, Part(".shstrtab", _STRTAB, names)]
     body = bytearray(_HEADER.size + _SEGMENT.size)
@@ -61,7 +61,7 @@ def build(parts: list[Part], code: range) -> bytes:
 
 
 def of_file(path: Path) -> Iterator[bytes]:
-    """Make seeds of one ELF file: unwind information from several places of it, and its notes."""
+    """Yield seeds from one ELF file: unwind information from several places, and its notes."""
     with path.open("rb") as file:
         elf = ELFFile(file)
         text = elf.get_section_by_name(".text")
@@ -80,7 +80,7 @@ def of_file(path: Path) -> Iterator[bytes]:
 
 
 def _frames(data: bytes, address: int) -> Iterator[Part]:
-    """Take whole entries from several places, each with the common part that it refers to in front."""
+    """Yield whole entries from several places, each preceded by the CIE that it refers to."""
     entries = list(_entries(data))
     common = [(start, end) for start, end in entries if data[start + 4 : start + 8] == bytes(4)]
     for number in range(_PARTS):
@@ -99,7 +99,7 @@ def _frames(data: bytes, address: int) -> Iterator[Part]:
         piece = bytearray()
         for start, end in taken:
             entry = bytearray(data[start:end])
-            if entry[4:8] != bytes(4):  # it says how far back its common part is: now it is the first
+            if entry[4:8] != bytes(4):  # the distance to its CIE, which now comes first
                 entry[4:8] = struct.pack("<I", len(head) + len(piece) + 4)
             piece += entry
         content = head + bytes(piece) + bytes(4)

@@ -1,4 +1,4 @@
-"""Run one target in Python under libFuzzer: `python -m fuzz.one TARGET [libFuzzer's arguments]`."""
+"""Run one Python target under libFuzzer: `python -m fuzz.one TARGET [libFuzzer's arguments]`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ with atheris.instrument_imports(include=["innoscope"]):
 
 
 def main() -> None:
-    """Fuzz until libFuzzer's own limits end it; it exits the process."""
+    """Fuzz until a limit of libFuzzer is reached, which then exits the process."""
     target = targets.PYTHON[sys.argv[1]]
 
     def run(data: bytes) -> None:

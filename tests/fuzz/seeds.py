@@ -1,4 +1,4 @@
-"""Seed corpora made from the real servers: unwind information, names, packs, replies, incident files."""
+"""Seed corpora from the real servers: unwind information, names, packs, replies, incident files."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 _HERE: Final = Path(__file__).resolve().parent
 _TREE: Final = _HERE.parents[1]
-#: A plugin is a whole ELF file that is small enough to be a seed.
+#: Plugins up to this size in bytes become seeds as whole ELF files.
 _MAX_WHOLE: Final = 48 << 10
 _MOST_WHOLE: Final = 20
 _MOST_NAMES: Final = 300
-#: Registers, a replaced return address and a stack, behind the file of a seed for `unwind`.
+#: Registers, a replaced return address and a stack, appended to the file of each seed for `unwind`.
 _TAIL: Final = bytes(range(256)) * 3
 _SERVER: Final = "mysql-5.6.24"
 
 
 def make(folder: Path) -> None:
-    """Write a corpus for each target below ``folder``; starts one server for some seconds."""
+    """Write a corpus for each target below ``folder``. Start one server for a few seconds."""
     for target, data in _all():
         corpus = folder / target
         corpus.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def _loader(name: str) -> int:
 
 
 def _plugins() -> list[Path]:
-    """Find the smallest of the servers' plugins, from all over the list."""
+    """Return some of the small plugins of all servers, evenly spaced in the sorted list."""
     found = {path for name in NAMES for path in fetch(name).home.rglob("plugin/*.so")}
     small = [path for path in found if path.stat().st_size <= _MAX_WHOLE]
     elves = [path for path in sorted(small) if path.read_bytes()[:4] == b"\x7fELF"]
@@ -87,7 +87,7 @@ def _plugins() -> list[Path]:
 
 
 def _names(path: Path) -> list[str]:
-    """Take mangled names from all over the symbol table of exported functions."""
+    """Return mangled names of exported functions, evenly spaced in the symbol table."""
     with path.open("rb") as file:
         table = ELFFile(file).get_section_by_name(".dynsym")
         if not isinstance(table, SymbolTableSection):
@@ -124,7 +124,7 @@ def _innoscope(*arguments: str) -> None:
 
 
 def _reply(pid: int) -> object:
-    """What a sensor answers of one server."""
+    """Return a sensor's reply about one server."""
     target = discover.identify(ProcFs(), pid)
     samples = (Sample("mysqld_up", 1), Sample("fsync_seconds", Histogram((0, 2, 1), 77), ("redo",)))
     one = messages.ServerReply("3306", target, (Outcome("process", True, 0.0, samples),))

@@ -1,4 +1,4 @@
-"""The fuzz targets: their names, and for those in Python what each input is given to."""
+"""The fuzz targets: names and limits, and the functions that the Python targets run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from innoscope.toggles import catalog as toggles_catalog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Targets in Rust, each a binary of `tests/fuzz/rust`, and the largest input in bytes.
+#: The Rust targets, each a binary of `tests/fuzz/rust`, and the largest input in bytes.
 RUST: Final = {
     "elf": 64 << 10,
     "unwind": 32 << 10,
@@ -62,13 +62,13 @@ LOADERS: Final[tuple[tuple[str, Callable[[Path], object]], ...]] = (
     ("web.yaml", web_config.load),
 )
 _FRAME_S: Final = 0.5
-#: No greeting has it by chance.
+#: Long enough not to occur in a greeting by chance.
 PASSWORD: Final = "correct horse battery staple"  # noqa: S105
 
 
 @dataclass(frozen=True)
 class Target:
-    """A target in Python. ``packages`` are instrumented for coverage; ``max_len`` is in bytes."""
+    """A Python target. ``packages`` are instrumented for coverage; ``max_len`` is in bytes."""
 
     run: Callable[[bytes], None]
     packages: tuple[str, ...]
@@ -76,11 +76,11 @@ class Target:
 
 
 class TooSlow(AssertionError):
-    """One input took more CPU time than it may."""
+    """One input took too much CPU time."""
 
 
 def within_limits(run: Callable[[bytes], None], data: bytes) -> None:
-    """Give ``data`` to ``run``. Raises TooSlow; memory is bounded by libFuzzer's own limit."""
+    """Call ``run`` with ``data``. Raise TooSlow above the limit of CPU time; libFuzzer limits the memory."""
     began = time.thread_time()
     run(data)
     seconds = time.thread_time() - began
@@ -89,7 +89,7 @@ def within_limits(run: Callable[[bytes], None], data: bytes) -> None:
 
 
 def _in_file(data: bytes, load: Callable[[Path], object]) -> None:
-    """Load ``data`` from a file; InnoscopeError is the only error that may come of it."""
+    """Load ``data`` from a file. InnoscopeError is the only error that is allowed."""
     with tempfile.NamedTemporaryFile(dir=_shared_memory()) as file:
         file.write(data)
         file.flush()
@@ -104,13 +104,13 @@ def _shared_memory() -> str | None:
 
 
 def incident(data: bytes) -> None:
-    """Read an incident file: the bytes as they are (first byte even), or as the JSON in it."""
+    """Read an incident file: the bytes unchanged (first byte below 0x80), or compressed as its JSON."""
     kind, rest = data[:1], data[1:]
     _in_file(rest if kind < b"\x80" else gzip.compress(rest, 1), files.load)
 
 
 def sensor(data: bytes) -> None:
-    """Read a frame of the sensor's protocol and what it says: the length is put in front."""
+    """Read and decode a frame of the sensor's protocol. The length is prepended."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
@@ -133,17 +133,17 @@ def http(data: bytes) -> None:
         return
     most = request_parser.HEADER_BYTES + request_parser.LINE_BYTES
     if b"\n\n" in lines or b"\0" in lines or len(lines) > most:
-        raise AssertionError(f"a head was taken that is none: {lines[:200]!r}")
+        raise AssertionError(f"a malformed head was accepted: {lines[:200]!r}")
 
 
 def catalogs(data: bytes) -> None:
-    """Load a catalog or a configuration; the first byte says which."""
+    """Load a catalog or a configuration. The first byte selects the loader."""
     if data:
         _in_file(data[1:], LOADERS[data[0] % len(LOADERS)][1])
 
 
 class _Replayed(Connection):
-    """A login over TLS to a server that is not verified, and that says no more than its greeting."""
+    """A login over TLS to an unverified server that sends nothing after its greeting."""
 
     def __init__(self, greeting: bytes) -> None:
         super().__init__(Credentials("fuzz", PASSWORD), budget(1.0), verified=False, host="fuzz", tls=None)
@@ -152,16 +152,16 @@ class _Replayed(Connection):
         self.ssl, self.ctx, self._next_seq_id = True, self, 0
 
     def wrap_socket(self, *_: object, **__: object) -> _Replayed:
-        """Stand for the encrypted socket."""
+        """Return itself in place of the encrypted socket."""
         return self
 
     def makefile(self, _mode: str) -> io.BytesIO:
-        """Return what it says: nothing more."""
+        """Return an empty stream."""
         return io.BytesIO()
 
     def _read_packet(self, *_: object) -> MysqlPacket:
         if self._greeting is None:
-            raise OperationalError(CR.CR_SERVER_LOST, "it says no more")
+            raise OperationalError(CR.CR_SERVER_LOST, "no more packets")
         packet, self._greeting = MysqlPacket(self._greeting, "utf8"), None
         return packet
 
@@ -169,7 +169,7 @@ class _Replayed(Connection):
         self.sent += data
 
     def _force_close(self) -> None:
-        """Close nothing: there is no socket."""
+        """Do nothing: there is no socket."""
 
     def begin(self) -> None:
         """Read the greeting and answer it."""
@@ -178,7 +178,7 @@ class _Replayed(Connection):
 
 
 def greeting(data: bytes) -> None:
-    """Log in to a server with this greeting: the password itself is not sent."""
+    """Log in to a server with this greeting. Raise if the password is sent in clear text."""
     login = _Replayed(data)
     try:
         with explaining("fuzz", "here"):
@@ -187,7 +187,7 @@ def greeting(data: bytes) -> None:
     except InnoscopeError:
         pass
     if PASSWORD.encode() in login.sent:
-        raise AssertionError("an unverified server was told the password")
+        raise AssertionError("the password was sent to an unverified server")
 
 
 PYTHON: Final = {
@@ -200,5 +200,5 @@ PYTHON: Final = {
 
 
 def json_bytes(value: object) -> bytes:
-    """Encode ``value`` as the protocol does."""
+    """Encode ``value`` like the protocol."""
     return json.dumps(value, separators=(",", ":")).encode()

@@ -1,4 +1,4 @@
-"""A short run of every fuzz target; `make fuzz` is the long one."""
+"""Run every fuzz target for a short time; `make fuzz` runs them for longer."""
 
 from __future__ import annotations
 
@@ -10,27 +10,43 @@ from pathlib import Path
 
 import pytest
 
+from fuzz.__main__ import remove_outdated_seeds, run
 from fuzz.targets import PYTHON, RUST
 from scale import count
 
 _TESTS = Path(__file__).resolve().parents[1]
 _SECONDS = count(quick=1, full=5)
-#: Fewer would mean that the harness, not the code under test, is being run.
+#: With fewer, the time would have been spent in the harness and not in the code under test.
 _LEAST_EXECUTIONS = 100
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("target", [*RUST, *PYTHON])
 def test_no_input_crashes_or_exceeds_its_limits(target: str) -> None:
-    """As a command: a target started by pytest itself would begin with pytest's own peak of memory.
+    """Run the target by a small process of its own.
 
-    At execve the kernel keeps the peak of the process that forked, and libFuzzer's limit is for the peak.
+    At execve the kernel keeps the peak memory of the process that forked: that of pytest may exceed
+    libFuzzer's limit.
     """
     done = subprocess.run(
         [sys.executable, "-m", "fuzz", "--seconds", str(_SECONDS), target],
         env=os.environ | {"PYTHONPATH": str(_TESTS)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    said = re.search(r"([\d,]+) executions", done.stdout)
-    assert said is not None
-    assert int(said[1].replace(",", "")) >= _LEAST_EXECUTIONS
+    found = re.search(r"([\d,]+) executions", done.stdout)
+    assert found is not None
+    assert int(found[1].replace(",", "")) >= _LEAST_EXECUTIONS
+
+
+def test_a_run_without_executions_has_failed(tmp_path: Path) -> None:
+    result = run(tmp_path, "http", 1)  # no seeds
+    assert result.executions == 0
+    assert result.report
+
+
+def test_seeds_that_another_session_may_be_using_are_not_removed(tmp_path: Path) -> None:
+    for age, name in enumerate(("seeds-current", "seeds-other-session", "seeds-outdated")):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (1_000 - age, 1_000 - age))
+    remove_outdated_seeds(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["seeds-current", "seeds-other-session"]

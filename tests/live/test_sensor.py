@@ -13,7 +13,7 @@ import pytest
 from innoscope.sampling.profile_history import ProfileHistory, report
 from innoscope.sampling.render import encode
 from live import figures
-from safety.debugging import stand
+from safety.debugging import is_stopped
 from safety.sensing import Sensing, of_pid, outcome, values
 from scale import few
 from servers import Server
@@ -277,7 +277,7 @@ def test_a_server_that_stands_still_is_told_at_once() -> None:
         until(sensing, server, looked)
         os.kill(server.pid, signal.SIGSTOP)
         try:
-            while not stand(server.pid):
+            while not is_stopped(server.pid):
                 time.sleep(0.01)
             began = time.monotonic()
             told = of_pid(sensing.client.collect(), server.pid)

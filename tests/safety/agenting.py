@@ -1,4 +1,4 @@
-"""A real ``innoscope agent`` on a port of its own, that looks at one server only, and what it says."""
+"""A real ``innoscope agent`` on a free port that watches one server, and its replies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: What a scrape may take, whatever happens to the server or the sensor.
+#: The longest time of a scrape, whatever happens to the server or the sensor.
 SCRAPE_S = 1.0
 _READY_S = 30
 _PATIENCE_S = 20
@@ -34,22 +34,22 @@ _TEST_NAME = "under test"
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """One answer of /metrics: ``{(name, sorted labels but server): value}``."""
+    """One reply of /metrics: ``{(name, sorted labels without server): value}``."""
 
     seconds: float
     text: str
     values: dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
     def value(self, name: str, /, **labels: str) -> float | None:
-        """Of the server under test, or of the agent itself."""
+        """Return a value of the server under test or of the agent itself."""
         return self.values.get((f"innoscope_{name}", tuple(sorted(labels.items()))))
 
     def named(self, name: str) -> dict[tuple[tuple[str, str], ...], float]:
-        """All series of a name, by their labels."""
+        """Return all series of a name, by their labels."""
         return {labels: value for (one, labels), value in self.values.items() if one == f"innoscope_{name}"}
 
     def why(self, collector: str) -> str | None:
-        """The reason why a collector failed, None if it did not."""
+        """Return the reason for which a collector failed, None if it did not fail."""
         reasons = self.named("collector_failure_info")
         return next(
             (dict(labels)["reason"] for labels in reasons if ("collector", collector) in labels), None
@@ -57,7 +57,7 @@ class Scrape:
 
 
 class Running:
-    """A context manager. ``server`` is called "under test"; the others of this host are left out."""
+    """A context manager. Only ``server`` is watched, under the name "under test"."""
 
     def __init__(
         self, server: Server, *arguments: object, sensor: Path | None = None, options: Iterable[str] = (),
@@ -90,7 +90,7 @@ class Running:
 
     @property
     def log(self) -> str:
-        """All that it, and a sensor of its own, wrote to stderr."""
+        """Return the standard error of the agent and of the sensor that it started."""
         return (self.home / "log").read_text()
 
     def __enter__(self) -> Running:
@@ -103,12 +103,12 @@ class Running:
         self._folder.cleanup()
 
     def start(self, *, wait: bool = True) -> None:
-        """Start it, and wait until it says READY=1: it has gathered once."""
+        """Start the agent and wait for READY=1, which it sends after its first collection."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, (self.home / "log").open("ab") as log:
             notify = self.home / "notify"
             notify.unlink(missing_ok=True)
             ready.bind(str(notify))
-            notify.chmod(0o777)  # the agent may be nobody by then
+            notify.chmod(0o777)  # the agent may have become nobody
             ready.settimeout(_READY_S)
             before = len(self.log)
             environment = {} if self._by_hand else {"NOTIFY_SOCKET": str(notify)}
@@ -141,7 +141,7 @@ class Running:
         return match is not None
 
     def get(self, path: str, **headers: str) -> tuple[int, bytes]:
-        """Status and body of a page over plain HTTP."""
+        """Return status and body of a page over plain HTTP."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         try:
             connection.request(
@@ -153,7 +153,7 @@ class Running:
             connection.close()
 
     def scrape(self, **headers: str) -> Scrape:
-        """One scrape, which must not take long."""
+        """Scrape once, within SCRAPE_S."""
         began = time.monotonic()
         status, body = self.get("/metrics", **headers)
         seconds = time.monotonic() - began
@@ -162,21 +162,21 @@ class Running:
         return Scrape(seconds, body.decode(), _parsed(body.decode()))
 
     def until(self, holds: Callable[[Scrape], bool], patience: float = _PATIENCE_S) -> Scrape:
-        """Scrape until it is so; each scrape must be quick."""
+        """Scrape until the condition holds. Each scrape must be quick."""
         deadline = time.monotonic() + patience
         while not holds(scrape := self.scrape()):
-            assert time.monotonic() < deadline, f"never so:\n{scrape.text}\n{self.log}"
-            time.sleep(0.3)  # longer than scrapes share a gathering
+            assert time.monotonic() < deadline, f"not within {patience} s:\n{scrape.text}\n{self.log}"
+            time.sleep(0.3)  # longer than scrapes share one collection
         return scrape
 
     def terminate(self) -> int:
-        """SIGTERM; its exit status."""
+        """Send SIGTERM and return the exit status."""
         assert self.process is not None
         self.process.terminate()
         return self._reap()
 
     def kill(self) -> None:
-        """SIGKILL, reaped."""
+        """Send SIGKILL and reap the process."""
         if self.process is not None:
             if self.process.poll() is None:
                 os.kill(self.pid, signal.SIGKILL)
@@ -191,7 +191,7 @@ class Running:
 
 
 def falls(before: Scrape, after: Scrape) -> dict[str, tuple[float, float]]:
-    """Counters that are lower than before; none may be."""
+    """Return the counters that have decreased, as {series: (before, after)}."""
     return {
         f"{name}{dict(labels)}": (before.values[name, labels], value)
         for (name, labels), value in after.values.items()

@@ -1,6 +1,6 @@
-"""Clients that connect and disconnect at once, in a process of their own.
+"""Connect to a server and disconnect at once, again and again.
 
-Arguments: socket, clients, connections per second of all clients (0: no limit), seconds at most.
+Arguments: socket, clients, connections per second of all clients (0: no limit), maximal seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _come_and_go(path: str, every_s: float, until: float) -> None:
 
 
 def main() -> None:
-    """Until the time is over, or our standard input closes."""
+    """Run until the time is over or standard input closes."""
     path, clients, rate, bound = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
     every_s = clients / rate if rate else 0.0
     until = time.monotonic() + bound

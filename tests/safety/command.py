@@ -1,4 +1,4 @@
-"""The real command line, as a person runs it."""
+"""Run the installed command line."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 INNOSCOPE = str(Path(sys.executable).with_name("innoscope"))
 
-#: No command of these tests may need longer, not even on a machine that is busy with other things.
+#: The time limit of every command, also on a busy machine.
 DEADLINE_S = 60
 
 
 def innoscope(*arguments: object, under: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    """Run it to its end, ``under`` another command if given, and keep what it said."""
+    """Run the command line to its end, optionally ``under`` another command, and capture its output."""
     return run([*under, INNOSCOPE, *map(str, arguments)])
 
 
 def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command without a terminal, and without leave to ask the network."""
+    """Run a command without a terminal and without debuginfod."""
     return subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -38,12 +38,12 @@ def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 def assert_one_clear_error(
     result: subprocess.CompletedProcess[str], code: int, *words: str, remedy: bool = True
 ) -> None:
-    """Its exit code; on stderr ``innoscope: …`` with these words, the remedy indented below; no traceback."""
-    said = result.stderr.splitlines()
+    """Check exit code and stderr: one line ``innoscope: …`` with these words, then the indented remedy."""
+    lines = result.stderr.splitlines()
     assert result.returncode == code, result.stderr
-    assert [line for line in said if line.startswith("innoscope: ")] == said[:1], result.stderr
-    assert all(line.startswith("  ") for line in said[1:]), result.stderr
+    assert [line for line in lines if line.startswith("innoscope: ")] == lines[:1], result.stderr
+    assert all(line.startswith("  ") for line in lines[1:]), result.stderr
     assert "Traceback" not in result.stderr
-    assert all(word in said[0] for word in words), result.stderr
+    assert all(word in lines[0] for word in words), result.stderr
     if remedy:
-        assert said[1:], f"no remedy: {result.stderr}"
+        assert lines[1:], f"no remedy: {result.stderr}"

@@ -1,4 +1,4 @@
-"""``confine_main.py SETTINGS COMMAND…``: the command under a unit's filter, built as systemd builds it."""
+"""``confine_main.py SETTINGS COMMAND…``: run a command under a unit's system call filter, like systemd."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHM_EXEC = 0o100000
 
 
 def main() -> None:
-    """Load the filters and become the command."""
+    """Load the filters and execute the command."""
     settings = json.loads(sys.argv[1])
     narrower = seccomp.SyscallFilter(defaction=seccomp.ALLOW)  # other architectures' calls: killed
     _only_families(narrower, [getattr(socket, name) for name in settings["families"]])

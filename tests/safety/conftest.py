@@ -1,4 +1,4 @@
-"""What several of these tests attack from: two hosts of our own making."""
+"""Two hosts, made of network namespaces, that several tests attack from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers in settings that a plain start does not give: own namespaces, an executable that is replaced."""
+"""Servers in namespaces of their own, and servers with an executable that a test can replace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from servers import Installation, Server, fetch, launch
 from servers.run import ENVIRONMENT
 
-#: As a container engine would: own mounts with an own /proc, own pids, own users of which it is the root.
+#: What a container engine sets up: separate mounts, /proc, pids, and users with root mapped.
 UNSHARE = (
     "unshare", "--mount", "--pid", "--fork", "--user", "--map-root-user", "--mount-proc", "--kill-child",
 )  # fmt: skip
@@ -22,11 +22,11 @@ _START_S = 60
 
 
 class ContainedServer(Server):
-    """A server in namespaces of its own. ``pid`` is the one that we see; inside, it is process 1."""
+    """A server in namespaces of its own. ``pid`` is its pid outside; inside it is process 1."""
 
     @property
     def pid(self) -> int:
-        """The child of ``unshare``, which stays in between."""
+        """Return the pid of the child of ``unshare``."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         deadline = time.monotonic() + _START_S
         while not (found := children.read_text().split()):
@@ -36,14 +36,14 @@ class ContainedServer(Server):
         return int(found[0])
 
     def stop(self, timeout: float = 60) -> int:
-        """The server, with which ``unshare`` ends."""
+        """Stop the server, with which ``unshare`` ends."""
         if self.running:
             os.kill(self.pid, signal.SIGTERM)
             self.process.wait(timeout)
         return super().stop(timeout)
 
     def _spawn(self) -> None:
-        """As ``Server`` does, behind unshare, and as the only user that there is inside: root."""
+        """Start the server below unshare, as root, the only user that is mapped inside."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
@@ -66,12 +66,12 @@ class ContainedServer(Server):
 
 
 def beside(server: ContainedServer) -> list[str]:
-    """What begins a command that sees no server but this one."""
+    """Return the prefix of a command that finds no other server than this one."""
     return ["nsenter", f"--target={server.pid}", "--pid", "--mount", "--"]
 
 
 def beyond_nsenter(process: subprocess.Popen[bytes]) -> int:
-    """The process itself, or the child of the nsenter that it is, which stays in between."""
+    """Return the pid of the process or, if it is nsenter, of its child."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while Path(f"/proc/{process.pid}/comm").read_text() == "nsenter\n" and not children.read_text():
         if process.poll() is not None:
@@ -82,7 +82,7 @@ def beyond_nsenter(process: subprocess.Popen[bytes]) -> int:
 
 
 def installed_in(name: str, folder: Path) -> Installation:
-    """The named server with an executable of its own in ``folder``; all else is what the cache has."""
+    """Install the server in ``folder`` with a copy of the executable and links to all other files."""
     cached = fetch(name)
     own = Installation(cached.spec, folder)
     own.mysqld.parent.mkdir(parents=True)

@@ -1,7 +1,6 @@
-"""What the kernel itself saw a tool do to one process: signals, stops, ptrace calls, broken-off system calls.
+"""Count signals, stops, ptrace calls and interrupted system calls of a process by kernel tracepoints.
 
-Counted with tracepoints by bpftrace, so nothing is missed between two samples. The counter is made for one
-process and one stretch of time; that it is not blind is shown by counting tools that do stop the process.
+Unlike sampling, tracepoints miss nothing. Tests of tools that stop the process show that the counter works.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from typing import Any
 
 from bpftrace import Bpftrace
 
-#: Return values of a system call that a signal or a ptrace stop broke off (include/linux/errno.h): -EINTR
-#: reaches the program; the -ERESTART… ones make the kernel start the call again (or turn into -EINTR).
+#: Return values of a system call that a signal or a ptrace stop interrupted (include/linux/errno.h). -EINTR
+#: reaches the program. With the -ERESTART… values the kernel restarts the call or returns -EINTR.
 EINTR = 4
 RESTARTS = (512, 513, 514, 516)
 _STOPPED_OR_TRACED = 0x4 | 0x8  # prev_state of sched_switch: __TASK_STOPPED, __TASK_TRACED
 
-#: The signals are kept by thread and sorted out afterwards: their tracepoint does not say which process.
+#: Signals are counted by thread and assigned to the process afterwards: their tracepoint has no process id.
 _PROGRAM = """
 tracepoint:signal:signal_generate {{ @generated[args->pid, args->sig] = count(); }}
 tracepoint:signal:signal_deliver /pid == {pid}/ {{ @delivered[args->sig] = count(); }}
@@ -32,19 +31,19 @@ tracepoint:syscalls:sys_enter_ptrace {{ @ptrace[args->pid, args->request] = coun
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """What happened to the process between entering and leaving the counter."""
+    """What happened to the process while the counter ran."""
 
-    calls: int  # system calls that returned at all, to show that the server was at work
-    signals_generated: dict[int, int]  # signal number → how many, for any of its threads
+    calls: int  # all system calls that returned: shows that the server was under load
+    signals_generated: dict[int, int]  # by signal number, for any of its threads
     signals_delivered: dict[int, int]
-    interrupted: dict[int, int]  # system call number → how many returned -EINTR
-    restarted: dict[int, int]  # … how many were broken off for a restart
+    interrupted: dict[int, int]  # calls that returned -EINTR, by system call number
+    restarted: dict[int, int]  # interrupted calls that the kernel restarts, by system call number
     stopped_threads: int  # threads that were in state T or t
-    ptrace_calls: int  # by anybody, on one of its threads
+    ptrace_calls: int  # by any process, on one of its threads
 
     @property
     def nothing(self) -> bool:
-        """Whether the process was left entirely alone."""
+        """Return whether nothing at all happened to the process."""
         return not any(
             (
                 self.signals_generated,
@@ -66,7 +65,7 @@ class Disturbance:
 
 
 class Counter:
-    """A context manager; ``seen`` is there after its end."""
+    """A context manager that sets ``seen`` when it ends."""
 
     def __init__(self, pid: int) -> None:
         program = _PROGRAM.format(
@@ -85,9 +84,9 @@ class Counter:
         self._threads |= threads(self._pid)
         return self
 
-    def __exit__(self, *told: object) -> None:
+    def __exit__(self, *error: object) -> None:
         self._threads |= threads(self._pid)
-        self._bpftrace.__exit__(*told)
+        self._bpftrace.__exit__(*error)
         self.seen = self._read(self._bpftrace.maps)
 
     def _read(self, maps: dict[str, Any]) -> Disturbance:
@@ -102,7 +101,7 @@ class Counter:
         )
 
     def _by_second(self, counts: object) -> dict[int, int]:
-        """Counts by (thread, what) → counts by what, of our process's threads only."""
+        """Add up the counts of our process's threads by the second part of their keys."""
         found: dict[int, int] = {}
         for key, count in (counts if isinstance(counts, dict) else {}).items():
             thread, what = map(int, key.split(","))
@@ -112,10 +111,10 @@ class Counter:
 
 
 def threads(pid: int) -> set[int]:
-    """The ids of its threads now."""
+    """Return the ids of the process's threads."""
     return {int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()}
 
 
 def _by_number(counts: object) -> dict[int, int]:
-    """bpftrace prints 0, and no table, for a map that nothing was put in."""
+    """Convert a map of bpftrace, which prints an empty map as 0."""
     return {int(key): int(count) for key, count in counts.items()} if isinstance(counts, dict) else {}

@@ -1,5 +1,5 @@
-// A server in small: a function that an exception crosses, and one that it does not. On each line of input it runs
-// both and answers.
+// A small server with a function that an exception crosses, and one that no exception crosses. It runs both for each
+// line of input.
 
 #include <cstdio>
 #include <stdexcept>

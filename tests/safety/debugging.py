@@ -1,4 +1,4 @@
-"""Debuggers that hold a server, as people leave them behind."""
+"""Debuggers that stop a server, and checks whether it is stopped or traced."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import subprocess
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from innoscope.target.proc import ProcFs
 from innoscope.toggles import stopped_threads
+from safety.waiting import until
+from safety.well import held_threads
 from servers import Keeper, ensure_packages
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-_PATIENCE_S = 60
 _READY = "innoscope-test-ready"
 
 
 class Gdb:
-    """A gdb on a terminal's end that nobody types into. It holds the process from its first moment on."""
+    """A gdb that waits at its prompt. It stops the process as soon as it attaches."""
 
     def __init__(self, pid: int, *options: str) -> None:
         ensure_packages(["gdb"])
@@ -46,7 +46,7 @@ class Gdb:
     def __exit__(self, *_: object) -> None:
         if not self.ended:
             self.process.kill()
-        with suppress(ProcessLookupError):  # a child by which gdb tries ptrace stays behind, stopped
+        with suppress(ProcessLookupError):  # gdb leaves the stopped child with which it detects features
             os.killpg(self.pid, signal.SIGKILL)
         self.process.communicate()
         self._keeper.close()
@@ -61,30 +61,30 @@ class Gdb:
         self.process.stdin.flush()
 
     def until_prompt(self) -> Gdb:
-        """Return when it has attached, read symbols and takes commands."""
+        """Return when gdb has attached, has read the symbols and accepts commands."""
         self.type(f"echo {_READY}\\n")
         assert self.process.stdout is not None
         while _READY not in (line := self.process.stdout.readline()):
             assert line, "gdb has ended"
         return self
 
-    def until_it_traces(self) -> Gdb:
-        """Return when the main thread is its; the others follow."""
+    def until_traced(self) -> Gdb:
+        """Return when gdb traces the main thread; the others follow."""
         until(lambda: ProcFs().status(self.of)["TracerPid"] != "0")
         return self
 
-    def until_it_holds_all(self) -> Gdb:
-        """Return when no thread is left that could answer."""
-        until(lambda: all(thread.tracer and thread.still for thread in threads(self.of)))
+    def until_all_stopped(self) -> Gdb:
+        """Return when gdb has stopped all threads."""
+        until(lambda: all(thread.tracer and thread.stopped for thread in threads(self.of)))
         return self
 
     def kill(self) -> None:
-        """SIGKILL, reaped."""
+        """Send SIGKILL and reap the process."""
         self.process.kill()
         self.process.wait()
 
     def suspend(self) -> None:
-        """Ctrl-Z."""
+        """Suspend gdb like Ctrl-Z."""
         self.process.send_signal(signal.SIGSTOP)
         until(lambda: ProcFs().stat(self.pid).state == "T")
 
@@ -95,9 +95,9 @@ class Gdb:
 
 @dataclass(frozen=True)
 class Thread:
-    """One thread: whether it is stopped, and the id of its tracer, 0 for none."""
+    """One thread. ``tracer`` is the pid of its tracer, 0 for none."""
 
-    still: bool
+    stopped: bool
     tracer: int
 
 
@@ -110,32 +110,18 @@ def threads(pid: int) -> tuple[Thread, ...]:
     return tuple(found)
 
 
-def stand(pid: int) -> bool:
-    """Whether threads stand still, 50 ms long."""
+def is_stopped(pid: int) -> bool:
+    """Return whether threads stay stopped for 50 ms."""
     return stopped_threads.thread_states(ProcFs(), pid).still > 0
 
 
 def well(pid: int) -> bool:
-    """Nothing stands still, nobody traces: told by other means than those that are tested."""
-    for status in Path(f"/proc/{pid}/task").glob("*/status"):
-        try:
-            fields = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if fields["State"][0] in "Tt" or fields["TracerPid"] != "0":
-            return False
-    return True
-
-
-def until(met: Any) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    """Return whether no thread is stopped or traced, without the code under test."""
+    return not held_threads(pid)
 
 
 class Client:
-    """One connection that asks, and says how long it waited for the answer."""
+    """One connection, to measure when the server answers."""
 
     def __init__(self, connected: AbstractContextManager[Any]) -> None:
         self._connected = connected
@@ -148,7 +134,7 @@ class Client:
         self._connected.__exit__(None, None, None)
 
     def answered_at(self) -> float:
-        """Ask, wait, and return the clock (time.monotonic)."""
+        """Run a query, wait for its result and return the time (time.monotonic)."""
         with self._connection.cursor() as cursor:
             cursor.execute("SELECT 6 * 7")
             assert cursor.fetchone() == (42,)

@@ -1,4 +1,4 @@
-"""A fake server: it greets with one authentication plugin, asks for another, and prints all that it gets."""
+"""A fake server that greets with one authentication plugin, requests another, and prints all it receives."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _NONCE = b"ABCDEFGHIJKLMNOPQRST"
 #: CLIENT_PROTOCOL_41, SECURE_CONNECTION, PLUGIN_AUTH, CONNECT_WITH_DB and others; SSL is 1 << 11.
 _CAPABILITIES = 0x000F_F7FF | 1 << 19
 _LONGEST_S = 3
-#: Forms of a greeting: the length of the nonce that it announces, the rest of the nonce, and the end.
+#: Forms of a greeting: the announced length of the nonce, the rest of the nonce, and the end.
 FORMS = {
     "as it should be": (21, _NONCE[8:], b"\0"),
     "without an end": (21, _NONCE[8:], b""),
     "with a long nonce": (255, b"x" * 246, b"\0"),
     "with an old server's length": (0, _NONCE[8:], b"\0"),
-    # In these PyMySQL and whoever believes the length find different plugins.
+    # In these, PyMySQL and a parser that trusts the length find different plugins.
     "with a nonce much shorter than announced": (255, b"", b"\0"),
     "with a nonce shorter than announced": (40, _NONCE[8:], b"\0"),
     "without the rest of the nonce": (21, b"", b"\0"),
@@ -39,7 +39,7 @@ def packet(number: int, body: bytes) -> bytes:
 
 
 def greeting(plugin: str, form: str = "as it should be", *, tls: bool = False) -> bytes:
-    """Protocol::HandshakeV10, or what passes for it, in one of ``FORMS``."""
+    """Build a Protocol::HandshakeV10 in one of ``FORMS``."""
     length, nonce, end = FORMS[form]
     low, high = (_CAPABILITIES | tls << 11) & 0xFFFF, _CAPABILITIES >> 16
     version = b"" if form == "without a version" else b"8.0.30"
@@ -49,12 +49,12 @@ def greeting(plugin: str, form: str = "as it should be", *, tls: bool = False) -
 
 
 def public_key() -> bytes:
-    """A key of our own, for whoever would encrypt a password with it."""
+    """Return a public key, with which a client might encrypt a password."""
     return Path(__file__).with_name("fake_server.pem").read_bytes()
 
 
 def encrypted(connection: socket.socket, form: str, first: str, certificate: str) -> bytes:
-    """Greet in this form, speak TLS if the client does, and return what came."""
+    """Greet in this form, use TLS if the client does, and return what was received."""
     connection.settimeout(_LONGEST_S)
     got = b""
     try:
@@ -70,7 +70,7 @@ def encrypted(connection: socket.socket, form: str, first: str, certificate: str
 
 
 def serve(connection: socket.socket, first: str, asked: str) -> bytes:
-    """Play one login: greet with plugin ``first``, then ask for ``asked`` in all ways; return what came."""
+    """Greet with plugin ``first``, then request ``asked`` in all ways. Return what was received."""
     connection.settimeout(_LONGEST_S)
     got = b""
     try:
@@ -99,7 +99,7 @@ def serve(connection: socket.socket, first: str, asked: str) -> bytes:
 
 
 def stream(connection: socket.socket, what: str) -> None:
-    """Let everybody in, answer the first statements with OK, then a question with rows that never end."""
+    """Accept every login. Answer statements with OK, but queries with rows that never end."""
     connection.sendall(packet(0, greeting("mysql_native_password")))
     connection.recv(4096)
     okay = b"\0\0\0\2\0\0\0"
@@ -136,7 +136,7 @@ def _for_ever(connection: socket.socket, number: int, body: bytes, *, slowly: bo
 
 
 def main() -> None:
-    """Listen where we are told to; print what came, one line of JSON for each connection."""
+    """Listen on the given socket or port. Print what was received, a line of JSON per connection."""
     options = argparse.ArgumentParser()
     options.add_argument("--socket")
     options.add_argument("--port", type=int)

@@ -1,8 +1,8 @@
-"""``faulty_main.py sensor …`` or ``agent …``: the real program, in which SIGUSR1 hurts a thread.
+"""``faulty_main.py sensor …`` or ``agent …``: the real program, in which SIGUSR1 injects a fault.
 
-It obeys the file ``INNOSCOPE_FAULTS``: ``kill NAME`` raises SystemExit in the threads of that name, wherever
-they are; ``hang NAME`` keeps them from going on for good; ``list`` does nothing. Then it writes the names
-and numbers of all threads to the same path with ``.threads`` at its end.
+The signal handler reads a command from the file named by ``INNOSCOPE_FAULTS``. ``kill NAME`` raises
+SystemExit in the threads of that name, ``list`` does nothing. Afterwards it writes the names and ids of all
+threads to the same path with the suffix ``.threads``.
 """
 
 from __future__ import annotations
@@ -20,31 +20,23 @@ from innoscope.cli.main import run
 if TYPE_CHECKING:
     from types import FrameType
 
-_ORDERS = Path(os.environ["INNOSCOPE_FAULTS"])
+_COMMAND = Path(os.environ["INNOSCOPE_FAULTS"])
 
 
-class Hang(BaseException):
-    """Raised in a thread, it never comes out: to make it waits for ever."""
-
-    def __init__(self) -> None:
-        threading.Event().wait()
-
-
-def obey(_number: int, _frame: FrameType | None) -> None:
-    """Do what the file says."""
-    what, _, name = _ORDERS.read_text().partition(" ")
-    there = [thread for thread in threading.enumerate() if thread.ident is not None]
-    for thread in there:
-        if thread.name == name:
-            fault = SystemExit if what == "kill" else Hang
+def execute_command(_number: int, _frame: FrameType | None) -> None:
+    """Execute the command in the file and write the list of threads."""
+    what, _, name = _COMMAND.read_text().partition(" ")
+    threads = [thread for thread in threading.enumerate() if thread.ident is not None]
+    for thread in threads:
+        if what == "kill" and thread.name == name:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(fault)
+                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
             )
-    answer = _ORDERS.with_suffix(".answer")
-    answer.write_text("".join(f"{thread.name} {thread.native_id}\n" for thread in there))
-    answer.replace(_ORDERS.with_suffix(".threads"))
+    partial = _COMMAND.with_suffix(".partial")
+    partial.write_text("".join(f"{thread.name} {thread.native_id}\n" for thread in threads))
+    partial.replace(_COMMAND.with_suffix(".threads"))
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGUSR1, obey)
+    signal.signal(signal.SIGUSR1, execute_command)
     run(sys.argv[1:])

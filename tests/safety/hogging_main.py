@@ -1,4 +1,4 @@
-"""``hogging_main.py agent …``: the real agent, with a fault in it: a thread that computes for nothing."""
+"""``hogging_main.py agent …``: the real agent with a thread that wastes CPU time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def artificial_hog() -> None:
 
 
 def hogging(serve: Callable[[Agent], None]) -> Callable[[Agent], None]:
-    """The agent's life, with the hog beside it: after it has given up its rights."""
+    """Wrap ``Agent.run`` to start the thread after the agent has dropped its privileges."""
 
     def served(agent: Agent) -> None:
         threading.Thread(target=artificial_hog, daemon=True).start()

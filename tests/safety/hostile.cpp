@@ -1,7 +1,7 @@
-// A server that wants to write to the terminal of whoever looks at it: names of threads and functions, its version,
-// its rows and its errors hold what terminals obey. Arguments: --socket=PATH, and --mode=rows or --mode=errors.
+// A server that attacks terminals: names of threads and functions, its version, rows and errors contain escape
+// sequences. Arguments: --socket=PATH, and --mode=rows or --mode=errors.
 //
-// The functions below get their names after the compiler: hostile.py replaces them in the symbol table.
+// hostile.py replaces the names of the functions below in the compiled symbol table.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -44,7 +44,7 @@ __attribute__((noinline)) void evil_BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB(int)
     __asm__ volatile("");
 }
 
-// A name that the catalog of probes knows, so that one has a place.
+// A function of the probe catalog, so that a probe can be attached.
 extern "C" __attribute__((noinline)) void do_command()
 {
     evil_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA();
@@ -108,7 +108,7 @@ static std::string counted(const std::string &text)
         + text;
 }
 
-// What the statement asks for, one expression a column.
+// Split the columns of a statement.
 static std::vector<std::string> columns(const std::string &statement)
 {
     std::vector<std::string> found(1);

@@ -1,4 +1,4 @@
-"""A process that passes for a server, and whose every name, row and error holds what terminals obey."""
+"""A process that imitates a server, with terminal escape sequences in every name, row and error."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Literal
 
 from servers import Keeper
 
-#: OSC (a window's title), a colour, CSI of C1, bidirectional controls, not UTF-8, a mark-up of rich.
+#: OSC (window title), a colour, CSI of C1, bidirectional controls, invalid UTF-8, and markup of rich.
 EVIL = b"\x1b]0;PWNED\x07\x1b[38;5;201m\xc2\x9b2J\xe2\x80\xae\xe2\x81\xa6\xff[red]"
-#: How the sanitizer and JSON show a part of it: a test whose output has neither has tested nothing.
+#: How the sanitizer and JSON show a part of EVIL. Output without either does not prove anything.
 SHOWN = (r"PWNED\x07", r"PWNED\u0007")
 
 _SOURCE = Path(__file__).with_name("hostile.cpp")
@@ -21,7 +21,7 @@ _LENGTH = 37  # bytes of the names in hostile.cpp
 
 
 class HostileServer:
-    """A context manager. Its paths, options, threads, functions and answers are hostile."""
+    """A context manager. Paths, options, threads, functions and replies of the process are hostile."""
 
     def __init__(self, mode: Literal["rows", "errors"] = "rows", *, benign: bool = False) -> None:
         self._mode, self._benign = mode, benign
@@ -66,11 +66,11 @@ class HostileServer:
 
 
 def _renamed(program: bytes) -> bytes:
-    """The executable with other names of functions, as long as before: one of C, one mangled."""
+    """Replace the names of two functions in the executable by hostile ones of the same length."""
     for letter in (b"A", b"B"):
         name = b"evil_" + 32 * letter
         assert len(name) == _LENGTH
         assert name in program
-        evil = EVIL.replace(b"\xff", b"")  # a name that is not UTF-8 is not taken at all
+        evil = EVIL.replace(b"\xff", b"")  # names that are not UTF-8 are ignored
         program = program.replace(name, (evil + letter * _LENGTH)[:_LENGTH])
     return program

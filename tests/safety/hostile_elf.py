@@ -1,4 +1,4 @@
-"""ELF files and programs that are made to cost time or memory."""
+"""ELF files and programs built to waste the reader's time or memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIB: Final = 1 << 20
 
 @dataclass
 class Section:
-    """``size`` is what the header says where that is not the truth, ``link`` another section's number."""
+    """A section. ``size`` is a wrong size for its header, ``link`` the number of another section."""
 
     name: bytes
     kind: int
@@ -33,7 +33,7 @@ class Section:
 
 
 def elf(sections: Sequence[Section], *, names: bytes | None = None, count: int | None = None) -> bytes:
-    """A 64-bit ELF file. Section 0 is empty, 1 the names; those given begin at 2."""
+    """Build a 64-bit ELF file. Section 0 is empty, 1 has the names; ``sections`` begin at 2."""
     table = b"\0.shstrtab\0" + b"".join(one.name + b"\0" for one in sections)
     table = table if names is None else names
     everything = [Section(b".shstrtab", STRTAB, table), *sections]
@@ -56,80 +56,80 @@ def elf(sections: Sequence[Section], *, names: bytes | None = None, count: int |
 
 
 def symbols(entries: Iterable[tuple[int, int, int]], strings: bytes) -> list[Section]:
-    """A symbol table of functions (name, address, size), and its strings, as sections 2 and 3."""
+    """Build a symbol table of functions (name, address, size) and its strings, as sections 2 and 3."""
     table = struct.pack("<IBBHQQ", 0, 0, 0, 0, 0, 0)
     table += b"".join(struct.pack("<IBBHQQ", name, 0x12, 0, 1, at, size) for name, at, size in entries)
     return [Section(b".symtab", SYMTAB, table, link=3, entry_size=24), Section(b".strtab", STRTAB, strings)]
 
 
 def deflated(size: int) -> bytes:
-    """So many zeros, packed."""
+    """Compress ``size`` zeros."""
     packer = zlib.compressobj(9)
     return b"".join(packer.compress(bytes(MIB)) for _ in range(size // MIB)) + packer.flush()
 
 
 def compressed(name: bytes, size: int, claimed: int | None = None) -> Section:
-    """A section of zeros that unpacks to ``size`` bytes and claims another size."""
+    """Build a section of zeros that unpacks to ``size`` bytes and may claim another size."""
     head = struct.pack("<IIQQ", 1, 0, size if claimed is None else claimed, 1)
     return Section(name, PROGBITS, head + deflated(size), COMPRESSED)
 
 
 def bomb() -> bytes:
-    """1 MB that unpacks to 1 GiB, in a section that discovery reads."""
+    """Build 1 MB that unpacks to 1 GiB, in a section that discovery reads."""
     return elf([compressed(b".gnu_debuglink", 1024 * MIB)])
 
 
 def liar() -> bytes:
-    """64 MiB behind a header that claims 100 bytes."""
+    """Build a section of 64 MiB whose header claims 100 bytes."""
     return elf([compressed(b".gnu_debuglink", 64 * MIB, 100)])
 
 
 def debug_info_bomb() -> bytes:
-    """The same as debug information, which only the confined child unpacks."""
+    """Build 1 GiB of compressed debug information, which only the confined child unpacks."""
     return elf([compressed(b".debug_info", 1024 * MIB)])
 
 
 def one_long_name() -> bytes:
-    """200,000 symbols that share one name of 1 MB."""
+    """Build 200,000 symbols that share one name of 1 MB."""
     return elf(symbols(((1, 0x1000, 8) for _ in range(200_000)), b"\0server_version_" + b"x" * MIB + b"\0"))
 
 
 def versioned_name() -> bytes:
-    """A million symbols of the name that is looked for, whose version is 4 KB long."""
+    """Build a million symbols of the name that is looked up, with a version of 4 KB."""
     name = b"\0server_version@" + b"v" * 4000 + b"\0"
     return elf(symbols(((1, 0x1000, 8) for _ in range(1_000_000)), name))
 
 
 def too_many_symbols() -> bytes:
-    """Twice as many symbols as are read."""
+    """Build twice as many symbols as the limit allows."""
     return elf(symbols(((1, at, 8) for at in range(2 << 20)), b"\0f\0"))
 
 
 def nested_functions() -> bytes:
-    """A million functions, each within the one before, all of one long name."""
+    """Build a million nested functions with the same long name."""
     entries = ((1, 0x1000 + at, 4_000_000 - 2 * at) for at in range(1_000_000))
     return elf(symbols(entries, b"\0f" + b"x" * 4000 + b"\0"))
 
 
 def many_sections() -> bytes:
-    """65,000 sections that share a name of 1 MB."""
+    """Build 65,000 sections that share a name of 1 MB."""
     return elf([Section(b"n" * MIB, PROGBITS)], count=65_000)
 
 
 def debugdata_bomb() -> bytes:
-    """100 KB of .gnu_debugdata that unpack to 512 MiB."""
+    """Build 100 KB of .gnu_debugdata that unpack to 512 MiB."""
     packer = lzma.LZMACompressor(check=lzma.CHECK_CRC32, preset=0)
     packed = b"".join(packer.compress(bytes(MIB)) for _ in range(512)) + packer.flush()
     return elf([Section(b".gnu_debugdata", PROGBITS, packed)])
 
 
 def many_notes() -> bytes:
-    """1,000 sections of 60 KB of empty notes."""
+    """Build 1,000 sections of 60 KB of empty notes."""
     return elf([Section(b".note", NOTE, bytes(60 << 10))], count=1_000)
 
 
 def endless_relocations() -> bytes:
-    """900 tables of relocations that are all the same 12 MB."""
+    """Build 900 relocation tables that share the same 12 MB."""
     table = struct.pack("<QQq", 0, 1 << 32, 0) * (500 << 10)
     dynamic = symbols([(1, 0x1000, 8)], b"\0f\0")
     dynamic[0].kind = DYNSYM
@@ -137,7 +137,7 @@ def endless_relocations() -> bytes:
 
 
 def debug_information(abbreviations: bytes, units: Iterable[bytes]) -> list[Section]:
-    """DWARF 5 of these units (the bytes of their entries), with indexed strings: each unit is read."""
+    """Build DWARF 5 of these units (the bytes of their entries). Indexed strings make each unit be read."""
     information = bytearray()
     for entries in units:
         information += struct.pack("<IHBBI", 8 + len(entries), 5, 1, 8, 0) + entries
@@ -153,18 +153,18 @@ _ABBREVIATIONS: Final = bytes([1, 0x11, 1, 0, 0, 2, 0x2E, 0, 0, 0, 3, 0x39, 1, 0
 
 
 def nested_namespaces(depth: int = 4_000, functions: int = 200_000) -> bytes:
-    """200,000 functions in the innermost of 4,000 namespaces."""
+    """Build 200,000 functions in the innermost of 4,000 namespaces."""
     entries = b"\x01" + b"\x03" * depth + b"\x02" * functions + bytes(depth + 1)
     return elf(debug_information(_ABBREVIATIONS, [entries]))
 
 
 def deeper_namespaces() -> bytes:
-    """A million namespaces, each within the one before."""
+    """Build a million nested namespaces."""
     return nested_namespaces(1_000_000, 1)
 
 
 def branching_types() -> list[Section]:
-    """`log_sys`, whose type has two anonymous members, whose type has two, and so on 40 times."""
+    """Build `log_sys`, whose type has two anonymous members, whose type has two, and so on 40 times."""
     abbreviations = bytes([1, 0x11, 1, 0, 0])
     abbreviations += bytes([2, 0x34, 0, 0x03, 0x08, 0x49, 0x13, 0, 0])  # a variable: name, type
     abbreviations += bytes([3, 0x13, 1, 0x0B, 0x0B, 0, 0])  # a structure: size
@@ -178,7 +178,7 @@ def branching_types() -> list[Section]:
 
 
 def large_tables() -> bytes:
-    """A file that can be mapped as code and claims 44 MB of symbols and names: of zeros, behind its end."""
+    """Build a file that can be mapped as code and claims 44 MB of symbols and names beyond its end."""
     tables = symbols([], b"")
     tables[0].size, tables[1].size = 24 * MIB, 20 * MIB
     image = bytearray(elf(tables))
@@ -188,12 +188,12 @@ def large_tables() -> bytes:
 
 
 def shared_abbreviations() -> bytes:
-    """4,000 units that share 16,000 abbreviations."""
+    """Build 4,000 units that share 16,000 abbreviations."""
     many = b"".join(bytes([0x80 | one & 0x7F, one >> 7, 0x2E, 0, 0, 0]) for one in range(128, 16_000))
     return elf(debug_information(_ABBREVIATIONS[:-1] + many + b"\0", [b"\x01\0"] * 4_000))
 
 
-#: Files, and what the error or problem has to say of each; None where the file is merely without names.
+#: Files, and words of the error for each; None where the file is accepted and has no names.
 FILES: Final[dict[str, tuple[Callable[[], bytes], str | None]]] = {
     "bomb": (bomb, None),
     "liar": (liar, None),
@@ -211,7 +211,7 @@ FILES: Final[dict[str, tuple[Callable[[], bytes], str | None]]] = {
     "shared_abbreviations": (shared_abbreviations, None),
 }
 
-#: What the call frame information of a function that sleeps says. A block is its length, then its operations.
+#: Call frame information of a sleeping function. A block is its length, then its operations.
 _SKIP_BACK: Final = (0x2F, 0xFD, 0xFF)  # DW_OP_skip -3: to itself
 _PUSH_AND_SKIP_BACK: Final = (0x30, 0x2F, 0xFC, 0xFF)  # DW_OP_lit0, and again
 _BRANCH_BACK: Final = (0x31, 0x28, 0xFC, 0xFF)  # DW_OP_lit1, DW_OP_bra: while it is true
@@ -233,7 +233,7 @@ FRAMES: Final[dict[str, str]] = {
     # 3 MB of DW_CFA_remember_state and DW_CFA_restore_state
     "remembering": ".rept 1500000\n.cfi_escape 0x0a,0x0b\n.endr",
     "nops": ".cfi_escape 0\n.rept 4000000\n.cfi_escape 0\n.endr",
-    # a caller that is itself: the stack pointer stays where it is
+    # the caller is the function itself: the stack pointer does not change
     "standing_still": f".cfi_escape {_block(0x0F, (0x77, 0x00))}",
 }
 
@@ -258,7 +258,7 @@ ts: .quad 1000,0
 
 
 def compile_program(folder: Path, frames: str, name: str = "looper") -> Path:
-    """A program that sleeps in a function with this call frame information."""
+    """Compile a program that sleeps in a function with this call frame information."""
     (folder / "spin.s").write_text(_ASSEMBLER.format(frames=frames))
     (folder / "main.c").write_text("void spin(void); int main(void){ spin(); return 0; }\n")
     program = folder / name

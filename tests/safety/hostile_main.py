@@ -1,6 +1,7 @@
-"""``hostile_main.py HOW SUBJECT``: asks the core about a hostile file or process; reports answer and cost.
+"""``hostile_main.py HOW SUBJECT``: let the core read a hostile file or process, and report results and cost.
 
-One JSON object: ``answers``, ``seconds``, ``grown`` (MiB of memory) and ``child`` (MiB of the largest child).
+Print one JSON object: ``answers``, ``seconds``, ``grown`` (MiB of memory) and ``child`` (MiB of the largest
+child).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _ADDRESSES = 2_000
 
 
 def file(path: str) -> list[object]:
-    """All that discovery, symbol packs and probes ask of a file."""
+    """Read everything that discovery, symbol packs and probes need from a file."""
     return [
         attempt(lambda: _native.elf_info(path).build_id),
         attempt(lambda: _native.elf_info(path).debuglink),
@@ -37,20 +38,24 @@ def file(path: str) -> list[object]:
 
 
 def process(pid: str) -> list[object]:
-    """Two snapshots, and the functions of the executable."""
+    """Take two snapshots and list the functions of the executable."""
 
     opened = _native.Process(int(pid))
 
-    def look() -> object:
+    def snapshot() -> object:
         seen = opened.look()
         stacks = [[frame.function for frame in seen.stacks[thread.stack]] for thread in seen.threads]
         return [stacks, seen.notes, [module.problem for module in opened.modules()]]
 
-    return [attempt(look), attempt(look), attempt(lambda: len(_native.CodeFile(int(pid)).functions(["m"])))]
+    return [
+        attempt(snapshot),
+        attempt(snapshot),
+        attempt(lambda: len(_native.CodeFile(int(pid)).functions(["m"]))),
+    ]
 
 
 def crowd(pids: str) -> list[object]:
-    """The problems of all processes' files, all processes being observed at once."""
+    """Open all processes at once. Return the problems of their files, and of one that is opened later."""
     opened = [_native.Process(int(pid)) for pid in pids.split(",")]
     problems = [module.problem for one in opened for module in one.modules()]
     opened.clear()
@@ -59,14 +64,14 @@ def crowd(pids: str) -> list[object]:
 
 
 def memory(pid: str) -> list[object]:
-    """What is read of a server's memory, twice, and the CPU seconds of the second time."""
+    """Read a server's memory twice. Return both results and the CPU seconds of the second time."""
     collector = MemoryCollector(target_of(int(pid)), status=True, variables=True)
     first, began = attempt(lambda: len(collector.collect())), time.thread_time()
     return [first, attempt(lambda: len(collector.collect())), time.thread_time() - began]
 
 
 def target_of(pid: int) -> Target:
-    """A process as discovery would describe it, if it took it for a server."""
+    """Describe a process like discovery describes a server."""
     return Target(
         pid=pid, start_time=ProcFs().stat(pid).start_time, flavour="mysql", version=(8, 0, 36),
         version_text="8.0.36", version_from="memory", executable=str(Path(f"/proc/{pid}/exe").readlink()),
@@ -75,30 +80,30 @@ def target_of(pid: int) -> Target:
     )  # fmt: skip
 
 
-def attempt(ask: Callable[[], object]) -> object:
-    """What it answered, or the error."""
+def attempt(read: Callable[[], object]) -> object:
+    """Return the result or the error."""
     try:
-        return ask()
+        return read()
     except (OSError, InnoscopeError, _native.NativeError) as error:
         return f"{type(error).__name__}: {error}"
 
 
 def _memory() -> float:
-    """MiB at most, since this program began."""
+    """Return the peak memory of this process in MiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 
 
 def _queued() -> float:
-    """Seconds that this thread was ready to run and had no CPU: those are the host's, not the file's."""
+    """Return the seconds that this thread was runnable without a CPU, which depend on the host only."""
     return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
 
 
 def main() -> None:
-    """Ask, and report."""
-    ask = {"file": file, "process": process, "memory": memory, "crowd": crowd}[sys.argv[1]]
+    """Read the subject and print the report."""
+    read = {"file": file, "process": process, "memory": memory, "crowd": crowd}[sys.argv[1]]
     before, began = _memory(), time.monotonic() - _queued()
-    answers = ask(sys.argv[2])
+    answers = read(sys.argv[2])
     seconds, grown = time.monotonic() - _queued() - began, _memory() - before
     child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     print(json.dumps({"answers": answers, "seconds": seconds, "grown": grown, "child": child}))

@@ -1,4 +1,4 @@
-/* Passes for a server whose memory is made to cost its reader time or memory: hostile_memory HOW FOLDER. */
+/* Imitate a server whose memory wastes the reader's time or memory. Arguments: HOW FOLDER. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -23,7 +23,7 @@ static uint64_t words[WORDS];
 static int value;
 static struct variable variable = {1, "plausible", "plausible", 0, 0, &value, 0, 0};
 
-/* More than 8 MiB of /proc/PID/maps: a path of 4 KB for each mapping. */
+/* Create more than 8 MiB of /proc/PID/maps: a path of 4 KB for each mapping. */
 static void long_maps(const char *folder)
 {
     char name[251] = {0};
@@ -47,7 +47,7 @@ static void own_mappings(void)
         mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
 }
 
-/* Rows of 21 pointers to a variable that makes sense. */
+/* Write rows of 21 pointers to a plausible variable. */
 static void plausible_rows(void)
 {
     for (size_t i = 0; i < WORDS; i++)

@@ -1,4 +1,4 @@
-"""What of ours the kernel still has and nobody holds any more: BPF programs, and breakpoints in a server."""
+"""Find what Innoscope left in the kernel: BPF programs without an owner, and breakpoints in a server."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from servers import ensure_packages
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: The names that the programs in probes/snapshot, probes/profile and probes/trace have.
+#: The names of the programs in probes/snapshot, probes/profile and probes/trace.
 _OURS: Final = ("snapshot", "on_tick", "on_switch", "on_wakeup", "trace_enter", "trace_leave")
-#: What the kernel keeps of a program's name.
-_KEPT: Final = 15
-#: Kernel functions in which a perf event or a link goes.
+#: The kernel truncates a program's name to this length.
+_NAME_LENGTH: Final = 15
+#: Kernel functions that detach a perf event or a link.
 _CLOSING = re.compile(r"\b(perf_event_release_kernel|bpf_uprobe_multi_link_release)\b")
 _OFFSET = re.compile(r"^\d+\s+0x([0-9a-f]+)\s+0x", re.MULTILINE)
 _HELD = re.compile(r"^prog_id:\s*(\d+)$", re.MULTILINE)
-#: The kernel takes probes off one after the other, 10 ms each when quiet and 85 ms under load, in the
-#: background; a sensor of this suite may have 50 on each of 8 servers.
+#: The kernel detaches probes one after the other in the background, 10 ms each when idle and 85 ms under
+#: load. A sensor of this suite may have 50 on each of 8 servers.
 _PATIENCE_S = 60
 _PAGE: Final = 4096
 
 
 def orphans() -> set[int]:
-    """Ids of our programs that outlived their process; several innoscopes may be at work on this machine."""
+    """Return the ids of programs that outlived their process. Other innoscopes may run on this machine."""
     deadline = time.monotonic() + _PATIENCE_S
     while left := orphans_now():
         if time.monotonic() > deadline:
@@ -42,15 +42,15 @@ def orphans() -> set[int]:
 
 
 def orphans_now() -> set[int]:
-    """Without waiting for the kernel."""
+    """Like ``orphans``, without waiting for the kernel."""
     return _loaded() - _held()
 
 
 def breakpoints(pid: int) -> set[tuple[str, int]]:
-    """(mapping, offset in its file) of code that is not the file's, and that nobody probes or will mend.
+    """Return the (mapping, offset in its file) of changed code that no probe accounts for.
 
-    Other innoscopes may have probes on the same server. Who is closing them is not in ``probed`` any more,
-    but in the kernel until they are off.
+    Other innoscopes may have probes on the same server. Probes that are being closed are no longer in
+    ``probed`` but remain in the kernel until they are detached.
     """
     changed = _changed(pid)
     left = changed - probed(pid) if changed else changed
@@ -58,13 +58,13 @@ def breakpoints(pid: int) -> set[tuple[str, int]]:
 
 
 def altered(pid: int) -> set[tuple[str, int]]:
-    """As ``breakpoints``, also those that somebody is taking off."""
+    """Like ``breakpoints``, but include probes that are being detached."""
     changed = _changed(pid)
     return changed - probed(pid) if changed else changed
 
 
 def probed(pid: int) -> set[tuple[str, int]]:
-    """Where somebody's perf events or links are; ours name the file by its mapping."""
+    """Return the places of all perf events and links. Ours name the file by its mapping."""
     events = (event for event in _bpftool("perf") if event["fd_type"].startswith("u"))
     paths = ((Path(event["filename"]), event["offset"]) for event in events)
     by_event = {
@@ -74,11 +74,11 @@ def probed(pid: int) -> set[tuple[str, int]]:
 
 
 def _linked(text: str, pid: int) -> Iterator[tuple[str, int]]:
-    """The places of a link in that process, from what /proc/PID/fdinfo tells of it."""
-    told = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    if told.get("link_type", "").strip() != "uprobe_multi" or int(told["pid"]) != pid:
+    """Yield the places of a link in that process, from the link's /proc/PID/fdinfo."""
+    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    if fields.get("link_type", "").strip() != "uprobe_multi" or int(fields["pid"]) != pid:
         return
-    name = told["path"].strip().rpartition("/")[2].removesuffix(" (deleted)")
+    name = fields["path"].strip().rpartition("/")[2].removesuffix(" (deleted)")
     for offset in (int(found, 16) for found in _OFFSET.findall(text)):
         for start, end, skipped, path in _code(pid):
             if path.rpartition("/")[2] == name and skipped <= offset < skipped + end - start:
@@ -87,8 +87,10 @@ def _linked(text: str, pid: int) -> Iterator[tuple[str, int]]:
 
 def _loaded() -> set[int]:
     names = {*_OURS, *(f"{name}_{at}" for name in _probes() for at in ("enter", "leave"))}
-    kept = {name[:_KEPT] for name in names}
-    return {program["id"] for program in _bpftool("prog") if program.get("name", "")[:_KEPT] in kept}
+    truncated = {name[:_NAME_LENGTH] for name in names}
+    return {
+        program["id"] for program in _bpftool("prog") if program.get("name", "")[:_NAME_LENGTH] in truncated
+    }
 
 
 def _probes() -> set[str]:
@@ -96,22 +98,22 @@ def _probes() -> set[str]:
 
 
 def _held() -> set[int]:
-    """Program ids of all descriptors of programs, links and iterators on this machine."""
+    """Return the program ids of all descriptors of programs, links and iterators on this machine."""
     return {int(held) for text in _bpf_descriptors() for held in _HELD.findall(text)}
 
 
 def _bpf_descriptors() -> Iterator[str]:
-    """What is told of each on this machine."""
+    """Yield the fdinfo of each BPF descriptor on this machine."""
     for descriptor in _in_processes("fd/*"):
         try:
             if "bpf" in str(descriptor.readlink()):
                 yield (descriptor.parents[1] / "fdinfo" / descriptor.name).read_text()
-        except OSError:  # closed in the meantime
+        except OSError:  # it has been closed
             continue
 
 
 def _being_closed() -> bool:
-    """Whether a thread of this machine is taking off a probe."""
+    """Return whether a thread of this machine is detaching a probe."""
     for stack in _in_processes("task/[0-9]*/stack"):
         try:
             if _CLOSING.search(stack.read_text()):
@@ -128,7 +130,7 @@ def _bpftool(what: str) -> list[dict[str, Any]]:
 
 
 def _changed(pid: int) -> set[tuple[str, int]]:
-    """Bytes of code that differ from those of the mapped file."""
+    """Return the places where code differs from the mapped file."""
     found = set()
     with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
         for start, end, offset, _ in _code(pid):
@@ -137,13 +139,13 @@ def _changed(pid: int) -> set[tuple[str, int]]:
             code = memory.read(end - start)
             with Path(f"/proc/{pid}/map_files/{mapping}").open("rb") as file:
                 file.seek(offset)
-                meant = file.read(end - start).ljust(end - start, b"\0")
-            found |= {(mapping, offset + place) for place in _differences(code, meant)}
+                expected = file.read(end - start).ljust(end - start, b"\0")
+            found |= {(mapping, offset + place) for place in _differences(code, expected)}
     return found
 
 
 def _code(pid: int) -> Iterator[tuple[int, int, int, str]]:
-    """Executable mappings of files: first address, address after the last, offset in the file, path."""
+    """Yield the executable mappings of files: start, end, offset in the file, path."""
     for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
         where, rights, offset, _, inode, *path = line.split(maxsplit=5)
         if "x" in rights and inode != "0":
@@ -152,7 +154,7 @@ def _code(pid: int) -> Iterator[tuple[int, int, int, str]]:
 
 
 def _differences(one: bytes, other: bytes) -> set[int]:
-    """Places where two equally long strings differ, found by the page: Python is slow at bytes."""
+    """Return the places where two equally long strings differ. Compare pages first, for speed."""
     pages = (
         page for page in range(0, len(one), _PAGE) if one[page : page + _PAGE] != other[page : page + _PAGE]
     )
@@ -165,7 +167,7 @@ def _differences(one: bytes, other: bytes) -> set[int]:
 
 
 def _in_processes(pattern: str) -> Iterator[Path]:
-    """Such files of all processes of this machine; one that ends meanwhile has no more."""
+    """Yield matching files of all processes of this machine. Skip processes that end meanwhile."""
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             yield from process.glob(pattern)

@@ -1,7 +1,7 @@
-"""Two hosts and the wire between them: network namespaces that end with the test.
+"""Two hosts and the link between them: network namespaces that end with the test.
 
-``here`` is where the agent runs, ``there`` where its clients are. Only what is done within
-``there.entered()``, or by a command that begins with ``there.prefix``, is done there.
+The agent runs on ``here``, its clients on ``there``. Use ``there.entered()``, or ``there.prefix`` before a
+command, to act on that host.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 HERE, HERE_6 = "10.77.0.1", "fd77::1"
 THERE, THERE_6 = "10.77.0.2", "fd77::2"
-#: Any of its addresses is one of ``there`` as well: ``10.78.0.1`` and so on.
+#: All addresses of this network also belong to ``there``.
 CROWD = "10.78.0.0/16"
 _CLONE_NEWNET = 0x40000000
 _START_S = 10
@@ -30,18 +30,18 @@ _START_S = 10
 
 @dataclass(frozen=True)
 class Host:
-    """One of the two."""
+    """One of the two hosts, held open by a process."""
 
     holder: int
 
     @property
     def prefix(self) -> list[str]:
-        """What begins a command that runs there."""
+        """Return the prefix of a command that is to run on this host."""
         return ["nsenter", f"--target={self.holder}", "--net", "--"]
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Sockets that this thread makes meanwhile are of that host, and stay so."""
+        """Let this thread create its sockets on this host. They stay there."""
         own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             other = os.open(f"/proc/{self.holder}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -57,13 +57,13 @@ class Host:
             os.close(own)
 
     def ip(self, words: str) -> None:
-        """``ip`` there."""
+        """Run ``ip`` on this host."""
         subprocess.run([*self.prefix, "ip", *words.split()], check=True)
 
 
 @contextmanager
 def two_hosts() -> Iterator[tuple[Host, Host]]:
-    """``(here, there)``."""
+    """Yield ``(here, there)``."""
     with Keeper() as keeper, _host(keeper) as here, _host(keeper) as there:
         here.ip(f"link add wire type veth peer name wire netns {there.holder}")
         for host, four, six in ((here, HERE, HERE_6), (there, THERE, THERE_6)):

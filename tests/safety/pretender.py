@@ -1,4 +1,4 @@
-"""A process that passes for a server, for what does not need a real one: ``sleep`` under the name mysqld."""
+"""``sleep`` under the name mysqld, for tests that do not need a real server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _START_S = 10
 
 
 class Pretender:
-    """A context manager. ``folder`` holds its executable, ``preload`` are libraries to be mapped into it."""
+    """A context manager. ``folder`` gets the executable; ``preload`` are libraries to map into it."""
 
     def __init__(self, folder: Path, *, preload: Sequence[Path] = ()) -> None:
         self.executable = folder / "mysqld"
@@ -50,6 +50,6 @@ class Pretender:
         return self._process.pid
 
     def kill(self) -> None:
-        """SIGKILL, reaped; nothing the second time."""
+        """Send SIGKILL and reap the process. Do nothing the second time."""
         self._process.kill()
         self._process.wait()

@@ -1,4 +1,4 @@
-"""Commands to run the command line under, so that it has less than root has, or sees other files."""
+"""Prefixes for commands that remove privileges or replace files."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _SITE = Path(click.__file__).parents[1]
 
 
 def without(*capabilities: str) -> list[str]:
-    """As root, but without these capabilities."""
+    """Return the prefix for root without these capabilities."""
     less = ",".join(f"-{name}" for name in capabilities)
     return ["setpriv", "--bounding-set", less, "--inh-caps", less]
 
 
 def without_bpf() -> list[str]:
-    """As root on a host that grants no BPF."""
+    """Return the prefix for root on a host that denies BPF."""
     return without("bpf", "perfmon", "sys_admin")
 
 
 def nobody(*arguments: object) -> list[str]:
-    """The whole command line as a user without any right, who may not even be let into our tree.
+    """Return a command line that runs innoscope as nobody.
 
-    So the packages are shown to it in another place: mounts that only this process has.
+    That user may have no access to our tree. So the packages are mounted at another place for this process.
     """
     places = {"/mnt/agent": _PACKAGES, "/mnt/site": _SITE}
     steps = ["mount -t tmpfs -o mode=755 tmpfs /mnt", f"mkdir {' '.join(places)}"]
@@ -42,6 +42,6 @@ def nobody(*arguments: object) -> list[str]:
 
 
 def seeing(real: Path, place: str) -> list[str]:
-    """With the folder ``real`` instead of what is at ``place``."""
+    """Return the prefix of a command for which the folder ``real`` is mounted at ``place``."""
     script = f"mkdir -p {place} && mount --bind '{real}' {place} && exec \"$@\""
     return ["unshare", "--mount", "sh", "-c", script, "sh"]

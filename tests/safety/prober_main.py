@@ -1,4 +1,4 @@
-"""Put probes on a server and obey stdin: ``python -m safety.prober_main PID [CGROUP …]``."""
+"""Attach probes to a server and run commands from stdin: ``python -m safety.prober_main PID [CGROUP …]``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def main(pid: int, *groups: str) -> None:
 
 
 def eat() -> None:
-    """Use memory until somebody ends us."""
+    """Allocate memory until the process is killed."""
     eaten: list[bytearray] = []
     while True:
         piece = bytearray(_PIECE)
@@ -46,7 +46,7 @@ def eat() -> None:
 
 
 def fault() -> None:
-    """Read a mapped page of a file that has become shorter."""
+    """Read a mapped page beyond the end of a truncated file."""
     with tempfile.TemporaryFile() as file:
         file.truncate(mmap.PAGESIZE)
         page = mmap.mmap(file.fileno(), mmap.PAGESIZE, prot=mmap.PROT_READ)

@@ -1,6 +1,6 @@
-"""Profiles a server with another start time than it has, as if its pid had been reused: prints the samples.
+"""Profile a server with a wrong start time, as if its pid had been reused, and print the number of samples.
 
-Arguments: pid, ticks to add to its start time.
+Arguments: pid, ticks to add to the start time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from innoscope.target.discover import find_one
 
 
 def main() -> None:
-    """A second at 999 Hz."""
+    """Profile for a second at 999 Hz."""
     target, later = find_one(int(sys.argv[1])), int(sys.argv[2])
     program = OnCpu(target.pid, target.start_time + later)
     samples = Samples(target.pid, program.ring)

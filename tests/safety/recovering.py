@@ -1,4 +1,4 @@
-"""A server that has much to recover from a crash."""
+"""Options and data for a crash recovery that lasts for seconds."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from servers import Server
 
-#: Redo enough for all that is changed, and none of it written back before the crash.
+#: A redo log for all changes, and a buffer pool that keeps them from being flushed before the crash.
 ROOMY: dict[str, str | int | None] = {"innodb_log_file_size": "128M", "innodb_flush_method": "O_DIRECT"}
-#: Recovery in many small batches, each of which reads and writes nearly all pages: it lasts for seconds.
+#: Recovery in many small batches, each of which reads and writes nearly all pages.
 TIGHT = {**ROOMY, "innodb_buffer_pool_size": "8M"}
-#: For MySQL 9, whose redo log has another name for its size.
+#: For MySQL 9, which configures the size of the redo log by another option.
 ROOMY_9 = {"innodb_redo_log_capacity": "256M", "innodb_flush_method": "O_DIRECT"}
 TIGHT_9 = {**ROOMY_9, "innodb_buffer_pool_size": "8M"}
 DOUBLINGS = 15
 
 
 def make_redo(server: Server, doublings: int = DOUBLINGS) -> None:
-    """Some 30 MB, or half as much for each doubling less, of rows in random order."""
+    """Write and update about 30 MB of rows in random order, half as much for each doubling less."""
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE crash")
         cursor.execute(

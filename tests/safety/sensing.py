@@ -1,4 +1,4 @@
-"""A real ``innoscope sensor``, started, waited for as systemd would, and ended by its pid."""
+"""A real ``innoscope sensor``, started and awaited like systemd does."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _READY_S = 60
 
 
 class Sensing:
-    """A context manager; ``client`` asks it. ``kill()`` and ``start()`` are for tests of its death.
+    """A context manager. Query the sensor with ``client``; ``kill()`` and ``start()`` restart it.
 
-    It watches ``only`` these servers where there are some: those of other tests make it slow to end.
+    If ``only`` is set, it watches no other servers: those of other tests would delay its end.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Sensing:
 
     @property
     def client(self) -> SensorClient:
-        """Patient: what is quick is for a test to say."""
+        """Return a client with a long timeout; tests check how long a reply may take."""
         return SensorClient(str(self.path), timeout=10)
 
     @property
@@ -66,7 +66,7 @@ class Sensing:
 
     @property
     def log(self) -> str:
-        """All that it wrote to stderr."""
+        """Return the sensor's standard error."""
         return (self._home / "log").read_text()
 
     def __enter__(self) -> Sensing:
@@ -79,7 +79,7 @@ class Sensing:
         self._folder.cleanup()
 
     def start(self, *, wait: bool = True) -> None:
-        """Start it, and wait until it says READY=1: it has found the servers that run."""
+        """Start the sensor and wait for READY=1, which it sends after its first discovery."""
         with (
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready,
             (self._home / "log").open("ab") as log,
@@ -105,13 +105,13 @@ class Sensing:
                 raise AssertionError(f"not ready within {_READY_S} s:\n{self.log}") from error
 
     def terminate(self) -> int:
-        """SIGTERM; its exit status."""
+        """Send SIGTERM and return the exit status."""
         assert self.process is not None
         self.process.terminate()
         return self._reap()
 
     def kill(self) -> None:
-        """SIGKILL, reaped."""
+        """Send SIGKILL and reap the process."""
         if self.process is not None:
             if self.process.poll() is None:
                 os.kill(self.pid, signal.SIGKILL)
@@ -126,17 +126,17 @@ class Sensing:
 
 
 def of_pid(reply: Reply, pid: int) -> ServerReply | None:
-    """The server with that pid; other tests may have servers of their own."""
+    """Return the server with that pid; other tests may have servers of their own."""
     return next((server for server in reply.servers if server.target.pid == pid), None)
 
 
 def outcome(server: ServerReply, collector: str) -> Outcome:
-    """What a collector said; fails if it did not run."""
+    """Return the outcome of a collector. Fail if the collector did not run."""
     return next(one for one in server.outcomes if one.collector == collector)
 
 
 def values(server: ServerReply, collector: str) -> dict[tuple[str, tuple[str, ...]], Value]:
-    """Its series; fails, with the reason, if it did not succeed."""
+    """Return the series of a collector. Fail with its reason if it did not succeed."""
     found = outcome(server, collector)
     assert found.success, found.reason
     return by_series(found.samples)

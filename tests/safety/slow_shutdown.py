@@ -1,14 +1,14 @@
-"""A server that has much to do before it can stop."""
+"""Options and data for a shutdown that lasts for seconds."""
 
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from servers import Server
 
-#: Purge waits for a transaction that we hold open.
+#: A full purge at shutdown, with a small buffer pool.
 OPTIONS: dict[str, str | int | None] = {
     "innodb_fast_shutdown": 0,
     "innodb_buffer_pool_size": "16M",
@@ -18,7 +18,7 @@ DOUBLINGS = 16
 
 
 def make_backlog(server: Server, doublings: int = DOUBLINGS) -> None:
-    """Rows, all of them changed and deleted while a transaction still sees them: purge has to remove them."""
+    """Delete many rows while a transaction still reads them, so that purge has to remove them at shutdown."""
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE backlog")
         cursor.execute(
@@ -30,11 +30,7 @@ def make_backlog(server: Server, doublings: int = DOUBLINGS) -> None:
             cursor.execute(
                 "INSERT INTO backlog.t (b, c) SELECT RAND() * 1e9, LEFT(CONCAT(RAND(), c), 90) FROM backlog.t"
             )
-        with closing(server.connect()) as reader, reader.cursor() as sees:
-            _see(sees)
+        with closing(server.connect()) as reader, reader.cursor() as snapshot:
+            snapshot.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+            snapshot.execute("SELECT COUNT(*) FROM backlog.t")
             cursor.execute("DELETE FROM backlog.t")
-
-
-def _see(cursor: Any) -> None:
-    cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
-    cursor.execute("SELECT COUNT(*) FROM backlog.t")

@@ -1,4 +1,4 @@
-"""Processes with a server's name that are none: of another user, or a second one on a data directory."""
+"""Processes with a server's name that are not servers, of any user and with any options."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-#: Of no account.
+#: A uid without an account.
 UID = 54321
 _SOURCE = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
 
 
 class Strangers:
-    """A context manager; ``folder`` is one that everybody may enter."""
+    """A context manager. ``folder`` must be accessible to all users."""
 
     def __init__(self, folder: Path) -> None:
         self.executable = folder / "mysqld"
@@ -38,7 +38,7 @@ class Strangers:
         self._keeper.close()
 
     def start(self, *options: bytes, uid: int = UID, cwd: Path | None = None) -> int:
-        """Start one; its pid."""
+        """Start a process and return its pid."""
         arguments: Sequence[bytes] = (os.fsencode(self.executable), *options)
         process = subprocess.Popen(
             arguments, user=uid, group=uid, extra_groups=[], cwd=cwd or self.executable.parent
@@ -48,7 +48,7 @@ class Strangers:
         return process.pid
 
     def end(self, pid: int) -> None:
-        """Kill it, reaped."""
+        """Kill the process and reap it."""
         process = self._running.pop(pid)
         process.kill()
         process.wait()

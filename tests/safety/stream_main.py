@@ -1,4 +1,4 @@
-"""Ask a server that answers without end, and print what that took: seconds, bytes of memory, the error."""
+"""Query a server whose result never ends, and print the cost: seconds, bytes of memory, the error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unit.dumps import target
 
 
 def peak() -> int:
-    """The most memory that we had so far, in bytes (VmHWM; ru_maxrss has our parent's in it)."""
+    """Return the peak memory in bytes from VmHWM; ru_maxrss would include the parent's."""
     return int(ProcFs().status(os.getpid())["VmHWM"].split()[0]) << 10
 
 

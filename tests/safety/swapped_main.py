@@ -1,9 +1,8 @@
-"""``swapped_main.py TIMES SEED FOLDER``: mapped files change under the core.
+"""``swapped_main.py TIMES SEED FOLDER``: change mapped files while the core reads them.
 
-They are truncated, rewritten, replaced and deleted. Each run starts a process that sleeps inside a library of
-FOLDER, and asks the core about it step by step. Before each step, and all the time meanwhile from another
-process, something happens to its files. Reports how many steps answered and how many failed:
-that it still can is the point.
+Each run starts a process that sleeps inside a library of FOLDER, and reads it with the core step by step.
+Before each step, and continuously from another process, a mapped file is truncated, rewritten, replaced or
+deleted. Print how many steps succeeded and failed. The test is that this process survives.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from innoscope import _native
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Names in the folder: what is mapped, and the whole files that they are made from again.
+#: Names of the mapped files. ``whole-NAME`` is the intact copy of each.
 MAPPED = ("program", "libheld.so", "libheld.so.debug")
 
 
 def spoil(folder: Path, chance: random.Random) -> None:
-    """Do one thing to one of the mapped files. A running program refuses to be written to (ETXTBSY)."""
+    """Change one of the mapped files at random. A running program cannot be written (ETXTBSY)."""
     name = chance.choice(MAPPED)
     path, whole = folder / name, folder / f"whole-{name}"
     size = whole.stat().st_size
@@ -44,7 +43,7 @@ def spoil(folder: Path, chance: random.Random) -> None:
                     file.seek(chance.randrange(size))
                     file.write(chance.randbytes(chance.randrange(1, 4096)))
             case 3:
-                with path.open("r+b") as file:  # what it was, in place
+                with path.open("r+b") as file:  # the original content, in place
                     file.write(whole.read_bytes())
             case 4:
                 shutil.copy(whole, folder / "next")
@@ -54,11 +53,11 @@ def spoil(folder: Path, chance: random.Random) -> None:
             case 6:
                 os.truncate(path, size * 4)
     except OSError:
-        pass  # deleted before, or the program itself
+        pass  # it was deleted before, or is the running program
 
 
 def spoil_all_the_time(folder: Path, seed: int) -> None:
-    """Until the parent ends us."""
+    """Change files until the parent kills this process."""
     chance = random.Random(seed)  # noqa: S311
     while True:
         spoil(folder, chance)
@@ -66,42 +65,42 @@ def spoil_all_the_time(folder: Path, seed: int) -> None:
 
 
 def steps(pid: int, folder: Path) -> list[Callable[[], object]]:
-    """One snapshot and more, in pieces."""
-    kept: dict[str, _native.Process | _native.CodeFile] = {}
+    """Return the steps of snapshots and other reads of a process."""
+    opened: dict[str, _native.Process | _native.CodeFile] = {}
 
     def open_process() -> None:
-        kept["process"] = _native.Process(pid, debug_dirs=[str(folder)])
+        opened["process"] = _native.Process(pid, debug_dirs=[str(folder)])
 
     def open_inlines() -> None:
-        kept["process"] = _native.Process(pid, debug_dirs=[str(folder)], inlines=True)
+        opened["process"] = _native.Process(pid, debug_dirs=[str(folder)], inlines=True)
 
-    def look() -> None:
-        process = kept["process"]
+    def snapshot() -> None:
+        process = opened["process"]
         assert isinstance(process, _native.Process)
         process.look()
         process.modules()
 
     def open_code() -> None:
-        kept["code"] = _native.CodeFile(pid, "libheld", debug_dirs=[str(folder)])
+        opened["code"] = _native.CodeFile(pid, "libheld", debug_dirs=[str(folder)])
 
     def functions() -> None:
-        code = kept["code"]
+        code = opened["code"]
         assert isinstance(code, _native.CodeFile)
         found = code.functions(["h", "m", "_"])
         code.references([(one.address, one.size) for one in found])
 
     return [
-        open_process, look, look, open_code, functions, look,
+        open_process, snapshot, snapshot, open_code, functions, snapshot,
         lambda: _native.symbol_in_process(pid, ["main"]),
         lambda: _native.globals_in_process(pid, ["main", "held"], [str(folder)], {}),
         lambda: _native.elf_info(str(folder / "libheld.so")),
         lambda: _native.find_debug_file(str(folder / "libheld.so"), [str(folder)]),
-        functions, open_inlines, look,
+        functions, open_inlines, snapshot,
     ]  # fmt: skip
 
 
-def run(folder: Path, chance: random.Random, said: Counter[str]) -> None:
-    """All steps on one process."""
+def run(folder: Path, chance: random.Random, outcomes: Counter[str]) -> None:
+    """Run all steps on one process."""
     for name in MAPPED:
         shutil.copy(folder / f"whole-{name}", folder / "next")
         (folder / "next").rename(folder / name)
@@ -115,9 +114,9 @@ def run(folder: Path, chance: random.Random, said: Counter[str]) -> None:
             spoil(folder, chance)
             try:
                 step()
-                said["answered"] += 1
+                outcomes["answered"] += 1
             except (OSError, _native.NativeError, KeyError) as error:
-                said[type(error).__name__] += 1
+                outcomes[type(error).__name__] += 1
     finally:
         for child in (spoiler, held):
             child.kill()
@@ -126,15 +125,15 @@ def run(folder: Path, chance: random.Random, said: Counter[str]) -> None:
 
 
 def main() -> None:
-    """Run so often."""
+    """Run as often as requested and print the counts."""
     if sys.argv[1] == "spoil":
         spoil_all_the_time(Path(sys.argv[3]), int(sys.argv[2]))
     times, folder = int(sys.argv[1]), Path(sys.argv[3])
     chance = random.Random(int(sys.argv[2]))  # noqa: S311
-    said: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
     for _ in range(times):
-        run(folder, chance, said)
-    print(json.dumps(said))
+        run(folder, chance, outcomes)
+    print(json.dumps(outcomes))
 
 
 if __name__ == "__main__":

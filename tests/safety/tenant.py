@@ -1,6 +1,6 @@
-"""A tenant of a container: a fake server that has a server's name, and a uid that is allowed by default.
+"""A tenant of a container: a fake server with a server's name and a uid that is allowed by default.
 
-It runs below a pid namespace of the test's, so that commands in that one find no other server of the machine.
+It runs below a pid namespace of the test, in which commands find no other server of the machine.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _START_S = 20
 
 
 class Tenant:
-    """A context manager. ``folder`` is one that everybody may enter; ``under`` begins a command beside it.
+    """A context manager. ``under`` is the prefix of a command that sees the tenant only.
 
-    The socket is in a mount of the container's own if ``hidden``, at a path that leads nowhere outside.
+    ``folder`` must be accessible to all users. If ``hidden``, the socket is in a mount of the container, at a
+    path that does not exist outside.
     """
 
     def __init__(self, folder: Path, asked: str, *, hidden: bool = False) -> None:
@@ -65,11 +66,11 @@ class Tenant:
 
     @property
     def pid(self) -> int:
-        """Its id in the pid namespace where ``under`` leads."""
+        """Return the tenant's pid in the namespace of ``under``."""
         return int(ProcFs().status(self._our_pid())["NSpid"].split()[-2])
 
-    def told(self) -> list[bytes]:
-        """End it; return what it got in each of its connections."""
+    def stop(self) -> list[bytes]:
+        """Kill the tenant and return what it received in each connection."""
         os.kill(self._our_pid(), signal.SIGKILL)
         assert self._process.stdout is not None
         return [bytes.fromhex(json.loads(line)) for line in self._process.stdout]
@@ -86,7 +87,7 @@ class Tenant:
 
     @staticmethod
     def _child(pid: int) -> int:
-        """The child of unshare, which has entered its namespaces."""
+        """Return the pid of the child of unshare, which has entered its namespaces."""
         deadline = time.monotonic() + _START_S
         while not (found := Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
             assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""A command on a terminal of its own, and what may be in its output."""
+"""Run a command on a terminal of its own, and check its output for control characters."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 ROWS, COLUMNS = 50, 220
 #: The only control characters, beside colours, of a command without a screen (common/console.py).
+#: The only control characters that a command without a screen writes itself (common/console.py).
 WIPE = "\r\x1b[K"
-#: CSI, OSC and the like with their text, and two-character escapes.
+#: CSI sequences, OSC and similar sequences with their text, and two-character escapes.
 SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_].*?(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])", re.DOTALL)
-#: For a screen of ``top`` or ``replay``: what to wait for, and what to type then. It opens each kind of page.
+#: Opens each kind of page of ``top`` or ``replay``: what to wait for, and what to type then.
 KEYS = (
     (b"quit", b"\t"), (b"", b"\x1b[B"), (b"", b"\r"), (b"STACK", b"\x1b"), (b"", b"n"), (b"Notes", b"\x1b"),
     (b"", b"/"), (b"", b"PWN\r"), (b"", b"q"),
@@ -35,22 +36,24 @@ _PLACE = re.compile(r"\x1b\[\d+;\d+H")
 _SETTLED_S = 0.3
 
 
-def on_terminal(
+def run_on_terminal(
     arguments: Sequence[str],
     environment: Mapping[str, str],
     *,
     typing: Sequence[tuple[bytes, bytes]] = (),
     until: bytes | None = None,
+    under: Sequence[str] = (),
+    code: int | None = None,
 ) -> bytes:
-    """Run a command to its end and return all that the terminal got.
+    """Run innoscope to its end and return everything that it wrote to the terminal.
 
-    ``typing`` are pairs of what to wait for and what to type then. ``until`` is what a daemon says before it
-    gets SIGTERM.
+    ``typing`` are pairs of what to wait for and what to type then. ``until`` is the output after which a
+    daemon gets SIGTERM. ``code`` is the expected exit code, if the test knows it.
     """
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     process = subprocess.Popen(
-        [INNOSCOPE, *arguments],
+        [*under, INNOSCOPE, *arguments],
         stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
         env={**_without_size(os.environ), "TERM": "xterm-256color", **environment},
     )  # fmt: skip
@@ -69,6 +72,7 @@ def on_terminal(
                 until = None
         assert not waiting, (waiting, got[-2000:])
         assert until is None, (until, got[-2000:])
+        assert code in (None, process.wait(timeout=DEADLINE_S)), got[-2000:]
     finally:
         if process.poll() is None and time.monotonic() >= deadline:
             process.kill()
@@ -78,13 +82,13 @@ def on_terminal(
 
 
 def _without_size(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables without those that would replace the terminal's size; pytest-xdist sets them."""
+    """Return the variables without those of pytest-xdist that override the terminal's size."""
     return {name: value for name, value in environment.items() if name not in ("COLUMNS", "LINES")}
 
 
 def _parts(master: int, deadline: float) -> Iterator[bytes]:
-    """What comes, and ``b""`` whenever nothing has come for a moment, until the last writer is gone."""
-    readable = select.poll()  # unlike select(), for descriptors beyond 1,023 too
+    """Yield the output until the last writer has closed the terminal, and ``b""`` when it pauses."""
+    readable = select.poll()  # unlike select(), also for descriptors above 1,023
     readable.register(master, select.POLLIN)
     while time.monotonic() < deadline:
         if not readable.poll(_SETTLED_S * 1000):
@@ -92,7 +96,7 @@ def _parts(master: int, deadline: float) -> Iterator[bytes]:
             continue
         try:
             part = os.read(master, 1 << 16)
-        except OSError:  # EIO: nobody has the other end any more
+        except OSError:  # EIO: the other end was closed
             return
         if not part:
             return
@@ -100,9 +104,9 @@ def _parts(master: int, deadline: float) -> Iterator[bytes]:
 
 
 def violations(output: bytes, own: Callable[[str], str] = lambda text: text.replace(WIPE, "")) -> list[str]:
-    """What a terminal would obey, or show in another order, that the command did not make itself.
+    """Return the control and bidirectional characters that the command did not write by itself.
 
-    ``own`` takes out the sequences that it did.
+    ``own`` removes the sequences that it wrote by itself.
     """
     text = output.decode("utf-8", "surrogateescape").replace("\r\n", "\n")
     text = own(text)
@@ -117,12 +121,12 @@ def without_colours(text: str) -> str:
 
 
 def sequences(output: bytes) -> set[str]:
-    """The escape sequences of a screen, places of the cursor left out."""
+    """Return the escape sequences of a screen, except cursor positions."""
     return set(SEQUENCE.findall(_PLACE.sub("", output.decode("utf-8", "surrogateescape"))))
 
 
 def without(allowed: set[str]) -> Callable[[str], str]:
-    """What takes out these sequences, exactly as they are, places of the cursor, and lines of progress."""
+    """Return a function that removes these sequences, cursor positions and progress lines."""
 
     def take_out(text: str) -> str:
         text = _PLACE.sub("", without_colours(text))

@@ -1,4 +1,4 @@
-"""Whatever happens to server or sensor, a scrape answers in time and says what is wrong."""
+"""Whatever happens to server or sensor, a scrape is answered in time and reports the fault."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from innoscope.target.proc import ProcFs
 from safety.agenting import Running, Scrape, falls
 from safety.sensing import Sensing
 from scale import few
@@ -24,13 +25,13 @@ NAMES = ("mysql-5.6.24", "mariadb-10.11")
 ACCOUNT = "innoscope"
 PASSWORD = "quite-secret"  # noqa: S105
 ENDS_S = 1.0
-#: The kernel takes off the probes of a process that ends one after the other, some 100 ms each.
+#: The kernel detaches the probes of a process that has ended one after the other, about 100 ms each.
 DETACHED_S = 10.0
 
 
-@pytest.fixture(scope="module", params=few(NAMES, "mysql-5.6.24", reason="the faults are the agent's"))
+@pytest.fixture(scope="module", params=few(NAMES, "mysql-5.6.24", reason="the faults are in the agent"))
 def target(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A server with an account that is not root's."""
+    """Start a server with an account other than root's."""
     with Server(request.param) as server:
         sql(server, f"CREATE USER {ACCOUNT}@localhost IDENTIFIED BY '{PASSWORD}'")
         yield server
@@ -63,7 +64,7 @@ def sql_is(up: int) -> Callable[[Scrape], bool]:
     return lambda scrape: scrape.value("sql_up") == up
 
 
-def test_a_stopped_server_holds_up_no_scrape(target: Server) -> None:
+def test_a_stopped_server_delays_no_scrape(target: Server) -> None:
     with Running(target) as agent:
         agent.until(sql_is(1))
         os.kill(target.pid, signal.SIGSTOP)
@@ -78,7 +79,7 @@ def test_a_stopped_server_holds_up_no_scrape(target: Server) -> None:
         assert agent.until(sql_is(1)).why("sql") is None
 
 
-def test_an_agent_that_meets_a_stopped_server(target: Server) -> None:
+def test_an_agent_starts_beside_a_stopped_server(target: Server) -> None:
     os.kill(target.pid, signal.SIGSTOP)
     try:
         with Running(target) as agent:
@@ -87,12 +88,12 @@ def test_an_agent_that_meets_a_stopped_server(target: Server) -> None:
         os.kill(target.pid, signal.SIGCONT)
 
 
-def test_a_short_scrape_timeout_is_honoured(target: Server) -> None:
+def test_a_short_scrape_timeout_is_kept(target: Server) -> None:
     with Running(target) as agent:
         agent.until(sql_is(1))
         os.kill(target.pid, signal.SIGSTOP)
         try:
-            time.sleep(0.3)  # until then scrapes share the gathering that was
+            time.sleep(0.3)  # until then scrapes share the last collection
             scrape = agent.scrape(X_Prometheus_Scrape_Timeout_Seconds="0.3")
         finally:
             os.kill(target.pid, signal.SIGCONT)
@@ -100,7 +101,7 @@ def test_a_short_scrape_timeout_is_honoured(target: Server) -> None:
         assert scrape.value("sql_up") == 0
 
 
-def test_a_full_server_refuses(tmp_path: Path) -> None:
+def test_too_many_connections_are_reported_as_refused(tmp_path: Path) -> None:
     with Server("mysql-5.6.24", options={"max_connections": 12}) as server:
         sql(server, f"CREATE USER {ACCOUNT}@localhost IDENTIFIED BY '{PASSWORD}'")
         crowd = [server.connect(user=ACCOUNT, password=PASSWORD) for _ in range(12)]
@@ -115,7 +116,7 @@ def test_a_full_server_refuses(tmp_path: Path) -> None:
                 connection.close()
 
 
-def test_a_wrong_password_is_denied(target: Server, tmp_path: Path) -> None:
+def test_a_wrong_password_is_reported_as_denied_and_not_shown(target: Server, tmp_path: Path) -> None:
     with Running(target, "--defaults-file", option_file(tmp_path, "not-it-7412")) as agent:
         scrape = agent.scrape()
 
@@ -126,8 +127,8 @@ def test_a_wrong_password_is_denied(target: Server, tmp_path: Path) -> None:
         assert PASSWORD not in agent.log
 
 
-def test_an_account_without_rights_tells_what_it_may(target: Server, tmp_path: Path) -> None:
-    """PROCESS is what INNODB_METRICS and the InnoDB monitor need."""
+def test_an_account_without_process_yields_the_other_metrics(target: Server, tmp_path: Path) -> None:
+    """INNODB_METRICS and the InnoDB monitor need PROCESS."""
     with Running(target, "--defaults-file", option_file(tmp_path)) as agent:
         scrape = agent.scrape()
 
@@ -137,7 +138,7 @@ def test_an_account_without_rights_tells_what_it_may(target: Server, tmp_path: P
         assert "GRANT PROCESS" in agent.get("/")[1].decode()
 
 
-def test_a_socket_that_is_gone() -> None:
+def test_a_missing_socket_is_reported_until_it_is_back() -> None:
     with Server("mysql-5.6.24") as server:
         path = server.socket
         with Running(server) as agent:
@@ -164,7 +165,7 @@ def sql_by(server: Server, path: Path, statement: str) -> list[tuple[object, ...
     return rows
 
 
-def test_one_connection_however_many_scrape(mysql: Server) -> None:
+def test_concurrent_scrapes_share_one_connection(mysql: Server) -> None:
     with Running(mysql) as agent:
         agent.until(sql_is(1))
         with ThreadPoolExecutor(20) as pool:
@@ -176,20 +177,20 @@ def test_one_connection_however_many_scrape(mysql: Server) -> None:
         assert count == 1
 
 
-def test_without_a_sensor_there_is_sql_and_a_reason(target: Server) -> None:
+def test_without_a_sensor_sql_metrics_remain(target: Server) -> None:
     with Running(target) as agent:
         scrape = agent.until(sql_is(1))
 
         assert scrape.value("sensor_up") == 0
         assert scrape.value("mysqld_up") == 1
         assert scrape.value("buffer_pool_pages")
-        assert "no help" in agent.get("/")[1].decode()
+        assert "cannot query the sensor" in agent.get("/")[1].decode()
         assert agent.get("/api/probes")[0] == 503
         assert agent.get("/api/stacks")[0] == 503
         assert agent.get("/-/healthy") == (200, b"Innoscope is healthy.\n")
 
 
-def test_a_sensor_that_is_killed_stopped_and_started_again(mysql: Server) -> None:
+def test_counters_never_decrease_when_the_sensor_stops_or_restarts(mysql: Server) -> None:
     with Sensing(only=[mysql]) as sensing, Running(mysql, sensor=sensing.path) as agent:
         first = agent.until(lambda scrape: scrape.value("threads", wait="background_idle") is not None)
         assert first.value("sensor_up") == 1
@@ -215,46 +216,41 @@ def test_a_sensor_that_is_killed_stopped_and_started_again(mysql: Server) -> Non
         assert falls(back, again) == {}
 
 
-def test_a_server_that_is_killed_and_started_again() -> None:
+def test_counters_never_decrease_when_the_server_restarts() -> None:
     with (
         Server("mysql-5.6.24") as server,
         Sensing(only=[server]) as sensing,
         Running(server, sensor=sensing.path) as agent,
     ):
-        before = agent.until(lambda scrape: memory_is_sql_s(scrape) and scrape.why("waits") is None)
+        before = agent.until(lambda scrape: memory_matches_sql(scrape) and scrape.why("waits") is None)
         server.kill()
         dead = agent.until(lambda scrape: scrape.why("sql") == "refused")
         assert (dead.value("sql_up"), dead.value("mysqld_up")) == (0, 0)
         port = server.port
         server.start()
         if server.port == port:
-            pytest.fail("the port was to change: the agent must know the server by its socket")
-        after = agent.until(lambda scrape: scrape.value("mysqld_up") == 1 and memory_is_sql_s(scrape))
+            pytest.fail("the port must change: the agent identifies the server by its socket")
+        after = agent.until(lambda scrape: scrape.value("mysqld_up") == 1 and memory_matches_sql(scrape))
         assert falls(before, after) == {}
 
 
-def memory_is_sql_s(scrape: Scrape) -> bool:
-    """Of a counter that nothing moves while the server is quiet; it counts from zero in each process."""
+def memory_matches_sql(scrape: Scrape) -> bool:
+    """Return whether memory and SQL agree on a counter that does not change while the server is idle."""
     return scrape.value("memory_sql_difference", name="buffer_pool_pages_read") == 0
 
 
-def status(pid: int) -> dict[str, str]:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-
-
-def test_it_keeps_no_right(mysql: Server, tmp_path: Path) -> None:
+def test_the_agent_drops_all_privileges(mysql: Server, tmp_path: Path) -> None:
     with Running(mysql) as agent:
-        told = status(agent.pid)
-        assert {told[f"Cap{kind}"] for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
-        assert told["NoNewPrivs"] == "1"
+        now = ProcFs().status(agent.pid)
+        assert {now[f"Cap{kind}"] for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
+        assert now["NoNewPrivs"] == "1"
     sql(mysql, f"CREATE USER {ACCOUNT}@localhost IDENTIFIED BY '{PASSWORD}'")
     sql(mysql, f"GRANT PROCESS ON *.* TO {ACCOUNT}@localhost")
     tmp_path.chmod(0o755)
     for parent in tmp_path.parents[:2]:
         parent.chmod(0o755)
     with Running(mysql, "--defaults-file", option_file(tmp_path), by_hand=True) as agent:
-        assert status(agent.pid)["Uid"].split() == ["65534"] * 4
+        assert ProcFs().status(agent.pid)["Uid"].split() == ["65534"] * 4
         scrape = agent.until(sql_is(1))
         assert scrape.why("sql") is None
         assert scrape.value("sensor_up") == 1
@@ -264,11 +260,12 @@ def test_it_keeps_no_right(mysql: Server, tmp_path: Path) -> None:
     "how",
     few(
         [signal.SIGTERM, signal.SIGINT, signal.SIGKILL],
-        signal.SIGTERM, signal.SIGKILL,
+        signal.SIGTERM,
+        signal.SIGKILL,
         reason="ends like SIGTERM",
     ),
 )
-def test_its_own_sensor_ends_with_it(mysql: Server, how: signal.Signals) -> None:
+def test_the_agents_sensor_ends_with_the_agent(mysql: Server, how: signal.Signals) -> None:
     with Running(mysql, by_hand=True) as agent:
         agent.until(lambda scrape: scrape.value("sensor_up") == 1)
         found = subprocess.run(
@@ -286,11 +283,11 @@ def test_its_own_sensor_ends_with_it(mysql: Server, how: signal.Signals) -> None
         assert time.monotonic() - began < ENDS_S
         deadline = time.monotonic() + DETACHED_S
         while any(Path(f"/proc/{pid}").exists() for pid in sensors):
-            assert time.monotonic() < deadline, "the sensor lives on"
+            assert time.monotonic() < deadline, "the sensor still runs"
             time.sleep(0.02)
 
 
-def test_the_web_configuration_is_read_again(mysql: Server, tmp_path: Path) -> None:
+def test_the_web_configuration_is_reloaded(mysql: Server, tmp_path: Path) -> None:
     file = tmp_path / "web.yaml"
     file.write_text("http_server_config: {headers: {X-Frame-Options: deny}}\n")
     with Running(mysql, "--web.config.file", file) as agent:

@@ -1,4 +1,4 @@
-"""The children that read files of servers: what they may do, and what becomes of one that fails."""
+"""The child processes that read files of servers have no privileges, and their failure is harmless."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope import _native
+from innoscope.target.proc import ProcFs
 from innoscope.toggles.backends import gdb
 from safety.hostile_elf import Section, elf
 
@@ -23,7 +24,7 @@ _PATIENCE_S = 20
 _READER = [sys.executable, "-I", "-m", "innoscope.target.symbols.confined_reader"]
 
 _SOURCE = "int answer = 42; struct s { int a, b; } whole; int main(void) { return answer; }\n"
-#: What runs in the place of gdb, and tries.
+#: Runs in the place of gdb and tries everything that must be denied.
 _TRIES = """
 import ctypes, json, os, resource, socket, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -55,7 +56,7 @@ print(json.dumps({
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """One with debug information."""
+    """Compile a program with debug information."""
     (tmp_path / "main.c").write_text(_SOURCE)
     subprocess.run(["gcc", "-g", "-o", "program", "main.c"], cwd=tmp_path, check=True)
     return tmp_path / "program"
@@ -63,7 +64,7 @@ def program(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def reader(program: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The child, asked for inlined calls and waiting for the first address."""
+    """Start the child with a request for inlined calls. It waits for the first address."""
     file = os.open(program, os.O_RDONLY)
     with subprocess.Popen(
         _READER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[3] if file == 3 else [],
@@ -79,13 +80,8 @@ def reader(program: Path) -> Iterator[subprocess.Popen[bytes]]:
     os.close(file)
 
 
-def status(pid: int) -> dict[str, str]:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
-
-
-def test_reader_of_debug_information_has_no_rights(reader: subprocess.Popen[bytes]) -> None:
-    now = status(reader.pid)
+def test_the_reader_of_debug_information_has_no_privileges(reader: subprocess.Popen[bytes]) -> None:
+    now = ProcFs().status(reader.pid)
     assert now["Seccomp"] == "2"
     assert now["NoNewPrivs"] == "1"
     assert {int(now[name], 16) for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {0}
@@ -96,14 +92,14 @@ def test_reader_of_debug_information_has_no_rights(reader: subprocess.Popen[byte
     assert Path(f"/proc/{reader.pid}/oom_score_adj").read_text().strip() == "1000"
 
 
-def test_reader_of_debug_information_answers(program: Path) -> None:
+def test_the_reader_of_debug_information_returns_members(program: Path) -> None:
     found = _native.members_in_file(str(program), ["s.b", "whole.b", "no_such.x"])
     assert found is not None
     assert found.found["s.b"] == found.found["whole.b"] == _native.Member((4,), 4, "signed")
     assert found.missing == {"no_such.x": "no debug information of no_such"}
 
 
-def test_file_that_the_reader_cannot_read_is_named(tmp_path: Path) -> None:
+def test_a_damaged_file_has_no_debug_information(tmp_path: Path) -> None:
     path = tmp_path / "damaged"
     path.write_bytes(elf([Section(b".debug_info", 1, os.urandom(4096))]))
     found = _native.members_in_file(str(path), ["s.b"])
@@ -115,7 +111,7 @@ def descriptors() -> list[str]:
     return sorted(entry.name for entry in Path("/proc/self/fd").iterdir())
 
 
-def test_no_descriptor_and_no_child_is_left(program: Path) -> None:
+def test_no_descriptor_and_no_child_remains(program: Path) -> None:
     before, running = descriptors(), children()
     for _ in range(5):
         _native.members_in_file(str(program), ["s.b"])
@@ -124,7 +120,7 @@ def test_no_descriptor_and_no_child_is_left(program: Path) -> None:
 
 
 def children() -> set[str]:
-    """Our children, zombies too: the servers of other tests are among them."""
+    """Return the pids of our children, including zombies and the servers of other tests."""
     lists = Path("/proc/self/task").glob("*/children")
     return {pid for path in lists for pid in path.read_text().split()}
 
@@ -136,7 +132,7 @@ def process_of_nobody() -> Iterator[int]:
         process.kill()
 
 
-def test_gdb_has_no_rights(process_of_nobody: int) -> None:
+def test_gdb_has_no_privileges(process_of_nobody: int) -> None:
     module = "innoscope.toggles.backends.confined_gdb"
     command = [sys.executable, "-P", "-m", module, "/usr/bin/python3", "-c", _TRIES]
     done = subprocess.run(
@@ -145,22 +141,22 @@ def test_gdb_has_no_rights(process_of_nobody: int) -> None:
         check=True,
         env=gdb.ENVIRONMENT,
     )
-    said = json.loads(done.stdout)
-    assert (said.pop("uid"), said.pop("groups"), said.pop("memory")) == (65534, [], 4 << 30)
-    assert {int(one, 16) for one in said.pop("caps")} == {0}
-    assert said == dict.fromkeys(said, "PermissionError")
-    assert len(said) == 11
+    reply = json.loads(done.stdout)
+    assert (reply.pop("uid"), reply.pop("groups"), reply.pop("memory")) == (65534, [], 4 << 30)
+    assert {int(one, 16) for one in reply.pop("caps")} == {0}
+    assert reply == dict.fromkeys(reply, "PermissionError")
+    assert len(reply) == 11
 
 
-def test_gdb_reads_the_file_by_its_descriptor(program: Path) -> None:
-    program.parent.chmod(0o700)  # nobody cannot get there by its path
+def test_gdb_reads_a_file_that_its_user_cannot_reach(program: Path) -> None:
+    program.parent.chmod(0o700)  # nobody cannot reach it by its path
     began = time.monotonic()
-    said = gdb.describe(str(program), ["answer"])
-    assert said is not None
-    assert (said["answer"].size, said["answer"].kind) == (4, "signed")
+    reply = gdb.describe(str(program), ["answer"])
+    assert reply is not None
+    assert (reply["answer"].size, reply["answer"].kind) == (4, "signed")
     assert time.monotonic() - began < _PATIENCE_S
 
 
-def test_gdb_gets_no_pipe(tmp_path: Path) -> None:
+def test_gdb_does_not_read_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert gdb.describe(str(tmp_path / "pipe"), ["answer"]) is None

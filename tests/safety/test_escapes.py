@@ -1,4 +1,4 @@
-"""No command lets a hostile server, file or argument write to the terminal that it runs on."""
+"""No command lets a hostile server, file or argument control the user's terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ import pytest
 from innoscope.cli import main
 from safety.command import innoscope
 from safety.hostile import EVIL, SHOWN, HostileServer
-from safety.terminal import KEYS, on_terminal, sequences, violations, without, without_colours
+from safety.terminal import (
+    KEYS,
+    run_on_terminal,
+    sequences,
+    violations,
+    without,
+    without_colours,
+)
 from scale import chosen, count, long
 
 if TYPE_CHECKING:
@@ -28,12 +35,12 @@ if TYPE_CHECKING:
 evil = os.fsdecode(EVIL)
 COLOUR: dict[str, str] = {}
 NO_COLOUR = {"NO_COLOR": "1"}
-#: Run without colours in the quick suite too: what they print passes all of emit.py.
+#: Also run without colours in the quick suite: together they use all of emit.py.
 _UNCOLOURED = ("stacks", "doctor", "diff", "toggle plan")
 
 
 class Scene(NamedTuple):
-    """What the commands look at. ``files`` is a folder with hostile files, ``out`` one to write to."""
+    """The input of the commands. ``files`` is a folder with hostile files, ``out`` a writable one."""
 
     server: HostileServer
     refusing: HostileServer
@@ -58,13 +65,13 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         patch.delenv("DEBUGINFOD_URLS", raising=False)
         server = stack.enter_context(HostileServer())
         refusing = stack.enter_context(HostileServer("errors"))
-        made = Scene(server, refusing, files, out)
-        _write_files(made)
-        yield made
+        known_screen = Scene(server, refusing, files, out)
+        _write_files(known_screen)
+        yield known_screen
 
 
 def _write_files(scene: Scene) -> None:
-    """Files that commands wrote of the hostile server, and others that were forged."""
+    """Write files about the hostile server with our commands, and forge others."""
     pid, files, server = scene.pid, scene.files, scene.server.folder / "mysqld"
     for command in (
         ("stacks", "-p", pid, "--json", "-q", "-o", files / "dump.json"),
@@ -91,7 +98,7 @@ _toml = "".join(f"\\U{ord(letter):08x}" for letter in evil if letter < "\ud800")
 
 
 class Run(NamedTuple):
-    """Arguments of a command, ``{pid}`` and the like replaced; what is typed; what a daemon says at last."""
+    """Arguments of a command with placeholders such as ``{pid}``; what to type; a daemon's last output."""
 
     arguments: tuple[str, ...]
     typing: tuple[tuple[bytes, bytes], ...] = ()
@@ -102,8 +109,8 @@ def run(*arguments: str, typing: Sequence[tuple[bytes, bytes]] = (), until: byte
     return Run(arguments, tuple(typing), until)
 
 
-def in_full(*runs: Run) -> list[Run]:
-    """Return runs that only the full suite has: variants of others that take seconds."""
+def full_suite_only(*runs: Run) -> list[Run]:
+    """Return these runs in the full suite only: slow variants of others."""
     return [*runs] if chosen.full else []
 
 
@@ -111,7 +118,7 @@ _SAVED = "{files}/seen.innoscope"
 _P = ("-p", "{pid}")
 _SENSOR = ("--sensor-socket", "{out}/sensor")
 _REFUSING = ("-p", "{refusing}")
-#: Command → how it is run. A command that is missing here fails test_every_command_is_run.
+#: The runs of each command. A missing command fails test_every_command_is_run.
 RUNS: dict[str, list[Run]] = {
     "targets": [run(), run("--json")],
     "symbols export": [
@@ -141,7 +148,7 @@ RUNS: dict[str, list[Run]] = {
     "diagnose": [
         run(*_P, "--seconds", "3"),
         run(*_P, "--seconds", "1", "--json"),
-        *in_full(
+        *full_suite_only(
             run(*_REFUSING, "--seconds", "1"), run(*_P, "--seconds", "1", "--save", "{out}/b.innoscope")
         ),
         run(_SAVED),
@@ -176,10 +183,19 @@ RUNS: dict[str, list[Run]] = {
             "--dir",
             "{out}",
         ),
-        *in_full(
+        *full_suite_only(
             run(
-                *_REFUSING, "--trigger", "threads_busy>=0", "--for", "0", "--seconds", "1", "--once",
-                "--dir", "{out}", "--json",
+                *_REFUSING,
+                "--trigger",
+                "threads_busy>=0",
+                "--for",
+                "0",
+                "--seconds",
+                "1",
+                "--once",
+                "--dir",
+                "{out}",
+                "--json",
             )
         ),
     ],
@@ -205,7 +221,7 @@ RUNS: dict[str, list[Run]] = {
     "profile": [
         run(*_P, "--seconds", "1"),
         run(*_P, "--seconds", "3", "--off-cpu"),
-        *in_full(
+        *full_suite_only(
             *(
                 run(*_P, "--seconds", "1", "--off-cpu", "--format", form)
                 for form in ("tree", "folded", "json", "html")
@@ -218,9 +234,9 @@ RUNS: dict[str, list[Run]] = {
         run("do_command", *_P, "--seconds", "0.3", "--json"),
         run("recv", *_P, "--seconds", "0.3", "--callers", "--format", "folded"),
     ],
-    "top": [run(*_P, typing=KEYS), *in_full(run(*_REFUSING, typing=KEYS)), run("--socket", evil)],
+    "top": [run(*_P, typing=KEYS), *full_suite_only(run(*_REFUSING, typing=KEYS)), run("--socket", evil)],
     "replay": [
-        *in_full(run("{files}/top.rec", typing=KEYS)),
+        *full_suite_only(run("{files}/top.rec", typing=KEYS)),
         run("{files}/forged.rec", typing=KEYS),
         run("{files}/top.rec", "--summary"),
         run("{files}/forged.rec", "--summary", "--at", "+0"),
@@ -268,7 +284,7 @@ RUNS: dict[str, list[Run]] = {
 
 
 def commands() -> Iterator[str]:
-    """All commands and the commands of groups, as a person types them."""
+    """Yield all commands, with the names of their groups."""
     context = click.Context(main.cli)
     for name in main.cli.list_commands(context):
         command = main.cli.get_command(context, name)
@@ -299,37 +315,37 @@ def _filled(arguments: tuple[str, ...], scene: Scene) -> list[str]:
 
 @pytest.fixture(scope="module")
 def screen(scene: Scene) -> Callable[[dict[str, str]], set[str]]:
-    """The sequences of ``top`` on a harmless server, by environment; it draws as much of it."""
-    known: dict[str, set[str]] = {}
+    """Return a function that yields the sequences of ``top`` on a harmless server, by environment."""
+    screens: dict[str, set[str]] = {}
 
-    def made(environment: dict[str, str]) -> set[str]:
+    def known_screen(environment: dict[str, str]) -> set[str]:
         key = json.dumps(environment)
-        if key not in known:
+        if key not in screens:
             with HostileServer(benign=True) as harmless:
-                known[key] = sequences(
-                    on_terminal(["top", "-p", str(harmless.pid)], environment, typing=KEYS)
+                screens[key] = sequences(
+                    run_on_terminal(["top", "-p", str(harmless.pid)], environment, typing=KEYS)
                 )
-        return known[key]
+        return screens[key]
 
-    return made
+    return known_screen
 
 
-def _coloured_or_not() -> Iterator[ParameterSet]:
-    """Return each command with colours and without them."""
+def _with_and_without_colours() -> Iterator[ParameterSet]:
+    """Yield each command with colours and without."""
     for command in RUNS:
         yield pytest.param(command, COLOUR, id=f"{command}-colour")
         marks = () if command in _UNCOLOURED else long("runs with colours in make test")
         yield pytest.param(command, NO_COLOUR, id=f"{command}-no-colour", marks=marks)
 
 
-@pytest.mark.parametrize(("command", "environment"), list(_coloured_or_not()))
-def test_no_command_passes_on_control_characters(
+@pytest.mark.parametrize(("command", "environment"), list(_with_and_without_colours()))
+def test_commands_print_no_control_characters_of_others(
     scene: Scene, screen: Callable[[dict[str, str]], set[str]], command: str, environment: dict[str, str]
 ) -> None:
     shown = ""
     for each in RUNS[command]:
         arguments = [*command.split(), *_filled(each.arguments, scene)]
-        output = on_terminal(arguments, environment, typing=each.typing, until=each.until)
+        output = run_on_terminal(arguments, environment, typing=each.typing, until=each.until)
 
         drawn = each.typing == KEYS
         if drawn:
@@ -341,29 +357,29 @@ def test_no_command_passes_on_control_characters(
         assert not found, (arguments, found, output[-3000:])
         assert b"Traceback" not in output, output[-3000:].decode(errors="replace")
         shown += output.decode()
-    assert any(text in shown for text in SHOWN), "nothing hostile came as far as the terminal"
+    assert any(text in shown for text in SHOWN), "nothing hostile reached the terminal"
 
 
 @pytest.mark.parametrize("command", list(commands()))
-def test_usage_errors_repeat_arguments_harmlessly(scene: Scene, command: str) -> None:
+def test_usage_errors_escape_the_arguments(scene: Scene, command: str) -> None:
     del scene
     wrong = [f"--{evil}"], [evil, evil, evil, evil], ["--debug", evil], ["--help"]
     for arguments in wrong[: count(quick=2, full=4)]:
-        output = on_terminal([*command.split(), *arguments], {})
+        output = run_on_terminal([*command.split(), *arguments], {})
 
         assert not violations(output, without_colours), (arguments, output)
 
 
-def test_nor_the_group_itself(scene: Scene) -> None:
+def test_errors_of_the_top_level_command_escape_the_arguments(scene: Scene) -> None:
     del scene
     for arguments in ([evil], [f"--{evil}"], ["--debug", "stacks", "--socket", evil], ["--version", evil]):
-        assert not violations(on_terminal(arguments, {}), without_colours), arguments
+        assert not violations(run_on_terminal(arguments, {}), without_colours), arguments
 
 
-def test_a_stopped_server_is_named_harmlessly(scene: Scene) -> None:
+def test_unstick_escapes_the_names_of_a_stopped_server(scene: Scene) -> None:
     os.kill(scene.server.pid, signal.SIGSTOP)
     try:
-        output = on_terminal(["unstick", *_P[:1], scene.pid], {})
+        output = run_on_terminal(["unstick", *_P[:1], scene.pid], {})
     finally:
         os.kill(scene.server.pid, signal.SIGCONT)
 
@@ -372,7 +388,7 @@ def test_a_stopped_server_is_named_harmlessly(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "tree", "folded", "json", "speedscope", "html"])
-def test_files_for_people_have_none_either(scene: Scene, form: str) -> None:
+def test_output_files_have_no_control_characters_either(scene: Scene, form: str) -> None:
     file = scene.out / f"file.{form}"
     done = innoscope("stacks", "-p", scene.pid, "-q", "--format", form, "-o", file)
 
@@ -381,7 +397,7 @@ def test_files_for_people_have_none_either(scene: Scene, form: str) -> None:
     assert any(text in file.read_text() for text in SHOWN)
 
 
-def test_the_oracle_sees() -> None:
+def test_violations_are_detected() -> None:
     for text in (
         b"\x1b[2J",
         b"\x9b",

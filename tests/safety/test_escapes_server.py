@@ -1,16 +1,22 @@
-"""A real server whose users chose hostile names: nothing of them acts on the terminal of who looks at it."""
+"""Hostile names in a real server do not control the user's terminal."""
 
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from safety.command import DEADLINE_S
 from safety.hostile import EVIL, SHOWN
-from safety.terminal import KEYS, on_terminal, sequences, violations, without, without_colours
+from safety.terminal import (
+    KEYS,
+    run_on_terminal,
+    sequences,
+    violations,
+    without,
+    without_colours,
+)
+from safety.waiting import until
 from scale import few, long
 from servers import Server
 from workloads.crowd import Crowd
@@ -19,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_EVIL = EVIL.replace(b"\xff", b"").decode()  # the server would not take what is not UTF-8
+_EVIL = EVIL.replace(b"\xff", b"").decode()  # the server refuses invalid UTF-8
 _USER = _EVIL[:16]  # short enough for every server
 _WAITERS = 3
 
@@ -46,15 +52,13 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         waiters = Crowd(hostile, _WAITERS, _EVIL, ("SET NAMES utf8",))  # type: ignore[arg-type]
         stack.enter_context(waiters).send(change)
         waiting = "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'"
-        deadline = time.monotonic() + DEADLINE_S
-        while _run(server, waiting)[0][0] != _WAITERS:
-            assert time.monotonic() < deadline, "the waiters do not wait"
-            time.sleep(0.15)  # INNODB_TRX is renewed only when nobody has read it for 0.1 s
+        # INNODB_TRX is refreshed only if it was not read for 0.1 s.
+        until(lambda: _run(server, waiting)[0][0] == _WAITERS, interval_s=0.15)
         yield server
 
 
 class _As:
-    """The server, to those who log in as the hostile user."""
+    """The server with logins as the hostile user."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -77,19 +81,18 @@ def _run(server: Server, statement: str) -> tuple[tuple[object, ...], ...]:
         ("stacks", "--queries", "--format", "html"),
         ("diagnose", "--seconds", "2"),
         ("diagnose", "--seconds", "2", "--json"),
-        pytest.param(("top",), marks=long("tests/safety/test_escapes.py has the screen"), id="top"),
     ],
     ids=" ".join,
 )
-def test_names_that_users_chose(server: Server, arguments: tuple[str, ...]) -> None:
+def test_names_of_users_schemas_and_columns_are_escaped(server: Server, arguments: tuple[str, ...]) -> None:
     shows = ("--pid", str(server.pid))
     if arguments == ("top",):
-        output = on_terminal(["top", *shows], {}, typing=KEYS)
+        output = run_on_terminal(["top", *shows], {}, typing=KEYS)
         with Server(server.name) as harmless:
-            own = sequences(on_terminal(["top", "--pid", str(harmless.pid)], {}, typing=KEYS))
+            own = sequences(run_on_terminal(["top", "--pid", str(harmless.pid)], {}, typing=KEYS))
         found = violations(output, without(own))
     else:
-        output = on_terminal([*arguments, *shows], {})
+        output = run_on_terminal([*arguments, *shows], {})
         found = violations(output, without_colours)
 
     assert not found, output[-3000:]
@@ -97,12 +100,12 @@ def test_names_that_users_chose(server: Server, arguments: tuple[str, ...]) -> N
 
 
 @long("tests/safety/test_escapes.py has incident files")
-def test_an_incident_file_of_it(server: Server, tmp_path: Path) -> None:
+def test_names_in_an_incident_file_are_escaped(server: Server, tmp_path: Path) -> None:
     file = str(tmp_path / "a.innoscope")
-    said = on_terminal(["diagnose", "--seconds", "2", "--pid", str(server.pid), "--save", file], {})
+    said = run_on_terminal(["diagnose", "--seconds", "2", "--pid", str(server.pid), "--save", file], {})
     for show in ("findings", "stacks", "folded", "metrics", "status", "variables"):
-        said += on_terminal(["diagnose", file, "--show", show], {})
-    said += on_terminal(["diff", file, file], {}) + on_terminal(["diagnose", file, "--json"], {})
+        said += run_on_terminal(["diagnose", file, "--show", show], {})
+    said += run_on_terminal(["diff", file, file], {}) + run_on_terminal(["diagnose", file, "--json"], {})
 
     assert not violations(said, without_colours)
     assert any(text in said.decode() for text in SHOWN)

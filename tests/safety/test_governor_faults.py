@@ -1,8 +1,8 @@
-"""Whatever a call of the governor or of the probe collector raises: probes are off within 2 s, or governed.
+"""If a call of the governor or of the probe collector fails, probes are detached or governed within 2 s.
 
-Each call to what they depend on fails, again and again, with an OSError, a NativeError, a MemoryError and a
-panic of the Rust core (in `make test`, each call with one of them, in turn). Then it works again, and so must
-the probes. The budget is so small that probes are attached and detached all the time.
+Each dependency fails repeatedly with an OSError, a NativeError, a MemoryError and a panic of the Rust core
+(in `make test`, each with one of them, in turn). When it works again, the probes must work again. The budget
+is so small that probes are attached and detached all the time.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ WITHIN_S: Final = 2.0
 BACK_S: Final = 20.0
 PAUSE_S: Final = 0.2
 FAMILIES: Final = frozenset({"redo", "fsync", "spin"})
-#: Less than the load needs.
+#: Less than the probes cost under this load.
 BUDGET: Final = 0.0002
 _HASH: Final = 1
 
 
 def _panic() -> None:
-    """A real one: a map of values without words."""
+    """Cause a real panic by reading a map with values of no words."""
     descriptor = _native.create_map("panic", _HASH, 4, 8, 1, 0)
     try:
         _native.BpfMap(descriptor).update(b"1234", bytes(8))
@@ -70,7 +70,7 @@ ERRORS: Final[dict[str, Callable[[], None]]] = {
 
 
 class _Fault:
-    """In the place of a function: fails while it is armed."""
+    """A wrapper of a function that fails while it is armed."""
 
     def __init__(self, real: Any) -> None:
         self.real = real
@@ -95,7 +95,7 @@ class _Fault:
 
 
 class _Table:
-    """A BPF map of which each call can fail."""
+    """A wrapper of a BPF map of which one method can fail."""
 
     def __init__(self, real: Any, method: str) -> None:
         self._real = real
@@ -106,7 +106,8 @@ class _Table:
         return getattr(self._real, name)
 
 
-#: What is called while probes are on: by object and name. ``map: method`` are calls on the attachment's maps.
+#: Calls while probes are attached, by object and name. ``map NAME.METHOD`` are calls of the attachment's
+#: maps.
 _CALLS: Final = (
     "attachment.attach", "attachment.detach", "attachment.stop_counting", "attachment.read",
     "attachment.set_thread_kinds", "attachment.dropped", "attachment.disable",
@@ -116,9 +117,9 @@ _CALLS: Final = (
     "map counters.array", "map histograms.array", "map hits.array", "map windows.update", "map dropped.array",
     "map thread_kinds.update", "map thread_kinds.delete", "map files.items", "map sites.items",
 )  # fmt: skip
-#: If these fail each time, the process ends: test_a_process_that_cannot_detach_ends.
+#: If these fail each time, the process ends (test_a_process_that_cannot_detach_probes_ends).
 _ONCE: Final = frozenset({"attachment.detach", "attachment.disable"})
-#: What is called before.
+#: Calls while the probes are started.
 _STARTING: Final = (
     "attaching.place", "attaching.compile_and_load", "attaching.program_text", "collecting.known_cost",
     "collecting.Governor", "_native.Uprobe", "_native.BpfMap", "_native.create_map",
@@ -127,7 +128,7 @@ _STARTING: Final = (
 
 
 def _errors(number: int) -> list[str]:
-    """Return the errors with which the call of that number fails."""
+    """Return the errors to raise from the call with this number."""
     names = list(ERRORS)
     first = number % len(names)
     return [*names[first:], *names[:first]][: count(quick=1, full=len(names))]
@@ -150,17 +151,17 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def collector(server: Server) -> Iterator[ProbesCollector]:
-    looks = itertools.count(1)
+    thread_ids = itertools.count(1)
 
     def churning() -> dict[int, str]:
-        """Another thread each time, so that one is entered and one deleted."""
-        return {next(looks): "master"}
+        """Return a new thread each time, so that one is added and one deleted."""
+        return {next(thread_ids): "master"}
 
     collector = ProbesCollector(find_one(server.pid), families=FAMILIES, budget=BUDGET, kinds=churning)
     collector.start()
     yield collector
     collector.close()
-    # The guard may have begun to detach them before: then its thread finishes it.
+    # The guard may have begun to detach before; then its thread completes it.
     assert _until(lambda: altered(server.pid) == set(), WITHIN_S)
 
 
@@ -183,10 +184,10 @@ def _inject(collector: ProbesCollector, call: str, monkeypatch: pytest.MonkeyPat
 
 
 def _links() -> int:
-    """How many links of uprobes this process has; not the iterators' links that a failed test keeps alive."""
+    """Count this process's uprobe links, without iterator links that a failed test keeps alive."""
     found = 0
     for one in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # closed meanwhile
+        with suppress(OSError):  # it has been closed
             kind = os.readlink(one)  # noqa: PTH115
             if kind == "anon_inode:bpf_link":
                 found += "link_type:\titer\n" not in Path("/proc/self/fdinfo", one.name).read_text()
@@ -200,19 +201,19 @@ def _until(holds: Callable[[], bool], within_s: float) -> bool:
     while not holds():
         if time.monotonic() > deadline:
             return False
-        with suppress(BaseException):  # the runner's part
+        with suppress(BaseException):  # in the agent, the runner handles errors
             time.sleep(0.01)
     return True
 
 
 def _scrape(collector: ProbesCollector) -> None:
-    with suppress(BaseException):  # collectors.runner makes a reason of it
+    with suppress(BaseException):  # in the agent, collectors.runner turns errors into reasons
         collector.collect()
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("call", _CALLS)
-def test_a_call_fails(
+def test_probes_survive_a_failing_call(
     server: Server, collector: ProbesCollector, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ruling = collector.start_once()
@@ -222,7 +223,7 @@ def test_a_call_fails(
     for name in _errors(_CALLS.index(call)):
         fail = ERRORS[name]
         fault.arm(fail)
-        if call == "attachment.disable":  # it is called where something else has failed
+        if call == "attachment.disable":  # called only after another failure
             reading.arm(fail)
 
         def _hit() -> bool:
@@ -236,7 +237,7 @@ def test_a_call_fails(
             off = not ruling.attachment.attached and _links() == 0
             return off or (ruling.failures.why is None and ruling.alive and ruling.decisions > decided)
 
-        assert _until(_safe, WITHIN_S), f"{name}: on, and nobody governs"
+        assert _until(_safe, WITHIN_S), f"{name}: attached but not governed"
         fault.disarm()
         reading.disarm()
 
@@ -244,13 +245,15 @@ def test_a_call_fails(
             refused = any(point.problem for point in ruling.attachment.points)
             return ruling.failures.why is None and ruling.decisions > decided and not refused
 
-        assert _until(_governed, BACK_S), f"{name}: probes did not come back: {ruling.failures}"
+        assert _until(_governed, BACK_S), f"{name}: probes were not attached again: {ruling.failures}"
         collector.collect()
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("call", _STARTING)
-def test_a_call_fails_at_the_start(server: Server, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probes_survive_a_failing_call_at_the_start(
+    server: Server, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     where, _, name = call.rpartition(".")
     owner = {"attaching": attaching, "collecting": collecting, "_native": _native}[where]
     for error in _errors(_STARTING.index(call)):
@@ -258,7 +261,7 @@ def test_a_call_fails_at_the_start(server: Server, call: str, monkeypatch: pytes
             fault = _Fault(getattr(owner, name))
             patch.setattr(owner, name, fault)
             fault.arm(ERRORS[error])
-            # What the kernel cannot do stays so.
+            # A NativeError means that the kernel cannot do it, so there is no retry.
             _starts(server, fault, comes_back=error != "NativeError")
     assert altered(server.pid) == set()
 
@@ -267,7 +270,7 @@ def _starts(server: Server, fault: _Fault, *, comes_back: bool) -> None:
     collector = ProbesCollector(find_one(server.pid), families=FAMILIES, attach_soon=True)
     try:
         assert _until(lambda: fault.failed_at is not None, BACK_S)
-        assert _until(lambda: _links() == 0, WITHIN_S), "probes are on"
+        assert _until(lambda: _links() == 0, WITHIN_S), "probes are attached"
         fault.disarm()
         if comes_back:
             assert _until(lambda: collector._governor is not None, BACK_S), "it did not start"
@@ -276,7 +279,9 @@ def _starts(server: Server, fault: _Fault, *, comes_back: bool) -> None:
     assert _until(lambda: _links() == 0, WITHIN_S)
 
 
-def test_a_tick_hangs(collector: ProbesCollector, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probes_are_detached_while_a_tick_hangs(
+    collector: ProbesCollector, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(governor, "OVERDUE_S", 1.0)
     ruling = collector.start_once()
     hanging, go_on = threading.Event(), threading.Event()
@@ -297,7 +302,7 @@ def test_a_tick_hangs(collector: ProbesCollector, monkeypatch: pytest.MonkeyPatc
     assert _until(lambda: ruling.failures.why is None and ruling.attachment.attached, BACK_S)
 
 
-#: Its probes cannot be taken off in any way that a process has.
+#: A process that cannot detach its probes in any way.
 _STUCK: Final = """
 import sys, time
 from innoscope import _native
@@ -314,7 +319,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("call", ["disable", "detach"])
-def test_a_process_that_cannot_detach_ends(server: Server, call: str) -> None:
+def test_a_process_that_cannot_detach_probes_ends(server: Server, call: str) -> None:
     ended = subprocess.run([sys.executable, "-c", _STUCK, str(server.pid), call], check=False, timeout=60)
 
     assert ended.returncode == -signal.SIGABRT

@@ -1,4 +1,4 @@
-"""Many hostile processes at once, each within its own limits."""
+"""The files of many hostile processes have a common limit of memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from safety.hostile_elf import MIB, large_tables
-from safety.test_hostile_files import asked
+from safety.test_hostile_files import read_by_core
 from servers import Keeper
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: As in limits.rs.
 ALL_BYTES: Final = 384 * MIB
 _PROCESSES, _FILES = 10, 2
-#: A process that maps the files it is given as code.
+#: A program that maps the files of its arguments as code.
 _MAPPING: Final = """
 #include <fcntl.h>
 #include <stdio.h>
@@ -48,7 +48,7 @@ def compile_mapping(folder: Path) -> Path:
 
 @contextmanager
 def running(*command: Path) -> Iterator[int]:
-    """Start it; yield its pid once it has mapped its files."""
+    """Start a program and yield its pid once it has mapped its files."""
     with Keeper() as keeper, subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         keeper.watch(process.pid)
         assert process.stdout is not None
@@ -67,7 +67,7 @@ def test_files_of_all_processes_have_one_limit(tmp_path: Path) -> None:
                 file.write_bytes(large_tables())
                 os.truncate(file, 64 * MIB)
             pids.append(stack.enter_context(running(program, *files)))
-        report = asked("crowd", ",".join(map(str, pids)))
+        report = read_by_core("crowd", ",".join(map(str, pids)))
     problems, again = report["answers"]
     limit = f"not read: the files of all processes exceed {ALL_BYTES} bytes of memory"
     refused = [problem for problem in problems if problem]

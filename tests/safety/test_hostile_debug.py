@@ -1,4 +1,4 @@
-"""Debug information that never ends: stopped by its limit, and that of other servers is read meanwhile."""
+"""Endless debug information is stopped by a limit and delays no other server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NOBODY: Final = 65534
 
 
 def hostile_program(folder: Path) -> Path:
-    """A program of another user than root, whose debug information never ends."""
+    """Compile a program of user nobody whose debug information never ends."""
     program = compile_mapping(folder)
     add: list[str] = []
     for section in branching_types():

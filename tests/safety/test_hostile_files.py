@@ -1,4 +1,4 @@
-"""Files and processes made to cost time or memory are answered in less than 1 s and 64 MB, with a reason."""
+"""Hostile files and processes are handled in less than 1 s and 64 MB."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _MAIN = Path(__file__).with_name("hostile_main.py")
 _ENDS = 60
 
 
-def asked(how: str, subject: object) -> dict[str, Any]:
-    """What ``hostile_main`` reports, in a process of its own."""
+def read_by_core(how: str, subject: object) -> dict[str, Any]:
+    """Return the report of ``hostile_main``."""
     command = [sys.executable, str(_MAIN), how, str(subject)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_ENDS, check=False)
     assert done.returncode == 0, (done.returncode, done.stderr)
@@ -43,7 +43,7 @@ def assert_cheap(report: dict[str, Any]) -> None:
 
 @contextmanager
 def running(program: Path) -> Iterator[int]:
-    """The program, asleep."""
+    """Start a program and yield its pid once it sleeps."""
     child = subprocess.Popen([program])
     try:
         sleeping = Path(f"/proc/{child.pid}/wchan")
@@ -56,11 +56,11 @@ def running(program: Path) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_hostile_file_is_answered_within_bounds(name: str, tmp_path: Path) -> None:
+def test_a_hostile_file_is_handled_within_limits(name: str, tmp_path: Path) -> None:
     make, reason = FILES[name]
     path = tmp_path / f"{name}.elf"
     path.write_bytes(make())
-    assert_cheap(asked("file", path))
+    assert_cheap(read_by_core("file", path))
     if reason is not None:
         problem = problem_of(path)
         assert str(path) in problem
@@ -68,22 +68,22 @@ def test_hostile_file_is_answered_within_bounds(name: str, tmp_path: Path) -> No
 
 
 def problem_of(path: Path) -> str:
-    """What the core says of a file, as an error."""
+    """Return the core's error message for a file."""
     with pytest.raises(_native.NativeError) as caught:
         _native.pack_payload(str(path), b"{}", b"{}")
     return str(caught.value.args[1])
 
 
 @pytest.mark.parametrize("name", FRAMES)
-def test_hostile_unwind_information_is_answered_within_bounds(name: str, tmp_path: Path) -> None:
+def test_hostile_unwind_information_is_handled_within_limits(name: str, tmp_path: Path) -> None:
     with running(compile_program(tmp_path, FRAMES[name])) as pid:
-        report = asked("process", pid)
+        report = read_by_core("process", pid)
         assert_cheap(report)
         stacks = report["answers"][0][0]
         assert stacks[0][0] == "spin"
 
 
-def test_other_servers_are_watched_on(tmp_path: Path) -> None:
+def test_an_endless_unwind_expression_delays_no_other_server(tmp_path: Path) -> None:
     looper = compile_program(tmp_path, FRAMES["loop"])
     with running(looper) as pid, Server("mysql-5.6.24") as server:
         hostile, real = _native.Process(pid), _native.Process(server.pid)
@@ -95,12 +95,12 @@ def test_other_servers_are_watched_on(tmp_path: Path) -> None:
             assert len(threads) > 10
 
 
-def test_sparse_section_is_refused_by_its_size(tmp_path: Path) -> None:
+def test_a_huge_sparse_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "sparse"
     make, _ = FILES["too_many_symbols"]
     path.write_bytes(make())
     os.truncate(path, 1 << 40)
-    assert_cheap(asked("file", path))
+    assert_cheap(read_by_core("file", path))
     with pytest.raises(_native.NativeError) as caught:
         _native.elf_info(str(path))
     assert f"{path}: larger than" in str(caught.value.args[1])
@@ -115,13 +115,13 @@ def test_only_regular_files_are_opened(kind: str, tmp_path: Path) -> None:
         path.symlink_to("/dev/zero")
     else:
         path.mkdir()
-    report = asked("file", path)
+    report = read_by_core("file", path)
     assert_cheap(report)
     assert f"{path}: not a regular file" in report["answers"][0]
 
 
-def test_link_below_a_root_does_not_lead_out_of_it(tmp_path: Path) -> None:
-    """Of a process in a chroot: its /escape points to our own file system's root."""
+def test_links_in_a_chroot_do_not_lead_out_of_it(tmp_path: Path) -> None:
+    """Resolve links of a process in a chroot that point to our root."""
     root = tmp_path / "root"
     root.mkdir()
     (root / "escape").symlink_to("../../../../../../../../etc/hostname")

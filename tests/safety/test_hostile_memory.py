@@ -1,4 +1,4 @@
-"""Processes made to cost time or memory when their memory is read: answered in less than 1 s and 64 MB."""
+"""Hostile contents of a server's memory are handled in less than 1 s and 64 MB."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from innoscope.metrics.collectors.errors import CollectorFailed
 from innoscope.metrics.collectors.memory import MemoryCollector
 from innoscope.target.discover import find_one
 from safety.hostile_main import target_of
-from safety.test_hostile_files import SECONDS, asked, assert_cheap
+from safety.test_hostile_files import SECONDS, assert_cheap, read_by_core
 from servers import Keeper, Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SOURCE = Path(__file__).with_name("hostile_memory.c")
-#: CPU seconds of a scrape that repeats a remembered reason.
-_REMEMBERED_S = 0.05
-#: What a process does, how many MiB of .bss it has, and what the reason says.
+#: CPU seconds of a scrape that repeats a cached reason.
+_CACHED_S = 0.05
+#: For each kind of process: MiB of .bss, and the expected reason.
 PROCESSES: Final = {
     "long_maps": (40, "/proc/{pid}/maps exceeds 8388608 bytes, not read"),
     "own_mappings": (40, "the number of mappings exceeds 1024, not read"),
@@ -39,7 +39,7 @@ PROCESSES: Final = {
 
 @contextmanager
 def running(name: str, folder: Path) -> Iterator[int]:
-    """Start the process; yield its pid once its memory is filled."""
+    """Start the process and yield its pid once its memory is filled."""
     home = folder / name
     home.mkdir()
     anchor = catalog.load().tables.status.anchors[0]
@@ -58,9 +58,9 @@ def running(name: str, folder: Path) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("name", PROCESSES)
-def test_hostile_memory_is_answered_within_bounds(name: str, tmp_path: Path) -> None:
+def test_hostile_memory_is_handled_within_limits(name: str, tmp_path: Path) -> None:
     with running(name, tmp_path) as pid:
-        report = asked("memory", pid)
+        report = read_by_core("memory", pid)
         assert_cheap(report)
         first, again, seconds = report["answers"]
         reason = PROCESSES[name][1].format(pid=pid)
@@ -68,11 +68,11 @@ def test_hostile_memory_is_answered_within_bounds(name: str, tmp_path: Path) -> 
         if reason.endswith("not read"):
             assert str(tmp_path / name / "mysqld") in first
             assert again == first
-            assert seconds < _REMEMBERED_S
+            assert seconds < _CACHED_S
 
 
 @pytest.mark.timeout(120)
-def test_other_servers_are_read_on(tmp_path: Path) -> None:
+def test_hostile_memory_delays_no_other_server(tmp_path: Path) -> None:
     with ExitStack() as stack:
         pids = [stack.enter_context(running(name, tmp_path)) for name in PROCESSES]
         server = stack.enter_context(Server("mysql-5.6.24"))
@@ -88,7 +88,7 @@ def test_other_servers_are_read_on(tmp_path: Path) -> None:
 
 
 def test_servers_need_a_quarter_of_the_limits() -> None:
-    """Measured by the CPU time of a first reading."""
+    """Measure the CPU time of a first read."""
     with Server("mysql-9.7") as server:
         reader = MemoryReader(find_one(server.pid))
         began = time.thread_time()

@@ -1,4 +1,4 @@
-"""An incident file says the same on another machine, and has no secret and no literal in it."""
+"""An incident file contains no secret and no literal, and yields the same findings on another machine."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ import pytest
 from innoscope.cli.main import main
 from innoscope.diagnose.incident import files
 from innoscope.diagnose.incident import text as incident_text
-from live import figures
 from safety.command import innoscope, run
-from safety.planted import SECRETS, leaks, planted, told
+from safety.planted_secrets import SECRETS, leaks, planted, shown_by
 from safety.privileges import nobody
 from scale import few
 from servers import Server
@@ -26,17 +25,17 @@ from servers import Server
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Other processes, mounts, network and name, and no bcc: only the file and our packages come along.
+#: Like another machine: other processes, mounts, network and host name, and no bcc.
 _ELSEWHERE = ("unshare", "--mount", "--pid", "--net", "--uts", "--fork", "--mount-proc", "sh", "-c")
 _MOVE = 'hostname elsewhere && mount -t tmpfs tmpfs /usr/lib/python3/dist-packages/bcc && exec "$@"'
 _FOUND = 18
-#: Newer servers do not tell these themselves, or not all of the time.
-_NOT_TOLD = {"Zq1Create", "Zq5Foreign", "Zq10Password"}
+#: Newer servers do not show these, or not always.
+_NOT_ALWAYS_SHOWN = {"Zq1Create", "Zq5Foreign", "Zq10Password"}
 
 
 @pytest.fixture
 def public() -> Iterator[Path]:
-    """A folder that everybody may look into."""
+    """Return a folder that all users can read."""
     with tempfile.TemporaryDirectory(prefix="innoscope-incident-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
@@ -44,14 +43,14 @@ def public() -> Iterator[Path]:
 
 @pytest.mark.parametrize(
     "name",
-    few(("mysql-5.6.24", "mysql-9.7", "mariadb-11.4.5"), "mysql-9.7", reason="the newest server tells most"),
+    few(("mysql-5.6.24", "mysql-9.7", "mariadb-11.4.5"), "mysql-9.7", reason="the newest server shows most"),
 )
-def test_a_file_has_no_secret_and_says_the_same_elsewhere(
+def test_an_incident_file_has_no_secret_and_the_same_findings_elsewhere(
     name: str, tmp_path: Path, public: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "stall.innoscope"
     with Server(name) as server, planted(server):
-        assert {*leaks(told(server))} >= {*SECRETS} - _NOT_TOLD
+        assert {*leaks(shown_by(server))} >= {*SECRETS} - _NOT_ALWAYS_SHOWN
         live = innoscope(
             "diagnose",
             "--pid",
@@ -68,21 +67,17 @@ def test_a_file_has_no_secret_and_says_the_same_elsewhere(
 
     assert live.returncode == _FOUND, live.stderr
     assert f"saved to {path}" in live.stderr
-    _has_all_but_the_secrets(path)
+    _check_contents(path)
     assert leaks(live.stdout + live.stderr) == []
     for part in ("findings", *incident_text.PARTS):
         main(["diagnose", str(path), "--show", part])
         printed = capsys.readouterr()
         assert printed.out.strip()
         assert leaks(printed.out + printed.err) == [], part
-    _says_the_same_elsewhere(path, public, json.loads(live.stdout))
-    figure = (
-        f"0 of {len(SECRETS)} planted secrets in {path.stat().st_size:,} bytes; the same findings elsewhere"
-    )
-    figures.record("incident file", name, figure, bytes=path.stat().st_size, secrets=0)
+    _check_findings_elsewhere(path, public, json.loads(live.stdout))
 
 
-def _has_all_but_the_secrets(path: Path) -> None:
+def _check_contents(path: Path) -> None:
     assert leaks(gzip.decompress(path.read_bytes()).decode()) == []
     capture = files.load(path)
     texts = [statement.text for statement in capture.evidence.statements]
@@ -97,8 +92,8 @@ def _has_all_but_the_secrets(path: Path) -> None:
     assert int(capture.variables["innodb_buffer_pool_size"]) > 0
 
 
-def _says_the_same_elsewhere(path: Path, public: Path, live: dict[str, object]) -> None:
-    """As nobody, where no server is."""
+def _check_findings_elsewhere(path: Path, public: Path, live: dict[str, object]) -> None:
+    """Diagnose the file as nobody, where no server runs."""
     copy = public / path.name
     shutil.copyfile(path, copy)
     there = [*_ELSEWHERE, _MOVE, "sh"]
@@ -109,10 +104,10 @@ def _says_the_same_elsewhere(path: Path, public: Path, live: dict[str, object]) 
     read = run([*there, *nobody("diagnose", copy, "--json")])
 
     assert names.stdout.split()[0] == "elsewhere" != socket.gethostname()
-    assert int(names.stdout.split()[1]) < 10, "processes of this machine are seen"
+    assert int(names.stdout.split()[1]) < 10, "processes of this machine are visible"
     assert "cannot import name 'BPF'" in names.stderr
     assert read.returncode == _FOUND, read.stderr
-    said = json.loads(read.stdout)
-    about = said.pop("file")
+    document = json.loads(read.stdout)
+    about = document.pop("file")
     assert about["host"] == socket.gethostname()
-    assert said == live
+    assert document == live

@@ -1,4 +1,4 @@
-"""A server in a container-like setting, and one whose executable was replaced by an upgrade."""
+"""Snapshots of a server in namespaces of its own, and of one whose executable was replaced."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SLEEPERS = 5
 IDLE = 10
 
-#: Function names that such a thread's stack has, where the server has names.
+#: A function on the stack of each sleeping thread.
 NAMED = {"mariadb-11.4.5": "Item_func_sleep::val_int", "mysql-9.7": "dispatch_command"}
 
 
@@ -41,7 +41,7 @@ def _target(pid: int) -> dict[str, Any]:
     return dict(target)
 
 
-def _look(pid: int, *options: str) -> dict[str, Any]:
+def _snapshot(pid: int, *options: str) -> dict[str, Any]:
     result = innoscope("stacks", "--pid", pid, "--json", *options)
     assert result.returncode == 0, result.stderr
     return dict(json.loads(result.stdout))
@@ -51,7 +51,7 @@ def _functions(thread: dict[str, Any]) -> list[str]:
     return [frame["function"] for frame in thread["frames"] if frame["function"]]
 
 
-def test_the_target_is_identified_from_the_host(contained: tuple[Server, Sleep]) -> None:
+def test_a_contained_server_is_identified_from_the_host(contained: tuple[Server, Sleep]) -> None:
     server, _ = contained
     spec = SERVERS[server.name]
 
@@ -68,7 +68,7 @@ def test_the_target_is_identified_from_the_host(contained: tuple[Server, Sleep])
     assert not target["deleted"]
 
 
-def test_the_text_says_the_container(contained: tuple[Server, Sleep]) -> None:
+def test_the_output_names_the_namespaces(contained: tuple[Server, Sleep]) -> None:
     server, _ = contained
 
     assert NAMESPACES in innoscope("stacks", "--pid", server.pid).stdout.splitlines()[1]
@@ -76,13 +76,15 @@ def test_the_text_says_the_container(contained: tuple[Server, Sleep]) -> None:
     assert f"own namespaces: {NAMESPACES}" in line
 
 
-@pytest.mark.parametrize("way", ["pid", "socket", "port"])
-def test_it_is_found_in_every_way(contained: tuple[Server, Sleep], way: str) -> None:
-    """The socket by its path as we see it, and the port that is on our own host's network."""
+@pytest.mark.parametrize("option_name", ["pid", "socket", "port"])
+def test_a_contained_server_is_found_by_pid_socket_and_port(
+    contained: tuple[Server, Sleep], option_name: str
+) -> None:
+    """The socket's path is that on the host, and the network is the host's."""
     server, _ = contained
-    option = {"pid": server.pid, "socket": server.socket, "port": server.port}[way]
+    option = {"pid": server.pid, "socket": server.socket, "port": server.port}[option_name]
 
-    result = innoscope("stacks", f"--{way}", option, "--json")
+    result = innoscope("stacks", f"--{option_name}", option, "--json")
 
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["target"]["pid"] == server.pid
@@ -92,7 +94,7 @@ def test_it_is_found_in_every_way(contained: tuple[Server, Sleep], way: str) -> 
 def test_stacks_have_names_and_both_thread_ids(contained: tuple[Server, Sleep], method: str) -> None:
     server, workload = contained
 
-    dump = _look(server.pid, "--method", method)
+    dump = _snapshot(server.pid, "--method", method)
 
     ours = {int(entry.name) for entry in Path(f"/proc/{server.pid}/task").iterdir()}
     threads = dump["threads"]
@@ -100,28 +102,28 @@ def test_stacks_have_names_and_both_thread_ids(contained: tuple[Server, Sleep], 
     assert len(threads) > IDLE + SLEEPERS
     assert [thread["ns_tid"] for thread in threads if thread["tid"] == server.pid] == [1]
     by_inner = {thread["ns_tid"]: thread for thread in threads}
-    asleep = workload.os_threads()
-    assert asleep is not None
-    assert len(asleep) == SLEEPERS
-    for inner in asleep:
+    sleeping = workload.os_threads()
+    assert sleeping is not None
+    assert len(sleeping) == SLEEPERS
+    for inner in sleeping:
         assert NAMED[server.name] in " ".join(_functions(by_inner[inner])), by_inner[inner]
     complete = sum(thread["trust"] in ("exact", "on_cpu") for thread in threads)
-    assert complete >= len(threads) - 1  # _start, whose caller is nobody
+    assert complete >= len(threads) - 1  # except _start, which has no caller
 
 
 @pytest.mark.parametrize("method", ["bpf", "ptrace"])
 def test_queries_are_matched_by_the_inner_thread_id(contained: tuple[Server, Sleep], method: str) -> None:
     server, workload = contained
 
-    threads = _look(server.pid, "--method", method, "--queries", "--user", "root")["threads"]
+    threads = _snapshot(server.pid, "--method", method, "--queries", "--user", "root")["threads"]
 
     running = {thread["ns_tid"]: thread["query"]["digest_text"] for thread in threads if thread["query"]}
-    asleep = {inner for inner, text in running.items() if "SLEEP" in (text or "").upper()}
-    assert asleep == set(workload.os_threads() or ())
+    sleeping = {inner for inner, text in running.items() if "SLEEP" in (text or "").upper()}
+    assert sleeping == set(workload.os_threads() or ())
     assert len(running) >= IDLE + SLEEPERS + 1
 
 
-def test_doctor_has_nothing_against_it(contained: tuple[Server, Sleep]) -> None:
+def test_doctor_finds_no_problem(contained: tuple[Server, Sleep]) -> None:
     server, _ = contained
 
     result = innoscope("doctor", "--pid", server.pid, "--user", "root")
@@ -131,18 +133,18 @@ def test_doctor_has_nothing_against_it(contained: tuple[Server, Sleep]) -> None:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """In /tmp, for a socket's path is short."""
+    """Return a folder in /tmp: the path of a socket must be short."""
     with tempfile.TemporaryDirectory(prefix="innoscope-upgrade-", dir="/tmp") as path:
         yield Path(path)
 
 
 @pytest.mark.parametrize("replacement", ["another version", "nothing"])
-def test_an_upgrade_replaced_the_executable(folder: Path, replacement: str) -> None:
-    """The names come from the file that runs, not from the one that has its name now."""
+def test_a_server_whose_executable_was_replaced_has_the_same_names(folder: Path, replacement: str) -> None:
+    """Names come from the running file, not from the file that now has its path."""
     server = Server("mysql-5.6.24")
     server.installation = installed_in("mysql-5.6.24", folder / "server")
     with server, Idle(server, IDLE):
-        before = _look(server.pid)
+        before = _snapshot(server.pid)
         executable = server.installation.mysqld
         build_id = _target(server.pid)["build_id"]
         if replacement == "nothing":
@@ -152,7 +154,7 @@ def test_an_upgrade_replaced_the_executable(folder: Path, replacement: str) -> N
             shutil.copy2(fetch("mysql-5.5.9").mysqld, new)
             new.rename(executable)
 
-        target, after = _target(server.pid), _look(server.pid)
+        target, after = _target(server.pid), _snapshot(server.pid)
         text = innoscope("stacks", "--pid", server.pid).stdout
         listed = innoscope("targets").stdout
 

@@ -1,4 +1,4 @@
-"""Processes that only bear a server's name are neither read nor watched, and disturb nobody."""
+"""Processes that only have a server's name are neither read nor watched, and delay no other server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 STRANGERS = 300
 SCRAPES = count(quick=20, full=100)
 SENSOR_BYTES = 90 << 20
-#: Of another owner than the crowd.
+#: Another owner than that of the crowd.
 OTHER_UID = UID + 1
 PLACES = 4
 PATIENCE_S = 20
@@ -44,11 +44,11 @@ def strangers(folder: Path) -> Iterator[Strangers]:
 
 
 @pytest.mark.usefixtures("no_other_server")
-def test_a_crowd_of_strangers_disturbs_nobody(strangers: Strangers) -> None:
+def test_a_crowd_of_strangers_delays_no_scrape(strangers: Strangers) -> None:
     ended, foreign = threading.Event(), set[int]()
 
-    def flap(cwd: Path) -> None:
-        """A crash loop of a stranger, and one of root's that dies before it enters a data directory."""
+    def crash_loop(cwd: Path) -> None:
+        """Start and end a stranger and two processes of root in a loop, one in the data directory."""
         while not ended.wait(0.2):
             for uid, place in ((UID, None), (0, None), (0, cwd)):
                 pid = strangers.start(b"--datadir=%s" % bytes(cwd), b"--port=3999", uid=uid, cwd=place)
@@ -64,9 +64,9 @@ def test_a_crowd_of_strangers_disturbs_nobody(strangers: Strangers) -> None:
         foreign.add(strangers.start(b"--datadir=%s" % bytes(data), uid=0, cwd=data))
         sensor = stack.enter_context(Sensing())
         agent = stack.enter_context(Running(server, sensor=sensor.path))
-        flapping = threading.Thread(target=flap, args=(data,))
-        flapping.start()
-        stack.callback(flapping.join)
+        crashing = threading.Thread(target=crash_loop, args=(data,))
+        crashing.start()
+        stack.callback(crashing.join)
         stack.callback(ended.set)
         agent.until(lambda found: all(found.why(name) is None for name in _COLLECTORS))
         took = []
@@ -82,18 +82,16 @@ def test_a_crowd_of_strangers_disturbs_nobody(strangers: Strangers) -> None:
         assert not [one.name for one in reply.servers if one.name.startswith("pid ") or "3999" in one.name]
         log = sensor.log
     p99 = sorted(took)[int(len(took) * 0.99) - 1]
-    megabytes = reply.rss_bytes / 2**20
-    print(f"\np99 of {SCRAPES} scrapes {p99:.3f} s, sensor {megabytes:.0f} MB, {len(foreign)} strangers")
     assert p99 < SCRAPE_S
     assert reply.rss_bytes < SENSOR_BYTES
     assert "Traceback" not in log
-    assert log.count(f'owner="uid {UID}"') == 1, "said once, not for each"
+    assert log.count(f'owner="uid {UID}"') == 1, "not logged once"
     assert "uses the same data directory" in log
 
 
 @long("the crowd of strangers is in make test")
 def test_a_crowd_of_one_owner_leaves_places_to_others(strangers: Strangers, folder: Path) -> None:
-    """All of them are servers by the rule; the crowd was there first."""
+    """Accept all of them as servers by the rule. The crowd starts first."""
     rule = folder / "places.toml"
     rule.write_text(f"users = ['{UID}', '{OTHER_UID}']\nmax_servers = {PLACES}\n")
     rule.chmod(0o644)
@@ -133,7 +131,7 @@ def test_strangers_are_listed_with_a_remedy(strangers: Strangers) -> None:
     pids = {strangers.start() for _ in range(7)}
     with Server("mysql-5.6.24") as server:
         text = innoscope("targets")
-        told = [one for one in json.loads(innoscope("targets", "--json").stdout) if one["pid"] in pids]
+        listed = [one for one in json.loads(innoscope("targets", "--json").stdout) if one["pid"] in pids]
         doctor = innoscope("doctor")
         assert innoscope("stacks", "--pid", server.pid).returncode == 0
 
@@ -141,11 +139,11 @@ def test_strangers_are_listed_with_a_remedy(strangers: Strangers) -> None:
     assert f'add "{UID}" to users in' in text.stdout
     assert f"ignored, owned by uid {UID}" in doctor.stdout
     assert "more" in text.stdout.splitlines()[-1]
-    assert {one["pid"] for one in told} == pids
-    assert all("ignored, owned by" in one["ignored"] for one in told)
+    assert {one["pid"] for one in listed} == pids
+    assert all("ignored, owned by" in one["ignored"] for one in listed)
 
 
-def test_only_root_may_name_one_by_its_pid(strangers: Strangers) -> None:
+def test_root_can_choose_a_stranger_by_its_pid(strangers: Strangers) -> None:
     pid = strangers.start()
     assert find_one(pid).pid == pid
     with pytest.raises(NoTarget, match=r"no server listens|no mysqld") as caught:
@@ -160,7 +158,7 @@ def _rule(folder: Path, text: str) -> ownership.Rule:
     return ownership.load(str(path))
 
 
-def test_configured_users_are_servers(strangers: Strangers, folder: Path) -> None:
+def test_processes_of_configured_users_are_servers(strangers: Strangers, folder: Path) -> None:
     pid = strangers.start()
     assert pid not in scan(ProcFs(), _rule(folder, "")).servers
     for text in (f"users = ['{UID}']", f"users = ['mysql', {UID}]", f"users = ['{UID - 1}-{UID + 1}']"):
@@ -169,7 +167,7 @@ def test_configured_users_are_servers(strangers: Strangers, folder: Path) -> Non
         assert pid not in scan(ProcFs(), _rule(folder, text)).servers
 
 
-def test_a_rule_that_others_may_write_or_nobody_can_read_is_refused(folder: Path) -> None:
+def test_a_malformed_or_writable_rule_is_refused(folder: Path) -> None:
     path = folder / "servers.toml"
     for text, words in (
         ("users = 1", "line 1: users: Expected `array`, got `int`"), ("x = 1", "unknown field `x`"),

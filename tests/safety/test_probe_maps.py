@@ -1,4 +1,4 @@
-"""The maps of the probes stay bounded: many thread ids come and go, and a full map is counted."""
+"""The BPF maps of the probes stay bounded under many thread ids, and overflows are counted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOM: Final = 16_384
 
 
 class _Threads:
-    """The threads that the server is said to have."""
+    """The made-up threads of the server."""
 
     def __init__(self) -> None:
         self.ids = range(0)
@@ -52,26 +52,26 @@ def collector(server: Server, threads: _Threads) -> Iterator[ProbesCollector]:
     collector.close()
 
 
-def _said(collector: ProbesCollector, metric: str) -> object:
+def _value(collector: ProbesCollector, metric: str) -> object:
     return by_series(collector.collect())[metric, ("thread_kinds",)]
 
 
-def test_thread_ids_that_come_and_go_leave_nothing(collector: ProbesCollector, threads: _Threads) -> None:
+def test_entries_of_ended_threads_are_deleted(collector: ProbesCollector, threads: _Threads) -> None:
     peaks = []
     for first in range(1, IDS, AT_ONCE):
         threads.ids = range(first, first + AT_ONCE)
-        assert _said(collector, "probe_map_entries") == AT_ONCE
+        assert _value(collector, "probe_map_entries") == AT_ONCE
         peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     threads.ids = range(0)
-    assert _said(collector, "probe_map_entries") == 0
+    assert _value(collector, "probe_map_entries") == 0
     assert collector.start_once().attachment._map("thread_kinds").entries() == {}
-    assert _said(collector, "probe_map_dropped") == 0
+    assert _value(collector, "probe_map_dropped") == 0
     assert peaks[-1] <= 1.05 * peaks[9]
 
 
-def test_a_full_map_is_counted(collector: ProbesCollector, threads: _Threads) -> None:
+def test_dropped_entries_of_a_full_map_are_counted(collector: ProbesCollector, threads: _Threads) -> None:
     threads.ids = range(1, ROOM + 101)
-    assert _said(collector, "probe_map_entries") == ROOM
-    assert _said(collector, "probe_map_dropped") == 200  # two scrapes so far, with 100 too many
+    assert _value(collector, "probe_map_entries") == ROOM
+    assert _value(collector, "probe_map_dropped") == 200  # two scrapes so far, with 100 too many
     threads.ids = range(1, 101)
-    assert _said(collector, "probe_map_entries") == 100
+    assert _value(collector, "probe_map_entries") == 100

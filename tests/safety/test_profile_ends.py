@@ -1,4 +1,4 @@
-"""Profiles that end early or badly, and profiles of recovery and shutdown, when SQL is unavailable."""
+"""Profiles that are interrupted or fail, and profiles of recovery and shutdown, when SQL is unavailable."""
 
 from __future__ import annotations
 
@@ -58,18 +58,18 @@ def _start(pid: int, *arguments: object) -> subprocess.Popen[str]:
 
 
 def _until_attached(process: subprocess.Popen[str]) -> None:
-    """It has a program of its own in the kernel, and a pidfd: it profiles."""
+    """Return when the process has opened a pidfd, which it does after loading its program."""
     while True:
         assert process.poll() is None, process.communicate()
         for link in Path(f"/proc/{process.pid}/fd").iterdir():
-            with suppress(FileNotFoundError):  # closed meanwhile
+            with suppress(FileNotFoundError):  # it has been closed
                 if "pidfd" in str(link.readlink()):
                     return
         time.sleep(0.01)
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-def test_ctrl_c_prints_what_was_seen(server: Server, kind: str) -> None:
+def test_ctrl_c_prints_the_profile_so_far(server: Server, kind: str) -> None:
     process = _start(server.pid, "--seconds", 60, *_KINDS[kind])
     _until_attached(process)
     time.sleep(0.5)
@@ -82,7 +82,7 @@ def test_ctrl_c_prints_what_was_seen(server: Server, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-def test_a_server_that_is_killed_ends_the_profile(kind: str) -> None:
+def test_a_profile_ends_with_its_server(kind: str) -> None:
     with Server("mysql-5.6.24") as server, Burn(server, 1):
         process = _start(server.pid, "--seconds", 60, "--json", *_KINDS[kind])
         _until_attached(process)
@@ -99,7 +99,7 @@ def test_a_server_that_is_killed_ends_the_profile(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-def test_killed_at_any_moment_it_leaves_nothing(server: Server, kind: str) -> None:
+def test_a_killed_profiler_leaves_nothing_in_the_kernel(server: Server, kind: str) -> None:
     draw = random.Random(20261121)  # noqa: S311
     for _ in range(KILLS):
         process = _start(server.pid, "--seconds", 30, *_KINDS[kind])
@@ -121,13 +121,13 @@ def test_a_reused_pid_is_not_sampled(server: Server) -> None:
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-def test_without_rights_it_says_so(server: Server, kind: str) -> None:
+def test_missing_privileges_are_reported(server: Server, kind: str) -> None:
     arguments = ("profile", "--pid", server.pid, "--seconds", 1, *_KINDS[kind])
     assert_one_clear_error(run_command(nobody(*arguments)), 6, "its executable cannot be read")
     assert_one_clear_error(innoscope(*arguments, under=without_bpf()), 6, "not permitted")
 
 
-def test_a_process_that_ended_is_an_error() -> None:
+def test_a_process_that_has_ended_is_reported() -> None:
     with Server("mysql-5.6.24") as server:
         target = find_one(server.pid)
         profiler = OnCpuProfiler(target)
@@ -147,32 +147,34 @@ def _shares(profile: dict[str, Any]) -> dict[str, float]:
         ("mysql-9.7", ROOMY_9, TIGHT_9),
     ],
 )
-def test_a_crash_recovery(name: str, roomy: Options, tight: dict[str, str | int | None]) -> None:
-    """While SQL is down: a profile shows where the time goes, with progress."""
+def test_a_crash_recovery_is_profiled(name: str, roomy: Options, tight: dict[str, str | int | None]) -> None:
+    """Profile a recovery, with progress, while SQL is unavailable."""
     with Server(name, options=roomy) as server:
         make_redo(server, DOUBLINGS - 1)
         server.kill()
-        server.options = {**tight, "performance_schema": "OFF"}  # its tables take a second before it
+        server.options = {
+            **tight,
+            "performance_schema": "OFF",
+        }  # its tables would delay the recovery by a second
         server.start(wait=False)
-        told: list[str] = []
+        progress: list[str] = []
         target = _found(server.pid)
         with pytest.raises(pymysql.err.OperationalError, match="connect"):
             server.connect()
-        profile, alive = run(OnCpuProfiler(target), target, 1.5, lambda _, text: told.append(text))
+        profile, alive = run(OnCpuProfiler(target), target, 1.5, lambda _, text: progress.append(text))
         server.wait_ready()
     waits = _by_wait(profile)
-    print(f"\n{name}: {told[-1]}; {waits}")
     assert alive
-    assert told
-    assert "recovery" in told[-1]
+    assert progress
+    assert "recovery" in progress[-1]
     assert waits["recovery"] > 0.3
 
 
 @pytest.mark.parametrize(
     "name", few(["mysql-5.6.24", "mysql-9.7"], "mysql-5.6.24", reason="one server shuts down in make test")
 )
-def test_a_slow_shutdown(name: str) -> None:
-    """While SQL is down: the profile ends with the server and shows what it was busy with."""
+def test_a_slow_shutdown_is_profiled(name: str) -> None:
+    """Profile a shutdown until the server has ended."""
     with Server(name, options=OPTIONS) as server:
         make_backlog(server)
         process = _start(server.pid, "--seconds", 60, "--json")
@@ -181,13 +183,12 @@ def test_a_slow_shutdown(name: str) -> None:
         out, err = process.communicate(timeout=60)
     assert process.returncode == 4, err
     profile = json.loads(out)
-    print(f"\n{name}: {profile['seconds']:.1f} s, {profile['total']} samples, {profile['waits']}")
     assert profile["total"] > 10
     assert _shares(profile).get("purge", 0) + _shares(profile).get("shutdown", 0) > 0.3
 
 
 def _found(pid: int) -> Any:
-    """A server that has only just been started may still be on its way through exec."""
+    """Return the target. Retry for a server that has just been started and not yet executed its program."""
     deadline = time.monotonic() + 10
     while True:
         try:

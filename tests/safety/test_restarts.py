@@ -1,4 +1,4 @@
-"""A server in crash recovery, and one that an upgrade replaces while it runs."""
+"""Metrics over a crash recovery and over an upgrade of the running server."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ FOLLOWED_S = 5
 
 @long("tests/live/test_memory.py and tests/safety/test_profile_ends.py have a crash recovery")
 @pytest.mark.timeout(600)
-def test_a_server_in_crash_recovery() -> None:
+def test_counters_never_decrease_over_a_crash_recovery() -> None:
     with (
         Server("mysql-5.6.24", options=ROOMY) as server,
         Sensing(only=[server]) as sensing,
         Running(server, sensor=sensing.path) as agent,
     ):
         make_redo(server)
-        before = agent.until(_all_told)
+        before = agent.until(_complete)
         server.kill()
         down = agent.until(lambda scrape: scrape.value("sql_up") == 0)
         assert (down.value("mysqld_up"), down.why("sql") in {"gone", "refused"}) == (0, True)
@@ -49,29 +49,29 @@ def test_a_server_in_crash_recovery() -> None:
         assert recovering.why("sql") == "refused"
         assert recovering.value("connections_limit")
         assert falls(before, recovering) == {}
-        after = agent.until(_all_told, RECOVERS_S)
+        after = agent.until(_complete, RECOVERS_S)
         assert falls(before, after) == {}
         assert after.value("recovery_scanned_bytes") == 0
         lsn = before.value("redo_written_bytes_total")
         assert after.value("redo_written_bytes_total") == pytest.approx(lsn, rel=0.1)
 
 
-def _all_told(scrape: Scrape) -> bool:
-    told = scrape.value("sql_up") == 1 and scrape.value("connections_limit") is not None
-    return told and not any(scrape.why(collector) for collector in ("memory", "waits", "probes"))
+def _complete(scrape: Scrape) -> bool:
+    complete = scrape.value("sql_up") == 1 and scrape.value("connections_limit") is not None
+    return complete and not any(scrape.why(collector) for collector in ("memory", "waits", "probes"))
 
 
 @long("tests/safety/test_namespaces.py has an upgrade")
-def test_a_server_that_is_upgraded_in_place(folder: Path) -> None:
+def test_probes_follow_a_server_that_is_upgraded_in_place(folder: Path) -> None:
     server = Server("mysql-5.6.24")
     server.installation = installed_in("mysql-5.6.24", folder / "server")
     with server, Sensing(only=[server]) as sensing, Running(server, sensor=sensing.path) as agent:
-        first = agent.until(_all_told)
+        first = agent.until(_complete)
         _upgrade(server.installation.mysqld, folder)
         with Fsync(server, 1):
             counting = agent.until(lambda scrape: _redo_writes(scrape) > _redo_writes(first) + 50)
         assert falls(first, counting) == {}
-        assert probed(server.pid), "the probes are on the file that runs"
+        assert probed(server.pid), "no probes on the running file"
 
         server.stop()
         down = agent.until(lambda scrape: scrape.value("mysqld_up") == 0)
@@ -92,7 +92,7 @@ def _redo_writes(scrape: Scrape) -> float:
 
 
 def _upgrade(binary: Path, folder: Path) -> None:
-    """Another file under the same path, of another layout: as a package manager leaves it."""
+    """Replace the file by another of a different layout, like a package manager does."""
     new = folder / "new"
     note = folder / "note"
     note.write_text("a later build")

@@ -1,4 +1,4 @@
-"""What a user without rights could learn, or a careless one tell: passwords in processes, logs and errors."""
+"""Passwords are not in processes, logs, pages or errors, and other users cannot access our files."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import innoscope as innoscope_package
 from innoscope.common.errors import BadFile
 from innoscope.common.supervision import Supervisor
 from innoscope.daemon.agent import config
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 ACCOUNT, PASSWORD = "innoscope", "xyzzy-4711"
 WRONG = "plugh-0815"
-#: Tries, as nobody, what may not be done to a process and its socket; prints what could be done.
+#: As nobody, try all accesses to a process, its socket and files; print those that succeed.
 _STRANGER = """
 import os, signal, socket, sys
 pid, path, *files = sys.argv[1:]
@@ -79,15 +80,17 @@ def written(path: Path, text: str, mode: int = 0o600) -> Path:
 
 
 def stranger(pid: int, path: Path, *files: Path) -> list[str]:
-    """What nobody could do."""
+    """Return the accesses that succeed as nobody."""
     command = [sys.executable, "-I", "-c", _STRANGER, str(pid), str(path), *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     return done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("password", [PASSWORD, WRONG], ids=["right", "wrong"])
-def test_a_password_is_nowhere(password: str, server: Server, sensing: Sensing, tmp_path: Path) -> None:
-    """Neither in what others may see of the processes, nor in logs and pages, let in or not."""
+def test_passwords_are_not_visible_to_others(
+    password: str, server: Server, sensing: Sensing, tmp_path: Path
+) -> None:
+    """Check processes, logs and pages, for a right and for a wrong password."""
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
     file = written(tmp_path / "my.cnf", f"[client]\nuser={ACCOUNT}\npassword={password}\n")
@@ -120,7 +123,7 @@ def test_a_password_is_nowhere(password: str, server: Server, sensing: Sensing, 
         f"[push]\nbearer_token = '{PASSWORD}'\n",
     ],
 )
-def test_a_wrong_configuration_is_told_without_its_secrets(text: str, tmp_path: Path) -> None:
+def test_errors_in_the_configuration_show_no_secret(text: str, tmp_path: Path) -> None:
     file = written(tmp_path / "agent.toml", text)
     with pytest.raises(BadFile) as caught:
         config.load(file)
@@ -146,7 +149,7 @@ def test_a_wrong_configuration_is_told_without_its_secrets(text: str, tmp_path: 
         f"http_server_config: {{headers: {{Authorization: {PASSWORD}}}}}\n",
     ],
 )
-def test_a_wrong_web_configuration_too(text: str, tmp_path: Path) -> None:
+def test_errors_in_the_web_configuration_show_no_secret(text: str, tmp_path: Path) -> None:
     file = written(tmp_path / "web.yaml", text)
     with pytest.raises(BadFile, match=r"web\.yaml") as caught:
         web_config.load(file)
@@ -154,8 +157,8 @@ def test_a_wrong_web_configuration_too(text: str, tmp_path: Path) -> None:
     assert PASSWORD not in f"{caught.value.what} {caught.value.remedy}"
 
 
-def test_an_option_file_with_a_password(tmp_path: Path) -> None:
-    """Readable by everybody: said. Writable by everybody: refused."""
+def test_option_files_with_unsafe_permissions_are_reported(tmp_path: Path) -> None:
+    """Warn if all users can read the file, and refuse it if all users can write it."""
     file = written(tmp_path / "my.cnf", f"[client]\npassword={PASSWORD}\n[broken\n=\n\0\n", 0o644)
     main = written(tmp_path / "agent.toml", f"[sql]\ndefaults_file = '{file}'\n")
 
@@ -164,17 +167,17 @@ def test_an_option_file_with_a_password(tmp_path: Path) -> None:
         assert PASSWORD not in done.stdout + done.stderr
         return done.returncode, done.stdout, done.stderr
 
-    code, good, said = check()
+    code, good, warning = check()
     assert (code, good) == (0, "the configuration is good\n")
-    assert f"everybody may read {file}" in said
+    assert f"everybody may read {file}" in warning
     file.chmod(0o640)
     assert check() == (0, "the configuration is good\n", "")
     file.chmod(0o666)
     assert check()[0] == 9
 
 
-def test_who_may_change_the_toggles_in_force(tmp_path: Path) -> None:
-    """All may read that file, none may change it."""
+def test_the_status_file_of_toggles_is_readable_but_not_writable(tmp_path: Path) -> None:
+    """All users accesses read that file, and only root accesses change it."""
     tmp_path.chmod(0o755)
     for folder in tmp_path.parents[:2]:
         folder.chmod(0o755)
@@ -182,16 +185,16 @@ def test_who_may_change_the_toggles_in_force(tmp_path: Path) -> None:
     status_file.write(file, {"version": 1, "written_at": 1, "servers": []})
 
     assert stat.S_IMODE(file.stat().st_mode) == 0o644
-    may = stranger(os.getpid(), tmp_path, file)
-    assert [one for one in may if str(tmp_path) in one] == [str(file)]
+    accesses = stranger(os.getpid(), tmp_path, file)
+    assert [one for one in accesses if str(tmp_path) in one] == [str(file)]
     file.unlink()
     os.mkfifo(file)
     reader = TogglesFile(file)
-    reader.read()  # is not held up
+    reader.read()  # does not block
 
 
-def test_links_in_a_folder_of_another_user(tmp_path: Path) -> None:
-    """Root writes toggles.json into a folder that is the sensor's: whose user could put links there."""
+def test_status_files_are_not_written_through_links(tmp_path: Path) -> None:
+    """Root writes toggles.json into a folder of the sensor, whose user could create links there."""
     victim = written(tmp_path / "victim", "precious")
     run = tmp_path / "run"
     run.mkdir()
@@ -219,8 +222,8 @@ def test_links_in_a_folder_of_another_user(tmp_path: Path) -> None:
     assert stat.S_IMODE(victim.stat().st_mode) == 0o600
 
 
-def test_links_where_the_sensor_makes_its_socket(tmp_path: Path) -> None:
-    """Whoever may write to that folder gains no file of ours by it."""
+def test_the_sensors_socket_is_not_created_through_links(tmp_path: Path) -> None:
+    """A user who accesses write to that folder cannot change other files by links."""
     victim = written(tmp_path / "victim", "precious")
     path = tmp_path / "run" / "sensor.sock"
     path.parent.mkdir()
@@ -235,7 +238,7 @@ def test_links_where_the_sensor_makes_its_socket(tmp_path: Path) -> None:
         path.symlink_to(tmp_path / "nothing")
         server = SocketServer(str(path), dict, Supervisor())
     finally:
-        assert os.umask(before) == 0, "a change for good"
+        assert os.umask(before) == 0, "the umask was changed permanently"
     try:
         assert path.is_socket()
         assert not path.is_symlink()
@@ -247,11 +250,8 @@ def test_links_where_the_sensor_makes_its_socket(tmp_path: Path) -> None:
     assert not (tmp_path / "nothing").exists()
 
 
-def test_no_file_of_a_guessed_name_in_tmp() -> None:
-    """What all may write to holds nothing of ours whose name is known beforehand."""
-    import innoscope as package
-
-    folder = Path(package.__file__).parent
+def test_no_file_has_a_fixed_name_in_a_shared_folder() -> None:
+    folder = Path(innoscope_package.__file__).parent
     named = re.compile(r"[\"'](/tmp|/var/tmp|/dev/shm)(/|[\"'])")
     found = [path for path in folder.rglob("*.py") if named.search(path.read_text())]
 

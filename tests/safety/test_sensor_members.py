@@ -1,4 +1,4 @@
-"""A member of the sensor's group, who may ask: cannot kill it, block it, or make it do anything."""
+"""A member of the sensor's group, who may query it, cannot kill it, block it or make it act."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 GROUP = "games"
 QUICK_S = 1.0
-#: As a member: opens many connections, the same on each; prints ``go``, and goes on until it is killed.
+#: As a member, open many connections and send the same on each; print ``go`` and continue until killed.
 _MEMBER = """
 import json, os, socket, struct, sys, time
 path, uid, gid, kind = sys.argv[1:]
@@ -38,7 +38,7 @@ sent = {
     "number": frame(b'{"call":"profiles","cursor":{"x":' + b"9" * 4000 + b"}}"),
     "control": frame(b'{"call":"set"}'),
 }[kind]
-held, told = [], False
+held, reported = [], False
 while True:
     wire = socket.socket(socket.AF_UNIX)
     wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -49,8 +49,8 @@ while True:
     except OSError:
         pass
     held = [*held[-200:], wire]
-    if len(held) > 40 and not told:
-        told = True
+    if len(held) > 40 and not reported:
+        reported = True
         print("go", flush=True)
     time.sleep(0.002)
 """
@@ -76,7 +76,7 @@ def sensing(server: Server) -> Iterator[Sensing]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_member_keeps_no_other_out(kind: str, sensing: Sensing) -> None:
+def test_a_members_flood_delays_no_other_client(kind: str, sensing: Sensing) -> None:
     gid = pwd.getpwnam(GROUP).pw_gid
     command = [sys.executable, "-I", "-c", _MEMBER, str(sensing.path), str(NOBODY), str(gid), kind]
     with Keeper() as keeper, subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as member:
@@ -97,8 +97,8 @@ def test_a_member_keeps_no_other_out(kind: str, sensing: Sensing) -> None:
     assert max(took) < QUICK_S, took
 
 
-def test_it_is_asked_and_never_told(sensing: Sensing, server: Server) -> None:
-    """Four questions are all that there is; no word of a request reaches anything else."""
+def test_requests_cannot_change_anything(sensing: Sensing, server: Server) -> None:
+    """Every call other than the four queries is refused as unknown."""
     for call in (
         "kill",
         "set",
@@ -115,9 +115,9 @@ def test_it_is_asked_and_never_told(sensing: Sensing, server: Server) -> None:
         with socket.socket(socket.AF_UNIX) as wire:
             wire.connect(str(sensing.path))
             wire.sendall(struct.pack("!I", len(request)) + request)
-            told = b""
+            reply = b""
             while part := wire.recv(1 << 16):
-                told += part
-        assert json.loads(told[4:]) == {"error": f"unknown call {call!r}"}
+                reply += part
+        assert json.loads(reply[4:]) == {"error": f"unknown call {call!r}"}
     with pytest.raises(BadMessage, match="unknown call"):
         Sensor(Settings()).handle({"call": "tick"})

@@ -1,4 +1,4 @@
-"""A fake server gets no secret of agent or command line, and its answers have an end."""
+"""A fake server receives no secret from agent or command line, and its endless results are cut off."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MOST_S = 5.0
 
 @contextmanager
 def fake(*options: object) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A fake server and its port."""
+    """Start a fake server and yield it with its port."""
     command = [sys.executable, str(_HERE / "fake_server.py"), *map(str, options)]
     with Keeper() as keeper:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -52,8 +52,8 @@ def fake(*options: object) -> Iterator[tuple[subprocess.Popen[str], int]]:
         process.stdout.close()
 
 
-def told(process: subprocess.Popen[str]) -> bytes:
-    """Everything that the fake server got in its connections; ends it."""
+def received(process: subprocess.Popen[str]) -> bytes:
+    """Kill the fake server and return everything that it received."""
     process.kill()
     assert process.stdout is not None
     return b"".join(bytes.fromhex(json.loads(line)) for line in process.stdout)
@@ -75,7 +75,7 @@ def account(folder: Path) -> str:
 
 @pytest.fixture
 def named(folder: Path) -> Iterator[Target]:
-    """A server's process whose socket, by its options, is somebody else's."""
+    """Start a server's process whose options name a socket of another process."""
     with Strangers(folder) as strangers:
         pid = strangers.start(b"--socket=%s/s.sock" % os.fsencode(folder), uid=0)
         yield find_one(pid)
@@ -83,7 +83,7 @@ def named(folder: Path) -> Iterator[Target]:
 
 @pytest.mark.parametrize("asked", PLUGINS)
 @pytest.mark.parametrize("first", ["mysql_native_password", None])
-def test_a_stranger_on_the_socket_is_not_even_told_the_account(
+def test_a_stranger_on_the_socket_receives_no_account(
     named: Target, folder: Path, account: str, first: str | None, asked: str
 ) -> None:
     with fake("--socket", folder / "s.sock", "--first", first or asked, "--asked", asked) as (process, _):
@@ -91,11 +91,11 @@ def test_a_stranger_on_the_socket_is_not_even_told_the_account(
             sql.connect(named, account)
         result = innoscope("doctor", "--pid", named.pid, "--defaults-file", account)
         assert "no account was sent" in result.stdout, result.stdout + result.stderr
-        assert told(process) == b""
+        assert received(process) == b""
 
 
 @pytest.mark.parametrize("asked", PLUGINS)
-def test_a_stranger_on_the_port_is_not_even_told_the_account(named: Target, account: str, asked: str) -> None:
+def test_a_stranger_on_the_port_receives_no_account(named: Target, account: str, asked: str) -> None:
     with fake("--port", 0, "--first", asked, "--asked", asked) as (process, port):
         with pytest.raises(SqlFailed, match="no account was sent"):
             sql.connect(replace(named, socket=None, port=port), account)
@@ -103,15 +103,15 @@ def test_a_stranger_on_the_port_is_not_even_told_the_account(named: Target, acco
             sql.connect_tcp("127.0.0.1", port, account, target=named)
         with pytest.raises(SqlFailed, match="does not speak TLS"):
             sql.connect_tcp("127.0.0.2", port, account)  # as if it were another host
-        assert told(process) == b""
+        assert received(process) == b""
 
 
 @pytest.mark.parametrize("asked", PLUGINS)
 @pytest.mark.parametrize("over", ["socket", "port"])
-def test_a_verified_server_gets_no_password_in_forms_that_are_never_needed(
+def test_a_verified_server_receives_no_password_for_insecure_plugins(
     named: Target, folder: Path, account: str, asked: str, over: str
 ) -> None:
-    """The two SHA-256 plugins may ask for the password over a socket that only the server can read."""
+    """The two SHA-256 plugins may request the password over a socket that only the server can read."""
     where = ("--socket", folder / "own.sock") if over == "socket" else ("--port", 0)
     with fake(*where, "--first", PLUGINS[0], "--asked", asked) as (process, port):
         begun = ProcFs().stat(process.pid).start_time
@@ -120,13 +120,13 @@ def test_a_verified_server_gets_no_password_in_forms_that_are_never_needed(
             sql.connect(itself if over == "socket" else replace(itself, socket=None, port=port), account)
         assert process.stdout is not None
         got = bytes.fromhex(json.loads(process.stdout.readline()))
-    assert got, "it was let in as far as the login"
+    assert got, "no login was tried"
     if not asked.startswith(("sha", "caching_sha")):
         assert_no_secret(got)
 
 
-def test_the_agent_tells_a_stranger_nothing(named: Target, folder: Path, account: str) -> None:
-    """Sensor and agent take it for a server of root; the socket of its options is another process's."""
+def test_the_agent_sends_nothing_to_a_stranger(named: Target, folder: Path, account: str) -> None:
+    """Sensor and agent accept it as a server of root, but its socket belongs to another process."""
     with (
         fake("--socket", folder / "s.sock", "--asked", "mysql_clear_password") as (process, _),
         Sensing("--no-probes", "--only", named.pid) as sensor,
@@ -137,15 +137,15 @@ def test_the_agent_tells_a_stranger_nothing(named: Target, folder: Path, account
         with Running(server, sensor=sensor.path, options=options) as agent:
             scrape = agent.until(lambda found: found.why("sql") is not None)
             assert scrape.value("sql_up") == 0
-        assert told(process) == b""
+        assert received(process) == b""
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("first", ["sha256_password", "caching_sha2_password"])
-def test_no_form_of_a_greeting_gets_the_password_of_a_server_that_is_not_verified(
+def test_no_greeting_makes_the_client_send_the_password_to_an_unverified_server(
     folder: Path, account: str, first: str, form: str
 ) -> None:
-    """Over TLS PyMySQL puts the password into its first packet if the greeting names sha256_password."""
+    """Over TLS, PyMySQL sends the password in its first packet if the greeting names sha256_password."""
     self_signed(folder)
     both = folder / "both.pem"
     both.write_text((folder / "cert.pem").read_text() + (folder / "key.pem").read_text())
@@ -155,8 +155,8 @@ def test_no_form_of_a_greeting_gets_the_password_of_a_server_that_is_not_verifie
         assert process.stdout is not None
         got = bytes.fromhex(json.loads(process.stdout.readline()))
     assert_no_secret(got)
-    if first == "sha256_password" and form != "without the rest of the nonce":  # where no plugin can be read
-        assert "was not told" in caught.value.what or "no MySQL server" in caught.value.what
+    if first == "sha256_password" and form != "without the rest of the nonce":  # which has no readable plugin
+        assert "was not sent" in caught.value.what or "not a MySQL server" in caught.value.what
         assert got == b""
 
 
@@ -171,33 +171,33 @@ def test_no_form_of_a_greeting_gets_the_password_of_a_server_that_is_not_verifie
     ],
     ids=lambda command: str(command[0]),
 )
-def test_a_container_s_server_that_is_only_found_is_told_nothing(
+def test_a_containers_server_that_was_not_chosen_receives_nothing(
     folder: Path, account: str, command: tuple[str, ...]
 ) -> None:
     with Tenant(folder, "caching_sha2_password") as tenant:
         result = innoscope(*command, "--defaults-file", account, under=tenant.under)
-        assert tenant.told() == []
+        assert tenant.stop() == []
     if command[0] in ("doctor", "stacks", "diagnose"):
         assert "SQL is used only when you name it" in result.stdout + result.stderr, result.stderr
 
 
 @pytest.mark.parametrize("asked", PLUGINS)
-def test_a_container_s_server_that_was_chosen_is_not_told_the_password(
+def test_a_containers_server_that_was_chosen_receives_no_password(
     folder: Path, account: str, asked: str
 ) -> None:
     with Tenant(folder, asked) as tenant:
         result = innoscope("doctor", "--pid", tenant.pid, "--defaults-file", account, under=tenant.under)
-        got = b"".join(tenant.told())
+        got = b"".join(tenant.stop())
     assert "SQL is used only when you name it" not in result.stdout
-    assert got or asked == "sha256_password", "it was let in as far as the login"
+    assert got or asked == "sha256_password", "no login was tried"
     assert_no_secret(got)
 
 
 @pytest.mark.parametrize("hidden", [True, False])
-def test_the_agent_asks_a_container_s_server_that_its_configuration_leads_to(
+def test_the_agent_connects_to_a_containers_server_only_at_its_configured_socket(
     folder: Path, account: str, *, hidden: bool
 ) -> None:
-    """A tenant may give its socket the path of another server's; outside that leads elsewhere."""
+    """A tenant may choose the path of its socket, which outside belongs to another process."""
     with Tenant(folder, "caching_sha2_password", hidden=hidden) as tenant:
         server = Server.__new__(Server)
         server._folder = type("Place", (), {"inside": tenant.socket.parent})()
@@ -209,14 +209,14 @@ def test_the_agent_asks_a_container_s_server_that_its_configuration_leads_to(
             scrape = agent.until(lambda found: found.why("sql") is not None)
             assert scrape.value("sql_up") == 0
             page = agent.get("/api/status")[1].decode()
-        got = tenant.told()
+        got = tenant.stop()
     assert ("SQL is used only when you name it" in page) is hidden
     assert (got == []) is hidden
     assert_no_secret(b"".join(got))
 
 
 @pytest.mark.parametrize("what", ["rows", "nulls", "long", "columns", "slow"])
-def test_an_answer_without_end_is_given_up(folder: Path, account: str, what: str) -> None:
+def test_an_endless_result_is_cut_off(folder: Path, account: str, what: str) -> None:
     path = folder / "own.sock"
     with fake("--socket", path, "--stream", what) as (process, _):
         done = subprocess.run(
@@ -226,13 +226,12 @@ def test_an_answer_without_end_is_given_up(folder: Path, account: str, what: str
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         cost = json.loads(done.stdout)
-    print(f"\n{what}: {cost['seconds']:.2f} s, {cost['bytes'] / 2**20:.1f} MB: {cost['error']}")
     assert cost["seconds"] < _MOST_S
     assert cost["bytes"] < _MOST_BYTES
     assert "longer than" in cost["error"] or "did not answer in time" in cost["error"]
 
 
-def test_all_statements_go_through_one_helper() -> None:
+def test_all_statements_use_one_helper() -> None:
     package = Path(sql.__file__).parents[1]
     using = {
         str(path.relative_to(package))

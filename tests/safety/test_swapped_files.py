@@ -1,4 +1,4 @@
-"""Mapped files that are truncated, rewritten, replaced and deleted between any two steps: no crash."""
+"""Truncated, rewritten, replaced or deleted mapped files never crash the core."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ int main(void) { held(sleeps); return 0; }
 """
 
 
-def made(folder: Path) -> None:
-    """The program, its library and the library's debug file, each whole."""
+def build(folder: Path) -> None:
+    """Build the intact program, its library and the library's debug file."""
     (folder / "held.c").write_text(_LIBRARY)
     (folder / "main.c").write_text(_PROGRAM)
     for command in (
@@ -48,21 +48,19 @@ def made(folder: Path) -> None:
 
 
 @pytest.mark.timeout(1800)
-def test_no_swap_of_mapped_files_ends_us(tmp_path: Path) -> None:
-    made(tmp_path)
+def test_changes_of_mapped_files_crash_nothing(tmp_path: Path) -> None:
+    build(tmp_path)
     command = [sys.executable, str(_MAIN), str(TIMES), "17", str(tmp_path)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=60 + TIMES * _SECONDS_EACH, check=False
     )
     assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
-    said = json.loads(done.stdout)
-    print(said)
-    assert said["answered"] > TIMES  # most of it is still told
+    assert json.loads(done.stdout)["answered"] > TIMES  # most steps still succeed
 
 
-def test_truncated_library_under_a_reader(tmp_path: Path) -> None:
-    """The prototype: its owner truncates a mapped library after it was opened and before it is read again."""
-    made(tmp_path)
+def test_a_library_that_is_truncated_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    """Truncate a mapped library after it was opened and before it is read again."""
+    build(tmp_path)
     for name in ("program", "libheld.so"):
         shutil.copy(tmp_path / f"whole-{name}", tmp_path / name)
     with subprocess.Popen([tmp_path / "program"], stdout=subprocess.PIPE) as held:
@@ -87,8 +85,8 @@ def _failure(pid: int) -> str:
     return ""
 
 
-def test_replaced_and_deleted_server_binary(tmp_path: Path) -> None:
-    """A running program cannot be truncated, but an upgrade replaces it."""
+def test_a_replaced_or_deleted_executable_keeps_its_names(tmp_path: Path) -> None:
+    """Replace and delete a server's executable, which cannot be truncated while it runs."""
     server = Server("mysql-5.6.24")
     server.installation = installed_in("mysql-5.6.24", tmp_path / "server")
     with server:
@@ -106,5 +104,5 @@ def test_replaced_and_deleted_server_binary(tmp_path: Path) -> None:
 
 
 def functions(process: _native.Process) -> set[str | None]:
-    """The names on all stacks."""
+    """Return the function names of all stacks."""
     return {frame.function for stack in process.look().stacks.values() for frame in stack}

@@ -1,7 +1,7 @@
-"""Kill each thread of sensor and agent in turn: it is back within a minute.
+"""Every thread of sensor and agent that is killed is restarted within a minute.
 
-The programs are the real ones, on a real server; a signal raises an exception inside the thread.
-tests/unit/test_supervision.py shows that one which hangs stops the watchdog.
+In the real programs, a signal raises an exception inside the thread. tests/unit/test_supervision.py shows
+that a hanging thread stops the watchdog.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,13 +16,13 @@ import pytest
 
 from safety.agenting import Running
 from safety.sensing import Sensing, of_pid
+from safety.waiting import until
 from scale import few, long
 from servers import Server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-BACK_S = 60.0
 MAIN = str(Path(__file__).with_name("faulty_main.py"))
 SENSOR = few(
     ("socket", "discovery", "workers", "looks", "process", "waits", "memory", "probes", "guard"),
@@ -35,7 +34,7 @@ AGENT = few(
     "watch", "sql",
     reason="all threads are supervised by the same code",
 )  # fmt: skip
-#: A rule that never holds, and a receiver that is not there.
+#: A trigger that never fires, and a receiver that does not exist.
 OPTIONS = """[watch]
 triggers = ['threads_running>100000']
 directory = '{folder}'
@@ -51,112 +50,105 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def orders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("orders")
+def command_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("command_file")
     folder.chmod(0o777)
     folder.parent.chmod(0o755)
     folder.parent.parent.chmod(0o755)
-    return folder / "order"
+    return folder / "command"
 
 
 @pytest.fixture(scope="module")
-def sensing(server: Server, orders: Path) -> Iterator[Sensing]:
-    environment = {"INNOSCOPE_FAULTS": str(orders)}
+def sensing(server: Server, command_file: Path) -> Iterator[Sensing]:
+    environment = {"INNOSCOPE_FAULTS": str(command_file)}
     with Sensing(only=[server], program=(sys.executable, MAIN), environment=environment) as sensing:
         until(lambda: works(sensing, server))
         yield sensing
 
 
 @pytest.fixture(scope="module")
-def agent(server: Server, sensing: Sensing, orders: Path) -> Iterator[Running]:
-    os.environ["INNOSCOPE_FAULTS"] = str(orders)
-    options = [OPTIONS.format(folder=orders.parent)]
+def agent(server: Server, sensing: Sensing, command_file: Path) -> Iterator[Running]:
+    os.environ["INNOSCOPE_FAULTS"] = str(command_file)
+    options = [OPTIONS.format(folder=command_file.parent)]
     with Running(server, sensor=sensing.path, options=options, program=(sys.executable, MAIN)) as agent:
         agent.until(lambda scrape: scrape.value("sql_up") == 1)
         yield agent
     del os.environ["INNOSCOPE_FAULTS"]
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + BACK_S
-    while not holds():
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.1)
-
-
 def works(sensing: Sensing, server: Server) -> bool:
-    """Whether all collectors of the server do."""
+    """Return whether all collectors of the server succeed."""
     try:
-        told = of_pid(sensing.client.collect(), server.pid)
+        reply = of_pid(sensing.client.collect(), server.pid)
     except Exception:
         return False
-    return told is not None and len(told.outcomes) == 4 and all(one.success for one in told.outcomes)
+    return reply is not None and len(reply.outcomes) == 4 and all(one.success for one in reply.outcomes)
 
 
 def attached(sensing: Sensing) -> bool:
-    """Return whether probes are on. While the governor has failed, all of them are off."""
+    """Return whether probes are attached. After a failure of the governor, none are."""
     (rows,) = sensing.client.probes().values()
     return any(row["state"] in {"attached", "sampled"} for row in rows)
 
 
-def obeyed(pid: int, orders: Path, order: str) -> set[tuple[str, str]]:
-    """Give an order; the threads that there were, by name and number."""
-    answer = orders.with_suffix(".threads")
+def send_command(pid: int, command_file: Path, command: str) -> set[tuple[str, str]]:
+    """Send a command and return the names and ids of the threads before it."""
+    answer = command_file.with_suffix(".threads")
     answer.unlink(missing_ok=True)
-    orders.write_text(order)
+    command_file.write_text(command)
     os.kill(pid, signal.SIGUSR1)
     until(answer.exists)
     return {(name, number) for name, number in map(str.split, answer.read_text().splitlines())}
 
 
-def names(pid: int, orders: Path) -> set[str]:
-    """Return the names of its threads."""
-    return {name for name, _ in obeyed(pid, orders, "list -")}
+def names(pid: int, command_file: Path) -> set[str]:
+    """Return the names of the process's threads."""
+    return {name for name, _ in send_command(pid, command_file, "list -")}
 
 
-def is_back(pid: int, orders: Path, name: str, before: set[tuple[str, str]]) -> bool:
-    """Whether there is a thread of that name, and it is another one."""
+def is_back(pid: int, command_file: Path, name: str, before: set[tuple[str, str]]) -> bool:
+    """Return whether the thread of that name is a new one."""
     old = {number for one, number in before if one == name}
-    now = {number for one, number in obeyed(pid, orders, "list -") if one == name}
+    now = {number for one, number in send_command(pid, command_file, "list -") if one == name}
     return bool(now) and not now & old
 
 
 @pytest.mark.parametrize("name", SENSOR)
-def test_a_thread_of_the_sensor_comes_back(
-    sensing: Sensing, server: Server, orders: Path, name: str
+def test_a_killed_thread_of_the_sensor_is_restarted(
+    sensing: Sensing, server: Server, command_file: Path, name: str
 ) -> None:
-    until(lambda: works(sensing, server) and name in names(sensing.pid, orders))
-    before = obeyed(sensing.pid, orders, f"kill {name}")
+    until(lambda: works(sensing, server) and name in names(sensing.pid, command_file))
+    before = send_command(sensing.pid, command_file, f"kill {name}")
     assert name in {one for one, _ in before}, before
 
-    until(lambda: works(sensing, server) and is_back(sensing.pid, orders, name, before))
+    until(lambda: works(sensing, server) and is_back(sensing.pid, command_file, name, before))
     until(lambda: works(sensing, server))
 
 
 @long("the pause is a minute; tests/safety/test_governor_faults.py shortens it")
-def test_a_governor_that_is_killed_takes_its_probes_off_and_on_again(
-    sensing: Sensing, server: Server, orders: Path
+def test_a_killed_governor_detaches_its_probes_and_attaches_them_again(
+    sensing: Sensing, server: Server, command_file: Path
 ) -> None:
-    """Its thread catches what kills it, logs the failure, and puts probes back on after a pause."""
+    """The governor catches the exception, logs the failure, and attaches the probes again after a pause."""
     until(lambda: works(sensing, server))
     before = sensing.log.count("governor failed, probes detached")
-    obeyed(sensing.pid, orders, "kill governor")
+    send_command(sensing.pid, command_file, "kill governor")
 
     until(lambda: sensing.log.count("governor failed, probes detached") > before)
     until(lambda: attached(sensing))
 
 
 @pytest.mark.parametrize("name", AGENT)
-def test_a_thread_of_the_agent_comes_back(agent: Running, orders: Path, name: str) -> None:
+def test_a_killed_thread_of_the_agent_is_restarted(agent: Running, command_file: Path, name: str) -> None:
     def scraped() -> bool:
         try:
             return agent.scrape().value("sql_up") == 1
         except (OSError, AssertionError):
             return False
 
-    until(lambda: scraped() and name in names(agent.pid, orders))
-    before = obeyed(agent.pid, orders, f"kill {name}")
+    until(lambda: scraped() and name in names(agent.pid, command_file))
+    before = send_command(agent.pid, command_file, f"kill {name}")
     assert name in {one for one, _ in before}, before
 
-    until(lambda: scraped() and is_back(agent.pid, orders, name, before))
+    until(lambda: scraped() and is_back(agent.pid, command_file, name, before))
     until(scraped)

@@ -1,4 +1,4 @@
-"""The facts that a change is checked by are those of real processes: idle, stopped, traced, ended."""
+"""Facts of real processes, by which changes are checked: idle, stopped, traced, ended."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def look(process: subprocess.Popen[bytes], tmp_path: Path) -> Callable[[], Facts]:
+def gather(process: subprocess.Popen[bytes], tmp_path: Path) -> Callable[[], Facts]:
     start = ProcFs().stat(process.pid).start_time
     return lambda: facts.gather(target(pid=process.pid, start_time=start), Journal(tmp_path / "state"))
 
 
-def test_facts_of_a_process_that_listens_on_nothing(look: Callable[[], Facts]) -> None:
-    seen = look()
+def test_facts_of_a_process_that_listens_on_nothing(gather: Callable[[], Facts]) -> None:
+    seen = gather()
 
     assert (seen.stopped, seen.tracer, seen.listens, seen.phase) == (0, None, False, None)
     assert (seen.memory_error, seen.ptrace_capable, seen.journal_problem) == (None, True, None)
     assert seen.build_id
 
 
-def test_facts_of_a_stopped_process(process: subprocess.Popen[bytes], look: Callable[[], Facts]) -> None:
+def test_facts_of_a_stopped_process(process: subprocess.Popen[bytes], gather: Callable[[], Facts]) -> None:
     process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
 
-    assert look().stopped == 1
+    assert gather().stopped == 1
 
 
-def test_facts_of_a_traced_process(process: subprocess.Popen[bytes], look: Callable[[], Facts]) -> None:
+def test_facts_of_a_traced_process(process: subprocess.Popen[bytes], gather: Callable[[], Facts]) -> None:
     with subprocess.Popen(
         ["gdb", "-nx", "-q", "-p", str(process.pid), "-ex", "echo HELD\\n"],
         stdin=subprocess.PIPE,
@@ -60,21 +60,21 @@ def test_facts_of_a_traced_process(process: subprocess.Popen[bytes], look: Calla
         assert gdb.stdout is not None
         while b"HELD" not in gdb.stdout.readline():
             assert gdb.poll() is None
-        seen = look()
+        seen = gather()
         gdb.communicate(b"detach\nquit\n")
 
     assert (seen.tracer, seen.tracer_name, seen.stopped) == (gdb.pid, "gdb", 1)
-    assert look().tracer is None
+    assert gather().tracer is None
 
 
 def test_facts_of_a_process_that_has_ended(
-    process: subprocess.Popen[bytes], look: Callable[[], Facts]
+    process: subprocess.Popen[bytes], gather: Callable[[], Facts]
 ) -> None:
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert look().start_time is None, "a zombie"
+    assert gather().start_time is None, "a zombie still counts as the process"
     process.wait()
-    assert look().start_time is None
+    assert gather().start_time is None
 
 
 def test_an_unprivileged_user_lacks_rights_and_a_journal(
@@ -93,8 +93,7 @@ def test_an_unprivileged_user_lacks_rights_and_a_journal(
         os._exit(0)
     os.waitpid(child, 0)
     os.close(writing)
-    with os.fdopen(reading) as told:
-        said = told.read().split(",")
-
-    assert {"rights", "journal"} <= set(said)
-    assert "ptrace_policy" not in said
+    with os.fdopen(reading) as pipe:
+        failed = pipe.read().split(",")
+    assert {"rights", "journal"} <= set(failed)
+    assert "ptrace_policy" not in failed

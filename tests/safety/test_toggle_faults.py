@@ -1,4 +1,4 @@
-"""What goes wrong around a change of a real server: time limits, restarts, a full disk, a broken journal."""
+"""Changes of a real server under faults: killed tools, restarts, a full disk, a damaged journal."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from innoscope.toggles.model import ChangeFailed, Refused
 from innoscope.toggles.undo import Overtaken
 from safety.command import innoscope
 from safety.recovering import DOUBLINGS, ROOMY, TIGHT, make_redo
-from safety.toggling import ACCOUNT, CONNECTIONS, READ_AHEAD, Subject
+from safety.toggle_subject import ACCOUNT, CONNECTIONS, READ_AHEAD, Subject
+from safety.waiting import until
 from scale import few, long
 from servers import Server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from safety.toggling import Change
+    from safety.toggle_subject import Change
 
 PATIENCE_S = 30
 LIMIT_S = 2.0
@@ -54,23 +55,16 @@ def subject(running: Server) -> Subject:
 
 @pytest.fixture
 def lone() -> Iterator[Subject]:
-    """A server that the test ends, or fills."""
+    """Start a server that the test may stop or fill with connections."""
     with Server("mysql-5.6.24") as server:
         yield Subject(server)
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("change", [READ_AHEAD, CONNECTIONS], ids=lambda change: change.toggle)
 @pytest.mark.parametrize(
     "point", few(["concluded", "written-0"], "written-0", reason="the earlier kill is in make test")
 )
-def test_a_time_limit_holds_though_the_tool_was_killed(subject: Subject, change: Change, point: str) -> None:
+def test_a_time_limit_is_kept_if_the_tool_was_killed(subject: Subject, change: Change, point: str) -> None:
     before = subject.values(change)
     process = subject.set(change, point, LIMIT_S)
     process.communicate(timeout=PATIENCE_S)
@@ -86,7 +80,7 @@ def test_a_time_limit_holds_though_the_tool_was_killed(subject: Subject, change:
     assert subject.journal.entries()[-1].who == "innoscope"
 
 
-def test_a_time_limit_holds_though_the_server_is_stopped_then(subject: Subject) -> None:
+def test_a_time_limit_is_kept_if_the_server_is_stopped_then(subject: Subject) -> None:
     before = subject.values(READ_AHEAD)
     assert subject.set(READ_AHEAD, "-", LIMIT_S).wait(PATIENCE_S) == 0
     subject.server.process.send_signal(signal.SIGSTOP)
@@ -97,32 +91,32 @@ def test_a_time_limit_holds_though_the_server_is_stopped_then(subject: Subject) 
     until(lambda: subject.values(READ_AHEAD) == before)
 
 
-def test_the_rescue_is_undone_while_nobody_can_log_in(lone: Subject) -> None:
-    """max_connections raised by memory ends by memory, with every connection taken again."""
-    with ExitStack() as crowd:
-        first = crowd.enter_context(closing(lone.server.connect()))
+def test_a_raised_connection_limit_is_undone_while_nobody_can_log_in(lone: Subject) -> None:
+    """Undo a max_connections raised through memory by memory again, while every connection is taken."""
+    with ExitStack() as connections:
+        first = connections.enter_context(closing(lone.server.connect()))
         first.cursor().execute(f"SET GLOBAL max_connections = {FEW}")
-        _crowd(lone, crowd)
+        _take_connections(lone, connections)
         raised = replace(CONNECTIONS, value=str(FEW + 2), after=(FEW + 2,))
         assert lone.set(raised, "-", LIMIT_S).wait(PATIENCE_S) == 0
-        assert _crowd(lone, crowd) == 2
+        assert _take_connections(lone, connections) == 2
         until(lambda: (found := lone.last()) is not None and found.outcome == "undone")
         with first.cursor() as cursor:
             cursor.execute("SELECT @@global.max_connections")
             assert cursor.fetchone() == (FEW,)
 
 
-def _crowd(subject: Subject, crowd: ExitStack) -> int:
-    """Take every connection that there is, root's spare one too; how many."""
+def _take_connections(subject: Subject, connections: ExitStack) -> int:
+    """Take every connection, including root's reserved one, and return their number."""
     for taken in range(1000):
         try:
-            crowd.enter_context(closing(subject.server.connect()))
+            connections.enter_context(closing(subject.server.connect()))
         except pymysql.err.OperationalError:
             return taken
-    raise AssertionError("there is no limit")
+    raise AssertionError("no connection limit")
 
 
-def test_nothing_is_undone_in_a_server_that_was_restarted(lone: Subject) -> None:
+def test_a_restarted_server_is_not_changed_by_undo(lone: Subject) -> None:
     process = lone.set(READ_AHEAD, "-", 600)
     assert process.wait(PATIENCE_S) == 0
     entry = lone.last()
@@ -138,27 +132,27 @@ def test_nothing_is_undone_in_a_server_that_was_restarted(lone: Subject) -> None
 
 
 @long("it makes a crash recovery of seconds")
-def test_a_server_that_recovers_from_a_crash_is_left_alone() -> None:
+def test_a_server_in_crash_recovery_is_not_changed() -> None:
     with Server("mysql-5.6.24", options=ROOMY) as server:
         make_redo(server, DOUBLINGS - 2)
-        _left_alone_while_it_recovers(Subject(server))
+        _assert_not_changed_during_recovery(Subject(server))
 
 
-def _left_alone_while_it_recovers(lone: Subject) -> None:
+def _assert_not_changed_during_recovery(lone: Subject) -> None:
     plan = engine.plan(lone.target, "max_connections", "2600", account=ACCOUNT, ways=["memory"])
     before = lone.values(CONNECTIONS)
     lone.server.kill()
     lone.server.options = TIGHT
     lone.server.start(wait=False)
-    deadline, said = time.monotonic() + PATIENCE_S, ""
-    while "does not listen" not in said:
-        assert time.monotonic() < deadline, said
+    deadline, refusal = time.monotonic() + PATIENCE_S, ""
+    while "does not listen" not in refusal:
+        assert time.monotonic() < deadline, refusal
         try:
             engine.apply(lone.target, plan, who="test", account=ACCOUNT)
         except InnoscopeError as error:
-            said, remedy = error.what, error.remedy
+            refusal, remedy = error.what, error.remedy
         else:
-            raise AssertionError("it was changed")
+            raise AssertionError("the server was changed")
     lone.server.wait_ready()
 
     assert "ready for connections" in str(remedy)
@@ -166,7 +160,7 @@ def _left_alone_while_it_recovers(lone: Subject) -> None:
     assert lone.last() is None
 
 
-def test_a_stopped_server_is_left_alone(subject: Subject) -> None:
+def test_a_stopped_server_is_not_changed(subject: Subject) -> None:
     plan = engine.plan(subject.target, "max_connections", "2600", account=ACCOUNT, ways=["memory"])
     subject.server.process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, subject.server.pid, os.WSTOPPED | os.WNOWAIT)
@@ -180,7 +174,7 @@ def test_a_stopped_server_is_left_alone(subject: Subject) -> None:
     assert subject.last() is None
 
 
-def test_without_gdb_memory_is_written(
+def test_memory_is_written_without_gdb(
     subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -195,7 +189,7 @@ def test_without_gdb_memory_is_written(
 
 @pytest.fixture
 def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A state folder on a disk without room."""
+    """Mount a small file system for the state folder."""
     folder = tmp_path / "full"
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", folder], check=True)
@@ -205,7 +199,7 @@ def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         subprocess.run(["umount", folder], check=True)
 
 
-def test_a_full_disk_refuses_before_anything_is_written(
+def test_a_change_is_refused_if_the_disk_is_full(
     subject: Subject, full: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("INNOSCOPE_STATE", str(full))
@@ -224,14 +218,14 @@ def test_a_full_disk_refuses_before_anything_is_written(
     assert subject.values(READ_AHEAD) == before
     (full / "filler").unlink()
     assert engine.apply(subject.target, plan, who="test", account=ACCOUNT).outcome == "done"
-    subject.set_back()
+    subject.undo_here()
     assert subject.values(READ_AHEAD) == before
 
 
-def test_a_full_disk_at_the_result_leaves_a_change_that_can_be_undone(
+def test_a_change_whose_result_cannot_be_journaled_can_be_undone(
     subject: Subject, full: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Written and verified, but not told: the journal says that it was begun, and undo looks for itself."""
+    """The change is made and verified, but its result cannot be journaled. Undo checks the server itself."""
     monkeypatch.setenv("INNOSCOPE_STATE", str(full))
     before = subject.values(READ_AHEAD)
     plan = engine.plan(subject.target, "read_ahead", "off", account=ACCOUNT)
@@ -248,12 +242,12 @@ def test_a_full_disk_at_the_result_leaves_a_change_that_can_be_undone(
     assert f"innoscope toggle undo {entry.id}" in str(caught.value.remedy)
     assert subject.values(READ_AHEAD) == READ_AHEAD.after
     (full / "filler").unlink()
-    assert subject.set_back().outcome == "undone"
+    assert subject.undo_here().outcome == "undone"
     assert subject.values(READ_AHEAD) == before
 
 
 def _fill(folder: Path, journal: Path) -> None:
-    """Take all room there is, and that of the journal's last page too, by lines that are cut off."""
+    """Fill the disk, and the journal's last page with an incomplete line."""
     (folder / "filler").write_bytes(b"\0" * _room(folder))
     with journal.open("ab", buffering=0) as file:
         file.write(b"?" * (-journal.stat().st_size % PAGE))
@@ -264,7 +258,7 @@ def _room(folder: Path) -> int:
     return room.f_bavail * room.f_frsize
 
 
-def test_a_journal_that_cannot_be_read_refuses(subject: Subject) -> None:
+def test_a_change_is_refused_if_the_journal_is_damaged(subject: Subject) -> None:
     plan = engine.plan(subject.target, "read_ahead", "off", account=ACCOUNT)
     before = subject.values(READ_AHEAD)
     subject.journal.path.write_bytes(b"?\n?\n")
@@ -274,18 +268,18 @@ def test_a_journal_that_cannot_be_read_refuses(subject: Subject) -> None:
     assert subject.values(READ_AHEAD) == before
 
 
-def test_an_undo_from_a_journal_that_cannot_be_read_says_where(subject: Subject) -> None:
-    """The change stays; with the line mended it can be undone."""
+def test_an_undo_with_a_damaged_journal_reports_the_line(subject: Subject) -> None:
+    """The change remains, and can be undone once the line is repaired."""
     before = subject.values(READ_AHEAD)
     plan = engine.plan(subject.target, "read_ahead", "off", account=ACCOUNT)
     engine.apply(subject.target, plan, who="test", account=ACCOUNT)
     whole = subject.journal.path.read_bytes()
     subject.journal.path.write_bytes(b"?\n" + whole)
     with pytest.raises(BadFile, match="line 1 is damaged") as caught:
-        subject.set_back()
+        subject.undo_here()
     assert caught.value.remedy
     assert subject.values(READ_AHEAD) == READ_AHEAD.after
 
     subject.journal.path.write_bytes(whole)
-    subject.set_back()
+    subject.undo_here()
     assert subject.values(READ_AHEAD) == before

@@ -1,4 +1,4 @@
-"""The units: what their filters and capabilities deny, and that both daemons do their work under them."""
+"""The systemd units deny what the daemons do not need, and both daemons work under them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope.probes import capabilities as probes_capabilities
+from innoscope.target.proc import ProcFs
 from safety.agenting import Running
 from safety.command import INNOSCOPE
 from safety.leftovers import orphans
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 
 UNITS = ("sensor", "agent")
 DROP_IN = FOLDER / "sys-admin.conf"
-#: By its own user and in this root, as root; by another user in another root. The second is stripped.
+#: A server of root in our root folder, and a stripped one of another user in another root folder.
 SERVERS = ("mysql-5.6.24", "mysql-9.7")
-#: The memory of a server is learnt once, one server at a time, and this machine may have many.
+#: The memory layouts of servers are read one after the other, and this machine may have many servers.
 PATIENCE_S = 120
 #: linux/capability.h
 NUMBERS = {
@@ -50,7 +51,7 @@ def accounts() -> Iterator[Accounts]:
 
 @pytest.fixture
 def place(accounts: Accounts) -> Iterator[Path]:
-    """What systemd would make for the sensor: a folder of its own that all may look into."""
+    """Create the folder that systemd would create for the sensor, readable by all users."""
     with tempfile.TemporaryDirectory(prefix="innoscope-unit-") as folder:
         path = Path(folder)
         path.chmod(0o755)
@@ -58,24 +59,19 @@ def place(accounts: Accounts) -> Iterator[Path]:
         yield path
 
 
-def status(pid: int) -> dict[str, str]:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return {name: text.strip() for name, text in (line.split(":", 1) for line in lines)}
-
-
 def mask(unit: Unit) -> int:
     return sum(1 << NUMBERS[name] for name in unit.capabilities)
 
 
 def zeros(pid: int) -> int:
-    """Where every process has eight bytes of zeros for good: the end of its first stack."""
+    """Return the address of eight zeros in every process: the end of its first stack."""
     maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
     (stack,) = (line for line in maps if line.endswith("[stack]"))
     return int(stack.split()[0].split("-")[1], 16) - 8
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_systemd_has_nothing_against_it(name: str, tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(name: str, tmp_path: Path) -> None:
     unit = Unit.named(name)
     copy = tmp_path / unit.path.name
     copy.write_text(unit.path.read_text().replace("/usr/bin/innoscope", INNOSCOPE))
@@ -86,7 +82,7 @@ def test_systemd_has_nothing_against_it(name: str, tmp_path: Path) -> None:
 
 
 def analysed(name: str, *options: str) -> str:
-    """What systemd-analyze says of a unit's file."""
+    """Return the output of systemd-analyze for a unit file."""
     command = [
         "systemd-analyze",
         "--no-pager",
@@ -101,14 +97,14 @@ def analysed(name: str, *options: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "most"), [("sensor", 2.0), ("agent", 1.5)])
-def test_little_is_left_open(name: str, most: float) -> None:
-    """Of 10, as systemd counts it."""
+def test_the_exposure_is_low(name: str, most: float) -> None:
+    """Check the exposure level of systemd-analyze, which is at most 10."""
     analysed(name, f"--threshold={most * 10:.0f}")
 
 
 @pytest.mark.parametrize(("name", "column"), [("sensor", 2), ("agent", 3)])
-def test_what_is_left_open_is_explained(name: str, column: int) -> None:
-    """Each point that systemd counts has a row in docs/install.md, with its weight, and no other has."""
+def test_remaining_exposures_are_documented(name: str, column: int) -> None:
+    """Compare systemd's list of exposures and weights with the table in docs/install.md."""
     checks = json.loads(analysed(name, "--json=short"))
     page = (ROOT / "docs" / "install.md").read_text()
     table = page.partition("| setting | sensor | agent | why it stays |\n")[2].partition("\n\n")[0]
@@ -122,7 +118,7 @@ def test_what_is_left_open_is_explained(name: str, column: int) -> None:
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_its_filter_allows_nothing_that_changes_another_process(name: str) -> None:
+def test_filters_deny_all_calls_that_change_other_processes(name: str) -> None:
     unit = Unit.named(name)
 
     changing = {
@@ -131,46 +127,46 @@ def test_its_filter_allows_nothing_that_changes_another_process(name: str) -> No
         "init_module", "setns", "unshare", "io_uring_enter", "keyctl", "reboot", "swapon",
         "settimeofday", "setuid", "iopl",
     }  # fmt: skip
-    looking = {"process_vm_readv", "bpf", "perf_event_open"}
+    reading = {"process_vm_readv", "bpf", "perf_event_open"}
     assert not unit.allowed & changing
-    assert unit.allowed & looking == (looking if name == "sensor" else set())
+    assert unit.allowed & reading == (reading if name == "sensor" else set())
     assert (unit["SystemCallErrorNumber"], unit["SystemCallArchitectures"]) == ("EPERM", "native")
     assert unit["NoNewPrivileges"] == "yes"
 
 
 def tried(unit: Unit, accounts: Accounts, place: Path, pid: int, **changes: object) -> dict[str, str]:
     prefix = confined(unit, accounts, writable=place, **changes)  # type: ignore[arg-type]
-    command = python(prefix, "reaching_main.py", pid, zeros(pid))
+    command = python(prefix, "access_attempts_main.py", pid, zeros(pid))
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_the_sensor_may_read_a_server_and_do_nothing_else_to_it(
+def test_the_sensor_may_only_read_a_server(
     name: str, server: Callable[[str], Server], accounts: Accounts, place: Path
 ) -> None:
     unit, one = Unit.named("sensor"), server(name)
-    may = tried(unit, accounts, place, one.pid)
+    allowed = tried(unit, accounts, place, one.pid)
     without_filter = tried(unit, accounts, place, one.pid, filtered=False)
 
     reading = dict.fromkeys(("process_vm_readv", "read mem", "read map_files", "read io"), "ok")
-    never = {"write mem": "EACCES", "kill": "EPERM"}  # by its user and capabilities alone
+    never = {"write mem": "EACCES", "kill": "EPERM"}  # denied by its user and capabilities
     by_filter = ("process_vm_writev", "ptrace", "pidfd_getfd")
-    assert may == reading | never | dict.fromkeys(by_filter, "EPERM") | {"network": "EAFNOSUPPORT"}
-    # it is the filter that denies those: the capabilities would let them pass
+    assert allowed == reading | never | dict.fromkeys(by_filter, "EPERM") | {"network": "EAFNOSUPPORT"}
+    # Only the filter denies these: the capabilities would allow them.
     assert without_filter == reading | never | dict.fromkeys((*by_filter, "network"), "ok")
     assert_well(one)
 
 
-def test_the_agent_may_not_even_read(
+def test_the_agent_may_not_read_a_server(
     server: Callable[[str], Server], accounts: Accounts, place: Path
 ) -> None:
     one = server("mysql-5.6.24")
-    may = tried(Unit.named("agent"), accounts, place, one.pid)
+    allowed = tried(Unit.named("agent"), accounts, place, one.pid)
 
-    assert may.pop("network") == "ok"
-    assert set(may.values()) <= {"EPERM", "EACCES"}
+    assert allowed.pop("network") == "ok"
+    assert set(allowed.values()) <= {"EPERM", "EACCES"}
     assert_well(one)
 
 
@@ -182,20 +178,20 @@ def test_the_agent_may_not_even_read(
         ("CAP_CHECKPOINT_RESTORE", {"read map_files"}),
     ],
 )
-def test_what_each_capability_is_for(
+def test_each_capability_is_needed(
     capability: str, lost: set[str], server: Callable[[str], Server], accounts: Accounts, place: Path
 ) -> None:
     unit, one = Unit.named("sensor"), server("mysql-9.7")
 
     def allowed(*less: str) -> set[str]:
-        told = tried(unit, accounts, place, one.pid, less=less)
-        return {name for name, result in told.items() if result == "ok"}
+        reply = tried(unit, accounts, place, one.pid, less=less)
+        return {name for name, result in reply.items() if result == "ok"}
 
     assert allowed() - allowed(capability) == lost
 
 
 class Confined(Sensing):
-    """The sensor as its unit runs it."""
+    """The sensor with the restrictions of its unit."""
 
     def __init__(
         self, accounts: Accounts, place: Path, *arguments: str,
@@ -209,26 +205,26 @@ class Confined(Sensing):
 def until(sensing: Sensing, server: Server, holds: Callable[[ServerReply], bool]) -> ServerReply:
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        told = of_pid(sensing.client.collect(), server.pid)
-        if told is not None and holds(told):
-            return told
-        assert time.monotonic() < deadline, f"never so: {told}\n{sensing.log}"
+        reply = of_pid(sensing.client.collect(), server.pid)
+        if reply is not None and holds(reply):
+            return reply
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {reply}\n{sensing.log}"
         time.sleep(0.05)
 
 
-def works(told: ServerReply, *collectors: str) -> bool:
-    return all(outcome(told, name).success for name in collectors)
+def works(reply: ServerReply, *collectors: str) -> bool:
+    return all(outcome(reply, name).success for name in collectors)
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_the_sensor_does_its_work_under_its_unit(
+def test_the_sensor_works_under_its_unit(
     name: str, server: Callable[[str], Server], accounts: Accounts, place: Path
 ) -> None:
     unit, one = Unit.named("sensor"), server(name)
     with Confined(accounts, place) as sensing:
-        told = until(sensing, one, lambda told: works(told, "process", "waits", "memory", "probes"))
+        reply = until(sensing, one, lambda reply: works(reply, "process", "waits", "memory", "probes"))
         rows = [row for rows in sensing.client.probes().values() for row in rows]
-        seen = status(sensing.pid)
+        seen = ProcFs().status(sensing.pid)
         assert_well(one)
         assert sensing.terminate() == 0
         log = sensing.log
@@ -236,10 +232,10 @@ def test_the_sensor_does_its_work_under_its_unit(
     assert seen["Uid"].split()[0] == str(accounts.user("innoscope-sensor")[0])
     assert [int(seen[name], 16) for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb")] == [mask(unit)] * 4
     assert (seen["Seccomp"], seen["NoNewPrivs"]) == (_SECCOMP_FILTER, "1")
-    assert told.target.version[:2] == ((5, 6) if name == "mysql-5.6.24" else (9, 7))
-    assert told.target.socket == f"{one.folder.inside}/s.sock"
-    assert told.target.port == one.port
-    threads = (value for (metric, _), value in values(told, "waits").items() if metric == "threads")
+    assert reply.target.version[:2] == ((5, 6) if name == "mysql-5.6.24" else (9, 7))
+    assert reply.target.socket == f"{one.folder.inside}/s.sock"
+    assert reply.target.port == one.port
+    threads = (value for (metric, _), value in values(reply, "waits").items() if metric == "threads")
     assert sum(float(str(value)) for value in threads) > 10
     assert [row for row in rows if row["state"] in ("attached", "sampled")]
     assert "Traceback" not in log, log
@@ -247,36 +243,38 @@ def test_the_sensor_does_its_work_under_its_unit(
 
 
 @pytest.mark.parametrize("capability", ["CAP_BPF", "CAP_PERFMON"])
-def test_looks_need_both_of_theirs(
+def test_snapshots_need_both_bpf_capabilities(
     capability: str, server: Callable[[str], Server], accounts: Accounts, place: Path
 ) -> None:
     one = server("mysql-5.6.24")
     with Confined(accounts, place, "--no-probes", less=(capability,)) as sensing:
-        told = until(sensing, one, lambda told: "first look" not in str(outcome(told, "waits").reason))
+        reply = until(sensing, one, lambda reply: "first look" not in str(outcome(reply, "waits").reason))
 
-    assert not works(told, "waits")
+    assert not works(reply, "waits")
 
 
-def test_the_unit_has_no_sys_admin_and_the_drop_in_gives_only_that() -> None:
+def test_only_the_drop_in_grants_sys_admin() -> None:
     given = [line for line in DROP_IN.read_text().splitlines() if line and line[0] not in "#["]
 
     assert "CAP_SYS_ADMIN" not in Unit.named("sensor").capabilities
     assert given == ["CapabilityBoundingSet=CAP_SYS_ADMIN", "AmbientCapabilities=CAP_SYS_ADMIN"]
 
 
-def test_without_links_there_are_no_probes_and_the_reason_names_the_remedy(
+def test_without_uprobe_links_the_reason_names_the_remedy(
     server: Callable[[str], Server], accounts: Accounts, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on kernels without uprobe links; everything else goes on."""
+    """Use perf events, as on kernels without uprobe links. Everything else works."""
     monkeypatch.setenv("INNOSCOPE_UPROBES", "events")
     one = server("mysql-5.6.24")
     with Confined(accounts, place) as sensing:
-        told = until(sensing, one, lambda told: works(told, "waits", "memory"))
-        told = until(sensing, one, lambda told: not str(outcome(told, "probes").reason).startswith("timeout"))
+        reply = until(sensing, one, lambda reply: works(reply, "waits", "memory"))
+        reply = until(
+            sensing, one, lambda reply: not str(outcome(reply, "probes").reason).startswith("timeout")
+        )
         rows = [row for rows in sensing.client.probes().values() for row in rows]
         log = sensing.log
 
-    reason = str(outcome(told, "probes").reason)
+    reason = str(outcome(reply, "probes").reason)
     assert reason.startswith("rights: cannot attach probes: this kernel has no uprobe links")
     assert "need CAP_SYS_ADMIN" in reason
     assert probes_capabilities.REMEDY in reason
@@ -284,13 +282,13 @@ def test_without_links_there_are_no_probes_and_the_reason_names_the_remedy(
     assert not rows
 
 
-def test_with_the_drop_in_probes_go_by_events(
+def test_with_the_drop_in_probes_use_perf_events(
     server: Callable[[str], Server], accounts: Accounts, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("INNOSCOPE_UPROBES", "events")
     one = server("mysql-5.6.24")
     with Confined(accounts, place, more=("CAP_SYS_ADMIN",)) as sensing:
-        until(sensing, one, lambda told: works(told, "process", "waits", "memory", "probes"))
+        until(sensing, one, lambda reply: works(reply, "process", "waits", "memory", "probes"))
         rows = [row for rows in sensing.client.probes().values() for row in rows]
         assert_well(one)
         assert sensing.terminate() == 0
@@ -298,7 +296,7 @@ def test_with_the_drop_in_probes_go_by_events(
     assert "attached" in {row["state"] for row in rows}
 
 
-def test_the_agent_does_its_work_under_its_unit_beside_the_sensor(
+def test_the_agent_works_under_its_unit(
     server: Callable[[str], Server], accounts: Accounts, place: Path
 ) -> None:
     unit, one = Unit.named("agent"), server("mysql-5.6.24")
@@ -312,7 +310,7 @@ def test_the_agent_does_its_work_under_its_unit_beside_the_sensor(
                 scrape.value("sql_up") == 1 and bool(scrape.value("threads", wait="background_idle"))
             )
         )
-        seen = status(agent.pid)
+        seen = ProcFs().status(agent.pid)
         assert_well(one)
         assert agent.terminate() == 0
         log = agent.log
@@ -324,14 +322,14 @@ def test_the_agent_does_its_work_under_its_unit_beside_the_sensor(
     assert "Traceback" not in log, log
 
 
-def test_the_agents_unit_reads_the_configuration_that_we_ship() -> None:
+def test_the_agents_unit_reads_the_shipped_configuration() -> None:
     assert Unit.named("agent").command == ["agent", "--config.file", "/etc/innoscope/agent.toml"]
     assert (ROOT / "packaging" / "agent.toml").is_file()
     assert FOLDER.is_dir()
 
 
-def test_no_program_of_ours_writes_to_a_process_or_signals_it() -> None:
-    """The sensor's capabilities would allow some of it (docs/security.md), and no filter sees BPF calls."""
+def test_our_bpf_programs_neither_write_to_processes_nor_signal_them() -> None:
+    """The sensor's capabilities allow some of it (docs/security.md), and no filter applies to BPF calls."""
     sources = {path: path.read_text() for path in (ROOT / "probes").rglob("*.[ch]")}
     changing = "bpf_(probe_write|send_signal|override_return|copy_to_user)|fmod_ret|lsm[./]|struct_ops"
 
@@ -355,10 +353,10 @@ except _native.NativeError as error:
 @pytest.mark.parametrize(
     ("less", "outcome"), [((), "accepted"), (("CAP_BPF",), "rights"), (("CAP_PERFMON",), "rights")]
 )
-def test_a_sensor_that_is_taken_over_could_signal_a_server(
+def test_a_compromised_sensor_could_signal_a_server(
     less: tuple[str, ...], outcome: str, accounts: Accounts, place: Path
 ) -> None:
-    """docs/security.md says so: both capabilities together allow a BPF program that sends signals."""
+    """As docs/security.md says, both capabilities together allow a BPF program that sends signals."""
     prefix = confined(Unit.named("sensor"), accounts, writable=place, less=less)
     command = [*prefix, str(Path(sys.executable).resolve()), "-B", "-c", _LOAD, _SEND_SIGNAL.hex()]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

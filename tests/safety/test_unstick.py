@@ -1,6 +1,6 @@
-"""A server that stands still serves again within a second after `unstick`, whoever left it so.
+"""A stopped server serves again within a second after `unstick`, whatever stopped it.
 
-The time is taken at a connection that was there before: from the command's start to the answer.
+The time is measured with an existing connection: from the start of the command to the query's result.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import pytest
 from innoscope.common.errors import NoRights, NoSuchProcess
 from innoscope.toggles.journal import Journal
 from innoscope.toggles.model import Refused
-from live import figures
 from safety.command import DEADLINE_S, INNOSCOPE, assert_one_clear_error, innoscope, run
-from safety.debugging import Client, Gdb, stand, threads, until, well
+from safety.debugging import Client, Gdb, is_stopped, threads, well
 from safety.pretender import Pretender
 from safety.privileges import nobody
+from safety.waiting import until
 from scale import count, few
 from servers import Server
 from workloads import Idle
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SERVES_AGAIN_S = 1.0
 WATCH_S = 3
 SEED = 20261121
-#: How many gdbs, killed while attaching, have to leave the server standing; one in four does.
+#: How many gdbs that are killed while attaching must leave the server stopped; one in four does.
 LEFT_STANDING = count(quick=1, full=3)
 INTERRUPTED = 130
 
@@ -51,7 +51,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A journal for nobody else."""
+    """Return the state folder of the test."""
     folder = tmp_path / "state"
     monkeypatch.setenv("INNOSCOPE_STATE", str(folder))
     return folder
@@ -70,79 +70,65 @@ def _start(*arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
 
 
-def _rescued(server: Server, client: Client, how: str, *options: str) -> dict[str, Any]:
-    """Run it, see that the server serves within a second, untraced; what the command said, as JSON."""
+def _rescued(server: Server, client: Client, *options: str) -> dict[str, Any]:
+    """Check that the server serves within a second of the command, untraced. Return the JSON document."""
     began = time.monotonic()
     process = _start("--pid", server.pid, "--json", *options)
     served = client.answered_at() - began
-    said, complaint = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 0, complaint
+    output, errors = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, errors
     assert well(server.pid)
-    document: dict[str, Any] = json.loads(said)
-    figures.record("unstick", f"{server.name} {how}", f"serves after {served:.2f} s", seconds=served)
-    print(f"{server.name} {how}: {served:.2f} s, {document['rescue']}")
+    document: dict[str, Any] = json.loads(output)
     assert served <= SERVES_AGAIN_S
     assert document["rescue"]["answered"] is True
     return document
 
 
-def test_nothing_to_do(server: Server) -> None:
+def test_a_running_server_needs_no_rescue(server: Server) -> None:
     result = innoscope("unstick", "--pid", server.pid)
 
     assert result.returncode == 0, result.stderr
     assert "nothing to do" in result.stdout
 
 
-def test_stopped_by_a_signal(server: Server, client: Client) -> None:
+def test_a_server_stopped_by_a_signal_is_resumed(server: Server, client: Client) -> None:
     os.kill(server.pid, signal.SIGSTOP)
-    until(lambda: stand(server.pid))
+    until(lambda: is_stopped(server.pid))
 
-    document = _rescued(server, client, "stopped by SIGSTOP")
+    document = _rescued(server, client)
 
     assert document["found"]["stopped"] == document["found"]["threads"]
     assert document["found"]["tracers"] == []
     assert document["rescue"]["steps"] == ["SIGCONT to the server"]
 
 
-def test_a_gdb_that_was_killed_at_its_prompt(server: Server, client: Client) -> None:
-    """The kernel lets everything go then; what people call for help for is the next case."""
-    with Gdb(server.pid) as gdb:
-        gdb.until_prompt().kill()
-
-    assert innoscope("unstick", "--pid", server.pid).returncode == 0
-    assert well(server.pid)
-    client.answered_at()
-
-
-def test_a_gdb_that_was_killed_while_it_attached(server: Server, client: Client) -> None:
+def test_a_server_stopped_by_a_killed_gdb_is_resumed(server: Server, client: Client) -> None:
     draw = random.Random(SEED)  # noqa: S311
-    left = killed = 0
+    left = 0
     deadline = time.monotonic() + 240
     while left < LEFT_STANDING and time.monotonic() < deadline:
         with Gdb(server.pid, "-batch") as gdb:
-            gdb.until_it_traces()
+            gdb.until_traced()
             time.sleep(draw.uniform(0, 0.01))
             gdb.kill()
-        killed += 1
-        if not stand(server.pid):
+        if not is_stopped(server.pid):
             continue
         left += 1
-        document = _rescued(server, client, f"gdb killed while attaching ({left})")
+        document = _rescued(server, client)
         assert document["found"]["tracers"] == []
-    print(f"{server.name}: of {killed} gdbs killed while attaching {left} left the server standing")
     assert left == LEFT_STANDING
 
 
-def test_a_gdb_that_holds_it_is_not_ended_unasked(server: Server, client: Client) -> None:
+def test_a_gdb_is_not_ended_without_consent(server: Server, client: Client) -> None:
     with Gdb(server.pid) as gdb:
         gdb.until_prompt()
         for options, words in (((), "is held by gdb"), (("--end-tracer",), "no terminal to ask")):
             result = innoscope("unstick", "--pid", server.pid, *options)
 
-            said = result.stderr.splitlines()
+            lines = result.stderr.splitlines()
             assert result.returncode == Refused.exit_code
-            assert any(line.startswith("innoscope: ") and words in line for line in said), said
-            assert "--end-tracer" in said[-1]
+            assert any(line.startswith("innoscope: ") and words in line for line in lines), lines
+            assert "--end-tracer" in lines[-1]
             assert f"gdb, pid {gdb.pid}, of root" in result.stdout
             assert not gdb.ended
             assert {thread.tracer for thread in threads(server.pid)} == {gdb.pid}
@@ -150,11 +136,11 @@ def test_a_gdb_that_holds_it_is_not_ended_unasked(server: Server, client: Client
         client.answered_at()
 
 
-def test_a_gdb_that_holds_it_at_its_prompt(server: Server, client: Client) -> None:
+def test_a_gdb_at_its_prompt_is_ended(server: Server, client: Client) -> None:
     with Gdb(server.pid) as gdb:
         gdb.until_prompt()
 
-        document = _rescued(server, client, "gdb at its prompt", "--end-tracer", "--yes")
+        document = _rescued(server, client, "--end-tracer", "--yes")
 
         assert gdb.process.wait(DEADLINE_S) is not None
     [tracer] = document["found"]["tracers"]
@@ -164,27 +150,27 @@ def test_a_gdb_that_holds_it_at_its_prompt(server: Server, client: Client) -> No
     assert document["found"]["traced"] == document["found"]["threads"]
 
 
-def test_a_gdb_that_reads_symbols(server: Server, client: Client) -> None:
-    """It does not listen to SIGTERM before it has read them, and takes every CPU meanwhile."""
+def test_a_gdb_that_reads_symbols_is_ended(server: Server, client: Client) -> None:
+    """gdb ignores SIGTERM until it has read the symbols, and uses all CPUs meanwhile."""
     with Gdb(server.pid) as gdb:
-        gdb.until_it_holds_all()
+        gdb.until_all_stopped()
 
-        _rescued(server, client, "gdb reading symbols", "--end-tracer", "--yes")
+        _rescued(server, client, "--end-tracer", "--yes")
 
         assert gdb.process.wait(DEADLINE_S) is not None
 
 
-def test_a_gdb_that_is_suspended_itself(server: Server, client: Client) -> None:
+def test_a_suspended_gdb_is_ended(server: Server, client: Client) -> None:
     with Gdb(server.pid) as gdb:
         gdb.until_prompt().suspend()
 
-        document = _rescued(server, client, "gdb suspended by Ctrl-Z", "--end-tracer", "--yes")
+        document = _rescued(server, client, "--end-tracer", "--yes")
 
         assert document["found"]["tracers"][0]["stopped"] is True
         assert gdb.process.wait(DEADLINE_S) is not None
 
 
-def test_a_gdb_that_lets_it_run_is_left_alone(server: Server, client: Client) -> None:
+def test_a_gdb_that_lets_the_server_run_is_not_ended(server: Server, client: Client) -> None:
     with Gdb(server.pid) as gdb:
         gdb.until_prompt().type("continue")
         client.answered_at()
@@ -203,7 +189,7 @@ def test_a_gdb_that_lets_it_run_is_left_alone(server: Server, client: Client) ->
     assert well(server.pid)
 
 
-def test_a_gdb_that_has_started_the_server_is_never_ended(tmp_path: Path) -> None:
+def test_a_gdb_that_started_the_server_is_never_ended(tmp_path: Path) -> None:
     with Pretender(tmp_path) as pretender:
         executable = str(pretender.executable)
     with Gdb(0, "-ex", "starti", "--args", executable, "600") as gdb:
@@ -231,18 +217,18 @@ def _parent(pid: int) -> int:
 
 def _stopped_by_signal(server: Server) -> Gdb | None:
     os.kill(server.pid, signal.SIGSTOP)
-    until(lambda: all(thread.still for thread in threads(server.pid)))  # none is left that could answer
+    until(lambda: all(thread.stopped for thread in threads(server.pid)))  # no thread can answer any more
     return None
 
 
 def _stopped_by_gdb(server: Server) -> Gdb | None:
-    return Gdb(server.pid).until_it_traces()
+    return Gdb(server.pid).until_traced()
 
 
 @pytest.mark.parametrize(
     "stop", few([_stopped_by_signal, _stopped_by_gdb], _stopped_by_gdb, reason="gdb is the harder case")
 )
-def test_the_guard_waits_so_long_and_rescues(
+def test_the_guard_rescues_after_the_given_time(
     server: Server, client: Client, stop: Callable[[Server], Gdb | None]
 ) -> None:
     guard = _start("--pid", server.pid, "--watch", WATCH_S)
@@ -252,16 +238,13 @@ def test_the_guard_waits_so_long_and_rescues(
     began = time.monotonic()
     try:
         if gdb:
-            gdb.until_it_holds_all()
+            gdb.until_all_stopped()
         served = client.answered_at() - began
 
         assert "SIGCONT to the server" in [guard.stdout.readline() for _ in range(3 if gdb else 2)][-1]
         assert well(server.pid)
-        assert guard.poll() is None, "it goes on guarding"
+        assert guard.poll() is None, "the guard has ended"
         assert [entry.outcome for entry in Journal().entries()] == ["done"]
-        how = stop.__name__.strip("_").replace("_", " ")
-        figures.record("unstick --watch 3", f"{server.name} {how}", f"after {served:.2f} s", seconds=served)
-        print(f"{server.name} {how}: {served:.2f} s")
         assert WATCH_S - 0.2 < served <= WATCH_S + 1
     finally:
         guard.send_signal(signal.SIGINT)
@@ -277,22 +260,22 @@ def test_the_guard_ends_with_its_server(tmp_path: Path) -> None:
         assert guard.stdout is not None
         assert "guarded" in guard.stdout.readline()
         pretender.kill()
-        _, complaint = guard.communicate(timeout=DEADLINE_S)
+        _, errors = guard.communicate(timeout=DEADLINE_S)
 
     assert guard.returncode == NoSuchProcess.exit_code
-    assert "has ended" in complaint
+    assert "has ended" in errors
 
 
-def test_without_rights(server: Server) -> None:
+def test_missing_privileges_are_reported(server: Server) -> None:
     result = run(nobody("unstick", "--pid", server.pid))
 
     assert_one_clear_error(result, NoRights.exit_code, str(server.pid))
 
 
-def test_a_rescue_stands_in_the_history(server: Server, client: Client) -> None:
+def test_a_rescue_is_in_the_history(server: Server, client: Client) -> None:
     os.kill(server.pid, signal.SIGSTOP)
-    until(lambda: stand(server.pid))
-    assert _rescued(server, client, "stopped by SIGSTOP, told")["rescue"]["journal"] is None
+    until(lambda: is_stopped(server.pid))
+    assert _rescued(server, client)["rescue"]["journal"] is None
 
     result = innoscope("toggle", "history", "--json", "--pid", server.pid)
     [entry] = json.loads(result.stdout)
@@ -325,12 +308,11 @@ def test_a_rescue_does_not_depend_on_the_journal(
     try:
         spoil(state)
         os.kill(server.pid, signal.SIGSTOP)
-        until(lambda: stand(server.pid))
-        how = f"stopped by SIGSTOP, journal{spoil.__name__.replace('_', ' ')}"
-        assert why in _rescued(server, client, how)["rescue"]["journal"]
+        until(lambda: is_stopped(server.pid))
+        assert why in _rescued(server, client)["rescue"]["journal"]
 
         os.kill(server.pid, signal.SIGSTOP)
-        until(lambda: stand(server.pid))
+        until(lambda: is_stopped(server.pid))
         result = innoscope("unstick", "--pid", server.pid)
         assert result.returncode == 0
         assert "The journal does not have this rescue: " in result.stderr

@@ -1,4 +1,4 @@
-"""Uprobes by BPF links, or perf events as on older kernels: both count, and go with their owner."""
+"""Uprobes by BPF links and, as on older kernels, by perf events: both count, and end with their owner."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from safety.leftovers import breakpoints, orphans, probed
+from safety.waiting import until
 from servers import Server
 from workloads import Fsync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Puts probes on the server that is named, says so, and when told to what they counted by then.
+#: Attach probes to a server, print the kind, and on each line of input print what they have counted.
 _OWNER = """
 import sys
 from pathlib import Path
@@ -54,7 +54,7 @@ class _Owner:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
-    def tell(self) -> str:
+    def request(self) -> str:
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
@@ -76,16 +76,16 @@ def owner(request: pytest.FixtureRequest, server: Server) -> Iterator[_Owner]:
     owner.process.wait()
 
 
-def test_they_count_all_threads_and_leave(owner: _Owner, server: Server) -> None:
+def test_probes_count_all_threads_and_are_detached(owner: _Owner, server: Server) -> None:
     assert probed(server.pid)
     with Fsync(server, 4) as load:
-        owner.tell()
+        owner.request()
         before = load.throughput()
-        _until_more(load, before + 200)
-        counted = int(owner.tell())
+        until(lambda: load.throughput() >= before + 200)
+        counted = int(owner.request())
         done = load.throughput() - before
     assert counted > 200
-    assert counted > 0.8 * done  # a write of the log for each commit; a thread alone would be a quarter
+    assert counted > 0.8 * done  # one write of the log per commit; a single thread would make a quarter
 
     assert owner.process.stdin is not None
     owner.process.stdin.close()
@@ -94,16 +94,9 @@ def test_they_count_all_threads_and_leave(owner: _Owner, server: Server) -> None
     assert orphans() == set()
 
 
-def test_they_die_with_their_owner(owner: _Owner, server: Server) -> None:
+def test_probes_end_with_their_killed_owner(owner: _Owner, server: Server) -> None:
     owner.process.send_signal(signal.SIGKILL)
     owner.process.wait(30)
     assert orphans() == set()
     assert breakpoints(server.pid) == probed(server.pid) == set()
     server.connect().close()
-
-
-def _until_more(load: Fsync, operations: int) -> None:
-    deadline = time.monotonic() + 30
-    while load.throughput() < operations:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""What a uprobe can do to a process, and that ours cannot: exceptions, shared files, replaced binaries."""
+"""Uprobes can harm a process, and ours do not: exceptions, shared files, replaced executables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import shutil
 import signal
 import subprocess
-import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,13 +26,14 @@ from innoscope.sampling.model import Trust
 from innoscope.target.discover import find_one
 from safety.contained import installed_in
 from safety.leftovers import breakpoints, orphans
+from safety.waiting import until
 from servers import Keeper, Server, fetch
 from workloads import Fsync, Sleep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-#: The smallest program there is; the map is there since every program of ours has some.
+#: A minimal program, with a map because all our programs have some.
 _TEXT = """
 #include <uapi/linux/ptrace.h>
 BPF_ARRAY(seen, u64, 1);
@@ -49,7 +49,7 @@ int probe(struct pt_regs *ctx)
 
 
 class _Small:
-    """The test program: ``ask`` runs its two functions once."""
+    """The test program. ``call`` runs its two functions once."""
 
     def __init__(self, folder: Path) -> None:
         program = folder / "crossed"
@@ -66,7 +66,7 @@ class _Small:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
-    def ask(self) -> str:
+    def call(self) -> str:
         assert self.process.stdin is not None
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
@@ -97,29 +97,29 @@ def program() -> Iterator[int]:
     loaded.close()
 
 
-def test_an_exception_through_a_return_probe_kills(small: _Small, program: int) -> None:
-    """Why the catalog has to say that none crosses: this is what happens when it is forced."""
-    assert small.ask() == "1"
+def test_an_exception_through_a_return_probe_kills_the_process(small: _Small, program: int) -> None:
+    """Force a return probe that an exception crosses, which is why the catalog must exclude it."""
+    assert small.call() == "1"
     probe = small.probe(program, "crossed", on_return=True)
-    small.ask()
+    small.call()
     assert small.process.wait(timeout=10) == -signal.SIGABRT
     probe.detach()
 
 
-def test_entry_probes_and_returns_that_no_exception_crosses_are_harmless(small: _Small, program: int) -> None:
+def test_entry_probes_and_return_probes_without_exceptions_are_harmless(small: _Small, program: int) -> None:
     probes = [
         small.probe(program, "crossed", on_return=False),
         small.probe(program, "plain", on_return=False),
         small.probe(program, "plain", on_return=True),
     ]
-    assert [small.ask() for _ in range(100)] == [str(number) for number in range(1, 101)]
+    assert [small.call() for _ in range(100)] == [str(number) for number in range(1, 101)]
     for probe in probes:
         probe.detach()
-    assert small.ask() == "101"
+    assert small.call() == "101"
 
 
 def test_a_return_probe_without_a_reason_is_refused(server_5_6: Server) -> None:
-    """By construction: also where the catalog was not read from a file, which refuses it as well."""
+    """Refuse it even for a catalog that was not loaded from a file, which refuses it as well."""
     attachment = Attachment(find_one(server_5_6.pid), frozenset({"row_lock"}))
     try:
         [point] = attachment.points
@@ -135,31 +135,31 @@ def test_a_return_probe_without_a_reason_is_refused(server_5_6: Server) -> None:
 
 
 def _verified() -> dict[int, int]:
-    """Instructions that the verifier went through for each program that we have open, by program id."""
+    """Return the verified instructions of each program that this process has open, by program id."""
     found = {}
     for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # the folder's own
-            told = (Path("/proc/self/fdinfo") / descriptor.name).read_text()
-            values = dict(line.split(":\t", 1) for line in told.splitlines() if ":\t" in line)
+        with suppress(OSError):  # the descriptor of the folder itself
+            info = (Path("/proc/self/fdinfo") / descriptor.name).read_text()
+            values = dict(line.split(":\t", 1) for line in info.splitlines() if ":\t" in line)
             if "prog_id" in values and "verified_insns" in values:
                 found[int(values["prog_id"])] = int(values["verified_insns"])
     return found
 
 
-def test_programs_are_verified_soon(server_5_6: Server) -> None:
-    """A branch that doubles the rest shows here: loading programs takes CPU time that is the server's."""
+def test_programs_are_verified_quickly(server_5_6: Server) -> None:
+    """Limit the instructions that the verifier visits: loading uses CPU time that the server needs."""
     before = _verified()
     target = find_one(server_5_6.pid)
     engine = Engine(target, method="bpf")
-    looking = _verified().keys() - before.keys()
+    snapshot_programs = _verified().keys() - before.keys()
     attachment = Attachment(target)
     try:
         numbers = _verified()
-        probing = numbers.keys() - before.keys() - looking
-        assert looking
-        assert len(probing) > 30
-        assert max(numbers[one] for one in looking) < 6_000
-        assert max(numbers[one] for one in probing) < 400
+        probe_programs = numbers.keys() - before.keys() - snapshot_programs
+        assert snapshot_programs
+        assert len(probe_programs) > 30
+        assert max(numbers[one] for one in snapshot_programs) < 6_000
+        assert max(numbers[one] for one in probe_programs) < 400
     finally:
         attachment.close()
     assert engine.method == "bpf"
@@ -184,7 +184,7 @@ def test_two_servers_on_one_file_are_told_apart(server_5_6: Server) -> None:
         try:
             before = _redo_writes(idle), _redo_writes(busy)
             with Fsync(other, 2) as load:
-                _until(lambda: load.throughput() > 200)
+                until(lambda: load.throughput() > 200)
             assert _redo_writes(busy) - before[1] > 100
             assert _redo_writes(idle) - before[0] < 20  # its own background
         finally:
@@ -198,8 +198,8 @@ def test_a_process_that_became_another_server_is_refused(server_5_6: Server) -> 
         Attachment(found, frozenset({"redo"}))
 
 
-def test_a_binary_replaced_on_disk_is_probed_as_it_runs(folder: Path) -> None:
-    """An upgrade gives the path another file; offsets of that would land in the middle of instructions."""
+def test_a_replaced_executable_is_probed_by_its_running_file(folder: Path) -> None:
+    """After an upgrade, offsets from the new file would be in the middle of instructions."""
     server = Server("mysql-5.6.24")
     server.installation = installed_in("mysql-5.6.24", folder / "server")
     with server:
@@ -209,21 +209,21 @@ def test_a_binary_replaced_on_disk_is_probed_as_it_runs(folder: Path) -> None:
         try:
             before = _redo_writes(collector)
             with Fsync(server, 1) as load:
-                _until(lambda: load.throughput() > 50)
+                until(lambda: load.throughput() > 50)
             assert _redo_writes(collector) - before > 40
         finally:
             collector.close()
 
 
-def test_stacks_below_return_probes_are_whole(server_5_6: Server) -> None:
-    """The stack leads to the [uprobes] page there, with the statement probe in every busy connection."""
+def test_stacks_below_return_probes_are_complete(server_5_6: Server) -> None:
+    """Below the statement probe, the return address on the stack points to the [uprobes] page."""
     target = find_one(server_5_6.pid)
     with Sleep(server_5_6, 20):
         engine = Engine(target)
         collector = ProbesCollector(target, families=frozenset({"statement"}))
         collector.start()
         try:
-            with Sleep(server_5_6, 20):  # these begin below the probe
+            with Sleep(server_5_6, 20):  # these statements begin with the probe attached
                 dump = engine.look()
         finally:
             collector.close()
@@ -233,36 +233,29 @@ def test_stacks_below_return_probes_are_whole(server_5_6: Server) -> None:
     assert len(sleeping) == 40
     assert {thread.trust for thread in sleeping} == {Trust.EXACT}
     names = {tuple(frame.function for frame in thread.frames) for thread in sleeping}
-    assert len(names) == 1, "probed and unprobed calls of one kind have one stack"
+    assert len(names) == 1, "the stacks of probed and unprobed calls differ"
 
 
-def test_nothing_is_left_behind(server_5_6: Server) -> None:
+def test_closing_a_collector_leaves_nothing_in_the_kernel(server_5_6: Server) -> None:
     collector = ProbesCollector(find_one(server_5_6.pid))
     collector.start()
     assert _attached()
     collector.close()
     assert breakpoints(server_5_6.pid) == set()
-    _until(lambda: not _attached())  # the kernel frees them a moment later
+    until(lambda: not _attached())  # the kernel frees them a moment later
     assert orphans() == set()
 
 
 def _attached() -> int:
-    """Our programs on this machine; one ends with its last descriptor."""
+    """Count our programs on this machine. A program ends with its last descriptor."""
     shown = subprocess.run(["bpftool", "--json", "prog", "show"], capture_output=True, text=True, check=True)
     return sum(program.get("name", "").startswith("redo_write") for program in json.loads(shown.stdout))
 
 
-def test_a_server_that_ends_is_no_trouble() -> None:
+def test_a_collector_survives_the_end_of_its_server() -> None:
     with Server("mysql-5.6.24") as server:
         target = find_one(server.pid)
         collector = ProbesCollector(target, families=frozenset({"redo"}))
         collector.start()
     collector.collect()
     collector.close()
-
-
-def _until(met: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

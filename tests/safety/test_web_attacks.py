@@ -1,4 +1,4 @@
-"""A thousand bad clients: Prometheus goes on scraping, and the agent stays up within its unit's memory."""
+"""Under a thousand bad clients, scrapes succeed and the agent stays within its unit's memory limit."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pytest
 
 from certificates import self_signed
 from safety.agenting import Running
-from safety.attacked import ask, attack, memory_limit, peak
-from safety.hoursensor import HourSensor
+from safety.hour_sensor import HourSensor
 from safety.netspace import THERE, Host
 from safety.sensing import Sensing
 from safety.units import Accounts, Unit, command_line, confined
+from safety.web_flood import flood, get, memory_limit, peak
 from safety.well import assert_well
 from scale import long
 from servers import Server
@@ -26,7 +26,7 @@ from servers import Server
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: What a scrape may take while others do their worst, on a machine that they share. Prometheus waits 10 s.
+#: The longest scrape during a flood on the same machine. Prometheus waits 10 s.
 SCRAPE_S = 5.0
 SECONDS = 2
 ANOTHER = long("another way of the same attack is in make test")
@@ -34,7 +34,7 @@ ONE = ("10.78.0.1",)
 MANY = tuple(f"10.78.0.{number}" for number in range(1, 41))
 BOB = "Basic Ym9iOnNlY3JldA=="
 KNOWN = {"Authorization": "Basic YW5uOnNlY3JldA=="}  # ann:secret
-#: What exporters' documentation tells people to take.
+#: The bcrypt cost that the documentation of exporters recommends.
 COST = 10
 
 
@@ -61,7 +61,7 @@ def place(accounts: Accounts) -> Iterator[Path]:
 
 
 def checked(agent: Running) -> Iterator[Running]:
-    """It; afterwards it is the process that it was, well, and within its memory."""
+    """Yield the agent. Afterwards check that it still runs, without tracebacks and within its memory."""
     pid = agent.pid
     yield agent
     assert agent.process is not None
@@ -73,7 +73,7 @@ def checked(agent: Running) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def agent(server: Server, accounts: Accounts, place: Path, here: Host) -> Iterator[Running]:
-    """As its unit runs it, beside the sensor as its unit runs it; everybody may connect."""
+    """Start agent and sensor with the restrictions of their units. The agent listens on all addresses."""
     sensor, own = Unit.named("sensor"), Unit.named("agent")
     beside = command_line(confined(sensor, accounts, writable=place))
     under = [*here.prefix, *command_line(confined(own, accounts, writable=place))]
@@ -90,7 +90,7 @@ def agent(server: Server, accounts: Accounts, place: Path, here: Host) -> Iterat
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
-    """A client's, which takes any certificate."""
+    """Return a client's context that accepts any certificate."""
     self_signed(tmp_path_factory.getbasetemp())
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -101,7 +101,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
 def guarded(
     server: Server, here: Host, tls: ssl.SSLContext, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Running]:
-    """With TLS and passwords. ``tls`` is there first: it makes the certificate."""
+    """Start an agent with TLS and passwords. ``tls`` creates the certificate before."""
     assert tls
     file = tmp_path_factory.getbasetemp() / "web.yaml"
     hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(COST)).decode()
@@ -118,77 +118,80 @@ def guarded(
     [
         ("silent", ONE, False),
         pytest.param("silent", MANY, False, marks=ANOTHER),
-        pytest.param("silent", (THERE,), False, marks=ANOTHER),  # the address that Prometheus has
+        pytest.param("silent", (THERE,), False, marks=ANOTHER),  # the address of Prometheus
         pytest.param("dribble", MANY, False, marks=ANOTHER),
         pytest.param("unread", MANY, False, marks=ANOTHER),
         ("metrics", MANY, True),
     ],
     ids=lambda value: f"from-{len(value)}" if isinstance(value, tuple) else str(value),
 )
-def test_a_thousand_at_once(
+def test_a_thousand_clients_delay_no_scrape(
     kind: str, sources: tuple[str, ...], from_here: bool, agent: Running, here: Host, there: Host
 ) -> None:
-    """``from_here``: scraped by a Prometheus on the agent's own host."""
-    name = f"{kind} x 1000 from {len(sources)}" + (" (Prometheus here)" if from_here else "")
-    with attack(
-        name, agent.pid, agent.port, there, kind, seconds=SECONDS, count=1000, sources=sources,
+    """``from_here`` means that Prometheus runs on the agent's host."""
+    with flood(
+        agent.pid, agent.port, there, kind, seconds=SECONDS, count=1000, sources=sources,
         scraped_from=here if from_here else None,
-    ) as told:  # fmt: skip
+    ) as result:  # fmt: skip
         pass
 
-    assert told.outcomes["connected"] > 900, told
-    assert not told.failed, told
-    assert max(told.seconds) < SCRAPE_S, told
-    assert told.peak < memory_limit(), told
+    assert result.outcomes["connected"] > 900, result
+    assert not result.failed, result
+    assert max(result.seconds) < SCRAPE_S, result
+    assert result.peak < memory_limit(), result
 
 
 @pytest.mark.parametrize("kind", [pytest.param("handshake", marks=ANOTHER), "tls"])
-def test_tls_handshakes(kind: str, guarded: Running, there: Host, tls: ssl.SSLContext) -> None:
-    """Slow ones, and whole ones without a pause."""
+def test_tls_handshakes_delay_no_scrape(
+    kind: str, guarded: Running, there: Host, tls: ssl.SSLContext
+) -> None:
+    """Flood with slow handshakes, and with complete ones without a pause."""
     count = {"handshake": 1000, "tls": 50}[kind]
-    with attack(
-        f"{kind} x {count}", guarded.pid, guarded.port, there, kind, seconds=SECONDS, count=count,
+    with flood(
+        guarded.pid, guarded.port, there, kind, seconds=SECONDS, count=count,
         sources=MANY, headers=KNOWN, tls=tls,
-    ) as told:  # fmt: skip
+    ) as result:  # fmt: skip
         pass
 
-    assert not told.failed, told
-    assert max(told.seconds) < SCRAPE_S, told
-    assert told.peak < memory_limit(), told
+    assert not result.failed, result
+    assert max(result.seconds) < SCRAPE_S, result
+    assert result.peak < memory_limit(), result
 
 
 @pytest.fixture(scope="module")
 def passworded(
     server: Server, here: Host, there: Host, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Running]:
-    """With passwords; ann has been here before."""
+    """Start an agent with passwords, and log in once as ann."""
     file = tmp_path_factory.getbasetemp() / "users.yaml"
     hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(COST)).decode()
     file.write_text(f'basic_auth_users: {{ann: "{hashed}", bob: "{hashed}"}}\n')
     with Running(server, "--web.listen-address", ":0", "--web.config.file", file, under=here.prefix) as agent:
-        assert ask(there, agent.port, "/metrics", **KNOWN)[0] == 200
+        assert get(there, agent.port, "/metrics", **KNOWN)[0] == 200
         yield from checked(agent)
 
 
 @pytest.mark.parametrize(
     "sources", [pytest.param(ONE, id="from-1"), pytest.param(MANY, id="from-40", marks=ANOTHER)]
 )
-def test_guessing_passwords(sources: tuple[str, ...], passworded: Running, there: Host) -> None:
-    """Who was let in is not held up; guesses are few, and cost little."""
+def test_guessed_passwords_delay_no_scrape(
+    sources: tuple[str, ...], passworded: Running, there: Host
+) -> None:
+    """Known users are not delayed. Few guesses are checked, at little cost."""
     before = cpu_s(passworded.pid)
-    with attack(
-        f"guess x 60 from {len(sources)}", passworded.pid, passworded.port, there, "guess", seconds=SECONDS,
+    with flood(
+        passworded.pid, passworded.port, there, "guess", seconds=SECONDS,
         count=60, sources=sources, headers=KNOWN,
-    ) as told:  # fmt: skip
-        newcomer = ask(there, passworded.port, "/metrics", Authorization=BOB)[0] if sources == ONE else 200
+    ) as result:  # fmt: skip
+        newcomer = get(there, passworded.port, "/metrics", Authorization=BOB)[0] if sources == ONE else 200
     used = cpu_s(passworded.pid) - before
 
     assert newcomer == 200
-    assert not told.failed, told
-    assert max(told.seconds) < SCRAPE_S, told
-    assert 0 < told.outcomes["401"] < 20, told
-    assert told.outcomes["429 retry-after"] > told.outcomes["401"], told
-    assert used < 0.6 * told.outcomes["seconds"], f"{used} s of CPU"
+    assert not result.failed, result
+    assert max(result.seconds) < SCRAPE_S, result
+    assert 0 < result.outcomes["401"] < 20, result
+    assert result.outcomes["429 retry-after"] > result.outcomes["401"], result
+    assert used < 0.6 * result.outcomes["seconds"], f"{used} s of CPU"
 
 
 def cpu_s(pid: int) -> float:
@@ -198,7 +201,7 @@ def cpu_s(pid: int) -> float:
 
 @pytest.fixture(scope="module")
 def hour(server: Server, here: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """On loopback, with as many stacks as it ever has."""
+    """Start an agent on loopback with the maximal number of stacks."""
     path = tmp_path_factory.getbasetemp() / "hour.sock"
     with (
         HourSensor(path, server),
@@ -213,16 +216,16 @@ def hour(server: Server, here: Host, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @long("a thousand scrapes at once are in make test")
-def test_the_dearest_page_fifty_times_at_once(hour: Running, here: Host) -> None:
-    """Some are made, the rest is told to come again: in no case are there fifty of them."""
-    with attack(
-        "stacks?format=html of an hour x 50", hour.pid, hour.port, here, "stacks", seconds=20, count=50,
+def test_concurrent_requests_of_the_most_expensive_page_are_limited(hour: Running, here: Host) -> None:
+    """Some requests are answered, the others get 503 with Retry-After."""
+    with flood(
+        hour.pid, hour.port, here, "stacks", seconds=20, count=50,
         sources=["127.0.0.1"], address="127.0.0.1",
-    ) as told:  # fmt: skip
+    ) as result:  # fmt: skip
         pass
 
-    assert told.outcomes["200"] >= 1, told
-    assert told.outcomes["200"] + told.outcomes["503 retry-after"] == 50, told
-    assert not told.failed, told
-    assert max(told.seconds) < SCRAPE_S, told
-    assert told.peak < memory_limit(), told
+    assert result.outcomes["200"] >= 1, result
+    assert result.outcomes["200"] + result.outcomes["503 retry-after"] == 50, result
+    assert not result.failed, result
+    assert max(result.seconds) < SCRAPE_S, result
+    assert result.peak < memory_limit(), result

@@ -1,4 +1,4 @@
-"""Who may read what over HTTP, and requests made to be misunderstood: on every route that there is."""
+"""Access to every HTTP route, and malformed or ambiguous requests."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from certificates import self_signed
 from innoscope.daemon.agent import config
 from innoscope.daemon.agent.main import Agent
 from safety.agenting import Running
-from safety.attacked import ask, memory_limit, peak, say
-from safety.hoursensor import MARK, HourSensor
+from safety.hour_sensor import MARK, HourSensor
 from safety.netspace import HERE, HERE_6, THERE, Host
+from safety.web_flood import exchange, get, memory_limit, peak
 from servers import Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Below these, pages are named by files. None of what follows is a file there.
+#: Prefixes of paths that name files. None of OUTSIDE is a file there.
 PREFIXES = ("/runbooks/", "/page/", "/static/", "/assets/")
 OUTSIDE = (
     "../../../../../../etc/passwd", "..%2f..%2f..%2f..%2f..%2fetc%2fpasswd",
@@ -34,7 +34,7 @@ OUTSIDE = (
     "etc/passwd%00.md", "../agent.toml", "..", ".", "%2e",
 )  # fmt: skip
 SECRET = "not-for-them"  # noqa: S105
-#: Of every times a client may give: what is no time, no number, or no number that a clock has.
+#: Invalid times: malformed, not a number, or out of range.
 TIMES = (
     "nan", "-nanh", "inf", "-inf", "1e308", "-1e308h", "1" + "0" * 308, "9" * 400, "-" + "9" * 400 + "h",
     "-1e5000s", "0001-01-01", "9999-12-31T23:59:59Z", "-١٥m", "١٢٣٤", "-0s", "--1h", "-1d", "-h", "0x10",
@@ -57,7 +57,7 @@ def sensor(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @contextmanager
 def running(server: Server, sensor: Path, here: Host, *arguments: object) -> Iterator[Running]:
-    """An agent, which knows all stacks when it is used, and has not complained at the end."""
+    """Start an agent. Afterwards check that it logged no traceback and kept to its memory."""
     options = [f'user = "{SECRET}"', "[stacks]", "poll_seconds = 1"]
     with Running(server, *arguments, sensor=sensor, under=here.prefix, options=options) as agent:
         pid = agent.pid
@@ -71,7 +71,7 @@ def running(server: Server, sensor: Path, here: Host, *arguments: object) -> Ite
 
 @pytest.fixture(scope="module")
 def local(server: Server, sensor: Path, here: Host) -> Iterator[Running]:
-    """On loopback: whoever is on its host is trusted."""
+    """Start an agent on loopback, which trusts clients on its host, and wait for its stacks."""
     with running(server, sensor, here) as agent:
         with here.entered():
             deadline = time.monotonic() + 20
@@ -82,14 +82,14 @@ def local(server: Server, sensor: Path, here: Host) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def reachable(server: Server, sensor: Path, here: Host) -> Iterator[Running]:
-    """Everywhere, without a password."""
+    """Start an agent that listens on all addresses without a password."""
     with running(server, sensor, here, "--web.listen-address", ":0") as agent:
         yield agent
 
 
 @pytest.fixture(scope="module")
 def routes() -> tuple[str, ...]:
-    """All paths that an agent answers."""
+    """Return all routes of an agent."""
     agent = Agent(config.Config(web=config.Web(listen_address="127.0.0.1:0")))
     try:
         return tuple(agent.web.routes)
@@ -97,12 +97,12 @@ def routes() -> tuple[str, ...]:
         agent.web.stop()
 
 
-def said(raw: bytes) -> list[int]:
-    """Status of each answer in what came back."""
+def statuses(raw: bytes) -> list[int]:
+    """Return the status of each response in the received bytes."""
     return [int(part[9:12]) for part in raw.split(b"HTTP/1.1 ")[1:] for part in [b"HTTP/1.1 " + part]]
 
 
-LIES: dict[str, dict[str, str]] = {
+DISGUISES: dict[str, dict[str, str]] = {
     "as it is": {},
     "Host": {"Host": "localhost"},
     "Host with a port": {"Host": "127.0.0.1:9977"},
@@ -112,20 +112,20 @@ LIES: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_stacks_are_not_for_other_hosts(
-    lie: str, reachable: Running, there: Host, here: Host, routes: tuple[str, ...]
+@pytest.mark.parametrize("disguise", DISGUISES)
+def test_other_hosts_get_no_stacks(
+    disguise: str, reachable: Running, there: Host, here: Host, routes: tuple[str, ...]
 ) -> None:
-    """Whatever they say, by IPv4, by IPv6, and from this host by an address that others have."""
+    """Deny them for any headers, by IPv4 and IPv6, and from the agent's host by a public address."""
     assert {"/api/stacks", "/api/probes"} <= set(routes)
     paths = [path for path in routes if not path.startswith(PREFIXES)]
     for host, address in ((there, HERE), (there, HERE_6), (here, HERE), (here, "127.0.0.1"), (here, "::1")):
         for path in paths:
-            status, body, _ = ask(host, reachable.port, path, address=address, **LIES[lie])
+            status, body, _ = get(host, reachable.port, path, address=address, **DISGUISES[disguise])
             assert status in (200, 400, 403, 404, 503), (path, status)
             assert MARK.encode() not in body, path
         for path in ("/api/stacks", "/api/findings", "/api/incidents", "/api/incidents?file=x"):
-            assert ask(host, reachable.port, path, address=address, **LIES[lie])[0] == 403, path
+            assert get(host, reachable.port, path, address=address, **DISGUISES[disguise])[0] == 403, path
 
 
 @pytest.mark.parametrize(
@@ -148,31 +148,33 @@ def test_stacks_are_not_for_other_hosts(
     ],
     ids=str,
 )
-def test_names_that_lead_here(headers: dict[str, str], expected: int, local: Running, here: Host) -> None:
-    """A page elsewhere can have its name lead to this host's loopback; its browser says the name."""
-    status, body, _ = ask(here, local.port, "/api/stacks?format=folded", address="127.0.0.1", **headers)
+def test_foreign_host_names_of_loopback_get_no_stacks(
+    headers: dict[str, str], expected: int, local: Running, here: Host
+) -> None:
+    """Refuse foreign host names: DNS rebinding lets a foreign page reach loopback under its own name."""
+    status, body, _ = get(here, local.port, "/api/stacks?format=folded", address="127.0.0.1", **headers)
 
     assert status == expected, body[:200]
     assert (MARK.encode() in body) == (expected == 200)
 
 
-def test_nothing_else_of_the_host_is_served(
+def test_no_other_file_of_the_host_is_served(
     local: Running, reachable: Running, here: Host, there: Host, routes: tuple[str, ...]
 ) -> None:
-    """From every page as if it were a folder, and from where pages are named by files."""
+    """Try paths below every route, and below the prefixes that name files."""
     folders = {"/", *PREFIXES, *(f"{path.rstrip('/')}/" for path in routes)}
     paths = [folder + way for folder in sorted(folders) for way in OUTSIDE]
     for host, agent, address, some in (
         (here, local, "127.0.0.1", paths), (there, reachable, HERE, [f"/{way}" for way in OUTSIDE]),
     ):  # fmt: skip
-        for path, answer in zip(some, answers(host, agent.port, address, some), strict=True):
+        for path, answer in zip(some, responses(host, agent.port, address, some), strict=True):
             assert b"root:" not in answer, path
             assert SECRET.encode() not in answer, path
-            assert said(answer) == [404], (path, answer[:300])
+            assert statuses(answer) == [404], (path, answer[:300])
 
 
-def answers(host: Host, port: int, address: str, paths: list[str]) -> list[bytes]:
-    """A whole answer each, over as few connections as they let us have."""
+def responses(host: Host, port: int, address: str, paths: list[str]) -> list[bytes]:
+    """Return the response of each path, over as few connections as possible."""
     found: list[bytes] = []
     wire: socket.socket | None = None
     with host.entered():
@@ -194,7 +196,7 @@ def answers(host: Host, port: int, address: str, paths: list[str]) -> list[bytes
     return found
 
 
-def test_no_other_method(reachable: Running, there: Host, routes: tuple[str, ...]) -> None:
+def test_other_methods_are_refused(reachable: Running, there: Host, routes: tuple[str, ...]) -> None:
     for method in (
         "POST",
         "PUT",
@@ -208,10 +210,10 @@ def test_no_other_method(reachable: Running, there: Host, routes: tuple[str, ...
         "G" * 5000,
     ):
         for path in routes if method == "POST" else ("/", "/api/stacks"):
-            status, _, headers = ask(there, reachable.port, path, method=method)
+            status, _, headers = get(there, reachable.port, path, method=method)
             assert status in (400, 405), (method, path)
             assert status == 400 or headers["Allow"] == "GET, HEAD"
-    assert ask(there, reachable.port, "/metrics", method="HEAD")[:2] == (200, b"")
+    assert get(there, reachable.port, "/metrics", method="HEAD")[:2] == (200, b"")
 
 
 HEAD = b"GET /-/healthy HTTP/1.1\r\nHost: a\r\n"
@@ -248,23 +250,21 @@ NEXT = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
     ],
     ids=lambda shape: repr(shape[:60])[2:-1].removeprefix("GET /-/healthy HTTP/1.1\\r\\nHost: a\\r\\n"),
 )
-def test_a_request_that_two_could_understand_differently(
-    shape: bytes, reachable: Running, there: Host
-) -> None:
-    """One refusal, of a few words that say nothing of what was sent; what follows is not read."""
-    answer = say(there, reachable.port, shape + NEXT)
+def test_an_ambiguous_request_is_refused(shape: bytes, reachable: Running, there: Host) -> None:
+    """Such a request gets one short error that repeats nothing of it, and what follows is not read."""
+    answer = exchange(there, reachable.port, shape + NEXT)
 
-    assert len(said(answer)) <= 1, answer
+    assert len(statuses(answer)) <= 1, answer
     assert b"innoscope_" not in answer
     assert len(answer) < 600
-    if answer:  # the rest was not read when it was sent: the kernel may have thrown the answer away
-        assert said(answer)[0] in (400, 405, 414, 431), answer
+    if answer:  # the kernel discards the response if data was still unread
+        assert statuses(answer)[0] in (400, 405, 414, 431), answer
         assert b"Connection: close" in answer
         assert b"\r\nContent-Type: text/plain" in answer
 
 
-def test_what_is_asked_for_is_checked(local: Running, here: Host, routes: tuple[str, ...]) -> None:
-    """Times, formats and names that are none: an answer that says so, and no failure."""
+def test_invalid_parameters_are_refused(local: Running, here: Host, routes: tuple[str, ...]) -> None:
+    """Invalid times, formats and names get an error message and cause no failure."""
     queries = [f"{name}={value}" for name in ("from", "to", "since") for value in TIMES]
     queries += [
         f"{name}={value}" for name in ("server", "format", "by") for value in ("", "../x", "%00", "x" * 5000)
@@ -282,9 +282,9 @@ def test_what_is_asked_for_is_checked(local: Running, here: Host, routes: tuple[
         f"{path}?from=-5s&format=folded&{to_ascii(query)}"
         for path in routes if path.startswith("/api/") for query in queries
     ]  # fmt: skip
-    for path, answer in zip(paths, answers(here, local.port, "127.0.0.1", paths), strict=True):
+    for path, answer in zip(paths, responses(here, local.port, "127.0.0.1", paths), strict=True):
         head, _, body = answer.partition(b"\r\n\r\n")
-        (status,) = said(head)
+        (status,) = statuses(head)
         assert status in (200, 400, 404, 503), (path[:120], answer[:300])
         if b"\r\nContent-Type: application/json" in head:
             json.loads(body, parse_constant=pytest.fail)
@@ -298,7 +298,7 @@ def to_ascii(query: str) -> str:
     )
 
 
-def test_formats_that_are_made_up(reachable: Running, there: Host) -> None:
+def test_unknown_formats_and_timeouts_are_ignored(reachable: Running, there: Host) -> None:
     for accept in (
         "application/openmetrics-text; version=x",
         "text/plain; version=1.0.0; escaping=\xff",
@@ -306,17 +306,15 @@ def test_formats_that_are_made_up(reachable: Running, there: Host) -> None:
         "," * 5000,
         "*/*;q=nan",
     ):
-        status, body, _ = ask(there, reachable.port, "/metrics", Accept=accept)
+        status, body, _ = get(there, reachable.port, "/metrics", Accept=accept)
         assert (status, b"innoscope_" in body) == (200, True), accept[:60]
     for patience in ("nan", "-1", "1e308", "", "0x1"):
-        assert ask(there, reachable.port, "/metrics", X_Prometheus_Scrape_Timeout_Seconds=patience)[0] == 200
+        assert get(there, reachable.port, "/metrics", X_Prometheus_Scrape_Timeout_Seconds=patience)[0] == 200
 
 
-def test_pages_are_framed_and_read_by_no_other_page(
-    local: Running, here: Host, routes: tuple[str, ...]
-) -> None:
+def test_pages_forbid_access_by_other_origins(local: Running, here: Host, routes: tuple[str, ...]) -> None:
     for path in routes:
-        _, body, headers = ask(here, local.port, path, address="127.0.0.1", Host="localhost")
+        _, body, headers = get(here, local.port, path, address="127.0.0.1", Host="localhost")
         assert headers["X-Content-Type-Options"] == "nosniff"
         assert headers["Cross-Origin-Resource-Policy"] == "same-origin", path
         assert not [name for name in headers if name.lower().startswith("access-control-")]
@@ -324,9 +322,9 @@ def test_pages_are_framed_and_read_by_no_other_page(
         assert b"<html" not in body or headers["Content-Type"].startswith("text/html")
 
 
-def test_the_page_s_policy(local: Running, here: Host) -> None:
-    """No script but its own files', nothing from elsewhere, in nobody's frame."""
-    _, body, headers = ask(here, local.port, "/", address="127.0.0.1", Host="localhost")
+def test_the_content_security_policy_is_strict(local: Running, here: Host) -> None:
+    """Allow no inline or foreign scripts, no foreign content and no embedding."""
+    _, body, headers = get(here, local.port, "/", address="127.0.0.1", Host="localhost")
     if b"<script" not in body:
         return
     policy = headers["Content-Security-Policy"]
@@ -335,7 +333,7 @@ def test_the_page_s_policy(local: Running, here: Host) -> None:
     assert "unsafe-" not in policy.replace("style-src 'unsafe-inline'", "")
 
 
-def test_tls_is_not_begun_anew_and_plain_http_is_not_tls(
+def test_tls_renegotiation_and_plain_http_are_refused(
     server: Server, sensor: Path, here: Host, there: Host, tmp_path: Path
 ) -> None:
     self_signed(tmp_path)
@@ -343,7 +341,7 @@ def test_tls_is_not_begun_anew_and_plain_http_is_not_tls(
     file.write_text("tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n")
     with running(server, sensor, here, "--web.listen-address", ":0", "--web.config.file", file) as agent:
         for raw in (NEXT, b"\x00" * 5000, b"\x16\x03\x01\xff\xff" + b"\x01" * 5000, b""):
-            assert b"HTTP/" not in say(there, agent.port, raw)
+            assert b"HTTP/" not in exchange(there, agent.port, raw)
         command = [
             "openssl",
             "s_client",

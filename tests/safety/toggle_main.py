@@ -1,7 +1,7 @@
-"""Changes a server, or undoes that; dies by SIGKILL at the fault point that it is told.
+"""Set a toggle or undo a change, and die by SIGKILL at a fault point.
 
-It says so before it begins. Arguments: ``set PID TOGGLE VALUE WAY SECONDS FAULT`` or ``undo PID FAULT``;
-SECONDS 0 for no limit, FAULT - for none.
+Print ``begins`` before the change. Arguments: ``set PID TOGGLE VALUE WAY SECONDS FAULT`` or ``undo PID
+FAULT``. SECONDS is 0 for no limit, FAULT is - for none.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _dying_at(point: str) -> Callable[[str], None]:
 
 
 def main() -> None:
-    """One change or one undo."""
+    """Run one change or one undo."""
     what, pid, *rest = sys.argv[1:]
     target, account = find_one(int(pid)), Account()
     if what == "undo":

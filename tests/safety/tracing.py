@@ -1,4 +1,4 @@
-"""``innoscope trace`` as a person runs it, also while it runs."""
+"""Run ``innoscope trace`` to its end, or in the background."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def trace(server: Server, *arguments: object) -> dict[str, Any]:
-    """To its end: what it saw."""
+    """Run a trace to its end and return its JSON document."""
     result = innoscope("trace", "--pid", server.pid, "--json", *arguments)
     assert result.returncode == 0, result.stderr
     return dict(json.loads(result.stdout))
 
 
 class Tracing:
-    """One that runs until it is interrupted; inside the block its probes are on."""
+    """A trace in the background. Inside the block its probes are attached."""
 
     def __init__(self, server: Server, *arguments: object, under: Sequence[str] = ()) -> None:
         self._server = server
@@ -52,7 +52,7 @@ class Tracing:
         self.finish()
 
     def finish(self) -> int:
-        """Wait for its end; what it said is in ``out`` and ``err``."""
+        """Wait for its end. Its output is then in ``out`` and ``err``."""
         if not self.process.stdout or self.process.stdout.closed:
             return self.process.returncode
         self.out, self.err = self.process.communicate(timeout=DEADLINE_S)
@@ -60,6 +60,6 @@ class Tracing:
         return self.process.returncode
 
     def document(self) -> dict[str, Any]:
-        """What it saw, with ``--json``."""
+        """Return the JSON document of a trace with ``--json``."""
         assert self.process.returncode == 0, self.err
         return dict(json.loads(self.out))

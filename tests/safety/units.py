@@ -1,7 +1,7 @@
-"""The units that we ship, and commands run as they would run them: by their own words, without a systemd.
+"""Parse the systemd units that we ship, and run commands with their restrictions but without systemd.
 
-Applied are users, groups, capabilities, no_new_privs, the system call filter, address families, no gain of
-executable memory, the read-only and hidden places. What is left of a unit cannot take from us what we need.
+Users, groups, capabilities, no_new_privs, the system call filter, address families, MemoryDenyWriteExecute,
+and read-only and hidden paths are applied. The other settings cannot remove anything that the daemons need.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _PREFIX = "CAP_"
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit's file: its settings as they stand there, each with all its values in order."""
+    """The settings of a unit file, each with all its values in order."""
 
     path: Path
     settings: dict[str, list[str]]
 
     @classmethod
     def named(cls, name: str) -> Unit:
-        """``sensor`` or ``agent``."""
+        """Read the unit of ``sensor`` or ``agent``."""
         path = FOLDER / f"innoscope-{name}.service"
         settings: dict[str, list[str]] = {}
         for line in path.read_text().splitlines():
@@ -52,22 +52,22 @@ class Unit:
 
     @property
     def command(self) -> list[str]:
-        """The arguments of innoscope itself."""
+        """Return the arguments of innoscope."""
         program, *arguments = self["ExecStart"].split()
         assert program == "/usr/bin/innoscope"
         return arguments
 
     @property
     def capabilities(self) -> tuple[str, ...]:
-        """Those that it has all the time: the bounding set, and the same as ambient ones."""
+        """Return the ambient capabilities, which must equal the bounding set."""
         assert self["CapabilityBoundingSet"] == self["AmbientCapabilities"]
         return tuple(self["AmbientCapabilities"].split())
 
     @property
     def allowed(self) -> set[str]:
-        """The system calls that its filter allows; systemd resolves its groups, and adds @default."""
+        """Return the system calls that the filter allows. Like systemd, resolve groups and add @default."""
         first, *_ = self.settings["SystemCallFilter"]
-        assert first[0] != "~", "a list of what is allowed"
+        assert first[0] != "~", "not an allow list"
         names = set(_group("@default"))
         for value in self.settings["SystemCallFilter"]:
             listed: set[str] = set()
@@ -77,7 +77,7 @@ class Unit:
         return names
 
     def filter(self) -> dict[str, Any]:
-        """What ``confine_main.py`` applies."""
+        """Return the settings that ``confine_main.py`` applies."""
         return {
             "allowed": sorted(self.allowed),
             "error": self["SystemCallErrorNumber"],
@@ -96,7 +96,7 @@ def _group(name: str) -> frozenset[str]:
 
 
 class Accounts:
-    """Files of users and groups: this machine's, and what systemd-sysusers adds by our file."""
+    """Copies of this machine's user and group files, with what systemd-sysusers adds for our units."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -107,12 +107,12 @@ class Accounts:
         subprocess.run(["systemd-sysusers", f"--root={folder}", "-"], input=text, check=True)
 
     def user(self, name: str) -> tuple[int, int]:
-        """Its user and group id."""
+        """Return the user id and group id of a user."""
         entry = self._entry("passwd", name)
         return int(entry[2]), int(entry[3])
 
     def group(self, name: str) -> int:
-        """Its id."""
+        """Return the id of a group."""
         return int(self._entry("group", name)[2])
 
     def _entry(self, file: str, name: str) -> list[str]:
@@ -124,10 +124,10 @@ def confined(
     unit: Unit, accounts: Accounts, *, writable: Path,
     less: tuple[str, ...] = (), more: tuple[str, ...] = (), filtered: bool = True,
 ) -> list[str]:  # fmt: skip
-    """What begins a command that runs as that unit's would.
+    """Return the prefix of a command that runs with the restrictions of the unit.
 
-    It may write below ``writable`` only, and has the unit's capabilities without ``less`` and with ``more``.
-    Our packages are shown to it at /mnt, because its user may not be let into our tree.
+    The command may write below ``writable`` only. It has the unit's capabilities without ``less`` and with
+    ``more``. Our packages are mounted at /mnt, because its user may have no access to our tree.
     """
     held = [name.removeprefix(_PREFIX).lower() for name in (*unit.capabilities, *more) if name not in less]
     named = ",".join(["-all", *(f"+{name}" for name in held)])
@@ -165,10 +165,10 @@ def _mounts(unit: Unit, accounts: Accounts, writable: Path) -> list[str]:
 
 
 def command_line(prefix: list[str]) -> list[str]:
-    """The same for what begins with the path of our command line, which that user may not reach."""
+    """Return the prefix for arguments that begin with the path of the command line, which is replaced."""
     return [*prefix, "sh", "-c", f'shift; exec {_PYTHON} -B -m innoscope.cli.main "$@"', "sh"]
 
 
 def python(prefix: list[str], name: str, *arguments: object) -> list[str]:
-    """A script of this folder, confined."""
+    """Return the command that runs a script of this folder with this prefix."""
     return [*prefix, _PYTHON, "-B", str(_MAIN.with_name(name)), *map(str, arguments)]

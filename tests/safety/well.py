@@ -1,4 +1,4 @@
-"""Whether a server was left alone: running, untraced, answering."""
+"""Check that a server runs, is not traced, and answers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-_ANSWER_S = 15  # generous, for a machine that is busy with other things: a stopped server never answers
+_ANSWER_S = 15  # for a busy machine: a stopped server never answers
 
 
 def statuses(pid: int) -> Iterator[tuple[str, str, int]]:
-    """(thread, state letter, tracer) of each thread."""
+    """Yield (thread, state letter, tracer) of each thread."""
     for folder in Path(f"/proc/{pid}/task").iterdir():
         try:
             text = (folder / "status").read_text()
@@ -25,10 +25,15 @@ def statuses(pid: int) -> Iterator[tuple[str, str, int]]:
         yield folder.name, fields["State"][0], int(fields["TracerPid"])
 
 
+def held_threads(pid: int) -> list[tuple[str, str, int]]:
+    """Return the threads that are stopped or traced."""
+    return [found for found in statuses(pid) if found[1] in "Tt" or found[2] != 0]
+
+
 def assert_well(server: Server) -> None:
-    """At once: whoever looked has been reaped."""
+    """Check at once, without waiting: the tool that was used has been reaped."""
     assert server.running
-    assert [found for found in statuses(server.pid) if found[1] in "Tt" or found[2] != 0] == []
+    assert held_threads(server.pid) == []
     patience = {"connect_timeout": _ANSWER_S, "read_timeout": _ANSWER_S}
     with closing(server.connect(**patience)) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT 6 * 7")

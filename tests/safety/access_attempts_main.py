@@ -1,6 +1,6 @@
-"""``reaching_main.py PID ADDRESS``: tries every way into another process; prints "ok" or the errno of each.
+"""``access_attempts_main.py PID ADDRESS``: try all ways to access another process, and print the results.
 
-What is written are the eight bytes that are there already.
+Writes do not change the memory: they write the zeros that are already there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Piece(ctypes.Structure):
 
 
 def main() -> None:
-    """Try all."""
+    """Try everything and print the outcomes as JSON."""
     pid, address = map(int, sys.argv[1:])
     tried: dict[str, Callable[[], object]] = {
         "process_vm_readv": lambda: _vm(_LIBC.process_vm_readv, pid, address),
@@ -59,7 +59,7 @@ def _checked(result: int) -> None:
 
 
 def _vm(call: Callable[..., int], pid: int, address: int) -> None:
-    """``address`` is where the kernel left zeros."""
+    """Read or write eight zeros at ``address``."""
     own = ctypes.create_string_buffer(_BYTES)
     here = _Piece(ctypes.addressof(own), _BYTES)
     there = _Piece(address, _BYTES)

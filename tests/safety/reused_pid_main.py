@@ -1,6 +1,7 @@
-"""In a pid namespace of its own: look at a process, replace it by another one of the same pid, look again.
+"""Take a snapshot of a process, replace the process by another one of the same pid, and take another.
 
-Arguments: folder with a ``mysqld``, method. Prints JSON: the pids, what each look came to.
+Must run in a pid namespace of its own. Arguments: folder for a ``mysqld``, method. Print the pids and the
+result of each snapshot as JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _TRIES = 20
 
 
 def of_the_same_pid(first: Pretender) -> subprocess.Popen[bytes]:
-    """Another process, with the pid of one that has ended, if need be after some tries."""
+    """Start another process with the pid of one that has ended. Retry if the pid was not assigned."""
     for _ in range(_TRIES):
         Path("/proc/sys/kernel/ns_last_pid").write_text(str(first.pid - 1))
         second = subprocess.Popen([first.executable, "60"])
@@ -31,7 +32,7 @@ def of_the_same_pid(first: Pretender) -> subprocess.Popen[bytes]:
 
 
 def main() -> None:
-    """Nobody else takes pids in here, so the next one can be chosen."""
+    """Replace the process. No other process of this namespace takes pids, so the next one can be set."""
     folder, method = Path(sys.argv[1]), sys.argv[2]
     with Pretender(folder) as first:
         engine = Engine(find_one(first.pid), method=method)

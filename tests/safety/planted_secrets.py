@@ -1,18 +1,14 @@
-"""A server full of secrets: in statements that run, in locked rows, in its last deadlock, in variables.
-
->>> with planted(server):  # doctest: +SKIP
-...     assert leaks(text) == []
-"""
+"""A server with secrets in running statements, locked rows, the latest deadlock and variables."""
 
 from __future__ import annotations
 
 import contextlib
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pymysql
 
+from safety.waiting import until
 from workloads.crowd import Crowd
 
 if TYPE_CHECKING:
@@ -21,13 +17,12 @@ if TYPE_CHECKING:
     from servers import Server
 
 DATABASE = "vault"
-_PATIENCE_S = 60
-#: Every one of them stands somewhere; none may come out.
+#: Each of them is somewhere in the server, and none may be in our output.
 SECRETS = (
     "Zq1Create", "Zq2Update", "Zq3Row", "Zq4Deadlock", "Zq5Foreign", "Zq6Init", "Zq7Lines", "Zq8Comment",
     "Zq9Other", "Zq10Password", "8675309",
 )  # fmt: skip
-#: A literal that looks like the server's own words, in each of its sections.
+#: A literal that imitates the server's own output, in each of its sections.
 _FORGED = (
     "Zq7Lines''\n---TRANSACTION 5, ACTIVE 3 sec\nMySQL thread id 5, query id 6 host user\n Zq7Lines \n"
     "--------\nFILE I/O\n--------\nZq7Lines"
@@ -35,14 +30,14 @@ _FORGED = (
 
 
 def leaks(text: str) -> list[str]:
-    """The secrets that are in it, as they are or as the hexadecimal numbers of their bytes."""
+    """Return the secrets in a text, in clear or as hexadecimal bytes."""
     lower = text.lower()
     return [secret for secret in SECRETS if secret.lower() in lower or secret.encode().hex() in lower]
 
 
 @contextlib.contextmanager
 def planted(server: Server) -> Iterator[None]:
-    """Everything stands as it is until the block ends."""
+    """Plant all secrets. Transactions and waits remain until the block ends."""
     with contextlib.ExitStack() as stack:
         for statement in _prepared():
             _run(server, statement)
@@ -57,10 +52,10 @@ def planted(server: Server) -> Iterator[None]:
         yield
 
 
-def told(server: Server) -> str:
-    """What the server itself says of all that: its status, its process list, its variables."""
-    questions = ("SHOW ENGINE INNODB STATUS", "SHOW FULL PROCESSLIST", "SHOW GLOBAL VARIABLES")
-    return "".join(str(_run(server, question)) for question in questions)
+def shown_by(server: Server) -> str:
+    """Return what the server itself shows: status, process list and variables."""
+    statements = ("SHOW ENGINE INNODB STATUS", "SHOW FULL PROCESSLIST", "SHOW GLOBAL VARIABLES")
+    return "".join(str(_run(server, statement)) for statement in statements)
 
 
 def _prepared() -> Iterator[str]:
@@ -88,7 +83,7 @@ def _waiting(server: Server) -> Iterator[str]:
 
 
 def _deadlock(server: Server) -> None:
-    """Two transactions, each with a row that the other wants; one of them is rolled back."""
+    """Let two transactions wait for each other, until one of them is rolled back."""
     change = "UPDATE t SET b = 'Zq4Deadlock' WHERE a = {}"
     with (
         Crowd(server, 1, DATABASE, ("BEGIN", change.format(2))) as other,
@@ -105,7 +100,7 @@ def _deadlock(server: Server) -> None:
 
 
 def _waits(server: Server, number: int) -> bool:
-    """Whether so many statements run."""
+    """Return whether ``number`` statements are running."""
     listed = (
         f"SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE COMMAND = 'Query' AND DB = '{DATABASE}'"
     )
@@ -119,7 +114,4 @@ def _run(server: Server, statement: str) -> tuple[tuple[Any, ...], ...]:
 
 
 def _until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not reached():
-        assert time.monotonic() < deadline, "the scene did not come about"
-        time.sleep(0.15)  # INNODB_TRX is renewed only when nobody has read it for 0.1 s
+    until(reached, interval_s=0.15)  # INNODB_TRX is refreshed only if it was not read for 0.1 s

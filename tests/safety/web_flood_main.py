@@ -1,6 +1,6 @@
-"""``flood_main.py KIND ADDRESS PORT SECONDS COUNT SOURCES…``: a thousand bad clients in one process.
+"""``web_flood_main.py KIND ADDRESS PORT SECONDS COUNT SOURCES…``: run many bad clients of an agent.
 
-Prints ``go`` when they are all at it; at the end what became of them: ``{outcome: count}`` as JSON.
+Print ``go`` when all are active, and at the end ``{outcome: count}`` as JSON.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from collections import Counter
 
 OUTCOMES: Counter[str] = Counter()
 _GET = "GET {} HTTP/1.1\r\nHost: {}\r\n{}\r\n"
-#: What begins a TLS handshake: a record that announces 512 bytes.
+#: The beginning of a TLS handshake: a record that announces 512 bytes.
 _HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(505)
 
 
 async def silent(reader: Reader, _writer: Writer, _number: int) -> str:
-    """Connects and says nothing."""
+    """Connect and send nothing."""
     return "ended" if await reader.read(1) == b"" else "answered"
 
 
 async def dribble(reader: Reader, writer: Writer, _number: int) -> str:
-    """A request, one byte a second."""
+    """Send a request, one byte per second."""
     return await _slowly(reader, writer, b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 600)
 
 
 async def handshake(reader: Reader, writer: Writer, _number: int) -> str:
-    """A TLS handshake, one byte a second."""
+    """Send a TLS handshake, one byte per second."""
     return await _slowly(reader, writer, _HELLO)
 
 
@@ -50,7 +50,7 @@ async def _slowly(reader: Reader, writer: Writer, what: bytes) -> str:
 
 
 async def unread(_reader: Reader, writer: Writer, _number: int) -> str:
-    """Asks and asks, and takes no answer."""
+    """Send requests and read no response."""
     while True:
         writer.write(_GET.format("/metrics", "localhost", "").encode())
         await writer.drain()
@@ -58,29 +58,29 @@ async def unread(_reader: Reader, writer: Writer, _number: int) -> str:
 
 
 async def metrics(reader: Reader, writer: Writer, _number: int) -> str:
-    """Scrapes without a pause."""
-    return await _asking(reader, writer, "/metrics", "")
+    """Scrape without a pause."""
+    return await _request_repeatedly(reader, writer, "/metrics", "")
 
 
 async def stacks(reader: Reader, writer: Writer, _number: int) -> str:
-    """The dearest page, once."""
-    return await _ask(reader, writer, "/api/stacks?format=html", "Connection: close\r\n")
+    """Request the most expensive page once."""
+    return await _request(reader, writer, "/api/stacks?format=html", "Connection: close\r\n")
 
 
 async def guess(reader: Reader, writer: Writer, number: int) -> str:
-    """Wrong passwords without a pause."""
+    """Send wrong passwords without a pause."""
     for attempt in itertools.count():
         account = base64.b64encode(f"ann:guess {number} {attempt}".encode()).decode()
-        OUTCOMES[await _ask(reader, writer, "/metrics", f"Authorization: Basic {account}\r\n")] += 1
+        OUTCOMES[await _request(reader, writer, "/metrics", f"Authorization: Basic {account}\r\n")] += 1
     return "never"
 
 
-async def _asking(reader: Reader, writer: Writer, path: str, headers: str) -> str:
+async def _request_repeatedly(reader: Reader, writer: Writer, path: str, headers: str) -> str:
     while True:
-        OUTCOMES[await _ask(reader, writer, path, headers)] += 1
+        OUTCOMES[await _request(reader, writer, path, headers)] += 1
 
 
-async def _ask(reader: Reader, writer: Writer, path: str, headers: str) -> str:
+async def _request(reader: Reader, writer: Writer, path: str, headers: str) -> str:
     writer.write(_GET.format(path, "localhost", headers).encode())
     await writer.drain()
     head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
@@ -93,7 +93,7 @@ _KINDS = {one.__name__: one for one in (silent, dribble, handshake, unread, metr
 
 
 async def _tls(address: str, port: int, source: str) -> str:
-    """A whole TLS handshake, and the next."""
+    """Complete TLS handshakes, one after the other."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     while True:
@@ -126,15 +126,15 @@ async def _flood(kind: str, address: str, port: int, seconds: float, count: int,
     ]
     await asyncio.sleep(0)
     print("go", flush=True)
-    _, still = await asyncio.wait(clients, timeout=seconds)
-    for client in still:
+    _, active = await asyncio.wait(clients, timeout=seconds)
+    for client in active:
         client.cancel()
-    OUTCOMES["still there"] += len(still)
-    await asyncio.gather(*still, return_exceptions=True)
+    OUTCOMES["still active"] += len(active)
+    await asyncio.gather(*active, return_exceptions=True)
 
 
 def main() -> None:
-    """Flood."""
+    """Run the clients and print the outcomes."""
     kind, address, port, seconds, count, *sources = sys.argv[1:]
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

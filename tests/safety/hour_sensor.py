@@ -1,4 +1,4 @@
-"""A sensor's socket with an hour of stacks behind it, as many as it tells: a test cannot wait for one."""
+"""A sensor's socket with a made-up hour of stacks, because a test cannot wait for a real one."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: In the name of every function: what must never get out.
+#: Part of the name of every function: tests check that it is not disclosed.
 MARK = "marked_function"
 _DEPTH = 30
 
 
 class HourSensor:
-    """A context manager. Who asks has to be root."""
+    """A context manager. Only root can query it."""
 
     def __init__(self, path: Path, server: Server) -> None:
         self._path = path
@@ -46,19 +46,19 @@ class HourSensor:
         self._socket.close()
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        who = {"boot_id": "hour", "pid": os.getpid(), "version": __version__}
+        identity = {"boot_id": "hour", "pid": os.getpid(), "version": __version__}
         if request["call"] == "profiles":
             cursor, chunks = self._profiles.since(request["cursor"].get("hour", 0))
-            told = {"target": self._target, "cursor": cursor, **encode_chunks(chunks)}
-            return {"servers": {"hour": told}}
+            reply = {"target": self._target, "cursor": cursor, **encode_chunks(chunks)}
+            return {"servers": {"hour": reply}}
         if request["call"] == "collect":
-            told = messages.encode_servers(())
-            return who | {"cpu_seconds": 0.0, "rss_bytes": 0, "sent_at": time.time(), **told}
-        return who | {"protocol": messages.VERSION, "servers": {}}
+            reply = messages.encode_servers(())
+            return identity | {"cpu_seconds": 0.0, "rss_bytes": 0, "sent_at": time.time(), **reply}
+        return identity | {"protocol": messages.VERSION, "servers": {}}
 
 
 def _stack(number: int) -> Stack:
-    """Half of it is the same in all, half its own."""
+    """Build a stack. Half of the frames are shared by all stacks."""
     shared = [Frame(f"{MARK}_{depth}(unsigned long)", "mysqld", 0) for depth in range(_DEPTH // 2)]
     own = [Frame(f"{MARK}_{number}_{depth}(char const*)", "mysqld", 0) for depth in range(_DEPTH // 2)]
     return Stack.of("row_lock", Trust.EXACT, tuple(own + shared))

@@ -1,8 +1,8 @@
-"""A process with probes is ended by the kernel, and no breakpoint stays behind.
+"""If a process with probes ends in any way, no breakpoint remains in the server.
 
-It is killed for memory, aborted as by systemd's watchdog, hit by SIGBUS, or killed with all of its control
-group; while its probes are attached, and while they are detached (and attached again, in a loop), at a random
-moment of a fifth of a second.
+The process is killed for lack of memory, aborted like by systemd's watchdog, hit by SIGBUS, or killed with
+its control group. That happens at a random moment while its probes are attached, or while it detaches and
+attaches them in a loop.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from workloads import Fsync
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: For each way and moment.
+#: Kills of each kind.
 ENDS: Final = count(quick=2, full=100)
 SEED: Final = 20261123
 _MEMORY: Final = Path("/sys/fs/cgroup/memory")
 _UNIFIED: Final = Path("/sys/fs/cgroup/unified")
-#: What it may still use when it begins to eat.
+#: Bytes up to the memory limit when the process starts to allocate.
 _LEFT: Final = 8 << 20
-_DRAWN_S: Final = 0.2
+_MAX_DELAY_S: Final = 0.2
 _GONE_S: Final = 60
 _WAYS: Final = {"oom": signal.SIGKILL, "abort": signal.SIGABRT, "bus": signal.SIGBUS, "group": signal.SIGKILL}
 
@@ -86,7 +86,7 @@ def _group(home: Path) -> Iterator[Path]:
 
 
 def _until_empty(group: Path) -> None:
-    """Closers end after the process that they close for."""
+    """Wait for the helpers that detach probes, which may end after the process itself."""
     deadline = time.monotonic() + _GONE_S
     while (group / "cgroup.procs").read_text():
         assert time.monotonic() < deadline
@@ -96,30 +96,27 @@ def _until_empty(group: Path) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("way", _WAYS)
 @pytest.mark.parametrize("moment", ["attached", "detaching"])
-def test_ended_while_probes_are(server: Server, way: str, moment: str) -> None:
+def test_no_breakpoint_remains(server: Server, way: str, moment: str) -> None:
     draw = random.Random(f"{SEED} {way} {moment}")  # noqa: S311
-    longest = 0.0
     for _ in range(ENDS):
         with ExitStack() as stack:
             memory, unified = (stack.enter_context(_group(home)) for home in (_MEMORY, _UNIFIED))
             prober = _Prober(server, memory, unified)
             stack.callback(_end, prober)
-            assert altered(server.pid) == set(), "somebody's breakpoint was left before"
+            assert altered(server.pid) == set(), "a breakpoint existed before"
             if moment == "detaching":
                 prober.begin("detach")
-            time.sleep(draw.uniform(0, _DRAWN_S))
-            began = _inflict(prober, way, memory, unified)
+            time.sleep(draw.uniform(0, _MAX_DELAY_S))
+            began = _kill(prober, way, memory, unified)
             assert prober.process.wait(_GONE_S) == -_WAYS[way]
             _until_empty(unified)
         while left := altered(server.pid):
-            assert time.monotonic() < began + _GONE_S, f"breakpoints were left: {left}"
-        longest = max(longest, time.monotonic() - began)
+            assert time.monotonic() < began + _GONE_S, f"breakpoints remain: {left}"
         assert_well(server)
-    print(f"\n{ENDS} × {way} while {moment}: nothing was left after {longest:.1f} s at most")
 
 
-def _inflict(prober: _Prober, way: str, memory: Path, unified: Path) -> float:
-    """Return when it was."""
+def _kill(prober: _Prober, way: str, memory: Path, unified: Path) -> float:
+    """Kill the process and return the time."""
     began = time.monotonic()
     if way == "oom":
         (memory / "memory.swappiness").write_text("0")

@@ -1,7 +1,7 @@
-"""In a pid namespace of its own: another process takes a server's pid after a change was planned.
+"""Let another process take a server's pid after a change was planned.
 
-Argument: a folder for a ``mysqld``. Prints JSON: both pids, what changing and undoing came to, how many
-entries the journal has.
+Must run in a pid namespace of its own. Argument: a folder for a ``mysqld``. Print as JSON: both pids, the
+results of change and undo, and the number of entries in the journal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from innoscope.toggles.journal_format import Entry, ServerId
 from innoscope.toggles.model import Plan, Refused, Step
 from innoscope.toggles.paths import boot_id
 from safety.pretender import Pretender
-from safety.reused_main import of_the_same_pid
+from safety.reused_pid_main import of_the_same_pid
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _STEP = Step("max_connections", 100, 200, 4096, 8, "unsigned", "nowhere")
 
 
-def _said(attempt: Callable[[], object]) -> str:
+def _result(attempt: Callable[[], object]) -> str:
     try:
         attempt()
     except Refused as refused:
@@ -46,7 +46,7 @@ def _entry(target: Target) -> Entry:
 
 
 def main() -> None:
-    """A change in the first process is in the journal; neither it nor a new one is made in the second."""
+    """Journal a change of the first process, then try to undo it and to make another in the second."""
     toggle = catalog.load()["max_connections"]
     way = next(way for way in toggle.generations[0].ways if way.kind == "memory")
     journal, account = Journal(), Account()
@@ -58,15 +58,15 @@ def main() -> None:
         first.kill()
         second = of_the_same_pid(first)
         plan = Plan(toggle, "200", way, (_STEP,), ())
-        told = {
+        results = {
             "pids": [first.pid, second.pid],
-            "apply": _said(lambda: engine.apply(target, plan, who="test", account=account)),
-            "undo": _said(lambda: engine.undo(None, entry.id, account=account, who="test")),
+            "apply": _result(lambda: engine.apply(target, plan, who="test", account=account)),
+            "undo": _result(lambda: engine.undo(None, entry.id, account=account, who="test")),
             "entries": len(journal.entries()),
         }
         second.kill()
         second.wait()
-    print(json.dumps(told))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Probes are compiled once: what the compiler made is kept, and taken where only we can have written it."""
+"""Compiled probes are cached, and a cached file is used only if nobody else can have written it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from innoscope.common.cache import Cache
 from innoscope.common.errors import KernelUnable
-from innoscope.probes import build_cache
 from innoscope.probes.loader import compile_and_load
 from innoscope.probes.object_file import Compiled, Shape
 
@@ -33,7 +32,7 @@ int probe(struct pt_regs *ctx)
 }
 """
 _FDS = Path("/proc/self/fd")
-#: The verifier wants to know that something was found.
+#: The verifier refuses this: the result of the lookup is not checked.
 _REFUSED = """
 #include <uapi/linux/ptrace.h>
 BPF_ARRAY(seen, u64, 1);
@@ -48,39 +47,39 @@ int probe(struct pt_regs *ctx)
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where it is kept."""
+    """Return the folder of cached programs."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "innoscope" / "programs"
 
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """One entry for each time that the compiler ran."""
+    """Return a list that gets an entry for each run of the compiler."""
     runs: list[str] = []
     run = subprocess.run
 
-    def noted(command: list[str], **options: Any) -> subprocess.CompletedProcess[bytes]:
+    def recorded(command: list[str], **options: Any) -> subprocess.CompletedProcess[bytes]:
         runs.append(command[-1])
         return run(command, **options)
 
-    monkeypatch.setattr(subprocess, "run", noted)
+    monkeypatch.setattr(subprocess, "run", recorded)
     return runs
 
 
 def _load() -> None:
-    """It gets into the kernel, with the maps that were asked for and those that were not."""
+    """Load the program with all its maps, also those that are not requested by name."""
     loaded = compile_and_load(_TEXT, ["probe"], ["seen"])
     assert loaded.programs.keys() == {"probe"}
     assert len(loaded.maps) == 2
     descriptors = [_FDS / str(one) for one in (*loaded.programs.values(), *loaded.maps.values())]
     assert all("bpf" in str(one.readlink()) for one in descriptors)
-    told = Path(f"/proc/self/fdinfo/{loaded.maps['seen']}").read_text()
-    assert "map_type:\t2\nkey_size:\t4\nvalue_size:\t8\nmax_entries:\t1\n" in told
+    info = Path(f"/proc/self/fdinfo/{loaded.maps['seen']}").read_text()
+    assert "map_type:\t2\nkey_size:\t4\nvalue_size:\t8\nmax_entries:\t1\n" in info
     loaded.close()
     assert not any(one.is_symlink() for one in descriptors)
 
 
-def test_once_is_enough(folder: Path, compiled: list[str]) -> None:
+def test_a_program_is_compiled_once(folder: Path, compiled: list[str]) -> None:
     _load()
     _load()
 
@@ -106,7 +105,7 @@ def _cut(file: Path) -> None:
 
 
 def _refused_by_the_kernel(file: Path) -> None:
-    """As another compiler may have made it: a program without an end."""
+    """Cache a program without an exit instruction, which the kernel refuses."""
     code = Compiled({"probe": bytes(16)}, (Shape("seen", 2, 4, 8, 1, 0),))
     Cache("programs", 64).write(file.name, code.pack())
 
@@ -114,7 +113,7 @@ def _refused_by_the_kernel(file: Path) -> None:
 @pytest.mark.parametrize(
     "spoil", [_open_to_others, _of_another, _in_a_folder_of_another, _cut, _refused_by_the_kernel]
 )
-def test_what_cannot_be_trusted_is_compiled_anew(
+def test_an_untrusted_or_damaged_cache_file_is_compiled_again(
     folder: Path, compiled: list[str], spoil: Callable[[Path], None]
 ) -> None:
     _load()
@@ -126,7 +125,7 @@ def test_what_cannot_be_trusted_is_compiled_anew(
     assert len(compiled) == 2
 
 
-def test_without_a_place_to_keep_it_it_is_compiled_each_time(
+def test_without_a_cache_folder_it_is_compiled_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: list[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -136,18 +135,11 @@ def test_without_a_place_to_keep_it_it_is_compiled_each_time(
     assert len(compiled) == 2
 
 
-def test_old_ones_make_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build_cache, "_CACHE", Cache("programs", 2))
-    for number in range(4):
-        build_cache.compile_cached(f"{_TEXT}// {number}", ["probe"], ["seen"])
-    assert len(list(folder.iterdir())) == 2
-
-
-def test_what_does_not_compile_is_told_in_the_compilers_words(folder: Path) -> None:
+def test_a_compile_error_is_reported_with_the_compilers_message(folder: Path) -> None:
     with pytest.raises(KernelUnable, match="use of undeclared identifier 'nothing'"):
         compile_and_load("int probe(void *ctx) { return nothing; }", ["probe"], [])
 
 
-def test_what_the_kernel_refuses_is_told_in_the_verifiers_words(folder: Path) -> None:
+def test_a_refused_program_is_reported_with_the_verifiers_message(folder: Path) -> None:
     with pytest.raises(KernelUnable, match=r"loading the program probe(.|\n)*invalid mem access"):
         compile_and_load(_REFUSED, ["probe"], ["seen"])

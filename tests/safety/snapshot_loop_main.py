@@ -1,7 +1,7 @@
-"""Looks at one process after the other, without pause, until each ends.
+"""Take snapshots of one process after the other, each until it ends.
 
-Argument: method; the pids come on standard input. Not the parent of what it looks at: a parent's wait and a
-tracer's wait would take each other's news.
+Argument: the method. The pids are read from standard input. This must not be the parent of the processes: the
+waits of a parent and of a tracer would consume each other's events.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from innoscope.target.discover import find_one
 _BOUND_S = 30
 
 
-def _look_to_the_end(pid: int, method: str) -> str:
+def _snapshots_until_end(pid: int, method: str) -> str:
     engine = Engine(find_one(pid), method=method)
     engine.look()
-    print("looking", flush=True)
+    print("started", flush=True)
     deadline = time.monotonic() + _BOUND_S
     try:
         while time.monotonic() < deadline:
             engine.look()
     except InnoscopeError as error:
         return f"{type(error).__name__}: {error}"
-    return "no end seen"
+    return "still running"
 
 
 def main() -> None:
-    """Two lines for each pid: when it is being looked at, and what came in the end."""
+    """Print two lines for each pid: after the first snapshot, and the final error."""
     for line in sys.stdin:
-        print(_look_to_the_end(int(line), sys.argv[1]), flush=True)
+        print(_snapshots_until_end(int(line), sys.argv[1]), flush=True)
 
 
 if __name__ == "__main__":

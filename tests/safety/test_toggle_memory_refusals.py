@@ -1,4 +1,4 @@
-"""What must not be written to memory is refused, with its reason and remedy, and nothing is written."""
+"""Unsafe writes to a server's memory are refused with a reason and a remedy, and nothing is written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_CONNECTIONS = Setting("max_connections", "unsigned", 8, (1, 100_000))
 NOBODY = 65534
 OLD, STRIPPED = "mysql-5.5.9", "mariadb-10.11"
 
-#: Two files with a variable of the same name each, and one that cannot be written.
+#: Two source files with a variable of the same name, and one with a constant.
 TWICE = """
 static volatile unsigned long twice = 1;
 unsigned long FUNCTION(void) { return twice; }
@@ -43,7 +43,7 @@ int main(void) { sleep(600 + one() + two() + fixed + pair.a); return 0; }
 
 @pytest.fixture(scope="module", params=[OLD, STRIPPED])
 def either(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """One with debug information, one stripped."""
+    """Start one server with debug information, and one stripped."""
     with Server(request.param) as server:
         yield server
 
@@ -82,12 +82,16 @@ def assert_refused(kind: type[InnoscopeError], words: str, attempt: Callable[[],
         (Setting("innodb_adaptive_flushing", "float", 8), "bool .* float in the catalog"),
     ],
 )
-def test_not_what_the_catalog_says(target: Target, setting: Setting, words: str) -> None:
+def test_a_type_or_value_that_differs_from_the_catalog_is_refused(
+    target: Target, setting: Setting, words: str
+) -> None:
     assert_refused(Refused, words, lambda: prepare(target, setting, 1))
 
 
-def test_the_type_by_debug_information_or_by_the_server_s_own_table(either: Server, target: Target) -> None:
-    """The dirty page limit: an integer in the old server, a double in the new one."""
+def test_the_type_is_checked_by_debug_information_or_the_variables_table(
+    either: Server, target: Target
+) -> None:
+    """The dirty page limit is an integer in the old server and a double in the new one."""
     if either.name == OLD:
         wrong = Setting("srv_max_buf_pool_modified_pct", "float", 8)
         assert_refused(Refused, "is of type unsigned long", lambda: prepare(target, wrong))
@@ -98,12 +102,12 @@ def test_the_type_by_debug_information_or_by_the_server_s_own_table(either: Serv
         assert_refused(Refused, "float64", lambda: prepare(target, wrong))
 
 
-def test_a_variable_that_is_not_there(target: Target) -> None:
+def test_a_missing_variable_is_refused(target: Target) -> None:
     assert_refused(NotOnThisServer, "no symbol srv_nothing", lambda: prepare(target, Setting("srv_nothing")))
 
 
 @pytest.mark.parametrize("value", ["on", 0.5, -1, 1 << 64, None])
-def test_a_value_that_it_cannot_hold(either: Server, target: Target, value: Any) -> None:
+def test_a_value_that_does_not_fit_the_type_is_refused(either: Server, target: Target, value: Any) -> None:
     before = max_connections(either)
     with MemoryWriter(target) as writer:
         step = replace(prepare(target, MAX_CONNECTIONS), new=value)
@@ -111,7 +115,7 @@ def test_a_value_that_it_cannot_hold(either: Server, target: Target, value: Any)
     assert max_connections(either) == before
 
 
-def test_somebody_else_changed_it(either: Server, target: Target) -> None:
+def test_a_value_that_changed_since_the_plan_is_refused(either: Server, target: Target) -> None:
     step = prepare(target, MAX_CONNECTIONS)
     with contextlib.closing(either.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SET GLOBAL max_connections = 123")
@@ -122,7 +126,7 @@ def test_somebody_else_changed_it(either: Server, target: Target) -> None:
     assert max_connections(either) == step.old
 
 
-def test_another_build(target: Target) -> None:
+def test_another_build_is_refused(target: Target) -> None:
     step = prepare(target, MAX_CONNECTIONS)
     other = replace(target, build_id="00" * 20)
     assert_refused(Refused, "not 0000", lambda: prepare(other, MAX_CONNECTIONS))
@@ -132,7 +136,7 @@ def test_another_build(target: Target) -> None:
         assert writer.read(step) == step.old
 
 
-def test_another_process_by_now(target: Target) -> None:
+def test_another_process_is_refused(target: Target) -> None:
     step = prepare(target, MAX_CONNECTIONS)
     other = replace(target, start_time=target.start_time + 1)
     assert_refused(NoSuchProcess, "does not exist", lambda: prepare(other, MAX_CONNECTIONS))
@@ -143,13 +147,13 @@ def test_another_process_by_now(target: Target) -> None:
 
 
 @pytest.mark.parametrize("change", [{"address": 0x1000}, {"address": None}, {"type": None}, {"size": 16}])
-def test_a_tampered_step(target: Target, change: dict[str, Any]) -> None:
+def test_a_tampered_step_is_refused(target: Target, change: dict[str, Any]) -> None:
     step = replace(prepare(target, MAX_CONNECTIONS), **change)
     with MemoryWriter(target) as writer:
         assert_refused(Refused, "max_connections", lambda: writer.write(step))
 
 
-def test_a_step_into_code_or_astride(target: Target) -> None:
+def test_an_address_in_code_or_unaligned_is_refused(target: Target) -> None:
     step = prepare(target, MAX_CONNECTIONS)
     assert step.address is not None
     with MemoryWriter(target) as writer:
@@ -165,7 +169,7 @@ def _code(target: Target) -> list[str]:
         return [line for line in maps if " r-xp " in line]
 
 
-def test_no_rights(either: Server, target: Target) -> None:
+def test_a_write_without_privileges_is_refused(either: Server, target: Target) -> None:
     step = prepare(target, MAX_CONNECTIONS)
     with MemoryWriter(target) as writer:
         os.seteuid(NOBODY)
@@ -176,8 +180,8 @@ def test_no_rights(either: Server, target: Target) -> None:
     assert max_connections(either) == step.old
 
 
-def test_the_server_ends(target: Target) -> None:
-    """Between the plan and the write, and a second one has its place."""
+def test_a_server_that_has_ended_is_refused(target: Target) -> None:
+    """The server ends between plan and write. Another one runs, and is not changed."""
     with Server(STRIPPED) as server:
         gone = find_one(pid=server.pid)
         step = prepare(gone, MAX_CONNECTIONS)
@@ -188,7 +192,7 @@ def test_the_server_ends(target: Target) -> None:
     assert replace(find_one(pid=target.pid), threads=0) == replace(target, threads=0)
 
 
-def test_without_gdb_our_own_reader_says_the_same(either: Server, target: Target) -> None:
+def test_our_reader_and_gdb_prepare_the_same_step(either: Server, target: Target) -> None:
     own = prepare(target, MAX_CONNECTIONS, gdb="/nonexistent/gdb")
     by_gdb = prepare(target, MAX_CONNECTIONS)
     assert replace(own, origin="") == replace(by_gdb, origin="")
@@ -201,7 +205,7 @@ def test_without_gdb_our_own_reader_says_the_same(either: Server, target: Target
 
 @pytest.fixture(scope="module")
 def pretender(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pretender]:
-    """A program in C under a server's name."""
+    """Compile and start a C program under a server's name."""
     folder: Path = tmp_path_factory.mktemp("twice")
     (folder / "main.c").write_text(MAIN)
     for name in ("one", "two"):
@@ -221,6 +225,8 @@ def pretender(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pretender]:
         (Setting("pair", "unsigned", 8), "is of type"),
     ],
 )
-def test_symbols_that_no_one_may_write(pretender: Pretender, setting: Setting, words: str, gdb: str) -> None:
+def test_ambiguous_constant_and_structured_symbols_are_refused(
+    pretender: Pretender, setting: Setting, words: str, gdb: str
+) -> None:
     target = find_one(pid=pretender.pid)
     assert_refused(Refused, words, lambda: prepare(target, setting, 1, gdb=gdb))

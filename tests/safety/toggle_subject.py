@@ -1,4 +1,4 @@
-"""One real server that is changed and set back, by tools that are killed."""
+"""A real server whose settings are changed and restored by processes that may be killed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from innoscope.target.credentials import Account
 from innoscope.target.discover import find_one
 from innoscope.toggles import engine
 from innoscope.toggles.journal import Journal
+from safety.well import held_threads
 from scale import count
 
 if TYPE_CHECKING:
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
 ACCOUNT = Account()
 #: Random kills in each of the tests that kill.
 KILLS = count(quick=4, full=200)
-#: Within so many seconds a server must run untraced and answer.
+#: Within this time a server must run, untraced, and answer.
 WELL_S = 2.0
 _MAIN = Path(__file__).with_name("toggle_main.py")
 
 
 @dataclass(frozen=True)
 class Change:
-    """What is set, by which way, and the system variables that show it."""
+    """A change of a toggle, and the system variables that show it."""
 
     toggle: str
     value: str
@@ -48,7 +49,7 @@ CONNECTIONS = Change("max_connections", "2600", "memory", ("max_connections",), 
 
 @dataclass(frozen=True)
 class Subject:
-    """The server that is changed."""
+    """The server that is changed, and its journal."""
 
     server: Server
 
@@ -61,8 +62,8 @@ class Subject:
         return Journal()
 
     def values(self, change: Change) -> tuple[Any, ...]:
-        asked = ", ".join(f"@@global.{name}" for name in change.variables)
-        return tuple(map(int, self.ask(f"SELECT {asked}")))
+        columns = ", ".join(f"@@global.{name}" for name in change.variables)
+        return tuple(map(int, self.ask(f"SELECT {columns}")))
 
     def ask(self, statement: str) -> tuple[Any, ...]:
         with closing(self.server.connect()) as connection, connection.cursor() as cursor:
@@ -71,49 +72,36 @@ class Subject:
         return row or ()
 
     def set(self, change: Change, point: str = "-", seconds: float = 0.0) -> subprocess.Popen[bytes]:
-        """Begin to change it, in a process of its own."""
+        """Start the change in a process of its own."""
         arguments = [change.toggle, change.value, change.way, str(seconds), point]
         return _start("set", self.server.pid, *arguments)
 
     def undo(self, point: str = "-") -> subprocess.Popen[bytes]:
-        """Begin to undo the last change, in a process of its own."""
+        """Start to undo the last change in a process of its own."""
         return _start("undo", self.server.pid, point)
 
-    def set_back(self) -> Entry:
-        """Undo the last change here and now."""
+    def undo_here(self) -> Entry:
+        """Undo the last change in this process."""
         return engine.undo(self.target, None, account=ACCOUNT, who="test")
 
     def last(self) -> Entry | None:
-        """The last change, undos left out."""
+        """Return the last change that is not an undo."""
         changes = [entry for entry in self.journal.entries() if entry.undoes is None]
         return changes[-1] if changes else None
 
     def assert_well(self) -> None:
-        """It runs, untraced, and answers, in time."""
+        """Check that the server runs, untraced, and answers, within WELL_S."""
         deadline = time.monotonic() + WELL_S
-        while held := self._held():
+        while held := held_threads(self.server.pid):
             assert time.monotonic() < deadline, held
             time.sleep(0.01)
         assert self.server.running
         assert self.ask("SELECT 6 * 7") == (42,)
         assert time.monotonic() < deadline
 
-    def _held(self) -> list[str]:
-        """Threads that are stopped or traced."""
-        held = []
-        for folder in Path(f"/proc/{self.server.pid}/task").iterdir():
-            try:
-                text = (folder / "status").read_text()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            fields = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
-            if fields["State"][0] in "Tt" or fields["TracerPid"] != "0":
-                held.append(f"{folder.name} {fields['State']}, traced by {fields['TracerPid']}")
-        return held
 
-
-def assert_true(subject: Subject, change: Change, before: tuple[Any, ...]) -> None:
-    """What the journal says of the last change is so."""
+def assert_journal_matches(subject: Subject, change: Change, before: tuple[Any, ...]) -> None:
+    """Check that the server's values match the journal's outcome of the last change."""
     entry, now = subject.last(), subject.values(change)
     if entry is None or entry.outcome in ("undone", "not written"):
         assert now == before, entry

@@ -1,4 +1,4 @@
-"""An agent under attack: bad clients beside a Prometheus that goes on scraping, and what it cost."""
+"""Flood an agent with bad clients while a Prometheus scrapes it, and measure the cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from live import figures
 from safety.netspace import HERE
 from safety.units import Unit
 from servers import Keeper
@@ -25,32 +24,32 @@ if TYPE_CHECKING:
 
     from safety.netspace import Host
 
-MAIN = Path(__file__).with_name("flood_main.py")
-#: A scrape that takes longer is lost: Prometheus' default.
+_MAIN = Path(__file__).with_name("web_flood_main.py")
+#: Prometheus gives up a scrape after this time by default.
 LOST_S = 10.0
 _PAUSE_S = 0.2
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def memory_limit() -> int:
-    """Bytes that the agent's unit lets it have."""
+    """Return the memory limit of the agent's unit in bytes."""
     text = Unit.named("agent")["MemoryMax"]
     return int(text[:-1]) * _UNITS[text[-1]]
 
 
 def peak(pid: int) -> int:
-    """Most resident memory in bytes since ``forget_peak``."""
+    """Return the peak of the resident memory in bytes since ``reset_peak``."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (found,) = (line for line in lines if line.startswith("VmHWM:"))
     return int(found.split()[1]) << 10
 
 
-def forget_peak(pid: int) -> None:
+def reset_peak(pid: int) -> None:
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 class Scraper(threading.Thread):
-    """Scrapes five times a second over one connection; if it was ended, over a new one, as Prometheus."""
+    """Scrape five times a second. Like Prometheus, keep the connection, and reconnect if it was closed."""
 
     def __init__(
         self, host: Host, address: str, port: int, headers: dict[str, str], tls: ssl.SSLContext | None
@@ -103,8 +102,8 @@ class Scraper(threading.Thread):
 
 
 @dataclass
-class Told:
-    """What came of an attack; complete when it is over."""
+class Flood:
+    """The results of a flood, complete after its block."""
 
     outcomes: dict[str, int] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
@@ -113,16 +112,16 @@ class Told:
 
 
 @contextmanager
-def attack(
-    name: str, pid: int, port: int, host: Host, kind: str, *, seconds: float, count: int,
+def flood(
+    pid: int, port: int, host: Host, kind: str, *, seconds: float, count: int,
     sources: Sequence[str], scraped_from: Host | None = None, address: str = HERE,
     headers: dict[str, str] | None = None, tls: ssl.SSLContext | None = None,
-) -> Iterator[Told]:  # fmt: skip
-    """``count`` bad clients of a kind for so long, and the scraper; the body runs when they are all at it."""
-    told = Told()
-    forget_peak(pid)
+) -> Iterator[Flood]:  # fmt: skip
+    """Run bad clients and the scraper. The block runs once all are active."""
+    result = Flood()
+    reset_peak(pid)
     scraper = Scraper(scraped_from or host, address, port, headers or {}, tls)
-    command = [*host.prefix, sys.executable, MAIN, kind, address, port, seconds, count, *sources]
+    command = [*host.prefix, sys.executable, _MAIN, kind, address, port, seconds, count, *sources]
     with (
         Keeper() as keeper,
         subprocess.Popen(
@@ -134,28 +133,22 @@ def attack(
             assert process.stdout is not None
             assert process.stdout.readline() == "go\n"
             scraper.start()
-            yield told
-            said = process.stdout.readline()
+            yield result
+            outcomes = process.stdout.readline()
         finally:
             process.kill()
             process.wait()
             keeper.forget(process.pid)
-            with suppress(RuntimeError):  # not begun
+            with suppress(RuntimeError):  # not started
                 scraper.end()
-    told.outcomes = json.loads(said)
-    told.seconds, told.failed, told.peak = scraper.seconds, scraper.failed, peak(pid)
-    figures.record(
-        "attacks", name,
-        f"{len(told.seconds)} scrapes, {max(told.seconds, default=0):.2f} s at most, {len(told.failed)} lost;"
-        f" memory {told.peak >> 20} MiB at most; {told.outcomes}",
-        scrape_s=max(told.seconds, default=0), lost=len(told.failed), peak=told.peak, outcomes=told.outcomes,
-    )  # fmt: skip
+    result.outcomes = json.loads(outcomes)
+    result.seconds, result.failed, result.peak = scraper.seconds, scraper.failed, peak(pid)
 
 
-def say(host: Host, port: int, raw: bytes, *, address: str = HERE, patience: float = LOST_S) -> bytes:
-    """All that comes back for these bytes, until the other side ends or says nothing more for a while."""
+def exchange(host: Host, port: int, raw: bytes, *, address: str = HERE, patience: float = LOST_S) -> bytes:
+    """Send these bytes. Return everything received until the agent closes or is silent for ``patience``."""
     with host.entered(), socket.create_connection((address, port), patience) as wire:
-        with suppress(OSError):  # refused before it was read to its end
+        with suppress(OSError):  # refused before all was read
             wire.sendall(raw)
             wire.shutdown(socket.SHUT_WR)
         found = b""
@@ -165,16 +158,16 @@ def say(host: Host, port: int, raw: bytes, *, address: str = HERE, patience: flo
         return found
 
 
-def ask(
+def get(
     host: Host, port: int, path: str, *, address: str = HERE, method: str = "GET", **headers: str
 ) -> tuple[int, bytes, dict[str, str]]:
-    """Status, body and headers of one page, over plain HTTP; ``path`` is sent as it is."""
+    """Return status, body and headers of a page over plain HTTP. ``path`` is sent unchanged."""
     lines = {"Host": f"{address}:{port}", "Connection": "close"} | {
         name.replace("_", "-"): value for name, value in headers.items()
     }
     text = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    raw = say(host, port, f"{method} {path} HTTP/1.1\r\n{text}\r\n".encode("latin-1"), address=address)
+    raw = exchange(host, port, f"{method} {path} HTTP/1.1\r\n{text}\r\n".encode("latin-1"), address=address)
     head, _, body = raw.partition(b"\r\n\r\n")
     first, *rest = head.decode("latin-1").split("\r\n")
-    told = dict(line.split(": ", 1) for line in rest)
-    return int(first.split()[1]), body, told
+    received = dict(line.split(": ", 1) for line in rest)
+    return int(first.split()[1]), body, received

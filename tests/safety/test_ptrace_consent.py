@@ -1,4 +1,4 @@
-"""Without BPF no command stops a thread by itself: it asks on a terminal, else it is refused."""
+"""Without BPF no command stops a thread unless the user agrees on a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from innoscope.common.errors import NoRights
 from safety.command import assert_one_clear_error, innoscope
 from safety.counter import Counter
 from safety.privileges import without_bpf
-from safety.typing_terminal import on_terminal
+from safety.terminal import run_on_terminal
 from servers import Server
 from workloads import Idle
 
@@ -41,28 +41,30 @@ def test_without_a_terminal_no_thread_is_stopped(server: Server, command: tuple[
     assert (counter.seen.stopped_threads, counter.seen.ptrace_calls) == (0, 0)
 
 
-@pytest.mark.parametrize("answer", ["\n", "n\n"])
-def test_a_person_who_does_not_agree_is_obeyed(server: Server, answer: str) -> None:
-    with Counter(server.pid) as counter:
-        result = on_terminal("stacks", "--pid", server.pid, under=without_bpf(), answer=answer)
+def _stacks_on_terminal(server: Server, answer: bytes, code: int) -> str:
+    """Run ``stacks`` without BPF, answer its question and return its output."""
+    output = run_on_terminal(
+        ["stacks", "--pid", str(server.pid)], {"NO_COLOR": "1"}, typing=[(QUESTION.encode(), answer)],
+        under=without_bpf(), code=code,
+    )  # fmt: skip
+    return output.decode()
 
-    assert QUESTION in result.said
-    assert result.code == NoRights.exit_code, result.said
+
+@pytest.mark.parametrize("answer", [b"\n", b"n\n"])
+def test_without_consent_no_thread_is_stopped(server: Server, answer: bytes) -> None:
+    with Counter(server.pid) as counter:
+        _stacks_on_terminal(server, answer, NoRights.exit_code)
     assert counter.seen is not None
     assert (counter.seen.stopped_threads, counter.seen.ptrace_calls) == (0, 0)
 
 
-def test_a_person_who_agrees_gets_the_same_threads(server: Server) -> None:
-    result = on_terminal("stacks", "--pid", server.pid, under=without_bpf(), answer="y\n")
-
-    assert QUESTION in result.said
-    assert result.code == 0, result.said
-    assert STOPPED in result.said
+def test_with_consent_stacks_are_taken_by_ptrace(server: Server) -> None:
+    assert STOPPED in _stacks_on_terminal(server, b"y\n", 0)
 
 
-def test_ptrace_by_name_asks_nothing(server: Server) -> None:
+def test_an_explicit_ptrace_method_needs_no_consent(server: Server) -> None:
     result = innoscope("stacks", "--pid", server.pid, "--method", "ptrace", under=without_bpf())
 
     assert result.returncode == 0, result.stderr
     assert STOPPED in result.stdout.splitlines()[0]
-    assert int(result.stdout.split()[0]) > 20, "it shows the same threads"
+    assert int(result.stdout.split()[0]) > 20, "threads are missing"
