@@ -1,4 +1,4 @@
-"""When the agent warns that it takes more CPU time than its budget."""
+"""The agent warns if it uses more CPU time than its budget."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEP = 5
 
 
 class Machine:
-    """An agent that uses CPU time: 5 % of a core over 60 s are allowed."""
+    """An agent with a budget of 5 % of a core over 60 s."""
 
     def __init__(self, settings: Own | None = None) -> None:
         self.now, self.used = 1000.0, 50.0
@@ -35,7 +35,7 @@ def test_time_used_before_the_first_check_does_not_count(caplog: pytest.LogCaptu
     assert not caplog.records
 
 
-def test_budget_may_be_used_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_usage_within_the_budget_gives_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     Machine().run(600, 0.0499)
 
     assert not caplog.records
@@ -49,11 +49,15 @@ def test_warning_names_the_figures_and_the_next_command(caplog: pytest.LogCaptur
 
     (warning,) = caplog.records
     assert (warning.message, warning.levelname) == ("CPU budget exceeded", "WARNING")
-    told = vars(warning)
-    assert (told["used"], told["budget"], told["remedy"]) == ("50.0%", "5.0%", "sudo innoscope self-profile")
+    fields = vars(warning)
+    assert (fields["used"], fields["budget"], fields["remedy"]) == (
+        "50.0%",
+        "5.0%",
+        "sudo innoscope self-profile",
+    )
 
 
-def test_warning_comes_again_only_after_a_window_within_the_budget(caplog: pytest.LogCaptureFixture) -> None:
+def test_warning_repeats_only_after_a_window_within_the_budget(caplog: pytest.LogCaptureFixture) -> None:
     machine = Machine()
     machine.run(600, 0.5)
     assert len(caplog.records) == 1
@@ -63,7 +67,7 @@ def test_warning_comes_again_only_after_a_window_within_the_budget(caplog: pytes
     assert len(caplog.records) == 2
 
 
-def test_late_check_counts_over_its_time(caplog: pytest.LogCaptureFixture) -> None:
+def test_late_check_uses_the_real_interval(caplog: pytest.LogCaptureFixture) -> None:
     machine = Machine()
     machine.budget.check(machine.now + 600, machine.used + 20)
 

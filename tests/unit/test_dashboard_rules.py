@@ -1,4 +1,4 @@
-"""The rules of Grafana's dashboard-linter, by their names there, and ours: on the committed JSON."""
+"""The committed dashboards follow the rules of Grafana's dashboard-linter, named as there, and our own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 BOARDS = grafana.dashboards()
 INTERVAL_S = 60
-#: Of what the linter knows, those that we use; a typo makes Grafana show a bare number.
+#: The units of Grafana that we use. With an unknown unit, Grafana shows a bare number.
 UNITS = {"none", "short", "percentunit", "bytes", "Bps", "ops", "s", "dateTimeAsIso"}
 
 
@@ -81,20 +81,15 @@ def test_panel_rules(board: dict[str, Any]) -> None:
             assert panel["fieldConfig"]["defaults"]["unit"] in UNITS, title
 
 
-def test_target_promql_rule(board: dict[str, Any]) -> None:
-    for where, use in queries(board):
-        assert use.name, where
-
-
 def is_own(name: str) -> bool:
-    """Whether it is about Innoscope itself, or Prometheus' own."""
+    """Return whether a series is about Innoscope itself or a scrape."""
     own = {metric.exported for metric in default() if metric.own}
     return name in own | {"up"} or name.startswith(("instance:", "scrape_"))
 
 
 @pytest.mark.parametrize("name", ["job", "instance", "server"])
 def test_target_job_and_instance_rule(board: dict[str, Any], name: str) -> None:
-    """Every selector is chosen by every variable; series about Innoscope itself have no server."""
+    """Every selector has every variable, except that series about Innoscope have no server."""
     for where, use in queries(board):
         if name == "server" and is_own(use.name):
             continue
@@ -108,7 +103,7 @@ def test_target_rate_interval_rule(board: dict[str, Any]) -> None:
 
 
 def test_target_counter_agg_rule(board: dict[str, Any]) -> None:
-    """Counters only in rates, and nothing but counters in rates."""
+    """Counters, and only they, are in rates."""
     for where, use in queries(board):
         counter = use.name.endswith(("_total", "_bucket", "_sum", "_count"))
         rated = bool(use.around) and use.around[-1] in promql.OF_COUNTERS
@@ -116,7 +111,7 @@ def test_target_counter_agg_rule(board: dict[str, Any]) -> None:
 
 
 def test_target_histogram_rule(board: dict[str, Any]) -> None:
-    """Buckets in quantiles, or in a heatmap."""
+    """Buckets are in quantiles or in a heatmap."""
     heatmaps = {panel["title"] for panel in grafana.panels(board) if panel["type"] == "heatmap"}
     for where, use in queries(board):
         if use.name.endswith("_bucket"):
@@ -124,7 +119,7 @@ def test_target_histogram_rule(board: dict[str, Any]) -> None:
             assert "le" in use.grouped, where
 
 
-def test_links_keep_what_was_chosen(board: dict[str, Any]) -> None:
+def test_links_keep_variables_and_time_range(board: dict[str, Any]) -> None:
     [others] = [link for link in board["links"] if link["type"] == "dashboards"]
 
     assert (others["tags"], others["includeVars"], others["keepTime"]) == (["innoscope"], True, True)
@@ -140,7 +135,7 @@ def test_links_keep_what_was_chosen(board: dict[str, Any]) -> None:
             }
 
 
-def test_names_of_series_are_told_apart(board: dict[str, Any]) -> None:
+def test_legends_are_distinct(board: dict[str, Any]) -> None:
     for panel in grafana.panels(board):
         if panel["type"] != "table":
             legends = [target["legendFormat"] for target in panel["targets"]]

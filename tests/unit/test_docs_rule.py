@@ -1,4 +1,4 @@
-"""The rule for the documentation's examples (docs/contributing.md): what is found, replaced and compared."""
+"""The rules for examples in the documentation (docs/contributing.md, Examples in the documentation)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ $ innoscope targets
 """
 
 
-def test_what_is_found(tmp_path: Path) -> None:
+def test_console_blocks_are_found_with_their_scene(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(PAGE)
     first, second, third = examples(page)
@@ -52,7 +52,7 @@ def test_what_is_found(tmp_path: Path) -> None:
         "<!-- example: oracle -->\n```console\n$ innoscope targets\n```\n",
     ],
 )
-def test_what_is_against_the_rule(block: str, tmp_path: Path) -> None:
+def test_malformed_example_is_refused(block: str, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(block)
     with pytest.raises(ValueError, match=r"page\.md:"):
@@ -77,35 +77,27 @@ def test_what_is_against_the_rule(block: str, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_replaced(command: str, real: str) -> None:
+def test_options_and_paths_are_replaced(command: str, real: str) -> None:
     assert placed(command, THERE) == real
 
 
 @pytest.mark.parametrize("command", ["rm -r x", "innoscope nothing", "sudo install x y"])
-def test_what_is_not_run(command: str) -> None:
+def test_other_commands_are_not_run(command: str) -> None:
     with pytest.raises(ValueError, match="command"):
         placed(command, THERE)
 
 
 @pytest.mark.parametrize(
-    ("shown", "real"),
+    ("shown", "real", "missing"),
     [
         (
             ("1,029 threads in 11.1 ms: 904 idle, … · not stopped",),
             "3 threads in 1.2 s: 1 idle · not stopped\nmore",
+            None,
         ),
-        (("pid 28817 at /run/mysqld/mysqld.sock",), "pid 1 at /tmp/a-b/s.sock"),
-        (("head 1", "not compared", "", "  table  of", "row"), "head 2\nother\n\ntable   of\n"),
-        ((), "anything"),
-    ],
-)
-def test_what_is_alike(shown: tuple[str, ...], real: str) -> None:
-    assert difference(shown, real) is None
-
-
-@pytest.mark.parametrize(
-    ("shown", "real", "missing"),
-    [
+        (("pid 28817 at /run/mysqld/mysqld.sock",), "pid 1 at /tmp/a-b/s.sock", None),
+        (("head 1", "not compared", "", "  table  of", "row"), "head 2\nother\n\ntable   of\n", None),
+        ((), "anything", None),
         (("1 thread",), "one thread", "1 thread"),
         (("head",), "before\nhead", "head"),
         (("head", "", "second"), "head\nthird", "second"),
@@ -114,5 +106,7 @@ def test_what_is_alike(shown: tuple[str, ...], real: str) -> None:
         (("904 idle, … done",), "904 idle, 3 others", "904 idle, … done"),
     ],
 )
-def test_what_is_not_alike(shown: tuple[str, ...], real: str, missing: str) -> None:
+def test_output_must_have_the_first_line_of_each_paragraph(
+    shown: tuple[str, ...], real: str, missing: str | None
+) -> None:
     assert difference(shown, real) == missing

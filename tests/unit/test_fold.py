@@ -1,15 +1,15 @@
-"""Adding threads up, and keeping only the wanted ones."""
+"""Fold threads into groups, and filter them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from innoscope.sampling.fold import Filter, Fold, Report, fold
+from innoscope.sampling.fold import Filter, Report, fold
 from innoscope.sampling.model import Frame, Trust
 from unit.dumps import IDLE, ROW_LOCK, dump, mixed, target, thread
 
 
-def test_most_threads_come_first() -> None:
+def test_largest_group_is_first() -> None:
     groups = fold([mixed()])
 
     assert [(group.count, group.wait) for group in groups] == [(3, "idle"), (2, "row_lock"), (1, "on_cpu")]
@@ -17,7 +17,7 @@ def test_most_threads_come_first() -> None:
     assert groups[1].queries == {"UPDATE `t` SET `a` = ?": 2}
 
 
-def test_looks_add_up() -> None:
+def test_counts_of_snapshots_are_added() -> None:
     groups = fold([mixed(), mixed()])
 
     assert groups[0].count == 6
@@ -30,17 +30,17 @@ def test_same_functions_at_other_addresses_are_one_stack() -> None:
     assert [group.count for group in fold([dump(thread(1), thread(2, moved))])] == [2]
 
 
-def test_nameless_functions_at_other_addresses_are_different_stacks() -> None:
+def test_functions_without_symbols_are_distinguished_by_address() -> None:
     one, two = (Frame(None, "mysqld", 16),), (Frame(None, "mysqld", 32),)
 
     assert len(fold([dump(thread(1, one), thread(2, two))])) == 2
 
 
-def test_one_stack_in_two_classes_stays_two_groups() -> None:
+def test_one_stack_in_two_classes_is_two_groups() -> None:
     assert len(fold([dump(thread(1, ROW_LOCK, "row_lock"), thread(2, ROW_LOCK, "on_cpu"))])) == 2
 
 
-def test_by_wait_holds_the_stacks_as_parts() -> None:
+def test_groups_by_wait_have_the_stacks_as_parts() -> None:
     groups = fold([mixed()], "wait")
 
     assert [(group.wait, group.count, len(group.parts)) for group in groups] == [
@@ -51,7 +51,7 @@ def test_by_wait_holds_the_stacks_as_parts() -> None:
     assert groups[1].trust == {Trust.EXACT: 1, Trust.TORN: 1}
 
 
-def test_by_thread_follows_one_thread_over_looks() -> None:
+def test_groups_by_thread_add_the_snapshots() -> None:
     busy = dump(thread(1, ROW_LOCK, "row_lock"))
 
     (group,) = fold([dump(thread(1)), busy, busy], "thread")
@@ -61,14 +61,10 @@ def test_by_thread_follows_one_thread_over_looks() -> None:
     assert group.thread is busy.threads[0]
 
 
-def test_marks_say_how_many_stacks_are_doubtful() -> None:
+def test_marks_count_the_unreliable_stacks() -> None:
     groups = fold([mixed()])
 
     assert [group.marks for group in groups] == ["", "[1 of 2 torn]", "[stale]"]
-
-
-def test_an_empty_fold_has_no_groups() -> None:
-    assert Fold().groups("stack") == []
 
 
 def test_filter_by_class() -> None:
@@ -83,17 +79,17 @@ def test_filter_by_function_name_or_statement() -> None:
     assert len(Filter(grep="^mysqld$").apply(mixed()).threads) == 6
 
 
-def test_filters_are_both_needed() -> None:
+def test_both_filters_must_match() -> None:
     assert not Filter(["idle"], "UPDATE").apply(mixed()).threads
 
 
-def test_no_filter_gives_the_dump_itself() -> None:
+def test_empty_filter_returns_the_dump_itself() -> None:
     whole = mixed()
 
     assert Filter().apply(whole) is whole
 
 
-def test_report_counts_all_threads_and_folds_the_wanted_ones() -> None:
+def test_report_counts_all_threads_and_folds_the_filtered_ones() -> None:
     report = Report(target(), Filter(["row_lock"]))
 
     kept = report.add(mixed())
