@@ -23,7 +23,7 @@ INSIDE = (
     "open_tables",
     "do_command",
 )
-WAITING = ("__lll_lock_wait", "pthread_mutex_lock", "open_table", "open_tables", "do_command")
+WAITING = ("__lll_lock_wait", "pthread_mutex_lock", "open_table", "do_command")
 
 
 def held(owner: int | None, *waiters: int, **more: Any) -> HeldLock:
@@ -53,11 +53,6 @@ def test_holder_is_described_in_one_line() -> None:
     )
     assert (found.thread, found.connection, found.lock, found.waiting) == (1234, 42, "LOCK_open", 3)
     assert found.stack == INSIDE
-
-
-def test_waiters_beyond_those_listed_are_counted() -> None:
-    [found] = blockers(evidence(held(9, 1, 2, waiting=900)), "opening_tables")
-    assert found.waiting == 900
 
 
 def test_chain_leads_to_its_root() -> None:
@@ -109,16 +104,14 @@ def test_metadata_locks_reported_by_the_server_have_a_root() -> None:
     assert (root.node, root.waiting, root.lock) == (-1, 2, "SHARED_READ on d.t")
 
 
-def test_lock_without_an_owner_has_no_root() -> None:
+def test_locks_without_an_owner_or_of_another_wait_class_are_no_roots() -> None:
     assert blockers(evidence(held(None, 1, 2)), "opening_tables") == []
-
-
-def test_locks_of_another_wait_class_are_no_roots() -> None:
     assert blockers(evidence(held(9, 1, wait="mutex_wait")), "opening_tables") == []
 
 
-def test_lock_with_changing_owners_says_how_many() -> None:
-    [found] = blockers(evidence(held(9, 1, 2, owners=14)), "opening_tables")
+def test_changing_owners_and_unlisted_waiters_are_counted() -> None:
+    [found] = blockers(evidence(held(9, 1, 2, owners=14, waiting=900)), "opening_tables")
+    assert found.waiting == 900
     assert "LOCK_open (one of 14 that held it in turn)" in found.words
 
 

@@ -140,6 +140,13 @@ def test_unwritable_journal_is_reported(target: Target, tmp_path: Path, name: st
     assert str(folder) in str(unstick.journal_rescue(target, 5.0, FOUND, "done", ""))
 
 
+def listening(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+    return listener
+
+
 @pytest.mark.parametrize(
     ("greeting", "expected"),
     [(GREETING, True), (TOO_MANY, True), (b"", False), (b"\x01", False), (b"HTTP/1.1 200 OK", False)],
@@ -148,9 +155,7 @@ def test_server_answers_if_it_sends_a_greeting(
     target: Target, tmp_path: Path, greeting: bytes, expected: bool
 ) -> None:
     path = tmp_path / "s.sock"
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen()
+    with listening(path) as listener:
 
         def serve() -> None:
             connection, _ = listener.accept()
@@ -166,9 +171,7 @@ def test_server_answers_if_it_sends_a_greeting(
 def test_silent_server_does_not_answer(target: Target, tmp_path: Path) -> None:
     """The kernel accepts the connection, but nothing is sent."""
     path = tmp_path / "s.sock"
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen()
+    with listening(path):
         assert unstick.answers(replace(target, socket=str(path)), 0.05) is False
 
 

@@ -35,24 +35,19 @@ def queries(board: dict[str, Any]) -> Iterator[tuple[str, promql.Use]]:
                 yield f"{panel['title']}: {target['expr']}", use
 
 
-def test_template_datasource_rule(board: dict[str, Any]) -> None:
+def test_template_and_uneditable_dashboard_rules(board: dict[str, Any]) -> None:
+    """template-datasource, template-job, template-instance, template-on-time-change-reload."""
     [source] = variables(board, "datasource").values()
 
     assert (source["name"], source["label"], source["query"]) == ("datasource", "Data source", "prometheus")
-
-
-@pytest.mark.parametrize("name", ["job", "instance"])
-def test_template_job_and_instance_rule(board: dict[str, Any], name: str) -> None:
-    variable = variables(board)[name]
-
-    assert variable["datasource"]["uid"] == "${datasource}"
-    assert variable["label"] == name.title()
-    assert variable["multi"]
-    assert variable["allValue"] == ".+"
-
-
-def test_template_on_time_change_reload_rule(board: dict[str, Any]) -> None:
+    for name in ("job", "instance"):
+        variable = variables(board)[name]
+        assert variable["datasource"]["uid"] == "${datasource}"
+        assert variable["label"] == name.title()
+        assert variable["multi"]
+        assert variable["allValue"] == ".+"
     assert all(variable["refresh"] == 2 for variable in variables(board).values())
+    assert board["editable"] is False
 
 
 def test_template_label_promql_rule(board: dict[str, Any]) -> None:
@@ -60,10 +55,6 @@ def test_template_label_promql_rule(board: dict[str, Any]) -> None:
         inner, _, label = variable["query"]["query"].removeprefix("label_values(").rpartition(", ")
         assert label == f"{name})"
         assert promql.uses(inner)
-
-
-def test_uneditable_dashboard_rule(board: dict[str, Any]) -> None:
-    assert board["editable"] is False
 
 
 def test_panel_rules(board: dict[str, Any]) -> None:

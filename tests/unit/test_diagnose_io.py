@@ -32,28 +32,37 @@ FULL = {"checkpoint_age_ratio": 0.9, "checkpoint_age_max_bytes": 4_000_000, "red
 LATER = FULL | {"redo_written_bytes": 10_000_000}
 
 
-def test_flushing_storm_needs_threads_that_wait() -> None:
-    assert names(judge(evidence({"redo_space": 3, "on_cpu": 1}, FULL, LATER)))[0] == "flushing_storm"
-    calm = names(judge(evidence({"on_cpu": 4}, FULL, LATER)))
-    assert calm == ["redo_too_small"]
+LOW = LATER | {"checkpoint_age_ratio": 0.1, "redo_written_bytes": 20_000_000}
+OVER = {"buffer_pool_dirty_headroom_ratio": -0.2, "buffer_pool_dirty_ratio": 0.3}
+UNDER = {"buffer_pool_dirty_headroom_ratio": 0.1, "buffer_pool_dirty_ratio": 0.1}
+FAST_READS = {"buffer_pool_pages_read": 0}, {"buffer_pool_pages_read": 400_000}
 
 
-def test_oscillating_checkpoint_age_is_a_flushing_storm() -> None:
-    low = LATER | {"checkpoint_age_ratio": 0.1, "redo_written_bytes": 20_000_000}
-    assert names(judge(evidence({"redo_space": 3}, FULL, LATER, low)))[0] == "flushing_storm"
-
-
-def test_dirty_limit_must_be_exceeded_all_the_time() -> None:
-    over = {"buffer_pool_dirty_headroom_ratio": -0.2, "buffer_pool_dirty_ratio": 0.3}
-    under = {"buffer_pool_dirty_headroom_ratio": 0.1, "buffer_pool_dirty_ratio": 0.1}
-    assert names(judge(evidence({"on_cpu": 1}, over, over))) == ["dirty_limit"]
-    assert names(judge(evidence({"on_cpu": 1}, over, under))) == []
-
-
-def test_free_page_waits_are_listed_before_the_dirty_limit() -> None:
-    over = {"buffer_pool_dirty_headroom_ratio": -0.2, "buffer_pool_dirty_ratio": 0.96}
-    waiting = {"free_page_wait": 1, "fsync_data": 3}
-    assert names(judge(evidence(waiting, over, over)))[:2] == ["free_pages", "dirty_limit"]
+@pytest.mark.parametrize(
+    ("threads", "readings", "found"),
+    [
+        ({"redo_space": 3, "on_cpu": 1}, (FULL, LATER), "flushing_storm"),
+        ({"redo_space": 3}, (FULL, LATER, LOW), "flushing_storm"),
+        ({"on_cpu": 4}, (FULL, LATER), "redo_too_small"),
+        ({"on_cpu": 1}, (OVER, OVER), "dirty_limit"),
+        ({"on_cpu": 1}, (OVER, UNDER), None),
+        ({"free_page_wait": 1, "fsync_data": 3}, (OVER, OVER), "free_pages"),
+        ({"page_read": 4}, FAST_READS, "io_reads"),
+    ],
+    ids=[
+        "full redo log and waiting threads",
+        "oscillating checkpoint age",
+        "full redo log without waiting threads",
+        "dirty limit exceeded",
+        "dirty limit exceeded for a moment",
+        "free page waits come before the dirty limit",
+        "many fast reads are not slow",
+    ],
+)
+def test_first_finding(
+    threads: dict[str, int], readings: tuple[dict[str, float], ...], found: str | None
+) -> None:
+    assert next(iter(names(judge(evidence(threads, *readings)))), None) == found
 
 
 def test_slow_io_names_the_files() -> None:
@@ -98,12 +107,6 @@ def test_memory_share_of_the_control_group(
     assert host.rates() == {"group_memory_ratio": 0.75}
     path.write_text("max\n")
     assert host.rates() == {}
-
-
-def test_many_fast_reads_are_not_slow_io() -> None:
-    read = {"buffer_pool_pages_read": 0}
-    found = judge(evidence({"page_read": 4}, read, {"buffer_pool_pages_read": 400_000}))
-    assert names(found) == ["io_reads"]
 
 
 @pytest.mark.parametrize(

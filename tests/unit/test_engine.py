@@ -175,15 +175,12 @@ def test_missing_symbols_are_a_note_with_a_remedy() -> None:
     assert "DEBUGINFOD_URLS" in notes[0]
 
 
-def test_reused_pid_is_no_such_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_without_threads_or_with_a_reused_pid_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NoSuchProcess):
+        engine(FakeSnapshot([], {})).look()
     monkeypatch.setattr(Engine, "_same_process", lambda self: False)
     with pytest.raises(NoSuchProcess, match="4242"):
         engine(FakeSnapshot([raw(1)], {1: IDLE})).look()
-
-
-def test_process_without_threads_has_ended() -> None:
-    with pytest.raises(NoSuchProcess):
-        engine(FakeSnapshot([], {})).look()
 
 
 def test_queries_are_attached_by_the_thread_id_in_the_servers_namespace() -> None:

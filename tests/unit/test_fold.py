@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from innoscope.sampling.fold import Filter, Report, fold
 from innoscope.sampling.model import Frame, Trust
 from unit.dumps import IDLE, ROW_LOCK, dump, mixed, target, thread
@@ -67,20 +69,18 @@ def test_marks_count_the_unreliable_stacks() -> None:
     assert [group.marks for group in groups] == ["", "[1 of 2 torn]", "[stale]"]
 
 
-def test_filter_by_class() -> None:
-    kept = Filter(["row_lock"]).apply(mixed())
-
-    assert [item.tid for item in kept.threads] == [4, 5]
-
-
-def test_filter_by_function_name_or_statement() -> None:
-    assert [item.tid for item in Filter(grep="nth_level").apply(mixed()).threads] == [6]
-    assert [item.tid for item in Filter(grep="UPDATE .t").apply(mixed()).threads] == [4, 5]
-    assert len(Filter(grep="^mysqld$").apply(mixed()).threads) == 6
-
-
-def test_both_filters_must_match() -> None:
-    assert not Filter(["idle"], "UPDATE").apply(mixed()).threads
+@pytest.mark.parametrize(
+    ("chosen", "tids"),
+    [
+        (Filter(["row_lock"]), [4, 5]),
+        (Filter(grep="nth_level"), [6]),
+        (Filter(grep="UPDATE .t"), [4, 5]),
+        (Filter(grep="^mysqld$"), [1, 2, 3, 4, 5, 6]),
+        (Filter(["idle"], "UPDATE"), []),
+    ],
+)
+def test_filter_selects_by_class_and_by_name_or_statement(chosen: Filter, tids: list[int]) -> None:
+    assert [item.tid for item in chosen.apply(mixed()).threads] == tids
 
 
 def test_empty_filter_returns_the_dump_itself() -> None:

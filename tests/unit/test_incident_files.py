@@ -130,13 +130,14 @@ def test_malformed_file_is_refused(data: bytes, problem: str, tmp_path: Path) ->
         files.load(path)
 
 
-def test_only_regular_files_are_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("pipe", "not a regular file"), (".", "cannot read|not a regular"), ("none", "No such file")],
+)
+def test_only_regular_files_are_read(name: str, problem: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path, problem in ((tmp_path / "pipe", "not a regular file"), (tmp_path, "cannot read|not a regular")):
-        with pytest.raises(BadFile, match=problem):
-            files.load(path)
-    with pytest.raises(BadFile, match="No such file"):
-        files.load(tmp_path / "none")
+    with pytest.raises(BadFile, match=problem):
+        files.load(tmp_path / name)
 
 
 @pytest.mark.parametrize("much", ["looks", "seen", "waits", "numbers", "rows"])
