@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import pytest
+
 from innoscope.diagnose.blocking_chains import blockers
 from innoscope.diagnose.evidence import Evidence, Statement
 from innoscope.diagnose.graph import Graph
@@ -139,19 +141,24 @@ class Locks:
 MUTEX = struct.pack("<iIiIi", 2, 0, 77, 1, 0)
 
 
-def test_mutex_has_its_owner() -> None:
-    threads = [_thread(5, "__lll_lock_wait", "pthread_mutex_lock", "open_table")]
-    [wait] = futexes.waits(threads, Locks(x1000=MUTEX).many)
-    assert (wait.waiter, wait.kind, wait.address, wait.owners) == (5, "mutex", 0x1000, (77,))
+RWLOCK = struct.pack("<IIIIIIii", 0x0E, 1, 3, 3, 0, 0, 88, 0)
 
 
-def test_rwlock_has_its_writer_whichever_word_a_thread_sleeps_on() -> None:
-    """Readers and writers sleep on different words of the lock."""
-    lock = struct.pack("<IIIIIIii", 0x0E, 1, 3, 3, 0, 0, 88, 0)
-    for offset in (8, 12, 0):
-        threads = [_thread(5, "pthread_rwlock_rdlock", "f", argument=0x1000 + offset)]
-        [wait] = futexes.waits(threads, Locks(x1000=lock).many)
-        assert (wait.kind, wait.address, wait.owners) == ("rwlock", 0x1000, (88,)), offset
+@pytest.mark.parametrize(
+    ("function", "lock", "offset", "expected"),
+    [
+        ("pthread_mutex_lock", MUTEX, 0, ("mutex", (77,))),
+        ("pthread_rwlock_rdlock", RWLOCK, 0, ("rwlock", (88,))),
+        ("pthread_rwlock_rdlock", RWLOCK, 8, ("rwlock", (88,))),
+        ("pthread_rwlock_rdlock", RWLOCK, 12, ("rwlock", (88,))),
+        ("pthread_mutex_lock", b"", 0, ("mutex", ())),
+    ],
+    ids=["mutex", "rwlock", "its readers' word", "its writers' word", "unreadable lock"],
+)
+def test_owner_of_a_futex(function: str, lock: bytes, offset: int, expected: tuple[str, Any]) -> None:
+    threads = [_thread(5, "__lll_lock_wait", function, "open_table", argument=0x1000 + offset)]
+    [wait] = futexes.waits(threads, Locks(x1000=lock).many)
+    assert (wait.waiter, wait.address, (wait.kind, wait.owners)) == (5, 0x1000, expected)
 
 
 def test_conditions_and_other_calls_are_not_locks() -> None:
@@ -161,8 +168,3 @@ def test_conditions_and_other_calls_are_not_locks() -> None:
         _thread(7, "do_command", "a", "b", "c", "pthread_mutex_lock"),
     ]
     assert futexes.waits(threads, Locks(x1000=MUTEX).many) == []
-
-
-def test_unreadable_lock_has_no_owner() -> None:
-    [wait] = futexes.waits([_thread(5, "pthread_mutex_lock", "f", argument=0x9000)], Locks(x1000=MUTEX).many)
-    assert wait.owners == ()

@@ -83,18 +83,15 @@ def test_output_goes_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_server_that_ends_leaves_the_snapshots_so_far(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(FakeEngine, "ends_after", 2)
+    arguments = ("--count", "5", "--interval", "0.01", "--output", str(tmp_path / "x"))
 
-    assert run("--count", "5", "--interval", "0.01", "--output", str(tmp_path / "x")) == 4
-    assert "2 of 5 snapshots" in (tmp_path / "x").read_text()
-    assert capsys.readouterr().err == "innoscope: process 4242 has ended\n"
-
-
-def test_server_that_ended_before_leaves_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(FakeEngine, "ends_after", 0)
-
-    assert run("--output", str(tmp_path / "x")) == 4
+    assert run(*arguments) == 4
     assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(FakeEngine, "ends_after", 2)
+    assert run(*arguments) == 4
+    assert "2 of 5 snapshots" in (tmp_path / "x").read_text()
+    assert capsys.readouterr().err == "innoscope: process 4242 has ended\n" * 2
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pytest
 
 from innoscope.daemon.agent.config import Own
 from innoscope.daemon.agent.cpu_budget import CpuBudget
-
-if TYPE_CHECKING:
-    import pytest
 
 #: Seconds between two checks.
 STEP = 5
@@ -29,14 +26,13 @@ class Machine:
             self.budget.check(self.now, self.used)
 
 
-def test_time_used_before_the_first_check_does_not_count(caplog: pytest.LogCaptureFixture) -> None:
-    Machine().run(60, 0)
-
-    assert not caplog.records
-
-
-def test_usage_within_the_budget_gives_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    Machine().run(600, 0.0499)
+@pytest.mark.parametrize(
+    ("settings", "share"),
+    [(Own(), 0), (Own(), 0.0499), (Own(cpu_budget=0), 1)],
+    ids=["CPU time before the first check", "usage within the budget", "a budget of zero"],
+)
+def test_no_warning(settings: Own, share: float, caplog: pytest.LogCaptureFixture) -> None:
+    Machine(settings).run(600, share)
 
     assert not caplog.records
 
@@ -70,11 +66,5 @@ def test_warning_repeats_only_after_a_window_within_the_budget(caplog: pytest.Lo
 def test_late_check_uses_the_real_interval(caplog: pytest.LogCaptureFixture) -> None:
     machine = Machine()
     machine.budget.check(machine.now + 600, machine.used + 20)
-
-    assert not caplog.records
-
-
-def test_budget_of_zero_switches_the_warning_off(caplog: pytest.LogCaptureFixture) -> None:
-    Machine(Own(cpu_budget=0)).run(600, 1)
 
     assert not caplog.records

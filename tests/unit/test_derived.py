@@ -32,29 +32,36 @@ POOL = {
 }
 REDO = {"redo_written_bytes": 1700.0, "redo_checkpoint_bytes": 1000.0, "checkpoint_age_max_bytes": 1000.0}
 
+READ_AHEAD = {
+    "read_ahead_pages.linear": 60.0,
+    "read_ahead_pages.random": 20.0,
+    "read_ahead_evicted_pages": 20.0,
+}
+
 
 def _of(samples: list[Sample]) -> dict[str, object]:
     return {"/".join((metric, *labels)): value for (metric, labels), value in by_series(samples).items()}
 
 
-def test_ratios_of_the_buffer_pool() -> None:
-    found = _of(derived.derive(POOL, None, 0))
-
-    assert found["buffer_pool_other_pages"] == 200
-    assert found["buffer_pool_dirty_ratio"] == 0.5
-    assert found["buffer_pool_dirty_headroom_ratio"] == 0.25
+RATIOS = {"buffer_pool_dirty_ratio": 0.5, "buffer_pool_dirty_headroom_ratio": 0.25}
 
 
-def test_empty_pool_has_no_ratios() -> None:
-    empty = dict.fromkeys(POOL, 0.0)
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (POOL, {"buffer_pool_other_pages": 200} | RATIOS),
+        (dict.fromkeys(POOL, 0.0), {"buffer_pool_other_pages": 0}),
+        (POOL | {"buffer_pool_data_pages": 801.0}, {"buffer_pool_other_pages": 0}),
+        (READ_AHEAD, {"read_ahead_useful_ratio": 0.75}),
+        ({"read_ahead_evicted_pages": 0.0}, {}),
+    ],
+    ids=["pool", "empty pool", "pages moved between the reads", "read-ahead", "no read-ahead"],
+)
+def test_values_are_derived(values: dict[str, float], expected: dict[str, float]) -> None:
+    found = _of(derived.derive(values, None, 0))
 
-    assert _of(derived.derive(empty, None, 0)) == {"buffer_pool_other_pages": 0}
-
-
-def test_pages_that_move_between_reads_give_no_negative_number() -> None:
-    found = _of(derived.derive(POOL | {"buffer_pool_free_pages": 401.0}, None, 0))
-
-    assert found["buffer_pool_other_pages"] == 0
+    assert {name: found.get(name) for name in expected} == expected
+    assert expected or not found
 
 
 @pytest.mark.parametrize("missing", sorted(POOL))
@@ -69,17 +76,6 @@ def test_value_with_a_missing_operand_is_omitted(missing: str) -> None:
     assert _of(derived.derive(values, None, 0)).keys() == {
         name for name, operands in needs.items() if missing not in operands
     }
-
-
-def test_useful_ratio_of_read_ahead() -> None:
-    values = {
-        "read_ahead_pages.linear": 60.0,
-        "read_ahead_pages.random": 20.0,
-        "read_ahead_evicted_pages": 20.0,
-    }
-
-    assert _of(derived.derive(values, None, 0)) == {"read_ahead_useful_ratio": 0.75}
-    assert derived.derive({"read_ahead_evicted_pages": 0.0}, None, 0) == []
 
 
 @pytest.mark.parametrize(

@@ -34,14 +34,12 @@ def test_convoy_without_the_probe_is_not_a_deadlock_search() -> None:
         Signals(evidence({"row_lock": 100}, begun, ended))["fact.deadlock_search_load"]
 
 
-def _read_ahead(linear: int, random: int, evicted: int, read: int) -> list[str]:
-    keys = (
-        "read_ahead_pages.linear", "read_ahead_pages.random", "read_ahead_evicted_pages",
-        "buffer_pool_pages_read",
-    )  # fmt: skip
-    numbers = (linear, random, evicted, read)
-    none, all_of_it = dict.fromkeys(keys, 0), dict(zip(keys, numbers, strict=True))
-    return names(judge(evidence({"on_cpu": 4}, none, all_of_it)))
+READ_AHEAD = (
+    "read_ahead_pages.linear",
+    "read_ahead_pages.random",
+    "read_ahead_evicted_pages",
+    "buffer_pool_pages_read",
+)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +58,8 @@ def _read_ahead(linear: int, random: int, evicted: int, read: int) -> list[str]:
 def test_read_ahead_that_is_wasted_or_random_is_found(
     numbers: tuple[int, int, int, int], found: list[str]
 ) -> None:
-    """``numbers`` are pages by linear and random read-ahead, those evicted unread, and all pages read."""
-    assert _read_ahead(*numbers) == found
+    before, after = dict.fromkeys(READ_AHEAD, 0), dict(zip(READ_AHEAD, numbers, strict=True))
+    assert names(judge(evidence({"on_cpu": 4}, before, after))) == found
 
 
 @pytest.mark.parametrize(

@@ -92,10 +92,10 @@ def test_empty_filter_returns_the_dump_itself() -> None:
 def test_report_counts_all_threads_and_folds_the_filtered_ones() -> None:
     report = Report(target(), Filter(["row_lock"]))
 
-    kept = report.add(mixed())
+    filtered = report.add(mixed())
     report.add(mixed())
 
-    assert len(kept.threads) == 2
+    assert len(filtered.threads) == 2
     assert (report.looks, report.threads, report.shown) == (2, 12, 4)
     assert report.waits == {"idle": 6, "row_lock": 4, "on_cpu": 2}
     assert report.tally == {"exact": 8, "torn": 2, "stale": 2}

@@ -78,7 +78,7 @@ class Clock:
         return self.now
 
 
-def gathered(sensor: Sensor, count: int = 1, settings: config.Config = QUIET) -> list[Scrape]:
+def scrapes_of(sensor: Sensor, count: int = 1, settings: config.Config = QUIET) -> list[Scrape]:
     clock = Clock()
     gatherer = Gatherer(sensor, Servers(settings), registry.default(), clock)
     found = []
@@ -95,7 +95,7 @@ def values(scrape: Scrape) -> dict[tuple[str, ...], Any]:
 
 
 def test_samples_of_the_sensor_are_exported_with_derived_ones() -> None:
-    (scrape,) = gathered(Sensor(reply(Sample("look_seconds", 0.5))))
+    (scrape,) = scrapes_of(Sensor(reply(Sample("look_seconds", 0.5))))
     found = values(scrape)
 
     assert found["look_seconds", "3306"] == 0.5
@@ -118,9 +118,9 @@ def test_toggles_in_force_are_exported(tmp_path: Path, monkeypatch: pytest.Monke
     }  # fmt: skip
     content = {"version": 1, "written_at": 6.0, "servers": [server]}
     (tmp_path / "toggles.json").write_text(json.dumps(content))
-    (scrape,) = gathered(Sensor(reply()))
+    (scrape,) = scrapes_of(Sensor(reply()))
     (tmp_path / "toggles.json").write_text("?")
-    (damaged,) = gathered(Sensor(reply()))
+    (damaged,) = scrapes_of(Sensor(reply()))
 
     assert values(scrape)["toggle_in_force", "3306", "read_ahead", "sql"] == 1
     assert values(scrape)["toggle_changes", "3306", "done"] == 1
@@ -135,8 +135,8 @@ def test_configured_name_is_preferred_and_others_can_be_omitted() -> None:
         sql=QUIET.sql, server=(config.Server("orders", socket="/run/b.sock"),), only_named=True
     )
 
-    assert [view.name for view in gathered(Sensor(reply()), settings=named)[0].servers] == ["orders"]
-    assert gathered(Sensor(reply()), settings=other)[0].servers == ()
+    assert [view.name for view in scrapes_of(Sensor(reply()), settings=named)[0].servers] == ["orders"]
+    assert scrapes_of(Sensor(reply()), settings=other)[0].servers == ()
 
 
 def test_server_that_the_agent_found_takes_the_sensors_name() -> None:
@@ -153,7 +153,7 @@ def test_server_that_the_agent_found_takes_the_sensors_name() -> None:
 
 
 def test_failed_sensor_leaves_a_failure_reason() -> None:
-    before, after = gathered(Sensor(reply(), SensorDown("the sensor is down", remedy="start it")), 2)
+    before, after = scrapes_of(Sensor(reply(), SensorDown("the sensor is down", remedy="start it")), 2)
     found = values(after)
 
     assert values(before)["sensor_up", ""] == 1
@@ -164,13 +164,13 @@ def test_failed_sensor_leaves_a_failure_reason() -> None:
 
 
 def test_restart_of_the_sensor_is_counted() -> None:
-    scrapes = gathered(Sensor(reply(), reply(), reply(pid=8)), 3)
+    scrapes = scrapes_of(Sensor(reply(), reply(), reply(pid=8)), 3)
 
     assert [values(scrape)["sensor_restarts", ""] for scrape in scrapes] == [0, 0, 1]
 
 
 def test_ended_server_is_down() -> None:
-    (scrape,) = gathered(Sensor(reply(server=target(pid=os.getpid(), start_time=1))))
+    (scrape,) = scrapes_of(Sensor(reply(server=target(pid=os.getpid(), start_time=1))))
 
     assert values(scrape)["mysqld_up", "3306"] == 0
     assert scrape.servers[0].up is False
@@ -180,7 +180,7 @@ def test_hanging_sensor_does_not_delay_the_scrape() -> None:
     sensor = Sensor(reply())
     sensor.released.clear()
     began = time.monotonic()
-    (scrape,) = gathered(sensor, settings=IMPATIENT)
+    (scrape,) = scrapes_of(sensor, settings=IMPATIENT)
     sensor.released.set()
 
     assert time.monotonic() - began < 0.5
@@ -303,7 +303,7 @@ def test_memory_stays_constant_over_ten_thousand_names() -> None:
         if number % 20 == 19:
             gatherer.maintain()
         if number % 1000 == 999:
-            gc.collect()  # ignore garbage
+            gc.collect()  # do not count garbage
             ours = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/innoscope/*")])
             sizes.append(sum(one.size for one in ours.statistics("filename")))
     tracemalloc.stop()

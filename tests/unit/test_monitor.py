@@ -63,10 +63,16 @@ def test_values_match_those_read_by_a_person(server: str) -> None:
     assert tuple(found.values()) == SEEN[server]
 
 
-def test_two_halves_are_one_number() -> None:
-    text = "---\nLOG\n---\nLog sequence number 2 5\n"
-
-    assert values(text)["redo_written_bytes"] == (2 << 32) + 5
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("---\nLOG\n---\nLog sequence number 2 5\n", (2 << 32) + 5),
+        ("---\nNEW IN 10.0\n---\na\n---\nLOG\n---\nb\nLog sequence number     7\nc\n---\nEND\n", 7),
+    ],
+    ids=["two halves", "unknown sections and lines"],
+)
+def test_number_is_found(text: str, number: int) -> None:
+    assert values(text)["redo_written_bytes"] == number
 
 
 @pytest.mark.parametrize(
@@ -82,9 +88,3 @@ def test_two_halves_are_one_number() -> None:
 )
 def test_missing_value_is_none(text: str) -> None:
     assert set(values(text).values()) == {None}
-
-
-def test_unknown_sections_and_lines_are_ignored() -> None:
-    text = "---\nNEW IN 10.0\n---\nwords\n---\nLOG\n---\nwords\nLog sequence number     7\nmore\n---\nEND\n"
-
-    assert values(text)["redo_written_bytes"] == 7
