@@ -86,7 +86,7 @@ def test_alert_fires_only_for_the_affected_server_and_resolves(alert: str) -> No
     if alert not in ON_ABSENCE:
         labels = expected(fires)[0]
         assert "sick" in labels.get("server", "") + labels["instance"]
-        assert any("well" in one["series"] for one in entry["input_series"]), "no healthy twin"
+        assert any("well" in one["series"] for one in entry["input_series"]), "no healthy server"
 
 
 @pytest.mark.parametrize("alert", ALERT_NAMES)

@@ -34,10 +34,6 @@ def highest_bit(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], int
 
 
 @pytest.mark.parametrize("bit", range(64))
-def test_highest_bit_of_each_power_of_two(highest_bit: Callable[[int], int], bit: int) -> None:
+def test_highest_bit(highest_bit: Callable[[int], int], bit: int) -> None:
     first, last = 1 << bit, (2 << bit) - 1
-    assert (highest_bit(first), highest_bit(last)) == (bit, bit)
-
-
-def test_highest_bit_of_zero_is_zero(highest_bit: Callable[[int], int]) -> None:
-    assert highest_bit(0) == 0
+    assert (highest_bit(first), highest_bit(last), highest_bit(0)) == (bit, bit, 0)

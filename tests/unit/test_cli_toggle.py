@@ -20,7 +20,6 @@ from innoscope.toggles import catalog, engine
 from innoscope.toggles.journal_format import Entry, ServerId
 from innoscope.toggles.model import (
     Assignment,
-    ChangeFailed,
     Domain,
     Generation,
     NotOnThisServer,
@@ -38,7 +37,6 @@ from unit.dumps import target
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from innoscope.common.errors import InnoscopeError
     from innoscope.target.credentials import Account
     from innoscope.target.model import Target
     from innoscope.toggles.model import Raw
@@ -70,7 +68,6 @@ class Engine:
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.verdicts: tuple[Verdict, ...] = (Verdict("identity", True), Verdict("range", True))
         self.changes: dict[str, Any] = {}
-        self.raises: InnoscopeError | None = None
         self.entries: list[Entry] = [ENTRY]
 
     def plan(self, target: Target, toggle_name: str, value: str, **how: Any) -> Plan:
@@ -83,8 +80,6 @@ class Engine:
 
     def apply(self, target: Target, plan: Plan, **how: Any) -> Entry:
         self.calls.append(("apply", {"name": plan.toggle.name, **how}))
-        if self.raises is not None:
-            raise self.raises
         until = None if how["seconds"] is None else time.time() + how["seconds"]
         return replace(ENTRY, toggle=plan.toggle.name, value=plan.value, until=until, steps=plan.steps)
 
@@ -220,12 +215,6 @@ def test_set_as_json(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     assert (document["id"], document["outcome"]) == ("c7f1", "done")
     assert document["undo_command"] == "innoscope toggle undo c7f1"
     assert "read_ahead → off" in err
-
-
-def test_failed_change_has_its_exit_code(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
-    fake.raises = ChangeFailed("read back 56", remedy="innoscope toggle history")
-    assert main(["toggle", "set", "read_ahead", "off", "-y"]) == ChangeFailed.exit_code
-    assert "read back 56" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
