@@ -62,6 +62,13 @@ def test_file_without_findings_is_exit_code_0(tmp_path: Path, capsys: pytest.Cap
     assert "Nothing wrong was found" in capsys.readouterr().out
 
 
+def test_impossible_time_is_shown_as_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    observed = replace(evidence({"idle": 3}), begun=1e300, ended=1e300)
+    files.save(tmp_path / "a", capture(evidence=observed))
+    main(["diagnose", str(tmp_path / "a")])
+    assert "observed at an unknown time" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("part", "line"),
     [

@@ -109,11 +109,3 @@ def test_contradictory_options_are_refused(
 ) -> None:
     assert run(*arguments) == 2
     assert message in capsys.readouterr().err
-
-
-def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--help") == 0
-
-    out = capsys.readouterr().out
-    assert "innoscope stacks --by wait" in out
-    assert "Exit codes" in out

@@ -191,13 +191,6 @@ def test_failed_checks_refuse_plan_and_set(fake: Engine, capsys: pytest.CaptureF
     assert fake.applied == []
 
 
-def test_toggle_that_the_server_does_not_have_is_refused(
-    fake: Engine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["toggle", "set", "deadlock_detect", "off", "--yes"]) == NotOnThisServer.exit_code
-    assert "thread_concurrency" in capsys.readouterr().err
-
-
 def test_set_shows_the_plan_and_the_undo_command(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["toggle", "set", "read_ahead", "off", "--yes", "--why", "scan", "--for", "10m"]) == 0
     output = capsys.readouterr().out

@@ -105,13 +105,16 @@ def test_row_lock_convoy_has_its_blocker() -> None:
         ObservedStack(CLIENT, "row_lock", WAITING, 100, (80, 81)),
         ObservedStack(CLIENT, "idle", ("poll", "vio_read"), 10, (70,)),
     )
-    found = judge(
-        evidence({"row_lock": 10}, seen=seen, statements=statements, answers={"transactions": transactions})
-    ).findings[0]
+    observed = evidence(
+        {"row_lock": 10}, seen=seen, statements=statements, answers={"transactions": transactions}
+    )
+    verdict = judge(observed)
+    found = verdict.findings[0]
     assert found.name == "row_lock_convoy"
     [blocker] = found.blockers
     assert "connection 7, app@web1, idle in its transaction for 29 s" in blocker.words
     assert blocker.stack == ("poll", "vio_read")
+    assert f"   blocked by {blocker.words}" in list(text(observed, verdict))
     assert found.stacks == (seen[0],)
 
 

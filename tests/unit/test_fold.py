@@ -19,13 +19,6 @@ def test_largest_group_is_first() -> None:
     assert groups[1].queries == {"UPDATE `t` SET `a` = ?": 2}
 
 
-def test_counts_of_snapshots_are_added() -> None:
-    groups = fold([mixed(), mixed()])
-
-    assert groups[0].count == 6
-    assert list(groups[0].tids) == [1, 2, 3]
-
-
 def test_same_functions_at_other_addresses_are_one_stack() -> None:
     moved = tuple(replace(frame, offset=frame.offset + 8) for frame in IDLE)
 

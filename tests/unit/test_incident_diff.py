@@ -51,11 +51,6 @@ def counter(rate: float, looks: int = 10) -> list[float]:
     return [1000 + number * rate for number in range(looks)]
 
 
-def test_identical_evidence_has_no_differences(tmp_path: Path) -> None:
-    same = evidence(STALLED, row_lock_waits=counter(300))
-    assert not differences(tmp_path, same, same)
-
-
 def test_stall_differs_in_findings_waits_stacks_metrics_and_variables(tmp_path: Path) -> None:
     before = evidence(CALM, row_lock_waits=counter(2), connections=22, history_list_length=50)
     after = evidence(STALLED, row_lock_waits=counter(300), connections=22, history_list_length=55)

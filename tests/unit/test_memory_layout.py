@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +17,8 @@ from innoscope.memory.plan import Term
 from unit.dumps import target
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from innoscope.target.model import Target
 
 PATHS = ["pool.count", "pool.gone"]
@@ -71,18 +72,6 @@ def test_other_members_or_another_build_are_read_again(
     assert native.reads == 4
 
 
-def test_damaged_cache_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    native = Native(monkeypatch)
-    _learn(tmp_path)
-    [file] = (tmp_path / "layouts").iterdir()
-    file.write_bytes(file.read_bytes()[:-1])
-
-    assert _learn(tmp_path).members["pool.count"].offsets == (8,)
-
-    assert native.reads == 2
-    assert _learn(tmp_path).cached
-
-
 def test_missing_debug_information_is_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The debug package can be installed later."""
     native = Native(monkeypatch, None)
@@ -98,14 +87,6 @@ def test_members_of_missing_symbols_are_not_read(tmp_path: Path, monkeypatch: py
     assert _learn(tmp_path, [*PATHS, "no_such_pool.count"]).cached
 
     assert native.reads == 1
-
-
-def test_unwritable_folder_disables_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    native = Native(monkeypatch)
-
-    assert _learn(Path("/proc/none")).described
-    assert _learn(Path("/proc/none")).described
-    assert native.reads == 2
 
 
 class _Pool(ctypes.Structure):
